@@ -1,0 +1,1 @@
+"""HTTP in: creates, deletes and queries tasks."""

@@ -1,0 +1,1 @@
+"""The words: pure decisions and data, no I/O and no clock."""

@@ -1,0 +1,240 @@
+"""What a topic allows, and the one decision about it: admit a draft, or refuse it by name."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+import msgspec
+from yarl import URL
+
+from later.core.errors import Refused
+from later.core.task import Draft, Task
+
+DAY_MS = 86_400_000
+MAX_AHEAD_MS = 3653 * DAY_MS
+"""Ten years, with as many leap days as ten years can have."""
+MAX_TTL_MS = 100 * MAX_AHEAD_MS
+"""A ttl beyond this is cut to it: nobody will know the difference, and it fits the store's integers."""
+MAX_TOPIC_BYTES = 255
+MAX_CALLBACK_CHARS = 2048
+MAX_RETRY = 1000
+MAX_HEADERS = 20
+MAX_HEADER_BYTES = 4096
+DEFAULT_NAMESPACE = "default"
+
+EXPECTED = {
+    "topic": f"a string of 1 to {MAX_TOPIC_BYTES} bytes without control characters or empty parts",
+    "callback": f"an absolute http or https URL of at most {MAX_CALLBACK_CHARS} characters",
+    "delay": "a number of seconds ≥ 0",
+    "execute_time": "a number of Unix seconds",
+    "retry": f"an integer from 0 to {MAX_RETRY}",
+    "content": "a string",
+    "headers": f"an object of up to {MAX_HEADERS} strings",
+    "ttl": "a number of seconds > 0",
+    "id": "1 to 128 characters of A-Za-z0-9._~:-",
+}
+"""What each field takes, in the words of a refusal."""
+
+_ID = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NOT_IN_A_URL = re.compile(r"[\s\\\x00-\x1f\x7f-\x9f]")
+"""White space, control characters and the backslash: parsers disagree on what these mean in a URL."""
+_OURS = re.compile(
+    r"host|content-.*|connection|keep-alive|proxy-.*|te|trailers?|transfer-encoding|upgrade|expect|webhook-.*|later-.*"
+)
+"""Headers that belong to the connection (RFC 9110, section 7.6.1) or to later."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What a topic allows. `max_delay_ms` 0 means no limit."""
+
+    default_delay_ms: int = 0
+    max_delay_ms: int = 0
+    retry: int = 3
+
+
+def admit(draft: Draft, policy: Policy, now: int, fresh_id: str) -> Task:
+    """The task that `draft` asks for at `now` (ms, the high end of the store's time).
+
+    `fresh_id` is the id it gets if the caller chose none.
+
+    Raises:
+        Refused: with the field's name, what it takes and what it got.
+    """
+    execute_at = _execute_at(draft, policy, now)
+    ttl_ms = _ttl_ms(draft.ttl)
+    return Task(
+        id=fresh_id if draft.id is None else task_id(draft.id),
+        own_id=draft.id is not None,
+        topic=topic(draft.topic),
+        callback=callback(draft.callback),
+        content=draft.content or "",
+        headers=headers(draft.headers),
+        max_retry=_max_retry(draft.retry, policy),
+        created_at=now,
+        execute_at=execute_at,
+        expires_at=None if ttl_ms is None else now + ttl_ms,
+    )
+
+
+def refusal(field: str, got: object) -> Refused:
+    """The refusal of a value: `delay: expected a number of seconds ≥ 0, got -5`."""
+    return Refused(f"{field}: expected {EXPECTED[field]}, got {show(got)}", field)
+
+
+def show(value: object) -> str:
+    """A value as its sender wrote it, near enough, and short."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    text = msgspec.json.encode(value).decode() if not isinstance(value, str) else _quoted(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text[:80].encode("utf-8", "backslashreplace").decode() + '"'
+
+
+def milliseconds(seconds: float) -> int:
+    """The smallest whole number of ms that is not less than `seconds`.
+
+    A plain `ceil(s * 1000)` would turn the float 0.035 into 36: its product is a hair above 35.
+    """
+    ms = math.ceil(seconds * 1000)
+    return ms - 1 if (ms - 1) / 1000 >= seconds else ms
+
+
+def _execute_at(draft: Draft, policy: Policy, now: int) -> int:
+    if draft.execute_time is not None:
+        if draft.delay is not None:
+            raise Refused("execute_time: expected either delay or execute_time, got both", "execute_time")
+        return _absolute(draft.execute_time, policy, now)
+    if draft.delay is None:
+        return now + policy.default_delay_ms
+    if not 0 <= draft.delay < math.inf:
+        raise refusal("delay", draft.delay)
+    delay_ms = milliseconds(draft.delay)
+    _check_ahead("delay", draft.delay, delay_ms, policy)
+    return now + delay_ms
+
+
+def _absolute(execute_time: float, policy: Policy, now: int) -> int:
+    if not math.isfinite(execute_time):
+        raise refusal("execute_time", execute_time)
+    execute_at = max(milliseconds(execute_time), now)
+    _check_ahead("execute_time", execute_time, execute_at - now, policy)
+    return execute_at
+
+
+def _check_ahead(field: str, got: float, ahead_ms: int, policy: Policy) -> None:
+    if ahead_ms > MAX_AHEAD_MS:
+        raise Refused(f"{field}: expected a time at most ten years ahead, got {show(got)}", field)
+    if policy.max_delay_ms and ahead_ms > policy.max_delay_ms:
+        text = f"Exceeds max allowed delivery delay of {policy.max_delay_ms} milliseconds"
+        raise Refused(text, field)
+
+
+def _ttl_ms(ttl: float | None) -> int | None:
+    if ttl is None:
+        return None
+    if not 0 < ttl < math.inf:
+        raise refusal("ttl", ttl)
+    return min(milliseconds(ttl), MAX_TTL_MS)
+
+
+def _max_retry(retry: int | None, policy: Policy) -> int:
+    if retry is None:
+        return policy.retry
+    if not 0 <= retry <= MAX_RETRY:
+        raise refusal("retry", retry)
+    return retry
+
+
+def task_id(text: str) -> str:
+    """An id that a caller chose, checked.
+
+    Raises:
+        Refused: it is not 1 to 128 characters of A-Za-z0-9._~:-
+    """
+    if not _ID.fullmatch(text):
+        raise refusal("id", text)
+    return text
+
+
+@lru_cache(maxsize=4096)
+def topic(text: str | None) -> str:
+    """The topic's canonical name: `default/x` is the same topic as `x`.
+
+    (`default/x/y` stays: without its first part it would be a topic of the namespace `x`.)
+
+    Raises:
+        Refused: it is empty, too long, has an empty part or a control character.
+    """
+    if text is None or not 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_TOPIC_BYTES:
+        raise refusal("topic", text)
+    if not all(text.split("/")) or _CONTROL.search(text):
+        raise refusal("topic", text)
+    namespace, _, rest = text.partition("/")
+    return rest if namespace == DEFAULT_NAMESPACE and rest and "/" not in rest else text
+
+
+@lru_cache(maxsize=4096)
+def callback(text: str | None) -> str:
+    """A callback's URL, checked.
+
+    Raises:
+        Refused: it is not an absolute http(s) URL with a host, or carries user:password@ or a fragment.
+    """
+    if text is None or len(text) > MAX_CALLBACK_CHARS or _NOT_IN_A_URL.search(text):
+        raise refusal("callback", text)
+    try:
+        split, url = urlsplit(text), URL(text)
+    except ValueError as error:
+        raise Refused(
+            f"callback: expected {EXPECTED['callback']}, got {show(text)}: {error}", "callback"
+        ) from None
+    if split.scheme not in ("http", "https") or not url.host:
+        raise refusal("callback", text)
+    if "@" in split.netloc:
+        raise Refused("callback: expected a URL without user:password@, got one with it", "callback")
+    if "#" in text:
+        raise Refused(f"callback: expected a URL without a fragment, got {show(text)}", "callback")
+    return text
+
+
+def headers(given: dict[str, str] | None) -> dict[str, str]:
+    """The task's own headers, checked. Their values are secrets: no refusal shows one.
+
+    Raises:
+        Refused: too many, too large, a name that is none or belongs to later, a control character.
+    """
+    if not given:
+        return {}
+    if len(given) > MAX_HEADERS:
+        raise Refused(f"headers: expected {EXPECTED['headers']}, got {len(given)}", "headers")
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in given.items())
+    if size > MAX_HEADER_BYTES:
+        raise Refused(f"headers: expected at most {MAX_HEADER_BYTES} bytes in all, got {size}", "headers")
+    for name, value in given.items():
+        _check_header(name, value)
+    return given
+
+
+def _check_header(name: str, value: str) -> None:
+    if not _TOKEN.fullmatch(name):
+        raise Refused(f"headers: expected the name of a header, got {show(name)}", "headers")
+    if _OURS.fullmatch(name.lower()):
+        raise Refused(
+            f"headers: expected a header of your own, got {show(name)}, which later sets", "headers"
+        )
+    if _CONTROL.search(value):
+        raise Refused(f"headers: expected no control characters, got one in {show(name)}", "headers")

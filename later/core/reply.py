@@ -1,0 +1,81 @@
+"""What a receiver's reply means: status, body and Retry-After, read by the callback's contract."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from later.core.retry import Kind, Outcome
+
+BUSY_STATUSES = frozenset({429, 503})
+GONE_STATUS = 410
+CODE_DONE = 100
+CODE_BUSY = 101
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete reply. `body` is None where it has none that may be read: too long, or encoded."""
+
+    status: int
+    body: bytes | None
+    retry_after: str | None = None
+
+
+def read_reply(reply: Reply, now: int) -> Outcome:
+    """What the reply means; `now` (ms) turns a Retry-After date into a pause."""
+    if reply.status in BUSY_STATUSES:
+        return _busy("status", f"answered {reply.status}", reply, now)
+    if reply.status == GONE_STATUS:
+        return Outcome(
+            kind=Kind.GONE, reason="status", status=reply.status, message="answered 410: gone for good"
+        )
+    if not 200 <= reply.status < 300:
+        message = f"answered {reply.status}"
+        return Outcome(kind=Kind.FAILED, reason="status", status=reply.status, message=message)
+    return _read_code(reply, now)
+
+
+def _read_code(reply: Reply, now: int) -> Outcome:
+    fields = _json_object(reply.body)
+    if "code" not in fields:
+        return Outcome(kind=Kind.DONE, status=reply.status)
+    code = fields["code"]
+    is_integer = isinstance(code, int) and not isinstance(code, bool)
+    if is_integer and code == CODE_DONE:
+        return Outcome(kind=Kind.DONE, status=reply.status)
+    if is_integer and code == CODE_BUSY:
+        return _busy("code", "answered code 101: busy", reply, now)
+    shown = code if is_integer else "that is no integer"
+    return Outcome(kind=Kind.FAILED, reason="code", status=reply.status, message=f"answered code {shown}")
+
+
+def _json_object(body: bytes | None) -> dict[str, object]:
+    """The reply's fields; none where it is no JSON object."""
+    try:
+        read = msgspec.json.decode(body or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _busy(reason: str, message: str, reply: Reply, now: int) -> Outcome:
+    pause = None if reply.retry_after is None else retry_after_ms(reply.retry_after, now)
+    return Outcome(kind=Kind.BUSY, reason=reason, status=reply.status, message=message, retry_after_ms=pause)
+
+
+def retry_after_ms(text: str, now: int) -> int | None:
+    """The pause that a Retry-After asks for, in ms: seconds or an HTTP date (RFC 9110, section 10.2.3).
+
+    None where it is neither; a date that has passed is no pause.
+    """
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return int(text[:12]) * 1000
+    try:
+        date = parsedate_to_datetime(text)
+        in_utc = date.replace(tzinfo=UTC) if date.tzinfo is None else date
+        return max(int(in_utc.timestamp() * 1000) - now, 0)
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None

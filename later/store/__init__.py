@@ -1,0 +1,1 @@
+"""The memory: the only place that knows Redis."""

@@ -1,0 +1,1 @@
+"""Time passes here: the tickers, the hands and the lanes."""
