@@ -1,8 +1,8 @@
 """What a clock is here: the store's time, known as an interval.
 
-Every score in the store is a time of the store's own clock, so that any number of machines agree on what is due.
-A process learns that time by asking, and the answer is as old as its way back: all that is known is an interval.
-Whoever moves tasks uses its low end, whoever books them its high end; so nothing is ever early.
+Every score in the store is a time of the store's own clock, so that any number of machines agree on what
+is due. A process learns that time by asking, and the answer is as old as its way back: all that is known is
+an interval. Whoever moves tasks uses its low end, whoever books them its high end; so nothing is ever early.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SLACK_MS = 1
 """Added to the high end: the answer is cut to whole units, and clocks tick unevenly."""
 
 DISAGREEMENT_S = 0.05
-"""Wall and monotonic time moving apart by more than this means a suspended machine or a clock that was set."""
+"""Wall and monotonic time moving apart by more than this: a suspended machine or a clock that was set."""
 
 DRIFT_MS_PER_S = 1
 """How far a monotonic clock and the store's may drift apart: twice the 500 ppm that NTP slews at most."""
@@ -45,7 +45,7 @@ class Clock:
         self._wall_ahead = 0.0
 
     def observe(self, answer_us: int, sent: float, received: float) -> None:
-        """Take in an answer of the store's TIME: µs since the epoch, and when (monotonic) it was asked and came."""
+        """Take in an answer of the store's TIME: µs since the epoch; when (monotonic) it was asked and came."""
         low = answer_us / 1000
         width = (received - sent) * 1000 + SLACK_MS
         if not self._knows_better(low, width, received):

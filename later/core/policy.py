@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -72,7 +73,7 @@ def admit(draft: Draft, policy: Policy, now: int, fresh_id: str) -> Task:
         own_id=draft.id is not None,
         topic=topic(draft.topic),
         callback=callback(draft.callback),
-        content=draft.content or "",
+        content=_content(draft.content),
         headers=headers(draft.headers),
         max_retry=_max_retry(draft.retry, policy),
         created_at=now,
@@ -90,8 +91,8 @@ def show(value: object) -> str:
     """A value as its sender wrote it, near enough, and short."""
     if value is None:
         return "nothing"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else str(value)
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -101,16 +102,17 @@ def show(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    return '"' + text[:80].encode("utf-8", "backslashreplace").decode() + '"'
+    """`repr` escapes what cannot be printed, so that a refusal stays one line."""
+    return '"' + repr(text[:80])[1:-1] + '"'
 
 
 def milliseconds(seconds: float) -> int:
-    """The smallest whole number of ms that is not less than `seconds`.
+    """The smallest whole number of ms that is not less than `seconds`, taken as the decimal it is written as.
 
-    A plain `ceil(s * 1000)` would turn the float 0.035 into 36: its product is a hair above 35.
+    Floats would not do: 0.035 · 1000 is a hair above 35, a hair more than 0.035, times 1000, may be 35,
+    and 1e308 · 1000 is infinite.
     """
-    ms = math.ceil(seconds * 1000)
-    return ms - 1 if (ms - 1) / 1000 >= seconds else ms
+    return math.ceil(Decimal(str(seconds)) * 1000)
 
 
 def _execute_at(draft: Draft, policy: Policy, now: int) -> int:
@@ -159,6 +161,25 @@ def _max_retry(retry: int | None, policy: Policy) -> int:
     return retry
 
 
+def _content(text: str | None) -> str:
+    if text is None:
+        return ""
+    _utf8_size("content", text)
+    return text
+
+
+def _utf8_size(field: str, text: str) -> int:
+    """The text's length in bytes.
+
+    Raises:
+        Refused: it has none: a lone surrogate, which nothing could store or send.
+    """
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise Refused(f"{field}: expected Unicode text, got a lone surrogate in it", field) from None
+
+
 def task_id(text: str) -> str:
     """An id that a caller chose, checked.
 
@@ -177,9 +198,9 @@ def topic(text: str | None) -> str:
     (`default/x/y` stays: without its first part it would be a topic of the namespace `x`.)
 
     Raises:
-        Refused: it is empty, too long, has an empty part or a control character.
+        Refused: it is empty, too long, no Unicode, has an empty part or a control character.
     """
-    if text is None or not 1 <= len(text.encode("utf-8", "surrogatepass")) <= MAX_TOPIC_BYTES:
+    if text is None or not 1 <= _utf8_size("topic", text) <= MAX_TOPIC_BYTES:
         raise refusal("topic", text)
     if not all(text.split("/")) or _CONTROL.search(text):
         raise refusal("topic", text)
@@ -196,16 +217,16 @@ def callback(text: str | None) -> str:
     """
     if text is None or len(text) > MAX_CALLBACK_CHARS or _NOT_IN_A_URL.search(text):
         raise refusal("callback", text)
+    _utf8_size("callback", text)
     try:
-        split, url = urlsplit(text), URL(text)
+        split = urlsplit(text)
+        if "@" in split.netloc:
+            raise Refused("callback: expected a URL without user:password@, got one with it", "callback")
+        host = URL(text).host
     except ValueError as error:
-        raise Refused(
-            f"callback: expected {EXPECTED['callback']}, got {show(text)}: {error}", "callback"
-        ) from None
-    if split.scheme not in ("http", "https") or not url.host:
+        raise Refused(f"callback: expected {EXPECTED['callback']}, got {show(text)}: {error}", "callback") from None
+    if split.scheme not in ("http", "https") or not host:
         raise refusal("callback", text)
-    if "@" in split.netloc:
-        raise Refused("callback: expected a URL without user:password@, got one with it", "callback")
     if "#" in text:
         raise Refused(f"callback: expected a URL without a fragment, got {show(text)}", "callback")
     return text
@@ -221,7 +242,7 @@ def headers(given: dict[str, str] | None) -> dict[str, str]:
         return {}
     if len(given) > MAX_HEADERS:
         raise Refused(f"headers: expected {EXPECTED['headers']}, got {len(given)}", "headers")
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in given.items())
+    size = sum(_utf8_size("headers", name) + _utf8_size("headers", value) for name, value in given.items())
     if size > MAX_HEADER_BYTES:
         raise Refused(f"headers: expected at most {MAX_HEADER_BYTES} bytes in all, got {size}", "headers")
     for name, value in given.items():
@@ -233,8 +254,6 @@ def _check_header(name: str, value: str) -> None:
     if not _TOKEN.fullmatch(name):
         raise Refused(f"headers: expected the name of a header, got {show(name)}", "headers")
     if _OURS.fullmatch(name.lower()):
-        raise Refused(
-            f"headers: expected a header of your own, got {show(name)}, which later sets", "headers"
-        )
+        raise Refused(f"headers: expected a header of your own, got {show(name)}, which later sets", "headers")
     if _CONTROL.search(value):
         raise Refused(f"headers: expected no control characters, got one in {show(name)}", "headers")

@@ -1,7 +1,7 @@
 """What one delivery came to, and what follows from it: a pure judgement.
 
-The rules are those of the callback's contract: done, busy, failed or gone; a pause that doubles after each failure;
-dead after the last one.
+The rules are those of the callback's contract: done, busy, failed or gone; a pause that doubles after each
+failure; dead after the last one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Fate(StrEnum):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What becomes of a task. `at` (ms) is the next attempt's time for a retry, the time of the verdict otherwise."""
+    """What becomes of a task. `at` (ms): for a retry the next attempt's time, else the verdict's own."""
 
     fate: Fate
     at: int
@@ -77,7 +77,8 @@ class Verdict(msgspec.Struct, frozen=True):
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """The pauses between tries: base · 2^(n-1) after the n-th failure, up to a cap; ms.
 
-    `jitter` (0 to 1) lengthens a pause by up to that share of itself, so that tasks that failed together come back apart.
+    `jitter` (0 to 1) lengthens a pause by up to that share of itself, so that tasks that failed together come
+    back apart.
     """
 
     base_ms: int = 10_000
@@ -126,14 +127,10 @@ def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int) -> Ve
     """
     last = last or NO_FAILURE
     if task.expired(now):
-        return Verdict(
-            Fate.DEAD, now, _given_up(last, attempt, now, "expired", "its ttl ended before it was done")
-        )
+        return Verdict(Fate.DEAD, now, _given_up(last, attempt, now, "expired", "its ttl ended before it was done"))
     lost = attempt - 1 - last.attempt
     if lost > MAX_LOST:
-        return Verdict(
-            Fate.DEAD, now, _given_up(last, attempt, now, "lost", f"{lost} leases were lost in a row")
-        )
+        return Verdict(Fate.DEAD, now, _given_up(last, attempt, now, "lost", f"{lost} leases were lost in a row"))
     return None
 
 
@@ -188,6 +185,8 @@ def _given_up(last: Failure, attempt: int, now: int, reason: str, message: str) 
 
 
 def _short(message: str) -> str:
+    """Fit to be stored: messages quote a receiver's bytes, which may be no Unicode."""
+    message = message.encode("utf-8", "backslashreplace").decode()
     return message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
@@ -204,5 +203,5 @@ def decode_failure(stored: bytes) -> Failure:
     """The inverse of `encode_failure`; a record that cannot be read counts as one that says nothing."""
     try:
         return _decoder.decode(stored)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return NO_FAILURE

@@ -50,9 +50,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return self.expires_at is not None and now >= self.expires_at
 
     def look_at(self, due_at: int) -> int:
-        """When a ticker must take this task up if its next attempt is due at `due_at`: by its expiry at the latest,
+        """When a ticker must take this task up if its next attempt is due at `due_at`.
 
-        or a task would lie unseen in its bucket long after its ttl has ended.
+        By its expiry at the latest, or it would lie unseen in its bucket long after its ttl has ended.
         """
         return due_at if self.expires_at is None else min(due_at, self.expires_at)
 
@@ -129,9 +129,10 @@ _RFC_VARIANT = range(0x80, 0xC0)
 
 
 def pack_id(task_id: str) -> bytes:
-    """The id as the store holds it: a canonical UUID as its 16 bytes, which saves 24 in each place where it stands.
+    """The id as the store holds it: a canonical UUID as its 16 bytes, which saves 24 wherever it stands.
 
-    No caller's id can be mistaken for one: ids are ASCII, and byte 8 of a UUID of the RFC 9562 variant is not.
+    No caller's id can be mistaken for one: ids are ASCII, and byte 8 of a UUID of the RFC 9562 variant is
+    not.
     """
     if len(task_id) == 36 and task_id[8] == "-":
         try:

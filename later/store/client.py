@@ -1,0 +1,190 @@
+"""The wire to the store: pipelines with a deadline, and errors in words of the house.
+
+redis-py's own retries are off: it cannot know whether a command that failed was made, and only the caller of a verb
+knows whether it may be made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import redis.exceptions as errors
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
+
+from later.core.clock import Clock
+from later.core.errors import LaterError, StoreDown, StoreFault, StoreMismatch
+from later.store.opening import Run
+from later.store.scripts import BY_SHA, Command
+
+CONNECTIONS = 16
+"""Connections per process: more would only wait in the store, which serves one command at a time."""
+UNAVAILABLE = (
+    "MISCONF",
+    "NOREPLICAS",
+    "BUSY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "READONLY",
+)
+"""Error codes of a store that is there, but takes no (such) commands for now."""
+
+
+def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
+    """A client on a pool whose every new connection starts by reading the store's clock.
+
+    The address behind a URL may be another server by the next connection, with another clock.
+
+    Raises:
+        StoreMismatch: the URL is none that redis-py understands.
+    """
+
+    async def read_clock(connection: AbstractConnection) -> None:
+        await connection.on_connect()
+        sent = clock.monotonic()
+        await connection.send_command("TIME", check_health=False)
+        seconds, micros = await connection.read_response()
+        clock.observe(int(seconds) * 1_000_000 + int(micros), sent, clock.monotonic())
+
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=None,
+            socket_timeout=None,
+            socket_connect_timeout=timeout_s,
+            redis_connect_func=read_clock,
+            client_name="later",
+            driver_info=None,
+            protocol=2,
+            retry=None,
+        )
+    except ValueError as error:
+        raise StoreMismatch(f"--redis {_without_password(url)}: {error}") from None
+    return Redis.from_pool(pool)
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.rpartition("@")[2]
+
+
+class Client:
+    """Runs pipelines: without MULTI, with an answer for each command, never longer than the timeout.
+
+    `check` is made before the first command, again and again until it passes: until then nothing may be written.
+    `observe(verb, seconds)` is told of each round trip, for the metrics.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        timeout_s: float,
+        monotonic: Callable[[], float],
+        observe: Callable[[str, float], None],
+        check: Callable[[Run], Awaitable[None]] | None = None,
+    ) -> None:
+        self._redis = redis
+        self._timeout_s = timeout_s
+        self._monotonic = monotonic
+        self._observe = observe
+        self._check = check
+        self._checking = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Check the store, if that was not done yet.
+
+        Raises:
+            StoreMismatch: it cannot serve this configuration.
+            StoreDown: it cannot be asked.
+        """
+        async with self._checking:
+            if self._check is not None:
+                await self._check(self._run)
+                self._check = None
+
+    async def one(self, verb: str, command: Command) -> Any:
+        """One command's answer.
+
+        Raises:
+            StoreDown: the store cannot be reached, or does not take it; whether it was made is not known.
+        """
+        answer = (await self.run(verb, [command]))[0]
+        if isinstance(answer, LaterError):
+            raise answer
+        return answer
+
+    async def run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        """The commands' answers, in order, from one round trip. A command that failed answers its error.
+
+        Raises:
+            StoreDown: nothing came back; whether the commands were made is not known.
+        """
+        if not commands:
+            return []
+        if self._check is not None:
+            await self.open()
+        return await self._run(verb, commands)
+
+    async def aclose(self) -> None:
+        await self._redis.aclose()
+
+    async def _run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        started = self._monotonic()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answers = await self._pipeline(commands)
+                await self._run_missing_scripts(commands, answers)
+        except TimeoutError:
+            raise StoreDown(f"the store did not answer within {self._timeout_s:g} s") from None
+        except (errors.RedisError, OSError) as error:
+            raise translate(error) from error
+        finally:
+            self._observe(verb, self._monotonic() - started)
+        return await self._translated(answers)
+
+    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            return await pipeline.execute(raise_on_error=False)
+
+    async def _run_missing_scripts(self, commands: Sequence[Command], answers: list[Any]) -> None:
+        """Once more for those whose script the store has lost (a restart, a failover): NOSCRIPT changed nothing."""
+        missing = [i for i, answer in enumerate(answers) if isinstance(answer, errors.NoScriptError)]
+        if not missing:
+            return
+        sources = {BY_SHA[str(commands[i][1])].source for i in missing}
+        again = await self._pipeline(
+            [*(("SCRIPT LOAD", source) for source in sources), *(commands[i] for i in missing)]
+        )
+        for i, answer in zip(missing, again[len(sources) :], strict=True):
+            answers[i] = answer
+
+    async def _translated(self, answers: list[Any]) -> list[Any]:
+        if any(isinstance(answer, errors.ReadOnlyError) for answer in answers):
+            # This server was demoted: the next connection may find the new primary.
+            await self._redis.connection_pool.disconnect(inuse_connections=False)
+        return [translate(answer) if isinstance(answer, Exception) else answer for answer in answers]
+
+
+def translate(error: Exception) -> LaterError:
+    """A redis error in words of the house: `StoreDown` with the reason, or `StoreFault` where it is our own fault."""
+    if isinstance(error, errors.OutOfMemoryError):
+        return StoreDown("the store's memory is full (maxmemory)")
+    if isinstance(error, errors.AuthenticationError | errors.NoPermissionError):
+        return StoreDown(f"the store refuses this user: {error}")
+    if isinstance(error, errors.BusyLoadingError):
+        return StoreDown("the store is loading its data")
+    if isinstance(error, errors.ReadOnlyError):
+        return StoreDown("the store is a read-only replica")
+    if isinstance(error, errors.ConnectionError | errors.TimeoutError | OSError):
+        return StoreDown(f"the store cannot be reached: {error}")
+    if isinstance(error, errors.ClusterDownError | errors.TryAgainError) or str(error).startswith(UNAVAILABLE):
+        return StoreDown(f"the store takes no commands: {error}")
+    return StoreFault(f"the store answered an error: {error}")

@@ -1,0 +1,96 @@
+"""Every key in the store: its name, its type, what it means. No key is spelt anywhere else.
+
+| key                     | type   | meaning                                                                  |
+|-------------------------|--------|--------------------------------------------------------------------------|
+| `later:meta`            | hash   | the schema's version and the number of shards, written once              |
+| `later:workers`         | zset   | instance → its last beat                                                 |
+| `{later:0}:pool`        | hash   | id → body                                                                |
+| `{later:0}:fence`       | string | grows by one for each task claimed, never starts again                   |
+| `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"                   |
+| `{later:0}:outcome`     | hash   | id → the last failure                                                    |
+| `{later:0}:delay:<t>`   | zset   | id → due time; the same for `unack` (the end of its lease), `error` (the |
+|                         |        | end of its pause) and `dead` (when it died)                              |
+| `{later:0}:wake:delay`  | zset   | topic → earliest score in that bucket of it, or when its turn comes;     |
+|                         |        | the same for `unack`, `error` and `dead`                                 |
+| `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten                        |
+| `{later:0}:job:<job>`   | hash   | what this shard knows of a bulk job: `created`, and in the job's home    |
+|                         |        | shard `valid`, `refused` and a field for each batch that was counted     |
+| `{later:0}:jobs`        | zset   | job → when it may be forgotten                                           |
+
+Ids are packed (see `later.core.task.pack_id`); times are ms of the store's clock. No key has a TTL, or a store that
+evicts volatile keys would lose it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from zlib import crc32
+
+SCHEMA_VERSION = 1
+
+
+class Bucket(StrEnum):
+    """The four places where a task can be."""
+
+    DELAY = "delay"
+    UNACK = "unack"
+    ERROR = "error"
+    DEAD = "dead"
+
+
+class Shard:
+    """The keys of one shard. All of them share a hash tag, so that a script may touch any of them in a cluster."""
+
+    def __init__(self, prefix: str, index: int) -> None:
+        self.index = index
+        self._tag = b"{%s:%d}:" % (prefix.encode(), index)
+        self.pool = self._tag + b"pool"
+        self.fence = self._tag + b"fence"
+        self.attempts = self._tag + b"attempts"
+        self.outcome = self._tag + b"outcome"
+        self.done = self._tag + b"done"
+        self.jobs = self._tag + b"jobs"
+        self.wakes = {bucket: self._tag + b"wake:" + bucket.encode() for bucket in Bucket}
+        self._buckets = {bucket: self._tag + bucket.encode() + b":" for bucket in Bucket}
+
+    def bucket(self, bucket: Bucket, topic: bytes) -> bytes:
+        return self._buckets[bucket] + topic
+
+    def buckets(self, topic: bytes) -> list[bytes]:
+        """The topic's four buckets, in the order of `Bucket`."""
+        return [self._buckets[bucket] + topic for bucket in Bucket]
+
+    def job(self, job: str) -> bytes:
+        return self._tag + b"job:" + job.encode()
+
+    def any_bucket(self, bucket: Bucket) -> bytes:
+        """A pattern for SCAN that finds the bucket of every topic, and more: check with `topic_of`."""
+        return glob_escape(self._buckets[bucket]) + b"*"
+
+    def topic_of(self, bucket: Bucket, key: bytes) -> bytes | None:
+        """The topic whose bucket `key` is; None where it is not one."""
+        start = self._buckets[bucket]
+        return key[len(start) :] if key.startswith(start) else None
+
+
+class Keys:
+    """The keys of a whole store."""
+
+    def __init__(self, prefix: str, shards: int) -> None:
+        self.meta = meta_key(prefix)
+        self.workers = prefix.encode() + b":workers"
+        self.shards = [Shard(prefix, index) for index in range(shards)]
+
+    def shard_of(self, task_id: str) -> Shard:
+        """The shard of a task, or of a job, by its id: CRC-32 of its UTF-8 modulo the number of shards."""
+        return self.shards[crc32(task_id.encode()) % len(self.shards)]
+
+
+def meta_key(prefix: str) -> bytes:
+    """Known before the number of shards is: it says how many there are."""
+    return prefix.encode() + b":meta"
+
+
+def glob_escape(literal: bytes) -> bytes:
+    """`literal` as a pattern that SCAN takes for itself."""
+    return b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^" else bytes([c]) for c in literal)

@@ -1,0 +1,39 @@
+-- create: new tasks into pool and delay, of one topic.
+--
+-- ARGV: topic, job ('' for none), when the job may be forgotten,
+--       then for each task: id, body, due time, '1' where the caller chose the id ('0' where we made it)
+-- Answers for each task 1: created, or 0: the id is known (in pool, or ended and remembered) and nothing was changed.
+--
+-- It begins with an addition, so a store at maxmemory refuses it whole: accepting more would be wrong then.
+local pool, done, delay, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local job_counts, jobs = KEYS[5], KEYS[6]
+local topic, job, forget_at = ARGV[1], ARGV[2], ARGV[3]
+
+local answers, bodies, dues = {}, {}, {}
+local taken, earliest, created = {}, nil, 0
+for i = 4, #ARGV, 4 do
+  local id, body, due, own = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local known = own == '1'
+    and (taken[id] or redis.call('HEXISTS', pool, id) == 1 or redis.call('ZSCORE', done, id))
+  if known then
+    answers[#answers + 1] = 0
+  else
+    answers[#answers + 1] = 1
+    taken[id] = true
+    created = created + 1
+    bodies[#bodies + 1] = id
+    bodies[#bodies + 1] = body
+    dues[#dues + 1] = due
+    dues[#dues + 1] = id
+    if not earliest or tonumber(due) < tonumber(earliest) then earliest = due end
+  end
+end
+
+if created > 0 then
+  redis.call('HSET', pool, unpack(bodies))
+  redis.call('ZADD', delay, unpack(dues))
+  redis.call('ZADD', wake, 'LT', earliest, topic)
+  if job ~= '' then redis.call('HINCRBY', job_counts, 'created', created) end
+end
+if job ~= '' then redis.call('ZADD', jobs, 'GT', forget_at, job) end
+return answers

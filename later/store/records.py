@@ -1,0 +1,90 @@
+"""What the store answers, as small frozen values. Times are ms of the store's clock."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from later.core.errors import UnreadableBody
+from later.core.retry import Failure, Verdict
+from later.core.task import Task
+from later.store.keys import Bucket
+
+
+class Wake(NamedTuple):
+    """A topic's entry in a wake set: when that bucket of it, in one shard, is to be looked at."""
+
+    at: int
+    topic: str
+    shard: int
+
+
+class Look(NamedTuple):
+    """The earliest wake entries of a bucket over all shards, in order; `full` where there may be more."""
+
+    wakes: list[Wake]
+    full: bool
+
+
+class Want(NamedTuple):
+    """How many tasks of a topic, in one shard, a worker has hands for."""
+
+    topic: str
+    shard: int
+    limit: int
+
+
+class Claim(NamedTuple):
+    """A task in flight, and the lease that holds it. `task` is the error where its body cannot be decoded."""
+
+    id: str
+    topic: str
+    shard: int
+    task: Task | UnreadableBody
+    due_at: int
+    attempt: int
+    fence: int
+    failure: Failure | None
+    lease_end: int
+
+
+class Claims(NamedTuple):
+    """What one claim answered. `wake_at` is when the topic is to be looked at again, None where it holds nothing."""
+
+    wake_at: int | None
+    strays: int
+    claims: list[Claim]
+
+
+class Settlement(NamedTuple):
+    """A verdict on a claim; the id is remembered until `remember_until` if it is done (None: not at all)."""
+
+    claim: Claim
+    verdict: Verdict
+    remember_until: int | None
+
+
+class Released(NamedTuple):
+    """How many tasks a release moved, and when that bucket is to be looked at again (None: it is empty)."""
+
+    moved: int
+    wake_at: int | None
+
+
+class Found(NamedTuple):
+    """Where a task is. `task` is the error where its body cannot be decoded; `score` is its bucket's."""
+
+    id: str
+    topic: str
+    task: Task | UnreadableBody
+    state: Bucket
+    score: int
+    attempts: int
+    failure: Failure | None
+
+
+class JobCounts(NamedTuple):
+    """What a bulk job has come to, each counted once, whatever was sent twice."""
+
+    created: int
+    existing: int
+    refused: int

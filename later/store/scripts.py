@@ -1,0 +1,50 @@
+"""The Lua scripts by name, read as package data, so that a zipped package (Spark ships one) works too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha1
+from importlib.resources import files
+from typing import NamedTuple
+
+Argument = bytes | str | int
+Command = tuple[Argument, ...]
+
+MAX_TASKS = 500
+"""How many tasks one call may carry: Lua's `unpack` fails near 8,000 values."""
+
+
+class Script(NamedTuple):
+    """One verb: its source and the digest that the store knows it by."""
+
+    source: str
+    sha: str
+
+    def call(self, keys: Sequence[bytes], arguments: Sequence[Argument]) -> Command:
+        return ("EVALSHA", self.sha, len(keys), *keys, *arguments)
+
+
+_FOLDER = files("later.store") / "lua"
+_PRELUDE = (_FOLDER / "prelude.lua").read_text("utf-8")
+
+
+def _load(name: str) -> Script:
+    source = f"{_PRELUDE}\n{(_FOLDER / f'{name}.lua').read_text('utf-8')}"
+    return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+CREATE = _load("create")
+CLAIM = _load("claim")
+SETTLE = _load("settle")
+GIVE_BACK = _load("give_back")
+RELEASE = _load("release")
+DELETE = _load("delete")
+QUERY = _load("query")
+TRIM = _load("trim")
+COUNT_BATCH = _load("count_batch")
+FORGET_JOB = _load("forget_job")
+EXAMINE = _load("examine")
+MEND = _load("mend")
+REWAKE = _load("rewake")
+
+BY_SHA = {script.sha: script for script in list(globals().values()) if isinstance(script, Script)}

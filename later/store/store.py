@@ -1,0 +1,345 @@
+"""The memory: one method for each thing that can happen to a task.
+
+Methods take many tasks at once and make one round trip. Where single tasks can fail on their own, the answers say so
+one by one: a `LaterError` in the place of an answer is what that task's caller is to be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from later.core.clock import Clock, Interval
+from later.core.errors import LaterError, NotFound, StoreFault, UnreadableBody
+from later.core.retry import Failure, Fate, decode_failure, encode_failure
+from later.core.task import Task, decode, encode, pack_id, unpack_id
+from later.store import scripts
+from later.store.client import Client
+from later.store.keys import Bucket, Keys, Shard
+from later.store.records import Claim, Claims, Found, Look, Released, Settlement, Wake, Want
+from later.store.scripts import MAX_TASKS, Argument, Command, Script
+
+MAX_STARTS = 20
+"""How often a verb that knows only an id starts over when the id changes hands under it."""
+
+Item = TypeVar("Item")
+
+
+class _Body(NamedTuple):
+    """A task as the pool had it when it was read."""
+
+    id: str
+    shard: Shard
+    topic: bytes
+    raw: bytes
+    task: Task | UnreadableBody
+
+
+class Store:
+    """Tasks in the store. `clock` is the store's own, kept up by each new connection and by `now`."""
+
+    def __init__(self, client: Client, keys: Keys, clock: Clock) -> None:
+        self._client = client
+        self._keys = keys
+        self._clock = clock
+
+    async def now(self) -> Interval:
+        """The store's time now, measured again where this machine's clocks disagree.
+
+        Raises:
+            StoreDown: it would have to be measured, and the store cannot be reached.
+        """
+        if not self._clock.steady():
+            await self.measure_time()
+        return self._clock.now()
+
+    async def measure_time(self) -> None:
+        """Ask the store for its time. Raises StoreDown."""
+        sent = self._clock.monotonic()
+        seconds, micros = await self._client.one("time", ("TIME",))
+        self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
+
+    async def create(self, tasks: Sequence[Task], job: str = "", forget_job_at: int = 0) -> list[bool | LaterError]:
+        """Store new tasks, each into pool and delay at once; False where the caller's id is known already.
+
+        With a `job`, what is created is counted into it, in the same step. Raises StoreDown: nobody can know.
+        """
+
+        def call(shard: Shard, topic: bytes, some: list[Task]) -> Command:
+            keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY]]
+            arguments: list[Argument] = [topic, job, forget_job_at]
+            if job:
+                keys += [shard.job(job), shard.jobs]
+            for task in some:
+                arguments += [pack_id(task.id), encode(task), task.look_at(task.execute_at), int(task.own_id)]
+            return scripts.CREATE.call(keys, arguments)
+
+        answers = await self._each("create", tasks, lambda task: (self._keys.shard_of(task.id), task.topic), call)
+        return [answer if isinstance(answer, LaterError) else bool(answer) for answer in answers]
+
+    async def look(self, bucket: Bucket, limit: int) -> Look:
+        """The `limit` earliest wake entries of each shard. Raises StoreDown."""
+        commands: list[Command] = [("ZRANGE", s.wakes[bucket], 0, limit - 1, "WITHSCORES") for s in self._keys.shards]
+        wakes, full = [], False
+        for shard, answer in zip(self._keys.shards, await self._all("look", commands), strict=True):
+            wakes += [Wake(int(float(at)), topic.decode(), shard.index) for topic, at in _pairs(answer)]
+            full = full or len(answer) >= 2 * limit
+        return Look(sorted(wakes), full)
+
+    async def claim(self, wants: Sequence[Want], now: int, lease_end: int) -> list[Claims | LaterError]:
+        """Take due tasks in hand, delay → unack, each want at most 500. Raises StoreDown: nobody can know."""
+        commands = [self._claim(want, now, lease_end) for want in wants]
+        answers = await self._client.run("claim", commands)
+        return [
+            answer if isinstance(answer, LaterError) else _claims(want, answer, lease_end)
+            for want, answer in zip(wants, answers, strict=True)
+        ]
+
+    def _claim(self, want: Want, now: int, lease_end: int) -> Command:
+        shard, topic = self._keys.shards[want.shard], want.topic.encode()
+        keys = [
+            shard.bucket(Bucket.DELAY, topic),
+            shard.bucket(Bucket.UNACK, topic),
+            shard.pool,
+            shard.attempts,
+        ]
+        keys += [shard.outcome, shard.fence, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
+        return scripts.CLAIM.call(keys, [topic, now, min(want.limit, MAX_TASKS), lease_end])
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
+        """Carry out verdicts: unack → gone, error or dead; False where the lease is another's by now.
+
+        Raises StoreDown: nobody can know; it may be settled again, for only the first one counts.
+        """
+
+        def call(shard: Shard, topic: bytes, some: list[Settlement]) -> Command:
+            _, unack, error, dead = shard.buckets(topic)
+            keys = [shard.pool, shard.attempts, shard.outcome, shard.done, unack, error, dead]
+            keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD]]
+            arguments: list[Argument] = [topic]
+            for settlement in some:
+                arguments += _settle_arguments(settlement)
+            return scripts.SETTLE.call(keys, arguments)
+
+        return _yes(await self._each("settle", settlements, lambda s: self._lane(s.claim), call))
+
+    async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
+        """Return claims that were not delivered, unack → delay; False where the lease is another's by now."""
+
+        def call(shard: Shard, topic: bytes, some: list[Claim]) -> Command:
+            delay, unack, _, _ = shard.buckets(topic)
+            keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
+            arguments: list[Argument] = [topic]
+            for claim in some:
+                arguments += [pack_id(claim.id), claim.fence, claim.due_at]
+            return scripts.GIVE_BACK.call(keys, arguments)
+
+        return _yes(await self._each("give_back", claims, self._lane, call))
+
+    async def release(self, bucket: Bucket, wakes: Sequence[Wake], now: int) -> list[Released | LaterError]:
+        """Move what has waited long enough, unack or error → delay, at most 500 of each topic. Raises StoreDown."""
+        commands = []
+        for _, name, index in wakes:
+            shard, topic = self._keys.shards[index], name.encode()
+            keys = [shard.bucket(bucket, topic), shard.bucket(Bucket.DELAY, topic)]
+            keys += [shard.wakes[bucket], shard.wakes[Bucket.DELAY]]
+            commands.append(scripts.RELEASE.call(keys, [topic, now, MAX_TASKS]))
+        answers = await self._client.run("release", commands)
+        return [
+            answer if isinstance(answer, LaterError) else Released(answer[1], _time(answer[0])) for answer in answers
+        ]
+
+    async def trim(self, now: int, limit: int) -> int:
+        """Forget ids that were remembered long enough, at most `limit` of each shard; how many. Raises StoreDown."""
+        commands = [scripts.TRIM.call([shard.done], [now, limit]) for shard in self._keys.shards]
+        return sum(await self._all("trim", commands))
+
+    async def query(self, ids: Sequence[str]) -> list[Found | LaterError]:
+        """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
+        return await self._by_id("query", scripts.QUERY, ids, _found)
+
+    async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
+        """Remove tasks from whatever bucket and forget their ids; `NotFound` for one that is not there.
+
+        An id that had ended is forgotten too. Raises StoreDown: nobody can know.
+        """
+        answers: list[str | LaterError] = await self._by_id(
+            "delete", scripts.DELETE, ids, lambda body, answer: body.id if answer else None
+        )
+        ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
+        await self._all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
+        return answers
+
+    async def _by_id(
+        self,
+        verb: str,
+        script: Script,
+        ids: Sequence[str],
+        read: Callable[[_Body, Any], Item | LaterError | None],
+    ) -> list[Item | LaterError]:
+        """Run a verb that knows only ids: read their bodies, call its script with them, and start over for those
+
+        whose body is another by then. `read` makes a result of an answer, None where it must start over.
+        """
+        results: dict[str, Item | LaterError] = {}
+        left = list(dict.fromkeys(ids))
+        for _ in range(MAX_STARTS):
+            bodies = await self._bodies(left)
+            results |= {id: body for id, body in zip(left, bodies, strict=True) if isinstance(body, LaterError)}
+            found = [body for body in bodies if isinstance(body, _Body)]
+            answers = await self._each(
+                verb, found, lambda body: (body.shard, body.topic), lambda *some: _with_bodies(script, *some)
+            )
+            for body, answer in zip(found, answers, strict=True):
+                result = answer if isinstance(answer, LaterError) else read(body, answer)
+                if result is not None:
+                    results[body.id] = result
+            left = [id for id in left if id not in results]
+            if not left:
+                break
+        changing = StoreFault("the task changed each time it was looked at")
+        return [results.get(id, changing) for id in ids]
+
+    async def _bodies(self, ids: Sequence[str]) -> list[_Body | LaterError]:
+        commands: list[Command] = []
+        for id in ids:
+            shard, packed = self._keys.shard_of(id), pack_id(id)
+            commands += [("HGET", shard.pool, packed), ("ZSCORE", shard.done, packed)]
+        answers = await self._client.run("read", commands)
+        bodies: list[_Body | LaterError] = []
+        for id, raw, remembered in zip(ids, answers[::2], answers[1::2], strict=True):
+            if isinstance(raw, bytes):
+                bodies.append(await self._body(id, raw))
+            else:
+                bodies.append(raw or NotFound(id, ended=isinstance(remembered, bytes)))
+        return bodies
+
+    async def _body(self, id: str, raw: bytes) -> _Body:
+        shard, task = self._keys.shard_of(id), _decoded(id, raw)
+        if isinstance(task, Task):
+            return _Body(id, shard, task.topic.encode(), raw, task)
+        return _Body(id, shard, await self._topic_holding(shard, pack_id(id)), raw, task)
+
+    async def _topic_holding(self, shard: Shard, packed: bytes) -> bytes:
+        """The topic of a task whose body does not say it, found in the buckets. Slow, and rarely needed."""
+        wakes = await self._all("read", [("ZRANGE", wake, 0, -1) for wake in shard.wakes.values()])
+        topics = sorted({topic for answer in wakes for topic in answer})
+        commands: list[Command] = [("ZSCORE", key, packed) for topic in topics for key in shard.buckets(topic)]
+        scores = await self._all("read", commands)
+        holding = [topics[i // len(Bucket)] for i, score in enumerate(scores) if score is not None]
+        return holding[0] if holding else b""
+
+    def _lane(self, claim: Claim) -> tuple[Shard, str]:
+        return self._keys.shards[claim.shard], claim.topic
+
+    async def _each(
+        self,
+        verb: str,
+        items: Sequence[Item],
+        place: Callable[[Item], tuple[Shard, str | bytes]],
+        call: Callable[[Shard, bytes, list[Item]], Command],
+    ) -> list[Any]:
+        """One script call for each shard and topic among the items; an answer for each item, in their order."""
+        groups: dict[tuple[int, str | bytes, int], list[int]] = {}
+        sizes: dict[tuple[int, str | bytes], int] = {}
+        for position, item in enumerate(items):
+            shard, topic = place(item)
+            lane = (shard.index, topic)
+            size = sizes[lane] = sizes.get(lane, 0) + 1
+            groups.setdefault((*lane, (size - 1) // MAX_TASKS), []).append(position)
+        commands = [
+            call(
+                self._keys.shards[index],
+                topic if isinstance(topic, bytes) else topic.encode(),
+                [items[p] for p in ps],
+            )
+            for (index, topic, _), ps in groups.items()
+        ]
+        answers: list[Any] = [None] * len(items)
+        for positions, answer in zip(groups.values(), await self._client.run(verb, commands), strict=True):
+            each = [answer] * len(positions) if isinstance(answer, LaterError) else answer
+            for position, one in zip(positions, each, strict=True):
+                answers[position] = one
+        return answers
+
+    async def _all(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        """The commands' answers; the first error among them is raised."""
+        answers = await self._client.run(verb, commands)
+        for answer in answers:
+            if isinstance(answer, LaterError):
+                raise answer
+        return answers
+
+
+def _with_bodies(script: Script, shard: Shard, topic: bytes, bodies: list[_Body]) -> Command:
+    keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values()]
+    arguments: list[Argument] = [topic]
+    for body in bodies:
+        arguments += [pack_id(body.id), body.raw]
+    return script.call(keys, arguments)
+
+
+def _settle_arguments(settlement: Settlement) -> list[Argument]:
+    claim, verdict, remember_until = settlement
+    time: int | str = verdict.at
+    if verdict.fate is Fate.DONE:
+        time = "" if remember_until is None else remember_until
+    failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
+    return [pack_id(claim.id), claim.fence, verdict.fate.value, time, failure]
+
+
+def _claims(want: Want, answer: list[Any], lease_end: int) -> Claims:
+    wake_at, strays, *entries = answer
+    claims = [_claim_of(want, entry, lease_end) for entry in entries]
+    return Claims(_time(wake_at), strays, claims)
+
+
+def _claim_of(want: Want, entry: list[Any], lease_end: int) -> Claim:
+    packed, raw, due_at, attempt, fence, failure = entry
+    id = unpack_id(packed)
+    return Claim(
+        id,
+        want.topic,
+        want.shard,
+        _decoded(id, raw),
+        int(float(due_at)),
+        attempt,
+        fence,
+        _failure(failure),
+        lease_end,
+    )
+
+
+def _found(body: _Body, answer: list[Any]) -> Found | LaterError | None:
+    if not answer:
+        return None
+    *scores, attempts, failure = answer
+    places = [(bucket, score) for bucket, score in zip(Bucket, scores, strict=True) if score != b""]
+    if not places:
+        return StoreFault(f"task {body.id!r} is in no bucket: run `later doctor --repair`")
+    state, score = places[0]
+    begun = int(attempts.split()[0]) if attempts else 0
+    return Found(body.id, body.topic.decode(), body.task, state, int(float(score)), begun, _failure(failure))
+
+
+def _decoded(id: str, raw: bytes) -> Task | UnreadableBody:
+    try:
+        return decode(id, raw)
+    except UnreadableBody as error:
+        return error
+
+
+def _failure(stored: bytes) -> Failure | None:
+    return decode_failure(stored) if stored else None
+
+
+def _time(stored: bytes) -> int | None:
+    return int(float(stored)) if stored else None
+
+
+def _yes(answers: list[Any]) -> list[bool | LaterError]:
+    return [answer if isinstance(answer, LaterError) else answer == 1 for answer in answers]
+
+
+def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)

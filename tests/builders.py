@@ -1,0 +1,36 @@
+"""What tests are made of: a draft and a task that are right, but for what the test says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from later.core.policy import milliseconds
+from later.core.task import Draft, Task, new_id
+
+NOW = 1_800_000_000_000
+"""A time of the store's clock, in ms."""
+
+
+def a_draft(**changes: Any) -> Draft:
+    """What a caller may ask for: due at once, with an id of later's choosing."""
+    draft = Draft(topic="order", callback="http://127.0.0.1:8888/success", content="hello")
+    return msgspec.structs.replace(draft, **changes)
+
+
+def a_task(*, delay: float = 0, ttl: float | None = None, created_at: int = NOW, **changes: Any) -> Task:
+    """A task created at NOW with a fresh id; `delay` and `ttl` are seconds from `created_at`."""
+    task = Task(
+        id=new_id(),
+        own_id=False,
+        topic="order",
+        callback="http://127.0.0.1:8888/success",
+        content="hello",
+        headers={},
+        max_retry=3,
+        created_at=created_at,
+        execute_at=created_at + milliseconds(delay),
+        expires_at=None if ttl is None else created_at + milliseconds(ttl),
+    )
+    return msgspec.structs.replace(task, **changes)

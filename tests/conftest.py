@@ -1,0 +1,36 @@
+"""Fixtures: a real store for everything that concerns the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import hypothesis
+import pytest
+
+from tests.house import House, a_house
+from tests.servers import SERVERS, a_server
+
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("dev", deadline=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(scope="session", params=sorted(SERVERS))
+def server_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real store's server, started once for all tests."""
+    with a_server(request.param, tmp_path_factory.mktemp(request.param)) as (url, _):
+        yield url
+
+
+@pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
+def shards(request: pytest.FixtureRequest) -> int:
+    """Every test of the store passes with one shard and with many."""
+    return int(request.param)
+
+
+@pytest.fixture
+async def house(server_url: str, shards: int) -> AsyncIterator[House]:
+    """An empty store, opened."""
+    async with a_house(server_url, shards) as built:
+        yield built

@@ -1,0 +1,54 @@
+"""An opened, empty store with everything that stands on it, for the tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from later.core.clock import Clock
+from later.store.census import Census
+from later.store.client import Client, connect
+from later.store.jobs import Jobs
+from later.store.keys import Keys
+from later.store.opening import check_store
+from later.store.store import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class House:
+    """`redis` looks at the store behind later's back."""
+
+    redis: Redis
+    client: Client
+    clock: Clock
+    keys: Keys
+    store: Store
+    census: Census
+    jobs: Jobs
+
+
+@asynccontextmanager
+async def a_house(url: str, shards: int = 1, timeout_s: float = 2.0) -> AsyncIterator[House]:
+    """The store behind `url`, emptied and opened."""
+    clock = Clock(time.monotonic, time.time)
+    redis = connect(url, clock, timeout_s)
+    await redis.flushall()
+    keys = Keys("later", shards)
+    client = Client(
+        redis,
+        timeout_s=timeout_s,
+        monotonic=time.monotonic,
+        observe=lambda verb, seconds: None,
+        check=lambda run: check_store(run, "later", shards),
+    )
+    try:
+        yield House(
+            redis=redis, client=client, clock=clock, keys=keys,
+            store=Store(client, keys, clock), census=Census(client, keys), jobs=Jobs(client, keys),
+        )  # fmt: skip
+    finally:
+        await client.aclose()
