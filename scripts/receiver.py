@@ -1,0 +1,211 @@
+"""A receiver to try callbacks on: it prints each call that comes in and answers as it was told."""
+
+import argparse
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+
+ANSWERS = """\
+answers:
+  100 to 199      200 with the body {"code": N}: 100 is done, 101 busy, any other failed
+  200 to 599      this status with no body: 200 is done, 429 and 503 busy, 410 gone, any other failed
+  hang            nothing at all; the caller must give up
+  close           the connection is closed without an answer
+
+paths, whatever --answer says:
+  /success        100
+  /busy           101
+  /fail           500
+  /gone           410
+  /slow?s=5       the answer of --answer, 5 s later
+  /flaky?n=3      500 to the first 3 calls of each webhook-id, then the answer of --answer
+
+example:
+  python scripts/receiver.py --port 8888 --answer 503 --retry-after 5
+"""
+
+PATHS = {"/success": "100", "/busy": "101", "/fail": "500", "/gone": "410"}
+FAILURE = "500"
+CONTENT_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How calls are answered; `delay` in seconds."""
+
+    answer: str
+    retry_after: str | None
+    delay: float
+    fail_first: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call as it came in; `late_ms` is None where no due time came with it."""
+
+    id: str
+    topic: str
+    attempt: str
+    content: str
+    came_at: datetime
+    late_ms: int | None
+
+
+class Receiver:
+    """Answers calls in one manner; remembers how often each id has called, and how late each call was."""
+
+    def __init__(self, manner: Manner, *, quiet: bool) -> None:
+        self._manner = manner
+        self._quiet = quiet
+        self._calls: Counter[str] = Counter()
+        self._lateness: list[int] = []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Note the call, take the time that was asked for, answer."""
+        call = read(request, await request.read())
+        self._calls[call.id] += 1
+        if call.late_ms is not None:
+            self._lateness.append(call.late_ms)
+        answer = choose(request, self._manner, self._calls[call.id])
+        if not self._quiet:
+            print(line(call, answer), flush=True)
+        await asyncio.sleep(pause(request, self._manner))
+        return await give(request, answer, self._manner.retry_after)
+
+    def summary(self) -> str:
+        """How many calls for how many ids, and how late they were."""
+        counts = f"{self._calls.total()} calls, {len(self._calls)} ids"
+        late = sorted(self._lateness)
+        if not late:
+            return counts
+        half, most = late[len(late) // 2], late[len(late) * 99 // 100]
+        return f"{counts}; late by {half} ms (median), {most} ms (99th percentile), {late[-1]} ms (worst)"
+
+
+def read(request: web.Request, body: bytes) -> Call:
+    """What a call says of itself, `?` where it does not."""
+    said = parse(body)
+    now = datetime.now(UTC)
+    return Call(
+        id=request.headers.get("webhook-id") or str(said.get("id", "?")),
+        topic=str(said.get("topic", "?")),
+        attempt=request.headers.get("later-attempt", "?"),
+        content=str(said.get("content", "")),
+        came_at=now,
+        late_ms=lateness(request.headers.get("later-due"), now),
+    )
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The body's JSON object; an empty one for anything else, since what comes is taken."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def lateness(due: str | None, now: datetime) -> int | None:
+    """Milliseconds between the due time (RFC 3339) and now, by this machine's clock."""
+    try:
+        return round((now - datetime.fromisoformat(due or "")).total_seconds() * 1000)
+    except (TypeError, ValueError):
+        return None
+
+
+def choose(request: web.Request, manner: Manner, nth: int) -> str:
+    """The answer to the n-th call of one id."""
+    fail_first = manner.fail_first
+    if request.path == "/flaky":
+        fail_first = int(figure(request, "n", 1))
+    if nth <= fail_first:
+        return FAILURE
+    return PATHS.get(request.path, manner.answer)
+
+
+def pause(request: web.Request, manner: Manner) -> float:
+    """How long to wait before the answer, in seconds."""
+    return figure(request, "s", 5) if request.path == "/slow" else manner.delay
+
+
+def figure(request: web.Request, name: str, default: float) -> float:
+    """A number from the query."""
+    try:
+        return float(request.query.get(name, default))
+    except ValueError:
+        raise web.HTTPBadRequest(text=f"{name}: expected a number\n") from None
+
+
+async def give(request: web.Request, answer: str, retry_after: str | None) -> web.Response:
+    """The answer as HTTP; `hang` comes back only when the caller has gone."""
+    if answer == "hang":
+        await asyncio.Event().wait()
+    if answer == "close" and request.transport is not None:
+        request.transport.abort()
+    if answer in ("hang", "close"):
+        return web.Response()
+    headers = {} if retry_after is None else {"Retry-After": retry_after}
+    number = int(answer)
+    if number < 200:
+        return web.json_response({"code": number}, headers=headers)
+    return web.Response(status=number, headers=headers)
+
+
+def line(call: Call, answer: str) -> str:
+    """One call, for a person to read."""
+    late = "" if call.late_ms is None else f"  {call.late_ms:+d} ms"
+    content = call.content if len(call.content) <= CONTENT_SHOWN else f"{call.content[:CONTENT_SHOWN]}…"
+    time = call.came_at.astimezone().isoformat(sep=" ", timespec="milliseconds")[11:23]
+    return f"{time}  {call.id}  {call.topic}  attempt {call.attempt}{late}  {content!r}  → {answer}"
+
+
+def answer_name(text: str) -> str:
+    """Check an --answer."""
+    if text in ("hang", "close") or (text.isdecimal() and 100 <= int(text) <= 599):
+        return text
+    raise argparse.ArgumentTypeError(f"expected 100 to 599, hang or close, got {text!r}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    what = argparse.ArgumentParser(
+        description=__doc__, epilog=ANSWERS, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = what.add_argument
+    add("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
+    add("--port", type=int, default=8888, help="where to listen (default: %(default)s)")
+    add("--answer", type=answer_name, default="100", help="see below (default: %(default)s)")
+    add("--retry-after", metavar="N", help="send Retry-After with each answer: seconds or an HTTP date")
+    add("--delay", type=float, default=0.0, metavar="S", help="answer S seconds late (default: 0)")
+    add("--fail-first", type=int, default=0, metavar="N", help="answer 500 to the first N calls of each id")
+    add("--quiet", action="store_true", help="print only a summary at the end")
+    return what
+
+
+def main() -> None:
+    """Receive until Ctrl-C."""
+    args = parser().parse_args()
+    manner = Manner(answer=args.answer, retry_after=args.retry_after, delay=args.delay, fail_first=args.fail_first)
+    receiver = Receiver(manner, quiet=args.quiet)
+    app = web.Application(client_max_size=16 * 1024 * 1024)
+    app.router.add_route("*", "/{path:.*}", receiver.handle)
+    print(f"receiving on http://{args.host}:{args.port}", flush=True)
+    web.run_app(
+        app,
+        host=args.host,
+        port=args.port,
+        print=None,
+        access_log=None,
+        handler_cancellation=True,  # or every caller that gives up on `hang` leaves a task behind
+        shutdown_timeout=0.1,
+    )
+    print(receiver.summary(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
