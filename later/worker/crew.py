@@ -1,0 +1,97 @@
+"""The three tickers, a table: delay claims, unack and error release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from later.core.clock import Clock
+from later.core.retry import Backoff
+from later.metrics import Metrics
+from later.store.jobs import Jobs
+from later.store.keys import Bucket
+from later.store.store import Store
+from later.worker.delay import Delay
+from later.worker.hands import Hands, Sends
+from later.worker.lanes import Lanes
+from later.worker.release import Release, Trim
+from later.worker.ticker import Ticked, Ticker
+
+
+class Crew:
+    """A worker: hands, lanes and tickers, started and stopped together."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        jobs: Jobs,
+        clock: Clock,
+        sender: Sends,
+        metrics: Metrics,
+        backoff: Backoff,
+        hands: int,
+        tick_ms: int,
+        timeout_ms: int,
+        lease_ms: int,
+        remember_ms: int,
+        chance: Callable[[], float],
+    ) -> None:
+        self._lanes = lanes = Lanes(hands)
+        metrics.hands.set(hands)
+        metrics.hands_busy.set_function(lambda: lanes.busy)
+        self._hands = Hands(
+            store=store,
+            clock=clock,
+            sender=sender,
+            lanes=lanes,
+            backoff=backoff,
+            timeout_ms=timeout_ms,
+            remember_ms=remember_ms,
+            metrics=metrics,
+            chance=chance,
+        )
+        self._delay = Delay(store=store, lanes=lanes, lease_ms=lease_ms, take=self._hands.take, metrics=metrics)
+        self._unack = Release(Bucket.UNACK, store=store, metrics=metrics, on_moved=self.nudge)
+        self._error = Release(Bucket.ERROR, store=store, metrics=metrics, on_moved=self.nudge)
+        self._trim = Trim(store, jobs)
+
+        async def now() -> int:
+            return (await store.now()).low
+
+        self.tickers = [
+            Ticker(
+                bucket.value,
+                errand,
+                now=now,
+                interval_ms=tick_ms,
+                count_error=lambda name: metrics.tick_errors.labels(name).inc(),
+            )
+            for bucket, errand in (
+                (Bucket.DELAY, self._delay.tick),
+                (Bucket.UNACK, self._tick_unack),
+                (Bucket.ERROR, self._error.tick),
+            )
+        ]
+        self._hands.on_free = self._on_free_hand
+
+    def start(self) -> None:
+        for ticker in self.tickers:
+            ticker.start()
+
+    async def stop(self, patience_s: float) -> None:
+        """Stop claiming, let deliveries under way end, and give back the leases of those that take longer."""
+        for ticker in self.tickers:
+            await ticker.stop()
+        await self._hands.drain(patience_s)
+
+    def nudge(self, due_at: int | None = None) -> None:
+        """There is, or will be at `due_at`, something to claim."""
+        self.tickers[0].nudge(due_at)
+
+    def _on_free_hand(self) -> None:
+        if self._delay.wants_hands:
+            self.nudge()
+
+    async def _tick_unack(self, now: int) -> Ticked:
+        await self._trim.tick(now)
+        return await self._unack.tick(now)

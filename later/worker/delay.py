@@ -1,0 +1,61 @@
+"""The delay ticker's errand: claims what is due, as much as there are free hands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from later.core.errors import LaterError
+from later.metrics import Metrics
+from later.store.keys import Bucket
+from later.store.records import Claim, Claims, Look, Want
+from later.store.store import Store
+from later.worker.lanes import Lanes
+from later.worker.ticker import Ticked
+
+
+class Delay:
+    """Topics take turns; a lane that is full is passed over."""
+
+    def __init__(
+        self, *, store: Store, lanes: Lanes, lease_ms: int, take: Callable[[Claim], None], metrics: Metrics
+    ) -> None:
+        self._store = store
+        self._lanes = lanes
+        self._lease_ms = lease_ms
+        self._take = take
+        self._metrics = metrics
+        self.wants_hands = False
+        """Was due work left behind for want of a hand? Then a hand that comes free ends the sleep."""
+
+    async def tick(self, now: int) -> Ticked:
+        self.wants_hands = True
+        if not self._lanes.free:
+            return Ticked(0, None)
+        look = await self._store.look(Bucket.DELAY, self._lanes.holding + self._lanes.free)
+        wants = self._lanes.plan(look.wakes, now)
+        answers = await self._store.claim(wants, now, now + self._lease_ms)
+        moved = sum(self._begin(answer) for answer in answers if isinstance(answer, Claims))
+        for answer in answers:
+            if isinstance(answer, LaterError):
+                raise answer
+        return Ticked(moved, self._next_due(look, wants, answers, now))
+
+    def _begin(self, answer: Claims) -> int:
+        for claim in answer.claims:
+            self._take(claim)
+        if answer.strays:
+            self._metrics.strays.inc(answer.strays)
+        return len(answer.claims)
+
+    def _next_due(self, look: Look, wants: list[Want], answers: list[Claims | LaterError], now: int) -> int | None:
+        """When the next task that may be claimed is due: a full lane waits for a hand, not for the clock."""
+        wakes = {(wake.topic, wake.shard): wake.at for wake in look.wakes}
+        for want, answer in zip(wants, answers, strict=True):
+            del wakes[want.topic, want.shard]
+            if isinstance(answer, Claims) and answer.wake_at is not None:
+                wakes[want.topic, want.shard] = answer.wake_at
+        times = [at for (topic, _), at in wakes.items() if self._lanes.share(topic)]
+        self.wants_hands = len(times) < len(wakes)
+        if look.full:
+            times.append(now)
+        return min(times, default=None)

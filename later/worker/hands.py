@@ -1,0 +1,186 @@
+"""Hands: each carries one claimed task from its claim to its settle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from later.core.clock import Clock
+from later.core.errors import LaterError, StoreDown
+from later.core.retry import Backoff, Fate, Outcome, Verdict, judge, judge_unsent, unreadable
+from later.core.task import Task
+from later.metrics import Metrics
+from later.store.records import Claim, Settlement
+from later.store.store import Store
+from later.worker.lanes import Lanes
+
+log = structlog.get_logger("later.hands")
+
+SETTLE_PAUSES_S = (0.05, 0.1, 0.2, 0.5)
+"""Between tries of a settle that could not reach the store; the last one again and again."""
+
+
+class Sends(Protocol):
+    """What a hand needs of a sender."""
+
+    async def send(self, task: Task, attempt: int, now: int) -> Outcome: ...
+
+
+class Hands:
+    """Deliveries under way. A hand is taken from the claim until the settle was answered, or the lease has ended."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        sender: Sends,
+        lanes: Lanes,
+        backoff: Backoff,
+        timeout_ms: int,
+        remember_ms: int,
+        metrics: Metrics,
+        chance: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._sender = sender
+        self._lanes = lanes
+        self._backoff = backoff
+        self._timeout_ms = timeout_ms
+        self._remember_ms = remember_ms
+        self._metrics = metrics
+        self._chance = chance
+        self._busy: set[asyncio.Task[None]] = set()
+        self._cut: list[Claim] = []
+        self.on_free: Callable[[], None] = lambda: None
+
+    def take(self, claim: Claim) -> None:
+        """Begin a delivery."""
+        self._lanes.take(claim.topic)
+        hand = asyncio.create_task(self.deliver(claim))
+        self._busy.add(hand)
+        hand.add_done_callback(lambda done: self._free(done, claim))
+
+    async def deliver(self, claim: Claim) -> None:
+        """Carry one claim to its settle."""
+        try:
+            verdict = await self._attempt(claim)
+        except asyncio.CancelledError:
+            self._cut.append(claim)
+            raise
+        if verdict is None:
+            await self._give_back([claim])
+        else:
+            await self._settle(claim, verdict)
+
+    async def drain(self, patience_s: float) -> None:
+        """Let deliveries under way end, cut off those that take longer, and give their leases back."""
+        if self._busy:
+            await asyncio.wait(self._busy, timeout=patience_s)
+        cut = list(self._busy)
+        for hand in cut:
+            hand.cancel()
+        await asyncio.gather(*cut, return_exceptions=True)
+        if self._cut:
+            log.info("deliveries cut off", count=len(self._cut))
+            await self._give_back(self._cut)
+
+    async def _attempt(self, claim: Claim) -> Verdict | None:
+        """The verdict on this attempt; None where it was not made and is another's to make."""
+        now = self._clock.now()
+        if not isinstance(claim.task, Task):
+            return unreadable(claim.attempt, claim.task, now.high)
+        unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
+        if unsent is not None:
+            return unsent
+        if claim.lease_end - now.high <= self._timeout_ms:
+            return None
+        if claim.attempt == 1:
+            self._metrics.lateness.observe(max(now.low - claim.due_at, 0) / 1000)
+        outcome = await self._send(claim.task, claim, now.low)
+        return judge(
+            claim.task,
+            claim.attempt,
+            claim.failure,
+            outcome,
+            self._clock.now().high,
+            self._backoff,
+            self._chance(),
+        )
+
+    async def _send(self, task: Task, claim: Claim, now: int) -> Outcome:
+        started = self._clock.monotonic()
+        outcome = await self._sender.send(task, claim.attempt, now)
+        self._metrics.delivery_time.observe(self._clock.monotonic() - started)
+        self._metrics.deliveries.labels(outcome.kind.value).inc()
+        log.debug(
+            "delivered",
+            id=claim.id,
+            topic=claim.topic,
+            attempt=claim.attempt,
+            outcome=outcome.kind.value,
+            status=outcome.status,
+            reason=outcome.reason,
+        )
+        return outcome
+
+    async def _settle(self, claim: Claim, verdict: Verdict) -> None:
+        """Settle, again and again until the store answers or the lease ends."""
+        settlement = Settlement(claim, verdict, self._remember_until(claim, verdict))
+        tries = 0
+        while (answer := await self._try_settle(settlement)) is None and self._clock.now().low < claim.lease_end:
+            await asyncio.sleep(SETTLE_PAUSES_S[min(tries, len(SETTLE_PAUSES_S) - 1)])
+            tries += 1
+        if answer:
+            self._count(claim, verdict)
+        elif answer is None or not tries:  # after a try whose answer was lost, "no" may mean that it was made
+            self._metrics.unsettled.inc()
+            log.warning("settle came too late", id=claim.id, topic=claim.topic, attempt=claim.attempt)
+
+    async def _try_settle(self, settlement: Settlement) -> bool | None:
+        """The store's answer; None where there was none."""
+        try:
+            answer = (await self._store.settle([settlement]))[0]
+        except StoreDown as error:
+            answer = error
+        if isinstance(answer, LaterError):
+            log.debug("settle failed", id=settlement.claim.id, reason=str(answer))
+            return None
+        return answer
+
+    def _remember_until(self, claim: Claim, verdict: Verdict) -> int | None:
+        own_id = isinstance(claim.task, Task) and claim.task.own_id
+        return verdict.at + self._remember_ms if own_id and self._remember_ms else None
+
+    def _count(self, claim: Claim, verdict: Verdict) -> None:
+        if verdict.fate is Fate.RETRY:
+            self._metrics.retries.inc()
+        elif verdict.fate is Fate.DEAD and verdict.failure is not None:
+            failure = verdict.failure
+            self._metrics.dead.labels(failure.reason).inc()
+            log.warning(
+                "task died",
+                id=claim.id,
+                topic=claim.topic,
+                attempt=claim.attempt,
+                reason=failure.reason,
+                message=failure.message,
+            )
+
+    async def _give_back(self, claims: list[Claim]) -> None:
+        """Where the store cannot be reached, the leases run out instead."""
+        try:
+            await self._store.give_back(claims)
+        except StoreDown as error:
+            log.warning("leases not given back", count=len(claims), reason=str(error))
+
+    def _free(self, hand: asyncio.Task[None], claim: Claim) -> None:
+        self._busy.discard(hand)
+        self._lanes.give(claim.topic)
+        if not hand.cancelled() and (error := hand.exception()) is not None:
+            log.error("hand failed", id=claim.id, topic=claim.topic, exc_info=error)
+        self.on_free()
