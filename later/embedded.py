@@ -158,6 +158,11 @@ class EmbeddedStore:
                 self._up_since = self._restart_at = None
                 self._locks.close()
 
+    def abandon(self) -> None:
+        """Ask the server to end and do not wait: for an owner that leaves at once."""
+        if self._server is not None and self._server.status is None:
+            self._server.ask_to_end()
+
     async def _spawn(self) -> _Server:
         self._server = server = await _spawn(self._data, self._lock)
         self._up_since = self._restart_at = self._loading_logged_at = None
@@ -226,14 +231,17 @@ class _Server:
 
     async def end(self) -> None:
         """SIGTERM, then SIGKILL when it takes too long or when the wait is cancelled."""
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # one that is stopped would not hear the other
+        self.ask_to_end()
         try:
             await asyncio.wait({self.ended}, timeout=_PATIENCE_S)
         finally:
             if self.status is None:
                 self._signal(signal.SIGKILL)
         await asyncio.wait({self.ended}, timeout=_PATIENCE_S)
+
+    def ask_to_end(self) -> None:
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # one that is stopped would not hear the other
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):

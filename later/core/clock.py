@@ -45,7 +45,7 @@ class Clock:
         self._wall_ahead = 0.0
 
     def observe(self, answer_us: int, sent: float, received: float) -> None:
-        """Take in an answer of the store's TIME: µs since the epoch; when (monotonic) it was asked and came."""
+        """Take in an answer of the store's TIME: µs since the epoch, and when (monotonic) it was asked and got."""
         low = answer_us / 1000
         width = (received - sent) * 1000 + SLACK_MS
         if not self._knows_better(low, width, received):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from later.core.clock import Clock
@@ -80,8 +81,7 @@ class Crew:
 
     async def stop(self, patience_s: float) -> None:
         """Stop claiming, let deliveries under way end, and give back the leases of those that take longer."""
-        for ticker in self.tickers:
-            await ticker.stop()
+        await asyncio.gather(*(ticker.stop() for ticker in self.tickers))
         await self._hands.drain(patience_s)
 
     def nudge(self, due_at: int | None = None) -> None:

@@ -1,0 +1,61 @@
+"""The figures of the store that /metrics shows, gathered in the background: a scrape must not cost the store anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from later.core.errors import LaterError
+from later.metrics import MAX_TOPICS, OTHER, Metrics
+from later.store.census import NO_TASKS, Census, TopicCounts
+from later.store.keys import Bucket
+from later.worker.ticker import Ticked
+
+
+class Figures:
+    """An errand that brings the gauges up to date."""
+
+    def __init__(self, census: Census, metrics: Metrics) -> None:
+        self._census = census
+        self._metrics = metrics
+        self._named: dict[str, None] = {}
+
+    async def tick(self, now: int) -> Ticked:
+        try:
+            await self._gather(now)
+        except LaterError:
+            self._metrics.store_up.set(0)
+            raise
+        self._metrics.store_up.set(1)
+        return Ticked(0, None)
+
+    async def _gather(self, now: int) -> None:
+        counts = await self._census.counts(await self._census.topics(), now)
+        remembered, server = await self._census.remembered(), await self._census.server()
+        self._show(self._labelled(counts), now)
+        self._metrics.remembered.set(remembered)
+        self._metrics.store_memory.set(server.memory)
+        self._metrics.store_memory_max.set(server.max_memory)
+
+    def _labelled(self, counts: dict[str, TopicCounts]) -> dict[str, TopicCounts]:
+        """The counts by label: who has a name keeps it while it has tasks, the rest are summed up."""
+        self._named = dict.fromkeys(_first([*(t for t in self._named if t in counts), *counts], MAX_TOPICS))
+        labelled: dict[str, TopicCounts] = {}
+        for topic, count in counts.items():
+            label = topic if topic in self._named else OTHER
+            labelled[label] = labelled.get(label, NO_TASKS).plus(count)
+        return labelled
+
+    def _show(self, labelled: dict[str, TopicCounts], now: int) -> None:
+        metrics = self._metrics
+        for gauge in (metrics.tasks, metrics.backlog, metrics.backlog_age):
+            gauge.clear()
+        for label, count in labelled.items():
+            for bucket, number in zip(Bucket, (count.delay, count.unack, count.error, count.dead), strict=True):
+                metrics.tasks.labels(bucket.value, label).set(number)
+            metrics.backlog.labels(label).set(count.due)
+            oldest = now if count.oldest_due_at is None else count.oldest_due_at
+            metrics.backlog_age.labels(label).set((now - oldest) / 1000)
+
+
+def _first(topics: Iterable[str], limit: int) -> list[str]:
+    return list(dict.fromkeys(topics))[:limit]

@@ -1,0 +1,200 @@
+"""What is known of the store's time holds the true time, whatever the network and the machine do."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from later.core.clock import Clock, Interval
+from later.core.errors import StoreDown
+from tests.builders import NOW
+
+SECOND_US = 1_000_000
+HOUR_US = 3600 * SECOND_US
+
+
+class World:
+    """This machine's two clocks and the store's, in µs; nothing passes but by `wait`."""
+
+    def __init__(self) -> None:
+        self.monotonic_us = 1000 * SECOND_US
+        self.wall_us = NOW * 1000
+        self.store_us = Fraction(NOW * 1000)
+        self.drift_ppm = 0
+        self.clock = Clock(lambda: self.monotonic_us / SECOND_US, lambda: self.wall_us / SECOND_US)
+
+    def wait(self, us: int) -> None:
+        self.monotonic_us += us
+        self.suspend(us)
+
+    def suspend(self, us: int) -> None:
+        """Time passes, but not for this machine's monotonic clock."""
+        self.wall_us += us
+        self.store_us += us + Fraction(us * self.drift_ppm, 1_000_000)
+
+    def measure(self, there_us: int = 500, back_us: int = 500) -> None:
+        sent = self.clock.monotonic()
+        self.wait(there_us)
+        answer_us = int(self.store_us)
+        self.wait(back_us)
+        self.clock.observe(answer_us, sent, self.clock.monotonic())
+
+    def known(self) -> Interval:
+        return self.clock.now()
+
+    def width(self) -> int:
+        return self.known().high - self.known().low
+
+    def holds_the_true_time(self) -> bool:
+        """To the microsecond: finer than that the store tells nobody."""
+        known = self.known()
+        return known.low * 1000 - 1 <= self.store_us <= known.high * 1000 + 1
+
+
+@pytest.fixture
+def world() -> World:
+    """A world in which the clock was measured once."""
+    world = World()
+    world.measure()
+    return world
+
+
+class Step(NamedTuple):
+    drift_ppm: int
+    wait_us: int
+    there_us: int
+    back_us: int
+
+
+TRIPS = st.integers(0, 2 * SECOND_US) | st.integers(0, 5_000)
+STEPS = st.lists(
+    st.builds(
+        Step,
+        drift_ppm=st.integers(-100, 100),
+        wait_us=st.integers(0, HOUR_US) | st.integers(0, 2 * SECOND_US),
+        there_us=TRIPS,
+        back_us=TRIPS,
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+class TestBeforeTheFirstMeasurement:
+    def test_the_time_is_not_known(self) -> None:
+        with pytest.raises(StoreDown):
+            World().known()
+
+    def test_the_clock_is_not_steady(self) -> None:
+        assert not World().clock.steady()
+
+
+class TestInterval:
+    @given(STEPS)
+    def test_it_holds_the_true_time(self, steps: list[Step]) -> None:
+        world, held = World(), []
+        for step in steps:
+            world.drift_ppm = step.drift_ppm
+            world.measure(step.there_us, step.back_us)
+            held.append(world.holds_the_true_time())
+            world.wait(step.wait_us)
+            held.append(world.holds_the_true_time())
+        assert all(held)
+
+    @pytest.mark.parametrize("drift_ppm", [-100, 0, 100])
+    def test_it_holds_the_true_time_a_day_after_the_last_measurement(self, world: World, drift_ppm: int) -> None:
+        world.drift_ppm = drift_ppm
+        world.wait(24 * HOUR_US)
+        assert world.holds_the_true_time()
+
+    def test_it_is_as_wide_as_the_round_trip_and_little_more(self, world: World) -> None:
+        assert 1 <= world.width() <= 1 + 1 + 2
+
+    def test_it_moves_on_with_the_monotonic_clock(self, world: World) -> None:
+        before = world.known()
+        world.wait(10 * SECOND_US)
+        assert 10_000 - 11 <= world.known().low - before.low <= 10_000
+
+    def test_a_slow_measurement_does_not_widen_it(self, world: World) -> None:
+        world.wait(SECOND_US)
+        world.measure(there_us=0, back_us=1_500_000)
+        assert world.width() <= 10
+
+    def test_a_fast_measurement_narrows_it(self) -> None:
+        world = World()
+        world.measure(there_us=0, back_us=1_500_000)
+        world.measure(there_us=0, back_us=1_000)
+        assert world.width() <= 4
+
+    def test_an_old_measurement_gives_way_to_a_fresh_one(self, world: World) -> None:
+        world.wait(HOUR_US)
+        world.measure()
+        assert world.width() <= 4
+
+
+class TestWall:
+    @pytest.mark.parametrize("jump_us", [-HOUR_US, HOUR_US])
+    def test_a_wall_clock_that_jumps_changes_nothing_of_the_time(self, world: World, jump_us: int) -> None:
+        before = world.known()
+        world.wall_us += jump_us
+        assert world.known() == before
+
+    @pytest.mark.parametrize(
+        ("jump_us", "steady"),
+        [
+            (0, True),
+            (40_000, True),
+            (-40_000, True),
+            (60_000, False),
+            (-60_000, False),
+            (HOUR_US, False),
+            (-HOUR_US, False),
+        ],
+    )
+    def test_a_wall_clock_that_jumps_is_noticed(self, world: World, jump_us: int, steady: bool) -> None:
+        world.wall_us += jump_us
+        assert world.clock.steady() is steady
+
+    def test_after_a_jump_the_clock_is_steady_once_it_is_measured(self, world: World) -> None:
+        world.wall_us += HOUR_US
+        world.measure()
+        assert world.clock.steady()
+
+    def test_a_clock_that_only_waits_stays_steady(self, world: World) -> None:
+        world.wait(24 * HOUR_US)
+        assert world.clock.steady()
+
+
+class TestSuspendedMachine:
+    def test_the_clock_is_not_steady_when_it_wakes_up(self, world: World) -> None:
+        world.suspend(HOUR_US)
+        assert not world.clock.steady()
+
+    def test_the_clock_is_steady_once_it_is_measured(self, world: World) -> None:
+        world.suspend(HOUR_US)
+        world.measure()
+        assert world.clock.steady()
+
+    @pytest.mark.parametrize("asleep_us", [60_000, SECOND_US, HOUR_US])
+    def test_the_time_is_right_once_it_is_measured(self, world: World, asleep_us: int) -> None:
+        world.suspend(asleep_us)
+        world.measure(there_us=0, back_us=1_500_000)
+        assert world.holds_the_true_time()
+
+
+class TestStoreThatJumps:
+    @pytest.mark.parametrize("jump_us", [-HOUR_US, -SECOND_US, -10_000, 10_000, SECOND_US, HOUR_US])
+    def test_its_new_time_is_taken_over_at_the_next_measurement(self, world: World, jump_us: int) -> None:
+        world.store_us += jump_us
+        world.measure()
+        assert world.holds_the_true_time()
+
+    @pytest.mark.parametrize("jump_us", [-HOUR_US, HOUR_US])
+    def test_its_new_time_is_taken_over_from_a_slow_answer_too(self, world: World, jump_us: int) -> None:
+        world.store_us += jump_us
+        world.measure(there_us=750_000, back_us=750_000)
+        assert world.holds_the_true_time()

@@ -1,0 +1,388 @@
+"""What follows from a delivery: pauses that grow, an end to them, and nothing that makes the judge stumble."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from later.core.errors import UnreadableBody
+from later.core.policy import DAY_MS
+from later.core.retry import (
+    MAX_MESSAGE_CHARS,
+    NO_FAILURE,
+    Backoff,
+    Failure,
+    Fate,
+    Kind,
+    Outcome,
+    Verdict,
+    decode_failure,
+    encode_failure,
+    judge,
+    judge_unsent,
+    unreadable,
+)
+from later.core.task import Task
+from tests.builders import NOW, a_task
+
+DONE = Outcome(kind=Kind.DONE, status=200)
+FAILED = Outcome(kind=Kind.FAILED, reason="status", status=500, message="answered 500")
+BUSY = Outcome(kind=Kind.BUSY, reason="status", status=503, message="answered 503")
+GONE = Outcome(kind=Kind.GONE, reason="status", status=410, message="answered 410")
+
+INTEGERS = st.integers(-(2**62), 2**62)
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=300)
+BACKOFFS = st.builds(
+    Backoff,
+    base_ms=st.integers(0, 10**9),
+    cap_ms=st.integers(0, 10**9),
+    jitter=st.floats(0, 1),
+)
+CHANCES = st.floats(0, 1, exclude_max=True)
+OUTCOMES = st.builds(
+    Outcome,
+    kind=st.sampled_from(Kind),
+    reason=ANY_TEXT,
+    status=st.none() | st.integers(100, 599),
+    message=ANY_TEXT,
+    retry_after_ms=st.none() | st.integers() | st.integers(0, 2 * DAY_MS),
+)
+FAILURES = st.builds(
+    Failure,
+    st.integers(0, 10**6),
+    st.text(),
+    st.none() | INTEGERS,
+    st.text(),
+    INTEGERS,
+    st.none() | INTEGERS,
+    INTEGERS,
+)
+TASKS = st.builds(
+    lambda max_retry, ttl: a_task(id="some-id", max_retry=max_retry, ttl=ttl),
+    st.integers(0, 1000),
+    st.none() | st.floats(0, 10**9),
+)
+TIMES = st.integers(NOW - DAY_MS, NOW + 1000 * DAY_MS) | INTEGERS
+
+
+def a_failure(failures: int = 1, *, reason: str = "status", busy_since: int | None = None, attempt: int = 1) -> Failure:
+    return Failure(failures, reason, 500, "answered 500", NOW - 1, busy_since, attempt)
+
+
+def judged(
+    outcome: Outcome,
+    last: Failure | None = None,
+    *,
+    task: Task | None = None,
+    attempt: int = 1,
+    now: int = NOW,
+) -> Verdict:
+    return judge(task or a_task(), attempt, last, outcome, now, Backoff(), 0.0)
+
+
+def failure_of(verdict: Verdict | None) -> Failure:
+    assert verdict is not None
+    assert verdict.failure is not None
+    return verdict.failure
+
+
+class TestBackoff:
+    @pytest.mark.parametrize(
+        ("failures", "pause_s"),
+        [(1, 10), (2, 20), (3, 40), (4, 80), (9, 2560), (10, 3600), (11, 3600), (1000, 3600), (10**9, 3600)],
+    )
+    def test_a_pause_doubles_up_to_the_cap(self, failures: int, pause_s: int) -> None:
+        assert Backoff().pause(failures, 0.5) == pause_s * 1000
+
+    @given(BACKOFFS, st.integers(0), CHANCES)
+    def test_a_pause_is_never_negative_nor_longer_than_cap_and_jitter(
+        self, backoff: Backoff, failures: int, chance: float
+    ) -> None:
+        assert 0 <= backoff.pause(failures, chance) <= backoff.cap_ms * (1 + backoff.jitter)
+
+    @given(BACKOFFS, st.integers(0, 200), CHANCES)
+    def test_a_pause_is_never_shorter_than_the_one_before(self, backoff: Backoff, failures: int, chance: float) -> None:
+        assert backoff.pause(failures + 1, chance) >= backoff.pause(failures, chance)
+
+    @given(BACKOFFS, st.integers(1, 60), CHANCES)
+    def test_jitter_only_lengthens(self, backoff: Backoff, failures: int, chance: float) -> None:
+        plain = min(backoff.base_ms * 2 ** (failures - 1), backoff.cap_ms)
+        assert backoff.pause(failures, chance) >= plain
+
+    @pytest.mark.parametrize(("chance", "pause_ms"), [(0.0, 10_000), (0.5, 12_500), (0.999, 14_995)])
+    def test_jitter_lengthens_by_its_share(self, chance: float, pause_ms: int) -> None:
+        assert Backoff(jitter=0.5).pause(1, chance) == pause_ms
+
+
+class TestDone:
+    def test_done_is_done(self) -> None:
+        assert judged(DONE) == Verdict(Fate.DONE, NOW)
+
+    def test_done_after_failures_is_done(self) -> None:
+        assert judged(DONE, a_failure(3)) == Verdict(Fate.DONE, NOW)
+
+
+class TestGone:
+    def test_gone_is_dead_at_once(self) -> None:
+        assert judged(GONE) == Verdict(Fate.DEAD, NOW, Failure(1, "gone", 410, "answered 410", NOW, None, 1))
+
+
+class TestFailed:
+    def test_a_failure_is_kept(self) -> None:
+        assert failure_of(judged(FAILED, attempt=7)) == Failure(1, "status", 500, "answered 500", NOW, None, 7)
+
+    @pytest.mark.parametrize(("before", "pause_s"), [(None, 10), (a_failure(1), 20), (a_failure(2), 40)])
+    def test_the_next_try_comes_after_a_pause_that_doubles(self, before: Failure | None, pause_s: int) -> None:
+        assert judged(FAILED, before).at == NOW + pause_s * 1000
+
+    @pytest.mark.parametrize(
+        ("max_retry", "fates"),
+        [(0, "D"), (1, "ED"), (3, "EEED"), (1000, "E" * 1000 + "D")],
+        ids=["none", "one", "three", "a thousand"],
+    )
+    def test_a_task_is_tried_as_often_again_as_it_may(self, max_retry: int, fates: str) -> None:
+        task, last, seen = a_task(max_retry=max_retry), None, ""
+        while not seen.endswith("D"):
+            verdict = judged(FAILED, last, task=task, attempt=len(seen) + 1)
+            last, seen = verdict.failure, seen + ("D" if verdict.fate is Fate.DEAD else "E")
+        assert seen == fates
+
+    def test_the_failure_after_the_last_retry_exhausts(self) -> None:
+        assert judged(FAILED, a_failure(3), attempt=4) == Verdict(
+            Fate.DEAD,
+            NOW,
+            Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
+        )
+
+    def test_a_failure_ends_the_busy_answers_before_it(self) -> None:
+        assert failure_of(judged(FAILED, a_failure(busy_since=NOW - DAY_MS))).busy_since is None
+
+    def test_a_pause_is_cut_at_the_expiry(self) -> None:
+        task = a_task(ttl=5)
+        assert judged(FAILED, task=task).at == task.expires_at
+
+    @pytest.mark.parametrize("message", ["x" * 201, "ü" * 10_000, "\ud800" * 201])
+    def test_a_long_message_is_cut(self, message: str) -> None:
+        outcome = msgspec.structs.replace(FAILED, message=message)
+        assert len(failure_of(judged(outcome)).message) == MAX_MESSAGE_CHARS
+
+    def test_a_message_that_is_no_unicode_is_escaped(self) -> None:
+        outcome = msgspec.structs.replace(FAILED, message="broken reply: \udcff")
+        assert failure_of(judged(outcome)).message == r"broken reply: \udcff"
+
+
+class TestBusy:
+    def test_busy_spends_no_retry(self) -> None:
+        assert failure_of(judged(BUSY, a_failure(2))).failures == 2
+
+    @pytest.mark.parametrize("before", [None, a_failure(1), a_failure(3), a_failure(3, busy_since=NOW - 5)])
+    def test_busy_pauses_as_after_a_first_failure(self, before: Failure | None) -> None:
+        assert judged(BUSY, before).at == NOW + 10_000
+
+    def test_busy_is_no_failure_even_where_no_retry_is_left(self) -> None:
+        assert judged(BUSY, task=a_task(max_retry=0)).fate is Fate.RETRY
+
+    @pytest.mark.parametrize(
+        ("asked_ms", "pause_ms"),
+        [
+            (0, 0),
+            (1, 1),
+            (7_200_000, 7_200_000),
+            (DAY_MS, DAY_MS),
+            (DAY_MS + 1, DAY_MS),
+            (10**18, DAY_MS),
+            (-5, 0),
+        ],
+    )
+    def test_busy_pauses_as_long_as_was_asked_for_but_a_day_at_most(self, asked_ms: int, pause_ms: int) -> None:
+        outcome = msgspec.structs.replace(BUSY, retry_after_ms=asked_ms)
+        assert judged(outcome).at == NOW + pause_ms
+
+    def test_a_pause_that_was_asked_for_is_cut_at_the_expiry(self) -> None:
+        task = a_task(ttl=5)
+        outcome = msgspec.structs.replace(BUSY, retry_after_ms=60_000)
+        assert judged(outcome, task=task).at == task.expires_at
+
+    @pytest.mark.parametrize(
+        ("last", "since"),
+        [
+            (None, NOW),
+            (a_failure(2), NOW),
+            (a_failure(busy_since=NOW - 5), NOW - 5),
+            (a_failure(busy_since=NOW + 5), NOW),
+        ],
+        ids=["first", "after a failure", "after busy", "after the clock went back"],
+    )
+    def test_a_run_of_busy_answers_begins_with_its_first(self, last: Failure | None, since: int) -> None:
+        assert failure_of(judged(BUSY, last)).busy_since == since
+
+    def test_busy_for_a_day_is_dead(self) -> None:
+        assert judged(BUSY, a_failure(2, busy_since=NOW - DAY_MS), attempt=9) == Verdict(
+            Fate.DEAD,
+            NOW,
+            Failure(2, "busy", 503, "busy for a day, the last: answered 503", NOW, NOW - DAY_MS, 9),
+        )
+
+    def test_busy_for_a_millisecond_less_than_a_day_is_not_dead(self) -> None:
+        assert judged(BUSY, a_failure(busy_since=NOW - DAY_MS + 1)).fate is Fate.RETRY
+
+    def test_a_pause_that_was_asked_for_runs_to_its_end_beyond_the_day(self) -> None:
+        outcome = msgspec.structs.replace(BUSY, retry_after_ms=DAY_MS)
+        assert judged(outcome, a_failure(busy_since=NOW - DAY_MS + 1)).at == NOW + DAY_MS
+
+    def test_busy_again_after_a_pause_beyond_the_day_is_dead(self) -> None:
+        last = a_failure(busy_since=NOW - 2 * DAY_MS + 1)
+        assert failure_of(judged(BUSY, last)).reason == "busy"
+
+    def test_a_failure_gives_a_busy_receiver_another_day(self) -> None:
+        failed = judged(FAILED, a_failure(busy_since=NOW - DAY_MS + 1), now=NOW)
+        assert judged(BUSY, failed.failure, now=NOW + 10_000).fate is Fate.RETRY
+
+
+class TestAnything:
+    @given(
+        TASKS,
+        st.integers(0, 2**62),
+        st.none() | FAILURES,
+        OUTCOMES,
+        TIMES,
+        BACKOFFS,
+        CHANCES,
+    )
+    @example(a_task(), 1, None, msgspec.structs.replace(BUSY, retry_after_ms=-1), 0, Backoff(), 0.0)
+    def test_a_verdict_can_be_stored(
+        self,
+        task: Task,
+        attempt: int,
+        last: Failure | None,
+        outcome: Outcome,
+        now: int,
+        backoff: Backoff,
+        chance: float,
+    ) -> None:
+        failure = judge(task, attempt, last, outcome, now, backoff, chance).failure or NO_FAILURE
+        storable = msgspec.structs.replace(failure, reason="")  # reasons are words of ours
+        assert decode_failure(encode_failure(storable)) == storable
+
+    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, BACKOFFS, CHANCES)
+    def test_nothing_comes_before_now_but_an_expiry(
+        self,
+        task: Task,
+        last: Failure | None,
+        outcome: Outcome,
+        now: int,
+        backoff: Backoff,
+        chance: float,
+    ) -> None:
+        verdict = judge(task, 1, last, outcome, now, backoff, chance)
+        assert verdict.at >= now or verdict.at == task.expires_at
+
+    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, BACKOFFS, CHANCES)
+    def test_a_pause_is_a_day_at_most_but_for_the_operators_own(
+        self,
+        task: Task,
+        last: Failure | None,
+        outcome: Outcome,
+        now: int,
+        backoff: Backoff,
+        chance: float,
+    ) -> None:
+        verdict = judge(task, 1, last, outcome, now, backoff, chance)
+        assert verdict.at - now <= max(DAY_MS, 2 * backoff.cap_ms)
+
+    @given(st.integers(0, 5), st.lists(st.sampled_from([BUSY, FAILED]), max_size=20))
+    def test_a_task_that_is_not_dead_has_at_most_its_retries(self, max_retry: int, outcomes: list[Outcome]) -> None:
+        task, verdict = a_task(id="some-id", max_retry=max_retry), Verdict(Fate.RETRY, NOW, NO_FAILURE)
+        for attempt, outcome in enumerate(outcomes, start=1):
+            last = failure_of(verdict)
+            verdict = judged(outcome, last, task=task, attempt=attempt, now=verdict.at)
+            if verdict.fate is Fate.DEAD:
+                break
+        assert (failure_of(verdict).failures <= max_retry) is (verdict.fate is Fate.RETRY)
+
+
+class TestUnsent:
+    def test_nothing_is_against_a_fresh_task(self) -> None:
+        assert judge_unsent(a_task(), 1, None, NOW) is None
+
+    @pytest.mark.parametrize(("now", "fate"), [(NOW + 4_999, None), (NOW + 5_000, Fate.DEAD)])
+    def test_at_the_tie_expiry_wins(self, now: int, fate: Fate | None) -> None:
+        verdict = judge_unsent(a_task(ttl=5), 1, None, now)
+        assert (verdict and verdict.fate) is fate
+
+    def test_an_expired_task_is_dead_and_says_why(self) -> None:
+        last = a_failure(2, busy_since=NOW - 5, attempt=2)
+        assert judge_unsent(a_task(ttl=5), 3, last, NOW + 9_000) == Verdict(
+            Fate.DEAD,
+            NOW + 9_000,
+            Failure(2, "expired", 500, "its ttl ended before it was done", NOW + 9_000, None, 3),
+        )
+
+    @pytest.mark.parametrize("last", [None, a_failure(attempt=5), a_failure(busy_since=NOW - 9, attempt=40)])
+    def test_sixteen_lost_leases_in_a_row_are_borne(self, last: Failure | None) -> None:
+        since = last.attempt if last else 0
+        assert judge_unsent(a_task(), since + 16 + 1, last, NOW) is None
+
+    @pytest.mark.parametrize("last", [None, a_failure(attempt=5), a_failure(busy_since=NOW - 9, attempt=40)])
+    def test_seventeen_lost_leases_in_a_row_are_too_many(self, last: Failure | None) -> None:
+        since = last.attempt if last else 0
+        assert failure_of(judge_unsent(a_task(), since + 17 + 1, last, NOW)).reason == "lost"
+
+    def test_a_lost_task_is_dead_and_says_how_often(self) -> None:
+        assert judge_unsent(a_task(), 18, None, NOW) == Verdict(
+            Fate.DEAD, NOW, Failure(0, "lost", None, "17 leases were lost in a row", NOW, None, 18)
+        )
+
+    def test_a_task_that_is_lost_and_expired_is_expired(self) -> None:
+        assert failure_of(judge_unsent(a_task(ttl=0), 99, None, NOW)).reason == "expired"
+
+    @given(TASKS, INTEGERS, st.none() | FAILURES, TIMES)
+    def test_whatever_comes_is_unsent_only_to_be_dead(
+        self, task: Task, attempt: int, last: Failure | None, now: int
+    ) -> None:
+        verdict = judge_unsent(task, attempt, last, now)
+        assert verdict is None or verdict.fate is Fate.DEAD
+
+    def test_an_unreadable_task_is_dead_and_says_why(self) -> None:
+        assert unreadable(3, UnreadableBody("cannot be read"), NOW) == Verdict(
+            Fate.DEAD, NOW, Failure(0, "body", None, "cannot be read", NOW, None, 3)
+        )
+
+
+class TestStoredFailure:
+    @given(FAILURES)
+    @example(NO_FAILURE)
+    def test_a_failure_is_read_as_it_was_written(self, failure: Failure) -> None:
+        assert decode_failure(encode_failure(failure)) == failure
+
+    @pytest.mark.parametrize(
+        "stored",
+        [
+            b"",
+            b"\xff",
+            b"\xc1",
+            b"garbage",
+            b"\x97",
+            b"\x97\x01",
+            b"\xdd\xff\xff\xff\xff",
+            b"\x97\x00\xa1\xff\xc0\xa0\x00\xc0\x00",
+            b"\x98\x00\xa0\xc0\xa0\x00\xc0\x00" + b"\x91" * 100_000 + b"\xc0",
+            msgspec.msgpack.encode(["1", "status", 500, "", 0, None, 0]),
+            msgspec.msgpack.encode({"failures": 1}),
+        ],
+        ids=lambda stored: ascii(stored[:12]),
+    )
+    def test_garbage_counts_as_no_failure(self, stored: bytes) -> None:
+        assert decode_failure(stored) == NO_FAILURE
+
+    @given(st.binary())
+    def test_any_bytes_are_some_failure(self, stored: bytes) -> None:
+        assert isinstance(decode_failure(stored), Failure)
+
+    @given(FAILURES, st.data())
+    def test_a_truncated_failure_counts_as_none(self, failure: Failure, data: st.DataObject) -> None:
+        stored = encode_failure(failure)
+        cut = data.draw(st.integers(0, len(stored) - 1))
+        assert decode_failure(stored[:cut]) == NO_FAILURE

@@ -1,0 +1,231 @@
+"""What a receiver's answer means, whatever bytes it is made of."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from later.core.reply import Reply, read_reply, retry_after_ms
+from later.core.retry import Kind, Outcome
+from tests.builders import NOW
+
+OTHER_STATUSES = sorted({*range(100, 200), *range(300, 600)} - {410, 429, 503})
+
+
+def read(status: int, body: bytes | None = b"", retry_after: str | None = None) -> Outcome:
+    return read_reply(Reply(status=status, body=body, retry_after=retry_after), NOW)
+
+
+class TestStatus:
+    @pytest.mark.parametrize("status", range(200, 300))
+    def test_a_status_of_2xx_is_done(self, status: int) -> None:
+        assert read(status) == Outcome(kind=Kind.DONE, status=status)
+
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_too_many_and_unavailable_are_busy(self, status: int) -> None:
+        assert read(status) == Outcome(kind=Kind.BUSY, reason="status", status=status, message=f"answered {status}")
+
+    def test_gone_is_gone(self) -> None:
+        assert read(410) == Outcome(kind=Kind.GONE, reason="status", status=410, message="answered 410: gone for good")
+
+    @pytest.mark.parametrize("status", OTHER_STATUSES)
+    def test_any_other_status_is_failed(self, status: int) -> None:
+        assert read(status) == Outcome(kind=Kind.FAILED, reason="status", status=status, message=f"answered {status}")
+
+    @pytest.mark.parametrize(
+        ("status", "kind"),
+        [(301, Kind.FAILED), (404, Kind.FAILED), (500, Kind.FAILED), (503, Kind.BUSY), (410, Kind.GONE)],
+    )
+    def test_a_code_counts_only_with_2xx(self, status: int, kind: Kind) -> None:
+        assert read(status, b'{"code": 100}').kind is kind
+
+
+class TestCode:
+    @pytest.mark.parametrize(
+        "body",
+        [b'{"code": 100}', b'{"code":100}', b' {"code": 100, "msg": "ok"}\r\n', b'{"c\\u006fde": 100}'],
+    )
+    def test_code_100_is_done(self, body: bytes) -> None:
+        assert read(200, body) == Outcome(kind=Kind.DONE, status=200)
+
+    @pytest.mark.parametrize("status", [200, 202, 299])
+    def test_code_101_is_busy(self, status: int) -> None:
+        assert read(status, b'{"code": 101}') == Outcome(
+            kind=Kind.BUSY, reason="code", status=status, message="answered code 101: busy"
+        )
+
+    @pytest.mark.parametrize("code", [0, -1, 99, 102, 200, 1000, 2**63, -(2**63) - 1, 10**400])
+    def test_any_other_code_is_failed(self, code: int) -> None:
+        assert read(200, json.dumps({"code": code}).encode()) == Outcome(
+            kind=Kind.FAILED, reason="code", status=200, message=f"answered code {code}"
+        )
+
+    @pytest.mark.parametrize(
+        "code",
+        ["100.0", "1e2", '"100"', '"101"', "true", "false", "null", "[100]", '{"code": 100}', '""', "100.5"],
+    )
+    def test_a_code_that_is_no_integer_is_failed(self, code: str) -> None:
+        assert read(200, f'{{"code": {code}}}'.encode()) == Outcome(
+            kind=Kind.FAILED, reason="code", status=200, message="answered code that is no integer"
+        )
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            None,
+            b"",
+            b" ",
+            b"ok",
+            b"100",
+            b'"code"',
+            b"null",
+            b"true",
+            b"[]",
+            b'[{"code": 101}]',
+            b"{}",
+            b'{"Code": 101}',
+            b'{"data": {"code": 101}}',
+            b'{"code": 101',
+            b'{"code": 101} and more',
+            b"code=101",
+            b"\xff\xfe\xfd",
+            b'{"code": 101, "msg": "\xff"}',
+            b"\x1f\x8b\x08\x00",
+            b"<html></html>",
+            b"[" * 65_536,
+            b'{"a":' * 10_000,
+        ],
+        ids=lambda body: ascii(body)[:24],
+    )
+    def test_a_body_without_a_code_is_done(self, body: bytes | None) -> None:
+        assert read(200, body) == Outcome(kind=Kind.DONE, status=200)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b'{"msg": "cut in a \\ud83d", "code": 102}',
+            b'{"figure": 1e400, "code": 102}',
+            b'{"figure": 123456789012345678901234567890, "code": 102}',
+            '{"msg": "grüße 🦔", "code": 102}'.encode(),
+            b'{"code": 100, "code": 102}',
+        ],
+    )
+    def test_a_code_is_found_whatever_stands_beside_it(self, body: bytes) -> None:
+        assert read(200, body).message == "answered code 102"
+
+
+class TestRetryAfter:
+    @pytest.mark.parametrize(("status", "body"), [(429, b""), (503, b""), (503, None), (200, b'{"code": 101}')])
+    def test_a_busy_receiver_may_ask_for_a_pause(self, status: int, body: bytes | None) -> None:
+        assert read(status, body, retry_after="120").retry_after_ms == 120_000
+
+    @pytest.mark.parametrize(("status", "body"), [(200, b""), (500, b""), (410, b""), (200, b'{"code": 102}')])
+    def test_nobody_else_may(self, status: int, body: bytes) -> None:
+        assert read(status, body, retry_after="120").retry_after_ms is None
+
+    @pytest.mark.parametrize(
+        ("text", "pause_ms"),
+        [
+            ("0", 0),
+            ("1", 1_000),
+            (" 120 ", 120_000),
+            ("007", 7_000),
+            ("0" * 20 + "7", 7_000),
+            ("86400", 86_400_000),
+        ],
+    )
+    def test_seconds_are_a_pause(self, text: str, pause_ms: int) -> None:
+        assert retry_after_ms(text, NOW) == pause_ms
+
+    def test_more_seconds_than_anybody_waits_are_still_a_pause(self) -> None:
+        assert (retry_after_ms("9" * 5000, NOW) or 0) > 86_400_000
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "Fri, 15 Jan 2027 08:01:00 GMT",
+            "Fri, 15 Jan 2027 08:01:00 +0000",
+            "Fri, 15 Jan 2027 09:01:00 +0100",
+            "Fri, 15 Jan 2027 08:01:00 -0000",
+            "Friday, 15-Jan-27 08:01:00 GMT",
+            "Fri Jan 15 08:01:00 2027",
+        ],
+    )
+    def test_a_date_is_a_pause_until_then(self, text: str) -> None:
+        assert retry_after_ms(text, NOW) == 60_000
+
+    @pytest.mark.parametrize("text", ["Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 15 Jan 2027 08:00:00 GMT"])
+    def test_a_date_past_is_no_pause(self, text: str) -> None:
+        assert retry_after_ms(text, NOW) == 0
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            " ",
+            "soon",
+            "-5",
+            "+5",
+            "1.5",
+            "1e3",
+            "5s",
+            "0x10",
+            "٣",
+            "²",
+            "120, 240",
+            "Sun, 99 Nov 1994 08:49:37 GMT",
+            "06 Nov 99999 08:49:37 GMT",
+            "\x00",
+            "\udcff",
+        ],
+        ids=lambda text: ascii(text)[:32],
+    )
+    def test_what_is_neither_is_ignored(self, text: str) -> None:
+        assert retry_after_ms(text, NOW) is None
+
+    @given(
+        st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(9000, 1, 1)),
+        st.integers(-12 * 60, 14 * 60),
+    )
+    def test_any_date_in_any_zone_is_read_to_the_second(self, moment: datetime, offset: int) -> None:
+        zoned = moment.replace(microsecond=0, tzinfo=timezone(timedelta(minutes=offset)))
+        expected = max(int(zoned.timestamp()) * 1000 - NOW, 0)
+        assert retry_after_ms(format_datetime(zoned), NOW) == expected
+
+
+JSON_LIKE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.just("code"), inner, max_size=3),
+    max_leaves=8,
+).map(lambda value: json.dumps(value).encode())
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
+DATE_PARTS = ["Sun, ", "06 ", "Nov ", "1994 ", "08:49:37 ", "GMT", "+0100", "99999", "-1", *"-:,();.\t\0٣"]
+DATE_LIKE = st.lists(st.sampled_from(DATE_PARTS), max_size=12).map("".join)
+
+
+class TestAnyReply:
+    @given(
+        st.integers(-1, 1000),
+        st.none() | st.binary() | JSON_LIKE,
+        st.none() | ANY_TEXT | DATE_LIKE | st.integers().map(str),
+        st.integers(-(2**62), 2**62),
+    )
+    @example(200, b'{"code": ' + b"1" * 5000 + b"}", None, NOW)
+    def test_a_reply_is_always_understood(
+        self, status: int, body: bytes | None, retry_after: str | None, now: int
+    ) -> None:
+        reply = Reply(status=status, body=body, retry_after=retry_after)
+        assert read_reply(reply, now).status == status
+
+    @given(ANY_TEXT | DATE_LIKE, st.integers(-(2**62), 2**62))
+    @example("06 Nov 1994 00:00:00 +" + "9" * 5000, NOW)
+    def test_a_pause_is_never_negative(self, text: str, now: int) -> None:
+        assert (retry_after_ms(text, now) or 0) >= 0
+
+    def test_now_is_what_the_dates_here_count_from(self) -> None:
+        assert datetime.fromtimestamp(NOW / 1000, UTC).isoformat() == "2027-01-15T08:00:00+00:00"

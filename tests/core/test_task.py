@@ -1,0 +1,163 @@
+"""A task is stored and read back as it was, and an id takes as little room as it can."""
+
+from __future__ import annotations
+
+import contextlib
+import string
+import uuid
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from later.core.errors import UnreadableBody
+from later.core.task import Task, decode, encode, new_id, pack_id, unpack_id
+from tests.builders import NOW, a_task
+
+ID_CHARACTERS = string.ascii_letters + string.digits + "._~:-"
+LEGAL_IDS = st.text(ID_CHARACTERS, min_size=1, max_size=128)
+SIXTEEN = st.text(ID_CHARACTERS, min_size=16, max_size=16)
+UUIDS = st.uuids(allow_nil=True)
+IDS = st.one_of(
+    LEGAL_IDS,
+    SIXTEEN,
+    UUIDS.map(str),
+    UUIDS.map(lambda made: str(made).upper()),
+    UUIDS.map(lambda made: made.hex),
+    UUIDS.map(lambda made: f"urn:uuid:{made}"),
+)
+TIMES = st.integers(0, 2**62)
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    created_at = draw(TIMES)
+    ttl_ms = draw(st.none() | TIMES)
+    return Task(
+        id=draw(IDS),
+        own_id=draw(st.booleans()),
+        topic=draw(st.text()),
+        callback=draw(st.text()),
+        content=draw(st.text()),
+        headers=draw(st.dictionaries(st.text(), st.text(), max_size=20)),
+        max_retry=draw(st.integers(0, 1000)),
+        created_at=created_at,
+        execute_at=created_at + draw(TIMES),
+        expires_at=None if ttl_ms is None else created_at + ttl_ms,
+    )
+
+
+def read_or_find_unreadable(body: bytes) -> None:
+    """Any other error than UnreadableBody fails the test that calls this."""
+    with contextlib.suppress(UnreadableBody):
+        assert isinstance(decode("some-id", body), Task)
+
+
+class TestBody:
+    @given(tasks())
+    @example(a_task(content="\0\x7f\x85\u2028\ufeff\uffff\U0010ffff", topic="günther/🦔"))
+    @example(a_task(content="x" * 2**20))
+    @example(a_task(created_at=0, execute_at=0, expires_at=0, headers={"": ""}))
+    @example(a_task(created_at=0, execute_at=2**63 - 1, expires_at=2**63 - 1))
+    def test_a_task_is_read_as_it_was_written(self, task: Task) -> None:
+        assert decode(task.id, encode(task)) == task
+
+    @given(tasks(), st.data())
+    def test_a_truncated_body_is_unreadable(self, task: Task, data: st.DataObject) -> None:
+        body = encode(task)
+        cut = data.draw(st.integers(0, len(body) - 1))
+        with pytest.raises(UnreadableBody):
+            decode(task.id, body[:cut])
+
+    @given(tasks(), st.binary(min_size=1))
+    def test_a_body_with_something_after_it_is_unreadable(self, task: Task, rest: bytes) -> None:
+        with pytest.raises(UnreadableBody):
+            decode(task.id, encode(task) + rest)
+
+    @given(st.binary())
+    @example(b"\xff" * 100)
+    @example(b"\xdd\xff\xff\xff\xff")
+    @example(b"\x9a\x01\xdb\xff\xff\xff\xff")
+    def test_any_bytes_are_read_or_unreadable(self, body: bytes) -> None:
+        read_or_find_unreadable(body)
+
+    @given(tasks(), st.data())
+    def test_a_body_with_a_wrong_byte_is_read_or_unreadable(self, task: Task, data: st.DataObject) -> None:
+        body = bytearray(encode(task))
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+        read_or_find_unreadable(bytes(body))
+
+    @given(st.lists(st.none() | st.booleans() | st.integers(-1, 5) | st.floats() | st.text(), max_size=12))
+    def test_a_list_of_anything_is_read_or_unreadable(self, fields: list[object]) -> None:
+        read_or_find_unreadable(msgspec.msgpack.encode(fields))
+
+    def test_a_body_that_is_nested_too_deep_is_unreadable(self) -> None:
+        fields = encode(a_task())[1:]
+        with pytest.raises(UnreadableBody):
+            decode("some-id", b"\x9b" + fields + b"\x91" * 100_000 + b"\xc0")
+
+    def test_a_body_of_another_version_is_unreadable_and_says_so(self) -> None:
+        body = encode(a_task())
+        with pytest.raises(UnreadableBody, match=r"'some-id' has version 2, not 1"):
+            decode("some-id", body[:1] + b"\x02" + body[2:])
+
+    def test_an_unreadable_body_is_named_by_its_id(self) -> None:
+        with pytest.raises(UnreadableBody, match="'some-id'"):
+            decode("some-id", b"")
+
+    def test_a_small_task_takes_little_more_than_its_texts(self) -> None:
+        task = a_task()
+        assert len(encode(task)) < len(task.topic + task.callback + task.content) + 24
+
+
+class TestExpiry:
+    @pytest.mark.parametrize(("now", "expired"), [(NOW + 4_999, False), (NOW + 5_000, True)])
+    def test_at_the_tie_expiry_wins(self, now: int, expired: bool) -> None:
+        assert a_task(ttl=5).expired(now) is expired
+
+    def test_a_task_without_a_ttl_never_expires(self) -> None:
+        assert not a_task().expired(2**63)
+
+    @pytest.mark.parametrize(
+        ("ttl", "due_at", "looked_at"),
+        [(None, NOW + 9_000, NOW + 9_000), (5, NOW + 9_000, NOW + 5_000), (5, NOW + 1_000, NOW + 1_000)],
+    )
+    def test_a_task_is_looked_at_by_its_expiry(self, ttl: float | None, due_at: int, looked_at: int) -> None:
+        assert a_task(ttl=ttl).look_at(due_at) == looked_at
+
+
+class TestId:
+    @given(IDS)
+    @example("00000000-0000-0000-0000-000000000000")
+    @example("ffffffff-ffff-ffff-ffff-ffffffffffff")
+    @example("0000000_-0000-4000-8000-000000000000")
+    @example("00000000-0000-4000-800-0000000000000")
+    @example("-" * 36)
+    def test_an_id_is_unpacked_as_it_was_packed(self, task_id: str) -> None:
+        assert unpack_id(pack_id(task_id)) == task_id
+
+    @pytest.mark.parametrize("version", range(1, 9))
+    def test_a_uuid_of_any_version_takes_16_bytes(self, version: int) -> None:
+        made = uuid.UUID(int=(0x35ADBDE5_77C4_0D65_8DAC_0082D91F2554 & ~(0xF << 76)) | version << 76)
+        assert pack_id(str(made)) == made.bytes
+
+    @given(UUIDS, SIXTEEN)
+    def test_two_ids_are_never_packed_alike(self, made: uuid.UUID, sixteen: str) -> None:
+        canonical = str(made)
+        ids = {canonical, canonical.upper(), made.hex, made.hex.upper(), f"urn:uuid:{made}", sixteen}
+        assert len({pack_id(task_id) for task_id in ids}) == len(ids)
+
+    @given(LEGAL_IDS)
+    def test_an_id_that_is_no_uuid_is_kept_as_text(self, task_id: str) -> None:
+        assert pack_id(task_id) == task_id.encode()
+
+    @given(st.binary(max_size=40) | st.binary(min_size=16, max_size=16))
+    def test_bytes_that_are_no_id_are_shown_all_the_same(self, stored: bytes) -> None:
+        assert isinstance(unpack_id(stored), str)
+
+    def test_a_fresh_id_takes_16_bytes(self) -> None:
+        assert len(pack_id(new_id())) == 16
+
+    def test_a_fresh_id_is_another_each_time(self) -> None:
+        assert len({new_id() for _ in range(100)}) == 100

@@ -1,0 +1,152 @@
+"""The one loop: it looks again in time, and nothing ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from later.core.errors import StoreDown
+from later.worker.ticker import Ticked, Ticker
+
+NOW = 1_000_000
+INTERVAL = 100
+
+
+def a_ticker(errand: Callable[[int], Awaitable[Ticked]], counted: list[str] | None = None, *, now: int = NOW) -> Ticker:
+    async def clock() -> int:
+        return now
+
+    return Ticker(
+        "test", errand, now=clock, interval_ms=INTERVAL, count_error=(counted if counted is not None else []).append
+    )
+
+
+def an_errand(*answers: Ticked | BaseException) -> Callable[[int], Awaitable[Ticked]]:
+    """An errand that answers these in turn, and then nothing to do."""
+    left = list(answers)
+
+    async def errand(now: int) -> Ticked:
+        answer = left.pop(0) if left else Ticked(0, None)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return errand
+
+
+@pytest.mark.parametrize(
+    ("answer", "pause"),
+    [
+        (Ticked(0, None), INTERVAL),
+        (Ticked(7, None), INTERVAL),
+        (Ticked(500, NOW), 0),
+        (Ticked(0, NOW), INTERVAL),
+        (Ticked(0, NOW + 30), 30),
+        (Ticked(3, NOW + 30), 30),
+        (Ticked(0, NOW + 3_600_000), INTERVAL),
+    ],
+    ids=["idle", "all done", "more is due", "due but not to be had", "due soon", "moved, due soon", "due in an hour"],
+)
+async def test_the_pause_ends_when_there_is_more_to_do(answer: Ticked, pause: int) -> None:
+    assert await a_ticker(an_errand(answer)).tick() == pause
+
+
+@pytest.mark.parametrize("error", [StoreDown("away"), ValueError(), RecursionError(), ExceptionGroup("", [KeyError()])])
+async def test_a_tick_that_fails_is_counted_and_the_next_one_comes_after_an_interval(error: Exception) -> None:
+    counted: list[str] = []
+    assert await a_ticker(an_errand(error), counted).tick() == INTERVAL
+    assert counted == ["test"]
+
+
+async def test_the_loop_survives_whatever_a_tick_raises() -> None:
+    ticked = asyncio.Event()
+
+    async def errand(now: int) -> Ticked:
+        if len(counted) < 3:
+            raise RuntimeError
+        ticked.set()
+        return Ticked(0, None)
+
+    counted: list[str] = []
+    ticker = Ticker("test", errand, now=_now, interval_ms=1, count_error=counted.append)
+    ticker.start()
+    await asyncio.wait_for(ticked.wait(), 5)
+    await ticker.stop()
+    assert len(counted) == 3
+
+
+async def test_a_clock_that_cannot_be_read_is_a_failed_tick() -> None:
+    async def no_clock() -> int:
+        raise StoreDown("away")
+
+    counted: list[str] = []
+    ticker = Ticker("test", an_errand(), now=no_clock, interval_ms=INTERVAL, count_error=counted.append)
+    assert await ticker.tick() == INTERVAL
+    assert counted == ["test"]
+
+
+@pytest.mark.parametrize(("due_at", "ends"), [(None, True), (NOW + 10, True), (NOW + 3_600_000, False)])
+async def test_a_nudge_ends_the_sleep_only_for_what_is_due_before_its_end(due_at: int | None, ends: bool) -> None:
+    looks = 0
+    looked = asyncio.Event()
+
+    async def errand(now: int) -> Ticked:
+        nonlocal looks
+        looks += 1
+        looked.set()
+        return Ticked(0, None)
+
+    ticker = Ticker("test", errand, now=_now, interval_ms=3_000_000, count_error=lambda name: None)
+    ticker.start()
+    await asyncio.wait_for(looked.wait(), 5)
+    await asyncio.sleep(0)  # the ticker falls asleep
+    ticker.nudge(due_at)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert looks == (2 if ends else 1)
+    await ticker.stop()
+
+
+async def test_a_nudge_during_a_tick_is_not_lost() -> None:
+    looks = 0
+    twice = asyncio.Event()
+
+    async def errand(now: int) -> Ticked:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            ticker.nudge(NOW + 3_600_000)
+        else:
+            twice.set()
+        return Ticked(0, None)
+
+    ticker = Ticker("test", errand, now=_now, interval_ms=3_000_000, count_error=lambda name: None)
+    ticker.start()
+    await asyncio.wait_for(twice.wait(), 5)
+    await ticker.stop()
+
+
+async def test_a_stop_lets_the_tick_under_way_end() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    ended = False
+
+    async def errand(now: int) -> Ticked:
+        nonlocal ended
+        begun.set()
+        await go_on.wait()
+        ended = True
+        return Ticked(1, NOW)
+
+    ticker = a_ticker(errand)
+    ticker.start()
+    await begun.wait()
+    stop = asyncio.create_task(ticker.stop())
+    go_on.set()
+    await asyncio.wait_for(stop, 5)
+    assert ended
+
+
+async def _now() -> int:
+    return NOW
