@@ -13,7 +13,7 @@ import later
 HOUSE = Path(later.__file__).parent
 FLOORS = {
     "cli": 50, "__main__": 51,
-    "client": 35, "daemon": 40,
+    "client": 35, "daemon": 40, "values": 34,
     "config": 35, "log": 35, "embedded": 35,
     "api": 30, "worker": 30, "bulk": 30,
     "store": 20, "delivery": 20,
@@ -80,7 +80,9 @@ def test_only_the_upper_floors_read_the_configuration(file: Path) -> None:
 
 @pytest.mark.parametrize("file", [f for f in files() if FLOORS[room(f)] < 30], ids=named)
 def test_no_clock_is_read_below_the_third_floor(file: Path) -> None:
-    used = {ast.unparse(node) for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Attribute)}
+    used = {
+        ast.unparse(node) for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Attribute)
+    }
     assert not used & CLOCKS
 
 

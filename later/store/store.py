@@ -81,7 +81,7 @@ class Store:
         """The `limit` earliest wake entries of each shard. Raises StoreDown."""
         commands: list[Command] = [("ZRANGE", s.wakes[bucket], 0, limit - 1, "WITHSCORES") for s in self._keys.shards]
         wakes, full = [], False
-        for shard, answer in zip(self._keys.shards, await self._all("look", commands), strict=True):
+        for shard, answer in zip(self._keys.shards, await self._client.all("look", commands), strict=True):
             wakes += [Wake(int(float(at)), topic.decode(), shard.index) for topic, at in _pairs(answer)]
             full = full or len(answer) >= 2 * limit
         return Look(sorted(wakes), full)
@@ -152,7 +152,7 @@ class Store:
     async def trim(self, now: int, limit: int) -> int:
         """Forget ids that were remembered long enough, at most `limit` of each shard; how many. Raises StoreDown."""
         commands = [scripts.TRIM.call([shard.done], [now, limit]) for shard in self._keys.shards]
-        return sum(await self._all("trim", commands))
+        return sum(await self._client.all("trim", commands))
 
     async def query(self, ids: Sequence[str]) -> list[Found | LaterError]:
         """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
@@ -167,7 +167,7 @@ class Store:
             "delete", scripts.DELETE, ids, lambda body, answer: body.id if answer else None
         )
         ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
-        await self._all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
+        await self._client.all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
         return answers
 
     async def _by_id(
@@ -211,7 +211,7 @@ class Store:
             if isinstance(raw, bytes):
                 bodies.append(await self._body(id, raw))
             else:
-                bodies.append(raw or NotFound(id, ended=isinstance(remembered, bytes)))
+                bodies.append(raw or NotFound(id, ended=isinstance(remembered, float)))
         return bodies
 
     async def _body(self, id: str, raw: bytes) -> _Body:
@@ -222,10 +222,10 @@ class Store:
 
     async def _topic_holding(self, shard: Shard, packed: bytes) -> bytes:
         """The topic of a task whose body does not say it, found in the buckets. Slow, and rarely needed."""
-        wakes = await self._all("read", [("ZRANGE", wake, 0, -1) for wake in shard.wakes.values()])
+        wakes = await self._client.all("read", [("ZRANGE", wake, 0, -1) for wake in shard.wakes.values()])
         topics = sorted({topic for answer in wakes for topic in answer})
         commands: list[Command] = [("ZSCORE", key, packed) for topic in topics for key in shard.buckets(topic)]
-        scores = await self._all("read", commands)
+        scores = await self._client.all("read", commands)
         holding = [topics[i // len(Bucket)] for i, score in enumerate(scores) if score is not None]
         return holding[0] if holding else b""
 
@@ -260,14 +260,6 @@ class Store:
             each = [answer] * len(positions) if isinstance(answer, LaterError) else answer
             for position, one in zip(positions, each, strict=True):
                 answers[position] = one
-        return answers
-
-    async def _all(self, verb: str, commands: Sequence[Command]) -> list[Any]:
-        """The commands' answers; the first error among them is raised."""
-        answers = await self._client.run(verb, commands)
-        for answer in answers:
-            if isinstance(answer, LaterError):
-                raise answer
         return answers
 
 

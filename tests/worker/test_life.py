@@ -1,0 +1,266 @@
+"""The life of a task in a worker's hands, on a real store, with time as a value."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from later.core.errors import NotFound
+from later.core.retry import Outcome
+from later.core.task import Task, pack_id
+from later.store.keys import Bucket
+from later.store.records import Want
+from tests.builders import NOW, a_task
+from tests.house import House
+from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, Receivers, Worker, busy
+
+DAY = 86_400_000
+LOW = 2
+"""The clock's interval makes everything up to this many ms late, never early."""
+
+
+async def a_worker_with(house: House, task: Task, *answers: Outcome) -> tuple[Worker, Receivers]:
+    """A worker, one task in the store, and a receiver that gives these answers."""
+    receivers = Receivers(*answers)
+    await house.store.create([task])
+    return Worker(house, receivers), receivers
+
+
+async def test_a_task_is_not_delivered_before_it_is_due(house: House) -> None:
+    worker, receivers = await a_worker_with(house, a_task(delay=15))
+    worker.at = NOW + 14_999
+    await worker.work()
+    assert receivers.calls == []
+
+
+async def test_a_due_task_is_delivered_once_and_gone(house: House) -> None:
+    task = a_task(delay=15)
+    worker, receivers = await a_worker_with(house, task)
+    worker.at = NOW + 15_000
+    await worker.work()
+    await worker.work()
+    assert [call.id for call in receivers.calls] == [task.id]
+    assert await worker.is_gone(task)
+
+
+async def test_retries_come_after_10_20_and_40_seconds_and_then_the_task_is_dead(house: House) -> None:
+    task = a_task(max_retry=3)
+    worker, receivers = await a_worker_with(house, task, *[FAILED] * 4)
+    await worker.work()
+    await worker.work_until(NOW + 120_000, step=100)
+    pauses = [
+        (after.at - before.at) / 1000 for before, after in zip(receivers.calls, receivers.calls[1:], strict=False)
+    ]
+    assert pauses == pytest.approx([10, 20, 40], abs=0.21)
+    assert min(pauses) >= 10
+    found = await worker.find(task)
+    assert (found.state, found.failure and found.failure.reason, found.attempts) == (Bucket.DEAD, "exhausted", 4)
+
+
+async def test_failures_are_counted_and_attempts_numbered(house: House) -> None:
+    task = a_task(max_retry=5)
+    worker, receivers = await a_worker_with(house, task, FAILED, FAILED, FAILED)
+    await worker.work()
+    await worker.work_until(NOW + 35_000, step=500)
+    found = await worker.find(task)
+    assert found.failure is not None
+    assert (found.state, found.failure.failures, found.attempts) == (Bucket.ERROR, 3, 3)
+    assert [call.attempt for call in receivers.calls] == [1, 2, 3]
+
+
+async def test_a_busy_receiver_spends_no_retry(house: House) -> None:
+    task = a_task(max_retry=0)
+    worker, receivers = await a_worker_with(house, task, busy(), busy(), busy(), DONE)
+    await worker.work()
+    await worker.work_until(NOW + 60_000, step=500)
+    assert len(receivers.calls) == 4
+    assert await worker.is_gone(task)
+
+
+async def test_a_busy_receiver_is_given_the_pause_it_asked_for(house: House) -> None:
+    worker, receivers = await a_worker_with(house, a_task(), busy(retry_after_ms=120_000))
+    await worker.work()
+    await worker.work_until(NOW + 119_000, step=1000)
+    assert len(receivers.calls) == 1
+    await worker.work_until(NOW + 121_000, step=1000)
+    assert len(receivers.calls) == 2
+
+
+async def test_a_receiver_that_is_busy_for_a_day_is_given_up(house: House) -> None:
+    task = a_task()
+    worker, _ = await a_worker_with(house, task, *[busy(retry_after_ms=DAY // 2)] * 9)
+    await worker.work()
+    await worker.work_until(NOW + 2 * DAY, step=DAY // 8)
+    found = await worker.find(task)
+    assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "busy")
+
+
+async def test_410_is_dead_at_once(house: House) -> None:
+    task = a_task(max_retry=9)
+    worker, _ = await a_worker_with(house, task, GONE)
+    await worker.work()
+    found = await worker.find(task)
+    assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "gone")
+
+
+async def test_a_lease_that_ran_out_spends_no_retry(house: House) -> None:
+    task = a_task(max_retry=0)
+    worker, receivers = await a_worker_with(house, task)
+    await house.store.claim(_wants(house, task), NOW, NOW + LEASE_MS)
+    worker.at = NOW + LEASE_MS + LOW
+    await worker.work()
+    assert [call.attempt for call in receivers.calls] == [2]
+    assert await worker.is_gone(task)
+
+
+async def test_a_task_that_takes_its_workers_down_is_given_up_after_16_lost_leases(house: House) -> None:
+    task = a_task()
+    worker, receivers = await a_worker_with(house, task)
+    for crash in range(17):
+        worker.at = NOW + crash * LEASE_MS
+        await house.store.release(Bucket.UNACK, (await house.store.look(Bucket.UNACK, 10)).wakes, worker.at)
+        await house.store.claim(_wants(house, task), worker.at, worker.at + LEASE_MS)
+    worker.at += LEASE_MS + LOW
+    await worker.work()
+    found = await worker.find(task)
+    assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "lost")
+    assert receivers.calls == []
+
+
+async def test_nothing_follows_a_task_that_was_deleted_in_flight(house: House) -> None:
+    task = a_task()
+    worker, receivers = await a_worker_with(house, task, FAILED)
+    receivers.may_answer.clear()
+    await worker.tick()
+    await receivers.called.wait()
+    await house.store.delete([task.id])
+    receivers.may_answer.set()
+    await worker.hands.drain(60)
+    await worker.work_until(NOW + 60_000, step=1000)
+    assert len(receivers.calls) == 1
+    assert await worker.is_gone(task)
+
+
+async def test_a_late_answer_does_not_touch_the_next_life_of_an_id(house: House) -> None:
+    task = a_task(id="mine", own_id=True)
+    worker, receivers = await a_worker_with(house, task, GONE)
+    receivers.may_answer.clear()
+    await worker.tick()
+    await receivers.called.wait()
+    await house.store.delete([task.id])
+    await house.store.create([a_task(id="mine", own_id=True, delay=3600)])
+    receivers.may_answer.set()
+    await worker.hands.drain(60)
+    assert (await worker.find(task)).state is Bucket.DELAY
+
+
+async def test_an_expired_task_is_dead_and_not_delivered(house: House) -> None:
+    task = a_task(delay=900, ttl=60)
+    worker, receivers = await a_worker_with(house, task)
+    worker.at = NOW + 60_000 + LOW
+    await worker.work()
+    found = await worker.find(task)
+    assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
+    assert receivers.calls == []
+
+
+async def test_a_task_expires_during_a_pause_between_tries(house: House) -> None:
+    task = a_task(ttl=5)
+    worker, receivers = await a_worker_with(house, task, FAILED)
+    await worker.work()
+    worker.at = NOW + 5_000 + LOW
+    await worker.work()
+    found = await worker.find(task)
+    assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
+    assert len(receivers.calls) == 1
+
+
+async def test_a_body_that_cannot_be_read_is_dead_as_it_is_and_nothing_else_stops(house: House) -> None:
+    broken, sound = a_task(), a_task()
+    worker, receivers = await a_worker_with(house, broken)
+    await house.store.create([sound])
+    await house.redis.hset(house.keys.shard_of(broken.id).pool.decode(), pack_id(broken.id), b"\xc1 not ours")
+    await worker.work()
+    found = await worker.find(broken)
+    assert (found.state, found.failure and found.failure.reason, found.topic) == (Bucket.DEAD, "body", "order")
+    assert [call.id for call in receivers.calls] == [sound.id]
+    kept = await house.redis.hget(house.keys.shard_of(broken.id).pool.decode(), pack_id(broken.id))
+    assert kept == b"\xc1 not ours"
+
+
+async def test_a_delivered_id_that_its_caller_chose_is_remembered(house: House) -> None:
+    task = a_task(id="mine", own_id=True)
+    worker, _ = await a_worker_with(house, task)
+    await worker.work()
+    answer = (await house.store.query(["mine"]))[0]
+    assert isinstance(answer, NotFound)
+    assert answer.ended
+
+
+async def test_a_worker_claims_no_more_than_it_has_hands(house: House) -> None:
+    receivers = Receivers()
+    receivers.may_answer.clear()
+    worker = Worker(house, receivers, hands=4)
+    await house.store.create([a_task() for _ in range(20)])
+    for _ in range(5):
+        await worker.tick()
+    assert worker.lanes.busy == 3
+    receivers.may_answer.set()
+    await worker.hands.drain(60)
+
+
+async def test_a_delivery_whose_lease_is_nearly_over_is_not_begun(house: House) -> None:
+    task = a_task()
+    worker, receivers = await a_worker_with(house, task)
+    claims = (await house.store.claim(_wants(house, task), NOW, NOW + LEASE_MS))[0]
+    assert not isinstance(claims, Exception)
+    worker.at = NOW + LEASE_MS - 15_000
+    await worker.hands.deliver(claims.claims[0])
+    found = await worker.find(task)
+    assert (receivers.calls, found.state, found.attempts) == ([], Bucket.DELAY, 0)
+
+
+async def test_a_stop_gives_back_the_leases_of_deliveries_that_take_too_long(house: House) -> None:
+    task = a_task()
+    worker, receivers = await a_worker_with(house, task)
+    receivers.may_answer.clear()
+    await worker.tick()
+    await receivers.called.wait()
+    await worker.hands.drain(0.01)
+    found = await worker.find(task)
+    assert (found.state, found.score, worker.lanes.busy) == (Bucket.DELAY, NOW, 0)
+
+
+async def test_a_hand_that_fails_is_free_again_and_its_task_comes_back(house: House) -> None:
+    class Broken(Receivers):
+        async def send(self, task: Task, attempt: int, now: int) -> Outcome:
+            raise RuntimeError("a fault of our own")
+
+    task = a_task()
+    await house.store.create([task])
+    worker = Worker(house, Broken())
+    await worker.tick()
+    await asyncio.sleep(0)
+    await worker.hands.drain(60)
+    assert (worker.lanes.busy, (await worker.find(task)).state) == (0, Bucket.UNACK)
+
+
+async def test_a_topic_beside_one_that_hangs_is_served_at_once(house: House) -> None:
+    receivers = Receivers()
+    receivers.may_answer.clear()
+    worker = Worker(house, receivers, hands=16)
+    await house.store.create([a_task(topic="hangs") for _ in range(100)])
+    for _ in range(4):
+        await worker.tick()
+    healthy = a_task(topic="healthy", created_at=NOW)
+    await house.store.create([healthy])
+    await worker.tick()
+    await asyncio.sleep(0)
+    assert healthy.id in [call.id for call in receivers.calls]
+    receivers.may_answer.set()
+    await worker.hands.drain(60)
+
+
+def _wants(house: House, task: Task) -> list[Want]:
+    return [Want(task.topic, house.keys.shard_of(task.id).index, 1)]

@@ -1,0 +1,122 @@
+"""A worker whose time is ours and whose receivers answer as told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from later.core.clock import Clock
+from later.core.errors import LaterError
+from later.core.retry import Backoff, Kind, Outcome
+from later.core.task import Task
+from later.metrics import Metrics
+from later.store.keys import Bucket
+from later.store.records import Found
+from later.worker.delay import Delay
+from later.worker.hands import Hands
+from later.worker.lanes import Lanes
+from later.worker.release import Release
+from tests.builders import NOW
+from tests.house import House
+
+TIMEOUT_MS = 15_000
+LEASE_MS = 30_000
+REMEMBER_MS = 7 * 86_400_000
+
+DONE = Outcome(kind=Kind.DONE, status=200)
+FAILED = Outcome(kind=Kind.FAILED, reason="status", status=500, message="answered 500")
+GONE = Outcome(kind=Kind.GONE, reason="status", status=410, message="answered 410")
+
+
+def busy(retry_after_ms: int | None = None) -> Outcome:
+    return Outcome(kind=Kind.BUSY, reason="status", status=503, message="answered 503", retry_after_ms=retry_after_ms)
+
+
+class Call(NamedTuple):
+    """A delivery as a receiver saw it."""
+
+    id: str
+    attempt: int
+    at: int
+
+
+class Receivers:
+    """The world outside: answers in turn what it was told, then done; or holds its answers back."""
+
+    def __init__(self, *answers: Outcome) -> None:
+        self.calls: list[Call] = []
+        self._answers = list(answers)
+        self.called = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def send(self, task: Task, attempt: int, now: int) -> Outcome:
+        self.calls.append(Call(task.id, attempt, now))
+        answer = self._answers.pop(0) if self._answers else DONE
+        self.called.set()
+        await self.may_answer.wait()
+        return answer
+
+
+class Worker:
+    """The errands of a crew, run by hand: `at` is the store's time as this worker knows it."""
+
+    def __init__(self, house: House, receivers: Receivers, *, hands: int = 256, backoff: Backoff | None = None) -> None:
+        self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
+        self.at = NOW
+        self.house = house
+        self.metrics = Metrics()
+        self.lanes = Lanes(hands)
+        self.hands = Hands(
+            store=house.store,
+            clock=clock,
+            sender=receivers,
+            lanes=self.lanes,
+            backoff=backoff or Backoff(),
+            timeout_ms=TIMEOUT_MS,
+            remember_ms=REMEMBER_MS,
+            metrics=self.metrics,
+            chance=lambda: 0.0,
+        )
+        self.delay = Delay(
+            store=house.store, lanes=self.lanes, lease_ms=LEASE_MS, take=self.hands.take, metrics=self.metrics
+        )
+        self._releases = [
+            Release(bucket, store=house.store, metrics=self.metrics, on_moved=lambda: None)
+            for bucket in (Bucket.UNACK, Bucket.ERROR)
+        ]
+
+    @property
+    def at(self) -> int:
+        return self._at
+
+    @at.setter
+    def at(self, at: int) -> None:
+        self._at = at
+        self.clock.observe(at * 1000, at / 1000, at / 1000)
+
+    async def tick(self) -> int:
+        """One tick of each ticker; how many tasks were claimed. Their deliveries go on."""
+        for release in self._releases:
+            await release.tick(self.at)
+        return (await self.delay.tick(self.at)).moved
+
+    async def work(self) -> int:
+        """A tick, and the deliveries that it began, to their end; how many tasks were claimed."""
+        claimed = await self.tick()
+        await self.hands.drain(60)
+        return claimed
+
+    async def work_until(self, at: int, step: int) -> None:
+        """Work every `step` ms until `at`."""
+        while self.at < at:
+            self.at = min(self.at + step, at)
+            await self.work()
+
+    async def find(self, task: Task) -> Found:
+        answer = (await self.house.store.query([task.id]))[0]
+        assert isinstance(answer, Found), answer
+        return answer
+
+    async def is_gone(self, task: Task) -> bool:
+        return isinstance((await self.house.store.query([task.id]))[0], LaterError)
