@@ -1,0 +1,83 @@
+"""The doors: which path and method leads to which handler."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from later.api.batch import MAX_BYTES, BatchCalls
+from later.api.health import HealthCalls
+from later.api.problems import answer_errors
+from later.api.tasks import TaskCalls
+from later.core.policy import Policy
+from later.metrics import Metrics
+from later.store.jobs import Jobs
+from later.store.store import Store
+
+
+def build_app(
+    *,
+    store: Store,
+    jobs: Jobs,
+    metrics: Metrics,
+    policy: Policy,
+    max_body: int,
+    remember_ms: int,
+    why_not_ready: Callable[[], Awaitable[str | None]],
+    on_create: Callable[[int], None],
+) -> web.Application:
+    """Everything that `later serve` answers.
+
+    `max_body` is in bytes; a job's counts are kept for `remember_ms`; `on_create` is told when (ms) the earliest of the
+    tasks just created must be taken up.
+    """
+    tasks = TaskCalls(store=store, metrics=metrics, policy=policy, max_body=max_body, on_create=on_create)
+    batches = BatchCalls(
+        store=store,
+        jobs=jobs,
+        metrics=metrics,
+        policy=policy,
+        max_body=max_body,
+        remember_ms=remember_ms,
+        on_create=on_create,
+    )
+    health = HealthCalls(metrics=metrics, why_not_ready=why_not_ready)
+    return _application([*_task_routes(tasks), *_batch_routes(batches), *_health_routes(health)])
+
+
+def build_health_app(*, metrics: Metrics, why_not_ready: Callable[[], Awaitable[str | None]]) -> web.Application:
+    """What `later worker --health` answers."""
+    return _application(_health_routes(HealthCalls(metrics=metrics, why_not_ready=why_not_ready)))
+
+
+def _task_routes(calls: TaskCalls) -> list[web.RouteDef]:
+    return [
+        web.post("/create", calls.create),
+        web.post("/query", calls.query),
+        web.post("/delete", calls.delete),
+    ]
+
+
+def _batch_routes(calls: BatchCalls) -> list[web.RouteDef]:
+    return [
+        web.post("/create/batch", calls.create),
+        web.post("/query/batch", calls.query),
+        web.post("/delete/batch", calls.delete),
+        web.get("/jobs/{id}", calls.job),
+    ]
+
+
+def _health_routes(calls: HealthCalls) -> list[web.RouteDef]:
+    return [
+        web.get("/livez", calls.live),
+        web.get("/readyz", calls.ready),
+        web.get("/metrics", calls.figures),
+    ]
+
+
+def _application(routes: list[web.RouteDef]) -> web.Application:
+    """Bodies are bounded where they are read; aiohttp's own bound stays out of the way."""
+    app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BYTES)
+    app.add_routes(routes)
+    return app

@@ -1,0 +1,238 @@
+"""Many tasks in one call: each item is judged by itself, and what is good is done in one round trip.
+
+A job counts what its batches came to, exactly, though a batch may have to be sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import blake2b
+from typing import TypeVar
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from later.api.problems import Fault, fault, problem
+from later.api.split import split
+from later.api.wire import (
+    Created,
+    Deleted,
+    Shown,
+    created_item,
+    read_body,
+    read_draft,
+    read_id,
+    reply,
+    shown,
+    too_large,
+)
+from later.core.errors import LaterError, NotFound, Refused, StoreFault
+from later.core.policy import EXPECTED, Policy, admit, show, task_id
+from later.core.task import Task, new_id
+from later.metrics import Metrics
+from later.store.jobs import Jobs
+from later.store.store import Store
+
+MAX_BYTES = 16 * 1024 * 1024
+AT_ONCE = 500
+"""How many items are judged before others get a turn: a whole batch would hold up every other call."""
+
+log = structlog.get_logger()
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Wrong(msgspec.Struct, frozen=True):
+    """An item that came to nothing."""
+
+    error: Fault
+
+
+class CreatedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/create/batch`; `failed` is how many could not be stored now."""
+
+    created: int
+    existing: int
+    refused: int
+    failed: int
+    results: list[Created | Wrong]
+
+
+class FoundBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/query/batch`."""
+
+    found: int
+    missing: int
+    refused: int
+    failed: int
+    results: list[Shown | Wrong]
+
+
+class DeletedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/delete/batch`."""
+
+    deleted: int
+    missing: int
+    refused: int
+    failed: int
+    results: list[Deleted | Wrong]
+
+
+class JobAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job has come to."""
+
+    job: str
+    created: int
+    existing: int
+    refused: int
+
+
+class BatchCalls:
+    """Handlers for many tasks at a time. `on_create` is told when a ticker must take up the earliest of them."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        jobs: Jobs,
+        metrics: Metrics,
+        policy: Policy,
+        max_body: int,
+        remember_ms: int,
+        on_create: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._metrics = metrics
+        self._policy = policy
+        self._max_body = max_body
+        self._remember_ms = remember_ms
+        self._on_create = on_create
+
+    async def create(self, request: web.Request) -> web.Response:
+        """`POST /create/batch`."""
+        job = _job_of(request)
+        body = await read_body(request, MAX_BYTES)
+        now = (await self._store.now()).high
+        forget_at = now + self._remember_ms
+        judged = await self._judge(request, body, lambda item: admit(read_draft(item), self._policy, now, new_id()))
+        answers = await _call(judged, lambda tasks: self._store.create(tasks, job, forget_at))
+        answer = self._note(judged, answers)
+        if job:
+            await self._count(job, body, answer, forget_at)
+        return reply(answer)
+
+    async def query(self, request: web.Request) -> web.Response:
+        """`POST /query/batch`."""
+        ids = await self._judge(request, await read_body(request, MAX_BYTES), read_id)
+        answers = await _call(ids, self._store.query)
+        missing, refused, failed = _shortfall(answers)
+        results = [_result(answer, shown) for answer in answers]
+        found = len(answers) - missing - refused - failed
+        return reply(FoundBatch(found=found, missing=missing, refused=refused, failed=failed, results=results))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """`POST /delete/batch`."""
+        ids = await self._judge(request, await read_body(request, MAX_BYTES), read_id)
+        answers = await _call(ids, self._store.delete)
+        missing, refused, failed = _shortfall(answers)
+        results = [_result(answer, Deleted) for answer in answers]
+        deleted = len(answers) - missing - refused - failed
+        return reply(DeletedBatch(deleted=deleted, missing=missing, refused=refused, failed=failed, results=results))
+
+    async def job(self, request: web.Request) -> web.Response:
+        """`GET /jobs/{id}`."""
+        job = _checked_job(request.match_info["id"])
+        try:
+            counts = await self._jobs.counts(job)
+        except NotFound:
+            return problem(Fault(status=404, detail=f'nothing is counted under the job "{job}"'))
+        return reply(JobAnswer(job=job, created=counts.created, existing=counts.existing, refused=counts.refused))
+
+    async def _judge(self, request: web.Request, body: bytes, judge: Callable[[bytes], Item]) -> list[Item | Refused]:
+        """What each item of the body asks for, or why it is refused."""
+        items = split(body, request.content_type)
+        judged: list[Item | Refused] = []
+        for start in range(0, len(items), AT_ONCE):
+            judged += [self._judge_one(item, judge) for item in items[start : start + AT_ONCE]]
+            await asyncio.sleep(0)
+        return judged
+
+    def _judge_one(self, item: bytes, judge: Callable[[bytes], Item]) -> Item | Refused:
+        try:
+            if len(item) > self._max_body:
+                raise too_large(self._max_body)
+            return judge(item)
+        except Refused as error:
+            return error
+
+    def _note(self, judged: Sequence[Task | Refused], answers: Sequence[bool | LaterError]) -> CreatedBatch:
+        """Tell the figures, and the tickers, of what was created."""
+        pairs = list(zip(judged, answers, strict=True))
+        _, refused, failed = _shortfall(answers)
+        created = [task for task, answer in pairs if isinstance(task, Task) and answer is True]
+        existing = len(answers) - refused - failed - len(created)
+        self._metrics.created.inc(len(created))
+        self._metrics.existing.inc(existing)
+        self._metrics.refused.inc(refused)
+        if created:
+            self._on_create(min(task.look_at(task.execute_at) for task in created))
+        results = [_created_result(task, answer) for task, answer in pairs]
+        return CreatedBatch(created=len(created), existing=existing, refused=refused, failed=failed, results=results)
+
+    async def _count(self, job: str, body: bytes, answer: CreatedBatch, forget_at: int) -> None:
+        digest = blake2b(body, digest_size=12).digest()
+        await self._jobs.count_batch(job, digest, answer.created + answer.existing, answer.refused, forget_at)
+
+
+async def _call(
+    judged: Sequence[Item | Refused],
+    verb: Callable[[list[Item]], Awaitable[list[Answer | LaterError]]],
+) -> list[Answer | LaterError]:
+    """Answers to all items: the verb's for the good ones, for the others their refusal."""
+    good = [item for item in judged if not isinstance(item, Refused)]
+    answers = iter(await verb(good))
+    return [item if isinstance(item, Refused) else next(answers) for item in judged]
+
+
+def _shortfall(answers: Sequence[object]) -> tuple[int, int, int]:
+    """How many are missing, refused and failed.
+
+    Raises:
+        LaterError: the first failure, where nothing else came of it: then the whole batch may be sent again.
+    """
+    missing = sum(isinstance(answer, NotFound) for answer in answers)
+    refused = sum(isinstance(answer, Refused) for answer in answers)
+    failures = [a for a in answers if isinstance(a, LaterError) and not isinstance(a, NotFound | Refused)]
+    if failures and len(failures) + refused == len(answers):
+        raise failures[0]
+    faults = [failure for failure in failures if isinstance(failure, StoreFault)]
+    if faults:
+        log.error("batch items failed", items=len(faults), reason=str(faults[0]))
+    return missing, refused, len(failures)
+
+
+def _result(answer: Answer | LaterError, tell: Callable[[Answer], Item]) -> Item | Wrong:
+    return Wrong(fault(answer)) if isinstance(answer, LaterError) else tell(answer)
+
+
+def _created_result(task: Task | Refused, answer: bool | LaterError) -> Created | Wrong:
+    if isinstance(task, Refused):
+        return Wrong(fault(task))
+    return _result(answer, lambda created: created_item(task, created))
+
+
+def _job_of(request: web.Request) -> str:
+    """The job that the batch counts into, "" where there is none. Raises Refused."""
+    job = request.query.get("job")
+    return "" if job is None else _checked_job(job)
+
+
+def _checked_job(job: str) -> str:
+    try:
+        return task_id(job)
+    except Refused:
+        raise Refused(f"job: expected {EXPECTED['id']}, got {show(job)}", "job") from None

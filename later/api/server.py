@@ -1,0 +1,56 @@
+"""The server below the routes: what is no HTTP at all is answered in the same shape as every other error."""
+
+from __future__ import annotations
+
+import re
+
+import structlog
+from aiohttp import web
+
+from later.api.problems import OURS, Fault, problem
+
+log = structlog.get_logger()
+
+_QUOTE = re.compile("[:'\"\n]")
+"""Where aiohttp begins to quote what it read: that may be anybody's secret."""
+
+
+class Runner(web.AppRunner):
+    """Runs an application as `web.AppRunner` does, on our server."""
+
+    async def _make_server(self) -> web.Server:
+        server = await super()._make_server()
+        return _Server(server.request_handler, request_factory=server.request_factory, **self._kwargs)
+
+
+class _Server(web.Server):
+    """Makes a protocol for each connection."""
+
+    def __call__(self) -> web.RequestHandler:
+        return _Protocol(self, loop=self._loop, **self._kwargs)
+
+
+class _Protocol(web.RequestHandler):
+    """One connection."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what no handler could: malformed HTTP (400), or a fault outside all handlers."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is on its way already")
+        if status == 400:
+            what = _QUOTE.split(message or "", maxsplit=1)[0].strip()
+            told = Fault(status=400, detail=f"malformed HTTP: {what}")
+        else:
+            log.error("request failed", exc_info=exc)
+            told = Fault(status=500, detail=OURS)
+        response = problem(told)
+        response.force_close()
+        return response

@@ -1,0 +1,76 @@
+"""The three calls: create, query and delete a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from aiohttp import web
+
+from later.api.wire import Deleted, created_answer, read_body, read_draft, read_id, reply, shown
+from later.core.errors import LaterError, Refused
+from later.core.policy import Policy, admit
+from later.core.task import Task, new_id
+from later.metrics import Metrics
+from later.store.store import Store
+
+Answer = TypeVar("Answer")
+
+
+class TaskCalls:
+    """Handlers for one task at a time. `on_create` is told when a ticker must take up a task that was created."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        metrics: Metrics,
+        policy: Policy,
+        max_body: int,
+        on_create: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._policy = policy
+        self._max_body = max_body
+        self._on_create = on_create
+
+    async def create(self, request: web.Request) -> web.Response:
+        """`POST /create`."""
+        task = await self._admitted(request)
+        created = _only(await self._store.create([task]))
+        self._note(task, created)
+        return reply(created_answer(task, created))
+
+    async def query(self, request: web.Request) -> web.Response:
+        """`POST /query`."""
+        id = read_id(await read_body(request, self._max_body))
+        return reply(shown(_only(await self._store.query([id]))))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """`POST /delete`."""
+        id = read_id(await read_body(request, self._max_body))
+        return reply(Deleted(_only(await self._store.delete([id]))))
+
+    async def _admitted(self, request: web.Request) -> Task:
+        try:
+            draft = read_draft(await read_body(request, self._max_body))
+            return admit(draft, self._policy, (await self._store.now()).high, new_id())
+        except Refused:
+            self._metrics.refused.inc()
+            raise
+
+    def _note(self, task: Task, created: bool) -> None:
+        if created:
+            self._metrics.created.inc()
+            self._on_create(task.look_at(task.execute_at))
+        else:
+            self._metrics.existing.inc()
+
+
+def _only(answers: list[Answer | LaterError]) -> Answer:
+    """The one answer to a call about one task; raised where it is an error."""
+    (answer,) = answers
+    if isinstance(answer, LaterError):
+        raise answer
+    return answer

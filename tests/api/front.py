@@ -1,0 +1,170 @@
+"""The HTTP frontend on a store in memory, at a time that stands still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web import Application, BaseRunner, Request
+from fakeredis import FakeAsyncRedis, FakeServer
+from prometheus_client import generate_latest
+
+from later.api.app import build_app
+from later.api.server import Runner
+from later.core.clock import Clock
+from later.core.errors import StoreDown
+from later.core.policy import Policy
+from later.metrics import Metrics
+from later.store.client import Client
+from later.store.jobs import Jobs
+from later.store.keys import Keys
+from later.store.scripts import Command
+from later.store.store import Store
+from tests.builders import NOW
+
+Answer = tuple[int, Any]
+
+GOOD = {"topic": "order", "callback": "http://127.0.0.1:8888/success"}
+"""The least that a create takes."""
+DAY_MS = 86_400_000
+
+
+class UnsureClient(Client):
+    """A client some of whose shards are away."""
+
+    away: Sequence[int] = ()
+
+    async def run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        answers = await super().run(verb, [command for command in commands if not self._lost(command)])
+        there = iter(answers)
+        return [StoreDown("the store is gone") if self._lost(c) else next(there) for c in commands]
+
+    def _lost(self, command: Command) -> bool:
+        return any(b"{later:%d}" % shard in part for part in command if isinstance(part, bytes) for shard in self.away)
+
+
+@dataclass(kw_only=True, slots=True)
+class Front:
+    """A client of the frontend, and what stands behind it."""
+
+    http: TestClient[Request, Application]
+    client: UnsureClient
+    server: FakeServer
+    keys: Keys
+    store: Store
+    metrics: Metrics
+    nudges: list[int]
+    readiness: list[str | None] = field(default_factory=lambda: [None])
+
+    async def post(self, path: str, body: object, **options: Any) -> Answer:
+        """Status and body of an answer to JSON, or to bytes as they are."""
+        data = {"data": body} if isinstance(body, bytes) else {"json": body}
+        async with self.http.post(path, **data, **options) as response:
+            return response.status, await told(response)
+
+    async def get(self, path: str) -> Answer:
+        async with self.http.get(path) as response:
+            return response.status, await told(response)
+
+    def figure(self, name: str) -> float:
+        found = self.metrics.registry.get_sample_value(name)
+        assert found is not None, generate_latest(self.metrics.registry).decode()
+        return found
+
+
+async def told(response: ClientResponse) -> Any:
+    """The answer's body; its type must say what it is."""
+    expected = "application/json" if response.status == 200 else "application/problem+json"
+    assert response.headers["Content-Type"] == expected
+    return await response.json(content_type=None)
+
+
+class ServerOfOurs(TestServer):
+    """A test server that serves as the daemon does: a caller that hangs up cancels nothing."""
+
+    async def _make_runner(self, **options: Any) -> BaseRunner:
+        return Runner(self.app, **{**options, "handler_cancellation": False})
+
+
+@asynccontextmanager
+async def a_front(
+    *,
+    shards: int = 1,
+    policy: Policy | None = None,
+    max_body: int = 1024 * 1024,
+) -> AsyncIterator[Front]:
+    """The whole frontend, listening."""
+    server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
+    client = UnsureClient(
+        FakeAsyncRedis(server=server), timeout_s=2, monotonic=time.monotonic, observe=metrics.observe_store
+    )
+    store = Store(client, keys, a_clock())
+    nudges: list[int] = []
+    readiness: list[str | None] = [None]
+    app = build_app(
+        store=store,
+        jobs=Jobs(client, keys),
+        metrics=metrics,
+        policy=policy or Policy(),
+        max_body=max_body,
+        remember_ms=7 * DAY_MS,
+        why_not_ready=_first(readiness),
+        on_create=nudges.append,
+    )
+    async with TestClient(ServerOfOurs(app)) as http:
+        yield Front(
+            http=http, client=client, server=server, keys=keys, store=store, metrics=metrics, nudges=nudges,
+            readiness=readiness,
+        )  # fmt: skip
+    await client.aclose()
+
+
+def a_clock() -> Clock:
+    """The store's clock, at whose high end it is always NOW."""
+    clock = Clock(lambda: 0.0, lambda: 0.0)
+    clock.observe((NOW - 2) * 1000, 0, 0)
+    assert clock.now().high == NOW
+    return clock
+
+
+def _first(readiness: list[str | None]) -> Callable[[], Awaitable[str | None]]:
+    async def why_not_ready() -> str | None:
+        return readiness[0]
+
+    return why_not_ready
+
+
+def bad(detail: str, field: str | None = None) -> Answer:
+    """The answer to a request that is wrong."""
+    body: dict[str, Any] = {"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}
+    return 400, body if field is None else {**body, "field": field}
+
+
+def named(*ids: str) -> list[dict[str, Any]]:
+    """Creates with these ids."""
+    return [{**GOOD, "id": id} for id in ids]
+
+
+def made(id: str, created: bool = True) -> dict[str, Any]:
+    return {"id": id, "created": created}
+
+
+def wrong(status: int, detail: str, **more: object) -> dict[str, Any]:
+    return {"error": {"status": status, "detail": detail, **more}}
+
+
+def came_to(**answer: Any) -> Answer:
+    return 200, answer
+
+
+def ids_of_shards(front: Front) -> list[str]:
+    """For each shard an id that lives there."""
+    ids: dict[int, str] = {}
+    for number in range(1000):
+        ids.setdefault(front.keys.shard_of(f"n{number}").index, f"n{number}")
+    return [ids[shard.index] for shard in front.keys.shards]

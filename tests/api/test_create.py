@@ -1,0 +1,280 @@
+"""`POST /create`: what is taken, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from later.core.policy import Policy
+from tests.api.front import GOOD, Answer, Front, a_front, bad
+from tests.builders import NOW
+
+NOW_S = NOW // 1000
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+TEN_YEARS_S = 3653 * 86_400
+
+TOPIC = "a string of 1 to 255 bytes without control characters or empty parts"
+CALLBACK = "an absolute http or https URL of at most 2048 characters"
+SECONDS = "a number of seconds ≥ 0"
+UNIX = "a number of Unix seconds"
+RETRY = "an integer from 0 to 1000"
+HEADERS = "an object of up to 20 strings"
+ID = "1 to 128 characters of A-Za-z0-9._~:-"
+
+
+def with_json(field: str, text: str) -> bytes:
+    """A good body but for one field, whose value is written as it is."""
+    return f'{json.dumps(GOOD)[:-1]}, "{field}": {text}}}'.encode()
+
+
+async def created(front: Front, **fields: Any) -> dict[str, Any]:
+    """The task that `fields` make, as a query shows it."""
+    status, answer = await front.post("/create", {**GOOD, **fields})
+    assert status == 200, answer
+    status, task = await front.post("/query", {"id": answer["id"]})
+    assert status == 200
+    return dict(task)
+
+
+async def test_a_task_is_created_under_a_new_uuid(front: Front) -> None:
+    status, answer = await front.post("/create", GOOD)
+    assert status == 200
+    assert answer.keys() == {"id"}
+    assert UUID.fullmatch(answer["id"])
+
+
+async def test_an_id_of_the_callers_own_is_created_once(front: Front) -> None:
+    assert await front.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})
+    assert await front.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": False})
+
+
+async def test_what_is_left_out_has_defaults(front: Front) -> None:
+    task = await created(front, id="a")
+    assert task == {
+        "id": "a", "topic": "order", "execute_time": NOW_S, "max_retry": 3, "has_retry": 0,
+        "callback": "http://127.0.0.1:8888/success", "content": "", "creat_time": NOW_S, "state": "delay",
+        "due_at": "2027-01-15T08:00:00.000Z", "attempts": 0, "last_error": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"topic": "shop/order"}, {"topic": "shop/order"}),
+        ({"topic": "default/order"}, {"topic": "order"}),
+        ({"topic": "é" * 127}, {"topic": "é" * 127}),
+        ({"callback": "https://example.com:8443/x?y=z"}, {"callback": "https://example.com:8443/x?y=z"}),
+        ({"delay": 0}, {"due_at": "2027-01-15T08:00:00.000Z"}),
+        ({"delay": 10}, {"due_at": "2027-01-15T08:00:10.000Z", "execute_time": NOW_S + 10}),
+        ({"delay": 0.0351}, {"due_at": "2027-01-15T08:00:00.036Z", "execute_time": NOW_S + 1}),
+        ({"delay": TEN_YEARS_S}, {"execute_time": NOW_S + TEN_YEARS_S}),
+        ({"execute_time": NOW_S + 5}, {"due_at": "2027-01-15T08:00:05.000Z", "execute_time": NOW_S + 5}),
+        ({"execute_time": NOW_S + 0.5}, {"due_at": "2027-01-15T08:00:00.500Z"}),
+        ({"execute_time": 1}, {"due_at": "2027-01-15T08:00:00.000Z"}),
+        ({"retry": 0}, {"max_retry": 0}),
+        ({"retry": 1000}, {"max_retry": 1000}),
+        ({"content": "hello é \u0000"}, {"content": "hello é \u0000"}),
+        ({"headers": {"Authorization": "Bearer t", "X-A": ""}}, {"headers": ["Authorization", "X-A"]}),
+        ({"headers": {}}, {}),
+        ({"ttl": 60}, {"expires_at": "2027-01-15T08:01:00.000Z"}),
+        ({"ttl": 1e300}, {}),
+        ({"id": "A-Za-z0-9._~:-"}, {"id": "A-Za-z0-9._~:-"}),
+        (dict.fromkeys(["delay", "execute_time", "retry", "content", "headers", "ttl", "id"]), {"max_retry": 3}),
+    ],
+)
+async def test_a_field_is_taken(front: Front, fields: dict[str, Any], shown: dict[str, Any]) -> None:
+    task = await created(front, **fields)
+    assert {name: task[name] for name in shown} == shown
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "detail"),
+    [
+        ("topic", "null", f"topic: expected {TOPIC}, got nothing"),
+        ("topic", '""', f'topic: expected {TOPIC}, got ""'),
+        ("topic", "5", f"topic: expected {TOPIC}, got 5"),
+        ("topic", '"/x"', f'topic: expected {TOPIC}, got "/x"'),
+        ("topic", '"x/"', f'topic: expected {TOPIC}, got "x/"'),
+        ("topic", r'"a\nb"', f'topic: expected {TOPIC}, got "a\\nb"'),
+        ("topic", r'"\ud800"', "topic: expected Unicode text, got a lone surrogate in it"),
+        ("topic", r'"\udc00a"', "topic: expected Unicode text, got a lone surrogate in it"),
+        ("callback", "null", f"callback: expected {CALLBACK}, got nothing"),
+        ("callback", '"ftp://h/"', f'callback: expected {CALLBACK}, got "ftp://h/"'),
+        ("callback", '"/x"', f'callback: expected {CALLBACK}, got "/x"'),
+        ("callback", '"http://u:p@h/"', "callback: expected a URL without user:password@, got one with it"),
+        ("callback", '"http://h/#f"', 'callback: expected a URL without a fragment, got "http://h/#f"'),
+        ("delay", "-5", f"delay: expected {SECONDS}, got -5"),
+        ("delay", '"15"', f'delay: expected {SECONDS}, got "15"'),
+        ("delay", "true", f"delay: expected {SECONDS}, got true"),
+        ("delay", "NaN", f"delay: expected {SECONDS}, got nan"),
+        ("delay", "1e400", f"delay: expected {SECONDS}, got inf"),
+        ("delay", "-Infinity", f"delay: expected {SECONDS}, got -inf"),
+        ("delay", "[1]", f"delay: expected {SECONDS}, got an array"),
+        ("delay", "{}", f"delay: expected {SECONDS}, got an object"),
+        ("delay", "9" * 400, f"delay: expected {SECONDS}, got {'9' * 77}…"),
+        ("delay", "1e9", "delay: expected a time at most ten years ahead, got 1000000000"),
+        ("execute_time", '"now"', f'execute_time: expected {UNIX}, got "now"'),
+        ("execute_time", "1e11", "execute_time: expected a time at most ten years ahead, got 100000000000"),
+        ("retry", "3.0", f"retry: expected {RETRY}, got 3.0"),
+        ("retry", "1e2", f"retry: expected {RETRY}, got 100.0"),
+        ("retry", "true", f"retry: expected {RETRY}, got true"),
+        ("retry", '"3"', f'retry: expected {RETRY}, got "3"'),
+        ("retry", "-1", f"retry: expected {RETRY}, got -1"),
+        ("retry", "1001", f"retry: expected {RETRY}, got 1001"),
+        ("retry", "9" * 30, f"retry: expected {RETRY}, got {'9' * 30}"),
+        ("content", "5", "content: expected a string, got 5"),
+        ("content", '{"a": 1}', "content: expected a string, got an object"),
+        ("content", r'"\ud800"', "content: expected Unicode text, got a lone surrogate in it"),
+        ("headers", '"hush"', f"headers: expected {HEADERS}, got a string"),
+        ("headers", '["hush"]', f"headers: expected {HEADERS}, got an array"),
+        ("headers", '{"X-A": 7}', f'headers: expected {HEADERS}, got a number in "X-A"'),
+        ("headers", '{"X-A": null}', f'headers: expected {HEADERS}, got null in "X-A"'),
+        ("headers", r'{"X-A": "\ud800"}', "headers: expected Unicode text, got a lone surrogate in it"),
+        ("headers", '{"Host": "h"}', 'headers: expected a header of your own, got "Host", which later sets'),
+        ("headers", r'{"X-A": "hush\n"}', 'headers: expected no control characters, got one in "X-A"'),
+        ("ttl", "0", "ttl: expected a number of seconds > 0, got 0"),
+        ("ttl", "false", "ttl: expected a number of seconds > 0, got false"),
+        ("id", '""', f'id: expected {ID}, got ""'),
+        ("id", '"a b"', f'id: expected {ID}, got "a b"'),
+        ("id", "17", f"id: expected {ID}, got 17"),
+        ("colour", '"red"', "colour: unknown field"),
+        ("colour", "null", "colour: unknown field"),
+        ("tags", '["a"]', "tags: not a field of this version"),
+        ("cron", '"* * * * *"', "cron: not a field of this version"),
+    ],
+)
+async def test_a_field_is_refused_by_name(front: Front, field: str, text: str, detail: str) -> None:
+    assert await front.post("/create", with_json(field, text)) == bad(detail, field)
+    assert front.figure("later_tasks_refused_total") == 1
+
+
+@pytest.mark.parametrize("name", ["method", "raw", "context", "tags", "timeout", "cron", "backoff"])
+async def test_names_are_kept_for_later_versions(front: Front, name: str) -> None:
+    assert await front.post("/create", with_json(name, "1")) == bad(f"{name}: not a field of this version", name)
+
+
+async def test_the_first_wrong_field_is_named(front: Front) -> None:
+    body = {**GOOD, "retry": "x", "delay": "y", "colour": 1}
+    assert await front.post("/create", body) == bad(f'retry: expected {RETRY}, got "x"', "retry")
+
+
+async def test_delay_and_execute_time_exclude_each_other(front: Front) -> None:
+    answer = await front.post("/create", {**GOOD, "delay": 1, "execute_time": NOW_S})
+    assert answer == bad("execute_time: expected either delay or execute_time, got both", "execute_time")
+
+
+async def test_of_a_key_that_comes_twice_the_last_counts(front: Front) -> None:
+    for wrong in ('"x"', "NaN", "1"):
+        body = with_json("delay", f'{wrong}, "delay": 10, "id": "{len(wrong)}"')
+        assert (await front.post("/create", body))[0] == 200
+        _, task = await front.post("/query", {"id": str(len(wrong))})
+        assert task["due_at"] == "2027-01-15T08:00:10.000Z"
+
+
+async def test_a_policys_limit_is_refused_in_zaqars_words() -> None:
+    async with a_front(policy=Policy(max_delay_ms=900_000)) as front:
+        answer = await front.post("/create", {**GOOD, "delay": 901})
+        assert answer == bad("Exceeds max allowed delivery delay of 900000 milliseconds", "delay")
+        assert (await front.post("/create", {**GOOD, "delay": 900}))[0] == 200
+
+
+async def test_a_task_that_expires_before_it_is_due_is_taken_with_a_warning(front: Front) -> None:
+    body = {**GOOD, "id": "a", "delay": 60, "ttl": 60}
+    warning = "The task will expire before it is due and never be delivered."
+    assert await front.post("/create", body) == (200, {"id": "a", "created": True, "warning": warning})
+    assert await front.post("/create", body) == (200, {"id": "a", "created": False})
+
+
+async def test_one_that_is_due_before_it_expires_gives_none(front: Front) -> None:
+    assert await front.post("/create", {**GOOD, "id": "a", "delay": 60, "ttl": 60.001}) == (
+        200,
+        {"id": "a", "created": True},
+    )
+
+
+async def test_whoever_waits_is_told_when_a_new_task_must_be_taken_up(front: Front) -> None:
+    await front.post("/create", {**GOOD, "id": "a", "delay": 10})
+    await front.post("/create", {**GOOD, "id": "b", "delay": 10, "ttl": 5})
+    await front.post("/create", {**GOOD, "id": "a", "delay": 1})
+    await front.post("/create", {**GOOD, "delay": -1})
+    assert front.nudges == [NOW + 10_000, NOW + 5_000]
+
+
+async def test_creates_are_counted(front: Front) -> None:
+    for id in ("a", "b", "a", " "):
+        await front.post("/create", {**GOOD, "id": id})
+    names = ("later_tasks_created_total", "later_tasks_existing_total", "later_tasks_refused_total")
+    assert [front.figure(name) for name in names] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/json; a=b"])
+async def test_any_content_type_will_do(front: Front, content_type: str) -> None:
+    body = json.dumps(GOOD).encode()
+    status, _ = await front.post("/create", body, headers={"Content-Type": content_type})
+    assert status == 200
+
+
+NOT_AN_OBJECT: list[tuple[bytes, str]] = [
+    (b"", "expected a JSON object, got nothing"),
+    (b" \r\n", "expected a JSON object, got nothing"),
+    (b"[]", "expected a JSON object, got an array"),
+    (b'"hush"', "expected a JSON object, got a string"),
+    (b"null", "expected a JSON object, got null"),
+    (b"true", "expected a JSON object, got a boolean"),
+    (b"5", "expected a JSON object, got a number"),
+    (b"NaN", "expected a JSON object, got a number"),
+    (b"\xef\xbb\xbf{}", "expected JSON without a byte order mark"),
+    (b'{"content": "\xff"}', "expected UTF-8, got the byte 0xff at position 13"),
+    (b'{"\xc3": 1}', "expected UTF-8, got the byte 0xc3 at position 2"),
+    (b'{"content": "\xed\xa0\x80"}', "expected UTF-8, got the byte 0xed at position 13"),
+    (b"{", "expected JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+    (b"{} x", "expected JSON: Extra data: line 1 column 4 (char 3)"),
+    (b'{"delay": 01}', "expected JSON: Expecting ',' delimiter: line 1 column 12 (char 11)"),
+    (b'{"content": "a\x01"}', "expected JSON: Invalid control character at: line 1 column 15 (char 14)"),
+    (b"\x00", "expected JSON: Expecting value: line 1 column 1 (char 0)"),
+    (b"[" * 100_000, "expected JSON, got it nested too deeply"),
+    (b'{"content": ' + b"[" * 100_000, "expected JSON, got it nested too deeply"),
+    (b'{"delay": ' + b"9" * 5000 + b"}", "expected JSON, got an integer of too many digits in it"),
+]
+
+
+@pytest.mark.parametrize(("body", "detail"), NOT_AN_OBJECT, ids=range(len(NOT_AN_OBJECT)))
+@pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
+async def test_what_is_no_object_is_refused(front: Front, path: str, body: bytes, detail: str) -> None:
+    assert await front.post(path, body) == bad(detail)
+
+
+async def test_a_body_of_megabytes_in_one_name_is_refused_in_one_line(front: Front) -> None:
+    status, answer = await front.post("/create", {"x" * 1_000_000: 1})
+    assert (status, answer["detail"]) == (400, f"{'x' * 80}: unknown field")
+
+
+async def test_an_unknown_name_that_is_no_text_is_shown_escaped(front: Front) -> None:
+    answer: Answer = await front.post("/create", rb'{"\ud800\n": 1}')
+    assert answer == bad(r"\ud800\n: unknown field", r"\ud800\n")
+
+
+@pytest.mark.parametrize("path", ["/create", "/create/batch"])
+async def test_no_refusal_shows_a_headers_value(front: Front, path: str) -> None:
+    headers: list[object] = [
+        {"X-A": "hush", "Host": "hush"},
+        {"X-A": "hush", "X-B": 5},
+        {"X-A": ["hush"]},
+        {"X-A": {"y": "hush"}},
+        {"X-A": "hush\ud800"},
+        {"X-A": "hush\r\n"},
+        {"X-A": "hush" * 2000},
+        {f"X-{n}": "hush" for n in range(21)},
+        {"": "hush"},
+        "hush",
+        ["hush"],
+    ]
+    for value in headers:
+        text = json.dumps({**GOOD, "headers": value})
+        status, answer = await front.post(path, (text if path == "/create" else f"[{text}]").encode())
+        error = answer if path == "/create" else answer["results"][0]["error"]
+        assert (error["status"], error["field"]) == (400, "headers")
+        assert "hush" not in str(answer), (status, answer)

@@ -1,0 +1,228 @@
+"""What every call shares: paths, methods, sizes, a store that is away, health."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import AsyncIterator
+from io import BytesIO
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from aiohttp.test_utils import TestClient, TestServer
+from structlog.testing import capture_logs
+
+from later.api.app import build_health_app
+from later.core.errors import StoreFault, StoreMismatch
+from later.metrics import Metrics
+from tests.api.front import GOOD, Front, a_front, told
+from tests.builders import NOW
+
+STORE_CALLS = [
+    ("/create", GOOD),
+    ("/query", {"id": "a"}),
+    ("/delete", {"id": "a"}),
+    ("/create/batch", [GOOD]),
+    ("/query/batch", [{"id": "a"}]),
+    ("/delete/batch", [{"id": "a"}]),
+]
+MEBIBYTE = 1024 * 1024
+
+
+def problem(status: int, title: str, detail: str) -> tuple[int, dict[str, Any]]:
+    return status, {"type": "about:blank", "title": title, "status": status, "detail": detail}
+
+
+def body_of(size: int) -> bytes:
+    """A create's body of exactly so many bytes."""
+    frame = len(json.dumps({**GOOD, "content": ""}))
+    return json.dumps({**GOOD, "content": "x" * (size - frame)}).encode()
+
+
+async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), 50_000):
+        yield body[start : start + 50_000]
+
+
+class TestPaths:
+    @pytest.mark.parametrize("path", ["/", "/creates", "/create/", "/jobs", "/%2e%2e/x"])
+    async def test_a_path_that_is_none_is_404(self, front: Front, path: str) -> None:
+        assert await front.post(path, {}) == problem(404, "Not Found", "there is nothing at this path")
+
+    @pytest.mark.parametrize("path", [path for path, _ in STORE_CALLS])
+    async def test_calls_take_nothing_but_post(self, front: Front, path: str) -> None:
+        async with front.http.get(path) as response:
+            assert response.headers["Allow"] == "POST"
+            answer = response.status, await told(response)
+        assert answer == problem(405, "Method Not Allowed", "this path does not take GET")
+
+    @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/jobs/a"])
+    async def test_what_is_looked_at_takes_get(self, front: Front, path: str) -> None:
+        async with front.http.post(path) as response:
+            assert (response.status, response.headers["Allow"]) == (405, "GET,HEAD")
+
+
+class TestSizes:
+    async def test_a_mebibyte_is_taken(self, front: Front) -> None:
+        assert (await front.post("/create", body_of(MEBIBYTE)))[0] == 200
+
+    @pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
+    async def test_a_byte_more_is_413_and_ends_the_connection(self, front: Front, path: str) -> None:
+        async with front.http.post(path, data=BytesIO(body_of(MEBIBYTE + 1))) as response:
+            assert response.headers["Connection"] == "close"
+            answer = response.status, await told(response)
+        assert answer == problem(413, "Content Too Large", "expected a body of at most 1048576 bytes")
+
+    async def test_the_limit_is_the_configurations(self) -> None:
+        async with a_front(max_body=200) as front:
+            assert (await front.post("/create", body_of(200)))[0] == 200
+            assert (await front.post("/create", body_of(201)))[0] == 413
+
+    async def test_a_body_of_unsaid_length_is_bounded_too(self, front: Front) -> None:
+        async with front.http.post("/create", data=in_pieces(body_of(MEBIBYTE))) as response:
+            assert response.status == 200
+        async with front.http.post("/create", data=in_pieces(body_of(MEBIBYTE + 1))) as response:
+            assert response.status == 413
+
+    @pytest.mark.parametrize(
+        ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("Identity", bytes)]
+    )
+    async def test_a_compressed_body_is_bounded_by_what_is_in_it(
+        self, front: Front, encoding: str, compress: Any
+    ) -> None:
+        for size, status in ((MEBIBYTE, 200), (MEBIBYTE + 1, 413), (20 * MEBIBYTE, 413)):
+            headers = {"Content-Encoding": encoding}
+            async with front.http.post("/create", data=BytesIO(compress(body_of(size))), headers=headers) as response:
+                assert response.status == status
+
+    async def test_one_that_is_not_compressed_as_it_says_is_refused(self, front: Front) -> None:
+        detail = "expected a whole body, compressed as Content-Encoding says, if at all"
+        answer = await front.post("/create", body_of(200), headers={"Content-Encoding": "gzip"})
+        assert answer == problem(400, "Bad Request", detail)
+
+    async def test_a_caller_that_hangs_up_in_its_body_harms_nobody(self, front: Front) -> None:
+        with capture_logs() as logs:
+            _, writer = await asyncio.open_connection(front.http.host, front.http.port)
+            writer.write(b"POST /create HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{")
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+            assert (await front.post("/create", GOOD))[0] == 200
+        assert logs == []
+
+
+class TestAStoreThatIsAway:
+    @pytest.mark.parametrize(("path", "body"), STORE_CALLS)
+    async def test_a_call_is_503_with_the_reason_and_when_to_come_again(
+        self, front: Front, path: str, body: object
+    ) -> None:
+        front.server.connected = False
+        async with front.http.post(path, json=body) as response:
+            assert response.headers["Retry-After"] == "1"
+            status, answer = response.status, await told(response)
+        assert answer.pop("detail").startswith("the store cannot be reached: ")
+        assert (status, answer) == (503, {"type": "about:blank", "title": "Service Unavailable", "status": 503})
+
+    async def test_a_job_is_503_too(self, front: Front) -> None:
+        front.server.connected = False
+        assert (await front.get("/jobs/a"))[0] == 503
+
+    async def test_what_is_wrong_is_400_all_the_same(self, front: Front) -> None:
+        front.server.connected = False
+        assert (await front.post("/create", {"colour": 1}))[0] == 400
+
+    async def test_nobody_is_told_of_a_task_that_was_not_stored(self, front: Front) -> None:
+        front.server.connected = False
+        await front.post("/create", GOOD)
+        assert front.nudges == []
+        assert front.figure("later_tasks_created_total") == 0
+
+    async def test_a_store_that_does_not_fit_is_503(self, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def misfit(*_: object) -> None:
+            raise StoreMismatch("--shards 2: the store was laid out with 1")
+
+        monkeypatch.setattr(front.client, "run", misfit)
+        async with front.http.post("/create", json=GOOD) as response:
+            assert (response.status, response.headers["Retry-After"]) == (503, "1")
+            assert (await told(response))["detail"] == "--shards 2: the store was laid out with 1"
+
+
+class TestFaultsOfOurOwn:
+    async def broken(self, front: Front, monkeypatch: pytest.MonkeyPatch, error: Exception) -> Any:
+        async def fail(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(front.client, "run", fail)
+        body = {**GOOD, "content": "hush", "headers": {"X-A": "hush"}}
+        with capture_logs() as logs:
+            answer = await front.post("/create?key=hush", body, headers={"Authorization": "hush"})
+        assert "hush" not in str(logs)
+        assert [(entry["event"], entry["path"], entry["exc_info"]) for entry in logs] == [
+            ("request failed", "/create", True)
+        ]
+        return answer
+
+    async def test_one_that_nobody_thought_of_is_500_and_logged(
+        self, front: Front, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answer = await self.broken(front, monkeypatch, ZeroDivisionError("hush"))
+        detail = "this is a fault of later's own: its log says more"
+        assert answer == problem(500, "Internal Server Error", detail)
+
+    async def test_one_of_the_store_is_500_with_its_words(self, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+        answer = await self.broken(front, monkeypatch, StoreFault("task 'a' is in no bucket"))
+        assert answer == problem(500, "Internal Server Error", "task 'a' is in no bucket")
+
+
+class TestHealth:
+    async def test_a_process_that_answers_is_alive(self, front: Front) -> None:
+        front.readiness[0] = "the store is away"
+        assert await front.get("/livez") == (200, {"status": "alive"})
+
+    async def test_it_is_ready_when_nothing_is_amiss(self, front: Front) -> None:
+        assert await front.get("/readyz") == (200, {"status": "ready"})
+
+    async def test_otherwise_it_says_why_not(self, front: Front) -> None:
+        front.readiness[0] = "the store is away"
+        assert await front.get("/readyz") == problem(503, "Service Unavailable", "the store is away")
+
+    async def test_its_figures_are_prometheus_text(self, front: Front) -> None:
+        await front.post("/create", GOOD)
+        async with front.http.get("/metrics") as response:
+            assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            text = await response.text()
+        assert "\nlater_tasks_created_total 1.0\n" in text
+        names = {
+            "later_tasks_created_total", "later_tasks_existing_total", "later_tasks_refused_total",
+            "later_deliveries_total", "later_retries_total", "later_dead_total", "later_released_total",
+            "later_strays_total", "later_unsettled_total", "later_lateness_seconds", "later_delivery_seconds",
+            "later_hands_busy", "later_hands", "later_tick_errors_total", "later_store_seconds", "later_tasks",
+            "later_backlog_due", "later_backlog_oldest_seconds", "later_remembered_ids",
+            "later_store_memory_bytes", "later_store_memory_max_bytes", "later_store_up",
+        }  # fmt: skip
+        assert names <= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+
+    async def test_a_workers_door_has_nothing_else(self) -> None:
+        async def ready() -> None:
+            return None
+
+        app = build_health_app(metrics=Metrics(), why_not_ready=ready)
+        async with TestClient(TestServer(app)) as http:
+            statuses = [(await http.get(path)).status for path in ("/livez", "/readyz", "/metrics", "/create")]
+        assert statuses == [200, 200, 200, 404]
+
+
+async def test_many_callers_at_once_each_get_their_own(front: Front) -> None:
+    async with ClientSession() as session:
+        url = str(front.http.make_url("/create"))
+
+        async def create(number: int) -> Any:
+            async with session.post(url, json={**GOOD, "id": f"n{number}", "delay": number}) as response:
+                return await response.json()
+
+        answers = await asyncio.gather(*(create(number) for number in range(100)))
+    assert answers == [{"id": f"n{number}", "created": True} for number in range(100)]
+    assert sorted(front.nudges) == [NOW + 1000 * number for number in range(100)]

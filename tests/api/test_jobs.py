@@ -1,0 +1,74 @@
+"""`?job=ID` and `GET /jobs/{id}`: what a job has come to, whatever was sent twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from later.core.errors import StoreDown
+from later.store.jobs import Jobs
+from tests.api.front import DAY_MS, Front, a_front, bad, came_to, ids_of_shards, named
+from tests.builders import NOW
+
+
+async def test_a_batch_is_counted_into_its_job(front: Front) -> None:
+    await front.post("/create/batch?job=j:1&other=x", [*named("a", "b", "a"), {}])
+    assert await front.get("/jobs/j:1") == came_to(job="j:1", created=2, existing=1, refused=1)
+
+
+async def test_what_is_sent_twice_counts_once(front: Front) -> None:
+    for _ in range(3):
+        await front.post("/create/batch?job=j", [*named("a", "b", "a"), {}])
+    await front.post("/create/batch?job=j", named("b", "c"))
+    assert await front.get("/jobs/j") == came_to(job="j", created=3, existing=2, refused=1)
+
+
+async def test_a_batch_that_failed_in_part_is_counted_exactly_once_it_got_through() -> None:
+    async with a_front(shards=2) as front:
+        here, gone = ids_of_shards(front)
+        job = here
+        batch = [*named(here, gone), {}]
+        front.client.away = [1]
+        assert (await front.post(f"/create/batch?job={job}", batch))[1]["failed"] == 1
+        front.client.away = []
+        assert await front.get(f"/jobs/{job}") == came_to(job=job, created=1, existing=0, refused=1)
+        assert (await front.post(f"/create/batch?job={job}", batch))[1]["created"] == 1
+        assert await front.get(f"/jobs/{job}") == came_to(job=job, created=2, existing=0, refused=1)
+
+
+async def test_a_batch_that_could_not_be_counted_is_503_and_may_be_sent_again(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def count_batch(*_: object) -> None:
+        raise StoreDown("the store is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Jobs, "count_batch", count_batch)
+        assert (await front.post("/create/batch?job=j", named("a")))[0] == 503
+    assert (await front.post("/create/batch?job=j", named("a")))[1]["existing"] == 1
+    assert await front.get("/jobs/j") == came_to(job="j", created=1, existing=0, refused=0)
+
+
+async def test_it_is_kept_as_long_as_ids_are_remembered(front: Front) -> None:
+    await front.post("/create/batch?job=j", named("a"))
+    score = await front.client.one("test", ("ZSCORE", front.keys.shards[0].jobs, "j"))
+    assert int(float(score)) == NOW + 7 * DAY_MS
+
+
+async def test_a_batch_without_a_job_is_counted_nowhere(front: Front) -> None:
+    await front.post("/create/batch", named("a"))
+    assert await front.client.one("test", ("ZCARD", front.keys.shards[0].jobs)) == 0
+
+
+async def test_a_job_that_is_none_is_404(front: Front) -> None:
+    detail = 'nothing is counted under the job "j"'
+    problem = {"type": "about:blank", "title": "Not Found", "status": 404, "detail": detail}
+    assert await front.get("/jobs/j") == (404, problem)
+
+
+@pytest.mark.parametrize(("job", "shown"), [("", '""'), ("a%20b", '"a b"'), ("%C3%A9", '"é"')])
+async def test_a_jobs_name_is_made_like_an_id(front: Front, job: str, shown: str) -> None:
+    refusal = bad(f"job: expected 1 to 128 characters of A-Za-z0-9._~:-, got {shown}", "job")
+    assert await front.post(f"/create/batch?job={job}", named("a")) == refusal
+    assert (await front.post("/query", {"id": "a"}))[0] == 404
+    if job:
+        assert await front.get(f"/jobs/{job}") == refusal

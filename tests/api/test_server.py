@@ -1,0 +1,43 @@
+"""What is no HTTP at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.api.front import GOOD, a_front
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"garbage\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03hush",
+        b"POST /create HTTP/1.1\r\nHost: h\r\nAuthorization: hush\x00\r\n\r\n",
+        b"POST /create HTTP/1.1\r\nHost: h\r\nContent-Length: hush\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: h\r\nX-A: " + b"hush" * 5000 + b"\r\n\r\n",
+    ],
+)
+async def test_malformed_http_is_a_problem_in_the_same_shape(
+    request_bytes: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_front() as front:
+        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+        writer.write(request_bytes)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+    assert head.startswith(b"HTTP/1.0 400 Bad Request\r\n")
+    assert b"Content-Type: application/problem+json" in head
+    problem = json.loads(body)
+    assert (problem["title"], problem["status"]) == ("Bad Request", 400)
+    assert problem["detail"].startswith("malformed HTTP: ")
+    assert "hush" not in problem["detail"] + caplog.text
+
+
+async def test_what_is_http_is_served_as_ever() -> None:
+    async with a_front() as front:
+        assert (await front.post("/create", {**GOOD, "id": "a"})) == (200, {"id": "a", "created": True})
+        assert (await front.post("/nowhere", {}))[0] == 404
