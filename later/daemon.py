@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import secrets
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -154,6 +155,7 @@ class _Daemon:
         return 0
 
     async def _start(self) -> None:
+        _allow_many_connections()
         if self._embedded is not None:
             await self._embedded.start()
         await self._open()
@@ -329,6 +331,14 @@ class _Daemon:
 
 def _runner(app: web.Application) -> web.AppRunner:
     return Runner(app, access_log=None, handle_signals=False, shutdown_timeout=REQUESTS_PATIENCE_S)
+
+
+def _allow_many_connections() -> None:
+    """As many descriptors as the system allows: each receiver's host keeps a connection for a while."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # macOS names a limit that it does not grant
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _cancel(*tasks: asyncio.Task[object]) -> None:

@@ -12,11 +12,10 @@ from later.core.retry import Kind, Outcome
 
 BUSY_STATUSES = frozenset({429, 503})
 GONE_STATUS = 410
-CODE_DONE = b"100"
-CODE_BUSY = b"101"
-"""As they stand in JSON, where an integer can be written in one way only."""
-
-_SHORT_INTEGER = re.compile(rb"-?[0-9]{1,20}")
+CODE_DONE = 100
+CODE_BUSY = 101
+MAX_DIGITS = 640
+"""The least that Python's limit on the length of integers can be set to."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,32 +38,36 @@ def read_reply(reply: Reply, now: int) -> Outcome:
     return _read_code(reply, now)
 
 
-class _Fields(msgspec.Struct, frozen=True):
-    """What of a reply's JSON object is read. Raw, for a number in JSON may be longer than Python's can be."""
-
-    code: msgspec.Raw = msgspec.Raw()
-
-
-_decoder = msgspec.json.Decoder(_Fields)
-_NO_FIELDS = _Fields()
-
-
 def _read_code(reply: Reply, now: int) -> Outcome:
-    code = bytes(_fields(reply.body).code)
-    if code in (b"", CODE_DONE):
+    fields = _json_object(reply.body)
+    if "code" not in fields:
         return Outcome(kind=Kind.DONE, status=reply.status)
-    if code == CODE_BUSY:
+    code = fields["code"]
+    is_integer = isinstance(code, int) and not isinstance(code, bool)
+    if is_integer and code == CODE_DONE:
+        return Outcome(kind=Kind.DONE, status=reply.status)
+    if is_integer and code == CODE_BUSY:
         return _busy("code", "answered code 101: busy", reply, now)
-    shown = code.decode() if _SHORT_INTEGER.fullmatch(code) else "that is no integer"
+    shown = code if is_integer else "that is no integer"
     return Outcome(kind=Kind.FAILED, reason="code", status=reply.status, message=f"answered code {shown}")
 
 
-def _fields(body: bytes | None) -> _Fields:
-    """The reply's fields; none where it is no JSON object."""
+def _json_object(body: bytes | None) -> dict[str, object]:
+    """The reply's fields; none where it is no JSON object.
+
+    Not by msgspec: it refuses the lone surrogate that a JavaScript string ends with when it was cut,
+    and a failure would count as done.
+    """
     try:
-        return _decoder.decode(body or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _NO_FIELDS
+        read = json.loads(body or b"", parse_int=_integer)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _integer(digits: str) -> int | float:
+    """The number; infinity for one with more digits than Python reads, which is an error elsewhere."""
+    return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
 
 
 def _busy(reason: str, message: str, reply: Reply, now: int) -> Outcome:

@@ -1,4 +1,4 @@
-"""The figures of the store that /metrics shows, gathered in the background: a scrape must not cost the store anything."""
+"""The figures of the store that /metrics shows, gathered in the background: a scrape must cost the store nothing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,176 @@
+"""Receivers of callbacks that do as they like, and name servers that do as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from later.core.retry import Outcome
+from later.delivery.sender import Sender
+from tests.builders import NOW, a_task
+
+DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + b'{"code": 100}'
+BUSY = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + b'{"code": 101}'
+LONG_MS = 60_000
+"""A deadline that no test reaches."""
+SHORT_MS = 150
+
+
+class Wire:
+    """A receiver's end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def head(self) -> str:
+        """The request line and the headers of the next request."""
+        return (await self._reader.readuntil(b"\r\n\r\n")).decode().removesuffix("\r\n\r\n")
+
+    async def request(self) -> tuple[str, bytes]:
+        """The next request: its head and its body."""
+        head = await self.head()
+        return head, await self._reader.readexactly(int(fields(head)["content-length"]))
+
+    async def say(self, answer: bytes) -> None:
+        self._writer.write(answer)
+        await self._writer.drain()
+
+    async def closed(self) -> None:
+        """Wait until the sender has closed its end."""
+        while await self._reader.read(65_536):
+            pass
+
+    def hang_up(self) -> None:
+        """Close, politely."""
+        self._writer.close()
+
+    def reset(self) -> None:
+        """Close with a RST."""
+        linger = struct.pack("ii", 1, 0)
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self._writer.transport.abort()
+
+
+Talk = Callable[[Wire], Awaitable[Any]]
+
+
+def fields(head: str) -> dict[str, str]:
+    """The headers of a request, names in lower case."""
+    pairs = (line.partition(": ") for line in head.split("\r\n")[1:])
+    return {name.lower(): value for name, _, value in pairs}
+
+
+class Receiver:
+    """A server whose n-th connection is served by the n-th talk, and by the last one from then on."""
+
+    def __init__(self, *talks: Talk) -> None:
+        self._talks = talks
+        self._serving: set[asyncio.Task[None]] = set()
+        self.connections = 0
+        self.url = ""
+
+    @asynccontextmanager
+    async def listen(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
+        port = server.sockets[0].getsockname()[1]
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{port}"
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in self._serving:
+                task.cancel()
+            await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        talk = self._talks[min(self.connections, len(self._talks) - 1)]
+        self.connections += 1
+        try:
+            await talk(Wire(reader, writer))
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the sender has hung up, or the test is over
+        finally:
+            writer.transport.abort()
+
+
+def answers(*replies: bytes) -> Talk:
+    """Answer one request after the other; after the last reply, close when the sender does."""
+
+    async def talk(wire: Wire) -> None:
+        for reply in replies:
+            await wire.request()
+            await wire.say(reply)
+        await wire.closed()
+
+    return talk
+
+
+def answers_and_closes(*replies: bytes) -> Talk:
+    async def talk(wire: Wire) -> None:
+        for reply in replies:
+            await wire.request()
+            await wire.say(reply)
+        wire.hang_up()
+
+    return talk
+
+
+async def says_nothing(wire: Wire) -> None:
+    await wire.closed()
+
+
+@asynccontextmanager
+async def a_sender(timeout_ms: int = LONG_MS, lookups: int = 8) -> AsyncIterator[Sender]:
+    sender = Sender(timeout_ms=timeout_ms, lookups=lookups, user_agent="later/0.1")
+    await sender.start()
+    try:
+        yield sender
+    finally:
+        await sender.close()
+
+
+async def outcome_of(*talks: Talk, timeout_ms: int = LONG_MS, calls: int = 1, **changes: Any) -> Outcome:
+    """What the last of so many calls to such a receiver comes to."""
+    async with Receiver(*talks).listen() as receiver, a_sender(timeout_ms) as sender:
+        for _ in range(calls):
+            outcome = await sender.send(a_task(callback=receiver.url, **changes), 1, NOW)
+        return outcome
+
+
+def with_body(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+class Names:
+    """Stands in for the name servers: `hang-…` hangs until `answer`, `dead-…` is unknown, all others are here."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._answer = threading.Event()
+
+    def getaddrinfo(self, host: str, port: int, *_args: object, **_named: object) -> list[Any]:
+        self.asked.append(host)
+        if host.startswith("hang"):
+            self._answer.wait()
+        if host.startswith("dead"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port))]
+
+    def answer(self) -> None:
+        self._answer.set()
+        for thread in self.threads():
+            thread.join()
+
+    def threads(self) -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name.startswith("lookup of")]

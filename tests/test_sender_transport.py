@@ -1,0 +1,252 @@
+"""What the sender puts on the wire and takes from it: real sockets, and receivers that do as they like."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from later.core.retry import Kind, Outcome
+from later.delivery.sender import MAX_REPLY_BYTES, wire_url
+from tests.builders import NOW, a_task
+from tests.receivers import (
+    BUSY,
+    DONE,
+    Receiver,
+    Wire,
+    a_sender,
+    answers,
+    answers_and_closes,
+    fields,
+    outcome_of,
+    with_body,
+)
+
+
+async def request_of(path: str = "/", **changes: Any) -> tuple[str, bytes]:
+    """The request that a task is sent as."""
+    seen: list[tuple[str, bytes]] = []
+
+    async def listens(wire: Wire) -> None:
+        seen.append(await wire.request())
+        await wire.say(DONE)
+
+    async with Receiver(listens).listen() as receiver, a_sender() as sender:
+        await sender.send(a_task(callback=receiver.url + path, **changes), 3, NOW + 1999)
+    return seen[0]
+
+
+class TestRequest:
+    async def test_it_is_what_the_contract_says(self) -> None:
+        head, body = await request_of(
+            "/cb?x=1", id="order-1", topic="order", content="grüße", execute_at=1504934230007, headers={"X-Own": "1"}
+        )
+        got = fields(head) | {"host": "", "content-length": "", "accept": ""}
+        assert (head.split("\r\n")[0], got, json.loads(body)) == (
+            "POST /cb?x=1 HTTP/1.1",
+            {
+                "host": "",
+                "content-length": "",
+                "accept": "",
+                "content-type": "application/json",
+                "user-agent": "later/0.1",
+                "accept-encoding": "identity",
+                "webhook-id": "order-1",
+                "webhook-timestamp": str(NOW // 1000 + 1),
+                "later-attempt": "3",
+                "later-due": "2017-09-09T05:17:10.007Z",
+                "x-own": "1",
+            },
+            {"id": "order-1", "topic": "order", "content": "grüße"},
+        )
+
+    async def test_a_task_may_replace_what_is_no_promise(self) -> None:
+        head, _ = await request_of(headers={"uSER-agent": "mine", "ACCEPT-encoding": "gzip"})
+        assert [line for line in head.lower().split("\r\n") if line.startswith(("user-agent", "accept-e"))] == [
+            "user-agent: mine",
+            "accept-encoding: gzip",
+        ]
+
+    async def test_a_header_may_hold_any_character(self) -> None:
+        head, _ = await request_of(headers={"X-Own": "grüße 🦔"})
+        assert fields(head)["x-own"] == "grüße 🦔"
+
+    @pytest.mark.parametrize(
+        ("path", "target"),
+        [
+            ("", "/"),
+            ("/", "/"),
+            ("?x=1", "/?x=1"),
+            ("/a%2Fb%41/%7e?q=a+b%20%2B", "/a%2Fb%41/%7e?q=a+b%20%2B"),
+            ("/a//b/../c;d=1,2?a=1&a==&b[]=2", "/a//b/../c;d=1,2?a=1&a==&b[]=2"),
+            ("/?next=http://h/p?q@r", "/?next=http://h/p?q@r"),
+            ('/"<>|^{}`%?a="<>|^{}`%&b=%4', "/%22%3C%3E%7C%5E%7B%7D%60%25?a=%22%3C%3E%7C%5E%7B%7D%60%25&b=%254"),
+            ("/%41{%2F?%41=é", "/%41%7B%2F?%41=%C3%A9"),
+            ("/grüße?ü=🦔", "/gr%C3%BC%C3%9Fe?%C3%BC=%F0%9F%A6%94"),
+            ("/%", "/%25"),
+            ("/%zz%%20", "/%25zz%25%20"),
+        ],
+    )
+    async def test_the_url_is_sent_as_it_was_written(self, path: str, target: str) -> None:
+        head, _ = await request_of(path)
+        assert head.split("\r\n")[0] == f"POST {target} HTTP/1.1"
+
+    @pytest.mark.parametrize(
+        ("callback", "host", "port"),
+        [
+            ("http://bücher.example/x", "xn--bcher-kva.example", 80),
+            ("https://BÜCHER.example:8443?ü", "xn--bcher-kva.example", 8443),
+            ("http://Receiver.Example/X", "receiver.example", 80),
+            ("https://[::1]:8443/{}", "::1", 8443),
+            ("http://under_score.example", "under_score.example", 80),
+        ],
+    )
+    def test_a_host_is_put_in_the_form_that_names_have_on_the_wire(self, callback: str, host: str, port: int) -> None:
+        assert (wire_url(callback).raw_host, wire_url(callback).port) == (host, port)
+
+    async def test_a_long_content_arrives_whole(self) -> None:
+        _, body = await request_of(content='"' * 2_000_000)
+        assert json.loads(body)["content"] == '"' * 2_000_000
+
+    async def test_an_empty_content_arrives_empty(self) -> None:
+        _, body = await request_of(content="")
+        assert json.loads(body)["content"] == ""
+
+    async def test_proxies_of_the_environment_are_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        assert (await outcome_of(answers(DONE))).kind is Kind.DONE
+
+    async def test_cookies_are_not_kept(self) -> None:
+        heads: list[str] = []
+
+        async def gives_cookies(wire: Wire) -> None:
+            for _ in range(2):
+                heads.append((await wire.request())[0].lower())
+                await wire.say(DONE.replace(b"\r\n", b"\r\nSet-Cookie: a=b\r\n", 1))
+
+        await outcome_of(gives_cookies, calls=2)
+        assert ["cookie" in head for head in heads] == [False, False]
+
+    async def test_redirects_are_not_followed(self) -> None:
+        async with Receiver(answers(DONE)).listen() as target, a_sender() as sender:
+            moved = f"HTTP/1.1 307 Moved\r\nLocation: {target.url}\r\nContent-Length: 0\r\n\r\n".encode()
+            async with Receiver(answers(moved)).listen() as receiver:
+                outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+        assert (outcome.reason, outcome.status, target.connections) == ("status", 307, 0)
+
+
+def chunked(*chunks: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(chunks)
+
+
+class TestReply:
+    @pytest.mark.parametrize(
+        ("reply", "kind"),
+        [
+            (BUSY, Kind.BUSY),
+            (b"HTTP/1.1 204 No Content\r\n\r\n", Kind.DONE),
+            (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", Kind.BUSY),
+            (chunked(b"7\r\n", b'{"code"\r\n', b"6\r\n: 101}\r\n", b"0\r\n\r\n"), Kind.BUSY),
+            (b"HTTP/1.1 100 Continue\r\n\r\n" + BUSY, Kind.BUSY),
+            (b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" * 3 + BUSY, Kind.BUSY),
+            (with_body(b"\x1f\x8b\x08 is no gzip", "200 OK", "Content-Encoding: gzip"), Kind.DONE),
+            (with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES)), Kind.BUSY),
+            (with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1)), Kind.DONE),
+            (chunked(b"10001\r\n", b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1), b"\r\n0\r\n\r\n"), Kind.DONE),
+        ],
+        ids=lambda value: ascii(value)[:60],
+    )
+    async def test_a_complete_reply_is_judged(self, reply: bytes, kind: Kind) -> None:
+        assert (await outcome_of(answers(reply))).kind is kind
+
+    @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+    async def test_a_body_may_end_with_the_connection(self, version: bytes) -> None:
+        reply = b"HTTP/" + version + b" 200 OK\r\nConnection: close\r\n\r\n" + b'{"code": 101}'
+        assert (await outcome_of(answers_and_closes(reply))).kind is Kind.BUSY
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            b"",
+            b"HTTP/1.1 2",
+            b"HTTP/1.1 200 OK\r\nContent-Le",
+            b"HTTP/1.1 100 Continue\r\n\r\n",
+            BUSY[:-1],
+            b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n",
+            chunked(b"7\r\n", b'{"code"\r\n'),
+            chunked(b"zz\r\n", b'{"code"\r\n'),
+            chunked(b"7\r\n", b'{"code": 100}\r\n0\r\n\r\n'),
+            b"SSH-2.0-OpenSSH_9.6\r\n",
+            b"\x15\x03\x01\x00\x02\x02\x16",
+            b"HTTP/1.1 OK\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
+            b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\n" + b"X: x\r\n" * 5000 + b"\r\n",
+            b"HTTP/1.1 200 " + b"O" * 100_000 + b"\r\n\r\n",
+        ],
+        ids=lambda reply: ascii(reply)[:60],
+    )
+    async def test_a_broken_reply_is_failed(self, reply: bytes) -> None:
+        outcome = await outcome_of(answers_and_closes(reply))
+        assert (outcome.kind, outcome.reason) == (Kind.FAILED, "reply")
+
+    async def test_a_reply_that_is_reset_is_failed(self) -> None:
+        async def resets(wire: Wire) -> None:
+            await wire.request()
+            wire.reset()
+
+        outcome = await outcome_of(resets)
+        assert outcome == Outcome(
+            kind=Kind.FAILED, reason="reply", message="no complete answer: Connection reset by peer"
+        )
+
+    async def test_an_answer_may_come_before_the_request_was_read(self) -> None:
+        async def interrupts(wire: Wire) -> None:
+            await wire.head()
+            await wire.say(BUSY)
+            await wire.closed()
+
+        assert (await outcome_of(interrupts, content="x" * 20_000_000)).kind is Kind.BUSY
+
+    async def test_a_long_reply_is_neither_drained_nor_its_connection_used_again(self) -> None:
+        async def never_ends(wire: Wire) -> None:
+            await wire.request()
+            await wire.say(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                await wire.say(b"x" * 65_536)
+
+        async with Receiver(never_ends, answers(DONE)).listen() as receiver, a_sender() as sender:
+            task = a_task(callback=receiver.url)
+            kinds = [(await sender.send(task, 1, NOW)).kind for _ in range(2)]
+        assert (kinds, receiver.connections) == ([Kind.DONE, Kind.DONE], 2)
+
+    async def test_ten_mib_that_are_announced_are_not_read(self) -> None:
+        async def announces(wire: Wire) -> None:
+            await wire.request()
+            await wire.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10485760\r\n\r\n")
+            await wire.closed()
+
+        assert (await outcome_of(announces)).kind is Kind.DONE
+
+    @pytest.mark.parametrize("size", [9, 10_000_000])
+    @pytest.mark.parametrize("start", [b"", b"x"])
+    async def test_a_status_that_judges_waits_for_no_body(self, size: int, start: bytes) -> None:
+        announced = f"HTTP/1.1 429 Slow Down\r\nRetry-After: 7\r\nContent-Length: {size}\r\n\r\n".encode()
+        outcome = await outcome_of(answers(announced + start))
+        assert (outcome.kind, outcome.status, outcome.retry_after_ms) == (Kind.BUSY, 429, 7000)
+
+    async def test_a_status_that_judges_needs_no_whole_body(self) -> None:
+        outcome = await outcome_of(answers_and_closes(b"HTTP/1.1 410 Gone\r\nContent-Length: 9\r\n\r\nx"))
+        assert outcome.kind is Kind.GONE
+
+    async def test_a_status_that_judges_does_so_at_the_deadline_too(self) -> None:
+        outcome = await outcome_of(answers(b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\n"), timeout_ms=50)
+        assert (outcome.reason, outcome.status) == ("status", 500)
+
+    async def test_a_switch_of_protocols_is_failed(self) -> None:
+        upgrade = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhello"
+        outcome = await outcome_of(answers(upgrade))
+        assert (outcome.reason, outcome.status) == ("status", 101)
