@@ -1,0 +1,6 @@
+"""`python -m later`."""
+
+from later.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Options as click knows them: those of the configuration's table, and how single values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from later.config import OPTIONS, Option
+from later.values import milliseconds
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+DURATIONS = "A DURATION is a number of seconds or has a unit: 500ms, 15s, 10m, 2h, 7d."
+CONFIG = "Read options from this file.  [default: later.toml, if there is one; LATER_CONFIG]"
+
+
+class InOrder(click.Group):
+    """Lists its commands in the order in which they were written down."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def configured(command: str) -> Callable[[Function], Function]:
+    """Give a command its options of the table, and --config."""
+
+    def decorate(function: Function) -> Function:
+        function = click.option("--config", metavar="FILE", help=CONFIG)(function)
+        for option in reversed([option for option in OPTIONS if command in option.commands]):
+            names = (f"--{option.name}", option.key)
+            function = click.option(*names, metavar=option.read.shape, help=_help(option, command))(function)
+        return function
+
+    return decorate
+
+
+def _help(option: Option, command: str) -> str:
+    return f"{option.help}  [default: {_default(option, command)}; {option.variable}]"
+
+
+def _default(option: Option, command: str) -> str:
+    if option.name == "redis" and command == "up":
+        return "none, but the embedded store"
+    if option.name == "data" and command != "up":
+        return "none, but --redis"
+    return option.shown or option.default or ""
+
+
+def examples(*lines: str) -> str:
+    """What stands below a command's options."""
+    return f"{DURATIONS}\n\n\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """A duration in seconds, as the API takes it."""
+    if text is None:
+        return None
+    try:
+        return milliseconds(text) / 1000
+    except ValueError as error:
+        raise click.BadParameter(f"{text}: expected {error}") from None
+
+
+def headers(context: click.Context, parameter: click.Parameter, lines: Sequence[str]) -> dict[str, str] | None:
+    """`Name: value`, again and again; no error shows a value, for it may be a secret."""
+    found: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        name = name.strip()
+        if not colon or not name:
+            raise click.BadParameter("expected 'Name: value'")
+        if name.lower() in {known.lower() for known in found}:
+            raise click.BadParameter(f"{name} is given twice")
+        found[name] = value.strip()
+    return found or None

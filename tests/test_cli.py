@@ -1,0 +1,729 @@
+"""The command line: exit statuses, what is printed where, and a file that gets through once whatever happens."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+import structlog
+
+from later import cli, cli_status
+from later.cli import later, run
+from later.cli_batch import MAX_LINE_BYTES, Line, Unfit, read_lines
+from later.cli_doctor import look_through
+from later.cli_end import Ended, attempt
+from later.config import OPTIONS, Config
+from later.core.errors import ConfigError, StoreDown
+from later.store.census import ServerFacts, TopicCounts
+from later.store.doctor import Doctor
+from later.store.keys import Bucket
+from tests.builders import a_task
+from tests.house import House
+
+Capture = pytest.CaptureFixture[str]
+
+
+class Request(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.body.splitlines()]
+
+
+class Reply(NamedTuple):
+    """`body` is sent as JSON unless it is bytes; with `lost` the connection ends in the middle of it."""
+
+    status: int
+    body: Any
+    retry_after: str | None = None
+    lost: bool = False
+
+
+class Api:
+    """An API that answers what it was told to; then, batches by their lines: a topic "bad" is refused."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.requests: list[Request] = []
+        self.replies: list[Reply | Callable[[Request], Reply]] = []
+        self.known: set[str] = set()
+
+    def answer(self, request: Request) -> Reply:
+        self.requests.append(request)
+        if not self.replies:
+            return self.take(request)
+        reply = self.replies.pop(0)
+        return reply if isinstance(reply, Reply) else reply(request)
+
+    def take(self, request: Request) -> Reply:
+        results: list[dict[str, Any]] = []
+        for line in request.lines:
+            if line["topic"] == "bad":
+                results.append({"error": {"status": 400, "detail": "topic: expected a good one", "field": "topic"}})
+            else:
+                results.append({"id": line["id"], "created": line["id"] not in self.known})
+                self.known.add(line["id"])
+        return Reply(200, {"results": results})
+
+
+class Handler(BaseHTTPRequestHandler):
+    api: Api
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        reply = self.api.answer(Request(self.path, dict(self.headers), body))
+        sent = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
+        self.send_response(reply.status)
+        self.send_header("Content-Length", str(len(sent) + (1 if reply.lost else 0)))
+        if reply.retry_after is not None:
+            self.send_header("Retry-After", reply.retry_after)
+        self.end_headers()
+        self.wfile.write(sent)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Not into the tests' output."""
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    api = Api()
+    server = HTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"api": api}))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005})
+    thread.start()
+    api.url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("LATER_URL", api.url)
+    yield api
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Pauses that were asked for; none is made."""
+    asked: list[float] = []
+    monkeypatch.setattr("later.cli_from.time.sleep", asked.append)
+    return asked
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No later.toml and no variables of whoever runs the tests."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("LATER_")]:
+        monkeypatch.delenv(name)
+    yield
+    structlog.reset_defaults()
+
+
+def problem(status: int, detail: str, retry_after: str | None = None) -> Reply:
+    return Reply(status, {"title": "x", "status": status, "detail": detail}, retry_after)
+
+
+def status_of(*arguments: str) -> int:
+    return run(arguments).status
+
+
+def a_file(*tasks: dict[str, Any] | str) -> str:
+    Path("tasks.ndjson").write_text("".join(f"{t if isinstance(t, str) else json.dumps(t)}\n" for t in tasks), "utf-8")
+    return "tasks.ndjson"
+
+
+def tasks(count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{"topic": "order", "callback": "http://a/", "id": f"n{i}", **fields} for i in range(count)]
+
+
+# The program
+
+
+@pytest.mark.system
+def test_the_version_is_told_by_the_module_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "later", "--version"], capture_output=True, text=True, check=True,
+                          cwd=Path(cli.__file__).parent.parent)  # fmt: skip
+    assert done.stdout == "later 0.1.0\n"
+
+
+@pytest.mark.system
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from later.cli import run; run(['--help']);"
+        "print(sorted({'aiohttp', 'asyncio', 'redis', 'rich', 'structlog', 'msgspec'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=Path(cli.__file__).parent.parent)  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_command_has_help_an_example_and_its_options_with_default_and_variable(capsys: Capture) -> None:
+    for name in later.commands:
+        assert status_of(name, "-h") == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"Examples: later {name}" in said
+        assert "[default: later.toml, if there is one; LATER_CONFIG]" in said
+        for option in OPTIONS:
+            assert (f"--{option.name} {option.read.shape}" in said) == (name in option.commands), option.name
+            assert (f"; {option.variable}]" in said) == (name in option.commands)
+
+
+def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
+    assert status_of("--help") == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2].split("\n\n")[0]
+    names = [line.split()[0] for line in listed.splitlines()]
+    assert names == ["up", "serve", "worker", "create", "query", "delete", "status", "doctor"]
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["up", "--nope"], ["query"], ["create", "--batch", "0"], ["up", "x"]])
+def test_wrong_usage_is_status_2(arguments: list[str], capsys: Capture) -> None:
+    assert status_of(*arguments) == 2
+    assert "Usage:" in capsys.readouterr().err
+
+
+def test_a_wrong_value_is_status_2_in_one_line(capsys: Capture) -> None:
+    assert status_of("up", "--tick", "0") == 2
+    assert capsys.readouterr().err == "later: --tick 0: expected a duration of at least 0.01 s\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (StoreDown("the store\nis away"), 1, "later: the store is away\n"),
+        (ConfigError("--x y: expected z"), 2, "later: --x y: expected z\n"),
+        (OSError(98, "address already in use"), 1, "later: address already in use\n"),
+        (FileNotFoundError(2, "No such file or directory", "x"), 1, "later: x: No such file or directory\n"),
+        (ConnectionRefusedError("refused \x1b[2J"), 1, "later: refused \\x1b[2J\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (click.Abort(), 130, ""),
+    ],
+)
+def test_what_did_not_work_is_said_in_one_line(error: BaseException, status: int, said: str, capsys: Capture) -> None:
+    def work() -> int:
+        raise error
+
+    assert attempt(work) == status
+    assert capsys.readouterr().err == said
+
+
+def test_a_fault_of_our_own_shows_where_it_is(capsys: Capture) -> None:
+    assert attempt(lambda: 1 // 0) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.system
+def test_a_reader_that_leaves_is_no_complaint() -> None:
+    code = "from later.cli import main; import sys; sys.argv = ['later', 'up', '--help']; main()"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, check=False,
+                          cwd=Path(cli.__file__).parent.parent)  # fmt: skip
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+# The daemons
+
+
+@pytest.fixture
+def daemons(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Config]]:
+    """Daemons that only note what they were to do."""
+    daemon = pytest.importorskip("later.daemon")
+    ran: list[tuple[str, Config]] = []
+
+    def note(name: str) -> Callable[[Config], int]:
+        def ran_with(config: Config) -> int:
+            ran.append((name, config))
+            return 7
+
+        return ran_with
+
+    for name in ("run_up", "run_serve", "run_worker"):
+        monkeypatch.setattr(daemon, name, note(name))
+    return ran
+
+
+def test_a_daemon_runs_with_its_configuration_and_leaves_at_once(daemons: list[tuple[str, Config]]) -> None:
+    assert run(["up", "--tick", "1"]) == Ended(7, at_once=True)
+    assert run(["serve", "--redis", "redis://a"]) == Ended(7, at_once=True)
+    assert run(["worker", "--data", "d"]) == Ended(7, at_once=True)
+    (up, up_config), (serve, serve_config), (worker, worker_config) = daemons
+    assert (up, serve, worker) == ("run_up", "run_serve", "run_worker")
+    assert (up_config.tick_ms, up_config.redis_given) == (1000, False)
+    assert serve_config.store_url == "redis://a"
+    assert worker_config.store_url == f"unix://{Path.cwd()}/d/store.sock"
+
+
+def test_a_daemon_that_fails_leaves_at_once_too(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def fail(config: Config) -> int:
+        raise OSError(98, "address already in use")
+
+    monkeypatch.setattr(pytest.importorskip("later.daemon"), "run_up", fail)
+    assert run(["up"]) == Ended(1, at_once=True)
+    assert capsys.readouterr().err == "later: address already in use\n"
+
+
+def test_main_leaves_without_waiting_for_the_threads_of_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(cli, "run", lambda arguments: Ended(3, at_once=True))
+    monkeypatch.setattr("later.cli.os._exit", left.append)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert left == [3]
+
+
+# One task
+
+
+def test_create_sends_the_fields_and_prints_the_id(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"id": "n1"})]
+    assert status_of(
+        "create", "--topic", "order", "--callback", "http://a/", "--delay", "1.5m", "--retry", "2", "--content", "ü",
+        "--header", "X-A: b: c", "--header", "X-B:", "--ttl", "7d", "--id", "n1",
+    ) == 0  # fmt: skip
+    assert capsys.readouterr().out == "n1\n"
+    (request,) = api.requests
+    assert request.path == "/create"
+    assert request.headers["User-Agent"] == "later/0.1.0"
+    assert request.json == {
+        "topic": "order", "callback": "http://a/", "delay": 90, "retry": 2, "content": "ü",
+        "headers": {"X-A": "b: c", "X-B": ""}, "ttl": 604_800, "id": "n1",
+    }  # fmt: skip
+
+
+def test_create_prints_the_answer_as_json_and_takes_a_path_before_the_call(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"id": "n1", "created": True})]
+    create = ("create", "--topic", "o", "--callback", "http://a/", "--execute-time", "1.5")
+    assert status_of(*create, "--json", "--url", f"{api.url}/later/") == 0
+    assert json.loads(capsys.readouterr().out) == {"id": "n1", "created": True}
+    assert api.requests[0].path == "/later/create"
+    assert api.requests[0].json["execute_time"] == 1.5
+
+
+def test_create_says_that_an_id_was_known_and_hands_a_warning_on(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"id": "n1", "created": False, "warning": "ttl is less than delay"})]
+    assert status_of("create", "--topic", "o", "--callback", "http://a/", "--id", "n1") == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("n1\n", "later: this id is known: nothing was created\nlater: ttl is less than delay\n")
+
+
+def test_content_comes_from_a_file_or_standard_input(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    api.replies = [Reply(200, {"id": "a"}), Reply(200, {"id": "b"})]
+    create = ("create", "--topic", "o", "--callback", "http://a/", "--content-file")
+    Path("c").write_text("from ä file\n", "utf-8")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from stdin")))
+    assert (status_of(*create, "c"), status_of(*create, "-")) == (0, 0)
+    assert [request.json["content"] for request in api.requests] == ["from ä file\n", "from stdin"]
+    Path("c").write_bytes(b"\xff")
+    assert (status_of(*create, "c"), status_of(*create, "none")) == (1, 1)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("later: --content-file c: not UTF-8")
+    assert second == "later: none: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--callback", "http://a/"], "Missing option '--topic'."),
+        (["--topic", "o"], "Missing option '--callback'."),
+        (["--topic", "o", "--callback", "x", "--content", "", "--content-file", "x"], "Either --content or"),
+        (["--topic", "o", "--callback", "x", "--job", "j"], "--job goes with --from."),
+        (["--from", "x", "--topic", "o"], "--from takes the tasks from the file alone."),
+        (["--delay", "soon"], "'--delay': soon: expected a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
+        (["--ttl", "11000d"], "'--ttl': 11000d: expected a duration of at most ten years"),
+        (["--header", "hunter2"], "expected 'Name: value'"),
+        (["--header", "A: hunter2", "--header", "a: hunter2"], "a is given twice"),
+    ],
+)
+def test_wrong_usage_of_create(arguments: list[str], said: str, capsys: Capture) -> None:
+    assert status_of("create", *arguments) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "hunter2" not in err
+
+
+CREATE = ("create", "--topic", "o", "--callback", "http://a/")
+
+
+def test_a_refusal_is_told_in_the_servers_words(api: Api, capsys: Capture) -> None:
+    api.replies = [problem(400, "delay: expected a number of seconds ≥ 0,\n got -5")]
+    assert status_of(*CREATE) == 1
+    assert capsys.readouterr() == ("", "later: delay: expected a number of seconds ≥ 0, got -5\n")
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply(502, b"<html>"), "{url} answered 502 Bad Gateway"),
+        (Reply(302, b""), "{url} answered 302 Found"),
+        (Reply(200, b"<html>"), "{url} answered no JSON: is it later that answers there?"),
+        (Reply(200, [1]), "the answer is no JSON object: is it later that answers there?"),
+        (Reply(200, {"id": "x"}, lost=True), "{url} did not answer: IncompleteRead(11 bytes read, 1 more expected)"),
+    ],
+)
+def test_an_answer_that_is_none_of_laters(api: Api, reply: Reply, said: str, capsys: Capture) -> None:
+    api.replies = [reply]
+    assert status_of(*CREATE) == 1
+    assert capsys.readouterr().err == f"later: {said.format(url=api.url)}\n"
+
+
+def test_nobody_listening_is_one_line(capsys: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert status_of(*CREATE, "--url", f"http://127.0.0.1:{port}") == 1
+    assert capsys.readouterr().err == f"later: http://127.0.0.1:{port} did not answer: Connection refused\n"
+
+
+def test_an_answer_that_does_not_come_is_waited_for_no_longer_than_asked(capsys: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert status_of(*CREATE, "--url", url, "--wait", "0.1") == 1
+    assert capsys.readouterr().err == f"later: {url} did not answer within 0.1 s\n"
+
+
+def test_proxies_of_the_environment_are_not_used(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    api.replies = [Reply(200, {"id": "n1"})]
+    assert status_of(*CREATE) == 0
+
+
+# Query and delete
+
+
+TASK = {"id": "n1", "topic": "order", "state": "delay", "content": "a\x1b[2J\nb", "last_error": None, "attempts": 0}
+
+
+def test_query_prints_a_field_a_line_fit_for_a_terminal(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, TASK)]
+    assert status_of("query", "n1") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "id            n1",
+        "topic         order",
+        "state         delay",
+        "content       a\\x1b[2J\\nb",
+        "attempts      0",
+        "",
+    ]
+
+
+def test_query_prints_one_json_object_a_line(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, TASK), Reply(200, TASK)]
+    assert status_of("query", "--json", "n1", "n1") == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [TASK, TASK]
+
+
+@pytest.mark.parametrize("command", ["query", "delete"])
+def test_an_id_that_is_not_there_is_one_line_and_status_1_and_holds_up_no_other(
+    command: str, api: Api, capsys: Capture
+) -> None:
+    api.replies = [problem(404, "no task has the id 'x'"), Reply(200, {"id": "n1"})]
+    assert status_of(command, "x", "n1") == 1
+    out, err = capsys.readouterr()
+    assert err == "later: no task has the id 'x'\n"
+    assert "n1" in out
+    assert [(request.path, request.json) for request in api.requests] == [
+        (f"/{command}", {"id": "x"}),
+        (f"/{command}", {"id": "n1"}),
+    ]
+
+
+def test_a_store_that_is_away_ends_a_query(api: Api, capsys: Capture) -> None:
+    api.replies = [problem(503, "the store is away")]
+    assert status_of("query", "a", "b") == 1
+    assert capsys.readouterr().err == "later: the store is away\n"
+    assert len(api.requests) == 1
+
+
+# A file of tasks
+
+
+def create_from(*arguments: str) -> int:
+    return status_of("create", "--from", *arguments)
+
+
+def test_a_file_goes_in_batches_and_is_counted(api: Api, capsys: Capture) -> None:
+    api.known = {"n2"}
+    assert create_from(a_file(*tasks(5)), "--batch", "2", "--job", "j:1") == 0
+    assert capsys.readouterr() == ("4 created, 1 existing, 0 refused, 0 failed\n", "")
+    assert [len(request.lines) for request in api.requests] == [2, 2, 1]
+    assert api.requests[0].path == "/create/batch?job=j%3A1"
+    assert api.requests[0].headers["Content-Type"] == "application/x-ndjson"
+    assert [line for request in api.requests for line in request.lines] == tasks(5)
+
+
+def test_a_line_without_an_id_gets_one_and_is_otherwise_left_as_it_is(api: Api) -> None:
+    assert create_from(a_file('{"topic": "o", "delay": 1.50, "id": null}', '{"topic":"o"}')) == 0
+    first, second = api.requests[0].lines
+    assert b'"delay":1.50' in api.requests[0].body
+    assert len({first["id"], second["id"]}) == 2
+    assert len(first["id"]) == 36
+
+
+def test_standard_input_blank_lines_windows_ends_and_a_byte_order_mark(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    text = b'\xef\xbb\xbf{"topic":"o","id":"a"}\r\n\r\n   \n{"topic":"o","id":"b"}'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert create_from("-", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"created": 2, "existing": 0, "refused": 0, "failed": 0}
+    assert [line["id"] for line in api.requests[0].lines] == ["a", "b"]
+
+
+def test_refused_lines_are_told_by_number_and_cost_the_others_nothing(api: Api, capsys: Capture) -> None:
+    good, bad = tasks(1)[0], {"topic": "bad", "id": "x"}
+    assert create_from(a_file(good, bad, "nonsense", "[1]", {"topic": "o"})) == 1
+    out, err = capsys.readouterr()
+    assert out == "2 created, 0 existing, 3 refused, 0 failed\n"
+    assert sorted(err.splitlines()) == [
+        "later: line 2: topic: expected a good one",
+        "later: line 3: expected a JSON object: JSON is malformed: invalid character (byte 4)",
+        "later: line 4: expected a JSON object: Expected `object`, got `array`",
+    ]
+
+
+def test_only_the_first_refusals_are_told_one_by_one(api: Api, capsys: Capture) -> None:
+    assert create_from(a_file(*tasks(25, topic="bad"))) == 1
+    *told, last = capsys.readouterr().err.splitlines()
+    assert len(told) == 20
+    assert last == "later: … and 5 more lines"
+
+
+def test_a_busy_server_is_asked_again_when_it_said(api: Api, pauses: list[float], capsys: Capture) -> None:
+    api.replies = [problem(503, "the store is away", "7"), problem(429, "too many"), problem(503, "still", "9999")]
+    assert create_from(a_file(*tasks(3))) == 0
+    assert pauses == [7, 2, 60]
+    out, err = capsys.readouterr()
+    assert out == "3 created, 0 existing, 0 refused, 0 failed\n"
+    assert err.splitlines()[0] == "later: the store is away; trying again in 7 s"
+    assert [request.lines for request in api.requests] == [tasks(3)] * 4
+
+
+def test_a_lost_answer_makes_nothing_twice(api: Api, pauses: list[float], capsys: Capture) -> None:
+    api.replies = [lambda request: api.take(request)._replace(lost=True)]
+    assert create_from(a_file({"topic": "o"}, {"topic": "o", "id": "mine"})) == 0
+    first, second = api.requests
+    assert first.body == second.body
+    assert capsys.readouterr().out == "1 created, 1 existing, 0 refused, 0 failed\n"
+    assert pauses == [1]
+
+
+def test_items_that_failed_are_sent_again_alone(api: Api, pauses: list[float], capsys: Capture) -> None:
+    away = {"error": {"status": 503, "detail": "a shard is away"}}
+    api.replies = [
+        Reply(200, {"results": [{"id": "n0", "created": True}, away, {"id": "n2", "created": True}]}),
+        Reply(200, {"results": [away]}),
+    ]
+    assert create_from(a_file(*tasks(3))) == 0
+    assert [[line["id"] for line in request.lines] for request in api.requests] == [["n0", "n1", "n2"], ["n1"], ["n1"]]
+    assert capsys.readouterr().out == "3 created, 0 existing, 0 refused, 0 failed\n"
+    assert pauses == [1, 2]
+
+
+def test_items_that_keep_failing_are_counted_and_the_file_goes_on(
+    api: Api, pauses: list[float], capsys: Capture
+) -> None:
+    away = Reply(200, {"results": [{"error": {"status": 503, "detail": "a shard is away"}}]})
+    api.replies = [away, away]
+    assert create_from(a_file(*tasks(2)), "--batch", "1", "--retries", "1") == 1
+    out, err = capsys.readouterr()
+    assert out == "1 created, 0 existing, 0 refused, 1 failed\n"
+    assert err.splitlines()[-1] == "later: line 1: a shard is away"
+
+
+def test_a_batch_that_does_not_get_through_ends_the_file(api: Api, pauses: list[float], capsys: Capture) -> None:
+    api.replies = [api.take, problem(503, "full"), problem(503, "full")]
+    assert create_from(a_file(*tasks(6)), "--batch", "2", "--retries", "1") == 1
+    out, err = capsys.readouterr()
+    assert out == "2 created, 0 existing, 0 refused, 2 failed\n"
+    assert err.splitlines()[-1] == "later: lines 3 to 4: full (what follows was not sent)"
+    assert len(api.requests) == 3
+
+
+@pytest.mark.parametrize("reply", [problem(400, "job: no"), Reply(200, {"results": []}), Reply(200, b"x")])
+def test_an_answer_that_will_not_change_is_not_asked_for_again(api: Api, reply: Reply, pauses: list[float]) -> None:
+    api.replies = [reply]
+    assert create_from(a_file(*tasks(2))) == 1
+    assert (len(api.requests), pauses) == (1, [])
+
+
+def test_a_file_that_is_not_there_is_one_line(capsys: Capture) -> None:
+    assert create_from("none") == 1
+    assert capsys.readouterr().err == "later: none: No such file or directory\n"
+
+
+def test_a_line_too_long_for_a_request_is_skipped_without_being_read_whole() -> None:
+    counted: list[int] = []
+    file = io.BytesIO(b"x" * (2 * MAX_LINE_BYTES + 10) + b'\n{"id":"a"}\n')
+    assert list(read_lines(file, counted.append)) == [
+        Unfit(1, "the line is too long"),
+        Line(2, b'{"id":"a"}', ours=False),
+    ]
+    assert sum(counted) == len(file.getvalue())
+
+
+def test_large_lines_make_small_batches(api: Api) -> None:
+    assert create_from(a_file(*tasks(3, content="x" * 5_000_000))) == 0
+    assert [len(request.lines) for request in api.requests] == [1, 1, 1]
+
+
+# Status
+
+
+def a_survey(**changes: Any) -> cli_status.Survey:
+    survey = cli_status.Survey(
+        address="unix:///s",
+        shards=1,
+        server=ServerFacts("Valkey", "9.1.2", 1536, 0, "appendonly"),
+        workers={"host:1": 700, "host:2": 300_000},
+        topics={
+            "calm": TopicCounts(9, 0, 0, 0, 0, None),
+            "late": TopicCounts(3, 1, 2, 4, 3, 4_000),
+            "worse": TopicCounts(5, 0, 0, 0, 5, 10_000),
+        },
+        remembered=6,
+        now=19_000,
+    )
+    return survey._replace(**changes)
+
+
+def test_status_shows_the_largest_backlog_first(capsys: Capture) -> None:
+    cli_status.print_text(a_survey(), 2)
+    assert capsys.readouterr().out.splitlines() == [
+        "store    Valkey 9.1.2 at unix:///s, 1 shard",
+        "memory   1.5 KiB, no limit set",
+        "writes   appendonly",
+        "workers  1 alive",
+        "         host:1: last beat 0.7 s ago",
+        "         host:2: last beat 5 min ago, silent",
+        "ids      6 of ended tasks remembered",
+        "",
+        "topic       delay  unack  error  dead  due  oldest late by",
+        "all topics     17      1      2     4    8            15 s",
+        "worse           5      0      0     0    5           9.0 s",
+        "late            3      1      2     4    3            15 s",
+        "… and 1 more",
+    ]
+
+
+def test_status_says_when_nobody_works(capsys: Capture) -> None:
+    cli_status.print_text(a_survey(workers={"host:2": 10_000}), 20)
+    assert "workers  no worker has beaten for 10 s: nothing is delivered" in capsys.readouterr().out
+    cli_status.print_json(a_survey(workers={}), 20)
+    assert json.loads(capsys.readouterr().out)["warnings"] == [cli_status.NOBODY]
+
+
+def test_status_is_one_json_object_for_machines(capsys: Capture) -> None:
+    cli_status.print_json(a_survey(), 1)
+    told = json.loads(capsys.readouterr().out)
+    assert told["store"]["memory_bytes"] == 1536
+    assert told["workers"][0] == {"instance": "host:1", "last_beat_s": 0.7, "alive": True}
+    assert told["tasks"] == {
+        "delay": 17, "unack": 1, "error": 2, "dead": 4, "due": 8, "oldest_lateness_s": 15.0, "total": 24,
+    }  # fmt: skip
+    assert [topic["topic"] for topic in told["topics"]] == ["worse"]
+    assert (told["topics_total"], told["warnings"]) == (3, [])
+
+
+def test_a_table_is_drawn_on_a_terminal_and_takes_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cli_status.print_text(a_survey(topics={"[red]x\x1b": TopicCounts(1, 0, 0, 0, 0, None)}), 20)
+    out = capsys.readouterr().out
+    assert "[red]x\\x1b" in out
+    assert "─" in out
+
+
+async def test_a_survey_reads_a_real_store(house: House) -> None:
+    now = (await house.store.now()).low
+    await house.store.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
+    await house.census.beat("host:1", now)
+    found = await cli_status.survey(house.store, house.census, len(house.keys.shards), "unix:///s")
+    assert found.total[:5] == (2, 0, 0, 0, 1)
+    assert found.alive == 1
+    assert found.server.name in ("Valkey", "Redis")
+
+
+@pytest.mark.parametrize(("ms", "shown"), [(0, "0.0 s"), (9_999, "10.0 s"), (10_000, "10 s"), (119_999, "119 s"),
+                                           (120_000, "2 min"), (7_200_000, "2 h"), (172_800_000, "2 d")])  # fmt: skip
+def test_a_duration_is_shown_in_the_unit_that_fits(ms: int, shown: str) -> None:
+    assert cli_status.seconds(ms) == shown
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"),
+                                              (5 * 1024**2, "5.0 MiB"), (3 * 1024**4, "3072.0 GiB")])  # fmt: skip
+def test_a_size_is_shown_in_the_unit_that_fits(count: int, shown: str) -> None:
+    assert cli_status.size(count) == shown
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_a_store_that_is_away_is_one_line_without_its_password(command: str, capsys: Capture) -> None:
+    pytest.importorskip("later.daemon")
+    assert status_of(command, "--redis", f"unix://me:hunter2@{Path.cwd()}/none.sock") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("later: the store cannot be reached: ")
+    assert err.count("\n") == 1
+    assert "hunter2" not in err
+
+
+def test_whoever_forgets_the_data_directory_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    daemon = pytest.importorskip("later.daemon")
+
+    def away(config: Config) -> None:
+        raise StoreDown("the store cannot be reached")
+
+    monkeypatch.setattr(daemon, "open_memory", away)
+    Path("later-data").mkdir()
+    Path("later-data/store.sock").touch()
+    assert status_of("status") == 1
+    assert capsys.readouterr().err.endswith("(for the store of `later up`: --data later-data)\n")
+
+
+# Doctor
+
+
+async def test_a_healthy_store_is_status_0(house: House, capsys: Capture) -> None:
+    await house.store.create([a_task(), a_task()])
+    assert await look_through(house.store, Doctor(house.client, house.keys), repair=False, as_json=False) == 0
+    assert capsys.readouterr().out == "2 tasks and 2 bucket entries read: nothing is wrong\n"
+
+
+async def broken(house: House) -> Doctor:
+    """A store with one task in no bucket, and its doctor."""
+    await house.store.create([a_task(id="lost", own_id=True)])
+    await house.redis.zrem(house.keys.shard_of("lost").bucket(Bucket.DELAY, b"order"), b"lost")
+    return Doctor(house.client, house.keys)
+
+
+async def test_what_is_wrong_is_told_and_status_1_until_it_is_mended(house: House, capsys: Capture) -> None:
+    doctor = await broken(house)
+    assert await look_through(house.store, doctor, repair=False, as_json=False) == 1
+    out = capsys.readouterr().out
+    assert "'lost'" in out.splitlines()[0]
+    assert out.endswith("wrong; --repair mends\n")
+    assert await look_through(house.store, doctor, repair=True, as_json=False) == 0
+    assert "; mended\n" in capsys.readouterr().out
+    assert await look_through(house.store, doctor, repair=False, as_json=False) == 0
+
+
+async def test_findings_are_json_objects_for_machines(house: House, capsys: Capture) -> None:
+    assert await look_through(house.store, await broken(house), repair=True, as_json=True) == 0
+    finding, *_, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (finding["id"], finding["kind"], finding["topic"], finding["mended"]) == ("lost", "nowhere", "order", True)
+    assert summary["tasks"] == 1
+    assert summary["mended"] >= 1

@@ -1,0 +1,339 @@
+"""The configuration: where values come from, which ones are refused, and in what words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from later.config import ALL, OPTIONS, Config, Option, load
+from later.core.errors import ConfigError
+from later.values import Address, masked
+
+NAMES = [option.name for option in OPTIONS]
+
+SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
+    "redis": (
+        ("redis://a:1/0", "redis://a:1/0"),
+        ("rediss://b:2/1", "rediss://b:2/1"),
+        ("unix:///c", "unix:///c"),
+    ),
+    "data": (("/a", Path("/a")), ("b", Path("b")), ("./c", Path("./c"))),
+    "listen": (("a:1", Address("a", 1)), ("[::1]:0", Address("::1", 0)), ("1.2.3.4:65535", Address("1.2.3.4", 65535))),
+    "health": (("a:1", Address("a", 1)), ("off", None), ("[::]:80", Address("::", 80))),
+    "concurrency": (("1", 1), ("100000", 100_000), ("7", 7)),
+    "tick": (("0.01", 10), ("10ms", 10), ("1m", 60_000)),
+    "timeout": (("1", 1000), ("20s", 20_000), ("2000ms", 2000)),
+    "lease": (("16", 16_000), ("1h", 3_600_000), ("1d", 86_400_000)),
+    "retry": (("0", 0), ("1000", 1000), ("12", 12)),
+    "retry-base": (("0.5", 500), ("1h", 3_600_000), (".25s", 250)),
+    "retry-cap": (("10", 10_000), ("2h", 7_200_000), ("0.5d", 43_200_000)),
+    "retry-jitter": (("0.5", 0.5), ("1", 1.0), (".1", 0.1)),
+    "max-delay": (("0", 0), ("7d", 604_800_000), ("900", 900_000)),
+    "shards": (("1", 1), ("16384", 16_384), ("64", 64)),
+    "prefix": (("a", "a"), ("x:y", "x:y"), ("z" * 64, "z" * 64)),
+    "remember": (("0", 0), ("1d", 86_400_000), ("0.0001", 1)),
+    "store-timeout": (("0.1", 100), ("60", 60_000), ("5s", 5000)),
+    "drain": (("0", 0), ("5m", 300_000), ("1.5", 1500)),
+    "max-body": (("1024", 1024), ("16MiB", 16_777_216), ("64KiB", 65_536)),
+    "log-format": (("json", "json"), ("console", "console"), ("json", "json")),
+    "log-level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
+    "url": (("http://a", "http://a"), ("https://b:1/x/", "https://b:1/x"), ("http://[::1]:2", "http://[::1]:2")),
+    "wait": (("0.1", 100), ("1h", 3_600_000), ("5", 5000)),
+}
+"""Three right values of each option, as they are written and as they are read."""
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No later.toml where nobody put one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def loaded(command: str = "up", environ: dict[str, str] | None = None, **flags: str | None) -> Config:
+    return load(command, flags, environ or {})
+
+
+def in_file(text: str, name: str = "later.toml") -> None:
+    Path(name).write_text(text, "utf-8")
+
+
+def refusal(command: str = "up", environ: dict[str, str] | None = None, **flags: str | None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(command, environ, **flags)
+    return str(caught.value)
+
+
+def literal(option: Option, text: str) -> str:
+    """A value as it stands in the file."""
+    if "a string" in option.read.takes:
+        return json.dumps(text)
+    return f"0{text}" if text.startswith(".") else text
+
+
+def option_named(name: str) -> Option:
+    return next(option for option in OPTIONS if option.name == name)
+
+
+def test_every_option_has_samples_here_and_a_field_of_its_own() -> None:
+    assert list(SAMPLES) == NAMES
+    assert {option.field for option in OPTIONS} | {"redis_given", "data_given"} == {f.name for f in fields(Config)}
+
+
+def test_every_option_belongs_to_some_command() -> None:
+    assert all(option.commands and option.commands <= ALL for option in OPTIONS)
+
+
+def test_the_defaults_are_those_that_are_promised() -> None:
+    assert loaded() == Config(
+        store_url="redis://127.0.0.1:6379/0", redis_given=False, data=Path("later-data"), data_given=False,
+        listen=Address("127.0.0.1", 8080), health=Address("127.0.0.1", 8081), concurrency=256, tick_ms=100,
+        timeout_ms=15_000, lease_ms=30_000, retry=3, retry_base_ms=10_000, retry_cap_ms=3_600_000, retry_jitter=0.0,
+        max_delay_ms=0, shards=1, prefix="later", remember_ms=7 * 86_400_000, store_timeout_ms=2000, drain_ms=30_000,
+        max_body=1_048_576, log_format="console", log_level="info", url="http://127.0.0.1:8080", wait_ms=30_000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_sample_is_read(name: str) -> None:
+    option = option_named(name)
+    for text, value in SAMPLES[name]:
+        assert getattr(load("up", {option.key: text}, {}), option.field) == value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(name: str) -> None:
+    option, ((flag, by_flag), (variable, by_variable), (line, by_file)) = option_named(name), SAMPLES[name]
+    default = getattr(loaded(), option.field)
+    in_file(f"{name} = {literal(option, line)}")
+    environ = {option.variable: variable}
+    assert getattr(loaded(), option.field) == by_file
+    assert getattr(loaded(environ=environ), option.field) == by_variable
+    assert getattr(load("up", {option.key: flag}, environ), option.field) == by_flag
+    in_file("")
+    assert getattr(loaded(), option.field) == default
+
+
+def test_an_empty_variable_is_an_absent_one() -> None:
+    assert loaded(environ={"LATER_TICK": ""}).tick_ms == 100
+
+
+def test_numbers_stand_in_the_file_as_numbers_and_keys_with_either_dash() -> None:
+    in_file('tick = 0.25\nstore_timeout = 5\nmax-delay = "1h"\nretry-jitter = 0.00001\nmax-body = 2048\n')
+    config = loaded()
+    assert (config.tick_ms, config.store_timeout_ms, config.max_delay_ms) == (250, 5000, 3_600_000)
+    assert (config.retry_jitter, config.max_body) == (0.00001, 2048)
+
+
+def test_the_file_is_named_by_flag_or_environment() -> None:
+    in_file("tick = 1", "a.toml")
+    in_file("tick = 2", "b.toml")
+    in_file("tick = 3")
+    assert loaded(config="a.toml", environ={"LATER_CONFIG": "b.toml"}).tick_ms == 1000
+    assert loaded(environ={"LATER_CONFIG": "b.toml"}).tick_ms == 2000
+    assert loaded().tick_ms == 3000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tik = 1", "later.toml: 'tik' is no option"),
+        ("[worker]\ntick = 1", "later.toml: 'worker' is no option"),
+        ("store-timeout = 1\nstore_timeout = 2", "later.toml: store-timeout is given twice"),
+        ("tick = true", "later.toml: tick: expected a number or a string, got a boolean"),
+        ("tick = [1]", "later.toml: tick: expected a number or a string, got an array"),
+        ("tick = 1979-05-27", "later.toml: tick: expected a number or a string, got a date or time"),
+        ("concurrency = 1.5", "later.toml: concurrency: expected an integer, got a number"),
+        ('retry-jitter = "1"', "later.toml: retry-jitter: expected a number, got a string"),
+        ("prefix = 5", "later.toml: prefix: expected a string, got an integer"),
+        ("listen = 8080", "later.toml: listen: expected a string, got an integer"),
+        ("tick = 0", "--tick 0 (later.toml): expected a duration of at least 0.01 s"),
+        ("concurrency = -5", "--concurrency -5 (later.toml): expected an integer from 1 to 100000"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_key(text: str, message: str) -> None:
+    in_file(text)
+    assert refusal() == message
+
+
+@pytest.mark.parametrize("text", ["tick = inf", "tick = nan", "tick ="])
+def test_nonsense_in_the_file_is_an_error_of_one_line(text: str) -> None:
+    in_file(text)
+    assert "later.toml" in refusal()
+    assert "\n" not in refusal()
+
+
+def test_a_file_that_is_named_must_be_there_and_be_text() -> None:
+    assert refusal(config="none.toml") == "--config none.toml: there is no such file"
+    assert refusal(config=".") == "--config .: it cannot be read: Is a directory"
+    Path("x.toml").write_bytes(b"\xff")
+    assert refusal(config="x.toml").startswith("--config x.toml: it cannot be read: 'utf-8' codec")
+
+
+AT_LEAST = "expected a duration of at least"
+PLACE = "expected HOST:PORT, like 127.0.0.1:8080, localhost:8080 or [::1]:8080"
+PREFIX = r"expected 1 to 64 characters without white space, control characters or any of {}*?[]\^"
+WRONG_PREFIXES = ("", "a b", "{a}", "a*", "a?", "a[", "a\\", "a^", "a\n", "\ud800", "a" * 65)
+STORE_URL = "expected a redis://, rediss:// or unix:// URL"
+HTTP_URL = "expected an http or https URL with a host and without user:password@"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("tick", "0", f"{AT_LEAST} 0.01 s"),
+        ("tick", "", "--tick '': expected a duration of at least 0.01 s, like 15, 500ms, 15s, 10m, 2h or 7d"),
+        ("tick", "-1", f"{AT_LEAST} 0.01 s, like 15, 500ms, 15s, 10m, 2h or 7d"),
+        ("tick", "abc", f"{AT_LEAST} 0.01 s, like"),
+        ("tick", "1e3", f"{AT_LEAST} 0.01 s, like"),
+        ("tick", "1 s", f"{AT_LEAST} 0.01 s, like"),
+        ("tick", "٣", f"{AT_LEAST} 0.01 s, like"),
+        ("tick", "1w", f"{AT_LEAST} 0.01 s, like"),
+        ("tick", "9" * 400, "expected a duration of at most ten years"),
+        ("timeout", "0.999", "expected a duration from 1 to 120 s"),
+        ("timeout", "121", "expected a duration from 1 to 120 s"),
+        ("lease", "0", f"{AT_LEAST} 1 s"),
+        ("retry", "-1", "expected an integer from 0 to 1000"),
+        ("retry", "1001", "expected an integer from 0 to 1000"),
+        ("retry", "1.0", "expected an integer from 0 to 1000"),
+        ("retry", "²", "expected an integer from 0 to 1000"),
+        ("retry-base", "0", f"{AT_LEAST} 0.01 s"),
+        ("retry-cap", "0", f"{AT_LEAST} 0.01 s"),
+        ("retry-jitter", "1.1", "expected a number from 0 to 1"),
+        ("retry-jitter", "-0.1", "expected a number from 0 to 1"),
+        ("retry-jitter", ".", "expected a number from 0 to 1"),
+        ("max-delay", "-1", f"{AT_LEAST} 0 s, like"),
+        ("max-delay", "3654d", "expected a duration of at most ten years"),
+        ("remember", "x", f"{AT_LEAST} 0 s, like"),
+        ("drain", "x", f"{AT_LEAST} 0 s, like"),
+        ("concurrency", "0", "expected an integer from 1 to 100000"),
+        ("shards", "0", "expected an integer from 1 to 16384"),
+        ("shards", "16385", "expected an integer from 1 to 16384"),
+        ("store-timeout", "0", "expected a duration from 0.1 to 60 s"),
+        ("wait", "2h", "expected a duration from 0.1 to 3600 s"),
+        ("max-body", "1023", "expected a size from 1024 bytes to 16MiB, like 65536, 512KiB or 1MiB"),
+        ("max-body", "17MiB", "expected a size from"),
+        ("max-body", "1MB", "expected a size from"),
+        ("listen", "8080", PLACE),
+        ("listen", ":8080", PLACE),
+        ("listen", "::1:8080", PLACE),
+        ("listen", "[1.2.3.4]:1", PLACE),
+        ("listen", "a:65536", PLACE),
+        ("listen", "off", PLACE),
+        ("health", "on", PLACE),
+        ("data", "", "expected a path"),
+        ("log-format", "xml", "--log-format xml: expected console or json"),
+        ("log-level", "INFO", "--log-level INFO: expected debug, info, warning or error"),
+        *(("prefix", text, PREFIX) for text in WRONG_PREFIXES),
+        ("redis", "http://a", f"--redis http://a: {STORE_URL}, like redis://user:password@127.0.0.1:6379/0, with what"),
+        ("redis", "localhost:6379", STORE_URL),
+        ("redis", "redis://a:b", STORE_URL),
+        ("redis", "redis://a/0#x", STORE_URL),
+        ("redis", "redis://", "expected redis://HOST:PORT/DATABASE, the database a number"),
+        ("redis", "redis://a/x", "expected redis://HOST:PORT/DATABASE, the database a number"),
+        ("redis", "unix://tmp/x", "expected unix:///PATH, with three slashes"),
+        ("redis", "redis://a?foo=1", "expected no parameters in a redis:// URL but db, password, username"),
+        ("redis", "redis://a?ssl_ca_certs=x", "expected no parameters in a redis:// URL but"),
+        ("redis", "unix:///a?db=x", "expected a number as the URL's db"),
+        ("redis", "redis+sentinel://a/0", f"{STORE_URL}: redis+sentinel:// is not supported yet"),
+        ("redis", "redis+cluster://a", f"{STORE_URL}: redis+cluster:// is not supported yet"),
+        ("url", "127.0.0.1:8080", HTTP_URL),
+        ("url", "ftp://a", HTTP_URL),
+        ("url", "http://", HTTP_URL),
+        ("url", "http://a:b", HTTP_URL),
+        ("url", "http://u:p@a", HTTP_URL),
+        ("url", "http://a/?x=1", "expected a URL without query and fragment"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_said_with_the_option_and_what_it_takes(name: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("up", {option_named(name).key: text}, {})
+    said = str(caught.value)
+    assert said.startswith(f"--{name} ")
+    assert message in said
+    assert said.isprintable()
+
+
+def test_a_wrong_variable_is_named() -> None:
+    assert refusal(environ={"LATER_TICK": "0"}) == "--tick 0 (LATER_TICK): expected a duration of at least 0.01 s"
+
+
+def test_a_long_value_is_cut() -> None:
+    assert len(refusal(listen="x" * 5000)) < 300
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hunter2@a:b/0",
+        "redis://me:hunter2@a/x",
+        "redis://me:hun/hunter2@a/0",
+        "redis://me:hun?hunter2@a/0",
+        "redis://me:hun@hunter2@a:b/0",
+        "redis://me:hunter2",
+        "redis:me:hunter2@a/0",
+        "me:hunter2@a",
+        "hunter:x://hunter2@a",
+        "http://me:hunter2@a/0",
+        "unix:///a?password=hunter2&x=1",
+        "redis+sentinel://me:hunter2@a,b/0",
+        "redis://me:hunter2@a/0?foo=1",
+        "redis://me:hunter2@[::1/0",
+        "redis://me:hunter2 x@a/0",
+    ],
+)
+def test_a_wrong_url_does_not_show_its_password(url: str) -> None:
+    assert "hunter2" not in refusal(redis=url)
+
+
+def test_a_right_url_is_shown_without_its_secrets_and_never_by_repr() -> None:
+    config = loaded(redis="rediss://me:hunter2@[::1]:6379/1?ssl_ca_certs=/x")
+    assert config.shown_store_url == "rediss://***@[::1]:6379/1?***"
+    assert "hunter2" not in repr(config)
+    assert masked("unix:///a?password=hunter@hunter2") == "unix://***"
+    assert masked("unix:///tmp/a%20b.sock") == "unix:///tmp/a%20b.sock"
+
+
+def test_the_lease_follows_the_timeout_and_outlasts_it() -> None:
+    assert loaded(timeout="60").lease_ms == 75_000
+    assert refusal(lease="15") == "--lease 15: expected more than --timeout 15s"
+    assert refusal(lease="60", timeout="1m") == "--lease 60: expected more than --timeout 1m"
+    assert loaded(lease="15.001").lease_ms == 15_001
+
+
+def test_the_first_pause_is_not_above_the_cap() -> None:
+    assert refusal(retry_base="2h") == "--retry-base 2h: expected at most --retry-cap 3600s"
+    assert refusal(retry_cap="5") == "--retry-base 10s: expected at most --retry-cap 5"
+    assert loaded(retry_cap="10").retry_cap_ms == 10_000
+
+
+def given(config: Config) -> tuple[bool, bool]:
+    return config.redis_given, config.data_given
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "status", "doctor"])
+def test_redis_and_data_contradict_each_other_unless_one_is_nearer(command: str) -> None:
+    message = "--redis and --data: expected one of them, got both"
+    assert refusal(command, redis="redis://a", data="b") == message
+    assert given(loaded(command, {"LATER_REDIS": "redis://a"}, data="b")) == (False, True)
+    assert given(loaded(command, {"LATER_DATA": "b"}, redis="redis://a")) == (True, False)
+    assert given(loaded(command)) == (False, False)
+    in_file('data = "b"\nredis = "redis://a"')
+    assert "later.toml" in refusal(command)
+
+
+def test_redis_from_anywhere_replaces_the_store_of_up() -> None:
+    assert given(loaded("up", {"LATER_REDIS": "redis://a"}, data="b")) == (True, False)
+    assert given(loaded("up", redis="redis://a", data="b")) == (True, False)
+    assert given(loaded("up", data="b")) == (False, True)
+
+
+def test_every_default_may_be_written_into_a_file() -> None:
+    plain = [o for o in OPTIONS if o.default is not None and o.name not in ("redis", "data")]
+    before = loaded()
+    in_file("\n".join(f"{option.name} = {literal(option, option.default or '')}" for option in plain))
+    assert loaded() == before
