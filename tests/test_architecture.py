@@ -33,8 +33,7 @@ CLOCKS = {"time.time", "time.monotonic", "datetime.now", "datetime.utcnow", "tim
 
 def room(file: Path) -> str:
     """The folder or module at the top that a file belongs to."""
-    name = file.relative_to(HOUSE).parts[0].removesuffix(".py")
-    return "cli" if name.startswith("cli_") else name
+    return file.relative_to(HOUSE).parts[0].removesuffix(".py")
 
 
 def files() -> list[Path]:
@@ -62,8 +61,7 @@ def test_imports_go_down_only(file: Path) -> None:
     for module in imports(file):
         package, *rest = module.split(".")
         if package == "later" and rest and rest[0] != "__version__":
-            there = "cli" if rest[0].startswith("cli_") else rest[0]
-            assert there == here or FLOORS[there] < FLOORS[here], f"{here} may not import {module}"
+            assert rest[0] == here or FLOORS[rest[0]] < FLOORS[here], f"{here} may not import {module}"
 
 
 @pytest.mark.parametrize("file", files(), ids=named)

@@ -18,11 +18,11 @@ import click
 import pytest
 import structlog
 
-from later import cli, cli_status
-from later.cli import later, run
-from later.cli_batch import MAX_LINE_BYTES, Line, Unfit, read_lines
-from later.cli_doctor import look_through
-from later.cli_end import Ended, attempt
+from later import cli
+from later.cli import later, run, survey
+from later.cli.batch import MAX_LINE_BYTES, Line, Unfit, read_lines
+from later.cli.end import Ended, attempt
+from later.cli.examination import look_through
 from later.config import OPTIONS, Config
 from later.core.errors import ConfigError, StoreDown
 from later.store.census import ServerFacts, TopicCounts
@@ -120,7 +120,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Pauses that were asked for; none is made."""
     asked: list[float] = []
-    monkeypatch.setattr("later.cli_from.time.sleep", asked.append)
+    monkeypatch.setattr("later.cli.from_file.time.sleep", asked.append)
     return asked
 
 
@@ -586,8 +586,8 @@ def test_large_lines_make_small_batches(api: Api) -> None:
 # Status
 
 
-def a_survey(**changes: Any) -> cli_status.Survey:
-    survey = cli_status.Survey(
+def a_survey(**changes: Any) -> survey.Survey:
+    built = survey.Survey(
         address="unix:///s",
         shards=1,
         server=ServerFacts("Valkey", "9.1.2", 1536, 0, "appendonly"),
@@ -600,11 +600,11 @@ def a_survey(**changes: Any) -> cli_status.Survey:
         remembered=6,
         now=19_000,
     )
-    return survey._replace(**changes)
+    return built._replace(**changes)
 
 
 def test_status_shows_the_largest_backlog_first(capsys: Capture) -> None:
-    cli_status.print_text(a_survey(), 2)
+    survey.print_text(a_survey(), 2)
     assert capsys.readouterr().out.splitlines() == [
         "store    Valkey 9.1.2 at unix:///s, 1 shard",
         "memory   1.5 KiB, no limit set",
@@ -623,14 +623,14 @@ def test_status_shows_the_largest_backlog_first(capsys: Capture) -> None:
 
 
 def test_status_says_when_nobody_works(capsys: Capture) -> None:
-    cli_status.print_text(a_survey(workers={"host:2": 10_000}), 20)
+    survey.print_text(a_survey(workers={"host:2": 10_000}), 20)
     assert "workers  no worker has beaten for 10 s: nothing is delivered" in capsys.readouterr().out
-    cli_status.print_json(a_survey(workers={}), 20)
-    assert json.loads(capsys.readouterr().out)["warnings"] == [cli_status.NOBODY]
+    survey.print_json(a_survey(workers={}), 20)
+    assert json.loads(capsys.readouterr().out)["warnings"] == [survey.NOBODY]
 
 
 def test_status_is_one_json_object_for_machines(capsys: Capture) -> None:
-    cli_status.print_json(a_survey(), 1)
+    survey.print_json(a_survey(), 1)
     told = json.loads(capsys.readouterr().out)
     assert told["store"]["memory_bytes"] == 1536
     assert told["workers"][0] == {"instance": "host:1", "last_beat_s": 0.7, "alive": True}
@@ -643,7 +643,7 @@ def test_status_is_one_json_object_for_machines(capsys: Capture) -> None:
 
 def test_a_table_is_drawn_on_a_terminal_and_takes_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    cli_status.print_text(a_survey(topics={"[red]x\x1b": TopicCounts(1, 0, 0, 0, 0, None)}), 20)
+    survey.print_text(a_survey(topics={"[red]x\x1b": TopicCounts(1, 0, 0, 0, 0, None)}), 20)
     out = capsys.readouterr().out
     assert "[red]x\\x1b" in out
     assert "─" in out
@@ -653,7 +653,7 @@ async def test_a_survey_reads_a_real_store(house: House) -> None:
     now = (await house.store.now()).low
     await house.store.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
     await house.census.beat("host:1", now)
-    found = await cli_status.survey(house.store, house.census, len(house.keys.shards), "unix:///s")
+    found = await survey.survey(house.store, house.census, len(house.keys.shards), "unix:///s")
     assert found.total[:5] == (2, 0, 0, 0, 1)
     assert found.alive == 1
     assert found.server.name in ("Valkey", "Redis")
@@ -662,13 +662,13 @@ async def test_a_survey_reads_a_real_store(house: House) -> None:
 @pytest.mark.parametrize(("ms", "shown"), [(0, "0.0 s"), (9_999, "10.0 s"), (10_000, "10 s"), (119_999, "119 s"),
                                            (120_000, "2 min"), (7_200_000, "2 h"), (172_800_000, "2 d")])  # fmt: skip
 def test_a_duration_is_shown_in_the_unit_that_fits(ms: int, shown: str) -> None:
-    assert cli_status.seconds(ms) == shown
+    assert survey.seconds(ms) == shown
 
 
 @pytest.mark.parametrize(("count", "shown"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"),
                                               (5 * 1024**2, "5.0 MiB"), (3 * 1024**4, "3072.0 GiB")])  # fmt: skip
 def test_a_size_is_shown_in_the_unit_that_fits(count: int, shown: str) -> None:
-    assert cli_status.size(count) == shown
+    assert survey.size(count) == shown
 
 
 @pytest.mark.parametrize("command", ["status", "doctor"])

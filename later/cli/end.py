@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from later.cli_say import say
+from later.cli.say import say
 from later.core.errors import ConfigError, LaterError
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from later.cli_say import one_line
+from later.cli.say import one_line
 from later.store.census import NO_TASKS, Census, ServerFacts, TopicCounts
 from later.store.store import Store
 

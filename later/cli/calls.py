@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from later.cli_say import one_line, say
+from later.cli.say import one_line, say
 from later.client import CallFailed, Client
 from later.core.errors import LaterError
 

@@ -14,9 +14,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
-from later.cli_batch import Shipment
-from later.cli_calls import opened
-from later.cli_say import one_line
+from later.cli.batch import Shipment
+from later.cli.calls import opened
+from later.cli.say import one_line
 from later.client import CallFailed, Client
 
 MAX_SHOWN = 20

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from later import __version__
-from later.cli_end import Ended, attempt
-from later.cli_options import InOrder, configured, examples, headers, seconds
+from later.cli.end import Ended, attempt
+from later.cli.options import InOrder, configured, examples, headers, seconds
 from later.config import Config, load
 from later.core.errors import StoreDown
 
@@ -157,14 +157,14 @@ def create(
     if source is not None:
         if any(value is not None for value in task.values()):
             raise click.UsageError("--from takes the tasks from the file alone.")
-        from later.cli_from import create_from
+        from later.cli.from_file import create_from
 
         return create_from(client, source, job=job, batch=batch, retries=retries, as_json=as_json)
     if job is not None:
         raise click.UsageError("--job goes with --from.")
-    from later import cli_calls
+    from later.cli import calls
 
-    return cli_calls.create(client, _task_fields(task), as_json=as_json)
+    return calls.create(client, _task_fields(task), as_json=as_json)
 
 
 def _task_fields(task: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _task_fields(task: dict[str, Any]) -> dict[str, Any]:
     if file is not None:
         if task["content"] is not None:
             raise click.UsageError("Either --content or --content-file.")
-        from later.cli_calls import read_text
+        from later.cli.calls import read_text
 
         task["content"] = read_text(file)
     return task
@@ -192,9 +192,9 @@ def query(*, ids: tuple[str, ...], as_json: bool, **flags: str | None) -> int:
     Exit status 1 if one of them is not there.
     """
     client = _client("query", flags)
-    from later import cli_calls
+    from later.cli import calls
 
-    return cli_calls.query(client, ids, as_json=as_json)
+    return calls.query(client, ids, as_json=as_json)
 
 
 @later.command(epilog=examples("later delete 35adbde5-77c4-4d65-adac-0082d91f2554"))
@@ -207,9 +207,9 @@ def delete(*, ids: tuple[str, ...], as_json: bool, **flags: str | None) -> int:
     Prints their ids; exit status 1 if one of them is not there.
     """
     client = _client("delete", flags)
-    from later import cli_calls
+    from later.cli import calls
 
-    return cli_calls.delete(client, ids, as_json=as_json)
+    return calls.delete(client, ids, as_json=as_json)
 
 
 @later.command(epilog=examples("later status --data ./later-data", "later status --json"))
@@ -224,11 +224,11 @@ def status(*, topics: int, as_json: bool, **flags: str | None) -> int:
     The tasks by state and topic, what is due, and how late the oldest of it is.
     """
     config = _prepared("status", flags)
-    from later import cli_status
+    from later.cli import survey
 
     async def look(memory: Memory) -> int:
-        found = await cli_status.survey(memory.store, memory.census, memory.shards, config.shown_store_url)
-        (cli_status.print_json if as_json else cli_status.print_text)(found, topics)
+        found = await survey.survey(memory.store, memory.census, memory.shards, config.shown_store_url)
+        (survey.print_json if as_json else survey.print_text)(found, topics)
         return 0
 
     return _with_memory(config, look)
@@ -245,7 +245,7 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
     workers. Exit status 1 if something is wrong and was not mended.
     """
     config = _prepared("doctor", flags)
-    from later.cli_doctor import look_through
+    from later.cli.examination import look_through
 
     async def look(memory: Memory) -> int:
         return await look_through(memory.store, memory.doctor, repair=repair, as_json=as_json)
