@@ -267,7 +267,7 @@ class _Daemon:
         """What goes on beside requests and deliveries, each on a ticker: none of them may end."""
         table: list[tuple[str, Errand, int]] = [
             ("clock", self._tick_clock, CLOCK_EVERY_MS),
-            ("figures", self._tick_figures(), FIGURES_EVERY_MS),
+            ("figures", Figures(self._memory.store, self._memory.census, self._metrics).tick, FIGURES_EVERY_MS),
         ]
         if self._crew is not None:
             table.append(("beat", self._tick_beat, BEAT_EVERY_MS))
@@ -303,14 +303,6 @@ class _Daemon:
     async def _tick_beat(self, now: int) -> Ticked:
         await self._memory.census.beat(self._instance, (await self._memory.store.now()).low)
         return Ticked(0, None)
-
-    def _tick_figures(self) -> Errand:
-        figures = Figures(self._memory.census, self._metrics)
-
-        async def tick(now: int) -> Ticked:
-            return await figures.tick((await self._memory.store.now()).low)
-
-        return tick
 
     async def _tick_embedded(self, now: int) -> Ticked:
         assert self._embedded is not None  # it has this ticker only then

@@ -1,7 +1,7 @@
-"""How late deliveries are: tasks spread evenly over some seconds, from a `later up` of its own to a receiver of its own.
+"""How late deliveries are: tasks spread evenly over some seconds, from a `later up` to a receiver, both of its own.
 
-Lateness is measured where it matters: from a task's due time to the moment its callback arrives, both on this machine's
-clock. Prints the percentiles and exits 1 if anything came early, or did not come at all.
+Lateness is measured where it matters: from a task's due time to the moment its callback arrives, both on this
+machine's clock. Prints the percentiles and exits 1 if anything came early, or did not come at all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def main() -> int:
     late_ms = sorted(asyncio.run(measure(options)))
     expected = int(options.rate * options.seconds)
     print(
-        f"{len(late_ms)} of {expected} tasks, {options.rate:g}/s for {options.seconds:g} s, later up {' '.join(options.up)}\n"
+        f"{len(late_ms)} of {expected} tasks, {options.rate:g}/s for {options.seconds:g} s, "
+        f"later {' '.join(['up', *options.up])}\n"
         f"lateness in ms: p50 {percentile(late_ms, 50):.1f}, p90 {percentile(late_ms, 90):.1f}, "
         f"p99 {percentile(late_ms, 99):.1f}, max {late_ms[-1]:.1f}, earliest {late_ms[0]:.1f}"
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from later.core.errors import LaterError
 from later.store.client import Client
-from later.store.keys import Bucket, Keys
+from later.store.keys import SCHEMA_VERSION, Bucket, Keys
 from later.store.opening import server_info, server_version
 from later.store.scripts import Command
 
@@ -60,7 +59,8 @@ class Census:
         self._keys = keys
 
     async def ping(self) -> None:
-        await self._client.one("ping", ("PING",))
+        """Does the store answer, and take tasks? Writes what stands there already: a full one refuses even that."""
+        await self._client.one("ping", ("HSETNX", self._keys.meta, "schema", SCHEMA_VERSION))
 
     async def topics(self) -> list[str]:
         """Every topic that has a task in some bucket."""
@@ -107,8 +107,13 @@ class Census:
             version=".".join(str(part) for part in version),
             memory=int(info.get("used_memory", 0)),
             max_memory=int(info.get("maxmemory", 0)),
-            persistence=_persistence(info),
+            persistence=_persistence(info, await self._appendfsync()),
         )
+
+    async def _appendfsync(self) -> str:
+        """When the server syncs what it appends; hosted ones do not say."""
+        answer = (await self._client.run("census", [("CONFIG", "GET", "appendfsync")]))[0]
+        return answer[1].decode() if isinstance(answer, list) and len(answer) == 2 else "unknown"
 
     async def beat(self, instance: str, now: int) -> None:
         """Say that this worker is alive."""
@@ -132,16 +137,14 @@ class Census:
     async def _all(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = []
         for start in range(0, len(commands), PIPELINE):
-            answers += await self._client.run("census", commands[start : start + PIPELINE])
-        for answer in answers:
-            if isinstance(answer, LaterError):
-                raise answer
+            answers += await self._client.all("census", commands[start : start + PIPELINE])
         return answers
 
 
-def _persistence(info: dict[str, str]) -> str:
+def _persistence(info: dict[str, str], appendfsync: str) -> str:
     if info.get("aof_enabled") == "1":
-        return "appendonly" if info.get("aof_last_write_status", "ok") == "ok" else "appendonly, failing"
+        failing = "" if info.get("aof_last_write_status", "ok") == "ok" else ", failing"
+        return f"appendonly, appendfsync {appendfsync}{failing}"
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         return "snapshots, failing"
     return "snapshots or none: what was created since the last one is lost with the server"

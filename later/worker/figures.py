@@ -8,20 +8,22 @@ from later.core.errors import LaterError
 from later.metrics import MAX_TOPICS, OTHER, Metrics
 from later.store.census import NO_TASKS, Census, TopicCounts
 from later.store.keys import Bucket
+from later.store.store import Store
 from later.worker.ticker import Ticked
 
 
 class Figures:
     """An errand that brings the gauges up to date."""
 
-    def __init__(self, census: Census, metrics: Metrics) -> None:
+    def __init__(self, store: Store, census: Census, metrics: Metrics) -> None:
+        self._store = store
         self._census = census
         self._metrics = metrics
         self._named: dict[str, None] = {}
 
     async def tick(self, now: int) -> Ticked:
         try:
-            await self._gather(now)
+            await self._gather((await self._store.now()).low)
         except LaterError:
             self._metrics.store_up.set(0)
             raise

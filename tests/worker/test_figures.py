@@ -1,0 +1,81 @@
+"""The figures of the store in /metrics."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from later.core.clock import Clock
+from later.core.errors import StoreDown
+from later.metrics import Metrics
+from later.store.census import Census
+from later.store.client import Client, connect
+from later.store.keys import Bucket, Keys
+from later.store.store import Store
+from later.worker.figures import Figures
+from tests.builders import a_task
+from tests.house import House
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+async def test_tasks_are_counted_by_state_and_topic(house: House) -> None:
+    now = (await house.store.now()).high
+    await house.store.create([a_task(topic="mail", created_at=now - 5000, delay=delay) for delay in (0, 0, 3600)])
+    metrics = Metrics()
+    await Figures(house.store, house.census, metrics).tick(0)
+    assert value(metrics, "later_tasks", state="delay", topic="mail") == 3
+    assert value(metrics, "later_backlog_due", topic="mail") == 2
+    assert value(metrics, "later_backlog_oldest_seconds", topic="mail") == pytest.approx(5, abs=2)
+
+
+async def test_a_topic_that_is_empty_has_no_figures(house: House) -> None:
+    task, metrics = a_task(topic="gone"), Metrics()
+    figures = Figures(house.store, house.census, metrics)
+    await house.store.create([task])
+    await figures.tick(0)
+    await house.store.delete([task.id])
+    await figures.tick(0)
+    assert value(metrics, "later_tasks", state="delay", topic="gone") is None
+
+
+async def test_topics_beyond_200_are_summed_up_as_other(house: House) -> None:
+    metrics = Metrics()
+    await house.store.create([a_task(topic=f"t{n}") for n in range(205)])
+    await Figures(house.store, house.census, metrics).tick(0)
+    assert value(metrics, "later_tasks", state=Bucket.DELAY.value, topic="other") == 5
+
+
+async def test_a_topic_that_has_a_name_keeps_it(house: House) -> None:
+    metrics = Metrics()
+    figures = Figures(house.store, house.census, metrics)
+    await house.store.create([a_task(topic=f"t{n}") for n in range(200)])
+    await figures.tick(0)
+    await house.store.create([a_task(topic=f"a{n}") for n in range(10)])
+    await figures.tick(0)
+    assert value(metrics, "later_tasks", state="delay", topic="t99") == 1
+    assert value(metrics, "later_tasks", state="delay", topic="other") == 10
+
+
+async def test_memory_and_remembered_ids_are_shown(house: House) -> None:
+    metrics = Metrics()
+    await Figures(house.store, house.census, metrics).tick(0)
+    assert value(metrics, "later_remembered_ids") == 0
+    assert (value(metrics, "later_store_memory_bytes") or 0) > 100_000
+    assert value(metrics, "later_store_up") == 1
+
+
+async def test_a_store_that_is_away_shows() -> None:
+    clock, keys, metrics = Clock(time.monotonic, time.time), Keys("later", 1), Metrics()
+    client = Client(
+        connect("unix:///nowhere.sock", clock, 1),
+        timeout_s=1,
+        monotonic=time.monotonic,
+        observe=metrics.observe_store,
+    )
+    with pytest.raises(StoreDown):
+        await Figures(Store(client, keys, clock), Census(client, keys), metrics).tick(0)
+    assert value(metrics, "later_store_up") == 0
