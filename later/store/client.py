@@ -33,6 +33,16 @@ UNAVAILABLE = (
 )
 """Error codes of a store that is there, but takes no (such) commands for now."""
 
+REASONS: list[tuple[tuple[type[Exception], ...], str]] = [
+    ((errors.OutOfMemoryError,), "the store's memory is full (maxmemory)"),
+    ((errors.AuthenticationError, errors.NoPermissionError), "the store refuses this user: {error}"),
+    ((errors.BusyLoadingError,), "the store is loading its data"),
+    ((errors.ReadOnlyError,), "the store is a read-only replica"),
+    ((errors.ConnectionError, errors.TimeoutError, OSError), "the store cannot be reached: {error}"),
+    ((errors.ClusterDownError, errors.TryAgainError), "the store takes no commands: {error}"),
+]
+"""What redis-py raises of the world's faults, and the reason to give; the first that matches counts."""
+
 
 def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
     """A client on a pool whose every new connection starts by reading the store's clock.
@@ -103,10 +113,13 @@ class Client:
             StoreMismatch: it cannot serve this configuration.
             StoreDown: it cannot be asked.
         """
-        async with self._checking:
-            if self._check is not None:
-                await self._check(self._run)
-                self._check = None
+        try:
+            async with asyncio.timeout(self._timeout_s), self._checking:  # or whoever comes last waits for all others
+                if self._check is not None:
+                    await self._check(self._run)
+                    self._check = None
+        except TimeoutError:
+            raise self._too_late() from None
 
     async def one(self, verb: str, command: Command) -> Any:
         """One command's answer.
@@ -114,10 +127,19 @@ class Client:
         Raises:
             StoreDown: the store cannot be reached, or does not take it; whether it was made is not known.
         """
-        answer = (await self.run(verb, [command]))[0]
-        if isinstance(answer, LaterError):
-            raise answer
-        return answer
+        return (await self.all(verb, [command]))[0]
+
+    async def all(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        """The commands' answers, in order, from one round trip; the first error among them is raised.
+
+        Raises:
+            StoreDown: as above.
+        """
+        answers = await self.run(verb, commands)
+        for answer in answers:
+            if isinstance(answer, LaterError):
+                raise answer
+        return answers
 
     async def run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """The commands' answers, in order, from one round trip. A command that failed answers its error.
@@ -141,12 +163,15 @@ class Client:
                 answers = await self._pipeline(commands)
                 await self._run_missing_scripts(commands, answers)
         except TimeoutError:
-            raise StoreDown(f"the store did not answer within {self._timeout_s:g} s") from None
+            raise self._too_late() from None
         except (errors.RedisError, OSError) as error:
             raise translate(error) from error
         finally:
             self._observe(verb, self._monotonic() - started)
         return await self._translated(answers)
+
+    def _too_late(self) -> StoreDown:
+        return StoreDown(f"the store did not answer within {self._timeout_s:g} s")
 
     async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
         async with self._redis.pipeline(transaction=False) as pipeline:
@@ -175,16 +200,11 @@ class Client:
 
 def translate(error: Exception) -> LaterError:
     """A redis error in words of the house: `StoreDown` with the reason, or `StoreFault` where it is our own fault."""
-    if isinstance(error, errors.OutOfMemoryError):
-        return StoreDown("the store's memory is full (maxmemory)")
-    if isinstance(error, errors.AuthenticationError | errors.NoPermissionError):
-        return StoreDown(f"the store refuses this user: {error}")
-    if isinstance(error, errors.BusyLoadingError):
-        return StoreDown("the store is loading its data")
-    if isinstance(error, errors.ReadOnlyError):
-        return StoreDown("the store is a read-only replica")
-    if isinstance(error, errors.ConnectionError | errors.TimeoutError | OSError):
-        return StoreDown(f"the store cannot be reached: {error}")
-    if isinstance(error, errors.ClusterDownError | errors.TryAgainError) or str(error).startswith(UNAVAILABLE):
+    if isinstance(error.__cause__, errors.RedisError):
+        return translate(error.__cause__)  # redis-py wraps what a new connection is answered, a wrong password too
+    for kinds, reason in REASONS:
+        if isinstance(error, kinds):
+            return StoreDown(reason.format(error=error))
+    if str(error).startswith(UNAVAILABLE):
         return StoreDown(f"the store takes no commands: {error}")
     return StoreFault(f"the store answered an error: {error}")

@@ -1,7 +1,7 @@
 """Counts of bulk jobs: exact, whatever was sent twice.
 
-`create` counts what it creates, in the same step. A batch is counted as a whole once its answer is known, under a digest
-of its bytes, so that a batch sent again counts once; what was found existing is what was valid and not created.
+`create` counts what it creates, in the same step. A batch is counted as a whole once its answer is known, under a
+digest of its bytes, so that a batch sent again counts once; what was found existing is what was valid and not created.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ class Jobs:
         self._client = client
         self._keys = keys
 
-    async def count_batch(self, job: str, digest: bytes, valid: int, refused: int) -> None:
-        """Count a batch's valid and refused items, once for each digest."""
+    async def count_batch(self, job: str, digest: bytes, valid: int, refused: int, forget_at: int) -> None:
+        """Count a batch's valid and refused items, once for each digest; the job is kept until `forget_at` (ms)."""
         shard = self._keys.shard_of(job)
-        await self._client.one("count_batch", scripts.COUNT_BATCH.call([shard.job(job)], [digest, valid, refused]))
+        call = scripts.COUNT_BATCH.call([shard.job(job), shard.jobs], [job, forget_at, digest, valid, refused])
+        await self._client.one("count_batch", call)
 
     async def counts(self, job: str) -> JobCounts:
         """What the job has come to. Raises NotFound: nothing was counted into it, or it is forgotten."""
         home = self._keys.shard_of(job)
-        created = await self._client.run("job", [("HGET", s.job(job), "created") for s in self._keys.shards])
+        created = await self._client.all("job", [("HGET", s.job(job), "created") for s in self._keys.shards])
         valid, refused = await self._client.one("job", ("HMGET", home.job(job), "valid", "refused"))
         if valid is None and refused is None and not any(created):
             raise NotFound(job)
@@ -39,14 +40,13 @@ class Jobs:
 
     async def trim(self, now: int) -> None:
         """Forget jobs that nothing was counted into for long enough."""
-        looks = await self._client.run(
+        looks = await self._client.all(
             "trim",
             [("ZRANGEBYSCORE", s.jobs, "-inf", now, "LIMIT", 0, TRIM_LIMIT) for s in self._keys.shards],
         )
         forgets = [
             scripts.FORGET_JOB.call([shard.job(job.decode()), shard.jobs], [job, now])
             for shard, jobs in zip(self._keys.shards, looks, strict=True)
-            if isinstance(jobs, list)
             for job in jobs
         ]
-        await self._client.run("trim", forgets)
+        await self._client.all("trim", forgets)

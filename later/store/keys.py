@@ -51,6 +51,8 @@ class Shard:
         self.done = self._tag + b"done"
         self.jobs = self._tag + b"jobs"
         self.wakes = {bucket: self._tag + b"wake:" + bucket.encode() for bucket in Bucket}
+        self.any_key = glob_escape(self._tag) + b"*"
+        """A pattern for SCAN that finds every key of this shard."""
         self._buckets = {bucket: self._tag + bucket.encode() + b":" for bucket in Bucket}
 
     def bucket(self, bucket: Bucket, topic: bytes) -> bytes:
@@ -63,14 +65,12 @@ class Shard:
     def job(self, job: str) -> bytes:
         return self._tag + b"job:" + job.encode()
 
-    def any_bucket(self, bucket: Bucket) -> bytes:
-        """A pattern for SCAN that finds the bucket of every topic, and more: check with `topic_of`."""
-        return glob_escape(self._buckets[bucket]) + b"*"
-
-    def topic_of(self, bucket: Bucket, key: bytes) -> bytes | None:
-        """The topic whose bucket `key` is; None where it is not one."""
-        start = self._buckets[bucket]
-        return key[len(start) :] if key.startswith(start) else None
+    def place(self, key: bytes) -> tuple[Bucket, bytes] | None:
+        """The bucket and the topic that `key` is the key of; None where it is no bucket's."""
+        for bucket, start in self._buckets.items():
+            if key.startswith(start):
+                return bucket, key[len(start) :]
+        return None
 
 
 class Keys:

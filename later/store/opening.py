@@ -24,9 +24,7 @@ async def check_store(run: Run, prefix: str, shards: int) -> None:
         StoreDown: it cannot be asked.
     """
     check_server(await server_info(run))
-    key = meta_key(prefix)
-    await _answers(run, [("HSETNX", key, "schema", SCHEMA_VERSION), ("HSETNX", key, "shards", shards)])
-    schema, stored = (await _answers(run, [("HMGET", key, "schema", "shards")]))[0]
+    schema, stored = await _layout(run, meta_key(prefix), shards)
     if int(schema) != SCHEMA_VERSION:
         raise StoreMismatch(
             f"the store's data has schema version {int(schema)}, this later knows {SCHEMA_VERSION}: "
@@ -37,6 +35,16 @@ async def check_store(run: Run, prefix: str, shards: int) -> None:
             f"--shards {shards}: the store's data was laid out with --shards {int(stored)}: "
             "use that number, or choose another --prefix"
         )
+
+
+async def _layout(run: Run, key: bytes, shards: int) -> tuple[bytes, bytes]:
+    """Schema and shards as they stand, written only where they do not: a store at maxmemory takes no addition."""
+    read: Command = ("HMGET", key, "schema", "shards")
+    schema, stored = (await _answers(run, [read]))[0]
+    if schema is None or stored is None:
+        writes: list[Command] = [("HSETNX", key, "schema", SCHEMA_VERSION), ("HSETNX", key, "shards", shards)]
+        schema, stored = (await _answers(run, [*writes, read]))[-1]
+    return schema, stored
 
 
 async def stored_shards(run: Run, prefix: str) -> int | None:

@@ -44,6 +44,7 @@ TRIM = _load("trim")
 COUNT_BATCH = _load("count_batch")
 FORGET_JOB = _load("forget_job")
 EXAMINE = _load("examine")
+EXAMINE_WAKE = _load("examine_wake")
 MEND = _load("mend")
 REWAKE = _load("rewake")
 

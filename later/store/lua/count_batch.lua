@@ -1,12 +1,13 @@
 -- count_batch: counts a batch into its job, once, whatever was sent twice.
 --
--- ARGV: the batch's digest, how many of its items were valid (created or found existing), how many refused
+-- ARGV: job, when it may be forgotten,
+--       the batch's digest, how many of its items were valid (created or found existing), how many refused
 -- Answers 1.
 --
 -- A batch that comes again counts only by how much more of it went through this time. What was created is counted by
 -- `create` itself; what was found existing is what was valid and not created.
-local counts = KEYS[1]
-local digest, valid, refused = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local counts, jobs = KEYS[1], KEYS[2]
+local job, forget_at, digest, valid, refused = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local before = redis.call('HGET', counts, digest)
 local valid_before, refused_before = string.match(before or '0 0', '^(%d+) (%d+)$')
@@ -19,4 +20,5 @@ if more_valid + more_refused > 0 or not before then
   redis.call('HINCRBY', counts, 'valid', more_valid)
   redis.call('HINCRBY', counts, 'refused', more_refused)
 end
+redis.call('ZADD', jobs, 'GT', forget_at, job)
 return 1

@@ -12,6 +12,21 @@ local function rewake(wake, bucket, topic)
   return first
 end
 
+-- What is wrong with the topic's wake entry: 'missing', 'stale' (its bucket is empty), 'wrong', or '' where it is right:
+-- the bucket's first score; or a time between that and now, for a topic whose turn comes then.
+-- Now is `now` or the store's own time, whichever is later: workers write entries while somebody reads them.
+local function wake_fault(wake, bucket, topic, now)
+  local first = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')[2]
+  local entry = redis.call('ZSCORE', wake, topic)
+  if not first then return entry and 'stale' or '' end
+  if not entry then return 'missing' end
+  local time = redis.call('TIME')
+  local latest = math.max(tonumber(now), time[1] * 1000 + math.floor(time[2] / 1000))
+  local first_at, entry_at = tonumber(first), tonumber(entry)
+  if entry_at == first_at or (first_at < entry_at and entry_at <= latest) then return '' end
+  return 'wrong'
+end
+
 -- The task's begun deliveries and the fence of its current lease, from its entry in `attempts`.
 local function begun_and_fence(entry)
   if not entry then return 0, nil end

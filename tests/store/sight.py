@@ -1,0 +1,143 @@
+"""What the tests see in a store behind later's back, and the steps that many of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from later.core.retry import Failure, Fate, Verdict
+from later.core.task import unpack_id
+from later.store.doctor import Doctor, Finding
+from later.store.keys import Bucket
+from later.store.records import Claim, Claims, Settlement, Want
+from later.store.scripts import Command
+from tests.builders import NOW
+from tests.house import House
+
+LEASE_MS = 30_000
+FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
+WakePlace = tuple[Bucket, int, str]
+
+
+class Sight(NamedTuple):
+    """Everything that the store holds of tasks, ids unpacked. Wakes are by bucket, shard and topic."""
+
+    pool: set[str]
+    buckets: dict[tuple[Bucket, str], dict[str, int]]
+    wakes: dict[WakePlace, int]
+    firsts: dict[WakePlace, int]
+    attempts: dict[str, str]
+    outcome: dict[str, bytes]
+    done: dict[str, int]
+
+    def places(self, id: str) -> list[tuple[Bucket, str, int]]:
+        """Where a task is: bucket, topic, score."""
+        return [(*place, entries[id]) for place, entries in self.buckets.items() if id in entries]
+
+
+async def ask(house: House, commands: Iterable[Command]) -> list[Any]:
+    """The store's answers, without the client."""
+    async with house.redis.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command)
+        return await pipeline.execute()
+
+
+async def see(house: House) -> Sight:
+    sight = Sight(set(), {}, {}, {}, {}, {}, {})
+    names = (await ask(house, [("KEYS", "*")]))[0]
+    for shard in house.keys.shards:
+        places = [(*where, name) for name in names if (where := shard.place(name)) is not None]
+        hashes: list[Command] = [("HGETALL", key) for key in (shard.pool, shard.attempts, shard.outcome)]
+        zsets = [shard.done, *shard.wakes.values(), *(name for _, _, name in places)]
+        pool, attempts, outcome, *sets = await ask(
+            house, [*hashes, *(("ZRANGE", key, 0, -1, "WITHSCORES") for key in zsets)]
+        )
+        done, *rest = (_scores(flat) for flat in sets)
+        sight.pool.update(map(unpack_id, pool))
+        sight.attempts.update({unpack_id(id): entry.decode() for id, entry in pairs(attempts)})
+        sight.outcome.update({unpack_id(id): entry for id, entry in pairs(outcome)})
+        sight.done.update({unpack_id(id): at for id, at in done.items()})
+        for bucket, wakes in zip(Bucket, rest, strict=False):
+            sight.wakes.update({(bucket, shard.index, topic.decode()): at for topic, at in wakes.items()})
+        for (bucket, topic, _), entries in zip(places, rest[len(Bucket) :], strict=True):
+            found = {unpack_id(id): at for id, at in entries.items()}
+            sight.buckets.setdefault((bucket, topic.decode()), {}).update(found)
+            sight.firsts[bucket, shard.index, topic.decode()] = min(found.values())
+    return sight
+
+
+def pairs(answer: Any) -> Iterable[tuple[bytes, bytes]]:
+    """redis-py makes a dict of some answers and leaves others flat."""
+    return answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
+
+
+def _scores(flat: Any) -> dict[bytes, int]:
+    return {member: int(float(score)) for member, score in pairs(flat)}
+
+
+async def place(house: House, id: str) -> tuple[Bucket, int] | None:
+    """The only bucket that a task is in, and its score there; None where it is gone, with all that it had."""
+    sight = await see(house)
+    places = sight.places(id)
+    assert len(places) == (1 if id in sight.pool else 0)
+    if not places:
+        assert id not in sight.attempts
+        assert id not in sight.outcome
+        return None
+    bucket, _, score = places[0]
+    return bucket, score
+
+
+async def take(
+    house: House, now: int = NOW, limit: int = 500, lease_end: int | None = None, topics: Sequence[str] = ()
+) -> list[Claim]:
+    """Claim as a worker does: what is due in the delay buckets (of these topics), up to a limit of each."""
+    look = await house.store.look(Bucket.DELAY, 1000)
+    wants = [
+        Want(wake.topic, wake.shard, limit)
+        for wake in look.wakes
+        if wake.at <= now and (not topics or wake.topic in topics)
+    ]
+    answers = await house.store.claim(wants, now, now + LEASE_MS if lease_end is None else lease_end)
+    return [claim for claims in answers for claim in whole(claims).claims]
+
+
+def whole(answer: object) -> Claims:
+    """A claim's answer, which is no error."""
+    assert isinstance(answer, Claims)
+    return answer
+
+
+async def let_go(house: House, bucket: Bucket, now: int) -> int:
+    """Release as a worker does; how many moved."""
+    look = await house.store.look(bucket, 1000)
+    answers = await house.store.release(bucket, [wake for wake in look.wakes if wake.at <= now], now)
+    return sum(getattr(answer, "moved", 0) for answer in answers)
+
+
+def done(claim: Claim, remember_until: int | None = None, at: int = NOW) -> Settlement:
+    return Settlement(claim, Verdict(Fate.DONE, at), remember_until)
+
+
+def failed(claim: Claim, until: int) -> Settlement:
+    return Settlement(claim, Verdict(Fate.RETRY, until, FAILURE), None)
+
+
+def died(claim: Claim, at: int = NOW) -> Settlement:
+    return Settlement(claim, Verdict(Fate.DEAD, at, FAILURE), None)
+
+
+async def findings(house: House, now: int = NOW) -> list[Finding]:
+    return [finding async for finding in Doctor(house.client, house.keys).examine(now)]
+
+
+async def assert_sound(house: House, now: int = NOW) -> Sight:
+    """Every task in one bucket, every wake entry right, and the doctor of the same opinion."""
+    sight = await see(house)
+    assert all(len(sight.places(id)) == 1 for id in sight.pool)
+    assert sum(map(len, sight.buckets.values())) == len(sight.pool)
+    assert sight.wakes.keys() == sight.firsts.keys()
+    assert all(at == sight.firsts[where] or sight.firsts[where] < at <= now for where, at in sight.wakes.items())
+    assert await findings(house, now) == []
+    return sight

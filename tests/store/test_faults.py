@@ -1,0 +1,335 @@
+"""The store is full, read-only, deaf, dead or forgetful: it says so in time, and all goes on when it is well."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis.exceptions as errors
+
+from later.core.clock import Clock
+from later.core.errors import LaterError, StoreDown, StoreFault, StoreMismatch
+from later.store.client import Client, connect, translate
+from later.store.doctor import Doctor
+from later.store.keys import Bucket
+from later.store.opening import check_store
+from later.store.records import Claim
+from tests.builders import NOW, a_task
+from tests.house import House, a_house
+from tests.servers import SERVERS, a_server
+from tests.store.sight import (
+    LEASE_MS,
+    ask,
+    assert_sound,
+    died,
+    done,
+    failed,
+    let_go,
+    see,
+    take,
+)
+
+TIMEOUT_S = 0.3
+SLACK_S = 0.3
+"""How much longer than the timeout an answer may take on a busy machine."""
+Server = tuple[str, subprocess.Popen[bytes]]
+
+
+@pytest.fixture(scope="module", params=sorted(SERVERS))
+def own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that may be maltreated."""
+    with a_server(request.param, tmp_path_factory.mktemp("own")) as server:
+        yield server
+
+
+@pytest.fixture
+async def house(own_server: Server) -> AsyncIterator[House]:
+    async with a_house(own_server[0], shards=2, timeout_s=TIMEOUT_S) as built:
+        yield built
+
+
+@pytest.fixture
+async def full(house: House) -> AsyncIterator[House]:
+    """A store with tasks in all buckets, then full."""
+    await house.store.create([a_task(id=f"t{n}", own_id=True, delay=n) for n in range(40)])
+    claims = await take(house, NOW + 20_000)
+    await house.store.settle([failed(claim, NOW + 20_000) for claim in claims[:5]])
+    await house.store.settle([died(claim) for claim in claims[5:10]])
+    await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+    yield house
+    await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
+
+
+def fresh_client(house: House, url: str) -> Client:
+    """As a daemon that starts now would have it."""
+    redis = connect(url, Clock(time.monotonic, time.time), TIMEOUT_S)
+    return Client(
+        redis,
+        timeout_s=TIMEOUT_S,
+        monotonic=time.monotonic,
+        observe=lambda verb, seconds: None,
+        check=lambda run: check_store(run, "later", len(house.keys.shards)),
+    )
+
+
+async def in_bucket(house: House, bucket: Bucket) -> set[str]:
+    return set((await see(house)).buckets.get((bucket, "order"), {}))
+
+
+def all_true(answers: list[bool | LaterError]) -> bool:
+    return len(answers) > 0 and all(answer is True for answer in answers)
+
+
+def reasons(answers: list[bool | LaterError]) -> set[str]:
+    assert all(isinstance(answer, StoreDown) for answer in answers)
+    return {str(answer) for answer in answers}
+
+
+class TestFull:
+    async def test_it_takes_no_new_tasks_and_says_why(self, full: House) -> None:
+        before = await see(full)
+        answers = await full.store.create([a_task() for _ in range(5)])
+        assert reasons(answers) == {"the store's memory is full (maxmemory)"}
+        assert await see(full) == before
+
+    async def test_it_goes_on_delivering(self, full: House) -> None:
+        claims = await take(full, NOW + 30_000)
+        settlements = [[done(claim, NOW), failed(claim, NOW), died(claim)][n % 3] for n, claim in enumerate(claims)]
+        assert all_true(await full.store.settle(settlements))
+        await assert_sound(full, NOW + 30_000)
+
+    async def test_it_takes_leases_back_and_releases(self, full: House) -> None:
+        claims = await take(full, NOW + 30_000)
+        assert all_true(await full.store.give_back(claims[:2]))
+        assert await let_go(full, Bucket.ERROR, NOW + 30_000) == 5
+        assert await let_go(full, Bucket.UNACK, NOW + 10**6) == 11 + len(claims) - 2
+        await assert_sound(full, NOW + 10**6)
+
+    @pytest.mark.parametrize("bucket", Bucket)
+    async def test_it_deletes_from_every_bucket(self, full: House, bucket: Bucket) -> None:
+        ids = sorted(await in_bucket(full, bucket))
+        assert await full.store.delete(ids) == ids
+        await assert_sound(full, NOW + 20_000)
+
+    async def test_moving_nothing_is_no_error(self, full: House) -> None:
+        [stale] = (await take(full, NOW + 21_000, limit=1))[:1]
+        await full.store.settle([done(stale)])
+        assert await full.store.settle([done(stale)]) == [False]
+        assert await full.store.give_back([stale]) == [False]
+        looks = (await full.store.look(Bucket.UNACK, 9)).wakes
+        assert not any(isinstance(answer, LaterError) for answer in await full.store.release(Bucket.UNACK, looks, NOW))
+        assert await take(full, NOW) == []
+        assert await full.store.trim(NOW, 10) == 0
+
+    async def test_it_forgets_ids(self, full: House) -> None:
+        await full.store.settle([done(claim, NOW) for claim in await take(full, NOW + 30_000)])
+        assert await full.store.trim(NOW, 100) > 0
+
+    async def test_its_scripts_are_loaded_anew(self, full: House) -> None:
+        await ask(full, [("SCRIPT", "FLUSH")])
+        assert all_true(await full.store.settle([done(claim) for claim in await take(full, NOW + 30_000)]))
+
+    async def test_it_is_mended(self, full: House) -> None:
+        for n, id in enumerate(sorted(await in_bucket(full, Bucket.DELAY))):
+            shard = full.keys.shard_of(id)
+            await ask(full, [("ZREM", shard.bucket(Bucket.DELAY, b"order"), id)] if n % 2 else [])
+        doctor = Doctor(full.client, full.keys)
+        repairs = [await doctor.mend(finding, NOW) async for finding in doctor.examine(NOW + 30_000)]
+        assert repairs == [True] * len(repairs) != []
+        await assert_sound(full, NOW + 30_000)
+
+    async def test_a_daemon_that_starts_now_can_deliver_too(self, full: House, own_server: Server) -> None:
+        client = fresh_client(full, own_server[0])
+        await client.open()
+        await client.aclose()
+
+
+class TestReadOnly:
+    @pytest.fixture(autouse=True)
+    async def demoted(self, house: House) -> AsyncIterator[Claim]:
+        await house.store.create([a_task(id="a", own_id=True), a_task(id="b", own_id=True)])
+        claim = (await take(house, limit=1))[0]
+        await ask(house, [("REPLICAOF", "127.0.0.1", "1")])
+        yield claim
+        await ask(house, [("REPLICAOF", "NO", "ONE")])
+
+    async def test_every_verb_that_moves_tasks_says_why_it_cannot(self, house: House, demoted: Claim) -> None:
+        why = {"the store is a read-only replica"}
+        store = house.store
+        assert reasons(await store.create([a_task()])) == why
+        assert reasons(await store.settle([done(demoted)])) == why
+        assert reasons(await store.give_back([demoted])) == why
+        with pytest.raises(StoreDown, match="read-only"):
+            await house.client.one("x", ("DEL", "x"))
+        [deleted] = await store.delete(["a"])
+        assert isinstance(deleted, StoreDown)
+
+    async def test_it_works_again_when_it_is_promoted(self, house: House, demoted: Claim) -> None:
+        await house.store.create([a_task()])
+        await ask(house, [("REPLICAOF", "NO", "ONE")])
+        assert await house.store.settle([done(demoted)]) == [True]
+        await assert_sound(house)
+
+    async def test_the_connections_are_dropped_for_the_new_primary_may_be_elsewhere(self, house: House) -> None:
+        before = (await ask(house, [("CLIENT", "ID")]))[0]
+        await house.store.create([a_task()])
+        assert (await ask(house, [("CLIENT", "ID")]))[0] != before
+
+
+class TestUnreachable:
+    async def test_a_store_that_is_not_there_is_down(self, tmp_path: Path) -> None:
+        redis = connect(f"unix://{tmp_path}/nobody.sock", Clock(time.monotonic, time.time), TIMEOUT_S)
+        client = Client(redis, timeout_s=TIMEOUT_S, monotonic=time.monotonic, observe=lambda verb, seconds: None)
+        with pytest.raises(StoreDown, match="cannot be reached"):
+            await client.one("ping", ("PING",))
+
+    async def test_a_port_that_refuses_is_down(self) -> None:
+        redis = connect("redis://127.0.0.1:1/0", Clock(time.monotonic, time.time), TIMEOUT_S)
+        client = Client(redis, timeout_s=TIMEOUT_S, monotonic=time.monotonic, observe=lambda verb, seconds: None)
+        with pytest.raises(StoreDown, match="cannot be reached"):
+            await client.one("ping", ("PING",))
+
+    async def test_a_deaf_store_is_down_in_time(self, house: House, own_server: Server) -> None:
+        await house.census.ping()
+        with deaf(own_server):
+            await assert_down_in_time(house, calls=1)
+        await house.census.ping()
+
+    async def test_a_deaf_store_is_down_in_time_for_more_callers_than_connections(
+        self, house: House, own_server: Server
+    ) -> None:
+        await house.census.ping()
+        with deaf(own_server):
+            await assert_down_in_time(house, calls=100)
+        await asyncio.gather(*(house.census.ping() for _ in range(100)))
+
+    async def test_a_store_that_was_deaf_from_the_start_is_down_in_time_for_all(
+        self, house: House, own_server: Server
+    ) -> None:
+        with deaf(own_server):
+            await assert_down_in_time(house, calls=100)
+        await asyncio.gather(*(house.census.ping() for _ in range(100)))
+
+    async def test_an_answer_that_came_too_late_is_nobody_elses(self, house: House, own_server: Server) -> None:
+        await house.store.create([a_task(id="a", own_id=True)])
+        with deaf(own_server):
+            await assert_down_in_time(house, calls=30)
+        answers = await asyncio.gather(*(house.client.one("x", ("ECHO", str(n))) for n in range(50)))
+        assert answers == [str(n).encode() for n in range(50)]
+
+
+@contextmanager
+def deaf(server: Server) -> Iterator[None]:
+    """A server that is there, but says nothing."""
+    server[1].send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server[1].send_signal(signal.SIGCONT)
+
+
+async def assert_down_in_time(house: House, calls: int) -> None:
+    started = time.monotonic()
+    answers = await asyncio.gather(*(house.census.ping() for _ in range(calls)), return_exceptions=True)
+    assert time.monotonic() - started < TIMEOUT_S + SLACK_S
+    assert {str(answer) for answer in answers if isinstance(answer, StoreDown)} == {
+        "the store did not answer within 0.3 s"
+    }
+    assert len([answer for answer in answers if isinstance(answer, StoreDown)]) == calls
+
+
+class TestForgetful:
+    @pytest.mark.parametrize("server", sorted(SERVERS))
+    async def test_a_store_that_was_killed_and_started_again_is_used_again(self, server: str, tmp_path: Path) -> None:
+        options = ("--appendonly", "yes", "--appendfsync", "always")
+        with a_server(server, tmp_path, *options) as (url, process):
+            async with a_house(url, shards=2) as house:
+                await house.store.create([a_task(id=f"t{n}", own_id=True) for n in range(9)])
+                claims = await take(house)
+                process.kill()
+                process.wait()
+                with pytest.raises(StoreDown):
+                    await house.store.settle([done(claims[0])])
+                with a_server(server, tmp_path, *options):
+                    assert await house.store.settle([done(claim) for claim in claims]) == [True] * 9
+                    assert await house.store.create([a_task()]) == [True]
+                    await assert_sound(house)
+
+    async def test_a_store_without_its_scripts_creates_once(self, house: House) -> None:
+        await ask(house, [("SCRIPT", "FLUSH")])
+        tasks = [a_task(topic=f"topic-{n % 3}") for n in range(30)]
+        assert await house.store.create(tasks, "job", NOW) == [True] * 30
+        assert (await assert_sound(house)).pool == {task.id for task in tasks}
+        assert (await house.jobs.counts("job")).created == 30
+
+    async def test_a_store_that_loses_its_scripts_between_any_two_verbs_goes_on(self, house: House) -> None:
+        await house.store.create([a_task(id="a", own_id=True)])
+        for settlement in (failed, died):
+            await ask(house, [("SCRIPT", "FLUSH")])
+            [claim] = await take(house, NOW + LEASE_MS)
+            await ask(house, [("SCRIPT", "FLUSH")])
+            assert await house.store.settle([settlement(claim, NOW + LEASE_MS)]) == [True]
+            await ask(house, [("SCRIPT", "FLUSH")])
+            await let_go(house, Bucket.ERROR, NOW + LEASE_MS)
+        await ask(house, [("SCRIPT", "FLUSH")])
+        assert await house.store.delete(["a"]) == ["a"]
+
+
+class TestPassword:
+    @pytest.fixture
+    async def guarded(self, house: House) -> AsyncIterator[House]:
+        await house.census.ping()
+        await ask(house, [("CONFIG", "SET", "requirepass", "right")])
+        yield house
+        await ask(house, [("CONFIG", "SET", "requirepass", "")])
+
+    @pytest.mark.parametrize("user", ["", ":wrong@", "nobody:right@"])
+    async def test_a_wrong_one_is_said_to_be_refused(self, guarded: House, own_server: Server, user: str) -> None:
+        client = fresh_client(guarded, own_server[0].replace("unix://", f"unix://{user}"))
+        with pytest.raises(StoreDown, match="the store refuses this user") as raised:
+            await client.one("ping", ("PING",))
+        assert "wrong" not in str(raised.value).replace("wrong number", "")
+        await client.aclose()
+
+    async def test_the_right_one_is_taken(self, guarded: House, own_server: Server) -> None:
+        client = fresh_client(guarded, own_server[0].replace("unix://", "unix://:right@"))
+        await client.one("ping", ("PING",))
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errors.ResponseError("MISCONF Errors writing to the AOF file"), "the store takes no commands: MISCONF"),
+        (errors.ResponseError("NOREPLICAS Not enough good replicas"), "the store takes no commands: NOREPLICAS"),
+        (errors.ResponseError("BUSY Redis is busy running a script"), "the store takes no commands: BUSY"),
+        (errors.ResponseError("MASTERDOWN Link with MASTER is down"), "the store takes no commands: MASTERDOWN"),
+        (errors.MasterDownError("Link with MASTER is down"), "the store "),
+        (errors.ClusterDownError("The cluster is down"), "the store takes no commands: "),
+        (errors.TryAgainError("Multiple keys request during rehashing of slot"), "the store takes no commands: "),
+        (errors.BusyLoadingError("Redis is loading the dataset in memory"), "the store is loading its data"),
+        (errors.MaxConnectionsError("max number of clients reached"), "the store cannot be reached: max number"),
+        (errors.NoPermissionError("no permissions to run 'evalsha'"), "the store refuses this user: no perm"),
+        (ConnectionResetError(104, "Connection reset by peer"), "the store cannot be reached: "),
+    ],
+)
+def test_a_store_in_trouble_is_down_for_a_reason(error: Exception, reason: str) -> None:
+    told = translate(error)
+    assert isinstance(told, StoreDown)
+    assert str(told).startswith(reason)
+
+
+def test_what_it_should_never_answer_is_our_own_fault() -> None:
+    assert isinstance(translate(errors.ResponseError("WRONGTYPE Operation against a key")), StoreFault)
+
+
+def test_an_address_that_is_none_is_said_without_its_password() -> None:
+    with pytest.raises(StoreMismatch, match="--redis http://host") as raised:
+        connect("http://user:secret@host", Clock(time.monotonic, time.time), TIMEOUT_S)
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,97 @@
+"""A bulk job's counts are exact, whatever was sent twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from later.core.errors import NotFound
+from later.core.task import Task
+from later.store.records import JobCounts
+from tests.builders import NOW, a_task
+from tests.house import House
+from tests.store.sight import ask, done, take
+
+FORGET_AT = NOW + 1000
+
+
+def batch(*numbers: int) -> list[Task]:
+    return [a_task(id=f"job:{n}", own_id=True) for n in numbers]
+
+
+async def send(house: House, tasks: list[Task], refused: int = 0, *, forget_at: int = FORGET_AT) -> None:
+    await house.store.create(tasks, "job", forget_at)
+    digest = repr([task.id for task in tasks]).encode()
+    await house.jobs.count_batch("job", digest, len(tasks), refused, forget_at)
+
+
+async def test_a_job_counts_what_it_creates_and_what_was_refused(house: House) -> None:
+    await send(house, batch(*range(50)), refused=2)
+    await send(house, batch(*range(50, 60)), refused=1)
+    assert await house.jobs.counts("job") == JobCounts(60, 0, 3)
+
+
+async def test_what_existed_before_the_job_is_counted_as_such(house: House) -> None:
+    await house.store.create(batch(1, 2))
+    await send(house, batch(1, 2, 3))
+    assert await house.jobs.counts("job") == JobCounts(1, 2, 0)
+
+
+async def test_a_batch_sent_twice_counts_once(house: House) -> None:
+    for _ in range(3):
+        await send(house, batch(*range(20)), refused=5)
+    assert await house.jobs.counts("job") == JobCounts(20, 0, 5)
+
+
+async def test_a_batch_sent_again_after_its_tasks_have_ended_counts_once(house: House) -> None:
+    await send(house, batch(*range(20)))
+    await house.store.settle([done(claim, NOW + 1) for claim in await take(house)])
+    await send(house, batch(*range(20)))
+    assert await house.jobs.counts("job") == JobCounts(20, 0, 0)
+
+
+async def test_a_batch_whose_answer_was_lost_before_it_was_counted_counts_once(house: House) -> None:
+    await house.store.create(batch(1, 2, 3), "job", FORGET_AT)
+    await send(house, batch(1, 2, 3))
+    assert await house.jobs.counts("job") == JobCounts(3, 0, 0)
+
+
+async def test_a_batch_that_went_through_in_part_counts_the_rest_when_it_is_sent_again(house: House) -> None:
+    await house.store.create(batch(1), "job", FORGET_AT)
+    await house.jobs.count_batch("job", b"digest", 1, 1, FORGET_AT)
+    await house.store.create(batch(1, 2, 3), "job", FORGET_AT)
+    await house.jobs.count_batch("job", b"digest", 3, 1, FORGET_AT)
+    await house.jobs.count_batch("job", b"digest", 1, 0, FORGET_AT)
+    assert await house.jobs.counts("job") == JobCounts(3, 0, 1)
+
+
+async def test_an_unknown_job_is_not_found(house: House) -> None:
+    with pytest.raises(NotFound):
+        await house.jobs.counts("job")
+
+
+async def test_a_job_with_nothing_but_refusals_is_known(house: House) -> None:
+    await house.jobs.count_batch("job", b"digest", 0, 4, FORGET_AT)
+    assert await house.jobs.counts("job") == JobCounts(0, 0, 4)
+
+
+async def test_a_job_is_forgotten_whole_when_its_time_has_come(house: House) -> None:
+    await send(house, batch(*range(40)))
+    await house.jobs.count_batch("refused", b"digest", 0, 4, FORGET_AT)
+    await house.jobs.trim(FORGET_AT - 1)
+    assert await house.jobs.counts("job") == JobCounts(40, 0, 0)
+    await house.jobs.trim(FORGET_AT)
+    with pytest.raises(NotFound):
+        await house.jobs.counts("job")
+    assert (await ask(house, [("KEYS", "*job*")]))[0] == []
+
+
+async def test_a_job_that_goes_on_is_kept(house: House) -> None:
+    await send(house, batch(1))
+    await send(house, batch(1), forget_at=FORGET_AT + 5)
+    await house.jobs.trim(FORGET_AT)
+    assert await house.jobs.counts("job") == JobCounts(1, 0, 0)
+
+
+async def test_tasks_without_a_job_count_nowhere(house: House) -> None:
+    await house.store.create(batch(1, 2))
+    assert (await ask(house, [("KEYS", "*job*")]))[0] == []

@@ -1,0 +1,330 @@
+"""Whatever happens to tasks, in whatever order: the store holds what a plain model of it holds, to the millisecond.
+
+The model knows nothing of Redis: a dict of tasks, the ids remembered, and the wake times as DESIGN.md §4 has them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from later.core.errors import NotFound
+from later.core.retry import Failure, Fate, Verdict, encode_failure
+from later.core.task import Task, pack_id
+from later.store.keys import Bucket
+from later.store.records import Claim, Found, Released, Settlement, Wake, Want
+from tests.builders import NOW, a_task
+from tests.house import House, a_house
+from tests.servers import a_server
+from tests.store.sight import findings, see, whole
+
+TOPICS = st.sampled_from(["order", "mail/eu"])
+OWN_IDS = st.sampled_from("abcd")
+PAUSES = st.integers(0, 3000)
+MAX_LEASE = 4000
+LEASES = st.integers(1, MAX_LEASE)
+FATES = st.sampled_from(Fate)
+PICKS = st.lists(st.integers(0, 99), min_size=1, max_size=5)
+Lane = tuple[int, str]
+
+
+@dataclass(kw_only=True, slots=True)
+class Living:
+    """A task as the model has it."""
+
+    task: Task
+    lane: Lane
+    bucket: Bucket
+    score: int
+    begun: int = 0
+    fence: int | None = None
+    failure: Failure | None = None
+
+
+class Model:
+    """What the store should hold."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Living] = {}
+        self.done: dict[str, int] = {}
+        self.delay_wakes: dict[Lane, int] = {}
+
+    def create(self, task: Task, shard: int) -> bool:
+        if task.own_id and (task.id in self.tasks or task.id in self.done):
+            return False
+        lane = (shard, task.topic)
+        self.tasks[task.id] = Living(task=task, lane=lane, bucket=Bucket.DELAY, score=task.look_at(task.execute_at))
+        self._wake_by(lane, self.tasks[task.id].score)
+        return True
+
+    def due(self, lane: Lane, now: int, limit: int) -> list[Living]:
+        waiting = [task for task in self.within(Bucket.DELAY, lane) if task.score <= now]
+        return sorted(waiting, key=lambda living: (living.score, pack_id(living.task.id)))[:limit]
+
+    def claim(self, living: Living, claim: Claim) -> None:
+        living.bucket, living.score = Bucket.UNACK, claim.lease_end
+        living.begun, living.fence = living.begun + 1, claim.fence
+
+    def served(self, lane: Lane, now: int) -> int | None:
+        """After a claim: who has due tasks left waits for its next turn."""
+        self._wake_at_first(lane)
+        if lane in self.delay_wakes and self.delay_wakes[lane] <= now:
+            self.delay_wakes[lane] = now
+        return self.delay_wakes.get(lane)
+
+    def held(self, claim: Claim) -> Living | None:
+        living = self.tasks.get(claim.id)
+        holds = living is not None and living.bucket is Bucket.UNACK and living.fence == claim.fence
+        return living if holds else None
+
+    def settle(self, settlement: Settlement) -> bool:
+        claim, verdict, remember_until = settlement
+        living = self.held(claim)
+        if living is None:
+            return False
+        if verdict.fate is Fate.DONE:
+            del self.tasks[claim.id]
+            if remember_until is not None:
+                self.done[claim.id] = remember_until
+        else:
+            living.bucket = Bucket.DEAD if verdict.fate is Fate.DEAD else Bucket.ERROR
+            living.score, living.failure = verdict.at, verdict.failure
+        return True
+
+    def give_back(self, claim: Claim) -> bool:
+        living = self.held(claim)
+        if living is None:
+            return False
+        living.bucket, living.score, living.begun = Bucket.DELAY, claim.due_at, living.begun - 1
+        self._wake_by(living.lane, claim.due_at)
+        return True
+
+    def release(self, bucket: Bucket, lane: Lane, now: int) -> int:
+        over = [living for living in self.within(bucket, lane) if living.score <= now]
+        for living in over:
+            living.bucket, living.score = Bucket.DELAY, now
+            self._wake_by(lane, now)
+        return len(over)
+
+    def delete(self, id: str) -> bool:
+        self.done.pop(id, None)
+        living = self.tasks.pop(id, None)
+        if living is not None and living.bucket is Bucket.DELAY:
+            self._wake_at_first(living.lane)
+        return living is not None
+
+    def trim(self, now: int) -> int:
+        over = [id for id, until in self.done.items() if until <= now]
+        for id in over:
+            del self.done[id]
+        return len(over)
+
+    def within(self, bucket: Bucket, lane: Lane) -> list[Living]:
+        return [living for living in self.tasks.values() if living.bucket is bucket and living.lane == lane]
+
+    def first(self, bucket: Bucket, lane: Lane) -> int | None:
+        return min((living.score for living in self.within(bucket, lane)), default=None)
+
+    def wakes(self) -> dict[tuple[Bucket, int, str], int]:
+        others = {
+            (living.bucket, *living.lane): self.first(living.bucket, living.lane) or 0
+            for living in self.tasks.values()
+            if living.bucket is not Bucket.DELAY
+        }
+        return others | {(Bucket.DELAY, *lane): at for lane, at in self.delay_wakes.items()}
+
+    def buckets(self) -> dict[tuple[Bucket, str], dict[str, int]]:
+        buckets: dict[tuple[Bucket, str], dict[str, int]] = {}
+        for id, living in self.tasks.items():
+            buckets.setdefault((living.bucket, living.lane[1]), {})[id] = living.score
+        return buckets
+
+    def _wake_by(self, lane: Lane, at: int) -> None:
+        self.delay_wakes[lane] = min(self.delay_wakes.get(lane, at), at)
+
+    def _wake_at_first(self, lane: Lane) -> None:
+        first = self.first(Bucket.DELAY, lane)
+        self.delay_wakes.pop(lane, None)
+        if first is not None:
+            self.delay_wakes[lane] = first
+
+
+class Life(RuleBasedStateMachine):
+    """Each rule does one thing to the store and the same to the model, and compares what they answer."""
+
+    url: str
+    shards: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.opening = a_house(self.url, self.shards)
+        self.house: House = self.run(self.opening.__aenter__)
+        self.model = Model()
+        self.now = NOW
+        self.fence = dict.fromkeys(range(self.shards), 0)
+        self.claims: list[Claim] = []
+        self.made = 0
+
+    def run(self, verb: Callable[..., Awaitable[Any]], *arguments: object) -> Any:
+        async def call() -> Any:
+            return await verb(*arguments)
+
+        return self.runner.run(call())
+
+    def teardown(self) -> None:
+        try:
+            assert self.run(findings, self.house, self.now) == []
+        finally:
+            self.run(self.opening.__aexit__, None, None, None)
+            self.runner.close()
+
+    @initialize(topic=TOPICS, delays=st.lists(PAUSES, max_size=8))
+    def begin(self, topic: str, delays: list[int]) -> None:
+        self._create([self._made_task(topic, delay) for delay in delays])
+
+    @rule(ids=st.lists(OWN_IDS, max_size=4), topic=TOPICS, delay=PAUSES, ttl=st.none() | st.integers(1, 3000))
+    def create(self, ids: list[str], topic: str, delay: int, ttl: int | None) -> None:
+        tasks = [
+            a_task(id=id, own_id=True, topic=topic, created_at=self.now, delay=delay / 1000, ttl=ttl and ttl / 1000)
+            for id in ids
+        ]
+        self._create([*tasks, self._made_task(topic, delay)])
+
+    @rule(pause=PAUSES)
+    def pass_time(self, pause: int) -> None:
+        self.now += pause
+
+    @rule(topic=TOPICS, limit=st.integers(1, 4), lease=LEASES, behind=st.integers(0, 20))
+    def claim(self, topic: str, limit: int, lease: int, behind: int) -> None:
+        """By a worker whose clock may be a little behind those of the others."""
+        now = self.now - behind
+        lanes = [(shard, topic) for shard in range(self.shards)]
+        wants = [Want(topic, shard, limit) for shard, _ in lanes]
+        for lane, answer in zip(lanes, self.run(self.house.store.claim, wants, now, now + lease), strict=True):
+            expected = self.model.due(lane, now, limit)
+            claims = whole(answer)
+            assert [claim.task for claim in claims.claims] == [living.task for living in expected]
+            for claim, living in zip(claims.claims, expected, strict=True):
+                self._check_claim(claim, living, now + lease)
+                self.model.claim(living, claim)
+            assert (claims.wake_at, claims.strays) == (self.model.served(lane, now), 0)
+            self.claims += claims.claims
+
+    @rule(picks=PICKS, fate=FATES, pause=PAUSES, remember=st.booleans())
+    def settle(self, picks: list[int], fate: Fate, pause: int, remember: bool) -> None:
+        """Claims old and new, some of them lost long since, some twice."""
+        settlements = []
+        for claim in self._picked(picks):
+            failure = Failure(claim.attempt, "status", 500, "answered 500", self.now, None, claim.attempt)
+            verdict = Verdict(fate, self.now + (pause if fate is Fate.RETRY else 0), failure)
+            until = self.now + pause if remember and fate is Fate.DONE else None
+            settlements.append(Settlement(claim, verdict, until))
+        answers = self.run(self.house.store.settle, settlements)
+        assert answers == [self.model.settle(settlement) for settlement in settlements]
+
+    @rule(picks=PICKS)
+    def give_back(self, picks: list[int]) -> None:
+        claims = self._picked(picks)
+        answers = self.run(self.house.store.give_back, claims)
+        assert answers == [self.model.give_back(claim) for claim in claims]
+
+    @rule(bucket=st.sampled_from([Bucket.UNACK, Bucket.ERROR]), topic=TOPICS)
+    def release(self, bucket: Bucket, topic: str) -> None:
+        wakes = [Wake(self.now, topic, shard) for shard in range(self.shards)]
+        answers = self.run(self.house.store.release, bucket, wakes, self.now)
+        lanes = [(shard, topic) for shard in range(self.shards)]
+        moved = [self.model.release(bucket, lane, self.now) for lane in lanes]
+        left = [self.model.first(bucket, lane) for lane in lanes]
+        assert answers == [Released(*pair) for pair in zip(moved, left, strict=True)]
+
+    @rule(topic=TOPICS)
+    def lose_leases(self, topic: str) -> None:
+        """And claim again at once, so that the first claimers find another's lease."""
+        self.now += MAX_LEASE
+        self.release(bucket=Bucket.UNACK, topic=topic)
+        self.claim(topic=topic, limit=3, lease=MAX_LEASE, behind=0)
+
+    @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=3, unique=True))
+    def delete(self, ids: list[str]) -> None:
+        answers = self.run(self.house.store.delete, ids)
+        assert [not isinstance(answer, NotFound) for answer in answers] == [self.model.delete(id) for id in ids]
+
+    @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=4, unique=True))
+    def query(self, ids: list[str]) -> None:
+        for id, found in zip(ids, self.run(self.house.store.query, ids), strict=True):
+            living = self.model.tasks.get(id)
+            if living is None:
+                assert isinstance(found, NotFound)
+                assert found.ended == (id in self.model.done)
+            else:
+                assert found == Found(
+                    id, living.lane[1], living.task, living.bucket, living.score, living.begun, living.failure
+                )
+
+    @rule()
+    def trim_and_examine(self) -> None:
+        assert self.run(self.house.store.trim, self.now, 1000) == self.model.trim(self.now)
+        assert self.run(findings, self.house, self.now) == []
+
+    @invariant()
+    def store_and_model_agree(self) -> None:
+        sight = self.run(see, self.house)
+        tasks = self.model.tasks
+        assert sight.pool == tasks.keys()
+        assert sight.buckets == self.model.buckets()
+        assert sight.wakes == self.model.wakes()
+        assert sight.done == self.model.done
+        assert sight.attempts == {id: f"{task.begun} {task.fence}" for id, task in tasks.items() if task.begun}
+        assert sight.outcome == {id: encode_failure(task.failure) for id, task in tasks.items() if task.failure}
+
+    def _create(self, tasks: list[Task]) -> None:
+        answers = self.run(self.house.store.create, tasks)
+        assert answers == [self.model.create(task, self.house.keys.shard_of(task.id).index) for task in tasks]
+
+    def _made_task(self, topic: str, delay: int) -> Task:
+        """With an id of later's own kind, but the same in each run."""
+        self.made += 1
+        id = str(uuid.UUID(int=self.made * 0x9E3779B97F4A7C15, version=4))
+        return a_task(id=id, topic=topic, created_at=self.now, delay=delay / 1000)
+
+    def _picked(self, picks: list[int]) -> list[Claim]:
+        """Some of the latest claims: enough of them are lost, or settled already."""
+        latest = self.claims[-8:]
+        return [latest[pick % len(latest)] for pick in picks] if latest else []
+
+    def _check_claim(self, claim: Claim, living: Living, lease_end: int) -> None:
+        shard, topic = living.lane
+        assert claim.fence > self.fence[shard]
+        self.fence[shard] = claim.fence
+        assert claim == Claim(
+            living.task.id, topic, shard, living.task, living.score, living.begun + 1, claim.fence,
+            living.failure, lease_end,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def one_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server will do: the scripts' single commands are tested on both elsewhere."""
+    with a_server("valkey", tmp_path_factory.mktemp("life")) as (url, _):
+        yield url
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_the_store_holds_what_the_model_holds(one_url: str, shards: int) -> None:
+    machine = type("Machine", (Life,), {"url": one_url, "shards": shards})
+    bounded = settings(
+        max_examples=50,
+        stateful_step_count=30,
+        phases=[Phase.reuse, Phase.generate],  # making a failure shorter would take minutes
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(machine, settings=bounded)

@@ -1,0 +1,107 @@
+"""A store is refused before anything is written to it, or used as it is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from later.core.clock import Clock
+from later.core.errors import StoreMismatch
+from later.store.client import Client, connect
+from later.store.opening import check_server, check_store, stored_shards
+from tests.builders import a_task
+from tests.house import House
+from tests.store.sight import ask
+
+
+def a_client(url: str, shards: int, prefix: str = "later") -> Client:
+    return Client(
+        connect(url, Clock(time.monotonic, time.time), 2),
+        timeout_s=2,
+        monotonic=time.monotonic,
+        observe=lambda verb, seconds: None,
+        check=lambda run: check_store(run, prefix, shards),
+    )
+
+
+async def test_the_first_to_open_it_lays_it_out(house: House, shards: int) -> None:
+    assert await stored_shards(house.client.run, "other") is None
+    await house.client.open()
+    assert (await ask(house, [("HGETALL", "later:meta")]))[0] == {b"schema": b"1", b"shards": b"%d" % shards}
+    assert await stored_shards(house.client.run, "later") == shards
+
+
+async def test_it_is_opened_again_by_whoever_agrees(house: House, server_url: str, shards: int) -> None:
+    await house.client.open()
+    client = a_client(server_url, shards)
+    await client.open()
+    await client.aclose()
+
+
+@pytest.mark.parametrize("verb", ["open", "run"])
+async def test_another_number_of_shards_is_refused(house: House, server_url: str, shards: int, verb: str) -> None:
+    await house.client.open()
+    client = a_client(server_url, shards + 1)
+    for _ in range(2):
+        with pytest.raises(StoreMismatch, match=f"--shards {shards + 1}: .* --shards {shards}:"):
+            await (client.open() if verb == "open" else client.one("set", ("SET", "x", "y")))
+    assert (await ask(house, [("EXISTS", "x")])) == [0]
+    await client.aclose()
+
+
+async def test_data_of_another_schema_is_refused(house: House) -> None:
+    await ask(house, [("HSET", "later:meta", "schema", 2, "shards", 1)])
+    with pytest.raises(StoreMismatch, match="schema version 2, this later knows 1"):
+        await house.store.create([a_task()])
+
+
+async def test_two_prefixes_know_nothing_of_each_other(house: House, server_url: str, shards: int) -> None:
+    await house.client.open()
+    client = a_client(server_url, shards + 5, prefix="other")
+    await client.open()
+    await client.aclose()
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+async def test_a_server_that_may_evict_tasks_is_refused(house: House, policy: str) -> None:
+    await ask(house, [("CONFIG", "SET", "maxmemory-policy", policy)])
+    try:
+        with pytest.raises(StoreMismatch, match=f"maxmemory-policy is {policy}"):
+            await house.client.open()
+    finally:
+        await ask(house, [("CONFIG", "SET", "maxmemory-policy", "noeviction")])
+    assert (await ask(house, [("KEYS", "*")])) == [[]]
+    await house.client.open()
+
+
+@pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl", "volatile-random"])
+def test_a_server_that_evicts_only_what_may_expire_will_do(policy: str) -> None:
+    check_server({"redis_version": "7.0.0", "maxmemory_policy": policy})
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"redis_version": "7.0.0"},
+        {"redis_version": "8.2.1"},
+        {"redis_version": "255.255.255"},
+        {"redis_version": "7.2.4", "valkey_version": "7.2.5"},
+        {"redis_version": "7.2.4", "valkey_version": "9.1.0-rc1"},
+    ],
+)
+def test_a_new_enough_server_will_do(info: dict[str, str]) -> None:
+    check_server(info)
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        ({"redis_version": "6.2.14"}, "the store is Redis 6.2.14: later needs Redis 7.0 or newer"),
+        ({"redis_version": "7.2.4", "valkey_version": "7.1.9"}, "Valkey 7.1.9: later needs Valkey 7.2 or newer"),
+        ({}, "the store is Redis 0"),
+    ],
+)
+def test_an_old_server_is_refused(info: dict[str, str], text: str) -> None:
+    with pytest.raises(StoreMismatch, match=text):
+        check_server(info)
