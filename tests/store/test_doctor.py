@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from later.core.task import encode, pack_id
+from later.store import scripts
 from later.store.doctor import Doctor, Finding, Wrong
 from later.store.keys import Bucket
 from later.store.records import Claim, Settlement, Want
+from later.store.scripts import Command, Script
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (
@@ -32,10 +35,10 @@ YEARS = 10**12
 PREFERENCE = [Bucket.UNACK, Bucket.ERROR, Bucket.DELAY, Bucket.DEAD]
 
 
-@pytest.fixture(params=[1, 4])
-def shards(request: pytest.FixtureRequest) -> int:
-    """Fewer than elsewhere: the doctor reads them one after the other."""
-    return int(request.param)
+@pytest.fixture
+def shards() -> int:
+    """A few: the doctor reads one after the other. With one and with many it is used in the tests of the verbs."""
+    return 3
 
 
 async def a_busy_house(house: House) -> None:
@@ -368,6 +371,72 @@ async def test_a_topic_that_came_up_while_it_read_is_seen(house: House) -> None:
     nowhere = Finding(Wrong.NOWHERE, house.keys.shard_of("a").index, b"a", b"old", None, ())
     assert not await doctor.mend(nowhere, NOW)
     assert (await see(house)).places("a") == [(Bucket.DELAY, "new", NOW)]
+
+
+def meddle(
+    house: House, monkeypatch: pytest.MonkeyPatch, script: Script, deed: Callable[[], Awaitable[object]]
+) -> None:
+    """Do the deed just before the doctor calls `script` for the first time."""
+    one, deeds = house.client.one, [deed]
+
+    async def meddled(verb: str, command: Command) -> Any:
+        if deeds and script.sha in command:
+            await deeds.pop()()
+        return await one(verb, command)
+
+    monkeypatch.setattr(house.client, "one", meddled)
+
+
+class TestWhatChangesUnderItsHands:
+    async def test_a_suspect_that_was_created_anew_in_a_new_topic_is_well(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await create(house)
+        await take_out(house, Bucket.DELAY)
+        meddle(house, monkeypatch, scripts.EXAMINE, lambda: anew(house, "new"))
+        assert await findings(house) == []
+
+    async def test_a_task_that_was_created_anew_is_mended_as_it_is_now(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await create(house)
+        await put(house, Bucket.UNACK)
+        finding = await the_finding(house)
+        meddle(house, monkeypatch, scripts.MEND, lambda: anew(house, "new"))
+        assert not await Doctor(house.client, house.keys).mend(finding, NOW)
+        assert (await assert_sound(house)).places("a") == [(Bucket.DELAY, "new", NOW)]
+
+    async def test_a_task_that_was_deleted_is_not_brought_back(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await create(house)
+        await take_out(house, Bucket.DELAY)
+        finding = await the_finding(house)
+        meddle(house, monkeypatch, scripts.MEND, lambda: house.store.delete(["a"]))
+        assert not await Doctor(house.client, house.keys).mend(finding, NOW)
+        assert (await assert_sound(house)).buckets == {}
+
+    async def test_a_task_that_was_settled_is_kept_where_it_is_now(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await create(house)
+        [claim] = await take(house)
+        await put(house, Bucket.DELAY)
+        finding = await the_finding(house)
+        meddle(house, monkeypatch, scripts.MEND, lambda: house.store.settle([failed(claim, NOW + 9)]))
+        assert await Doctor(house.client, house.keys).mend(finding, NOW)
+        assert (await assert_sound(house)).places("a") == [(Bucket.ERROR, "order", NOW + 9)]
+
+    async def test_a_turn_that_came_after_it_began_to_read_is_right(self, house: House) -> None:
+        long_ago, now = NOW - YEARS, (await house.store.now()).low
+        await house.store.create([a_task(created_at=long_ago) for _ in range(9)])
+        await take(house, now, limit=1)
+        assert await findings(house, long_ago) == []
+
+
+async def anew(house: House, topic: str) -> None:
+    await house.store.delete(["a"])
+    await create(house, topic=topic)
 
 
 async def test_beside_busy_workers_nothing_is_found(house: House) -> None:

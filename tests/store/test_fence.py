@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("late", LATE_VERBS.values(), ids=LATE_VERBS
 @pytest.fixture
 def shards() -> int:
     """One id lives in one shard, however many there are."""
-    return 4
+    return 2
 
 
 async def the_claim(house: House, now: int = NOW) -> Claim:

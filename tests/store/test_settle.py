@@ -159,6 +159,14 @@ class TestRelease:
         assert await place(house, claim.id) == (Bucket.DELAY, NOW + 10)
         await assert_sound(house, NOW + 10)
 
+    async def test_whoever_waits_longer_in_delay_stays_in_front(self, house: House) -> None:
+        await in_flight(house, id="a", own_id=True)
+        tasks = [a_task(id=f"t{n}", own_id=True, delay=1) for n in range(99)]
+        await house.store.create([task for task in tasks if house.keys.shard_of(task.id) == house.keys.shard_of("a")])
+        await let_go(house, Bucket.UNACK, NOW + LEASE_MS)
+        shard = house.keys.shard_of("a").index
+        assert (await see(house)).wakes[Bucket.DELAY, shard, "order"] == NOW + 1000
+
     async def test_only_what_has_waited_long_enough_is_released(self, house: House) -> None:
         claims = await in_flight(house, 30)
         await house.store.settle([failed(claim, NOW + n) for n, claim in enumerate(claims)])

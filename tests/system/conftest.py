@@ -1,0 +1,64 @@
+"""Fixtures for tests that start processes; every test of this folder is marked `system`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.daemons import end_orphan
+from tests.system.receivers import Receiver, a_receiver
+from tests.system.stores import Server, a_store
+
+HERE = Path(__file__).parent
+TAIL = 6000
+"""Characters of each log that a failed test shows."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.system)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what its processes logged."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("folder")
+    if report.failed and folder is not None:
+        report.sections += [
+            (f"{log.relative_to(folder)} (its end)", log.read_text(errors="replace")[-TAIL:])
+            for log in sorted(folder.rglob("*.log"))
+        ]
+    return report
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the test's processes keep their logs, sockets and data."""
+    return tmp_path
+
+
+@pytest.fixture
+def data(folder: Path) -> Iterator[Path]:
+    """A data directory for `later up`; a store that lost its owner there is ended after the test."""
+    data = folder / "data"
+    yield data
+    end_orphan(data)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A receiver that says done to every call, unless it is told otherwise."""
+    with a_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Server]:
+    """A Valkey of its own that keeps what it acknowledged."""
+    with a_store("valkey", folder, "--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server

@@ -1,0 +1,146 @@
+"""Processes of later's, as a user starts them: each one's log goes to a file and can be read while it runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from subprocess import DEVNULL, Popen
+from typing import Any
+
+from tests.system.calls import get
+from tests.system.waiting import eventually
+
+HERE = Path(__file__).parent
+COMMAND = (sys.executable, "-m", "later")
+ODD = (sys.executable, str(HERE / "odd.py"))
+"""The same, on a machine that is not quite right: see there."""
+TERMINAL = (sys.executable, str(HERE / "terminal.py"))
+"""The same, in the foreground of the terminal named first."""
+LISTENS = {"up": "--listen", "serve": "--listen", "worker": "--health"}
+
+_numbers = itertools.count()
+
+
+class Later:
+    """A running `later`."""
+
+    def __init__(self, process: Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def url(self) -> str:
+        """Where it listens; waits until it does."""
+        return str(self.logged("listening")["url"])
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged: whole lines, without what a failure says at the end."""
+        lines = self.log.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+
+    def logged(self, event: str) -> dict[str, Any]:
+        """The first such event; waits for it."""
+
+        def look() -> dict[str, Any] | None:
+            found = next((line for line in self.events() if line["event"] == event), None)
+            assert found or self.process.poll() is None, f"it ended: {self.log.read_text()}"
+            return found
+
+        return eventually(look, f"{event!r} in {self.log.name}") or {}
+
+    def is_ready(self) -> bool:
+        return get(self.url, "/readyz").status == 200
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """`kill -9`; an embedded store lives on."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        self.send(signal.SIGTERM)
+        return self.ends()
+
+    def ends(self, within: float = 40) -> int:
+        """Wait until it has ended; the exit status."""
+        return self.process.wait(within)
+
+
+@contextmanager
+def a_later(command: str, folder: Path, *options: str, by: Sequence[str] = COMMAND, **started: Any) -> Iterator[Later]:
+    """`later up`, `serve` or `worker` on a free port; killed at the end, if it has not ended by then.
+
+    Whatever the test does to it, it must not log an error: that is a fault of our own.
+    """
+    log = folder / f"{next(_numbers):03d}-{command}.log"
+    line = [*by, command, "--log-format", "json", LISTENS[command], "127.0.0.1:0", *options]
+    with log.open("wb") as file:
+        process = Popen(line, stdin=DEVNULL, stdout=DEVNULL, stderr=file, env=environment(), **started)
+    later = Later(process, log)
+    try:
+        yield later
+    finally:
+        later.kill()
+    faults = [event for event in later.events() if event["level"] in ("error", "critical")]
+    assert not faults, faults
+
+
+@contextmanager
+def an_up(folder: Path, data: Path, *options: str, by: Sequence[str] = COMMAND, **started: Any) -> Iterator[Later]:
+    """`later up` on the embedded store in `data`, listening."""
+    with a_later("up", folder, "--data", str(data), *options, by=by, **started) as later:
+        _ = later.url
+        yield later
+
+
+def run(*arguments: str, within: float = 60, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A command to its end: its exit status, what it printed and what it said."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin or "",
+        capture_output=True,
+        text=True,
+        timeout=within,
+        env=environment(),
+        check=False,
+    )
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what would configure later."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LATER_")}
+
+
+def store_of(data: Path) -> int | None:
+    """The process id of the embedded store that listens in `data`, by the kernel's word."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as ours:
+        ours.settimeout(1)
+        ours.connect(str(data / "store.sock"))
+        pid, _, _ = struct.unpack("3i", ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(pid)
+    return None
+
+
+def end_orphan(data: Path) -> None:
+    """End the embedded store that listens in `data`, if any does."""
+    pid = store_of(data)
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: store_of(data) is None, "the store ends")

@@ -1,0 +1,160 @@
+"""A receiver in a thread of the test's process: it notes every call, and answers by the rule of the call's path."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+
+class Call(NamedTuple):
+    """A call as it came in. `due` and `arrived` are Unix seconds of this machine's clock."""
+
+    id: str
+    attempt: int
+    due: float
+    arrived: float
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    @property
+    def late(self) -> float:
+        return self.arrived - self.due
+
+
+Rule = Callable[[Call], Awaitable[web.Response]]
+
+
+def status(number: int, retry_after: str | None = None) -> Rule:
+    """This status and no body."""
+
+    async def answer(call: Call) -> web.Response:
+        return web.Response(status=number, headers=None if retry_after is None else {"Retry-After": retry_after})
+
+    return answer
+
+
+def code(number: int) -> Rule:
+    """200 and this code."""
+
+    async def answer(call: Call) -> web.Response:
+        return web.json_response({"code": number})
+
+    return answer
+
+
+done = status(200)
+
+
+def after(seconds: float, then: Rule = done) -> Rule:
+    """The other rule's answer, this much later."""
+
+    async def answer(call: Call) -> web.Response:
+        await asyncio.sleep(seconds)
+        return await then(call)
+
+    return answer
+
+
+hang = after(3600)
+
+
+def in_turn(*rules: Rule) -> Rule:
+    """Each rule once, for each id anew; the last one from then on."""
+    seen: dict[str, int] = defaultdict(int)
+
+    async def answer(call: Call) -> web.Response:
+        nth = min(seen[call.id], len(rules) - 1)
+        seen[call.id] += 1
+        return await rules[nth](call)
+
+    return answer
+
+
+class Receiver:
+    """`rules` maps paths to how their calls are answered; any other is answered 200."""
+
+    def __init__(self) -> None:
+        self.rules: dict[str, Rule] = {}
+        self.calls: list[Call] = []
+        self.answered: set[str] = set()
+        """Ids of calls whose answer was given: a call that was cut off is not among them."""
+        self.port = 0
+        self._by_id: dict[str, list[Call]] = {}
+
+    def url(self, path: str = "/", host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    @property
+    def ids(self) -> set[str]:
+        """Every id that has called."""
+        return set(self._by_id.copy())
+
+    def of(self, id: str) -> list[Call]:
+        """The calls of one id, in order."""
+        return list(self._by_id.get(id, ()))
+
+    def attempts(self, id: str) -> list[int]:
+        return [call.attempt for call in self.of(id)]
+
+    def repeats(self) -> list[tuple[Call, Call]]:
+        """Calls that came again, each with the one of the same id before it."""
+        lists = [self.of(id) for id in self.ids]
+        return [pair for calls in lists for pair in pairwise(calls)]
+
+    async def handle(self, request: web.BaseRequest) -> web.Response:
+        arrived = time.time()
+        call = Call(
+            id=request.headers["webhook-id"],
+            attempt=int(request.headers["later-attempt"]),
+            due=datetime.fromisoformat(request.headers["later-due"]).timestamp(),
+            arrived=arrived,
+            path=request.path,
+            headers=request.headers,
+            body=json.loads(await request.read()),
+        )
+        self.calls.append(call)
+        self._by_id.setdefault(call.id, []).append(call)
+        response = await self.rules.get(call.path, done)(call)
+        self.answered.add(call.id)
+        return response
+
+
+@contextmanager
+def a_receiver() -> Iterator[Receiver]:
+    """A receiver on a free port."""
+    receiver, up, loop = Receiver(), threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(_receive(receiver, up, stop)))
+    thread.start()
+    try:
+        assert up.wait(10), "the receiver does not start"
+        yield receiver
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+async def _receive(receiver: Receiver, up: threading.Event, stop: asyncio.Event) -> None:
+    server = web.Server(receiver.handle, access_log=None, handler_cancellation=True)
+    runner = web.ServerRunner(server, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+    await site.start()
+    receiver.port = runner.addresses[0][1]
+    up.set()
+    try:
+        await stop.wait()
+    finally:
+        await runner.cleanup()

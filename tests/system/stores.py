@@ -1,0 +1,92 @@
+"""A store that is killed, hung and started again on the same files; and what is in it, behind later's back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+import redis
+
+from later.embedded import EmbeddedStore
+from later.store.keys import Bucket, Keys
+from tests.servers import a_server
+
+
+class Server:
+    """A store's server."""
+
+    def __init__(self, name: str, folder: Path, options: tuple[str, ...]) -> None:
+        self.url = ""
+        self._name = name
+        self._folder = folder
+        self._options = options
+        self._running = ExitStack()
+        self._process: Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; back when it answers."""
+        self.url, self._process = self._running.enter_context(a_server(self._name, self._folder, *self._options))
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self._running.close()
+        self._process = None
+
+    def end(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self._send(signal.SIGTERM)
+        assert self._process is not None
+        self._process.wait(10)
+        self.kill()
+
+    def hang(self) -> None:
+        self._send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def client(self) -> redis.Redis:
+        return redis.Redis.from_url(self.url)
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(number)
+
+
+@contextmanager
+def a_store(name: str, folder: Path, *options: str) -> Iterator[Server]:
+    """A running store's server on a socket in `folder`."""
+    server = Server(name, folder, options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def tasks_in(client: redis.Redis, shards: int = 1) -> int:
+    """How many tasks the pools hold."""
+    return sum(int(client.hlen(shard.pool)) for shard in Keys("later", shards).shards)
+
+
+def count_in(client: redis.Redis, bucket: Bucket, *topics: str) -> int:
+    """How many tasks of these topics are in the bucket, with one shard."""
+    shard = Keys("later", 1).shards[0]
+    return sum(int(client.zcard(shard.bucket(bucket, topic.encode()))) for topic in topics)
+
+
+@contextmanager
+def embedded_in(data: Path) -> Iterator[redis.Redis]:
+    """A look into what a `later up` left behind in `data`."""
+    store = EmbeddedStore(data)
+    with asyncio.Runner() as loop:
+        loop.run(store.start())
+        try:
+            with redis.Redis.from_url(store.url) as client:
+                yield client
+        finally:
+            loop.run(store.stop())

@@ -1,0 +1,39 @@
+"""A daemon whose own clock is an hour off goes by the store's."""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from tests.system.calls import create, get, query
+from tests.system.daemons import ODD, an_up
+from tests.system.odd import AHEAD_S
+from tests.system.receivers import Receiver
+from tests.system.waiting import eventually
+
+LATE_S = 1.0
+
+
+def test_a_clock_that_is_an_hour_ahead_delivers_neither_early_nor_late(
+    folder: Path, data: Path, receiver: Receiver
+) -> None:
+    with an_up(folder, data, by=(*ODD, "clock-ahead")) as up:
+        assert _clock_of(up.url) - time.time() > AHEAD_S - 5
+        created = time.time()
+        meant = created + 1.5
+        ids = [
+            create(up.url, callback=receiver.url(), delay=1.5),
+            create(up.url, callback=receiver.url(), execute_time=meant),
+        ]
+        assert abs(query(up.url, ids[0])["creat_time"] - created) < 2
+        eventually(lambda: receiver.ids == set(ids), "both are delivered")
+        assert up.stop() == 0
+    for call in receiver.calls:
+        assert abs(int(call.headers["webhook-timestamp"]) - meant) < 2
+        assert meant - 0.001 <= call.arrived < meant + LATE_S
+
+
+def _clock_of(url: str) -> float:
+    """What the daemon's own clock says."""
+    return parsedate_to_datetime(get(url, "/livez").headers["Date"]).timestamp()

@@ -1,0 +1,103 @@
+"""The shell's commands against a running daemon, and how commands refuse."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from later.core.task import decode
+from later.store.keys import Keys
+from tests.system.daemons import COMMAND, a_later, an_up, environment, run
+from tests.system.receivers import Receiver
+from tests.system.stores import Server, tasks_in
+from tests.system.waiting import eventually
+
+LINES = 5000
+
+
+def test_a_task_from_a_shell(folder: Path, data: Path, receiver: Receiver) -> None:
+    with an_up(folder, data) as up:
+        to = ("--url", up.url)
+        created = run("create", *to, "--topic", "order", "--callback", receiver.url(), "--delay", "1h")
+        id = created.stdout.strip()
+        found = run("query", *to, "--json", id)
+        status = run("status", "--json", "--data", str(data))
+        deleted = run("delete", *to, id)
+        gone = run("query", *to, id)
+    assert [done.returncode for done in (created, found, status, deleted, gone)] == [0, 0, 0, 0, 1]
+    assert (json.loads(found.stdout)["state"], deleted.stdout.strip()) == ("delay", id)
+    survey = json.loads(status.stdout)
+    assert (survey["tasks"]["delay"], survey["warnings"]) == (1, [])
+    assert [worker["alive"] for worker in survey["workers"]] == [True]
+    assert gone.stderr.count("\n") == 1
+
+
+def test_a_file_is_created_once_though_the_store_is_killed_meanwhile(folder: Path, store: Server) -> None:
+    task = {"topic": "order", "callback": "http://127.0.0.1:1/", "execute_time": time.time() + 3600}
+    file = folder / "tasks.ndjson"
+    file.write_text("".join(json.dumps({**task, "content": str(i)}) + "\n" for i in range(LINES)))
+    with a_later("serve", folder, "--redis", store.url) as serve:
+        command = [*COMMAND, "create", "--url", serve.url, "--from", str(file), "--batch", "50"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        ) as sending:
+            try:
+                eventually(lambda: tasks_in(store.client()) > LINES / 5, "some are created")
+                store.kill()
+                time.sleep(0.5)
+                store.start()
+                out, err = sending.communicate(timeout=60)
+            finally:
+                sending.kill()
+    assert (sending.returncode, out.strip()) == (0, f"{LINES} created, 0 existing, 0 refused, 0 failed")
+    assert "trying again" in err
+    assert sorted(map(int, _contents(store))) == list(range(LINES))
+
+
+def _contents(store: Server) -> list[str]:
+    bodies = store.client().hvals(Keys("later", 1).shards[0].pool)
+    return [decode("", body).content for body in bodies if isinstance(body, bytes)]
+
+
+def test_another_number_of_shards_is_refused(folder: Path, store: Server) -> None:
+    with a_later("up", folder, "--redis", store.url) as up:
+        eventually(up.is_ready, "it is ready")
+        second = run("worker", "--redis", store.url, "--health", "off", "--shards", "4")
+        assert up.is_ready()
+    assert "--shards 1" in _the_reason(second)
+
+
+def test_a_store_that_may_evict_is_refused(store: Server) -> None:
+    store.client().config_set("maxmemory-policy", "allkeys-lru")
+    assert "maxmemory-policy is allkeys-lru" in _the_reason(run("worker", "--redis", store.url, "--health", "off"))
+
+
+def test_a_port_in_use_is_refused(data: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert address in _the_reason(run("up", "--data", str(data), "--listen", address))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("nonsense",), ("up", "--nonsense"), ("up", "--concurrency", "0"), ("create", "--topic", "order"), ("query",)],
+)
+def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def _the_reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a daemon did not work: one line, after what it logged."""
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("later: ")]
+    assert len(said) == 1, done.stderr
+    assert done.stderr.endswith(said[0] + "\n")
+    return said[0]

@@ -1,0 +1,63 @@
+"""The doctor beside workers: it finds nothing where nothing is wrong, and everything that is, and mends it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from later.core.task import pack_id
+from later.store.keys import Bucket, Keys
+from tests.system.calls import create, create_many, figure, many
+from tests.system.daemons import a_later, run
+from tests.system.receivers import Receiver, after, done, in_turn, status
+from tests.system.stores import Server
+from tests.system.waiting import eventually
+
+TASKS, LOOKS = 2000, 2
+
+
+def test_beside_busy_workers_nothing_is_wrong(folder: Path, store: Server, receiver: Receiver) -> None:
+    receiver.rules["/"] = in_turn(after(0.02, status(500)), status(503), done)
+    with a_later("up", folder, "--redis", store.url, "--retry-base", "0.5") as up:
+        create_many(up.url, many(TASKS, receiver.url(), time.time(), 500))
+        eventually(lambda: len(receiver.ids) > 100, "the workers are busy")
+        looks = [run("doctor", "--redis", store.url) for _ in range(LOOKS)]
+        assert len(receiver.answered) < TASKS or figure(up.url, "later_hands_busy"), "they were done before it was"
+    assert [(look.returncode, look.stderr) for look in looks] == [(0, "")] * LOOKS
+    assert all("nothing is wrong" in look.stdout for look in looks)
+
+
+def test_what_is_wrong_is_found_and_mended(folder: Path, store: Server, receiver: Receiver) -> None:
+    with a_later("up", folder, "--redis", store.url) as up:
+        ids = [create(up.url, callback=receiver.url(), delay=3600) for _ in range(4)]
+        create(up.url, topic="asleep", callback=receiver.url(), delay=3600)
+        _take_apart(store.client(), *(pack_id(id) for id in ids[:3]))
+        found, mended, after = (_doctor(store, *repair) for repair in ((), ("--repair",), ()))
+        assert (found[0], mended[0], after[0]) == (1, 0, 0)
+        assert _kinds(found) >= {"several", "nowhere", "bodiless", "wake-missing"}
+        assert all(finding["mended"] for finding in mended[1])
+        assert (_kinds(mended), after[1]) == (_kinds(found), [])
+        last = create(up.url, callback=receiver.url())
+        eventually(lambda: last in receiver.answered, "deliveries go on")
+
+
+def _take_apart(client: redis.Redis, doubled: bytes, lost: bytes, bodiless: bytes) -> None:
+    shard = Keys("later", 1).shards[0]
+    client.zadd(shard.bucket(Bucket.ERROR, b"order"), {doubled: 2e12})
+    client.zrem(shard.bucket(Bucket.DELAY, b"order"), lost)
+    client.hdel(shard.pool, bodiless)
+    client.zrem(shard.wakes[Bucket.DELAY], b"asleep")
+
+
+def _doctor(store: Server, *options: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit status and the findings."""
+    done = run("doctor", "--json", "--redis", store.url, *options)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()[:-1]]
+
+
+def _kinds(looked: tuple[int, list[dict[str, Any]]]) -> set[str]:
+    return {finding["kind"] for finding in looked[1]}

@@ -1,0 +1,73 @@
+"""The whole of `later up` is killed, or its store alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.calls import create, create_many, get, many
+from tests.system.creators import creating
+from tests.system.daemons import an_up, end_orphan, run, store_of
+from tests.system.receivers import Receiver, after
+from tests.system.waiting import eventually
+
+SHORT = ("--timeout", "2", "--lease", "4")
+
+
+@pytest.mark.parametrize("store_dies_too", [False, True], ids=["daemon", "daemon-and-store"])
+def test_a_killed_up_finds_everything_again(store_dies_too: bool, folder: Path, data: Path, receiver: Receiver) -> None:
+    receiver.rules["/"] = after(0.05)
+    with an_up(folder, data, *SHORT) as up:
+        tasks = many(1500, receiver.url(), time.time() + 1, 300)
+        create_many(up.url, tasks)
+        with creating(up.url, receiver.url()) as creator:
+            eventually(lambda: len(creator.accepted) > 50 and len(receiver.ids) > 300, "it is under load")
+            up.kill()
+            if store_dies_too:
+                end_orphan(data)
+            killed_at = time.time()
+            accepted = {str(task["id"]) for task in tasks} | creator.accepted.keys()
+            left = len(accepted - receiver.ids)
+            with an_up(folder, data, *SHORT) as again:
+                assert int(again.logged("store found")["tasks"]) >= left
+                creator.move(again.url)
+                creator.stop()
+                eventually(lambda: receiver.ids >= accepted | creator.accepted.keys(), "every task is delivered")
+                assert again.stop() == 0
+    held = [first for first, _ in receiver.repeats()]
+    assert [call for call in held if not -0.5 < killed_at - call.arrived < 2] == []
+    assert len(held) <= 256
+
+
+def test_a_second_up_on_the_same_data_says_that_it_is_in_use(folder: Path, data: Path) -> None:
+    with an_up(folder, data) as up:
+        second = run("up", "--data", str(data), "--listen", "127.0.0.1:0", "--log-level", "error")
+        assert up.is_ready()
+        assert up.stop() == 0
+    assert second.returncode == 1
+    assert second.stderr.count("\n") == 1, second.stderr
+    assert "is in use" in second.stderr
+    assert str(up.pid) in second.stderr
+
+
+def test_a_killed_embedded_store_is_started_again(folder: Path, data: Path, receiver: Receiver) -> None:
+    with an_up(folder, data) as up:
+        tasks = many(600, receiver.url(), time.time() + 0.5, 200)
+        create_many(up.url, tasks)
+        eventually(lambda: len(receiver.ids) > 50, "it is under load")
+        os.kill(store_of(data) or 0, signal.SIGKILL)
+        died = "the embedded store died (exit status -9)"
+        eventually(lambda: died in _why_not_ready(up.url), "its death is noticed, and why", 5)
+        eventually(up.is_ready, "it is started again", 10)
+        last = create(up.url, callback=receiver.url())
+        eventually(lambda: receiver.ids == {last, *(task["id"] for task in tasks)}, "everything is delivered")
+        assert up.stop() == 0
+
+
+def _why_not_ready(url: str) -> str:
+    answer = get(url, "/readyz")
+    return "" if answer.status == 200 else str(answer.body["detail"])

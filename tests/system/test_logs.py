@@ -1,0 +1,43 @@
+"""What a daemon logs: JSON, line by line, and nobody's secrets."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from tests.system.calls import create, get, post
+from tests.system.daemons import Later, an_up
+from tests.system.receivers import Receiver, code, hang, status
+from tests.system.waiting import eventually
+
+SECRET = "hunter2"
+
+
+def test_a_log_is_json_and_holds_no_secret(folder: Path, data: Path, receiver: Receiver) -> None:
+    receiver.rules |= {"/fails": status(500), "/gone": status(410), "/odd": code(7), "/hangs": hang}
+    callbacks = [receiver.url(f"{path}?token={SECRET}") for path in ("/", "/fails", "/gone", "/odd", "/hangs")]
+    callbacks += [f"http://127.0.0.1:1/?token={SECRET}", f"http://no-such-name.invalid/?token={SECRET}"]
+    with an_up(folder, data, "--log-level", "debug", "--retry-base", "0.1", "--timeout", "1") as up:
+        for callback in callbacks:
+            _see_through(up, callback)
+        for wrong in ({"topic": SECRET}, {"topic": "order", "headers": SECRET}, {SECRET: 1}, SECRET):
+            assert post(up.url, "/create", wrong).status == 400
+        assert get(up.url, f"/no/such/path?token={SECRET}").status == 404
+        up.send(signal.SIGTERM)
+        assert up.ends() == 0
+    lines = up.log.read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert {"listening", "delivered", "task died", "stopped"} <= {event["event"] for event in events}
+    assert [line for line in lines if SECRET in line] == []
+
+
+def _see_through(up: Later, callback: str) -> None:
+    """A task to its end."""
+    id = create(up.url, callback=callback, content=SECRET, headers={"X-Key": SECRET}, retry=1)
+
+    def has_ended() -> bool:
+        answer = post(up.url, "/query", {"id": id})
+        return answer.status == 404 or answer.body["state"] == "dead"
+
+    eventually(has_ended, "it is done or dead")

@@ -1,0 +1,149 @@
+"""The store goes away in one way or another, and comes back: everything goes on by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.system.calls import create, get, post
+from tests.system.daemons import a_later
+from tests.system.receivers import Receiver, after, done, in_turn, status
+from tests.system.stores import Server
+from tests.system.waiting import eventually, until
+
+STORE_TIMEOUT_S = 1.0
+MARGIN_S = 1.0
+AWAY_S = 3.0
+RETURN_S = 2.0
+"""Everything is to go on within this time of the store's return."""
+
+
+class Outage(NamedTuple):
+    """How the store goes and comes, what callers are told, what of deliveries goes on meanwhile.
+
+    `attempts` of a task that was in flight: one that cannot be settled before its lease runs out is delivered again.
+    """
+
+    begin: Callable[[Server], None]
+    end: Callable[[Server], None]
+    reason: str
+    attempts: tuple[list[int], ...]
+    delivers: bool = False
+
+
+def _fill(store: Server) -> None:
+    store.client().config_set("maxmemory", 1)
+
+
+def _empty(store: Server) -> None:
+    store.client().config_set("maxmemory", 0)
+
+
+def _demote(store: Server) -> None:
+    store.client().replicaof("127.0.0.1", "1")
+
+
+def _promote(store: Server) -> None:
+    store.client().replicaof("NO", "ONE")
+
+
+OUTAGES = {
+    "refuses": Outage(Server.kill, Server.start, "the store cannot be reached", ([1, 2],)),
+    "hangs": Outage(Server.hang, Server.go_on, "the store did not answer within 1 s", ([1], [1, 2])),
+    "is full": Outage(_fill, _empty, "the store's memory is full (maxmemory)", ([1],), delivers=True),
+    "is read-only": Outage(_demote, _promote, "the store is a read-only replica", ([1, 2],)),
+}
+
+
+@pytest.mark.parametrize("outage", OUTAGES.values(), ids=OUTAGES.keys())
+def test_an_outage_is_told_of_and_passes(outage: Outage, folder: Path, store: Server, receiver: Receiver) -> None:
+    receiver.rules["/slow"] = in_turn(after(1), done)
+    receiver.rules["/fails-once"] = in_turn(status(500), done)
+    options = ("--timeout", "1.5", "--lease", "2.5", "--retry-base", "2.5", "--store-timeout", f"{STORE_TIMEOUT_S}")
+    with a_later("up", folder, "--redis", store.url, *options) as up:
+        eventually(up.is_ready, "it is ready")
+        due, waits = create(up.url, callback=receiver.url(), delay=2.5), receiver.url("/slow")
+        fails = create(up.url, callback=receiver.url("/fails-once"))
+        eventually(lambda: receiver.of(fails), "it has failed once")
+        slow = create(up.url, callback=waits)
+        eventually(lambda: receiver.of(slow), "it is in flight")
+
+        outage.begin(store)
+        ends_at = time.time() + AWAY_S
+        eventually(lambda: post(up.url, "/create", _task(receiver)).status == 503, "creates are refused", 3)
+        _assert_refused(up.url, receiver, outage.reason)
+        assert get(up.url, "/livez").status == 200
+        until(ends_at)
+        assert bool(receiver.of(due)) == outage.delivers
+        outage.end(store)
+        returned = time.time()
+
+        eventually(lambda: post(up.url, "/create", _task(receiver)).status == 200, "creates are accepted", RETURN_S)
+        eventually(up.is_ready, "it is ready", RETURN_S)
+        eventually(lambda: receiver.of(due), "what was due is delivered", RETURN_S)
+        eventually(lambda: len(receiver.of(fails)) == 2, "what waited for a retry is delivered", RETURN_S)
+        eventually(lambda: _is_gone(up.url, slow), "what was in flight is done", RETURN_S)
+        assert time.time() < returned + RETURN_S
+        assert receiver.attempts(slow) in outage.attempts
+        assert up.stop() == 0
+
+
+def test_a_restart_of_the_store_costs_nothing(folder: Path, store: Server, receiver: Receiver) -> None:
+    receiver.rules["/slow"] = after(1)
+    with a_later("up", folder, "--redis", store.url) as up:
+        due = [create(up.url, callback=receiver.url(), delay=0.5 + i / 20) for i in range(20)]
+        slow = create(up.url, callback=receiver.url("/slow"))
+        eventually(lambda: receiver.of(slow), "it is in flight")
+        store.end()
+        store.start()
+        eventually(lambda: post(up.url, "/create", _task(receiver)).status == 200, "creates are accepted", RETURN_S)
+        eventually(lambda: all(map(receiver.of, due)), "what is due is delivered", 1.5 + RETURN_S)
+        eventually(lambda: _is_gone(up.url, slow), "what was in flight is settled")
+        assert receiver.repeats() == []
+        assert up.stop() == 0
+
+
+def test_a_daemon_that_comes_before_its_store_waits_for_it(folder: Path, store: Server, receiver: Receiver) -> None:
+    store.kill()
+    with a_later("up", folder, "--redis", store.url) as up:
+        assert get(up.url, "/livez").status == 200
+        _assert_refused(up.url, receiver, OUTAGES["refuses"].reason)
+        store.start()
+        eventually(up.is_ready, "it is ready", RETURN_S)
+        id = create(up.url, callback=receiver.url())
+        eventually(lambda: receiver.of(id), "it delivers", RETURN_S)
+
+
+def test_a_store_that_comes_later_and_cannot_serve_ends_the_daemon(folder: Path, store: Server) -> None:
+    with a_later("serve", folder, "--redis", store.url, "--shards", "2") as serve:
+        eventually(serve.is_ready, "the store is laid out")
+    store.end()
+    with a_later("worker", folder, "--redis", store.url, "--shards", "4") as worker:
+        assert get(worker.url, "/readyz").status == 503
+        store.start()
+        assert worker.ends(5) == 1
+        assert "--shards 2" in worker.log.read_text().splitlines()[-1]
+
+
+def _is_gone(url: str, id: str) -> bool:
+    return post(url, "/query", {"id": id}).status == 404
+
+
+def _task(receiver: Receiver) -> dict[str, object]:
+    return {"topic": "other", "callback": receiver.url()}
+
+
+def _assert_refused(url: str, receiver: Receiver, reason: str) -> None:
+    created = post(url, "/create", _task(receiver))
+    assert (created.status, created.headers["Content-Type"]) == (503, "application/problem+json")
+    assert created.body["detail"].startswith(reason)
+    assert int(created.headers["Retry-After"]) >= 1
+    assert created.took < STORE_TIMEOUT_S + MARGIN_S
+    ready = get(url, "/readyz")
+    assert ready.status == 503
+    assert ready.body["detail"].startswith(reason)
+    assert ready.took < STORE_TIMEOUT_S + MARGIN_S

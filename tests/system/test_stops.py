@@ -1,0 +1,168 @@
+"""A stop, at whatever moment: what is under way ends, nothing waits for its lease, the next start finds everything."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from later.embedded import socket_url
+from later.store.keys import Bucket
+from tests.system.calls import create, create_many, many
+from tests.system.creators import creating
+from tests.system.daemons import TERMINAL, Later, a_later, an_up, store_of
+from tests.system.receivers import Receiver, after, done, hang, in_turn
+from tests.system.stores import count_in, embedded_in, tasks_in
+from tests.system.waiting import eventually
+
+TASKS = 1200
+AOF_COMMANDS = 4_000_000
+
+
+@contextmanager
+def by_sigterm(folder: Path, data: Path) -> Iterator[tuple[Later, Callable[[], object]]]:
+    with an_up(folder, data) as up:
+        yield up, lambda: up.send(signal.SIGTERM)
+
+
+@contextmanager
+def by_sigint_to_the_group(folder: Path, data: Path) -> Iterator[tuple[Later, Callable[[], object]]]:
+    with an_up(folder, data, start_new_session=True) as up:
+        yield up, lambda: os.killpg(up.pid, signal.SIGINT)
+
+
+@contextmanager
+def by_ctrl_c(folder: Path, data: Path) -> Iterator[tuple[Later, Callable[[], object]]]:
+    keyboard, terminal = pty.openpty()
+    try:
+        by = (*TERMINAL, os.ttyname(terminal))
+        with an_up(folder, data, by=by, start_new_session=True) as up:
+            yield up, lambda: os.write(keyboard, b"\x03")
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+
+
+@pytest.mark.parametrize("started", [by_sigterm, by_sigint_to_the_group, by_ctrl_c])
+def test_a_stop_under_load_ends_what_is_under_way(
+    started: Callable[[Path, Path], Iterator[tuple[Later, Callable[[], object]]]],
+    folder: Path,
+    data: Path,
+    receiver: Receiver,
+) -> None:
+    receiver.rules["/"] = after(0.3)
+    with started(folder, data) as (up, stop):  # type: ignore[attr-defined]  # a context, by its decorator
+        create_many(up.url, many(TASKS, receiver.url(), time.time() + 0.5, 400))
+        eventually(lambda: len(receiver.ids) > 300, "it is under load")
+        stop()
+        assert up.ends() == 0
+    assert not [event for event in up.events() if event["event"] == "store died"], "the signal was not for the store"
+    assert receiver.answered == receiver.ids
+    with embedded_in(data) as client:
+        assert count_in(client, Bucket.UNACK, "order") == 0
+        assert tasks_in(client) == TASKS - len(receiver.answered) > 0
+    with an_up(folder, data) as again:
+        eventually(lambda: len(receiver.answered) == TASKS, "the rest is delivered")
+        assert again.stop() == 0
+    assert receiver.repeats() == []
+
+
+def test_a_stop_while_clients_create_keeps_what_was_accepted(folder: Path, data: Path, receiver: Receiver) -> None:
+    with an_up(folder, data) as up, creating(up.url, receiver.url()) as creator:
+        eventually(lambda: len(receiver.ids) > 50, "it is under load")
+        assert up.stop() == 0
+        with an_up(folder, data) as again:
+            creator.move(again.url)
+            creator.stop()
+            eventually(lambda: receiver.answered >= creator.accepted.keys(), "every accepted task is delivered")
+            assert again.stop() == 0
+    assert receiver.repeats() == []
+
+
+def test_what_outlasts_the_drain_is_given_back(folder: Path, data: Path, receiver: Receiver) -> None:
+    receiver.rules["/"] = hang
+    with an_up(folder, data, "--drain", "0.2") as up:
+        id = create(up.url, callback=receiver.url())
+        eventually(lambda: receiver.of(id), "it is in flight")
+        assert up.stop() == 0
+    with embedded_in(data) as client:
+        assert count_in(client, Bucket.UNACK, "order") == 0
+        assert count_in(client, Bucket.DELAY, "order") == 1
+
+
+def test_a_second_signal_leaves_at_once_and_loses_nothing(folder: Path, data: Path, receiver: Receiver) -> None:
+    receiver.rules["/hangs-once"] = in_turn(hang, done)
+    options = ("--timeout", "5", "--lease", "6")
+    with an_up(folder, data, *options) as up:
+        held = create(up.url, callback=receiver.url("/hangs-once"))
+        waiting = create(up.url, callback=receiver.url(), delay=3)
+        eventually(lambda: receiver.of(held), "it is in flight")
+        up.send(signal.SIGTERM)
+        up.logged("stopping")
+        up.send(signal.SIGTERM)
+        assert up.ends(2) == 128 + signal.SIGTERM
+    with an_up(folder, data, *options) as again:
+        assert again.logged("store found")["tasks"] == 2
+        eventually(lambda: receiver.attempts(held) == [1, 2], "what was in flight is delivered again")
+        eventually(lambda: {held, waiting} <= receiver.answered, "everything is delivered")
+        assert again.stop() == 0
+
+
+def test_a_stop_while_the_store_loads(folder: Path, data: Path) -> None:
+    _write_a_large_file(data)
+    with a_later("up", folder, "--data", str(data)) as up:
+        eventually(lambda: _loads(data), "the store loads", 10)
+        assert up.stop() == 0
+        assert not [event for event in up.events() if event["event"] == "listening"]
+    assert store_of(data) is None
+
+
+MOMENTS: list[Callable[[Path, Later], object]] = [
+    lambda data, up: (data / "owner.lock").exists(),
+    lambda data, up: (data / "store.log").exists(),
+    lambda data, up: (data / "store.sock").exists(),
+    lambda data, up: any(event["event"] == "store answers" for event in up.events()),
+    lambda data, up: any(event["event"] == "store found" for event in up.events()),
+    lambda data, up: any(event["event"] == "listening" for event in up.events()),
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=["owned", "spawned", "socket", "answers", "found", "listens"])
+def test_a_stop_at_any_moment_of_the_start(moment: Callable[[Path, Later], object], folder: Path, data: Path) -> None:
+    with a_later("up", folder, "--data", str(data)) as up:
+        eventually(lambda: moment(data, up), "it gets there")
+        assert up.stop() == 0
+    assert store_of(data) is None
+    assert "Traceback" not in up.log.read_text()
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.15, 0.25, 0.35, 0.45])
+def test_a_stop_before_it_has_begun(seconds: float, folder: Path, data: Path) -> None:
+    with a_later("up", folder, "--data", str(data)) as up:
+        time.sleep(seconds)
+        assert up.stop() in (0, -signal.SIGTERM)  # by the signal itself, where Python does not listen yet
+    assert store_of(data) is None
+    assert "Traceback" not in up.log.read_text()
+
+
+def _write_a_large_file(data: Path) -> None:
+    """An append-only file that takes seconds to load."""
+    folder = data / "appendonlydir"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "appendonly.aof.1.incr.aof").write_bytes(b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n" * AOF_COMMANDS)
+    (folder / "appendonly.aof.manifest").write_text("file appendonly.aof.1.incr.aof seq 1 type i\n")
+
+
+def _loads(data: Path) -> bool:
+    try:
+        with redis.Redis.from_url(socket_url(data)) as client:
+            return bool(client.info("persistence")["loading"])
+    except redis.RedisError:
+        return False
