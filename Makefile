@@ -26,10 +26,10 @@ run: $(venv)/.run ## Start later, API and workers; ARGS="--listen 127.0.0.1:9000
 	@exec $(venv)/bin/later up $(ARGS)
 
 test: $(venv)/.dev ## Run the tests that start no processes (a minute at most); ARGS="-k lease" for pytest's options
-	$(python) -m pytest -m "not system" $(ARGS)
+	$(python) -m pytest -m "not system" -n auto $(ARGS)
 
-test-all: $(venv)/.dev ## Run all tests
-	$(python) -m pytest $(ARGS)
+test-all: test ## Run all tests; those that start processes one at a time, for some measure how late they are
+	$(python) -m pytest -m system $(ARGS)
 
 lint: $(venv)/.dev ## Check style and format
 	$(python) -m ruff check
