@@ -37,6 +37,8 @@ ALL = STORE | CALLS
 DEFAULT_FILE = "later.toml"
 LEASE_OVER_TIMEOUT_MS = 15_000
 """What a lease is longer than a delivery's deadline, by default: time to settle, also past a store's hiccup."""
+LEAST_OVER_TIMEOUT_MS = 500
+"""With less, a claim may come back with no more than the deadline left of its lease: then nothing would be sent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,8 +221,8 @@ def _check_together(config: Config, given: Mapping[str, _Given]) -> None:
     def shown(key: str) -> str:
         return _shown(_BY_KEY[key], given.get(key))
 
-    if config.lease_ms <= config.timeout_ms:
-        raise ConfigError(f"{shown('lease')}: expected more than {shown('timeout')}")
+    if config.lease_ms < config.timeout_ms + LEAST_OVER_TIMEOUT_MS:
+        raise ConfigError(f"{shown('lease')}: expected at least 0.5 s more than {shown('timeout')}")
     if config.retry_base_ms > config.retry_cap_ms:
         raise ConfigError(f"{shown('retry_base')}: expected at most {shown('retry_cap')}")
 

@@ -300,9 +300,9 @@ def test_a_right_url_is_shown_without_its_secrets_and_never_by_repr() -> None:
 
 def test_the_lease_follows_the_timeout_and_outlasts_it() -> None:
     assert loaded(timeout="60").lease_ms == 75_000
-    assert refusal(lease="15") == "--lease 15: expected more than --timeout 15s"
-    assert refusal(lease="60", timeout="1m") == "--lease 60: expected more than --timeout 1m"
-    assert loaded(lease="15.001").lease_ms == 15_001
+    assert refusal(lease="15.499") == "--lease 15.499: expected at least 0.5 s more than --timeout 15s"
+    assert refusal(lease="60", timeout="1m") == "--lease 60: expected at least 0.5 s more than --timeout 1m"
+    assert loaded(lease="15.5").lease_ms == 15_500
 
 
 def test_the_first_pause_is_not_above_the_cap() -> None:

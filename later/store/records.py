@@ -19,10 +19,18 @@ class Wake(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The earliest wake entries of a bucket over all shards, in order; `full` where there may be more."""
+    """The earliest wake entries of a bucket over all shards, in order.
+
+    Those that there was no room for are not before `more_at`; None where these are all.
+    """
 
     wakes: list[Wake]
-    full: bool
+    more_at: int | None
+
+    @property
+    def full(self) -> bool:
+        """May there be more?"""
+        return self.more_at is not None
 
 
 class Want(NamedTuple):

@@ -22,6 +22,9 @@ from later.store.scripts import MAX_TASKS, Argument, Command, Script
 MAX_STARTS = 20
 """How often a verb that knows only an id starts over when the id changes hands under it."""
 
+MAX_CLAIM_BYTES = 32 * 1024 * 1024
+"""How much one claim may answer, all its topics together: more might not come through in the store's timeout."""
+
 Item = TypeVar("Item")
 
 
@@ -80,22 +83,27 @@ class Store:
     async def look(self, bucket: Bucket, limit: int) -> Look:
         """The `limit` earliest wake entries of each shard. Raises StoreDown."""
         commands: list[Command] = [("ZRANGE", s.wakes[bucket], 0, limit - 1, "WITHSCORES") for s in self._keys.shards]
-        wakes, full = [], False
+        wakes, cut_at = list[Wake](), list[int]()
         for shard, answer in zip(self._keys.shards, await self._client.all("look", commands), strict=True):
             wakes += [Wake(int(float(at)), topic.decode(), shard.index) for topic, at in _pairs(answer)]
-            full = full or len(answer) >= 2 * limit
-        return Look(sorted(wakes), full)
+            if len(answer) >= 2 * limit:
+                cut_at.append(wakes[-1].at)
+        return Look(sorted(wakes), min(cut_at, default=None))
 
     async def claim(self, wants: Sequence[Want], now: int, lease_end: int) -> list[Claims | LaterError]:
-        """Take due tasks in hand, delay → unack, each want at most 500. Raises StoreDown: nobody can know."""
-        commands = [self._claim(want, now, lease_end) for want in wants]
+        """Take due tasks in hand, delay → unack, each want at most 500. Raises StoreDown: nobody can know.
+
+        Large tasks come a few at a time: of each topic at least one, but no more than its part of `MAX_CLAIM_BYTES`.
+        """
+        max_bytes = MAX_CLAIM_BYTES // max(len(wants), 1)
+        commands = [self._claim(want, now, lease_end, max_bytes) for want in wants]
         answers = await self._client.run("claim", commands)
         return [
             answer if isinstance(answer, LaterError) else _claims(want, answer, lease_end)
             for want, answer in zip(wants, answers, strict=True)
         ]
 
-    def _claim(self, want: Want, now: int, lease_end: int) -> Command:
+    def _claim(self, want: Want, now: int, lease_end: int, max_bytes: int) -> Command:
         shard, topic = self._keys.shards[want.shard], want.topic.encode()
         keys = [
             shard.bucket(Bucket.DELAY, topic),
@@ -104,7 +112,7 @@ class Store:
             shard.attempts,
         ]
         keys += [shard.outcome, shard.fence, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
-        return scripts.CLAIM.call(keys, [topic, now, min(want.limit, MAX_TASKS), lease_end])
+        return scripts.CLAIM.call(keys, [topic, now, min(want.limit, MAX_TASKS), lease_end, max_bytes])
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
         """Carry out verdicts: unack → gone, error or dead; False where the lease is another's by now.

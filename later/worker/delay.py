@@ -56,6 +56,6 @@ class Delay:
                 wakes[want.topic, want.shard] = answer.wake_at
         times = [at for (topic, _), at in wakes.items() if self._lanes.share(topic)]
         self.wants_hands = len(times) < len(wakes)
-        if look.full:
-            times.append(now)
+        if look.more_at is not None:
+            times.append(look.more_at)
         return min(times, default=None)

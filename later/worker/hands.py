@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import structlog
 
@@ -21,6 +21,8 @@ log = structlog.get_logger("later.hands")
 
 SETTLE_PAUSES_S = (0.05, 0.1, 0.2, 0.5)
 """Between tries of a settle that could not reach the store; the last one again and again."""
+SETTLE_PATIENCE_S = 5.0
+"""How long a stop waits for settles beyond its patience for deliveries: what was made must not be made again."""
 
 
 class Sends(Protocol):
@@ -55,6 +57,7 @@ class Hands:
         self._metrics = metrics
         self._chance = chance
         self._busy: set[asyncio.Task[None]] = set()
+        self._attempting: set[asyncio.Task[Any] | None] = set()
         self._cut: list[Claim] = []
         self.on_free: Callable[[], None] = lambda: None
 
@@ -67,11 +70,15 @@ class Hands:
 
     async def deliver(self, claim: Claim) -> None:
         """Carry one claim to its settle."""
+        hand = asyncio.current_task()
+        self._attempting.add(hand)
         try:
             verdict = await self._attempt(claim)
         except asyncio.CancelledError:
             self._cut.append(claim)
             raise
+        finally:
+            self._attempting.discard(hand)
         if verdict is None:
             await self._give_back([claim])
         else:
@@ -79,15 +86,18 @@ class Hands:
 
     async def drain(self, patience_s: float) -> None:
         """Let deliveries under way end, cut off those that take longer, and give their leases back."""
-        if self._busy:
-            await asyncio.wait(self._busy, timeout=patience_s)
-        cut = list(self._busy)
-        for hand in cut:
-            hand.cancel()
-        await asyncio.gather(*cut, return_exceptions=True)
+        await self._wait(patience_s)
+        _cancel(self._busy & self._attempting)
+        await self._wait(SETTLE_PATIENCE_S)
+        _cancel(self._busy)
+        await asyncio.gather(*self._busy, return_exceptions=True)
         if self._cut:
             log.info("deliveries cut off", count=len(self._cut))
             await self._give_back(self._cut)
+
+    async def _wait(self, patience_s: float) -> None:
+        if self._busy:
+            await asyncio.wait(self._busy, timeout=patience_s)
 
     async def _attempt(self, claim: Claim) -> Verdict | None:
         """The verdict on this attempt; None where it was not made and is another's to make."""
@@ -184,3 +194,8 @@ class Hands:
         if not hand.cancelled() and (error := hand.exception()) is not None:
             log.error("hand failed", id=claim.id, topic=claim.topic, exc_info=error)
         self.on_free()
+
+
+def _cancel(hands: Iterable[asyncio.Task[None]]) -> None:
+    for hand in hands:
+        hand.cancel()

@@ -47,7 +47,8 @@ class Lanes:
     def plan(self, wakes: Sequence[Wake], now: int) -> list[Want]:
         """How many tasks to claim from each due topic, in the order of their turns.
 
-        A topic that is due in several shards takes an even part from each.
+        A topic that is due in several shards takes an even part from each. A hand is kept for each topic behind it:
+        nobody knows yet how many tasks are due, and with a thousand topics of one each, five would go at a time.
         """
         shards: dict[str, list[int]] = {}
         for wake in wakes:
@@ -55,8 +56,11 @@ class Lanes:
                 shards.setdefault(wake.topic, []).append(wake.shard)
         wants: list[Want] = []
         free = self.free
+        behind = sum(1 for topic in shards if self.share(topic))
         for topic, due in shards.items():
-            part = min(share(free, self._held[topic]), MAX_TASKS * len(due))
+            if self.share(topic):
+                behind -= 1
+            part = min(share(free, self._held[topic]), max(free - behind, 1), MAX_TASKS * len(due))
             free -= part
             wants += _spread(topic, due, part)
         return wants

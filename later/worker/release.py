@@ -43,8 +43,8 @@ class Release:
                 raise answer
             if answer.wake_at is not None:
                 times.append(answer.wake_at)
-        if look.full:
-            times.append(now)
+        if look.more_at is not None:
+            times.append(look.more_at)
         return Ticked(moved, min(times, default=None))
 
     def _count(self, moved: int) -> None:

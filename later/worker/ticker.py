@@ -27,7 +27,8 @@ Errand = Callable[[int], Awaitable[Ticked]]
 class Ticker:
     """Runs one errand: again at once after a batch that left due work behind, otherwise when the next is due, and at
 
-    each interval at the latest. Whatever the errand raises is logged and counted, and the next tick comes.
+    each interval at the latest. Whatever the errand raises is logged and counted, and the next tick comes an interval
+    later, however often it is nudged: a store that is in trouble is not to be asked for each task that is created.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Ticker:
 
     def nudge(self, due_at: int | None = None) -> None:
         """End the sleep: there is work now, or work that is due before the sleep would end."""
-        if due_at is None or due_at < self._sleeps_until:
+        if (-math.inf if due_at is None else due_at) < self._sleeps_until:
             self._nudged.set()
 
     async def run(self) -> None:
@@ -81,6 +82,8 @@ class Ticker:
         except Exception as error:  # no errand may end the loop, whatever it raises
             self._report(error)
             pause_ms = self._interval_ms
+            self._sleeps_until = -math.inf
+            self._nudged.clear()
         else:
             self._failing = False
         return pause_ms

@@ -80,6 +80,16 @@ def test_a_topic_takes_an_even_part_from_each_of_its_shards() -> None:
     assert {want.limit for want in plan} == {12}
 
 
+def test_of_a_thousand_due_topics_as_many_are_planned_as_there_are_hands() -> None:
+    plan = Lanes(256).plan([a_wake(f"{number:04}") for number in range(1000)], NOW)
+    assert [(want.topic, want.limit) for want in plan] == [(f"{number:04}", 1) for number in range(256)]
+
+
+def test_the_first_of_a_few_due_topics_takes_what_the_others_leave_a_hand_for() -> None:
+    plan = Lanes(256).plan([a_wake(f"{number:03}") for number in range(100)], NOW)
+    assert [want.limit for want in plan] == [157] + [1] * 99
+
+
 @given(hands=HANDS, topics=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), unique=True))
 def test_a_plan_never_wants_more_than_is_free(hands: int, topics: list[tuple[int, int]]) -> None:
     lanes = Lanes(hands)

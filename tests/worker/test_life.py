@@ -11,6 +11,7 @@ from later.core.retry import Outcome
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
 from later.store.records import Want
+from later.store.store import MAX_CLAIM_BYTES
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, Receivers, Worker, busy
@@ -210,6 +211,29 @@ async def test_a_worker_claims_no_more_than_it_has_hands(house: House) -> None:
     await worker.hands.drain(60)
 
 
+async def test_large_tasks_are_claimed_a_few_at_a_time(house: House) -> None:
+    large = "x" * 1_000_000
+    tasks = [a_task(content=large) for _ in range(40)]
+    for task in tasks:
+        await house.store.create([task])
+    worker = Worker(house, Receivers())
+    claimed = await worker.work()
+    assert 0 < claimed * len(large) <= MAX_CLAIM_BYTES
+    while await worker.work():
+        pass
+    assert [await worker.is_gone(task) for task in tasks] == [True] * 40
+
+
+async def test_a_task_larger_than_all_that_may_be_claimed_is_delivered(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("later.store.store.MAX_CLAIM_BYTES", 10)
+    task = a_task()
+    worker, _ = await a_worker_with(house, task)
+    await worker.work()
+    assert await worker.is_gone(task)
+
+
 async def test_a_delivery_whose_lease_is_nearly_over_is_not_begun(house: House) -> None:
     task = a_task()
     worker, receivers = await a_worker_with(house, task)
@@ -230,6 +254,22 @@ async def test_a_stop_gives_back_the_leases_of_deliveries_that_take_too_long(hou
     await worker.hands.drain(0.01)
     found = await worker.find(task)
     assert (found.state, found.score, worker.lanes.busy) == (Bucket.DELAY, NOW, 0)
+
+
+async def test_a_stop_lets_a_settle_end_however_short_its_patience(house: House) -> None:
+    tasks = [a_task() for _ in range(50)]
+    worker, _ = await a_worker_with(house, tasks[0])
+    await house.store.create(tasks[1:])
+    assert await worker.tick() == 50
+    await asyncio.sleep(0)  # all are delivered, and being settled
+    await worker.hands.drain(0)
+    assert [await worker.is_gone(task) for task in tasks] == [True] * 50
+
+
+async def test_among_many_topics_the_sleep_ends_no_earlier_than_one_of_them_is_due(house: House) -> None:
+    worker = Worker(house, Receivers(), hands=4)
+    await house.store.create([a_task(topic=f"topic-{number}", delay=1 + number) for number in range(200)])
+    assert await worker.delay.tick(NOW) == (0, NOW + 1000)
 
 
 async def test_a_hand_that_fails_is_free_again_and_its_task_comes_back(house: House) -> None:

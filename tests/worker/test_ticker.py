@@ -128,6 +128,25 @@ async def test_a_nudge_during_a_tick_is_not_lost() -> None:
     await ticker.stop()
 
 
+async def test_after_an_error_no_nudge_ends_the_sleep() -> None:
+    looks = 0
+
+    async def errand(now: int) -> Ticked:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            ticker.nudge()
+        raise StoreDown("away")
+
+    ticker = Ticker("test", errand, now=_now, interval_ms=3_000_000, count_error=lambda name: None)
+    ticker.start()
+    for _ in range(10):
+        await asyncio.sleep(0)
+        ticker.nudge()
+    assert looks == 1
+    await ticker.stop()
+
+
 async def test_a_stop_lets_the_tick_under_way_end() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
     ended = False
