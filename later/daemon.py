@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -46,6 +46,7 @@ CLOCK_EVERY_MS = 1000
 BEAT_EVERY_MS = 2000
 FIGURES_EVERY_MS = 15_000
 EMBEDDED_EVERY_MS = 1000
+EMBEDDED = "embedded"
 REQUESTS_PATIENCE_S = 5.0
 """How long a stop waits for requests under way: longer than the store may take to answer."""
 
@@ -188,20 +189,25 @@ class _Daemon:
             log.warning("listening beyond this machine: whoever reaches this port may make calls", address=str(address))
 
     async def _stop(self) -> None:
-        """Requests and claims first, then what they stand on; the store last."""
+        """Requests and claims first, then what they stand on; the store last, whatever went wrong before."""
         log.info("stopping")
-        await asyncio.gather(self._stop_crew(), *(runner.cleanup() for runner, _ in self._runners))
-        await asyncio.gather(*(ticker.stop() for ticker in self._tickers))
-        await self._leave()
-        await self._memory.client.aclose()
-        if self._embedded is not None:
-            await self._embedded.stop()
+        async with AsyncExitStack() as last_first:
+            if self._embedded is not None:
+                last_first.push_async_callback(self._embedded.stop)
+            last_first.push_async_callback(self._memory.client.aclose)
+            last_first.push_async_callback(self._leave)
+            last_first.push_async_callback(self._stop_tickers)
+            await asyncio.gather(self._stop_crew(), *(runner.cleanup() for runner, _ in self._runners))
         log.info("stopped")
 
     async def _stop_crew(self) -> None:
         if self._crew is not None and self._crew_started:
             await self._crew.stop(self._config.drain_ms / 1000)
             await self._sender.close()
+
+    async def _stop_tickers(self) -> None:
+        """A check of the embedded store may be starting it: that one ends in its own time."""
+        await asyncio.gather(*(t.stop() if t.name == EMBEDDED else t.cut() for t in self._tickers))
 
     async def _leave(self) -> None:
         if self._crew_started:
@@ -272,7 +278,7 @@ class _Daemon:
         if self._crew is not None:
             table.append(("beat", self._tick_beat, BEAT_EVERY_MS))
         if self._embedded is not None:
-            table.append(("embedded", self._tick_embedded, EMBEDDED_EVERY_MS))
+            table.append((EMBEDDED, self._tick_embedded, EMBEDDED_EVERY_MS))
         tickers = [self._ticker(name, errand, every) for name, errand, every in table]
         if self._embedded is not None:
             self._embedded.on_exit = tickers[-1].nudge

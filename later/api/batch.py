@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -28,11 +29,12 @@ from later.api.wire import (
     shown,
     too_large,
 )
-from later.core.errors import LaterError, NotFound, Refused, StoreFault
+from later.core.errors import LaterError, NotFound, Refused, StoreDown, StoreFault
 from later.core.policy import EXPECTED, Policy, admit, show, task_id
 from later.core.task import Task, new_id
 from later.metrics import Metrics
 from later.store.jobs import Jobs
+from later.store.records import Batch
 from later.store.store import Store
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -117,13 +119,12 @@ class BatchCalls:
         job = _job_of(request)
         body = await read_body(request, MAX_BYTES)
         now = (await self._store.now()).high
-        forget_at = now + self._remember_ms
         judged = await self._judge(request, body, lambda item: admit(read_draft(item), self._policy, now, new_id()))
-        answers = await _call(judged, lambda tasks: self._store.create(tasks, job, forget_at))
-        answer = self._note(judged, answers)
-        if job:
-            await self._count(job, body, answer, forget_at)
-        return reply(answer)
+        batch = _counted(job, body, judged, now + self._remember_ms) if job else None
+        answers = await _call(judged, lambda tasks: self._store.create(tasks, batch))
+        if batch is not None:
+            await self._recount(batch, answers)
+        return reply(self._note(judged, answers))
 
     async def query(self, request: web.Request) -> web.Response:
         """`POST /query/batch`."""
@@ -183,9 +184,17 @@ class BatchCalls:
         results = [_created_result(task, answer) for task, answer in pairs]
         return CreatedBatch(created=len(created), existing=existing, refused=refused, failed=failed, results=results)
 
-    async def _count(self, job: str, body: bytes, answer: CreatedBatch, forget_at: int) -> None:
-        digest = blake2b(body, digest_size=12).digest()
-        await self._jobs.count_batch(job, digest, answer.created + answer.existing, answer.refused, forget_at)
+    async def _recount(self, batch: Batch, answers: Sequence[bool | LaterError]) -> None:
+        """Take back what was counted of items that failed: they are sent again, perhaps in another batch."""
+        failed = sum(isinstance(answer, LaterError) and not isinstance(answer, Refused) for answer in answers)
+        if failed:
+            with suppress(StoreDown):
+                await self._jobs.count(batch, len(answers) - batch.refused - failed)
+
+
+def _counted(job: str, body: bytes, judged: Sequence[object], forget_at: int) -> Batch:
+    refused = sum(isinstance(item, Refused) for item in judged)
+    return Batch(job, blake2b(body, digest_size=12).digest(), refused, forget_at)
 
 
 async def _call(

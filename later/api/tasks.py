@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from aiohttp import web
 
 from later.api.wire import Deleted, created_answer, read_body, read_draft, read_id, reply, shown
-from later.core.errors import LaterError, Refused
+from later.core.errors import Refused
 from later.core.policy import Policy, admit
 from later.core.task import Task, new_id
 from later.metrics import Metrics
+from later.store.group import Group
 from later.store.store import Store
-
-Answer = TypeVar("Answer")
 
 
 class TaskCalls:
@@ -30,6 +28,9 @@ class TaskCalls:
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
+        self._create = Group(store.create)
+        self._query = Group(store.query)
+        self._delete = Group(store.delete)
         self._metrics = metrics
         self._policy = policy
         self._max_body = max_body
@@ -38,19 +39,19 @@ class TaskCalls:
     async def create(self, request: web.Request) -> web.Response:
         """`POST /create`."""
         task = await self._admitted(request)
-        created = _only(await self._store.create([task]))
+        created = await self._create(task)
         self._note(task, created)
         return reply(created_answer(task, created))
 
     async def query(self, request: web.Request) -> web.Response:
         """`POST /query`."""
         id = read_id(await read_body(request, self._max_body))
-        return reply(shown(_only(await self._store.query([id]))))
+        return reply(shown(await self._query(id)))
 
     async def delete(self, request: web.Request) -> web.Response:
         """`POST /delete`."""
         id = read_id(await read_body(request, self._max_body))
-        return reply(Deleted(_only(await self._store.delete([id]))))
+        return reply(Deleted(await self._delete(id)))
 
     async def _admitted(self, request: web.Request) -> Task:
         try:
@@ -66,11 +67,3 @@ class TaskCalls:
             self._on_create(task.look_at(task.execute_at))
         else:
             self._metrics.existing.inc()
-
-
-def _only(answers: list[Answer | LaterError]) -> Answer:
-    """The one answer to a call about one task; raised where it is an error."""
-    (answer,) = answers
-    if isinstance(answer, LaterError):
-        raise answer
-    return answer

@@ -1,7 +1,7 @@
 """Counts of bulk jobs: exact, whatever was sent twice.
 
-`create` counts what it creates, in the same step. A batch is counted as a whole once its answer is known, under a
-digest of its bytes, so that a batch sent again counts once; what was found existing is what was valid and not created.
+`create` counts what it creates, in the same step. The batch as a whole is counted in the same round trip, under a
+digest of its bytes, so that one sent again counts once; what was found existing is what was valid and not created.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from later.core.errors import NotFound
 from later.store import scripts
 from later.store.client import Client
 from later.store.keys import Keys
-from later.store.records import JobCounts
+from later.store.records import Batch, JobCounts
+from later.store.scripts import Argument, Command
 
 TRIM_LIMIT = 100
 
@@ -22,11 +23,9 @@ class Jobs:
         self._client = client
         self._keys = keys
 
-    async def count_batch(self, job: str, digest: bytes, valid: int, refused: int, forget_at: int) -> None:
-        """Count a batch's valid and refused items, once for each digest; the job is kept until `forget_at` (ms)."""
-        shard = self._keys.shard_of(job)
-        call = scripts.COUNT_BATCH.call([shard.job(job), shard.jobs], [job, forget_at, digest, valid, refused])
-        await self._client.one("count_batch", call)
+    async def count(self, batch: Batch, valid: int) -> None:
+        """How many of the batch's items are valid, in place of what was counted under its digest before."""
+        await self._client.one("count_batch", count_call(self._keys, batch, valid))
 
     async def counts(self, job: str) -> JobCounts:
         """What the job has come to. Raises NotFound: nothing was counted into it, or it is forgotten."""
@@ -50,3 +49,10 @@ class Jobs:
             for job in jobs
         ]
         await self._client.all("trim", forgets)
+
+
+def count_call(keys: Keys, batch: Batch, valid: int) -> Command:
+    """Counts a batch with that many valid items; `Store.create` sends it along with them."""
+    shard = keys.shard_of(batch.job)
+    arguments: list[Argument] = [batch.job, batch.forget_at, batch.digest, valid, batch.refused]
+    return scripts.COUNT_BATCH.call([shard.job(batch.job), shard.jobs], arguments)

@@ -90,6 +90,18 @@ class Found(NamedTuple):
     failure: Failure | None
 
 
+class Batch(NamedTuple):
+    """Tasks that are counted into a job: under a digest of their batch's bytes, beside what of it was refused.
+
+    The job's counts are kept until `forget_at` (ms).
+    """
+
+    job: str
+    digest: bytes
+    refused: int
+    forget_at: int
+
+
 class JobCounts(NamedTuple):
     """What a bulk job has come to, each counted once, whatever was sent twice."""
 

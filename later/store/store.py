@@ -10,17 +10,24 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from later.core.clock import Clock, Interval
-from later.core.errors import LaterError, NotFound, StoreFault, UnreadableBody
+from later.core.errors import LaterError, NotFound, StoreDown, StoreFault, UnreadableBody
 from later.core.retry import Failure, Fate, decode_failure, encode_failure
 from later.core.task import Task, decode, encode, pack_id, unpack_id
 from later.store import scripts
 from later.store.client import Client
+from later.store.jobs import count_call
 from later.store.keys import Bucket, Keys, Shard
-from later.store.records import Claim, Claims, Found, Look, Released, Settlement, Wake, Want
+from later.store.records import Batch, Claim, Claims, Found, Look, Released, Settlement, Wake, Want
 from later.store.scripts import MAX_TASKS, Argument, Command, Script
 
 MAX_STARTS = 20
 """How often a verb that knows only an id starts over when the id changes hands under it."""
+
+MAX_BODIES = 200
+"""How many bodies are read in one round trip: each may be as large as a request."""
+
+MAX_SCORES = 2000
+"""How many scores are read in one round trip."""
 
 MAX_CLAIM_BYTES = 32 * 1024 * 1024
 """How much one claim may answer, all its topics together: more might not come through in the store's timeout."""
@@ -62,11 +69,13 @@ class Store:
         seconds, micros = await self._client.one("time", ("TIME",))
         self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
 
-    async def create(self, tasks: Sequence[Task], job: str = "", forget_job_at: int = 0) -> list[bool | LaterError]:
+    async def create(self, tasks: Sequence[Task], batch: Batch | None = None) -> list[bool | LaterError]:
         """Store new tasks, each into pool and delay at once; False where the caller's id is known already.
 
-        With a `job`, what is created is counted into it, in the same step. Raises StoreDown: nobody can know.
+        With a `batch`, they are counted into its job: what is created in the same step, the batch in the same round
+        trip. Raises StoreDown: nobody can know.
         """
+        job, forget_job_at = ("", 0) if batch is None else (batch.job, batch.forget_at)
 
         def call(shard: Shard, topic: bytes, some: list[Task]) -> Command:
             keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY]]
@@ -77,7 +86,10 @@ class Store:
                 arguments += [pack_id(task.id), encode(task), task.look_at(task.execute_at), int(task.own_id)]
             return scripts.CREATE.call(keys, arguments)
 
-        answers = await self._each("create", tasks, lambda task: (self._keys.shard_of(task.id), task.topic), call)
+        count = [] if batch is None else [count_call(self._keys, batch, len(tasks))]
+        answers = await self._each(
+            "create", tasks, lambda task: (self._keys.shard_of(task.id), task.topic), call, count
+        )
         return [answer if isinstance(answer, LaterError) else bool(answer) for answer in answers]
 
     async def look(self, bucket: Bucket, limit: int) -> Look:
@@ -176,7 +188,7 @@ class Store:
         )
         ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
         await self._client.all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
-        return answers
+        return _each_once(ids, answers)
 
     async def _by_id(
         self,
@@ -189,8 +201,26 @@ class Store:
 
         whose body is another by then. `read` makes a result of an answer, None where it must start over.
         """
+        once = list(dict.fromkeys(ids))
         results: dict[str, Item | LaterError] = {}
-        left = list(dict.fromkeys(ids))
+        for start in range(0, len(once), MAX_BODIES):
+            some = once[start : start + MAX_BODIES]
+            try:
+                results |= await self._some_by_id(verb, script, some, read)
+            except StoreDown as error:
+                if not start:
+                    raise
+                results |= dict.fromkeys(some, error)  # what came before is known
+        return [results[id] for id in ids]
+
+    async def _some_by_id(
+        self,
+        verb: str,
+        script: Script,
+        left: list[str],
+        read: Callable[[_Body, Any], Item | LaterError | None],
+    ) -> dict[str, Item | LaterError]:
+        results: dict[str, Item | LaterError] = {}
         for _ in range(MAX_STARTS):
             bodies = await self._bodies(left)
             results |= {id: body for id, body in zip(left, bodies, strict=True) if isinstance(body, LaterError)}
@@ -205,8 +235,7 @@ class Store:
             left = [id for id in left if id not in results]
             if not left:
                 break
-        changing = StoreFault("the task changed each time it was looked at")
-        return [results.get(id, changing) for id in ids]
+        return results | dict.fromkeys(left, StoreFault("the task changed each time it was looked at"))
 
     async def _bodies(self, ids: Sequence[str]) -> list[_Body | LaterError]:
         commands: list[Command] = []
@@ -233,7 +262,9 @@ class Store:
         wakes = await self._client.all("read", [("ZRANGE", wake, 0, -1) for wake in shard.wakes.values()])
         topics = sorted({topic for answer in wakes for topic in answer})
         commands: list[Command] = [("ZSCORE", key, packed) for topic in topics for key in shard.buckets(topic)]
-        scores = await self._client.all("read", commands)
+        scores: list[Any] = []
+        for start in range(0, len(commands), MAX_SCORES):
+            scores += await self._client.all("read", commands[start : start + MAX_SCORES])
         holding = [topics[i // len(Bucket)] for i, score in enumerate(scores) if score is not None]
         return holding[0] if holding else b""
 
@@ -246,8 +277,12 @@ class Store:
         items: Sequence[Item],
         place: Callable[[Item], tuple[Shard, str | bytes]],
         call: Callable[[Shard, bytes, list[Item]], Command],
+        along: Sequence[Command] = (),
     ) -> list[Any]:
-        """One script call for each shard and topic among the items; an answer for each item, in their order."""
+        """One script call for each shard and topic among the items; an answer for each item, in their order.
+
+        What goes `along` is sent last; nobody waits for its answer.
+        """
         groups: dict[tuple[int, str | bytes, int], list[int]] = {}
         sizes: dict[tuple[int, str | bytes], int] = {}
         for position, item in enumerate(items):
@@ -264,11 +299,18 @@ class Store:
             for (index, topic, _), ps in groups.items()
         ]
         answers: list[Any] = [None] * len(items)
-        for positions, answer in zip(groups.values(), await self._client.run(verb, commands), strict=True):
+        answered = await self._client.run(verb, [*commands, *along])
+        for positions, answer in zip(groups.values(), answered[: len(commands)], strict=True):
             each = [answer] * len(positions) if isinstance(answer, LaterError) else answer
             for position, one in zip(positions, each, strict=True):
                 answers[position] = one
         return answers
+
+
+def _each_once(ids: Sequence[str], answers: Sequence[str | LaterError]) -> list[str | LaterError]:
+    """The answers to a delete: an id that stands there again is not there any more."""
+    first = {id: place for place, id in reversed(list(enumerate(ids)))}
+    return [answers[place] if first[id] == place else NotFound(id) for place, id in enumerate(ids)]
 
 
 def _with_bodies(script: Script, shard: Shard, topic: bytes, bodies: list[_Body]) -> Command:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import structlog
 
-from later.core.clock import Clock
-from later.core.errors import LaterError, StoreDown
+from later.core.clock import Clock, Interval
+from later.core.errors import LaterError
 from later.core.retry import Backoff, Fate, Outcome, Verdict, judge, judge_unsent, unreadable
 from later.core.task import Task
 from later.metrics import Metrics
+from later.store.group import Group
 from later.store.records import Claim, Settlement
 from later.store.store import Store
 from later.worker.lanes import Lanes
@@ -48,6 +50,7 @@ class Hands:
         chance: Callable[[], float],
     ) -> None:
         self._store = store
+        self._settle_one = Group(store.settle)
         self._clock = clock
         self._sender = sender
         self._lanes = lanes
@@ -117,10 +120,17 @@ class Hands:
             claim.attempt,
             claim.failure,
             outcome,
-            self._clock.now().high,
+            (await self._now()).high,
             self._backoff,
             self._chance(),
         )
+
+    async def _now(self) -> Interval:
+        """The store's time, asked for where this machine slept meanwhile; the best guess where it does not answer."""
+        if not self._clock.steady():
+            with suppress(LaterError):
+                await self._store.measure_time()
+        return self._clock.now()
 
     async def _send(self, task: Task, claim: Claim, now: int) -> Outcome:
         started = self._clock.monotonic()
@@ -154,13 +164,10 @@ class Hands:
     async def _try_settle(self, settlement: Settlement) -> bool | None:
         """The store's answer; None where there was none."""
         try:
-            answer = (await self._store.settle([settlement]))[0]
-        except StoreDown as error:
-            answer = error
-        if isinstance(answer, LaterError):
-            log.debug("settle failed", id=settlement.claim.id, reason=str(answer))
+            return await self._settle_one(settlement)
+        except LaterError as error:
+            log.debug("settle failed", id=settlement.claim.id, reason=str(error))
             return None
-        return answer
 
     def _remember_until(self, claim: Claim, verdict: Verdict) -> int | None:
         own_id = isinstance(claim.task, Task) and claim.task.own_id
@@ -185,7 +192,7 @@ class Hands:
         """Where the store cannot be reached, the leases run out instead."""
         try:
             await self._store.give_back(claims)
-        except StoreDown as error:
+        except LaterError as error:
             log.warning("leases not given back", count=len(claims), reason=str(error))
 
     def _free(self, hand: asyncio.Task[None], claim: Claim) -> None:

@@ -61,6 +61,12 @@ class Ticker:
         if self._running is not None:
             await self._running
 
+    async def cut(self) -> None:
+        """End at once, in the middle of a tick: for errands that nothing depends on."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
     def nudge(self, due_at: int | None = None) -> None:
         """End the sleep: there is work now, or work that is due before the sleep would end."""
         if (-math.inf if due_at is None else due_at) < self._sleeps_until:
@@ -79,14 +85,20 @@ class Ticker:
             started = await self._now()
             moved, next_due = await self._errand(started)
             pause_ms = self._pause(moved, next_due, started, await self._now())
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            return self._fail(error)
         except Exception as error:  # no errand may end the loop, whatever it raises
-            self._report(error)
-            pause_ms = self._interval_ms
-            self._sleeps_until = -math.inf
-            self._nudged.clear()
-        else:
-            self._failing = False
+            return self._fail(error)
+        self._failing = False
         return pause_ms
+
+    def _fail(self, error: BaseException) -> int:
+        self._report(error)
+        self._sleeps_until = -math.inf
+        self._nudged.clear()
+        return self._interval_ms
 
     def _pause(self, moved: int, next_due: int | None, started: int, ended: int) -> int:
         pause_ms = self._interval_ms
@@ -107,7 +119,7 @@ class Ticker:
         finally:
             alarm.cancel()
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: BaseException) -> None:
         """Log the first of a row of failures as a warning: a store that is away for an hour is one event."""
         self._count_error(self.name)
         if not isinstance(error, LaterError):
@@ -117,3 +129,9 @@ class Ticker:
         else:
             log.warning("tick failed", ticker=self.name, reason=str(error))
         self._failing = True
+
+
+def _is_cancelled() -> bool:
+    """Is it this loop that is to end? An errand may also come upon something that somebody else cancelled."""
+    running = asyncio.current_task()
+    return running is not None and running.cancelling() > 0

@@ -244,7 +244,7 @@ class TestAShardThatIsAway:
         assert (status, answer["missing"], answer["failed"]) == (200, 1, 1)
 
     async def test_a_fault_of_our_own_is_told_and_logged(self, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def create(tasks: list[object], job: str, forget_at: int) -> list[bool | LaterError]:
+        async def create(tasks: list[object], batch: object) -> list[bool | LaterError]:
             return [True, StoreFault("the store answered an error: x")]
 
         monkeypatch.setattr(front.store, "create", create)

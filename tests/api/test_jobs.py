@@ -35,17 +35,18 @@ async def test_a_batch_that_failed_in_part_is_counted_exactly_once_it_got_throug
         assert await front.get(f"/jobs/{job}") == came_to(job=job, created=2, existing=0, refused=1)
 
 
-async def test_a_batch_that_could_not_be_counted_is_503_and_may_be_sent_again(
-    front: Front, monkeypatch: pytest.MonkeyPatch
+async def test_a_batch_that_was_stored_is_no_503_where_its_failed_items_cannot_be_counted_anew(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def count_batch(*_: object) -> None:
+    async def count(*_: object) -> None:
         raise StoreDown("the store is gone")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Jobs, "count_batch", count_batch)
-        assert (await front.post("/create/batch?job=j", named("a")))[0] == 503
-    assert (await front.post("/create/batch?job=j", named("a")))[1]["existing"] == 1
-    assert await front.get("/jobs/j") == came_to(job="j", created=1, existing=0, refused=0)
+    async with a_front(shards=2) as front:
+        here, gone = ids_of_shards(front)
+        front.client.away = [1]
+        monkeypatch.setattr(Jobs, "count", count)
+        status, answer = await front.post("/create/batch?job=j", named(here, gone))
+    assert (status, answer["created"], answer["failed"]) == (200, 1, 1)
 
 
 async def test_it_is_kept_as_long_as_ids_are_remembered(front: Front) -> None:

@@ -19,7 +19,7 @@ from later.store.client import Client, connect, translate
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.opening import check_store
-from later.store.records import Claim
+from later.store.records import Batch, Claim
 from tests.builders import NOW, a_task
 from tests.house import House, a_house
 from tests.servers import SERVERS, a_server
@@ -264,7 +264,7 @@ class TestForgetful:
     async def test_a_store_without_its_scripts_creates_once(self, house: House) -> None:
         await ask(house, [("SCRIPT", "FLUSH")])
         tasks = [a_task(topic=f"topic-{n % 3}") for n in range(30)]
-        assert await house.store.create(tasks, "job", NOW) == [True] * 30
+        assert await house.store.create(tasks, Batch("job", b"digest", 0, NOW)) == [True] * 30
         assert (await assert_sound(house)).pool == {task.id for task in tasks}
         assert (await house.jobs.counts("job")).created == 30
 

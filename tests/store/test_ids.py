@@ -7,7 +7,7 @@ import pytest
 from later.core.errors import NotFound, StoreFault, UnreadableBody
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.records import Found
+from later.store.records import Found, Want
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (
@@ -117,8 +117,19 @@ async def test_each_id_has_its_own_answer(house: House) -> None:
     answers = await house.store.query(ids)
     assert [getattr(answer, "id", None) for answer in answers] == [None if id == "nobody" else id for id in ids]
     deleted = await house.store.delete(ids)
-    assert [id if isinstance(id, str) else None for id in deleted] == [None if id == "nobody" else id for id in ids]
+    once = [None if id == "nobody" or id in ids[:place] else id for place, id in enumerate(ids)]
+    assert [id if isinstance(id, str) else None for id in deleted] == once
     assert (await assert_sound(house)).pool == set()
+
+
+async def test_a_delete_does_not_move_its_topic_to_the_front_of_the_line(house: House) -> None:
+    tasks = [a_task() for _ in range(80)]
+    await house.store.create(tasks)
+    shards = {house.keys.shard_of(task.id).index for task in tasks}
+    await house.store.claim([Want("order", shard, 1) for shard in shards], NOW + 10, NOW + LEASE_MS)
+    waiting = [task.id for task in tasks if (await place(house, task.id)) == (Bucket.DELAY, NOW)]
+    await house.store.delete(waiting[:1])
+    assert {wake.at for wake in (await house.store.look(Bucket.DELAY, 100)).wakes} == {NOW + 10}
 
 
 async def test_a_task_in_no_bucket_asks_for_the_doctor(house: House) -> None:

@@ -118,7 +118,7 @@ class Model:
         self.done.pop(id, None)
         living = self.tasks.pop(id, None)
         if living is not None and living.bucket is Bucket.DELAY:
-            self._wake_at_first(living.lane)
+            self._keep_the_turn(living.lane)
         return living is not None
 
     def trim(self, now: int) -> int:
@@ -155,6 +155,11 @@ class Model:
         self.delay_wakes.pop(lane, None)
         if first is not None:
             self.delay_wakes[lane] = first
+
+    def _keep_the_turn(self, lane: Lane) -> None:
+        first = self.first(Bucket.DELAY, lane)
+        if first is None or first > self.delay_wakes[lane]:
+            self._wake_at_first(lane)
 
 
 class Life(RuleBasedStateMachine):

@@ -167,5 +167,31 @@ async def test_a_stop_lets_the_tick_under_way_end() -> None:
     assert ended
 
 
+async def test_what_somebody_else_cancelled_does_not_end_the_loop() -> None:
+    async def errand(now: int) -> Ticked:
+        shared = asyncio.get_running_loop().create_future()
+        shared.cancel()
+        await shared
+        return Ticked(0, None)
+
+    counted: list[str] = []
+    assert await a_ticker(errand, counted).tick() == INTERVAL
+    assert counted == ["test"]
+
+
+async def test_a_ticker_that_nothing_depends_on_is_cut_in_the_middle_of_a_tick() -> None:
+    begun = asyncio.Event()
+
+    async def errand(now: int) -> Ticked:
+        begun.set()
+        await asyncio.Event().wait()
+        return Ticked(0, None)
+
+    ticker = a_ticker(errand)
+    ticker.start()
+    await begun.wait()
+    await asyncio.wait_for(ticker.cut(), 5)
+
+
 async def _now() -> int:
     return NOW

@@ -21,5 +21,11 @@ for i = 2, #ARGV, 2 do
     end
   end
 end
-for bucket in pairs(touched) do rewake(KEYS[bucket + 4], KEYS[bucket], topic) end
+for bucket in pairs(touched) do
+  local wake = KEYS[bucket + 4]
+  -- A topic that was served and waits for its next turn keeps its place: its entry lies after its first score.
+  local first = redis.call('ZRANGE', KEYS[bucket], 0, 0, 'WITHSCORES')[2]
+  local entry = redis.call('ZSCORE', wake, topic)
+  if not first or not entry or tonumber(first) > tonumber(entry) then rewake(wake, KEYS[bucket], topic) end
+end
 return answers

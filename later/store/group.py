@@ -1,0 +1,67 @@
+"""Group commit: writes of the same turn of the event loop share one round trip.
+
+One request, one round trip is the slow way: the store answers a thousand tasks in the time that it takes to answer ten
+callers. Each caller still waits for its own result, and an error reaches exactly the callers whose write it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from later.core.errors import LaterError
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+LARGEST = 1000
+"""Items in one round trip: more would keep the first of them waiting, and the store from everybody else."""
+UNDER_WAY = 2
+"""Round trips under way at a time: one for the store to work on, one for it to find when it is done. What comes
+meanwhile waits together, so that groups grow as the store slows."""
+
+
+class Group(Generic[Item, Answer]):
+    """Gathers single items for a call that takes many."""
+
+    def __init__(self, call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | LaterError]]]) -> None:
+        self._call = call
+        self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, item: Item) -> Answer:
+        """The item's own answer. Raises what the call raised, or what it answered for this item."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append((item, answer))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._send)
+        return await answer
+
+    def _send(self) -> None:
+        if not self._waiting or len(self._under_way) >= UNDER_WAY:
+            return
+        group, self._waiting = self._waiting[:LARGEST], self._waiting[LARGEST:]
+        trip = asyncio.create_task(self._run(group))
+        self._under_way.add(trip)
+        trip.add_done_callback(self._arrived)
+        self._send()
+
+    def _arrived(self, trip: asyncio.Task[None]) -> None:
+        self._under_way.discard(trip)
+        self._send()
+
+    async def _run(self, group: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
+        answers: Sequence[Answer | Exception]
+        try:
+            answers = await self._call([item for item, _ in group])
+        except Exception as error:  # whatever it is, it is each caller's: nobody may wait for ever
+            answers = [error] * len(group)
+        for (_, future), answer in zip(group, answers, strict=True):
+            if future.done():
+                continue  # its caller has gone
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)

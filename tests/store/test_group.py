@@ -1,0 +1,86 @@
+"""Group commit: items of one turn of the loop share a call, and each caller gets its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from later.core.errors import LaterError, NotFound, StoreDown
+from later.store.group import LARGEST, UNDER_WAY, Group
+
+
+class Calls:
+    """A call that doubles numbers, refuses odd ones, and can be held up."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[int]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def __call__(self, items: Sequence[int]) -> list[int | LaterError]:
+        self.groups.append(list(items))
+        await self.may_answer.wait()
+        return [NotFound(str(item)) if item % 2 else item * 2 for item in items]
+
+
+async def test_items_of_one_turn_share_a_call() -> None:
+    calls = Calls()
+    group = Group(calls)
+    assert await asyncio.gather(*(group(item) for item in (2, 4, 6))) == [4, 8, 12]
+    assert calls.groups == [[2, 4, 6]]
+
+
+async def test_an_error_reaches_exactly_the_caller_whose_item_it_was() -> None:
+    group = Group(Calls())
+    answers = await asyncio.gather(group(2), group(3), group(4), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [int, NotFound, int]
+
+
+async def test_a_call_that_fails_fails_for_each_of_its_callers_and_for_no_other() -> None:
+    async def call(items: Sequence[int]) -> list[int | LaterError]:
+        if 1 in items:
+            raise StoreDown("away")
+        return list(items)
+
+    group = Group(call)
+    failed = await asyncio.gather(group(1), group(2), return_exceptions=True)
+    assert [type(answer) for answer in failed] == [StoreDown, StoreDown]
+    assert await group(2) == 2
+
+
+async def test_what_comes_while_calls_are_under_way_waits_together() -> None:
+    calls = Calls()
+    calls.may_answer.clear()
+    group = Group(calls)
+    waiting = []
+    for item in range(0, 40, 2):
+        waiting.append(asyncio.create_task(group(item)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert len(calls.groups) == UNDER_WAY
+    calls.may_answer.set()
+    assert await asyncio.gather(*waiting) == [item * 2 for item in range(0, 40, 2)]
+    assert len(calls.groups) == UNDER_WAY + 1
+
+
+async def test_no_call_is_larger_than_the_store_can_bear() -> None:
+    calls = Calls()
+    group = Group(calls)
+    await asyncio.gather(*(group(item) for item in range(0, 5 * LARGEST, 2)))
+    assert max(map(len, calls.groups)) == LARGEST
+
+
+async def test_a_caller_that_has_gone_takes_nothing_with_it() -> None:
+    calls = Calls()
+    calls.may_answer.clear()
+    group = Group(calls)
+    gone, stays = asyncio.create_task(group(2)), asyncio.create_task(group(4))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gone.cancel()
+    calls.may_answer.set()
+    assert await stays == 8
+    with pytest.raises(asyncio.CancelledError):
+        await gone
