@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import resource
@@ -10,7 +11,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -66,17 +67,17 @@ class Memory:
 
 def run_up(config: Config) -> int:
     """API and workers in one process, on the embedded store unless a Redis was named; the exit status."""
-    return asyncio.run(_Daemon(config, api=True, worker=True, embedded=not config.redis_given).run())
+    return _run(_Daemon(config, api=True, worker=True, embedded=not config.redis_given))
 
 
 def run_serve(config: Config) -> int:
     """The HTTP frontend alone."""
-    return asyncio.run(_Daemon(config, api=True, worker=False, embedded=False).run())
+    return _run(_Daemon(config, api=True, worker=False, embedded=False))
 
 
 def run_worker(config: Config) -> int:
     """The tickers alone."""
-    return asyncio.run(_Daemon(config, api=False, worker=True, embedded=False).run())
+    return _run(_Daemon(config, api=False, worker=True, embedded=False))
 
 
 @asynccontextmanager
@@ -182,6 +183,11 @@ class _Daemon:
         try:
             await web.TCPSite(runner, address.host, address.port).start()
         except OSError as error:
+            # Asked by identity: --listen may name the same address, and without an API there is no use in going on.
+            may_miss = address is self._config.health and not self._config.health_given
+            if may_miss and error.errno == errno.EADDRINUSE:
+                log.warning("health address in use: going on without; --health names another", address=str(address))
+                return
             raise LaterError(f"cannot listen on {address}: {error.strerror or error}; choose another") from error
         for host, port, *_ in runner.addresses:
             log.info("listening", url=f"http://{Address(host, port)}")
@@ -325,6 +331,20 @@ class _Daemon:
 
     def _where(self) -> str:
         return str(self._config.data) if self._embedded is not None else self._config.shown_store_url
+
+
+def _run(daemon: _Daemon) -> int:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(daemon.run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed: a fifth more creates a second on the same core. None: asyncio's own."""
+    try:
+        import uvloop  # noqa: PLC0415  # it is not there on every platform
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _runner(app: web.Application) -> web.AppRunner:
