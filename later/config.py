@@ -53,6 +53,8 @@ class Config:
     """Was --data given, and no nearer --redis?"""
     listen: Address
     health: Address | None
+    health_given: bool
+    """Was --health given? Where it was not, a worker whose default address is taken goes on without it."""
     concurrency: int
     tick_ms: int
     timeout_ms: int
@@ -179,7 +181,7 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     if values["lease_ms"] is None:
         values["lease_ms"] = values["timeout_ms"] + LEASE_OVER_TIMEOUT_MS
     redis, data = _store_given(command, given.get("redis"), given.get("data"))
-    config = Config(redis_given=redis, data_given=data, **values)
+    config = Config(redis_given=redis, data_given=data, health_given="health" in given, **values)
     _check_together(config, given)
     return config
 

@@ -81,7 +81,9 @@ def option_named(name: str) -> Option:
 
 def test_every_option_has_samples_here_and_a_field_of_its_own() -> None:
     assert list(SAMPLES) == NAMES
-    assert {option.field for option in OPTIONS} | {"redis_given", "data_given"} == {f.name for f in fields(Config)}
+    assert {option.field for option in OPTIONS} | {"redis_given", "data_given", "health_given"} == {
+        f.name for f in fields(Config)
+    }
 
 
 def test_every_option_belongs_to_some_command() -> None:
@@ -91,7 +93,8 @@ def test_every_option_belongs_to_some_command() -> None:
 def test_the_defaults_are_those_that_are_promised() -> None:
     assert loaded() == Config(
         store_url="redis://127.0.0.1:6379/0", redis_given=False, data=Path("later-data"), data_given=False,
-        listen=Address("127.0.0.1", 8080), health=Address("127.0.0.1", 8081), concurrency=256, tick_ms=100,
+        listen=Address("127.0.0.1", 8080), health=Address("127.0.0.1", 8081), health_given=False,
+        concurrency=256, tick_ms=100,
         timeout_ms=15_000, lease_ms=30_000, retry=3, retry_base_ms=10_000, retry_cap_ms=3_600_000, retry_jitter=0.0,
         max_delay_ms=0, shards=1, prefix="later", remember_ms=7 * 86_400_000, store_timeout_ms=2000, drain_ms=30_000,
         max_body=1_048_576, log_format="console", log_level="info", url="http://127.0.0.1:8080", wait_ms=30_000,
@@ -332,8 +335,17 @@ def test_redis_from_anywhere_replaces_the_store_of_up() -> None:
     assert given(loaded("up", data="b")) == (False, True)
 
 
+def test_a_health_address_is_known_as_given_wherever_it_was() -> None:
+    default = option_named("health").default
+    assert not loaded("worker").health_given
+    assert loaded("worker", health=default).health_given
+    assert loaded("worker", {"LATER_HEALTH": "off"}).health_given
+    in_file(f'health = "{default}"')
+    assert loaded("worker").health_given
+
+
 def test_every_default_may_be_written_into_a_file() -> None:
-    plain = [o for o in OPTIONS if o.default is not None and o.name not in ("redis", "data")]
+    plain = [o for o in OPTIONS if o.default is not None and o.name not in ("redis", "data", "health")]
     before = loaded()
     in_file("\n".join(f"{option.name} = {literal(option, option.default or '')}" for option in plain))
     assert loaded() == before

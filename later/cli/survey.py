@@ -18,7 +18,6 @@ from later.store.store import Store
 
 ALIVE_MS = 10_000
 """A worker that has not beaten for so long counts as gone."""
-TOPICS_AT_ONCE = 1000
 NOBODY = "no worker has beaten for 10 s: nothing is delivered until one runs"
 
 
@@ -52,15 +51,12 @@ class Survey(NamedTuple):
 async def survey(store: Store, census: Census, shards: int, address: str) -> Survey:
     """Read the store's figures. `address` is shown: no secrets in it. Raises StoreDown."""
     now = (await store.now()).low
-    names, topics = await census.topics(), dict[str, TopicCounts]()
-    for start in range(0, len(names), TOPICS_AT_ONCE):
-        topics |= await census.counts(names[start : start + TOPICS_AT_ONCE], now)
     return Survey(
         address=address,
         shards=shards,
         server=await census.server(),
         workers={name: max(0, now - at) for name, at in (await census.workers()).items()},
-        topics=topics,
+        topics=await census.counts(now),
         remembered=await census.remembered(),
         now=now,
     )

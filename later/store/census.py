@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
+from later.store import scripts
 from later.store.client import Client
-from later.store.keys import SCHEMA_VERSION, Bucket, Keys
+from later.store.keys import SCHEMA_VERSION, Bucket, Keys, Shard
 from later.store.opening import server_info, server_version
 from later.store.scripts import Command
 
 FORGET_WORKER_MS = 3_600_000
 """A worker that has not beaten for so long is not shown any more."""
-PIPELINE = 1000
-"""Commands sent at once: a store with many topics must not wait for one long pipeline."""
+SLICE = 500
+"""Commands sent at once, buckets counted at once: neither the store nor this process is to be held for long."""
 
 
 class TopicCounts(NamedTuple):
@@ -41,6 +44,55 @@ class TopicCounts(NamedTuple):
 NO_TASKS = TopicCounts(0, 0, 0, 0, 0, None)
 
 
+@dataclass(kw_only=True, slots=True)
+class _Tally:
+    """One topic's counts while they are summed up; sizes in the order of `Bucket`."""
+
+    sizes: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    due: int = 0
+    oldest_due_at: int | None = None
+
+    def add_due(self, due: int, oldest_due_at: int) -> None:
+        self.due += due
+        known = self.oldest_due_at
+        self.oldest_due_at = oldest_due_at if known is None else min(known, oldest_due_at)
+
+    def counts(self) -> TopicCounts:
+        delay, unack, error, dead = self.sizes
+        return TopicCounts(delay, unack, error, dead, self.due, self.oldest_due_at)
+
+
+class _WakeSet(NamedTuple):
+    """One bucket's wake set in one shard, and how many topics it names."""
+
+    shard: Shard
+    bucket: Bucket
+    weight: int
+
+    @property
+    def key(self) -> bytes:
+        return self.shard.wakes[self.bucket]
+
+
+class _Named(NamedTuple):
+    """Topics that one wake set names."""
+
+    shard: Shard
+    bucket: Bucket
+    topics: Sequence[bytes]
+
+    @property
+    def weight(self) -> int:
+        return len(self.topics)
+
+    def call(self, now: int) -> Command:
+        return scripts.COUNT.call([self.shard.bucket(self.bucket, topic) for topic in self.topics], [now])
+
+
+Item = TypeVar("Item")
+Weighed = TypeVar("Weighed", _WakeSet, _Named)
+
+
 class ServerFacts(NamedTuple):
     """What the store's server says of itself; bytes."""
 
@@ -62,34 +114,42 @@ class Census:
         """Does the store answer, and take tasks? Writes what stands there already: a full one refuses even that."""
         await self._client.one("ping", ("HSETNX", self._keys.meta, "schema", SCHEMA_VERSION))
 
-    async def topics(self) -> list[str]:
-        """Every topic that has a task in some bucket."""
-        commands: list[Command] = [("ZRANGE", key, 0, -1) for s in self._keys.shards for key in s.wakes.values()]
-        return sorted({topic.decode() for answer in await self._all(commands) for topic in answer})
+    async def counts(self, now: int) -> dict[str, TopicCounts]:
+        """The tasks of every topic that has some, summed over the shards; what is due, by `now` (ms).
 
-    async def counts(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
-        """Each topic's tasks, summed over the shards; what is due, by `now` (ms)."""
-        per_shard = [self._count(topic.encode(), now) for topic in topics]
-        answers = await self._all([command for commands in per_shard for command in commands])
-        sums = dict.fromkeys(topics, NO_TASKS)
-        width = len(Bucket) + 2
-        for position in range(0, len(answers), width):
-            topic = topics[position // (width * len(self._keys.shards))]
-            delay, unack, error, dead, due, oldest = answers[position : position + width]
-            oldest_at = int(float(oldest[1])) if oldest else None
-            sums[topic] = sums[topic].plus(TopicCounts(delay, unack, error, dead, due, oldest_at))
-        return sums
+        Looks only where a wake set names the topic, and goes on in slices: neither the store nor this process must
+        be held by many topics.
+        """
+        tallies: dict[bytes, _Tally] = {}
+        for wake_sets in _packed(await self._wake_sets()):
+            for some in _packed(await self._named(wake_sets)):
+                answers = await self._client.all("census", [named.call(now) for named in some])
+                for named, answer in zip(some, answers, strict=True):
+                    _add(tallies, named, answer)
+        counts: dict[str, TopicCounts] = {}
+        for names in _slices([*tallies]):
+            counts |= {topic.decode(): tallies[topic].counts() for topic in names}
+            await asyncio.sleep(0)
+        return counts
 
-    def _count(self, topic: bytes, now: int) -> list[Command]:
-        commands: list[Command] = []
-        for shard in self._keys.shards:
-            delay = shard.bucket(Bucket.DELAY, topic)
-            commands += [("ZCARD", key) for key in shard.buckets(topic)]
-            commands += [
-                ("ZCOUNT", delay, "-inf", now),
-                ("ZRANGEBYSCORE", delay, "-inf", now, "WITHSCORES", "LIMIT", 0, 1),
-            ]
-        return commands
+    async def _wake_sets(self) -> list[_WakeSet]:
+        """Those that name some topic."""
+        places = [(shard, bucket) for shard in self._keys.shards for bucket in Bucket]
+        sizes = await self._all([("ZCARD", shard.wakes[bucket]) for shard, bucket in places])
+        return [_WakeSet(*place, size) for place, size in zip(places, sizes, strict=True) if size]
+
+    async def _named(self, wake_sets: Sequence[_WakeSet]) -> list[_Named]:
+        """The topics in these wake sets, in slices. Scanned: ranks would shift while workers rewrite the entries."""
+        topics: list[dict[bytes, None]] = [{} for _ in wake_sets]
+        cursors = dict.fromkeys(range(len(wake_sets)), 0)
+        while cursors:
+            scans: list[Command] = [("ZSCAN", wake_sets[i].key, at, "COUNT", SLICE) for i, at in cursors.items()]
+            for i, (at, entries) in zip(list(cursors), await self._client.all("census", scans), strict=True):
+                topics[i] |= dict.fromkeys(topic for topic, _ in entries)  # a scan may show one twice
+                cursors[i] = at
+            cursors = {i: at for i, at in cursors.items() if at}
+        slices = [(place, some) for place, names in zip(wake_sets, topics, strict=True) for some in _slices([*names])]
+        return [_Named(place.shard, place.bucket, some) for place, some in slices]
 
     async def remembered(self) -> int:
         """How many ids of ended tasks are remembered."""
@@ -136,9 +196,35 @@ class Census:
 
     async def _all(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = []
-        for start in range(0, len(commands), PIPELINE):
-            answers += await self._client.all("census", commands[start : start + PIPELINE])
+        for some in _slices(commands):
+            answers += await self._client.all("census", some)
         return answers
+
+
+def _slices(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    return (items[start : start + SLICE] for start in range(0, len(items), SLICE))
+
+
+def _packed(items: Sequence[Weighed]) -> Iterator[list[Weighed]]:
+    """The items in order, as many at once as weigh no more than a slice; one at least."""
+    pack, weight = list[Weighed](), 0
+    for item in items:
+        if pack and weight + item.weight > SLICE:
+            yield pack
+            pack, weight = [], 0
+        pack.append(item)
+        weight += item.weight
+    if pack:
+        yield pack
+
+
+def _add(tallies: dict[bytes, _Tally], named: _Named, answer: Sequence[int]) -> None:
+    place = [*Bucket].index(named.bucket)
+    for topic, size, passed, first in zip(named.topics, answer[::3], answer[1::3], answer[2::3], strict=True):
+        tally = tallies.get(topic) or tallies.setdefault(topic, _Tally())
+        tally.sizes[place] += size
+        if passed and named.bucket is Bucket.DELAY:
+            tally.add_due(passed, first)
 
 
 def _persistence(info: dict[str, str], appendfsync: str) -> str:

@@ -31,7 +31,7 @@ class Figures:
         return Ticked(0, None)
 
     async def _gather(self, now: int) -> None:
-        counts = await self._census.counts(await self._census.topics(), now)
+        counts = await self._census.counts(now)
         remembered, server = await self._census.remembered(), await self._census.server()
         self._show(self._labelled(counts), now)
         self._metrics.remembered.set(remembered)

@@ -102,6 +102,6 @@ async def test_nothing_is_created_of_nothing(house: House) -> None:
 async def test_a_topic_may_have_any_name(house: House) -> None:
     names = ["a:b", "günther/🦔", "*", "[x]?", "{later:0}", "delay:order", "x y", "\\"]
     await house.store.create([a_task(topic=name) for name in names])
-    assert await house.census.topics() == sorted(names)
+    assert set(await house.census.counts(NOW)) == set(names)
     assert sorted(claim.topic for claim in await take(house)) == sorted(names)
     await assert_sound(house)

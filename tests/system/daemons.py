@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
@@ -82,14 +82,23 @@ class Later:
         return self.process.wait(within)
 
 
+def a_later(
+    command: str, folder: Path, *options: str, by: Sequence[str] = COMMAND, **started: Any
+) -> AbstractContextManager[Later]:
+    """`later up`, `serve` or `worker` on a free port."""
+    return a_process(command, folder, LISTENS[command], "127.0.0.1:0", *options, by=by, **started)
+
+
 @contextmanager
-def a_later(command: str, folder: Path, *options: str, by: Sequence[str] = COMMAND, **started: Any) -> Iterator[Later]:
-    """`later up`, `serve` or `worker` on a free port; killed at the end, if it has not ended by then.
+def a_process(
+    command: str, folder: Path, *options: str, by: Sequence[str] = COMMAND, **started: Any
+) -> Iterator[Later]:
+    """`later up`, `serve` or `worker`, listening where it does by default; killed at the end, if it has not ended then.
 
     Whatever the test does to it, it must not log an error: that is a fault of our own.
     """
     log = folder / f"{next(_numbers):03d}-{command}.log"
-    line = [*by, command, "--log-format", "json", LISTENS[command], "127.0.0.1:0", *options]
+    line = [*by, command, "--log-format", "json", *options]
     with log.open("wb") as file:
         process = Popen(line, stdin=DEVNULL, stdout=DEVNULL, stderr=file, env=environment(), **started)
     later = Later(process, log)

@@ -12,7 +12,7 @@ import pytest
 
 from later.core.task import decode
 from later.store.keys import Keys
-from tests.system.daemons import COMMAND, a_later, an_up, environment, run
+from tests.system.daemons import COMMAND, Later, a_later, a_process, an_up, environment, run
 from tests.system.receivers import Receiver
 from tests.system.stores import Server, tasks_in
 from tests.system.waiting import eventually
@@ -77,10 +77,31 @@ def test_a_store_that_may_evict_is_refused(store: Server) -> None:
     assert "maxmemory-policy is allkeys-lru" in _the_reason(run("worker", "--redis", store.url, "--health", "off"))
 
 
-def test_a_port_in_use_is_refused(data: Path) -> None:
+@pytest.mark.parametrize(("command", "option"), [("up", "--listen"), ("worker", "--health")])
+def test_a_port_in_use_is_refused(store: Server, command: str, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert address in _the_reason(run("up", "--data", str(data), "--listen", address))
+        assert address in _the_reason(run(command, "--redis", store.url, option, address))
+
+
+def test_two_workers_run_on_one_machine_by_default(folder: Path, store: Server) -> None:
+    with (
+        a_process("worker", folder, "--redis", store.url) as one,
+        a_process("worker", folder, "--redis", store.url) as two,
+    ):
+        eventually(lambda: len(_alive(store)) == 2, "both beat")
+        warned = eventually(lambda: [*_warnings(one), *_warnings(two)], "one of them finds the address taken")
+        assert (one.stop(), two.stop()) == (0, 0)
+    assert {event.split(":")[0] for event in warned} == {"health address in use"}
+
+
+def _warnings(later: Later) -> list[str]:
+    return [event["event"] for event in later.events() if event["level"] == "warning"]
+
+
+def _alive(store: Server) -> list[str]:
+    survey = json.loads(run("status", "--json", "--redis", store.url).stdout)
+    return [worker["instance"] for worker in survey["workers"] if worker["alive"]]
 
 
 @pytest.mark.parametrize(
