@@ -23,8 +23,7 @@ from typing import Any
 import pytest
 import redis
 
-from later import embedded
-from later.embedded import EmbeddedError, EmbeddedStore, socket_url
+from later.embedded import EmbeddedError, EmbeddedStore, find_server, locks, server, socket_url
 
 HERE = Path(__file__).parent
 
@@ -181,7 +180,7 @@ async def test_a_store_that_lost_its_owner_is_ended_and_its_data_kept(data: Path
 
 
 async def test_a_store_that_hears_no_sigterm_is_killed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(locks, "PATIENCE_S", 0.2)
     data.mkdir()
     with a_process("embedded_deaf.py", data) as deaf:
         async with a_store(data):
@@ -190,7 +189,7 @@ async def test_a_store_that_hears_no_sigterm_is_killed(data: Path, monkeypatch: 
 
 
 async def test_a_lock_held_by_nobody_we_know_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(locks, "PATIENCE_S", 0.1)
     data.mkdir()
     with a_process("embedded_deaf.py", data) as stranger:
         (data / "store.sock").unlink()
@@ -245,7 +244,7 @@ async def test_a_store_that_dies_is_started_again_after_growing_pauses(data: Pat
 async def test_pauses_stop_growing_at_a_minute(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_store(data) as store:
         await kill_server(store, data)
-        monkeypatch.setattr(embedded, "find_server", lambda: Path("/nowhere/valkey-server"))
+        monkeypatch.setattr(server, "find_server", lambda: Path("/nowhere/valkey-server"))
         now, pauses = 0, []
         for _ in range(8):
             again = await store.check(now)
@@ -305,7 +304,7 @@ async def test_a_cancelled_start_leaves_no_process_and_no_lock(data: Path, monke
     silent.write_text(f"#!/bin/sh\necho $$ > {data.parent}/pid\nexec sleep 60\n")
     silent.chmod(0o755)
     with monkeypatch.context() as patched:
-        patched.setattr(embedded, "find_server", lambda: silent)
+        patched.setattr(server, "find_server", lambda: silent)
         store = EmbeddedStore(data)
         start = asyncio.create_task(store.start())
         pid_file = data.parent / "pid"
@@ -369,10 +368,10 @@ async def test_a_last_record_cut_by_a_power_loss_costs_no_other(data: Path) -> N
 
 
 async def test_without_the_wheel_a_server_on_the_path_does(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = embedded.find_server()
+    binary = find_server()
     monkeypatch.setattr(metadata, "files", lambda _: None)
     data.mkdir()
-    shutil.copy(server, data.parent / "redis-server")
+    shutil.copy(binary, data.parent / "redis-server")
     monkeypatch.setenv("PATH", str(data.parent))
     async with a_store(data):
         assert send(data, "PING")
