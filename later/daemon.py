@@ -11,9 +11,8 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 
 import structlog
 from aiohttp import web
@@ -22,20 +21,13 @@ from later import __version__
 from later.api.app import build_app, build_health_app
 from later.api.server import Runner
 from later.config import Config
-from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.core.policy import Policy
 from later.core.retry import Backoff
 from later.delivery.sender import Sender
 from later.embedded import EmbeddedStore
+from later.memory import build_memory
 from later.metrics import Metrics
-from later.store.census import Census
-from later.store.client import Client, connect
-from later.store.doctor import Doctor
-from later.store.jobs import Jobs
-from later.store.keys import Keys
-from later.store.opening import check_store, stored_shards
-from later.store.store import Store
 from later.values import Address
 from later.worker.crew import Crew
 from later.worker.figures import Figures
@@ -50,19 +42,6 @@ EMBEDDED_EVERY_MS = 1000
 EMBEDDED = "embedded"
 REQUESTS_PATIENCE_S = 5.0
 """How long a stop waits for requests under way: longer than the store may take to answer."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
-    """The store, open, and all that reads or writes it."""
-
-    client: Client
-    clock: Clock
-    store: Store
-    census: Census
-    jobs: Jobs
-    doctor: Doctor
-    shards: int
 
 
 def run_up(config: Config) -> int:
@@ -80,45 +59,6 @@ def run_worker(config: Config) -> int:
     return _run(_Daemon(config, api=False, worker=True, embedded=False))
 
 
-@asynccontextmanager
-async def open_memory(config: Config) -> AsyncIterator[Memory]:
-    """The store for a command that looks at it: laid out as its data is, whatever --shards says.
-
-    Raises:
-        StoreDown: it cannot be reached.
-    """
-    memory = _memory(config, config.store_url, config.shards, Metrics(), checked=False)
-    try:
-        shards = await stored_shards(memory.client.run, config.prefix)
-        if shards is not None and shards != config.shards:
-            await memory.client.aclose()
-            memory = _memory(config, config.store_url, shards, Metrics(), checked=False)
-        yield memory
-    finally:
-        await memory.client.aclose()
-
-
-def _memory(config: Config, url: str, shards: int, metrics: Metrics, *, checked: bool) -> Memory:
-    clock = Clock(time.monotonic, time.time)
-    client = Client(
-        connect(url, clock, config.store_timeout_ms / 1000),
-        timeout_s=config.store_timeout_ms / 1000,
-        monotonic=time.monotonic,
-        observe=metrics.observe_store,
-        check=(lambda run: check_store(run, config.prefix, shards)) if checked else None,
-    )
-    keys = Keys(config.prefix, shards)
-    return Memory(
-        client=client,
-        clock=clock,
-        store=Store(client, keys, clock),
-        census=Census(client, keys),
-        jobs=Jobs(client, keys),
-        doctor=Doctor(client, keys),
-        shards=shards,
-    )
-
-
 class _Daemon:
     """One process: what of it there is depends on the command."""
 
@@ -127,7 +67,7 @@ class _Daemon:
         self._metrics = Metrics()
         self._embedded = EmbeddedStore(config.data) if embedded else None
         url = config.store_url if self._embedded is None else self._embedded.url
-        self._memory = _memory(config, url, config.shards, self._metrics, checked=True)
+        self._memory = build_memory(config, url, config.shards, self._metrics, checked=True)
         self._sender = Sender(
             timeout_ms=config.timeout_ms, lookups=config.concurrency, user_agent=f"later/{__version__}"
         )

@@ -18,7 +18,7 @@ import click
 import pytest
 import structlog
 
-from later import cli
+from later import cli, daemon, memory
 from later.cli import later, run, survey
 from later.cli.batch import MAX_LINE_BYTES, Line, Unfit, read_lines
 from later.cli.end import Ended, attempt
@@ -243,7 +243,6 @@ def test_a_reader_that_leaves_is_no_complaint() -> None:
 @pytest.fixture
 def daemons(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Config]]:
     """Daemons that only note what they were to do."""
-    daemon = pytest.importorskip("later.daemon")
     ran: list[tuple[str, Config]] = []
 
     def note(name: str) -> Callable[[Config], int]:
@@ -273,7 +272,7 @@ def test_a_daemon_that_fails_leaves_at_once_too(monkeypatch: pytest.MonkeyPatch,
     def fail(config: Config) -> int:
         raise OSError(98, "address already in use")
 
-    monkeypatch.setattr(pytest.importorskip("later.daemon"), "run_up", fail)
+    monkeypatch.setattr(daemon, "run_up", fail)
     assert run(["up"]) == Ended(1, at_once=True)
     assert capsys.readouterr().err == "later: address already in use\n"
 
@@ -673,7 +672,6 @@ def test_a_size_is_shown_in_the_unit_that_fits(count: int, shown: str) -> None:
 
 @pytest.mark.parametrize("command", ["status", "doctor"])
 def test_a_store_that_is_away_is_one_line_without_its_password(command: str, capsys: Capture) -> None:
-    pytest.importorskip("later.daemon")
     assert status_of(command, "--redis", f"unix://me:hunter2@{Path.cwd()}/none.sock") == 1
     err = capsys.readouterr().err
     assert err.startswith("later: the store cannot be reached: ")
@@ -682,12 +680,10 @@ def test_a_store_that_is_away_is_one_line_without_its_password(command: str, cap
 
 
 def test_whoever_forgets_the_data_directory_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    daemon = pytest.importorskip("later.daemon")
-
     def away(config: Config) -> None:
         raise StoreDown("the store cannot be reached")
 
-    monkeypatch.setattr(daemon, "open_memory", away)
+    monkeypatch.setattr(memory, "open_memory", away)
     Path("later-data").mkdir()
     Path("later-data/store.sock").touch()
     assert status_of("status") == 1

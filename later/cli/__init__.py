@@ -19,7 +19,7 @@ from later.core.errors import StoreDown
 
 if TYPE_CHECKING:
     from later.client import Client
-    from later.daemon import Memory
+    from later.memory import Memory
 
 
 def main() -> None:
@@ -279,7 +279,7 @@ def _client(command: str, flags: Mapping[str, str | None]) -> Client:
 def _with_memory(config: Config, look: Callable[[Memory], Awaitable[int]]) -> int:
     import asyncio
 
-    from later.daemon import open_memory
+    from later.memory import open_memory
 
     async def open_and_look() -> int:
         try:

@@ -6,17 +6,17 @@ one by one: a `LaterError` in the place of an answer is what that task's caller 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from later.core.clock import Clock, Interval
-from later.core.errors import LaterError, NotFound, StoreDown, StoreFault, UnreadableBody
-from later.core.retry import Failure, Fate, decode_failure, encode_failure
-from later.core.task import Task, decode, encode, pack_id, unpack_id
+from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
+from later.core.task import Task, encode, pack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.jobs import count_call
 from later.store.keys import Bucket, Keys, Shard
+from later.store.reading import Body, claims_of, decoded, each_once, found_of, pairs, settle_arguments, time_of, yes
 from later.store.records import Batch, Claim, Claims, Found, Look, Released, Settlement, Wake, Want
 from later.store.scripts import MAX_TASKS, Argument, Command, Script
 
@@ -33,16 +33,6 @@ MAX_CLAIM_BYTES = 32 * 1024 * 1024
 """How much one claim may answer, all its topics together: more might not come through in the store's timeout."""
 
 Item = TypeVar("Item")
-
-
-class _Body(NamedTuple):
-    """A task as the pool had it when it was read."""
-
-    id: str
-    shard: Shard
-    topic: bytes
-    raw: bytes
-    task: Task | UnreadableBody
 
 
 class Store:
@@ -97,7 +87,7 @@ class Store:
         commands: list[Command] = [("ZRANGE", s.wakes[bucket], 0, limit - 1, "WITHSCORES") for s in self._keys.shards]
         wakes, cut_at = list[Wake](), list[int]()
         for shard, answer in zip(self._keys.shards, await self._client.all("look", commands), strict=True):
-            wakes += [Wake(int(float(at)), topic.decode(), shard.index) for topic, at in _pairs(answer)]
+            wakes += [Wake(int(float(at)), topic.decode(), shard.index) for topic, at in pairs(answer)]
             if len(answer) >= 2 * limit:
                 cut_at.append(wakes[-1].at)
         return Look(sorted(wakes), min(cut_at, default=None))
@@ -111,7 +101,7 @@ class Store:
         commands = [self._claim(want, now, lease_end, max_bytes) for want in wants]
         answers = await self._client.run("claim", commands)
         return [
-            answer if isinstance(answer, LaterError) else _claims(want, answer, lease_end)
+            answer if isinstance(answer, LaterError) else claims_of(want, answer, lease_end)
             for want, answer in zip(wants, answers, strict=True)
         ]
 
@@ -138,10 +128,10 @@ class Store:
             keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD]]
             arguments: list[Argument] = [topic]
             for settlement in some:
-                arguments += _settle_arguments(settlement)
+                arguments += settle_arguments(settlement)
             return scripts.SETTLE.call(keys, arguments)
 
-        return _yes(await self._each("settle", settlements, lambda s: self._lane(s.claim), call))
+        return yes(await self._each("settle", settlements, lambda s: self._lane(s.claim), call))
 
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
         """Return claims that were not delivered, unack → delay; False where the lease is another's by now."""
@@ -154,7 +144,7 @@ class Store:
                 arguments += [pack_id(claim.id), claim.fence, claim.due_at]
             return scripts.GIVE_BACK.call(keys, arguments)
 
-        return _yes(await self._each("give_back", claims, self._lane, call))
+        return yes(await self._each("give_back", claims, self._lane, call))
 
     async def release(self, bucket: Bucket, wakes: Sequence[Wake], now: int) -> list[Released | LaterError]:
         """Move what has waited long enough, unack or error → delay, at most 500 of each topic. Raises StoreDown."""
@@ -166,7 +156,7 @@ class Store:
             commands.append(scripts.RELEASE.call(keys, [topic, now, MAX_TASKS]))
         answers = await self._client.run("release", commands)
         return [
-            answer if isinstance(answer, LaterError) else Released(answer[1], _time(answer[0])) for answer in answers
+            answer if isinstance(answer, LaterError) else Released(answer[1], time_of(answer[0])) for answer in answers
         ]
 
     async def trim(self, now: int, limit: int) -> int:
@@ -176,7 +166,7 @@ class Store:
 
     async def query(self, ids: Sequence[str]) -> list[Found | LaterError]:
         """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
-        return await self._by_id("query", scripts.QUERY, ids, _found)
+        return await self._by_id("query", scripts.QUERY, ids, found_of)
 
     async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
         """Remove tasks from whatever bucket and forget their ids; `NotFound` for one that is not there.
@@ -188,14 +178,14 @@ class Store:
         )
         ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
         await self._client.all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
-        return _each_once(ids, answers)
+        return each_once(ids, answers)
 
     async def _by_id(
         self,
         verb: str,
         script: Script,
         ids: Sequence[str],
-        read: Callable[[_Body, Any], Item | LaterError | None],
+        read: Callable[[Body, Any], Item | LaterError | None],
     ) -> list[Item | LaterError]:
         """Run a verb that knows only ids: read their bodies, call its script with them, and start over for those
 
@@ -218,13 +208,13 @@ class Store:
         verb: str,
         script: Script,
         left: list[str],
-        read: Callable[[_Body, Any], Item | LaterError | None],
+        read: Callable[[Body, Any], Item | LaterError | None],
     ) -> dict[str, Item | LaterError]:
         results: dict[str, Item | LaterError] = {}
         for _ in range(MAX_STARTS):
             bodies = await self._bodies(left)
             results |= {id: body for id, body in zip(left, bodies, strict=True) if isinstance(body, LaterError)}
-            found = [body for body in bodies if isinstance(body, _Body)]
+            found = [body for body in bodies if isinstance(body, Body)]
             answers = await self._each(
                 verb, found, lambda body: (body.shard, body.topic), lambda *some: _with_bodies(script, *some)
             )
@@ -237,13 +227,13 @@ class Store:
                 break
         return results | dict.fromkeys(left, StoreFault("the task changed each time it was looked at"))
 
-    async def _bodies(self, ids: Sequence[str]) -> list[_Body | LaterError]:
+    async def _bodies(self, ids: Sequence[str]) -> list[Body | LaterError]:
         commands: list[Command] = []
         for id in ids:
             shard, packed = self._keys.shard_of(id), pack_id(id)
             commands += [("HGET", shard.pool, packed), ("ZSCORE", shard.done, packed)]
         answers = await self._client.run("read", commands)
-        bodies: list[_Body | LaterError] = []
+        bodies: list[Body | LaterError] = []
         for id, raw, remembered in zip(ids, answers[::2], answers[1::2], strict=True):
             if isinstance(raw, bytes):
                 bodies.append(await self._body(id, raw))
@@ -251,11 +241,11 @@ class Store:
                 bodies.append(raw or NotFound(id, ended=isinstance(remembered, float)))
         return bodies
 
-    async def _body(self, id: str, raw: bytes) -> _Body:
-        shard, task = self._keys.shard_of(id), _decoded(id, raw)
+    async def _body(self, id: str, raw: bytes) -> Body:
+        shard, task = self._keys.shard_of(id), decoded(id, raw)
         if isinstance(task, Task):
-            return _Body(id, shard, task.topic.encode(), raw, task)
-        return _Body(id, shard, await self._topic_holding(shard, pack_id(id)), raw, task)
+            return Body(id, shard, task.topic.encode(), raw, task)
+        return Body(id, shard, await self._topic_holding(shard, pack_id(id)), raw, task)
 
     async def _topic_holding(self, shard: Shard, packed: bytes) -> bytes:
         """The topic of a task whose body does not say it, found in the buckets. Slow, and rarely needed."""
@@ -307,81 +297,9 @@ class Store:
         return answers
 
 
-def _each_once(ids: Sequence[str], answers: Sequence[str | LaterError]) -> list[str | LaterError]:
-    """The answers to a delete: an id that stands there again is not there any more."""
-    first = {id: place for place, id in reversed(list(enumerate(ids)))}
-    return [answers[place] if first[id] == place else NotFound(id) for place, id in enumerate(ids)]
-
-
-def _with_bodies(script: Script, shard: Shard, topic: bytes, bodies: list[_Body]) -> Command:
+def _with_bodies(script: Script, shard: Shard, topic: bytes, bodies: list[Body]) -> Command:
     keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values()]
     arguments: list[Argument] = [topic]
     for body in bodies:
         arguments += [pack_id(body.id), body.raw]
     return script.call(keys, arguments)
-
-
-def _settle_arguments(settlement: Settlement) -> list[Argument]:
-    claim, verdict, remember_until = settlement
-    time: int | str = verdict.at
-    if verdict.fate is Fate.DONE:
-        time = "" if remember_until is None else remember_until
-    failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
-    return [pack_id(claim.id), claim.fence, verdict.fate.value, time, failure]
-
-
-def _claims(want: Want, answer: list[Any], lease_end: int) -> Claims:
-    wake_at, strays, *entries = answer
-    claims = [_claim_of(want, entry, lease_end) for entry in entries]
-    return Claims(_time(wake_at), strays, claims)
-
-
-def _claim_of(want: Want, entry: list[Any], lease_end: int) -> Claim:
-    packed, raw, due_at, attempt, fence, failure = entry
-    id = unpack_id(packed)
-    return Claim(
-        id,
-        want.topic,
-        want.shard,
-        _decoded(id, raw),
-        int(float(due_at)),
-        attempt,
-        fence,
-        _failure(failure),
-        lease_end,
-    )
-
-
-def _found(body: _Body, answer: list[Any]) -> Found | LaterError | None:
-    if not answer:
-        return None
-    *scores, attempts, failure = answer
-    places = [(bucket, score) for bucket, score in zip(Bucket, scores, strict=True) if score != b""]
-    if not places:
-        return StoreFault(f"task {body.id!r} is in no bucket: run `later doctor --repair`")
-    state, score = places[0]
-    begun = int(attempts.split()[0]) if attempts else 0
-    return Found(body.id, body.topic.decode(), body.task, state, int(float(score)), begun, _failure(failure))
-
-
-def _decoded(id: str, raw: bytes) -> Task | UnreadableBody:
-    try:
-        return decode(id, raw)
-    except UnreadableBody as error:
-        return error
-
-
-def _failure(stored: bytes) -> Failure | None:
-    return decode_failure(stored) if stored else None
-
-
-def _time(stored: bytes) -> int | None:
-    return int(float(stored)) if stored else None
-
-
-def _yes(answers: list[Any]) -> list[bool | LaterError]:
-    return [answer if isinstance(answer, LaterError) else answer == 1 for answer in answers]
-
-
-def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)

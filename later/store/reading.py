@@ -1,0 +1,95 @@
+"""What scripts take and answer: strings there, records here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from later.core.errors import LaterError, NotFound, StoreFault, UnreadableBody
+from later.core.retry import Failure, Fate, decode_failure, encode_failure
+from later.core.task import Task, decode, pack_id, unpack_id
+from later.store.keys import Bucket, Shard
+from later.store.records import Claim, Claims, Found, Settlement, Want
+from later.store.scripts import Argument
+
+
+class Body(NamedTuple):
+    """A task as the pool had it when it was read."""
+
+    id: str
+    shard: Shard
+    topic: bytes
+    raw: bytes
+    task: Task | UnreadableBody
+
+
+def each_once(ids: Sequence[str], answers: Sequence[str | LaterError]) -> list[str | LaterError]:
+    """The answers to a delete: an id that stands there again is not there any more."""
+    first = {id: place for place, id in reversed(list(enumerate(ids)))}
+    return [answers[place] if first[id] == place else NotFound(id) for place, id in enumerate(ids)]
+
+
+def settle_arguments(settlement: Settlement) -> list[Argument]:
+    claim, verdict, remember_until = settlement
+    time: int | str = verdict.at
+    if verdict.fate is Fate.DONE:
+        time = "" if remember_until is None else remember_until
+    failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
+    return [pack_id(claim.id), claim.fence, verdict.fate.value, time, failure]
+
+
+def claims_of(want: Want, answer: list[Any], lease_end: int) -> Claims:
+    wake_at, strays, *entries = answer
+    claims = [_claim_of(want, entry, lease_end) for entry in entries]
+    return Claims(time_of(wake_at), strays, claims)
+
+
+def _claim_of(want: Want, entry: list[Any], lease_end: int) -> Claim:
+    packed, raw, due_at, attempt, fence, failure = entry
+    id = unpack_id(packed)
+    return Claim(
+        id,
+        want.topic,
+        want.shard,
+        decoded(id, raw),
+        int(float(due_at)),
+        attempt,
+        fence,
+        _failure(failure),
+        lease_end,
+    )
+
+
+def found_of(body: Body, answer: list[Any]) -> Found | LaterError | None:
+    if not answer:
+        return None
+    *scores, attempts, failure = answer
+    places = [(bucket, score) for bucket, score in zip(Bucket, scores, strict=True) if score != b""]
+    if not places:
+        return StoreFault(f"task {body.id!r} is in no bucket: run `later doctor --repair`")
+    state, score = places[0]
+    begun = int(attempts.split()[0]) if attempts else 0
+    return Found(body.id, body.topic.decode(), body.task, state, int(float(score)), begun, _failure(failure))
+
+
+def decoded(id: str, raw: bytes) -> Task | UnreadableBody:
+    try:
+        return decode(id, raw)
+    except UnreadableBody as error:
+        return error
+
+
+def _failure(stored: bytes) -> Failure | None:
+    return decode_failure(stored) if stored else None
+
+
+def time_of(stored: bytes) -> int | None:
+    return int(float(stored)) if stored else None
+
+
+def yes(answers: list[Any]) -> list[bool | LaterError]:
+    return [answer if isinstance(answer, LaterError) else answer == 1 for answer in answers]
+
+
+def pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)
