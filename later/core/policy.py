@@ -247,6 +247,8 @@ def headers(given: dict[str, str] | None) -> dict[str, str]:
         raise Refused(f"headers: expected at most {MAX_HEADER_BYTES} bytes in all, got {size}", "headers")
     for name, value in given.items():
         _check_header(name, value)
+    if len({name.lower() for name in given}) < len(given):
+        raise Refused("headers: expected each name once, whatever its case, got one twice", "headers")
     return given
 
 

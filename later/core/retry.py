@@ -17,6 +17,8 @@ from later.core.task import Task
 MAX_LOST = 16
 """Leases lost in a row before a task is given up: it probably takes its worker down with it."""
 BUSY_LIMIT_MS = DAY_MS
+LEAST_BUSY_MS = 1000
+"""The shortest pause that is given to a busy receiver: one that asks for none would be called without end."""
 MAX_MESSAGE_CHARS = 200
 
 
@@ -153,7 +155,7 @@ def _judge_busy(task: Task, failure: Failure, outcome: Outcome, backoff: Backoff
         text = _short(f"busy for a day, the last: {failure.message}")
         return Verdict(Fate.DEAD, failure.at, msgspec.structs.replace(failure, reason="busy", message=text))
     asked = outcome.retry_after_ms
-    pause = backoff.pause(1, chance) if asked is None else min(max(asked, 0), DAY_MS)
+    pause = backoff.pause(1, chance) if asked is None else min(max(asked, LEAST_BUSY_MS), DAY_MS)
     return _retry(task, failure, pause)
 
 

@@ -126,6 +126,8 @@ class Sender:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             auto_decompress=False,
             read_bufsize=MAX_REPLY_BYTES,
+            max_line_size=MAX_REPLY_BYTES,
+            max_field_size=MAX_REPLY_BYTES,
         )
 
 

@@ -354,6 +354,13 @@ class TestLimits:
 
 
 class TestHeaders:
+    def test_a_name_that_stands_twice_in_other_case_is_refused(self) -> None:
+        told = refused(headers={"X-A": "1", "x-a": "2"})
+        assert (told.field, told.detail) == (
+            "headers",
+            "headers: expected each name once, whatever its case, got one twice",
+        )
+
     def test_twenty_one_headers_are_refused(self) -> None:
         assert refused(headers={f"X-{n}": "" for n in range(21)}).detail == (
             "headers: expected an object of up to 20 strings, got 21"

@@ -187,16 +187,17 @@ class TestBusy:
     @pytest.mark.parametrize(
         ("asked_ms", "pause_ms"),
         [
-            (0, 0),
-            (1, 1),
+            (0, 1000),
+            (1, 1000),
+            (1500, 1500),
             (7_200_000, 7_200_000),
             (DAY_MS, DAY_MS),
             (DAY_MS + 1, DAY_MS),
             (10**18, DAY_MS),
-            (-5, 0),
+            (-5, 1000),
         ],
     )
-    def test_busy_pauses_as_long_as_was_asked_for_but_a_day_at_most(self, asked_ms: int, pause_ms: int) -> None:
+    def test_busy_pauses_as_long_as_was_asked_for_from_a_second_to_a_day(self, asked_ms: int, pause_ms: int) -> None:
         outcome = msgspec.structs.replace(BUSY, retry_after_ms=asked_ms)
         assert judged(outcome).at == NOW + pause_ms
 
