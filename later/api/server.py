@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -34,6 +36,11 @@ class _Protocol(web.RequestHandler):
     """One connection."""
 
     __slots__ = ()
+
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:
+        """A body that breaks off is the client's fault, and was answered: nothing for the log, which it could fill."""
+        if not isinstance(sys.exception(), web.RequestPayloadError):
+            super().log_exception(*args, **kwargs)
 
     def handle_error(
         self,

@@ -41,3 +41,15 @@ async def test_what_is_http_is_served_as_ever() -> None:
     async with a_front() as front:
         assert (await front.post("/create", {**GOOD, "id": "a"})) == (200, {"id": "a", "created": True})
         assert (await front.post("/nowhere", {}))[0] == 404
+
+
+async def test_a_body_that_is_not_what_it_says_is_nothing_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_front() as front:
+        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+        head = b"POST /create HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Encoding: gzip\r\n"
+        writer.write(head + b"Content-Length: 4\r\n\r\nxxxx")
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert caplog.text == ""
