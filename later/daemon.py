@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import math
 import os
 import random
 import resource
@@ -41,8 +40,6 @@ BEAT_EVERY_MS = 2000
 FIGURES_EVERY_MS = 15_000
 EMBEDDED_EVERY_MS = 1000
 EMBEDDED = "embedded"
-ONE_SIGNAL_S = 0.1
-"""Signals closer to each other count as one: `timeout` and some shells send it to the process and to its group."""
 REQUESTS_PATIENCE_S = 5.0
 """How long a stop waits for requests under way: longer than the store may take to answer."""
 
@@ -80,7 +77,6 @@ class _Daemon:
         self._tickers = self._background()
         self._runners = self._build_runners(api)
         self._stop_asked = asyncio.Event()
-        self._asked_at = -math.inf
         self._failure: LaterError | None = None
 
     async def run(self) -> int:
@@ -173,15 +169,11 @@ class _Daemon:
 
     def _on_signal(self, number: int) -> None:
         """The first signal asks for a stop; the second leaves at once, and leases see to the rest."""
-        now = time.monotonic()
         if self._stop_asked.is_set():
-            if now - self._asked_at < ONE_SIGNAL_S:
-                return
             log.warning("leaving at once")
             if self._embedded is not None:
                 self._embedded.abandon()
             os._exit(128 + number)
-        self._asked_at = now
         self._stop_asked.set()
 
     def _fail(self, error: LaterError) -> None:
