@@ -35,8 +35,8 @@ from tests.store.sight import (
     take,
 )
 
-TIMEOUT_S = 0.3
-SLACK_S = 0.3
+TIMEOUT_S = 0.5
+SLACK_S = 1.0
 """How much longer than the timeout an answer may take on a busy machine."""
 Server = tuple[str, subprocess.Popen[bytes]]
 
@@ -239,7 +239,7 @@ async def assert_down_in_time(house: House, calls: int) -> None:
     answers = await asyncio.gather(*(house.census.ping() for _ in range(calls)), return_exceptions=True)
     assert time.monotonic() - started < TIMEOUT_S + SLACK_S
     assert {str(answer) for answer in answers if isinstance(answer, StoreDown)} == {
-        "the store did not answer within 0.3 s"
+        "the store did not answer within 0.5 s"
     }
     assert len([answer for answer in answers if isinstance(answer, StoreDown)]) == calls
 
