@@ -241,7 +241,7 @@ class _Daemon:
             errand,
             now=now,
             interval_ms=every_ms,
-            count_error=lambda name: self._metrics.tick_errors.labels(name).inc(),
+            count_error=self._metrics.count_tick_error,
         )
 
     async def _tick_clock(self, now: int) -> Ticked:

@@ -73,6 +73,9 @@ class Metrics:
     def observe_store(self, verb: str, seconds: float) -> None:
         self.store_calls.labels(verb).observe(seconds)
 
+    def count_tick_error(self, ticker: str) -> None:
+        self.tick_errors.labels(ticker).inc()
+
     def exposition(self) -> bytes:
         """All of them in Prometheus' text format."""
         return generate_latest(self.registry)

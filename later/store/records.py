@@ -27,11 +27,6 @@ class Look(NamedTuple):
     wakes: list[Wake]
     more_at: int | None
 
-    @property
-    def full(self) -> bool:
-        """May there be more?"""
-        return self.more_at is not None
-
 
 class Want(NamedTuple):
     """How many tasks of a topic, in one shard, a worker has hands for."""

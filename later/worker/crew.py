@@ -65,7 +65,7 @@ class Crew:
                 errand,
                 now=now,
                 interval_ms=tick_ms,
-                count_error=lambda name: metrics.tick_errors.labels(name).inc(),
+                count_error=metrics.count_tick_error,
             )
             for bucket, errand in (
                 (Bucket.DELAY, self._delay.tick),
