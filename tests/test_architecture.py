@@ -21,6 +21,7 @@ FLOORS = {
 }  # fmt: skip
 HOMES = {
     "redis": {"store"},
+    "hiredis": {"store"},
     "aiohttp": {"api", "delivery", "daemon"},
     "pyspark": {"bulk"},
     "click": {"cli"},

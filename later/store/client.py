@@ -11,16 +11,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import redis.exceptions as errors
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreFault, StoreMismatch
+from later.store.connections import Connections
 from later.store.opening import Run
 from later.store.scripts import BY_SHA, Command
 
-CONNECTIONS = 16
-"""Connections per process: more would only wait in the store, which serves one command at a time."""
 UNAVAILABLE = (
     "MISCONF",
     "NOREPLICAS",
@@ -61,10 +60,8 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
         clock.observe(int(seconds) * 1_000_000 + int(micros), sent, clock.monotonic())
 
     try:
-        pool = BlockingConnectionPool.from_url(
+        pool = ConnectionPool.from_url(
             url,
-            max_connections=CONNECTIONS,
-            timeout=None,
             socket_timeout=None,
             socket_connect_timeout=timeout_s,
             redis_connect_func=read_clock,
@@ -100,6 +97,7 @@ class Client:
         check: Callable[[Run], Awaitable[None]] | None = None,
     ) -> None:
         self._redis = redis
+        self._connections = Connections(redis)
         self._timeout_s = timeout_s
         self._monotonic = monotonic
         self._observe = observe
@@ -154,13 +152,14 @@ class Client:
         return await self._run(verb, commands)
 
     async def aclose(self) -> None:
+        await self._connections.drop_idle()
         await self._redis.aclose()
 
     async def _run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         started = self._monotonic()
         try:
             async with asyncio.timeout(self._timeout_s):
-                answers = await self._pipeline(commands)
+                answers = await self._connections.pipeline(commands)
                 await self._run_missing_scripts(commands, answers)
         except TimeoutError:
             raise self._too_late() from None
@@ -173,20 +172,14 @@ class Client:
     def _too_late(self) -> StoreDown:
         return StoreDown(f"the store did not answer within {self._timeout_s:g} s")
 
-    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
-            return await pipeline.execute(raise_on_error=False)
-
     async def _run_missing_scripts(self, commands: Sequence[Command], answers: list[Any]) -> None:
         """Once more for those whose script the store has lost (a restart, a failover): NOSCRIPT changed nothing."""
         missing = [i for i, answer in enumerate(answers) if isinstance(answer, errors.NoScriptError)]
         if not missing:
             return
         sources = {BY_SHA[str(commands[i][1])].source for i in missing}
-        again = await self._pipeline(
-            [*(("SCRIPT LOAD", source) for source in sources), *(commands[i] for i in missing)]
+        again = await self._connections.pipeline(
+            [*(("SCRIPT", "LOAD", source) for source in sources), *(commands[i] for i in missing)]
         )
         for i, answer in zip(missing, again[len(sources) :], strict=True):
             answers[i] = answer
@@ -194,7 +187,7 @@ class Client:
     async def _translated(self, answers: list[Any]) -> list[Any]:
         if any(isinstance(answer, errors.ReadOnlyError) for answer in answers):
             # This server was demoted: the next connection may find the new primary.
-            await self._redis.connection_pool.disconnect(inuse_connections=False)
+            await self._connections.drop_idle()
         return [translate(answer) if isinstance(answer, Exception) else answer for answer in answers]
 
 

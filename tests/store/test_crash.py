@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import redis.exceptions
-from redis.asyncio.client import Pipeline
 
 from later.core.errors import StoreDown
 from later.core.task import Task
+from later.store.connections import Connections
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
-from later.store.scripts import BY_SHA
+from later.store.scripts import BY_SHA, Command
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, assert_sound, done, failed, findings, let_go, take
@@ -31,33 +31,27 @@ ROUND_TRIPS = 18
 class Line:
     """The line to the store: goes dead at one round trip, and works again after it."""
 
-    def __init__(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.trips = 0
         self.cut_at = -1
         self.answer_lost = False
-        self._pipeline: Callable[..., Pipeline] = house.redis.pipeline
-        monkeypatch.setattr(house.redis, "pipeline", self._cut_pipeline)
+        whole = Connections.pipeline
 
-    def _cut_pipeline(self, transaction: bool) -> Pipeline:
-        pipeline = self._pipeline(transaction=transaction)
-        execute = pipeline.execute
-
-        async def cut(raise_on_error: bool = True) -> list[Any]:
+        async def cut(connections: Connections, commands: Sequence[Command]) -> list[Any]:
             trip, self.trips = self.trips, self.trips + 1
             if trip != self.cut_at:
-                return await execute(raise_on_error)
+                return await whole(connections, commands)
             if self.answer_lost:
-                await execute(raise_on_error)
+                await whole(connections, commands)
             raise redis.exceptions.ConnectionError("the line is cut")
 
-        pipeline.execute = cut  # type: ignore[method-assign]  # only its wire is cut, the rest is real
-        return pipeline
+        monkeypatch.setattr(Connections, "pipeline", cut)
 
 
 @pytest.fixture
 async def line(house: House, monkeypatch: pytest.MonkeyPatch) -> Line:
     await house.client.all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
-    return Line(house, monkeypatch)
+    return Line(monkeypatch)
 
 
 @pytest.fixture

@@ -177,9 +177,9 @@ class TestReadOnly:
         await assert_sound(house)
 
     async def test_the_connections_are_dropped_for_the_new_primary_may_be_elsewhere(self, house: House) -> None:
-        before = (await ask(house, [("CLIENT", "ID")]))[0]
+        before = await house.client.one("ask", ("CLIENT", "ID"))
         await house.store.create([a_task()])
-        assert (await ask(house, [("CLIENT", "ID")]))[0] != before
+        assert await house.client.one("ask", ("CLIENT", "ID")) != before
 
 
 class TestUnreachable:
