@@ -9,6 +9,7 @@ from aiohttp import web
 from later.api.batch import MAX_BYTES, BatchCalls
 from later.api.health import HealthCalls
 from later.api.problems import answer_errors
+from later.api.server import DIRECT
 from later.api.tasks import TaskCalls
 from later.core.policy import Policy
 from later.metrics import Metrics
@@ -43,7 +44,9 @@ def build_app(
         on_create=on_create,
     )
     health = HealthCalls(metrics=metrics, why_not_ready=why_not_ready)
-    return _application([*_task_routes(tasks), *_batch_routes(batches), *_health_routes(health)])
+    app = _application([*_task_routes(tasks), *_batch_routes(batches), *_health_routes(health)])
+    app[DIRECT] = {route.path: route.handler for route in _task_routes(tasks)}
+    return app
 
 
 def build_health_app(*, metrics: Metrics, why_not_ready: Callable[[], Awaitable[str | None]]) -> web.Application:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
 from aiohttp import web
 
-from later.api.problems import OURS, Fault, problem
+from later.api.problems import OURS, Fault, answer_errors, problem
 
 log = structlog.get_logger()
 
@@ -17,12 +18,33 @@ _QUOTE = re.compile("[:'\"\n]")
 """Where aiohttp begins to quote what it read: that may be anybody's secret."""
 
 
+Call = Callable[[web.Request], Awaitable[web.StreamResponse]]
+DIRECT = web.AppKey("direct", Mapping[str, Call])
+"""Under this an application keeps the POST handlers that are called most, by path. They are routes too."""
+
+
 class Runner(web.AppRunner):
     """Runs an application as `web.AppRunner` does, on our server."""
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
-        return _Server(server.request_handler, request_factory=server.request_factory, **self._kwargs)
+        doors = _Doors(self.app.get(DIRECT, {}), server.request_handler)
+        return _Server(doors, request_factory=server.request_factory, **self._kwargs)
+
+
+class _Doors:
+    """Passes the calls that are made most past the application, whose routing takes a tenth of a create's time."""
+
+    def __init__(self, direct: Mapping[str, Call], application: Call) -> None:
+        self._direct = direct
+        self._application = application
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request, web.Request)  # the application's factory made it
+        call = self._direct.get(request.raw_path)
+        if call is None or request.method != "POST" or "Expect" in request.headers:
+            return await self._application(request)
+        return await answer_errors(request, call)
 
 
 class _Server(web.Server):

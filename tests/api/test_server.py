@@ -43,6 +43,34 @@ async def test_what_is_http_is_served_as_ever() -> None:
         assert (await front.post("/nowhere", {}))[0] == 404
 
 
+@pytest.mark.parametrize("path", ["/create", "/create?for=me", "/creat%65", "http://elsewhere/create"])
+async def test_a_path_is_the_same_however_it_is_written(path: str) -> None:
+    async with a_front() as front:
+        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+        body = json.dumps({**GOOD, "id": "a"}).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b'{"id":"a","created":true}')
+
+
+async def test_a_caller_that_waits_to_be_asked_for_its_body_is_asked() -> None:
+    async with a_front() as front:
+        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+        body = json.dumps({**GOOD, "id": "a"}).encode()
+        head = b"POST /create HTTP/1.1\r\nHost: h\r\nConnection: close\r\nExpect: 100-continue\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body)
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.endswith(b'{"id":"a","created":true}')
+
+
 async def test_a_body_that_is_not_what_it_says_is_nothing_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with a_front() as front:
         reader, writer = await asyncio.open_connection(front.http.host, front.http.port)

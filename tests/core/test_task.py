@@ -159,5 +159,9 @@ class TestId:
     def test_a_fresh_id_takes_16_bytes(self) -> None:
         assert len(pack_id(new_id())) == 16
 
+    def test_a_fresh_id_is_a_random_uuid(self) -> None:
+        made = [uuid.UUID(new_id()) for _ in range(100)]
+        assert {(id.version, id.variant) for id in made} == {(4, uuid.RFC_4122)}
+
     def test_a_fresh_id_is_another_each_time(self) -> None:
         assert len({new_id() for _ in range(100)}) == 100
