@@ -171,7 +171,13 @@ class Request(NamedTuple):
 def rfc3339(ms: int) -> str:
     """2017-09-09T05:17:10.000Z"""
     seconds, rest = divmod(ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{rest:03d}Z"
+    return f"{_second(seconds)}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    """Calls that are due in the same second go out one after the other."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
 _PLAIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?([/?](%[0-9A-Fa-f]{2}|[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-])*)?")

@@ -11,7 +11,7 @@ import structlog
 
 from later.core.clock import Clock, Interval
 from later.core.errors import LaterError
-from later.core.retry import Backoff, Fate, Outcome, Verdict, judge, judge_unsent, unreadable
+from later.core.retry import Backoff, Fate, Kind, Outcome, Verdict, judge, judge_unsent, unreadable
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.group import Group
@@ -58,6 +58,7 @@ class Hands:
         self._timeout_ms = timeout_ms
         self._remember_ms = remember_ms
         self._metrics = metrics
+        self._count_outcome = {kind: metrics.deliveries.labels(kind.value).inc for kind in Kind}
         self._chance = chance
         self._busy: set[asyncio.Task[None]] = set()
         self._attempting: set[asyncio.Task[Any] | None] = set()
@@ -136,7 +137,7 @@ class Hands:
         started = self._clock.monotonic()
         outcome = await self._sender.send(task, claim.attempt, now)
         self._metrics.delivery_time.observe(self._clock.monotonic() - started)
-        self._metrics.deliveries.labels(outcome.kind.value).inc()
+        self._count_outcome[outcome.kind]()
         log.debug(
             "delivered",
             id=claim.id,
