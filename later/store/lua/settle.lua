@@ -5,31 +5,61 @@
 --       'dead': when it died
 -- Answers for each task 1: settled, or 0: its lease is not this one any more, and nothing was changed: it ran out,
 -- or the task was deleted, or created anew, or settled before.
+--
+-- Each command takes many tasks at once: a call from Lua costs more than what most commands do.
 local pool, attempts, outcome, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local unack, error_, dead = KEYS[5], KEYS[6], KEYS[7]
 local wake_unack, wake_error, wake_dead = KEYS[8], KEYS[9], KEYS[10]
 local topic = ARGV[1]
 
 redis.call('ZREM', wake_unack, topic)
-local answers, to_error, to_dead = {}, false, false
-for i = 2, #ARGV, 5 do
-  local id, fence, fate, time, failure = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  local _, current = begun_and_fence(redis.call('HGET', attempts, id))
-  local held = current == fence and redis.call('ZREM', unack, id) == 1
-  answers[#answers + 1] = held and 1 or 0
-  if held and fate == 'done' then
-    redis.call('HDEL', pool, id)
-    redis.call('HDEL', attempts, id)
-    redis.call('HDEL', outcome, id)
-    if time ~= '' then redis.call('ZADD', done, time, id) end
-  elseif held then
-    local bucket = error_
-    if fate == 'dead' then bucket, to_dead = dead, true else to_error = true end
-    redis.call('ZADD', bucket, time, id)
-    redis.call('HSET', outcome, id, failure)
+
+local ids = {}
+for i = 2, #ARGV, 5 do ids[#ids + 1] = ARGV[i] end
+local entries = redis.call('HMGET', attempts, unpack(ids))
+local leases = redis.call('ZMSCORE', unack, unpack(ids))
+
+local answers, taken, held, gone = {}, {}, {}, {}
+local remembered, to_error, to_dead, failures = {}, {}, {}, {}
+for n, id in ipairs(ids) do
+  local at = 2 + (n - 1) * 5
+  local fence, fate, time, failure = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local _, current = begun_and_fence(entries[n])
+  if current == fence and leases[n] and not taken[id] then
+    answers[n], taken[id] = 1, true
+    held[#held + 1] = id
+    if fate == 'done' then
+      gone[#gone + 1] = id
+      if time ~= '' then
+        remembered[#remembered + 1] = time
+        remembered[#remembered + 1] = id
+      end
+    else
+      local bucket = fate == 'dead' and to_dead or to_error
+      bucket[#bucket + 1] = time
+      bucket[#bucket + 1] = id
+      failures[#failures + 1] = id
+      failures[#failures + 1] = failure
+    end
+  else
+    answers[n] = 0
   end
 end
+
+if #held > 0 and redis.call('ZREM', unack, unpack(held)) ~= #held then
+  return redis.error_reply('ERR a task was settled that is not in flight')
+end
+if #gone > 0 then
+  redis.call('HDEL', pool, unpack(gone))
+  redis.call('HDEL', attempts, unpack(gone))
+  redis.call('HDEL', outcome, unpack(gone))
+end
+if #remembered > 0 then redis.call('ZADD', done, unpack(remembered)) end
+if #failures > 0 then redis.call('HSET', outcome, unpack(failures)) end
+if #to_error > 0 then redis.call('ZADD', error_, unpack(to_error)) end
+if #to_dead > 0 then redis.call('ZADD', dead, unpack(to_dead)) end
+
 rewake(wake_unack, unack, topic)
-if to_error then rewake(wake_error, error_, topic) end
-if to_dead then rewake(wake_dead, dead, topic) end
+if #to_error > 0 then rewake(wake_error, error_, topic) end
+if #to_dead > 0 then rewake(wake_dead, dead, topic) end
 return answers
