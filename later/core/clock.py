@@ -78,9 +78,16 @@ class Clock:
         Raises:
             StoreDown: it was never measured.
         """
+        low, width = self._reading()
+        return Interval(int(low), int(low + width) + 1)
+
+    def low_ms(self) -> float:
+        """The low end of the store's time now, with its fraction. Raises StoreDown, as above."""
+        return self._reading()[0]
+
+    def _reading(self) -> tuple[float, float]:
         if self._measured_at is None:
             raise StoreDown("the store's clock could not be read yet")
         elapsed = self.monotonic() - self._measured_at
         drift = elapsed * DRIFT_MS_PER_S
-        low = self._low_ms + elapsed * 1000 - drift
-        return Interval(int(low), int(low + self._width_ms + 2 * drift) + 1)
+        return self._low_ms + elapsed * 1000 - drift, self._width_ms + 2 * drift

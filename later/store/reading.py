@@ -87,6 +87,11 @@ def time_of(stored: bytes) -> int | None:
     return int(float(stored)) if stored else None
 
 
+def first_time(ranges: Iterable[Sequence[bytes]]) -> int | None:
+    """The earliest score of ranges with scores; None where all are empty."""
+    return min((int(float(found[1])) for found in ranges if found), default=None)
+
+
 def yes(answers: list[Any]) -> list[bool | LaterError]:
     return [answer if isinstance(answer, LaterError) else answer == 1 for answer in answers]
 

@@ -28,6 +28,14 @@ class Look(NamedTuple):
     more_at: int | None
 
 
+class Around(NamedTuple):
+    """What a look around shows: delay, and when unack and error are to be looked at (None: there is nothing)."""
+
+    delay: Look
+    unack_at: int | None
+    error_at: int | None
+
+
 class Want(NamedTuple):
     """How many tasks of a topic, in one shard, a worker has hands for."""
 

@@ -16,8 +16,19 @@ from later.store import scripts
 from later.store.client import Client
 from later.store.jobs import count_call
 from later.store.keys import Bucket, Keys, Shard
-from later.store.reading import Body, claims_of, decoded, each_once, found_of, pairs, settle_arguments, time_of, yes
-from later.store.records import Batch, Claim, Claims, Found, Look, Released, Settlement, Wake, Want
+from later.store.reading import (
+    Body,
+    claims_of,
+    decoded,
+    each_once,
+    first_time,
+    found_of,
+    pairs,
+    settle_arguments,
+    time_of,
+    yes,
+)
+from later.store.records import Around, Batch, Claim, Claims, Found, Look, Released, Settlement, Wake, Want
 from later.store.scripts import MAX_TASKS, Argument, Command, Script
 
 MAX_STARTS = 20
@@ -55,9 +66,14 @@ class Store:
 
     async def measure_time(self) -> None:
         """Ask the store for its time. Raises StoreDown."""
+        await self._timed("time", [])
+
+    async def _timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        """The commands' answers, and the store's time measured by the way."""
         sent = self._clock.monotonic()
-        seconds, micros = await self._client.one("time", ("TIME",))
+        (seconds, micros), *answers = await self._client.all(verb, [("TIME",), *commands])
         self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
+        return answers
 
     async def create(self, tasks: Sequence[Task], batch: Batch | None = None) -> list[bool | LaterError]:
         """Store new tasks, each into pool and delay at once; False where the caller's id is known already.
@@ -84,9 +100,25 @@ class Store:
 
     async def look(self, bucket: Bucket, limit: int) -> Look:
         """The `limit` earliest wake entries of each shard. Raises StoreDown."""
-        commands: list[Command] = [("ZRANGE", s.wakes[bucket], 0, limit - 1, "WITHSCORES") for s in self._keys.shards]
+        return self._look_of(limit, await self._client.all("look", self._look(bucket, limit)))
+
+    async def look_around(self, limit: int) -> Around:
+        """The same of delay, and when the first topics of unack and error are to be looked at. Raises StoreDown.
+
+        One round trip for all that a worker has to know each tick, with the store's time in it.
+        """
+        heads = [*self._look(Bucket.UNACK, 1), *self._look(Bucket.ERROR, 1)]
+        answers = await self._timed("look", [*self._look(Bucket.DELAY, limit), *heads])
+        shards = len(self._keys.shards)
+        delay, unack, error = (answers[start : start + shards] for start in range(0, 3 * shards, shards))
+        return Around(self._look_of(limit, delay), first_time(unack), first_time(error))
+
+    def _look(self, bucket: Bucket, limit: int) -> list[Command]:
+        return [("ZRANGE", shard.wakes[bucket], 0, limit - 1, "WITHSCORES") for shard in self._keys.shards]
+
+    def _look_of(self, limit: int, answers: Sequence[list[bytes]]) -> Look:
         wakes, cut_at = list[Wake](), list[int]()
-        for shard, answer in zip(self._keys.shards, await self._client.all("look", commands), strict=True):
+        for shard, answer in zip(self._keys.shards, answers, strict=True):
             wakes += [Wake(int(float(at)), topic.decode(), shard.index) for topic, at in pairs(answer)]
             if len(answer) >= 2 * limit:
                 cut_at.append(wakes[-1].at)

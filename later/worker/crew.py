@@ -10,12 +10,16 @@ from later.core.retry import Backoff
 from later.metrics import Metrics
 from later.store.jobs import Jobs
 from later.store.keys import Bucket
+from later.store.records import Around
 from later.store.store import Store
 from later.worker.delay import Delay
 from later.worker.hands import Hands, Sends
 from later.worker.lanes import Lanes
 from later.worker.release import Release, Trim
 from later.worker.ticker import Ticked, Ticker
+
+UNNUDGED_MS = 1000
+"""How often unack and error look for themselves: the delay ticker tells them, each tick, when there is something."""
 
 
 class Crew:
@@ -51,26 +55,28 @@ class Crew:
             metrics=metrics,
             chance=chance,
         )
-        self._delay = Delay(store=store, lanes=lanes, lease_ms=lease_ms, take=self._hands.take, metrics=metrics)
+        self._delay = Delay(
+            store=store,
+            lanes=lanes,
+            lease_ms=lease_ms,
+            take=self._hands.take,
+            on_look=self._on_look,
+            metrics=metrics,
+        )
         self._unack = Release(Bucket.UNACK, store=store, metrics=metrics, on_moved=self.nudge)
         self._error = Release(Bucket.ERROR, store=store, metrics=metrics, on_moved=self.nudge)
         self._trim = Trim(store, jobs)
 
-        async def now() -> int:
-            return (await store.now()).low
+        async def now() -> float:
+            await store.now()
+            return clock.low_ms()
 
         self.tickers = [
-            Ticker(
-                bucket.value,
-                errand,
-                now=now,
-                interval_ms=tick_ms,
-                count_error=metrics.count_tick_error,
-            )
-            for bucket, errand in (
-                (Bucket.DELAY, self._delay.tick),
-                (Bucket.UNACK, self._tick_unack),
-                (Bucket.ERROR, self._error.tick),
+            Ticker(bucket.value, errand, now=now, interval_ms=interval_ms, count_error=metrics.count_tick_error)
+            for bucket, errand, interval_ms in (
+                (Bucket.DELAY, self._delay.tick, tick_ms),
+                (Bucket.UNACK, self._tick_unack, max(tick_ms, UNNUDGED_MS)),
+                (Bucket.ERROR, self._error.tick, max(tick_ms, UNNUDGED_MS)),
             )
         ]
         self._hands.on_free = self._on_free_hand
@@ -87,6 +93,11 @@ class Crew:
     def nudge(self, due_at: int | None = None) -> None:
         """There is, or will be at `due_at`, something to claim."""
         self.tickers[0].nudge(due_at)
+
+    def _on_look(self, around: Around) -> None:
+        for ticker, due_at in zip(self.tickers[1:], (around.unack_at, around.error_at), strict=True):
+            if due_at is not None:
+                ticker.nudge(due_at)
 
     def _on_free_hand(self) -> None:
         if self._delay.wants_hands:

@@ -6,32 +6,44 @@ from collections.abc import Callable
 
 from later.core.errors import LaterError
 from later.metrics import Metrics
-from later.store.keys import Bucket
-from later.store.records import Claim, Claims, Look, Want
+from later.store.records import Around, Claim, Claims, Look, Want
 from later.store.store import Store
 from later.worker.lanes import Lanes
 from later.worker.ticker import Ticked
 
 
 class Delay:
-    """Topics take turns; a lane that is full is passed over."""
+    """Topics take turns; a lane that is full is passed over.
+
+    `on_look` is told when unack and error are to be looked at: this ticker looks for all three.
+    """
 
     def __init__(
-        self, *, store: Store, lanes: Lanes, lease_ms: int, take: Callable[[Claim], None], metrics: Metrics
+        self,
+        *,
+        store: Store,
+        lanes: Lanes,
+        lease_ms: int,
+        take: Callable[[Claim], None],
+        on_look: Callable[[Around], None],
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._lanes = lanes
         self._lease_ms = lease_ms
         self._take = take
+        self._on_look = on_look
         self._metrics = metrics
         self.wants_hands = False
         """Was due work left behind for want of a hand? Then a hand that comes free ends the sleep."""
 
     async def tick(self, now: int) -> Ticked:
         self.wants_hands = True
+        around = await self._store.look_around(self._lanes.holding + self._lanes.free)
+        self._on_look(around)
         if not self._lanes.free:
             return Ticked(0, None)
-        look = await self._store.look(Bucket.DELAY, self._lanes.holding + self._lanes.free)
+        look = around.delay
         wants = self._lanes.plan(look.wakes, now)
         answers = await self._store.claim(wants, now, now + self._lease_ms)
         moved = sum(self._begin(answer) for answer in answers if isinstance(answer, Claims))

@@ -29,6 +29,8 @@ class Ticker:
 
     each interval at the latest. Whatever the errand raises is logged and counted, and the next tick comes an interval
     later, however often it is nudged: a store that is in trouble is not to be asked for each task that is created.
+
+    `now` is the errand's time in ms, with its fraction: cut to whole ones, each wake would be half of one late.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Ticker:
         name: str,
         errand: Errand,
         *,
-        now: Callable[[], Awaitable[int]],
+        now: Callable[[], Awaitable[float]],
         interval_ms: int,
         count_error: Callable[[str], None],
     ) -> None:
@@ -45,8 +47,9 @@ class Ticker:
         self._now = now
         self._interval_ms = interval_ms
         self._count_error = count_error
-        self._nudged = asyncio.Event()
-        self._sleeps_until: float = -math.inf
+        self._awake = asyncio.Event()
+        self._wakes_at: float = -math.inf
+        self._sleep: _Sleep | None = None
         self._stopping = False
         self._running: asyncio.Task[None] | None = None
         self._failing = False
@@ -57,7 +60,7 @@ class Ticker:
     async def stop(self) -> None:
         """Let the tick under way end, and no other begin."""
         self._stopping = True
-        self._nudged.set()
+        self._awake.set()
         if self._running is not None:
             await self._running
 
@@ -68,21 +71,24 @@ class Ticker:
             await asyncio.gather(self._running, return_exceptions=True)
 
     def nudge(self, due_at: int | None = None) -> None:
-        """End the sleep: there is work now, or work that is due before the sleep would end."""
-        if (-math.inf if due_at is None else due_at) < self._sleeps_until:
-            self._nudged.set()
+        """There is work now, or at `due_at`: the sleep ends then, if it would not have ended before."""
+        at = -math.inf if due_at is None else due_at
+        if at >= self._wakes_at:
+            return
+        self._wakes_at = at
+        if self._sleep is not None:
+            self._sleep.until(at)
 
     async def run(self) -> None:
         while not self._stopping:
             pause_ms = await self.tick()
-            await self._sleep(pause_ms)
+            await self._rest(pause_ms)
 
-    async def tick(self) -> int:
+    async def tick(self) -> float:
         """Run the errand once; the pause in ms until it should run again."""
-        self._sleeps_until = math.inf  # until the next look is known, any nudge may concern it
-        self._nudged.clear()
+        self._wakes_at = math.inf  # a nudge during the tick may be about what it has passed already
         try:
-            started = await self._now()
+            started = int(await self._now())
             moved, next_due = await self._errand(started)
             pause_ms = self._pause(moved, next_due, started, await self._now())
         except asyncio.CancelledError as error:
@@ -94,30 +100,30 @@ class Ticker:
         self._failing = False
         return pause_ms
 
-    def _fail(self, error: BaseException) -> int:
+    def _fail(self, error: BaseException) -> float:
         self._report(error)
-        self._sleeps_until = -math.inf
-        self._nudged.clear()
+        self._wakes_at = -math.inf
         return self._interval_ms
 
-    def _pause(self, moved: int, next_due: int | None, started: int, ended: int) -> int:
-        pause_ms = self._interval_ms
+    def _pause(self, moved: int, next_due: int | None, started: int, ended: float) -> float:
+        self._wakes_at = min(self._wakes_at, ended + self._interval_ms)
         if next_due is not None and (moved or next_due > started):
-            pause_ms = max(0, min(next_due - ended, self._interval_ms))
-        self._sleeps_until = ended + pause_ms
-        return pause_ms
+            self._wakes_at = min(self._wakes_at, next_due)
+        return max(0, self._wakes_at - ended)
 
-    async def _sleep(self, pause_ms: int) -> None:
+    async def _rest(self, pause_ms: float) -> None:
         if self._stopping:
             return
-        if pause_ms == 0:
+        if not pause_ms:
             await asyncio.sleep(0)
             return
-        alarm = asyncio.get_running_loop().call_later(pause_ms / 1000, self._nudged.set)
+        self._awake.clear()
+        self._sleep = _Sleep(self._awake.set, self._wakes_at, pause_ms)
         try:
-            await self._nudged.wait()
+            await self._awake.wait()
         finally:
-            alarm.cancel()
+            self._sleep.end()
+            self._sleep = None
 
     def _report(self, error: BaseException) -> None:
         """Log the first of a row of failures as a warning: a store that is away for an hour is one event."""
@@ -135,3 +141,25 @@ def _is_cancelled() -> bool:
     """Is it this loop that is to end? An errand may also come upon something that somebody else cancelled."""
     running = asyncio.current_task()
     return running is not None and running.cancelling() > 0
+
+
+class _Sleep:
+    """A sleep that can be shortened; `wakes_at` is when it ends by the errand's clock, `pause_ms` from now."""
+
+    def __init__(self, wake: Callable[[], object], wakes_at: float, pause_ms: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wake = wake
+        self._ahead_s = wakes_at / 1000 - (self._loop.time() + pause_ms / 1000)
+        """How far the errand's clock is ahead of the loop's."""
+        self._alarm = self._loop.call_later(pause_ms / 1000, wake)
+
+    def until(self, wakes_at: float) -> None:
+        self.end()
+        at = wakes_at / 1000 - self._ahead_s
+        if at <= self._loop.time():
+            self._wake()
+        else:
+            self._alarm = self._loop.call_at(at, self._wake)
+
+    def end(self) -> None:
+        self._alarm.cancel()

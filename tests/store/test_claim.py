@@ -7,7 +7,7 @@ import pytest
 from later.core.errors import UnreadableBody
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket, Shard
-from later.store.records import Claims, Wake, Want
+from later.store.records import Around, Claims, Look, Wake, Want
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (
@@ -214,6 +214,21 @@ async def test_a_look_is_in_order_over_all_shards(house: House) -> None:
     await house.store.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}", delay=n) for n in range(40)])
     look = await house.store.look(Bucket.DELAY, 100)
     assert [wake.topic for wake in look.wakes] == [f"{n}" for n in range(40)]
+
+
+async def test_a_look_around_shows_when_each_bucket_begins(house: House) -> None:
+    await house.store.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}") for n in range(20)])
+    claims = await take(house)
+    await house.store.settle([failed(claim, NOW + 100 + int(claim.topic)) for claim in claims[:10]])
+    await house.store.create([a_task(id="late", own_id=True, topic="late", delay=60)])
+    around = await house.store.look_around(100)
+    assert [wake.topic for wake in around.delay.wakes] == ["late"]
+    assert around.unack_at == NOW + LEASE_MS
+    assert around.error_at == NOW + 100 + min(int(claim.topic) for claim in claims[:10])
+
+
+async def test_a_look_around_an_empty_store_shows_nothing(house: House) -> None:
+    assert await house.store.look_around(100) == Around(Look([], None), None, None)
 
 
 async def _put(house: House, shard: Shard, bucket: Bucket, id: str) -> None:

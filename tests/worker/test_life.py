@@ -45,6 +45,18 @@ async def test_a_due_task_is_delivered_once_and_gone(house: House) -> None:
     assert await worker.is_gone(task)
 
 
+async def test_a_worker_whose_hands_are_full_still_sees_the_other_buckets(house: House) -> None:
+    await house.store.create([a_task(id="a", own_id=True)])
+    worker = Worker(house, receivers := Receivers(), hands=1)
+    receivers.may_answer.clear()
+    await worker.tick()
+    assert (worker.seen.unack_at, worker.lanes.free) == (None, 0)
+    await worker.tick()
+    assert (worker.seen.unack_at, worker.seen.error_at) == (NOW + LEASE_MS, None)
+    receivers.may_answer.set()
+    await worker.hands.drain(60)
+
+
 async def test_retries_come_after_10_20_and_40_seconds_and_then_the_task_is_dead(house: House) -> None:
     task = a_task(max_retry=3)
     worker, receivers = await a_worker_with(house, task, *[FAILED] * 4)

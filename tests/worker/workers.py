@@ -11,7 +11,7 @@ from later.core.retry import Backoff, Kind, Outcome
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.keys import Bucket
-from later.store.records import Found
+from later.store.records import Around, Found
 from later.worker.delay import Delay
 from later.worker.hands import Hands
 from later.worker.lanes import Lanes
@@ -67,6 +67,7 @@ class Worker:
         self.house = house
         self.metrics = Metrics()
         self.lanes = Lanes(hands)
+        self._seen: list[Around] = []
         self.hands = Hands(
             store=house.store,
             clock=clock,
@@ -79,12 +80,22 @@ class Worker:
             chance=lambda: 0.0,
         )
         self.delay = Delay(
-            store=house.store, lanes=self.lanes, lease_ms=LEASE_MS, take=self.hands.take, metrics=self.metrics
+            store=house.store,
+            lanes=self.lanes,
+            lease_ms=LEASE_MS,
+            take=self.hands.take,
+            on_look=self._seen.append,
+            metrics=self.metrics,
         )
         self._releases = [
             Release(bucket, store=house.store, metrics=self.metrics, on_moved=lambda: None)
             for bucket in (Bucket.UNACK, Bucket.ERROR)
         ]
+
+    @property
+    def seen(self) -> Around:
+        """What the delay ticker saw last."""
+        return self._seen[-1]
 
     @property
     def at(self) -> int:
