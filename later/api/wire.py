@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
+from later.core.clock import rfc3339
 from later.core.errors import Refused, TooLarge
 from later.core.policy import EXPECTED, refusal, show, task_id
 from later.core.retry import Failure
@@ -27,7 +27,6 @@ RESERVED = frozenset({"method", "raw", "context", "tags", "timeout", "cron", "ba
 """Names of fields that a later version may take."""
 WARNING = "The task will expire before it is due and never be delivered."
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
@@ -192,11 +191,6 @@ def _last_error(failure: Failure | None) -> LastError | None:
     if failure is None:
         return None
     return LastError(reason=failure.reason, status=failure.status, message=failure.message, at=rfc3339(failure.at))
-
-
-def rfc3339(at: int) -> str:
-    """A time in ms as `2017-09-09T05:17:10.000Z`."""
-    return (_EPOCH + timedelta(milliseconds=at)).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def _read_loosely(body: bytes, kind: type[Body]) -> Body:

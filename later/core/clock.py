@@ -8,6 +8,8 @@ an interval. Whoever moves tasks uses its low end, whoever books them its high e
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -21,6 +23,18 @@ DISAGREEMENT_S = 0.05
 
 DRIFT_MS_PER_S = 1
 """How far a monotonic clock and the store's may drift apart: twice the 500 ppm that NTP slews at most."""
+
+
+def rfc3339(ms: int) -> str:
+    """A time in ms since the Unix epoch as `2017-09-09T05:17:10.000Z`."""
+    seconds, rest = divmod(ms, 1000)
+    return f"{_second(seconds)}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=256)
+def _second(seconds: int) -> str:
+    """What is due in the same second is mostly said one after the other."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
 class Interval(msgspec.Struct, frozen=True):

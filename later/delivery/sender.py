@@ -12,7 +12,6 @@ import re
 import socket
 import ssl
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote
@@ -21,6 +20,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from later.core.clock import rfc3339
 from later.core.reply import Reply, read_reply
 from later.core.retry import Kind, Outcome
 from later.core.task import Task
@@ -166,18 +166,6 @@ class Request(NamedTuple):
         }
         body = _encode(Callback(task.id, task.topic, task.content))
         return cls(wire_url(task.callback), task.headers | headers, body)
-
-
-def rfc3339(ms: int) -> str:
-    """2017-09-09T05:17:10.000Z"""
-    seconds, rest = divmod(ms, 1000)
-    return f"{_second(seconds)}.{rest:03d}Z"
-
-
-@lru_cache(maxsize=64)
-def _second(seconds: int) -> str:
-    """Calls that are due in the same second go out one after the other."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
 _PLAIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?([/?](%[0-9A-Fa-f]{2}|[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-])*)?")

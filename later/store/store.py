@@ -260,18 +260,28 @@ class Store:
         return results | dict.fromkeys(left, StoreFault("the task changed each time it was looked at"))
 
     async def _bodies(self, ids: Sequence[str]) -> list[Body | LaterError]:
-        commands: list[Command] = []
-        for id in ids:
-            shard, packed = self._keys.shard_of(id), pack_id(id)
-            commands += [("HGET", shard.pool, packed), ("ZSCORE", shard.done, packed)]
-        answers = await self._client.run("read", commands)
-        bodies: list[Body | LaterError] = []
-        for id, raw, remembered in zip(ids, answers[::2], answers[1::2], strict=True):
-            if isinstance(raw, bytes):
-                bodies.append(await self._body(id, raw))
-            else:
-                bodies.append(raw or NotFound(id, ended=isinstance(remembered, float)))
-        return bodies
+        found = await self._values("HMGET", lambda shard: shard.pool, ids)
+        missing = [id for id, raw in zip(ids, found, strict=True) if raw is None]
+        ended = iter(await self._values("ZMSCORE", lambda shard: shard.done, missing))
+        return [
+            await self._body(id, raw) if isinstance(raw, bytes)
+            else raw or _not_found(id, next(ended))
+            for id, raw in zip(ids, found, strict=True)
+        ]  # fmt: skip
+
+    async def _values(self, command: str, key: Callable[[Shard], bytes], ids: Sequence[str]) -> list[Any]:
+        """What one key of each shard holds of the ids, by a command that takes many; a `LaterError` where it failed."""
+        shards: dict[int, list[int]] = {}
+        for position, id in enumerate(ids):
+            shards.setdefault(self._keys.shard_of(id).index, []).append(position)
+        commands: list[Command] = [
+            (command, key(self._keys.shards[index]), *(pack_id(ids[position]) for position in positions))
+            for index, positions in shards.items()
+        ]
+        values: list[Any] = [None] * len(ids)
+        for positions, answer in zip(shards.values(), await self._client.run("read", commands), strict=True):
+            _spread(values, positions, answer)
+        return values
 
     async def _body(self, id: str, raw: bytes) -> Body:
         shard, task = self._keys.shard_of(id), decoded(id, raw)
@@ -323,10 +333,19 @@ class Store:
         answers: list[Any] = [None] * len(items)
         answered = await self._client.run(verb, [*commands, *along])
         for positions, answer in zip(groups.values(), answered[: len(commands)], strict=True):
-            each = [answer] * len(positions) if isinstance(answer, LaterError) else answer
-            for position, one in zip(positions, each, strict=True):
-                answers[position] = one
+            _spread(answers, positions, answer)
         return answers
+
+
+def _spread(values: list[Any], positions: Sequence[int], answer: Any) -> None:
+    """Put each part of one command's answer in its place; its error in all of them."""
+    each = [answer] * len(positions) if isinstance(answer, LaterError) else answer
+    for position, one in zip(positions, each, strict=True):
+        values[position] = one
+
+
+def _not_found(id: str, remembered: Any) -> LaterError:
+    return remembered if isinstance(remembered, LaterError) else NotFound(id, ended=remembered is not None)
 
 
 def _with_bodies(script: Script, shard: Shard, topic: bytes, bodies: list[Body]) -> Command:

@@ -7,19 +7,18 @@
 local pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3]
 local topic = ARGV[1]
 
-local answers, touched = {}, {}
-for i = 2, #ARGV, 2 do
-  local id, body = ARGV[i], ARGV[i + 1]
-  local same = redis.call('HGET', pool, id) == body
-  answers[#answers + 1] = same and 1 or 0
-  if same then
-    redis.call('HDEL', pool, id)
-    redis.call('HDEL', attempts, id)
-    redis.call('HDEL', outcome, id)
-    for bucket = 4, 7 do
-      if redis.call('ZREM', KEYS[bucket], id) == 1 then touched[bucket] = true end
-    end
-  end
+local ids = {}
+for i = 2, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+local bodies = redis.call('HMGET', pool, unpack(ids))
+
+local answers, same, touched = {}, {}, {}
+for n, id in ipairs(ids) do
+  answers[n] = bodies[n] == ARGV[n * 2 + 1] and 1 or 0
+  if answers[n] == 1 then same[#same + 1] = id end
+end
+if #same > 0 then
+  for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(same)) end
+  for bucket = 4, 7 do touched[bucket] = redis.call('ZREM', KEYS[bucket], unpack(same)) > 0 or nil end
 end
 for bucket in pairs(touched) do
   local wake = KEYS[bucket + 4]

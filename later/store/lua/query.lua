@@ -5,15 +5,20 @@
 -- or {} where the pool holds another body by now.
 local pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3]
 
+local ids = {}
+for i = 2, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+local bodies = redis.call('HMGET', pool, unpack(ids))
+local begun, failures = redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', outcome, unpack(ids))
+local scores = {}
+for bucket = 4, 7 do scores[bucket - 3] = redis.call('ZMSCORE', KEYS[bucket], unpack(ids)) end
+
 local answers = {}
-for i = 2, #ARGV, 2 do
-  local id, body = ARGV[i], ARGV[i + 1]
+for n = 1, #ids do
   local found = {}
-  if redis.call('HGET', pool, id) == body then
-    for bucket = 4, 7 do found[#found + 1] = redis.call('ZSCORE', KEYS[bucket], id) or '' end
-    found[5] = redis.call('HGET', attempts, id) or ''
-    found[6] = redis.call('HGET', outcome, id) or ''
+  if bodies[n] == ARGV[n * 2 + 1] then
+    for bucket = 1, 4 do found[bucket] = scores[bucket][n] or '' end
+    found[5], found[6] = begun[n] or '', failures[n] or ''
   end
-  answers[#answers + 1] = found
+  answers[n] = found
 end
 return answers
