@@ -17,6 +17,7 @@ class Body(NamedTuple):
     """A task as the pool had it when it was read."""
 
     id: str
+    packed: bytes
     shard: Shard
     topic: bytes
     raw: bytes
@@ -63,13 +64,15 @@ def _claim_of(want: Want, entry: list[Any], lease_end: int) -> Claim:
 def found_of(body: Body, answer: list[Any]) -> Found | LaterError | None:
     if not answer:
         return None
-    *scores, attempts, failure = answer
-    places = [(bucket, score) for bucket, score in zip(Bucket, scores, strict=True) if score != b""]
-    if not places:
-        return StoreFault(f"task {body.id!r} is in no bucket: run `later doctor --repair`")
-    state, score = places[0]
-    begun = int(attempts.split()[0]) if attempts else 0
-    return Found(body.id, body.topic.decode(), body.task, state, int(float(score)), begun, _failure(failure))
+    attempts, failure = answer[4:]
+    for bucket, score in zip(_BUCKETS, answer, strict=False):
+        if score != b"":
+            begun = int(attempts.split()[0]) if attempts else 0
+            return Found(body.id, body.topic.decode(), body.task, bucket, int(float(score)), begun, _failure(failure))
+    return StoreFault(f"task {body.id!r} is in no bucket: run `later doctor --repair`")
+
+
+_BUCKETS = tuple(Bucket)
 
 
 def decoded(id: str, raw: bytes) -> Task | UnreadableBody:

@@ -260,13 +260,14 @@ class Store:
         return results | dict.fromkeys(left, StoreFault("the task changed each time it was looked at"))
 
     async def _bodies(self, ids: Sequence[str]) -> list[Body | LaterError]:
-        found = await self._values("HMGET", lambda shard: shard.pool, ids)
-        missing = [id for id, raw in zip(ids, found, strict=True) if raw is None]
-        ended = iter(await self._values("ZMSCORE", lambda shard: shard.done, missing))
+        raws = await self._values("HMGET", lambda shard: shard.pool, ids)
+        missing = [id for id, raw in zip(ids, raws, strict=True) if raw is None]
+        ended = iter(await self._values("ZMSCORE", lambda shard: shard.done, missing) if missing else ())
         return [
-            await self._body(id, raw) if isinstance(raw, bytes)
-            else raw or _not_found(id, next(ended))
-            for id, raw in zip(ids, found, strict=True)
+            raw if isinstance(raw, LaterError)
+            else _not_found(id, next(ended)) if raw is None
+            else self._body(id, raw) or await self._unreadable_body(id, raw)
+            for id, raw in zip(ids, raws, strict=True)
         ]  # fmt: skip
 
     async def _values(self, command: str, key: Callable[[Shard], bytes], ids: Sequence[str]) -> list[Any]:
@@ -283,11 +284,16 @@ class Store:
             _spread(values, positions, answer)
         return values
 
-    async def _body(self, id: str, raw: bytes) -> Body:
-        shard, task = self._keys.shard_of(id), decoded(id, raw)
-        if isinstance(task, Task):
-            return Body(id, shard, task.topic.encode(), raw, task)
-        return Body(id, shard, await self._topic_holding(shard, pack_id(id)), raw, task)
+    def _body(self, id: str, raw: bytes) -> Body | None:
+        """The task as the pool has it; None where it cannot be read."""
+        task = decoded(id, raw)
+        if not isinstance(task, Task):
+            return None
+        return Body(id, pack_id(id), self._keys.shard_of(id), task.topic.encode(), raw, task)
+
+    async def _unreadable_body(self, id: str, raw: bytes) -> Body:
+        shard, packed = self._keys.shard_of(id), pack_id(id)
+        return Body(id, packed, shard, await self._topic_holding(shard, packed), raw, decoded(id, raw))
 
     async def _topic_holding(self, shard: Shard, packed: bytes) -> bytes:
         """The topic of a task whose body does not say it, found in the buckets. Slow, and rarely needed."""
@@ -315,24 +321,22 @@ class Store:
 
         What goes `along` is sent last; nobody waits for its answer.
         """
-        groups: dict[tuple[int, str | bytes, int], list[int]] = {}
-        sizes: dict[tuple[int, str | bytes], int] = {}
+        lanes: dict[tuple[Shard, str | bytes], list[int]] = {}
+        groups: list[tuple[Shard, str | bytes, list[int]]] = []
         for position, item in enumerate(items):
-            shard, topic = place(item)
-            lane = (shard.index, topic)
-            size = sizes[lane] = sizes.get(lane, 0) + 1
-            groups.setdefault((*lane, (size - 1) // MAX_TASKS), []).append(position)
+            lane = place(item)
+            positions = lanes.get(lane)
+            if positions is None or len(positions) == MAX_TASKS:
+                positions = lanes[lane] = []
+                groups.append((*lane, positions))
+            positions.append(position)
         commands = [
-            call(
-                self._keys.shards[index],
-                topic if isinstance(topic, bytes) else topic.encode(),
-                [items[p] for p in ps],
-            )
-            for (index, topic, _), ps in groups.items()
+            call(shard, topic if isinstance(topic, bytes) else topic.encode(), [items[p] for p in positions])
+            for shard, topic, positions in groups
         ]
         answers: list[Any] = [None] * len(items)
         answered = await self._client.run(verb, [*commands, *along])
-        for positions, answer in zip(groups.values(), answered[: len(commands)], strict=True):
+        for (_, _, positions), answer in zip(groups, answered[: len(commands)], strict=True):
             _spread(answers, positions, answer)
         return answers
 
@@ -352,5 +356,5 @@ def _with_bodies(script: Script, shard: Shard, topic: bytes, bodies: list[Body])
     keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values()]
     arguments: list[Argument] = [topic]
     for body in bodies:
-        arguments += [pack_id(body.id), body.raw]
+        arguments += [body.packed, body.raw]
     return script.call(keys, arguments)
