@@ -231,7 +231,7 @@ def _result(answer: Answer | LaterError, tell: Callable[[Answer], Item]) -> Item
 def _created_result(task: Task | Refused, answer: bool | LaterError) -> Created | Wrong:
     if isinstance(task, Refused):
         return Wrong(fault(task))
-    return _result(answer, lambda created: created_item(task, created))
+    return Wrong(fault(answer)) if isinstance(answer, LaterError) else created_item(task, answer)
 
 
 def _job_of(request: web.Request) -> str:

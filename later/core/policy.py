@@ -106,12 +106,18 @@ def _quoted(text: str) -> str:
     return '"' + repr(text[:80])[1:-1] + '"'
 
 
+_EXACT = 2**53
+"""Up to here a float that is whole is the number that was written."""
+
+
 def milliseconds(seconds: float) -> int:
     """The smallest whole number of ms that is not less than `seconds`, taken as the decimal it is written as.
 
     Floats would not do: 0.035 · 1000 is a hair above 35, a hair more than 0.035, times 1000, may be 35,
     and 1e308 · 1000 is infinite.
     """
+    if seconds == (whole := int(seconds)) and abs(whole) <= _EXACT:
+        return whole * 1000
     return math.ceil(Decimal(str(seconds)) * 1000)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 
 import msgspec
 
@@ -121,9 +122,32 @@ def decode(task_id: str, body: bytes) -> Task:
     )
 
 
+class _Randomness:
+    """Random bytes, many at a time: asking the system for each id takes a quarter of the work on a task of a batch."""
+
+    def __init__(self) -> None:
+        self._left: Iterator[bytes] = iter(())
+        os.register_at_fork(after_in_child=self._forget)
+
+    def take(self) -> bytes:
+        """Sixteen bytes that nobody has had."""
+        for sixteen in self._left:
+            return sixteen
+        some = os.urandom(4096)
+        self._left = iter([some[start : start + 16] for start in range(0, len(some), 16)])
+        return self.take()
+
+    def _forget(self) -> None:
+        """Or parent and child would make the same ids."""
+        self._left = iter(())
+
+
+_randomness = _Randomness()
+
+
 def new_id() -> str:
-    """An id for a task whose caller chose none: a UUID of version 4 (RFC 9562), for a third of the library's time."""
-    random = os.urandom(16)
+    """An id for a task whose caller chose none: a UUID of version 4 (RFC 9562)."""
+    random = _randomness.take()
     text = random.hex()
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANT[random[8] >> 6]}{text[17:20]}-{text[20:]}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import string
 import uuid
 
@@ -164,4 +165,19 @@ class TestId:
         assert {(id.version, id.variant) for id in made} == {(4, uuid.RFC_4122)}
 
     def test_a_fresh_id_is_another_each_time(self) -> None:
-        assert len({new_id() for _ in range(100)}) == 100
+        assert len({new_id() for _ in range(1000)}) == 1000
+
+    @pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning"
+    )  # of forking beside threads: the child does next to nothing
+    def test_a_forked_process_makes_ids_of_its_own(self) -> None:
+        new_id()
+        theirs, ours = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(ours, new_id().encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(theirs, 36).decode() != new_id()
+        os.close(theirs)
+        os.close(ours)
