@@ -9,17 +9,25 @@ local pool, done, delay, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local job_counts, jobs = KEYS[5], KEYS[6]
 local topic, job, forget_at = ARGV[1], ARGV[2], ARGV[3]
 
-local answers, bodies, dues = {}, {}, {}
-local taken, earliest, created = {}, nil, 0
+local own_ids = {}
 for i = 4, #ARGV, 4 do
-  local id, body, due, own = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local known = own == '1'
-    and (taken[id] or redis.call('HEXISTS', pool, id) == 1 or redis.call('ZSCORE', done, id))
-  if known then
+  if ARGV[i + 3] == '1' then own_ids[#own_ids + 1] = ARGV[i] end
+end
+local known = {}
+if #own_ids > 0 then
+  local kept, ended = redis.call('HMGET', pool, unpack(own_ids)), redis.call('ZMSCORE', done, unpack(own_ids))
+  for n, id in ipairs(own_ids) do known[id] = kept[n] or ended[n] end
+end
+
+local answers, bodies, dues = {}, {}, {}
+local earliest, created = nil, 0
+for i = 4, #ARGV, 4 do
+  local id, body, due = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if known[id] then
     answers[#answers + 1] = 0
   else
     answers[#answers + 1] = 1
-    taken[id] = true
+    known[id] = true
     created = created + 1
     bodies[#bodies + 1] = id
     bodies[#bodies + 1] = body

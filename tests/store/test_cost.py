@@ -1,0 +1,114 @@
+"""What a task costs the store, in commands: none is made for each task of a batch, or throughput is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from later.core.task import Task
+from later.store.keys import Bucket
+from later.store.scripts import BY_SHA
+from tests.builders import NOW, a_task
+from tests.house import House
+from tests.store.sight import LEASE_MS, done, failed, let_go, take
+
+Counts = dict[str, int]
+Verb = Callable[[House, list[Task]], Awaitable[Counts]]
+
+OURS = {"info", "config|resetstat"}
+"""Commands by which this test looks."""
+
+
+@pytest.fixture
+def shards() -> int:
+    """How many commands a batch takes grows with the shards that it touches, not with the tasks."""
+    return 1
+
+
+async def commands_of(house: House, act: Callable[[], Awaitable[Any]]) -> Counts:
+    """How often the store was given each command while `act` ran, those of its scripts too."""
+    await house.redis.config_resetstat()
+    await act()
+    stats: dict[str, dict[str, int]] = await house.redis.info("commandstats")
+    counts = {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
+    return {name: calls for name, calls in counts.items() if name not in OURS and calls}
+
+
+async def creating(house: House, tasks: list[Task]) -> Counts:
+    return await commands_of(house, lambda: house.store.create(tasks))
+
+
+async def creating_own(house: House, tasks: list[Task]) -> Counts:
+    return await creating(house, [msgspec.structs.replace(task, own_id=True) for task in tasks])
+
+
+async def claiming(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    return await commands_of(house, lambda: take(house))
+
+
+async def settling_done(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    settlements = [done(claim) for claim in await take(house)]
+    return await commands_of(house, lambda: house.store.settle(settlements))
+
+
+async def settling_failed(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    settlements = [failed(claim, NOW + 10_000) for claim in await take(house)]
+    return await commands_of(house, lambda: house.store.settle(settlements))
+
+
+async def releasing(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    await take(house)
+    return await commands_of(house, lambda: let_go(house, Bucket.UNACK, NOW + LEASE_MS))
+
+
+async def querying(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    return await commands_of(house, lambda: house.store.query([task.id for task in tasks]))
+
+
+async def deleting(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    return await commands_of(house, lambda: house.store.delete([task.id for task in tasks]))
+
+
+@pytest.fixture(autouse=True)
+async def scripts(house: House) -> None:
+    await house.client.all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+
+
+@pytest.mark.parametrize(
+    ("verb", "counts"),
+    [
+        (creating, {"evalsha": 1, "hset": 1, "zadd": 2}),
+        (claiming, {
+            "zrange": 3, "evalsha": 1, "zrangebyscore": 1, "hmget": 4, "zmscore": 1, "zrem": 3, "incrby": 1,
+            "zadd": 2, "hset": 1,
+        }),
+        (settling_done, {"evalsha": 1, "zrem": 3, "hmget": 1, "zmscore": 1, "hdel": 3, "zrange": 1}),
+        (settling_failed, {
+            "evalsha": 1, "zrem": 4, "hmget": 1, "zmscore": 1, "hset": 1, "zadd": 2, "zrange": 2,
+        }),
+        (creating_own, {"evalsha": 1, "hmget": 1, "zmscore": 1, "hset": 1, "zadd": 2}),
+        (releasing, {"zrange": 2, "evalsha": 1, "zrangebyscore": 1, "zrem": 3, "zadd": 2}),
+        (querying, {"hmget": 4, "evalsha": 1, "zmscore": 4}),
+        (deleting, {"hmget": 2, "evalsha": 1, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
+    ],
+)  # fmt: skip
+async def test_a_batch_takes_these_commands(house: House, verb: Verb, counts: Counts) -> None:
+    assert await verb(house, [a_task(id=f"t{n}") for n in range(100)]) == counts
+
+
+@pytest.mark.parametrize(
+    "verb", [creating, creating_own, claiming, settling_done, settling_failed, releasing, querying, deleting]
+)
+async def test_no_command_is_made_for_each_task(house: House, verb: Verb) -> None:
+    few = await verb(house, [a_task(id=f"few{n}") for n in range(5)])
+    await house.redis.flushdb()
+    assert await verb(house, [a_task(id=f"many{n}") for n in range(50)]) == few
