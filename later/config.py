@@ -16,6 +16,7 @@ from later.values import (
     address,
     address_or_off,
     choice,
+    count_or_auto,
     duration,
     fraction,
     http_url,
@@ -55,6 +56,8 @@ class Config:
     health: Address | None
     health_given: bool
     """Was --health given? Where it was not, a worker whose default address is taken goes on without it."""
+    processes: int
+    """`auto` is counted by now."""
     concurrency: int
     tick_ms: int
     timeout_ms: int
@@ -110,6 +113,8 @@ OPTIONS = (
     Option("listen", "listen", address, "127.0.0.1:8080", API, "Where the API answers; port 0 takes any that is free."),
     Option("health", "health", address_or_off, "127.0.0.1:8081", frozenset({"worker"}),
            "Where a worker answers /livez, /readyz and /metrics; `off` for nowhere."),
+    Option("processes", "processes", count_or_auto(256), "1", DAEMONS,
+           "Processes that share the work and the port, each on a core; `auto`: one for each core."),
     Option("concurrency", "concurrency", integer(1, 100_000), "256", WORK, "Deliveries under way, per process."),
     Option("tick", "tick_ms", duration(10), "0.1s", WORK, "How often, at least, the store is looked at for due tasks."),
     Option("timeout", "timeout_ms", duration(1_000, 120_000), "15s", WORK,

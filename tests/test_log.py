@@ -65,6 +65,14 @@ def test_what_is_below_the_level_is_not_printed() -> None:
     assert [line["event"] for line in lines(stream)] == ["yes"]
 
 
+def test_one_of_several_processes_says_which_it_is() -> None:
+    stream = io.StringIO()
+    setup("json", "info", stream, process=2)
+    structlog.get_logger("later.test").info("hello")
+    logging.getLogger("asyncio").warning("slow")
+    assert [(line["event"], line["process"]) for line in lines(stream)] == [("hello", 2), ("slow", 2)]
+
+
 def test_an_exception_is_text_in_one_line_without_local_variables() -> None:
     stream = io.StringIO()
     log = logger(stream)

@@ -26,6 +26,7 @@ def build_app(
     max_body: int,
     remember_ms: int,
     why_not_ready: Callable[[], Awaitable[str | None]],
+    exposition: Callable[[], Awaitable[bytes]],
     on_create: Callable[[int], None],
 ) -> web.Application:
     """Everything that `later serve` answers.
@@ -43,15 +44,17 @@ def build_app(
         remember_ms=remember_ms,
         on_create=on_create,
     )
-    health = HealthCalls(metrics=metrics, why_not_ready=why_not_ready)
+    health = HealthCalls(why_not_ready=why_not_ready, exposition=exposition)
     app = _application([*_task_routes(tasks), *_batch_routes(batches), *_health_routes(health)])
     app[DIRECT] = {route.path: route.handler for route in _task_routes(tasks)}
     return app
 
 
-def build_health_app(*, metrics: Metrics, why_not_ready: Callable[[], Awaitable[str | None]]) -> web.Application:
+def build_health_app(
+    *, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
+) -> web.Application:
     """What `later worker --health` answers."""
-    return _application(_health_routes(HealthCalls(metrics=metrics, why_not_ready=why_not_ready)))
+    return _application(_health_routes(HealthCalls(why_not_ready=why_not_ready, exposition=exposition)))
 
 
 def _task_routes(calls: TaskCalls) -> list[web.RouteDef]:

@@ -8,17 +8,22 @@ from aiohttp import web
 
 from later.api.problems import Fault, problem
 from later.api.wire import reply
-from later.metrics import Metrics
+from later.core.errors import LaterError
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HealthCalls:
-    """Handlers for whoever watches. `why_not_ready` answers one line, or None where nothing is amiss."""
+    """Handlers for whoever watches.
 
-    def __init__(self, *, metrics: Metrics, why_not_ready: Callable[[], Awaitable[str | None]]) -> None:
-        self._metrics = metrics
+    `why_not_ready` answers one line, or None where nothing is amiss; `exposition` all figures as Prometheus reads them.
+    """
+
+    def __init__(
+        self, *, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
+    ) -> None:
         self._why_not_ready = why_not_ready
+        self._exposition = exposition
 
     async def live(self, request: web.Request) -> web.Response:
         """`GET /livez`."""
@@ -30,5 +35,9 @@ class HealthCalls:
         return reply({"status": "ready"}) if reason is None else problem(Fault(status=503, detail=reason))
 
     async def figures(self, request: web.Request) -> web.Response:
-        """`GET /metrics`."""
-        return web.Response(body=self._metrics.exposition(), headers={"Content-Type": PROMETHEUS})
+        """`GET /metrics`. Half the figures would look like counters that were reset: all of them or none."""
+        try:
+            body = await self._exposition()
+        except LaterError as error:
+            return problem(Fault(status=503, detail=str(error)))
+        return web.Response(body=body, headers={"Content-Type": PROMETHEUS})

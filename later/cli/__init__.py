@@ -71,10 +71,7 @@ def up(**flags: str | None) -> Ended:
 
     On a store of its own, below --data, unless --redis names one.
     """
-    config = _prepared("up", flags)
-    from later.daemon import run_up
-
-    return Ended(attempt(lambda: run_up(config)), at_once=True)
+    return _run_daemon("up", flags)
 
 
 @later.command(epilog=examples("later serve --redis redis://10.0.0.5:6379/0", "later serve --data ./later-data"))
@@ -84,10 +81,7 @@ def serve(**flags: str | None) -> Ended:
 
     On --redis, or on the store of an `up` that runs (--data).
     """
-    config = _prepared("serve", flags)
-    from later.daemon import run_serve
-
-    return Ended(attempt(lambda: run_serve(config)), at_once=True)
+    return _run_daemon("serve", flags)
 
 
 @later.command(epilog=examples("later worker --redis redis://10.0.0.5:6379/0 --concurrency 1000"))
@@ -97,10 +91,7 @@ def worker(**flags: str | None) -> Ended:
 
     On --redis, or on the store of an `up` that runs (--data).
     """
-    config = _prepared("worker", flags)
-    from later.daemon import run_worker
-
-    return Ended(attempt(lambda: run_worker(config)), at_once=True)
+    return _run_daemon("worker", flags)
 
 
 @later.command(
@@ -254,6 +245,16 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
 
 
 # What commands stand on
+
+
+def _run_daemon(command: str, flags: Mapping[str, str | None]) -> Ended:
+    config = _prepared(command, flags)
+    if config.processes == 1:
+        from later.daemon.alone import run
+    else:
+        from later.processes.supervisor import run
+
+    return Ended(attempt(lambda: run(command, config)), at_once=True)
 
 
 def _prepared(command: str, flags: Mapping[str, str | None]) -> Config:

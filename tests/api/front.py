@@ -114,6 +114,7 @@ async def a_front(
         max_body=max_body,
         remember_ms=7 * DAY_MS,
         why_not_ready=_first(readiness),
+        exposition=_of(metrics),
         on_create=nudges.append,
     )
     async with TestClient(ServerOfOurs(app)) as http:
@@ -137,6 +138,13 @@ def _first(readiness: list[str | None]) -> Callable[[], Awaitable[str | None]]:
         return readiness[0]
 
     return why_not_ready
+
+
+def _of(metrics: Metrics) -> Callable[[], Awaitable[bytes]]:
+    async def exposition() -> bytes:
+        return metrics.exposition()
+
+    return exposition
 
 
 def bad(detail: str, field: str | None = None) -> Answer:

@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from later.api.app import build_health_app
 from later.core.errors import StoreFault, StoreMismatch
-from later.metrics import Metrics
 from tests.api.front import GOOD, Front, a_front, told
 from tests.builders import NOW
 
@@ -209,7 +208,10 @@ class TestHealth:
         async def ready() -> None:
             return None
 
-        app = build_health_app(metrics=Metrics(), why_not_ready=ready)
+        async def none() -> bytes:
+            return b""
+
+        app = build_health_app(why_not_ready=ready, exposition=none)
         async with TestClient(TestServer(app)) as http:
             statuses = [(await http.get(path)).status for path in ("/livez", "/readyz", "/metrics", "/create")]
         assert statuses == [200, 200, 200, 404]

@@ -36,6 +36,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.fixture(scope="module", params=[1, 2], ids=["alone", "two-processes"], autouse=True)
+def processes(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How many processes every daemon of the test has: what is promised holds for one and for several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LATER_PROCESSES", str(request.param))
+        yield request.param
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where the test's processes keep their logs, sockets and data."""

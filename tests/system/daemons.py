@@ -10,7 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, Popen
@@ -21,8 +21,6 @@ from tests.system.waiting import eventually
 
 HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-m", "later")
-ODD = (sys.executable, str(HERE / "odd.py"))
-"""The same, on a machine that is not quite right: see there."""
 TERMINAL = (sys.executable, str(HERE / "terminal.py"))
 """The same, in the foreground of the terminal named first."""
 LISTENS = {"up": "--listen", "serve": "--listen", "worker": "--health"}
@@ -64,12 +62,26 @@ class Later:
     def is_ready(self) -> bool:
         return get(self.url, "/readyz").status == 200
 
+    def children(self) -> list[int]:
+        """The ids of its processes, where it is the supervisor of several."""
+        with suppress(FileNotFoundError):
+            found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+            return [int(pid) for pid in found if b"later.processes" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return []
+
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def send_all(self, number: signal.Signals) -> None:
+        """To it first, or it would start those again that end."""
+        if self.process.poll() is None:
+            for pid in (self.pid, *self.children()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
     def kill(self) -> None:
-        """`kill -9`; an embedded store lives on."""
-        self.process.kill()
+        """`kill -9`, all its processes too; an embedded store lives on."""
+        self.send_all(signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> int:
@@ -82,25 +94,32 @@ class Later:
         return self.process.wait(within)
 
 
-def a_later(
-    command: str, folder: Path, *options: str, by: Sequence[str] = COMMAND, **started: Any
-) -> AbstractContextManager[Later]:
+def a_later(command: str, folder: Path, *options: str, **started: Any) -> AbstractContextManager[Later]:
     """`later up`, `serve` or `worker` on a free port."""
-    return a_process(command, folder, LISTENS[command], "127.0.0.1:0", *options, by=by, **started)
+    return a_process(command, folder, LISTENS[command], "127.0.0.1:0", *options, **started)
 
 
 @contextmanager
 def a_process(
-    command: str, folder: Path, *options: str, by: Sequence[str] = COMMAND, **started: Any
+    command: str,
+    folder: Path,
+    *options: str,
+    by: Sequence[str] = COMMAND,
+    env: Mapping[str, str] | None = None,
+    **started: Any,
 ) -> Iterator[Later]:
     """`later up`, `serve` or `worker`, listening where it does by default; killed at the end, if it has not ended then.
+
+    `env` is what its environment has beside ours.
 
     Whatever the test does to it, it must not log an error: that is a fault of our own.
     """
     log = folder / f"{next(_numbers):03d}-{command}.log"
     line = [*by, command, "--log-format", "json", *options]
     with log.open("wb") as file:
-        process = Popen(line, stdin=DEVNULL, stdout=DEVNULL, stderr=file, env=environment(), **started)
+        process = Popen(
+            line, stdin=DEVNULL, stdout=DEVNULL, stderr=file, env={**environment(), **(env or {})}, **started
+        )
     later = Later(process, log)
     try:
         yield later
@@ -111,9 +130,9 @@ def a_process(
 
 
 @contextmanager
-def an_up(folder: Path, data: Path, *options: str, by: Sequence[str] = COMMAND, **started: Any) -> Iterator[Later]:
+def an_up(folder: Path, data: Path, *options: str, **started: Any) -> Iterator[Later]:
     """`later up` on the embedded store in `data`, listening."""
-    with a_later("up", folder, "--data", str(data), *options, by=by, **started) as later:
+    with a_later("up", folder, "--data", str(data), *options, **started) as later:
         _ = later.url
         yield later
 
@@ -132,8 +151,14 @@ def run(*arguments: str, within: float = 60, stdin: str | None = None) -> subpro
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what would configure later."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("LATER_")}
+    """Ours, without what would configure later; but how many processes it has is the test's to say."""
+    kept = {"LATER_PROCESSES"}
+    return {name: value for name, value in os.environ.items() if name in kept or not name.startswith("LATER_")}
+
+
+def odd(oddity: str) -> dict[str, str]:
+    """The environment on a machine that is not quite right: see there."""
+    return {"PYTHONPATH": str(HERE / "odd"), "ODDITY": oddity}
 
 
 def store_of(data: Path) -> int | None:

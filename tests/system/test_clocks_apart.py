@@ -7,8 +7,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from tests.system.calls import create, get, query
-from tests.system.daemons import ODD, an_up
-from tests.system.odd import AHEAD_S
+from tests.system.daemons import an_up, odd
+from tests.system.odd.sitecustomize import AHEAD_S
 from tests.system.receivers import Receiver
 from tests.system.waiting import eventually
 
@@ -18,7 +18,7 @@ LATE_S = 1.0
 def test_a_clock_that_is_an_hour_ahead_delivers_neither_early_nor_late(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
-    with an_up(folder, data, by=(*ODD, "clock-ahead")) as up:
+    with an_up(folder, data, env=odd("clock-ahead")) as up:
         assert _clock_of(up.url) - time.time() > AHEAD_S - 5
         created = time.time()
         meant = created + 1.5

@@ -20,7 +20,7 @@ from tests.system.waiting import eventually
 LINES = 5000
 
 
-def test_a_task_from_a_shell(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_a_task_from_a_shell(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
     with an_up(folder, data) as up:
         to = ("--url", up.url)
         created = run("create", *to, "--topic", "order", "--callback", receiver.url(), "--delay", "1h")
@@ -33,7 +33,7 @@ def test_a_task_from_a_shell(folder: Path, data: Path, receiver: Receiver) -> No
     assert (json.loads(found.stdout)["state"], deleted.stdout.strip()) == ("delay", id)
     survey = json.loads(status.stdout)
     assert (survey["tasks"]["delay"], survey["warnings"]) == (1, [])
-    assert [worker["alive"] for worker in survey["workers"]] == [True]
+    assert [worker["alive"] for worker in survey["workers"]] == [True] * processes
     assert gone.stderr.count("\n") == 1
 
 
@@ -84,12 +84,12 @@ def test_a_port_in_use_is_refused(store: Server, command: str, option: str) -> N
         assert address in _the_reason(run(command, "--redis", store.url, option, address))
 
 
-def test_two_workers_run_on_one_machine_by_default(folder: Path, store: Server) -> None:
+def test_two_workers_run_on_one_machine_by_default(folder: Path, store: Server, processes: int) -> None:
     with (
         a_process("worker", folder, "--redis", store.url) as one,
         a_process("worker", folder, "--redis", store.url) as two,
     ):
-        eventually(lambda: len(_alive(store)) == 2, "both beat")
+        eventually(lambda: len(_alive(store)) == 2 * processes, "both beat")
         warned = eventually(lambda: [*_warnings(one), *_warnings(two)], "one of them finds the address taken")
         assert (one.stop(), two.stop()) == (0, 0)
     assert {event.split(":")[0] for event in warned} == {"health address in use"}
@@ -104,6 +104,7 @@ def _alive(store: Server) -> list[str]:
     return [worker["instance"] for worker in survey["workers"] if worker["alive"]]
 
 
+@pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
 @pytest.mark.parametrize(
     "arguments",
     [("nonsense",), ("up", "--nonsense"), ("up", "--concurrency", "0"), ("create", "--topic", "order"), ("query",)],

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from tests.system.calls import create_many, figure, many
-from tests.system.daemons import ODD, Later, an_up
+from tests.system.daemons import Later, an_up, odd
 from tests.system.receivers import Receiver, hang
 from tests.system.waiting import eventually
 
@@ -31,7 +31,7 @@ def test_names_whose_lookup_hangs_do_not_hold_up_another_topic(folder: Path, dat
     backlog = many(BACKLOG, receiver.url("/hangs"), time.time(), topic="stuck")
     for i, task in enumerate(backlog):
         task["callback"] = f"http://{HOSTS[i % len(HOSTS)]}/"
-    with an_up(folder, data, "--timeout", "3", by=(*ODD, "names-hang")) as up:
+    with an_up(folder, data, "--timeout", "3", env=odd("names-hang")) as up:
         create_many(up.url, backlog)
         eventually(lambda: figure(up.url, 'later_deliveries_total{outcome="failed"}') > 0, "some have timed out")
         assert any(_p99(up, receiver, receiver.url(host="localhost")) < P99_S for _ in range(TRIES))

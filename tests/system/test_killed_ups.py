@@ -19,7 +19,9 @@ SHORT = ("--timeout", "2", "--lease", "4")
 
 
 @pytest.mark.parametrize("store_dies_too", [False, True], ids=["daemon", "daemon-and-store"])
-def test_a_killed_up_finds_everything_again(store_dies_too: bool, folder: Path, data: Path, receiver: Receiver) -> None:
+def test_a_killed_up_finds_everything_again(
+    store_dies_too: bool, folder: Path, data: Path, receiver: Receiver, processes: int
+) -> None:
     receiver.rules["/"] = after(0.05)
     with an_up(folder, data, *SHORT) as up:
         tasks = many(1500, receiver.url(), time.time() + 1, 300)
@@ -40,13 +42,13 @@ def test_a_killed_up_finds_everything_again(store_dies_too: bool, folder: Path, 
                 assert again.stop() == 0
     held = [first for first, _ in receiver.repeats()]
     assert [call for call in held if not -0.5 < killed_at - call.arrived < 2] == []
-    assert len(held) <= 256
+    assert len(held) <= 256 * processes
 
 
 def test_a_second_up_on_the_same_data_says_that_it_is_in_use(folder: Path, data: Path) -> None:
     with an_up(folder, data) as up:
         second = run("up", "--data", str(data), "--listen", "127.0.0.1:0", "--log-level", "error")
-        assert up.is_ready()
+        eventually(up.is_ready, "it goes on")
         assert up.stop() == 0
     assert second.returncode == 1
     assert second.stderr.count("\n") == 1, second.stderr

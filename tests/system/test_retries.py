@@ -127,7 +127,7 @@ def test_a_lost_lease_spends_no_retry(fate: str, folder: Path, store: Server, re
             eventually(lambda: len(receiver.of(id)) == 2, "another worker takes it up")
             again = query(serve.url, id)
             if fate == "stopped":
-                first.send(signal.SIGCONT)  # its deadline has passed: its verdict comes too late
+                first.send_all(signal.SIGCONT)  # its deadline has passed: its verdict comes too late
                 eventually(lambda: any(e["event"] == "settle came too late" for e in first.events()), "it is told so")
             eventually(lambda: _is_gone(serve, id), "it is done")
     assert (again["has_retry"], again["attempts"]) == (0, 2)
@@ -138,7 +138,7 @@ def _take_down(worker: Later, fate: str) -> None:
     if fate == "killed":
         worker.kill()
     else:
-        worker.send(signal.SIGSTOP)
+        worker.send_all(signal.SIGSTOP)
 
 
 def _pauses(calls: list[Call]) -> list[float]:

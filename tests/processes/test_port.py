@@ -1,0 +1,107 @@
+"""A port that processes of ours share, and nobody else."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from later.processes.port import Reserved, reserve
+from later.values import Address
+
+ANY = Address("127.0.0.1", 0)
+
+
+@pytest.fixture
+async def reserved() -> AsyncIterator[Reserved]:
+    held = await reserve(ANY)
+    yield held
+    held.close()
+
+
+def a_server(address: Address, *options: int) -> socket.socket:
+    """As servers bind: SO_REUSEADDR, and whatever else."""
+    server = socket.socket()
+    for option in (socket.SO_REUSEADDR, *options):
+        server.setsockopt(socket.SOL_SOCKET, option, 1)
+    try:
+        server.bind(address)
+        server.listen()
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+async def why_not(address: Address) -> int | None:
+    """The number of the error that a reservation ends in."""
+    with pytest.raises(OSError) as caught:
+        await reserve(address)
+    return caught.value.errno
+
+
+async def test_any_port_becomes_one_that_has_a_number(reserved: Reserved) -> None:
+    assert reserved.address.port > 0
+    assert reserved.bound == [reserved.address]
+
+
+async def test_any_port_is_the_same_for_all_that_a_name_means() -> None:
+    held = await reserve(Address("localhost", 0))
+    assert {address.port for address in held.bound} == {held.address.port}
+    assert held.address.host == "localhost"
+    held.close()
+
+
+async def test_processes_share_it_and_get_all_its_connections(reserved: Reserved) -> None:
+    servers = [a_server(reserved.address, socket.SO_REUSEPORT) for _ in range(2)]
+    for server in servers:
+        server.settimeout(0)
+    clients = [socket.create_connection(reserved.address) for _ in range(50)]
+    accepted = [connection for server in servers for connection in all_of(server)]
+    assert len(accepted) == len(clients)
+    for sock in (*servers, *clients, *accepted):
+        sock.close()
+
+
+def all_of(server: socket.socket) -> list[socket.socket]:
+    accepted = []
+    try:
+        while True:
+            accepted.append(server.accept()[0])
+    except BlockingIOError:
+        return accepted
+
+
+async def test_nobody_else_listens_there_even_before_the_first_process_does(reserved: Reserved) -> None:
+    with pytest.raises(OSError, match="Address already in use"):
+        a_server(reserved.address)
+    assert await why_not(reserved.address) == errno.EADDRINUSE
+
+
+async def test_an_address_where_somebody_listens_is_refused_whether_he_would_share_it_or_not() -> None:
+    for options in ((), (socket.SO_REUSEPORT,)):
+        with a_server(ANY, *options) as server:
+            assert await why_not(Address(*server.getsockname())) == errno.EADDRINUSE
+
+
+async def test_what_earlier_connections_left_behind_is_no_hindrance() -> None:
+    with a_server(ANY) as server:
+        address = Address(*server.getsockname())
+        with socket.create_connection(address):
+            server.accept()[0].close()  # who closes first waits for strays, for a minute: TIME_WAIT
+    held = await reserve(address)
+    a_server(address, socket.SO_REUSEPORT).close()
+    held.close()
+
+
+async def test_it_is_free_once_it_is_let_go() -> None:
+    held = await reserve(ANY)
+    held.close()
+    a_server(held.address).close()
+
+
+@pytest.mark.parametrize("host", ["no-such-name.invalid", "192.0.2.1"])
+async def test_an_address_that_is_none_of_ours_is_refused(host: str) -> None:
+    assert await why_not(Address(host, 0))

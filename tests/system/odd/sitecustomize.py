@@ -1,0 +1,47 @@
+"""A machine that is not quite right, for every Python that starts with this folder in PYTHONPATH, and with ODDITY:
+
+`names-hang` (the lookup of a name that ends in .hangs.test takes 5 s and then finds nothing: as real ones do, deaf to
+whoever has given up on it), `clock-ahead` (the wall clock, as processes read it, is an hour ahead) or
+`second-dies` (the second of several processes ends as soon as it starts).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+HANG_S = 5.0
+AHEAD_S = 3600.0
+DEAD = 3
+"""The exit status of the process that ends."""
+
+
+def names_hang() -> None:
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *arguments: Any, **named: Any) -> Any:
+        if str(host).endswith(".hangs.test"):
+            time.sleep(HANG_S)
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server answers")
+        return look_up(host, *arguments, **named)
+
+    socket.getaddrinfo = getaddrinfo
+
+
+def clock_ahead() -> None:
+    wall = time.time
+    time.time = lambda: wall() + AHEAD_S
+
+
+def second_dies() -> None:
+    if "2/2" in sys.orig_argv:
+        os._exit(DEAD)
+
+
+ODDITIES = {"names-hang": names_hang, "clock-ahead": clock_ahead, "second-dies": second_dies}
+
+if "ODDITY" in os.environ:
+    ODDITIES[os.environ["ODDITY"]]()

@@ -1,0 +1,314 @@
+"""Several processes that are one daemon: they die, hang, crash again and again, and callers hardly notice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import zipfile
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+
+import later as house
+from tests.system.calls import create, figure, get
+from tests.system.creators import creating
+from tests.system.daemons import Later, a_later, an_up, odd, run, store_of
+from tests.system.odd.sitecustomize import DEAD
+from tests.system.receivers import Receiver, after, done, hang, in_turn
+from tests.system.stores import Server, embedded_in, tasks_in
+from tests.system.waiting import eventually
+
+pytestmark = pytest.mark.parametrize("processes", [2], indirect=True, ids=["two-processes"])
+
+CREATED = "later_tasks_created_total"
+SECRET = "hunter2"
+
+
+# One of them dies
+
+
+def test_a_killed_process_is_started_again_and_nothing_is_lost(folder: Path, data: Path, receiver: Receiver) -> None:
+    receiver.rules["/"] = after(0.02)
+    with an_up(folder, data, "--timeout", "2", "--lease", "3") as up:
+        _all_up(up)
+        with creating(up.url, receiver.url()) as creator:
+            eventually(lambda: len(receiver.ids) > 50, "it is under load")
+            killed, killed_at = up.children()[0], time.time()
+            os.kill(killed, signal.SIGKILL)
+            died = up.logged("process died")
+            eventually(lambda: _why_not_ready(up) == "1 of 2 processes is being started", "it is missed", 2)
+            eventually(lambda: _why_not_ready(up) == "", "it is started again", 10)
+            accepted = len(creator.accepted)
+            eventually(lambda: len(creator.accepted) > accepted + 50, "creating goes on")
+        assert (died["level"], died["pid"], died["status"], died["restart_in_s"]) == ("warning", killed, -9, 0)
+        assert len(up.children()) == 2
+        assert figure(up.url, "later_process_deaths_total") == 1
+        eventually(lambda: receiver.answered >= creator.accepted.keys(), "every accepted task is delivered")
+        assert up.stop() == 0
+    cut = [first.arrived for first, _ in receiver.repeats()]
+    assert [at for at in cut if not -0.5 < killed_at - at < 2] == []
+
+
+def test_a_process_that_is_told_to_stop_does_so_in_order_and_is_started_again(
+    folder: Path, data: Path, receiver: Receiver
+) -> None:
+    receiver.rules["/"] = after(0.5)
+    with an_up(folder, data) as up:
+        _all_up(up)
+        ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
+        eventually(lambda: receiver.ids == ids, "all are in flight")
+        for pid in up.children():
+            os.kill(pid, signal.SIGTERM)
+        assert up.logged("process died")["status"] == 0
+        eventually(lambda: receiver.answered == ids, "all are delivered")
+        eventually(lambda: _why_not_ready(up) == "", "both are started again", 10)
+        assert figure(up.url, 'later_deliveries_total{outcome="done"}') == len(ids)
+        assert up.stop() == 0
+    assert receiver.repeats() == []
+
+
+def test_a_process_that_dies_again_and_again_is_started_ever_more_rarely(
+    folder: Path, data: Path, receiver: Receiver
+) -> None:
+    with an_up(folder, data, env=odd("second-dies")) as up:
+        pauses = eventually(lambda: _three(_pauses(up)), "it dies again and again")
+        assert pauses == [0, 1, 2]
+        assert _why_not_ready(up) == "1 of 2 processes is being started"
+        id = create(up.url, callback=receiver.url())
+        eventually(lambda: id in receiver.answered, "the other one goes on")
+        assert figure(up.url, "later_processes_up") == 1
+        assert up.stop() == 0
+    assert {event["status"] for event in up.events() if event["event"] == "process died"} == {DEAD}
+
+
+def test_a_process_that_hangs_is_told_of_and_killed_at_the_end(folder: Path, store: Server) -> None:
+    with a_later("serve", folder, "--redis", store.url, "--drain", "0.2") as serve:
+        _all_up(serve)
+        hung = serve.children()[1]
+        os.kill(hung, signal.SIGSTOP)
+        assert serve.logged("process hangs")["pid"] == hung
+        eventually(lambda: _why_not_ready(serve) == "1 of 2 processes does not answer", "it is missed")
+        os.kill(hung, signal.SIGCONT)
+        eventually(lambda: _why_not_ready(serve) == "", "it answers again")
+        os.kill(hung, signal.SIGSTOP)
+        assert serve.stop() == 0
+        assert serve.logged("process killed: it did not stop in time")["pid"] == hung
+    assert not Path(f"/proc/{hung}").exists()
+
+
+def test_without_its_supervisor_a_process_serves_and_says_what_is_amiss(folder: Path, store: Server) -> None:
+    with a_later("serve", folder, "--redis", store.url) as serve:
+        _all_up(serve)
+        serve.send(signal.SIGSTOP)
+        assert create(serve.url, callback="http://127.0.0.1:1/", delay=3600)
+        assert _why_not_ready(serve) == "the supervisor does not answer: no answer within 1 s: ready"
+        figures = get(serve.url, "/metrics")
+        assert (figures.status, figures.body["detail"]) == (503, "no answer within 3 s: exposition")
+        serve.send(signal.SIGCONT)
+        eventually(lambda: _why_not_ready(serve) == "", "it answers again")
+        assert figure(serve.url, CREATED) == 1
+        assert serve.stop() == 0
+
+
+# All of them end
+
+
+def test_processes_whose_supervisor_is_killed_finish_their_work_and_end(
+    folder: Path, data: Path, receiver: Receiver
+) -> None:
+    receiver.rules["/"] = after(2)
+    with an_up(folder, data) as up:
+        _all_up(up)
+        waiting = {create(up.url, callback=receiver.url(), delay=3) for _ in range(20)}
+        ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
+        eventually(lambda: receiver.ids == ids, "all are in flight")
+        children, url = up.children(), up.url
+        up.process.kill()
+        up.process.wait()
+        eventually(lambda: not _answers(url), "no requests are taken any more", 1)
+        with an_up(folder, data) as again:
+            assert again.logged("ending a store that lost its owner")
+            assert again.logged("store found")["tasks"] == len(ids | waiting)
+            assert receiver.answered == set(), "they are still at it"
+            eventually(lambda: receiver.answered == ids | waiting, "everything is delivered")
+            assert again.stop() == 0
+        assert not any(map(_lives, children)), "they ended by themselves"
+        assert [event["event"] for event in up.events()].count("the supervisor is gone: stopping") == 2
+    assert receiver.repeats() == []
+
+
+def test_a_signal_to_all_at_once_is_one_stop(folder: Path, data: Path, receiver: Receiver) -> None:
+    receiver.rules["/"] = after(1)
+    with an_up(folder, data) as up:
+        _all_up(up)
+        ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
+        eventually(lambda: receiver.ids == ids, "all are in flight")
+        up.send_all(signal.SIGTERM)
+        assert up.ends() == 0
+    assert receiver.answered == ids
+    with embedded_in(data) as client:
+        assert tasks_in(client) == 0, "all are settled"
+
+
+def test_a_second_signal_ends_all_of_them_at_once(folder: Path, data: Path, receiver: Receiver) -> None:
+    receiver.rules["/"] = hang
+    with an_up(folder, data) as up:
+        _all_up(up)
+        held = create(up.url, callback=receiver.url())
+        eventually(lambda: receiver.of(held), "it is in flight")
+        children = up.children()
+        up.send(signal.SIGINT)
+        up.logged("stopping")
+        up.send(signal.SIGTERM)
+        assert up.ends(2) == 128 + signal.SIGTERM
+        eventually(lambda: not any(map(_lives, children)), "its processes are gone", 1)
+        eventually(lambda: store_of(data) is None, "its store ends")
+
+
+# The port
+
+
+def test_two_daemons_of_several_processes_do_not_share_a_port(folder: Path, store: Server) -> None:
+    with a_later("serve", folder, "--redis", store.url) as serve:
+        address = serve.url.removeprefix("http://")
+        second = run("serve", "--redis", store.url, "--listen", address)
+        _all_up(serve)
+        os.kill(serve.children()[0], signal.SIGKILL)
+        third = run("serve", "--redis", store.url, "--listen", address)
+        eventually(serve.is_ready, "it goes on")
+    for refused in (second, third):
+        assert refused.returncode == 1
+        assert refused.stderr.splitlines()[-1] == (
+            f"later: cannot listen on {address}: Address already in use; choose another"
+        )
+
+
+def test_a_port_is_free_for_the_next_while_deliveries_are_finished(
+    folder: Path, store: Server, receiver: Receiver
+) -> None:
+    receiver.rules["/"] = in_turn(after(2), done)
+    with a_later("up", folder, "--redis", store.url) as up:
+        create(up.url, callback=receiver.url())
+        eventually(lambda: receiver.calls, "it is in flight")
+        address = up.url.removeprefix("http://")
+        up.send(signal.SIGTERM)
+        eventually(lambda: not _answers(up.url), "it takes no more requests", 1)
+        with an_up(folder, folder / "other", "--listen", address) as other:
+            eventually(other.is_ready, "the next one answers there", 5)
+            assert other.stop() == 0
+        assert up.ends() == 0
+
+
+# What is said for all of them
+
+
+def test_whichever_is_asked_answers_for_all(folder: Path, data: Path, receiver: Receiver) -> None:
+    with an_up(folder, data, "--concurrency", "10") as up:
+        _all_up(up)
+        for _ in range(40):  # each by a connection of its own: some to the one, some to the other
+            create(up.url, callback=receiver.url(), delay=3600)
+        seen = {figure(up.url, CREATED) for _ in range(10)}
+        assert seen == {40}
+        assert figure(up.url, "later_hands") == 20
+        assert (figure(up.url, "later_processes"), figure(up.url, "later_processes_up")) == (2, 2)
+        assert figure(up.url, "later_store_up") == 1
+        os.kill(up.children()[0], signal.SIGKILL)
+        up.logged("process died")
+        counts = [figure(up.url, CREATED) for _ in range(10)]
+        eventually(lambda: _why_not_ready(up) == "", "it is started again", 10)
+        assert counts + [figure(up.url, CREATED) for _ in range(10)] == [40] * 20
+        assert figure(up.url, "later_store_up") == 1
+        assert up.stop() == 0
+
+
+def test_life_is_told_of_once_and_whatever_else_with_the_number_of_the_process(folder: Path, store: Server) -> None:
+    with a_later("up", folder, "--redis", store.url) as up:
+        _all_up(up)
+        store.kill()
+        failed = eventually(lambda: [e for e in up.events() if e["event"] == "tick failed"], "the store is missed")
+        store.start()
+        eventually(up.is_ready, "the store is back")
+        assert up.stop() == 0
+    said = [event["event"] for event in up.events()]
+    once = ("store found", "listening", "all processes are up", "stopping", "stopped")
+    assert [said.count(event) for event in once] == [1] * len(once)
+    assert {event.get("process") for event in failed} <= {1, 2, None}
+    assert "process" in failed[0]
+
+
+def test_no_secret_is_on_a_command_line_or_in_an_environment(folder: Path, store: Server) -> None:
+    url = store.url.replace("unix://", f"unix://:{SECRET}@")
+    with a_later("worker", folder, env={"LATER_REDIS": url}) as worker:
+        _all_up(worker)
+        children = worker.children()
+        shown = [Path(f"/proc/{pid}/{what}").read_bytes() for pid in children for what in ("cmdline", "environ")]
+        lines = [line.split(b"\0") for line in shown[::2]]
+    assert len(shown) == 4
+    assert not [text for text in shown if SECRET.encode() in text]
+    assert sorted(line[line.index(b"later.processes") + 1 :][:2] for line in lines) == [
+        [b"worker", b"1/2"],
+        [b"worker", b"2/2"],
+    ]
+
+
+def test_processes_run_the_same_later_as_their_supervisor(folder: Path, data: Path, receiver: Receiver) -> None:
+    """One in a zip that nobody but the supervisor knows of, say."""
+    archive = folder / "later.zip"
+    _pack(archive)
+    code = f"import sys; sys.path.insert(0, {str(archive)!r}); from later.cli import main; main()"
+    with an_up(folder, data, by=(sys.executable, "-c", code), cwd=folder) as up:
+        _all_up(up)
+        id = create(up.url, callback=receiver.url())
+        eventually(lambda: receiver.of(id), "it is delivered")
+        assert up.stop() == 0
+    assert receiver.of(id)[0].headers["User-Agent"] == "later/0.0.zip"
+
+
+def _pack(archive: Path) -> None:
+    """All of later, with a version by which it is known."""
+    root = Path(house.__file__).parent
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in root.rglob("*.*"):
+            name = str(Path("later") / file.relative_to(root))
+            if file == root / "__init__.py":
+                packed.writestr(name, '__version__ = "0.0.zip"')
+            elif file.suffix in (".py", ".lua"):
+                packed.write(file, name)
+
+
+def _all_up(daemon: Later) -> None:
+    """All its processes serve."""
+    daemon.logged("all processes are up")
+
+
+def _why_not_ready(daemon: Later) -> str:
+    """Nothing where it is ready. Asks until it is answered: a connection may be one to a process that died or hangs."""
+    while True:
+        with suppress(OSError, HTTPException):
+            answer = get(daemon.url, "/readyz", patience=2)
+            return "" if answer.status == 200 else str(answer.body["detail"])
+
+
+def _answers(url: str) -> bool:
+    with suppress(OSError, HTTPException):
+        return get(url, "/livez").status == 200
+    return False
+
+
+def _pauses(daemon: Later) -> list[int]:
+    return [event["restart_in_s"] for event in daemon.events() if event["event"] == "process died"]
+
+
+def _three(pauses: list[int]) -> list[int]:
+    return pauses[:3] if len(pauses) >= 3 else []
+
+
+def _lives(pid: int) -> bool:
+    """A zombie does not: it only waits for somebody to ask how it ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    return False
