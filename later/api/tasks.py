@@ -28,9 +28,9 @@ class TaskCalls:
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
-        self._create = Group(store.create)
-        self._query = Group(store.query)
-        self._delete = Group(store.delete)
+        self._create = Group(store.create, patience_s=store.timeout_s)
+        self._query = Group(store.query, patience_s=store.timeout_s)
+        self._delete = Group(store.delete, patience_s=store.timeout_s)
         self._metrics = metrics
         self._policy = policy
         self._max_body = max_body
