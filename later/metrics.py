@@ -71,6 +71,7 @@ class Metrics:
         )  # fmt: skip
         self.hands_busy = Gauge("later_hands_busy", "Deliveries under way.", registry=registry)
         self.hands = Gauge("later_hands", "Deliveries that may be under way.", registry=registry)
+        self.waiting = Gauge("later_waiting_for_store", "Tasks of requests that wait for the store.", registry=registry)
         self.tick_errors = Counter("later_tick_errors", "Ticks that failed, by ticker.", ["ticker"], registry=registry)
         self.store_calls = Histogram(
             "later_store_seconds",

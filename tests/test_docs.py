@@ -118,7 +118,7 @@ def options_in(text: str) -> set[str]:
 def test_every_option_that_is_named_exists(document: Path) -> None:
     of_later = {option for command in later.commands for option in options_of(command)}
     of_scripts = set(
-        re.findall(r'"(--[a-z-]+)"', "".join(path.read_text() for path in (ROOT / "scripts").glob("*.py")))
+        re.findall(r'"(--[a-z-]+)"', "".join(path.read_text() for path in (ROOT / "scripts").rglob("*.py")))
     )
     assert options_in(document.read_text()) <= of_later | of_scripts | OF_OTHER_PROGRAMS
 

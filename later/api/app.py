@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from later.api.backlog import Backlog
 from later.api.batch import MAX_BYTES, BatchCalls
 from later.api.health import HealthCalls
 from later.api.problems import answer_errors
@@ -25,16 +26,19 @@ def build_app(
     policy: Policy,
     max_body: int,
     remember_ms: int,
+    backlog: int,
     why_not_ready: Callable[[], Awaitable[str | None]],
     exposition: Callable[[], Awaitable[bytes]],
     on_create: Callable[[int], None],
 ) -> web.Application:
     """Everything that `later serve` answers.
 
-    `max_body` is in bytes; a job's counts are kept for `remember_ms`; `on_create` is told when (ms) the earliest of the
-    tasks just created must be taken up.
+    `max_body` is in bytes; `backlog` is how many tasks may wait for the store; a job's counts are kept for
+    `remember_ms`; `on_create` is told when (ms) the earliest of the tasks just created must be taken up.
     """
-    tasks = TaskCalls(store=store, metrics=metrics, policy=policy, max_body=max_body, on_create=on_create)
+    line = Backlog(backlog)
+    metrics.waiting.set_function(lambda: line.waiting)
+    tasks = TaskCalls(store=store, metrics=metrics, policy=policy, max_body=max_body, backlog=line, on_create=on_create)
     batches = BatchCalls(
         store=store,
         jobs=jobs,
@@ -42,6 +46,7 @@ def build_app(
         policy=policy,
         max_body=max_body,
         remember_ms=remember_ms,
+        backlog=line,
         on_create=on_create,
     )
     health = HealthCalls(why_not_ready=why_not_ready, exposition=exposition)

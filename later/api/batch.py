@@ -15,6 +15,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from later.api.backlog import Backlog
 from later.api.problems import Fault, fault, problem
 from later.api.split import split
 from later.api.wire import (
@@ -104,6 +105,7 @@ class BatchCalls:
         policy: Policy,
         max_body: int,
         remember_ms: int,
+        backlog: Backlog,
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
@@ -112,6 +114,7 @@ class BatchCalls:
         self._policy = policy
         self._max_body = max_body
         self._remember_ms = remember_ms
+        self._backlog = backlog
         self._on_create = on_create
 
     async def create(self, request: web.Request) -> web.Response:
@@ -121,7 +124,7 @@ class BatchCalls:
         now = (await self._store.now()).high
         judged = await self._judge(request, body, lambda item: admit(read_draft(item), self._policy, now, new_id()))
         batch = _counted(job, body, judged, now + self._remember_ms) if job else None
-        answers = await _call(judged, lambda tasks: self._store.create(tasks, batch))
+        answers = await self._call(judged, lambda tasks: self._store.create(tasks, batch))
         if batch is not None:
             await self._recount(batch, answers)
         return reply(self._note(judged, answers))
@@ -129,7 +132,7 @@ class BatchCalls:
     async def query(self, request: web.Request) -> web.Response:
         """`POST /query/batch`."""
         ids = await self._judge(request, await read_body(request, MAX_BYTES), read_id)
-        answers = await _call(ids, self._store.query)
+        answers = await self._call(ids, self._store.query)
         missing, refused, failed = _shortfall(answers)
         results = [_result(answer, shown) for answer in answers]
         found = len(answers) - missing - refused - failed
@@ -138,7 +141,7 @@ class BatchCalls:
     async def delete(self, request: web.Request) -> web.Response:
         """`POST /delete/batch`."""
         ids = await self._judge(request, await read_body(request, MAX_BYTES), read_id)
-        answers = await _call(ids, self._store.delete)
+        answers = await self._call(ids, self._store.delete)
         missing, refused, failed = _shortfall(answers)
         results = [_result(answer, Deleted) for answer in answers]
         deleted = len(answers) - missing - refused - failed
@@ -184,6 +187,17 @@ class BatchCalls:
         results = [_created_result(task, answer) for task, answer in pairs]
         return CreatedBatch(created=len(created), existing=existing, refused=refused, failed=failed, results=results)
 
+    async def _call(
+        self,
+        judged: Sequence[Item | Refused],
+        verb: Callable[[list[Item]], Awaitable[list[Answer | LaterError]]],
+    ) -> list[Answer | LaterError]:
+        """Answers to all items: the verb's for the good ones, for the others their refusal."""
+        good = [item for item in judged if not isinstance(item, Refused)]
+        with self._backlog.room(len(good)):
+            answers = iter(await verb(good))
+        return [item if isinstance(item, Refused) else next(answers) for item in judged]
+
     async def _recount(self, batch: Batch, answers: Sequence[bool | LaterError]) -> None:
         """Take back what was counted of items that failed: they are sent again, perhaps in another batch."""
         failed = sum(isinstance(answer, LaterError) and not isinstance(answer, Refused) for answer in answers)
@@ -195,16 +209,6 @@ class BatchCalls:
 def _counted(job: str, body: bytes, judged: Sequence[object], forget_at: int) -> Batch:
     refused = sum(isinstance(item, Refused) for item in judged)
     return Batch(job, blake2b(body, digest_size=12).digest(), refused, forget_at)
-
-
-async def _call(
-    judged: Sequence[Item | Refused],
-    verb: Callable[[list[Item]], Awaitable[list[Answer | LaterError]]],
-) -> list[Answer | LaterError]:
-    """Answers to all items: the verb's for the good ones, for the others their refusal."""
-    good = [item for item in judged if not isinstance(item, Refused)]
-    answers = iter(await verb(good))
-    return [item if isinstance(item, Refused) else next(answers) for item in judged]
 
 
 def _shortfall(answers: Sequence[object]) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from later.api.backlog import Backlog
 from later.api.wire import Deleted, created_answer, read_body, read_draft, read_id, reply, shown
 from later.core.errors import Refused
 from later.core.policy import Policy, admit
@@ -25,33 +26,40 @@ class TaskCalls:
         metrics: Metrics,
         policy: Policy,
         max_body: int,
+        backlog: Backlog,
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
-        self._create = Group(store.create)
-        self._query = Group(store.query)
-        self._delete = Group(store.delete)
+        self._create = Group(store.create, patience_s=store.timeout_s)
+        self._query = Group(store.query, patience_s=store.timeout_s)
+        self._delete = Group(store.delete, patience_s=store.timeout_s)
         self._metrics = metrics
         self._policy = policy
         self._max_body = max_body
+        self._backlog = backlog
         self._on_create = on_create
 
     async def create(self, request: web.Request) -> web.Response:
         """`POST /create`."""
         task = await self._admitted(request)
-        created = await self._create(task)
+        with self._backlog.room():
+            created = await self._create(task)
         self._note(task, created)
         return reply(created_answer(task, created))
 
     async def query(self, request: web.Request) -> web.Response:
         """`POST /query`."""
         id = read_id(await read_body(request, self._max_body))
-        return reply(shown(await self._query(id)))
+        with self._backlog.room():
+            found = await self._query(id)
+        return reply(shown(found))
 
     async def delete(self, request: web.Request) -> web.Response:
         """`POST /delete`."""
         id = read_id(await read_body(request, self._max_body))
-        return reply(Deleted(await self._delete(id)))
+        with self._backlog.room():
+            deleted = await self._delete(id)
+        return reply(Deleted(deleted))
 
     async def _admitted(self, request: web.Request) -> Task:
         try:

@@ -168,6 +168,7 @@ class House:
             policy=Policy(max_delay_ms=config.max_delay_ms, retry=config.retry),
             max_body=config.max_body,
             remember_ms=config.remember_ms,
+            backlog=config.backlog,
             why_not_ready=why_not_ready,
             exposition=exposition,
             on_create=self._crew.nudge if self._crew is not None else _nobody_waits,

@@ -232,9 +232,9 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes | None:
     """The body; None where it is encoded, or longer than may be read."""
     if (response.content_length or 0) > MAX_REPLY_BYTES:
         return None
-    body = bytearray()
-    while chunk := await response.content.readany():
-        body += chunk
+    content, body = response.content, bytearray()
+    while not content.at_eof():
+        body += await content.readany()
         if len(body) > MAX_REPLY_BYTES:
             return None
     encoding = response.headers.get(aiohttp.hdrs.CONTENT_ENCODING, "").strip().lower()

@@ -98,7 +98,7 @@ class Client:
     ) -> None:
         self._redis = redis
         self._connections = Connections(redis)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._monotonic = monotonic
         self._observe = observe
         self._check = check
@@ -112,7 +112,7 @@ class Client:
             StoreDown: it cannot be asked.
         """
         try:
-            async with asyncio.timeout(self._timeout_s), self._checking:  # or whoever comes last waits for all others
+            async with asyncio.timeout(self.timeout_s), self._checking:  # or whoever comes last waits for all others
                 if self._check is not None:
                     await self._check(self._run)
                     self._check = None
@@ -158,7 +158,7 @@ class Client:
     async def _run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         started = self._monotonic()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 answers = await self._connections.pipeline(commands)
                 await self._run_missing_scripts(commands, answers)
         except TimeoutError:
@@ -170,7 +170,7 @@ class Client:
         return await self._translated(answers)
 
     def _too_late(self) -> StoreDown:
-        return StoreDown(f"the store did not answer within {self._timeout_s:g} s")
+        return StoreDown(f"the store did not answer within {self.timeout_s:g} s")
 
     async def _run_missing_scripts(self, commands: Sequence[Command], answers: list[Any]) -> None:
         """Once more for those whose script the store has lost (a restart, a failover): NOSCRIPT changed nothing."""

@@ -7,10 +7,11 @@ callers. Each caller still waits for its own result, and an error reaches exactl
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from later.core.errors import LaterError
+from later.core.errors import LaterError, StoreDown
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -22,46 +23,68 @@ UNDER_WAY = 2
 meanwhile waits together, so that groups grow as the store slows."""
 
 
-class Group(Generic[Item, Answer]):
-    """Gathers single items for a call that takes many."""
+class _Caller(NamedTuple, Generic[Item, Answer]):
+    """An item, who waits for its answer, and since when (s, by the loop's clock)."""
 
-    def __init__(self, call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | LaterError]]]) -> None:
+    item: Item
+    answer: asyncio.Future[Answer]
+    since: float
+
+
+class Group(Generic[Item, Answer]):
+    """Gathers single items for a call that takes many.
+
+    Who has waited in line for `patience_s` is told that the store does not answer, instead of being sent to it.
+    """
+
+    def __init__(
+        self, call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | LaterError]]], *, patience_s: float
+    ) -> None:
         self._call = call
-        self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
+        self._patience_s = patience_s
+        self._waiting: deque[_Caller[Item, Answer]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def __call__(self, item: Item) -> Answer:
         """The item's own answer. Raises what the call raised, or what it answered for this item."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append((item, answer))
+        self._waiting.append(_Caller(item, answer, loop.time()))
         if len(self._waiting) == 1:
             loop.call_soon(self._send)
         return await answer
 
     def _send(self) -> None:
+        self._send_away()
         if not self._waiting or len(self._under_way) >= UNDER_WAY:
             return
-        group, self._waiting = self._waiting[:LARGEST], self._waiting[LARGEST:]
+        group = [self._waiting.popleft() for _ in range(min(LARGEST, len(self._waiting)))]
         trip = asyncio.create_task(self._run(group))
         self._under_way.add(trip)
         trip.add_done_callback(self._arrived)
         self._send()
 
+    def _send_away(self) -> None:
+        latest = asyncio.get_running_loop().time() - self._patience_s
+        while self._waiting and self._waiting[0].since <= latest:
+            caller = self._waiting.popleft()
+            if not caller.answer.done():
+                caller.answer.set_exception(StoreDown(f"the store took no request within {self._patience_s:g} s"))
+
     def _arrived(self, trip: asyncio.Task[None]) -> None:
         self._under_way.discard(trip)
         self._send()
 
-    async def _run(self, group: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
+    async def _run(self, group: list[_Caller[Item, Answer]]) -> None:
         answers: Sequence[Answer | Exception]
         try:
-            answers = await self._call([item for item, _ in group])
+            answers = await self._call([caller.item for caller in group])
         except Exception as error:  # whatever it is, it is each caller's: nobody may wait for ever
             answers = [error] * len(group)
-        for (_, future), answer in zip(group, answers, strict=True):
-            if future.done():
+        for caller, answer in zip(group, answers, strict=True):
+            if caller.answer.done():
                 continue  # its caller has gone
             if isinstance(answer, Exception):
-                future.set_exception(answer)
+                caller.answer.set_exception(answer)
             else:
-                future.set_result(answer)
+                caller.answer.set_result(answer)

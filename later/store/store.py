@@ -54,6 +54,11 @@ class Store:
         self._keys = keys
         self._clock = clock
 
+    @property
+    def timeout_s(self) -> float:
+        """How long the store may take to answer."""
+        return self._client.timeout_s
+
     async def now(self) -> Interval:
         """The store's time now, measured again where this machine's clocks disagree.
 

@@ -50,7 +50,7 @@ class Hands:
         chance: Callable[[], float],
     ) -> None:
         self._store = store
-        self._settle_one = Group(store.settle)
+        self._settle_one = Group(store.settle, patience_s=store.timeout_s)
         self._clock = clock
         self._sender = sender
         self._lanes = lanes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -35,11 +36,14 @@ DAY_MS = 86_400_000
 
 
 class UnsureClient(Client):
-    """A client some of whose shards are away."""
+    """A client some of whose shards are away, or all of them held still."""
 
     away: Sequence[int] = ()
+    held: asyncio.Event | None = None
 
     async def run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        if self.held is not None:
+            await self.held.wait()
         answers = await super().run(verb, [command for command in commands if not self._lost(command)])
         there = iter(answers)
         return [StoreDown("the store is gone") if self._lost(c) else next(there) for c in commands]
@@ -97,6 +101,7 @@ async def a_front(
     shards: int = 1,
     policy: Policy | None = None,
     max_body: int = 1024 * 1024,
+    backlog: int = 10_000,
 ) -> AsyncIterator[Front]:
     """The whole frontend, listening."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
@@ -113,6 +118,7 @@ async def a_front(
         policy=policy or Policy(),
         max_body=max_body,
         remember_ms=7 * DAY_MS,
+        backlog=backlog,
         why_not_ready=_first(readiness),
         exposition=_of(metrics),
         on_create=nudges.append,

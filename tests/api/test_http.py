@@ -201,6 +201,7 @@ class TestHealth:
             "later_hands_busy", "later_hands", "later_tick_errors_total", "later_store_seconds", "later_tasks",
             "later_backlog_due", "later_backlog_oldest_seconds", "later_remembered_ids",
             "later_store_memory_bytes", "later_store_memory_max_bytes", "later_store_up",
+            "later_waiting_for_store",
         }  # fmt: skip
         assert names <= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 

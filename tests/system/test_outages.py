@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import aiohttp
 import pytest
 
 from tests.system.calls import create, get, post
@@ -147,3 +149,40 @@ def _assert_refused(url: str, receiver: Receiver, reason: str) -> None:
     assert ready.status == 503
     assert ready.body["detail"].startswith(reason)
     assert ready.took < STORE_TIMEOUT_S + MARGIN_S
+
+
+def test_where_the_line_for_a_store_that_hangs_is_full_callers_are_turned_away_at_once(
+    folder: Path, store: Server, receiver: Receiver
+) -> None:
+    callers, room = 300, 50
+    options = ("--backlog", f"{room}", "--store-timeout", f"{STORE_TIMEOUT_S}")
+    with a_later("serve", folder, "--redis", store.url, *options) as serve:
+        eventually(serve.is_ready, "it is ready")
+        store.hang()
+        refusals = asyncio.run(_refusals(serve.url, receiver, callers))
+        at_once = [refusal for refusal in refusals if refusal.detail.endswith(f"(--backlog {room})")]
+        assert len(at_once) == callers - room
+        assert max(refusal.took for refusal in at_once) < STORE_TIMEOUT_S
+        assert max(refusal.took for refusal in refusals) < 2 * STORE_TIMEOUT_S + MARGIN_S
+        store.go_on()
+        eventually(lambda: post(serve.url, "/create", _task(receiver)).status == 200, "creates go on", RETURN_S)
+
+
+class Refusal(NamedTuple):
+    """`took` is in seconds, from when all callers began."""
+
+    detail: str
+    took: float
+
+
+async def _refusals(url: str, receiver: Receiver, callers: int) -> list[Refusal]:
+    """What as many callers at once are told, all of them refused."""
+    started = time.monotonic()
+
+    async def call(session: aiohttp.ClientSession) -> Refusal:
+        async with session.post(f"{url}/create", json=_task(receiver)) as answer:
+            assert answer.status == 503
+            return Refusal((await answer.json())["detail"], time.monotonic() - started)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        return await asyncio.gather(*(call(session) for _ in range(callers)))
