@@ -40,8 +40,8 @@ type: $(venv)/.dev ## Check types
 
 check: lint type test-all ## Run lint, type and test-all: what must pass before a change goes in
 
-bench: $(venv)/.dev ## Measure how late deliveries are
-	$(python) scripts/lateness.py $(ARGS)
+bench: $(venv)/.dev ## Measure later beside its references; QUICK=1 takes a minute, ARGS="--only create,query" picks rows
+	$(python) -m scripts.bench $(if $(QUICK),--quick) $(ARGS)
 
 lock: $(venv)/bin/uv ## Write the lock files anew from pyproject.toml; ARGS=--upgrade for newer versions
 	$(compile) $(ARGS) --extra build -o requirements.txt pyproject.toml

@@ -1,0 +1,65 @@
+"""The least that a delivery can be: what aiohttp's client alone takes for posts as later sends them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import aiohttp
+import msgspec
+import uvloop
+from yarl import URL
+
+HEADERS = {"Content-Type": "application/json", "User-Agent": "later/0.0.0", "Accept-Encoding": "identity"}
+Call = tuple[bytes, dict[str, str]]
+
+
+def calls(posts: int, at: float) -> list[Call]:
+    """Bodies and headers, made beforehand."""
+    due = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    made: list[Call] = []
+    for _ in range(posts):
+        id = str(uuid.uuid4())
+        headers = {"webhook-id": id, "webhook-timestamp": str(int(at)), "later-attempt": "1", "later-due": due}
+        made.append((msgspec.json.encode({"id": id, "topic": "order", "content": "hello"}), headers))
+    return made
+
+
+async def post_all(url: URL, made: list[Call], at: float, coroutines: int) -> None:
+    """Post them from `at` on, so many at a time, and read each answer."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        headers=HEADERS,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        auto_decompress=False,
+    ) as session:
+        left = iter(made)
+        await asyncio.sleep(at - time.time())
+        await asyncio.gather(*(_post_some(session, url, left) for _ in range(coroutines)))
+
+
+async def _post_some(session: aiohttp.ClientSession, url: URL, left: Iterator[Call]) -> None:
+    for body, headers in left:
+        async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            await response.read()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", type=URL)
+    parser.add_argument("posts", type=int)
+    parser.add_argument("at", type=float, help="when to begin: Unix seconds")
+    parser.add_argument("coroutines", type=int)
+    options = parser.parse_args()
+    made = calls(options.posts, options.at)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(post_all(options.url, made, options.at, options.coroutines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The load where wrk is not installed: `load.json` and `bodies` of the working directory, sent over and over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import uvloop
+
+HEAD_END = b"\r\n\r\n"
+LENGTH = b"content-length:"
+
+
+class Tally:
+    """What is left to send, and what came of what was sent."""
+
+    def __init__(self, requests: list[bytes], seconds: float, limit: int) -> None:
+        self._requests = requests
+        self._limit = limit
+        self._sent = 0
+        self.seconds = seconds
+        self.answered = 0
+        self.errors = 0
+        self.ended = asyncio.Event()
+
+    def next(self) -> bytes:
+        self._sent += 1
+        return self._requests[self._sent % len(self._requests)]
+
+    def count(self, good: bool) -> None:
+        self.answered += 1
+        self.errors += not good
+        if self.answered == self._limit:
+            self.ended.set()
+
+
+class Connection(asyncio.Protocol):
+    """Sends a request as soon as the last one was answered."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
+        self._transport.write(self._tally.next())
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head_end = self._received.find(HEAD_END)
+        if head_end < 0:
+            return
+        head = self._received[:head_end].lower()
+        if len(self._received) >= head_end + len(HEAD_END) + length(head):
+            self._received = b""
+            self._tally.count(head.startswith(b"http/1.1 2"))
+            self._transport.write(self._tally.next())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._tally.errors += not self._tally.ended.is_set()
+
+
+def length(head: bytes) -> int:
+    """The length of the body that follows a head in lower case."""
+    at = head.find(LENGTH)
+    return int(head[at + len(LENGTH) :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+
+
+def request(url: str, body: bytes) -> bytes:
+    parts = urlsplit(url)
+    head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def generate(load: dict[str, Any], bodies: list[bytes]) -> dict[str, float]:
+    """Send until the time is over, or as many as asked for were answered."""
+    tally = Tally([request(load["url"], body) for body in bodies], load["seconds"], load["requests"])
+    parts, loop = urlsplit(load["url"]), asyncio.get_running_loop()
+    started = time.perf_counter()
+    for _ in range(load["connections"]):
+        await loop.create_connection(lambda: Connection(tally), parts.hostname, parts.port)
+    loop.call_later(tally.seconds, tally.ended.set)
+    await tally.ended.wait()
+    seconds = time.perf_counter() - started
+    return {"requests": tally.answered, "seconds": seconds, "errors": tally.errors}
+
+
+def main() -> None:
+    load = json.loads(Path("load.json").read_text())
+    bodies = Path("bodies").read_bytes().splitlines()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        print(json.dumps(runner.run(generate(load, bodies))))
+
+
+if __name__ == "__main__":
+    main()

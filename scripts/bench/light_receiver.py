@@ -1,0 +1,68 @@
+"""A receiver that takes little of the machine: it notes when each call came and says that it is done."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+from typing import cast
+
+import uvloop
+
+from scripts.bench.generator import HEAD_END, length
+
+BODY = b'{"code":100}'
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+WRITE_EVERY_S = 0.1
+ID, DUE = b"webhook-id:", b"later-due:"
+
+
+class Connection(asyncio.Protocol):
+    """One caller, one call at a time."""
+
+    def __init__(self, arrivals: list[bytes]) -> None:
+        self._arrivals = arrivals
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
+
+    def data_received(self, data: bytes) -> None:
+        at = time.time()
+        self._received += data
+        head, end, body = self._received.partition(HEAD_END)
+        if end and len(body) >= length(head.lower()):
+            self._received = b""
+            self._arrivals.append(b"%.6f %s %s\n" % (at, header(head, ID), header(head, DUE)))
+            self._transport.write(ANSWER)
+
+
+def header(head: bytes, name: bytes) -> bytes:
+    """A header's value, `-` where there is none."""
+    at = head.lower().find(b"\r\n" + name)
+    if at < 0:
+        return b"-"
+    return head[at + 2 + len(name) :].split(b"\r\n", 1)[0].strip().replace(b" ", b"") or b"-"
+
+
+async def receive(port: int, log: Path) -> None:
+    """Until the process ends."""
+    arrivals: list[bytes] = []
+    await asyncio.get_running_loop().create_server(lambda: Connection(arrivals), "127.0.0.1", port, backlog=4096)
+    with log.open("ab", buffering=0) as file:
+        while True:
+            await asyncio.sleep(WRITE_EVERY_S)
+            written, arrivals[:] = b"".join(arrivals), []
+            file.write(written)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(receive(parser.parse_args().port, Path("arrivals.log")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What was measured on: the machine and the versions of everything that took part."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import time
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import later
+from scripts.bench.setting import Setting
+
+FLUSHES = 50
+PACKAGES = ("aiohttp", "uvloop", "redis", "hiredis", "msgspec")
+
+
+def machine(setting: Setting) -> dict[str, str]:
+    """The machine."""
+    return {
+        "CPU": f"{_cpu_model()}, {os.cpu_count()} cores",
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "disk": f"a write is flushed in {_flush_ms(setting.folder):.2f} ms (median of {FLUSHES})",
+    }
+
+
+def versions(setting: Setting) -> dict[str, str]:
+    """The programs."""
+    programs = {"store": [str(setting.server), "--version"]}
+    programs |= {"wrk": [setting.wrk, "-v"]} if setting.wrk else {}
+    programs |= {"nginx": [setting.nginx, "-v"]} if setting.nginx else {}
+    return {
+        "Python": platform.python_version(),
+        "later": later.__version__,
+        **{name: version(name) for name in PACKAGES},
+        **{name: _first_line(command) for name, command in programs.items()},
+    }
+
+
+def _cpu_model() -> str:
+    with suppress(OSError):
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if found:
+            return found[1]
+    return platform.processor() or platform.machine()
+
+
+def _first_line(command: list[str]) -> str:
+    """What a program says that it is; without where it was built and what is copyright."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = (done.stdout + done.stderr).splitlines()[0]
+    found = re.search(r"(valkey|redis)[ _]server v=(\S+)|(wrk|nginx)\D*([\d.]+)", line, re.IGNORECASE)
+    if not found:
+        return line
+    return f"{found[1].capitalize()} {found[2]}" if found[1] else f"{found[4]}"
+
+
+def _flush_ms(folder: Path) -> float:
+    """How long the disk takes to keep a small write, as a store with `appendfsync always` makes them."""
+    times: list[float] = []
+    flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+    file = folder / "flushed"
+    with file.open("wb", buffering=0) as written:
+        for _ in range(FLUSHES):
+            written.write(b"x" * 200)
+            started = time.perf_counter()
+            flush(written.fileno())
+            times.append(time.perf_counter() - started)
+    file.unlink()
+    return median(times) * 1000

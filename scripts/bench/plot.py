@@ -1,0 +1,69 @@
+"""Lateness by load as an SVG that can be read on a light page and on a dark one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from scripts.bench.results import BenchError, Line, Measured
+
+GREY = "#7d8590"
+"""Stands out from white as from black."""
+COLOURS = {"p50": "#2f81f7", "p99": "#e3702d"}
+DASHES = ("-", "--", ":")
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # letters, not outlines of letters
+    "svg.hashsalt": "later",  # the same figures make the same file
+    "font.family": ["sans-serif"],
+    "font.size": 11,
+    "text.color": GREY,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+}
+WITH_STORE = {"none": "no persistence", "everysec": "appendfsync everysec", "always": "appendfsync always"}
+
+
+def draw(measured: Measured, file: Path) -> None:
+    """Draw the sweep. Raises BenchError where nothing was measured."""
+    lines = [line for line in measured.lines if line.samples]
+    if not lines:
+        raise BenchError("nothing to draw: the sweep was not measured")
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for store, dash in zip(dict.fromkeys(line.contender.store for line in lines), DASHES, strict=False):
+            _curves(axes, [line for line in lines if line.contender.store == store], store, dash)
+        _dress(axes, sorted({line.median("asked") for line in lines}))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+
+
+def _curves(axes: Axes, lines: Sequence[Line], store: str, dash: str) -> None:
+    rates = [line.median("asked") for line in lines]
+    for name, colour in COLOURS.items():
+        late = [line.median(name) for line in lines]
+        label = f"{name}, {WITH_STORE[store]}"
+        axes.plot(rates, late, dash, color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
+
+
+def _dress(axes: Axes, rates: Sequence[float]) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(rates)
+    axes.set_xlabel("tasks due a second, spread evenly")
+    axes.set_ylabel("lateness in ms, due time to arrival")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axis.set_minor_formatter(NullFormatter())
+    axes.grid(visible=True, which="major", color=GREY, alpha=0.3, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)

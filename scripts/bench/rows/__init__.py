@@ -1,0 +1,27 @@
+"""The rows of the table, in its order; `--only` picks them by name."""
+
+from scripts.bench.results import Row
+from scripts.bench.rows.batch import BATCH
+from scripts.bench.rows.create import CREATE
+from scripts.bench.rows.deliver import DELIVER
+from scripts.bench.rows.idle import IDLE
+from scripts.bench.rows.lateness import LATENESS_200, LATENESS_1000
+from scripts.bench.rows.memory import MEMORY
+from scripts.bench.rows.million import MILLION
+from scripts.bench.rows.pending import PENDING
+from scripts.bench.rows.query import QUERY
+from scripts.bench.rows.sweep import SWEEP
+
+ROWS: tuple[Row, ...] = (
+    CREATE,
+    QUERY,
+    BATCH,
+    DELIVER,
+    LATENESS_200,
+    LATENESS_1000,
+    MILLION,
+    MEMORY,
+    PENDING,
+    IDLE,
+    SWEEP,
+)

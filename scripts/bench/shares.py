@@ -1,0 +1,60 @@
+"""Where a process's time goes, by layer: reads the stacks that py-spy sampled, prints a table.
+
+    py-spy record --pid PID --duration 10 --rate 500 --format raw --output stacks.txt
+    python -m scripts.bench.shares stacks.txt --us 33.4
+
+`--us` is what a task costs in all (CPU time of the process by tasks, as `make bench` prints it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+LAYERS: Sequence[tuple[str, str]] = (
+    (r"_writelines \(aiohttp|\(aiohttp/http_writer", "aiohttp: writing to the socket (most of it in the kernel)"),
+    (r"runners\.py", "uvloop and C: the loop, reading sockets, parsing HTTP"),
+    (r"\(aiohttp/(client|connector)", "aiohttp: the client's request and response"),
+    (r"\(aiohttp/web", "aiohttp: the server's request and response"),
+    (r"\(aiohttp/", "aiohttp: payloads, streams, helpers"),
+    (r"\(later/api/", "later/api: JSON, admission's door, answers"),
+    (r"\(later/core/", "later/core: tasks, policies, judgement"),
+    (r"\(later/store/", "later/store: scripts' arguments and answers, group commit"),
+    (r"\(later/worker/", "later/worker: hands, lanes, tickers"),
+    (r"\(later/delivery/", "later/delivery: the call"),
+    (r"\(redis/|\(hiredis", "redis-py: the connection to the store"),
+    (r"\(asyncio/", "asyncio: tasks, timeouts, streams"),
+    (r"\(prometheus_client/", "prometheus_client: counters"),
+)
+REST = "the rest"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stacks", type=Path, help="a file of py-spy's, --format raw")
+    parser.add_argument("--us", type=float, required=True, help="what a task costs in all, in µs")
+    options = parser.parse_args()
+    print("\n".join(table(options.stacks.read_text().splitlines(), options.us)))
+
+
+def table(stacks: Iterable[str], us: float) -> list[str]:
+    """Lines of Markdown: each layer's µs a task and its share, the largest first."""
+    samples: Counter[str] = Counter()
+    for line in stacks:
+        stack, _, count = line.rpartition(" ")
+        samples[layer(stack.rpartition(";")[2])] += int(count)
+    total = samples.total()
+    rows = [f"| {name} | {us * count / total:.1f} | {count / total:.0%} |" for name, count in samples.most_common()]
+    return ["| where | µs | share |", "|---|---|---|", *rows, f"| in all | {us:.1f} | |"]
+
+
+def layer(frame: str) -> str:
+    """The layer of the function that ran, `name (file:line)`."""
+    return next((name for pattern, name in LAYERS if re.search(pattern, frame)), REST)
+
+
+if __name__ == "__main__":
+    main()
