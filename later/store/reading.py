@@ -17,11 +17,26 @@ class Body(NamedTuple):
     """A task as the pool had it when it was read."""
 
     id: str
-    packed: bytes
     shard: Shard
     topic: bytes
     raw: bytes
-    task: Task | UnreadableBody
+
+
+class Row(NamedTuple):
+    """What a query's script answers of one id: None where there is nothing. The scores are those of one topic."""
+
+    body: bytes | None
+    ended: bytes | None
+    delay: bytes | None
+    unack: bytes | None
+    error: bytes | None
+    dead: bytes | None
+    attempts: bytes | None
+    failure: bytes | None
+
+
+def rows_of(columns: Sequence[Sequence[bytes | None]]) -> list[Row]:
+    return list(map(Row, *columns))
 
 
 def each_once(ids: Sequence[str], answers: Sequence[str | LaterError]) -> list[str | LaterError]:
@@ -61,15 +76,12 @@ def _claim_of(want: Want, entry: list[Any], lease_end: int) -> Claim:
     )
 
 
-def found_of(body: Body, answer: list[Any]) -> Found | LaterError | None:
-    if not answer:
-        return None
-    attempts, failure = answer[4:]
-    for bucket, score in zip(_BUCKETS, answer, strict=False):
-        if score != b"":
-            begun = int(attempts.split()[0]) if attempts else 0
-            return Found(body.id, body.topic.decode(), body.task, bucket, int(float(score)), begun, _failure(failure))
-    return StoreFault(f"task {body.id!r} is in no bucket: run `later doctor --repair`")
+def found_of(id: str, topic: bytes, task: Task | UnreadableBody, row: Row) -> Found | LaterError:
+    for bucket, score in zip(_BUCKETS, row[2:6], strict=True):
+        if score is not None:
+            begun = int(row.attempts.split()[0]) if row.attempts else 0
+            return Found(id, topic.decode(), task, bucket, int(float(score)), begun, _failure(row.failure))
+    return StoreFault(f"task {id!r} is in no bucket: run `later doctor --repair`")
 
 
 _BUCKETS = tuple(Bucket)
@@ -82,7 +94,7 @@ def decoded(id: str, raw: bytes) -> Task | UnreadableBody:
         return error
 
 
-def _failure(stored: bytes) -> Failure | None:
+def _failure(stored: bytes | None) -> Failure | None:
     return decode_failure(stored) if stored else None
 
 

@@ -70,6 +70,13 @@ async def releasing(house: House, tasks: list[Task]) -> Counts:
 
 async def querying(house: House, tasks: list[Task]) -> Counts:
     await house.store.create(tasks)
+    await house.store.query([tasks[0].id])  # or what topic they are of would have to be found out
+    return await commands_of(house, lambda: house.store.query([task.id for task in tasks]))
+
+
+async def querying_another_topic(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create([a_task(id="other", topic="other"), *tasks])
+    await house.store.query(["other"])
     return await commands_of(house, lambda: house.store.query([task.id for task in tasks]))
 
 
@@ -97,7 +104,8 @@ async def scripts(house: House) -> None:
         }),
         (creating_own, {"evalsha": 1, "hmget": 1, "zmscore": 1, "hset": 1, "zadd": 2}),
         (releasing, {"zrange": 2, "evalsha": 1, "zrangebyscore": 1, "zrem": 3, "zadd": 2}),
-        (querying, {"hmget": 4, "evalsha": 1, "zmscore": 4}),
+        (querying, {"evalsha": 1, "hmget": 3, "zmscore": 5}),
+        (querying_another_topic, {"evalsha": 2, "hmget": 6, "zmscore": 10}),
         (deleting, {"hmget": 2, "evalsha": 1, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
     ],
 )  # fmt: skip

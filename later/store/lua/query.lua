@@ -1,24 +1,18 @@
--- query: where tasks of one topic are. Changes nothing.
+-- query: tasks, and where they are if they are of one topic. Changes nothing.
 --
--- ARGV: topic, then for each task: id, the body that was read
--- Answers for each task {score in delay, in unack, in error, in dead ('' where it is not), attempts or '', outcome or ''},
--- or {} where the pool holds another body by now.
-local pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3]
+-- ARGV: ids
+-- Answers eight rows with something for each id, or nil: body, until when it is remembered as ended, its scores in
+-- delay, unack, error and dead of that topic, its attempts and its outcome. A body says what topic its task is of:
+-- where that is another, the scores say nothing.
+local pool, done, attempts, outcome = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
-local ids = {}
-for i = 2, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
-local bodies = redis.call('HMGET', pool, unpack(ids))
-local begun, failures = redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', outcome, unpack(ids))
-local scores = {}
-for bucket = 4, 7 do scores[bucket - 3] = redis.call('ZMSCORE', KEYS[bucket], unpack(ids)) end
-
-local answers = {}
-for n = 1, #ids do
-  local found = {}
-  if bodies[n] == ARGV[n * 2 + 1] then
-    for bucket = 1, 4 do found[bucket] = scores[bucket][n] or '' end
-    found[5], found[6] = begun[n] or '', failures[n] or ''
-  end
-  answers[n] = found
-end
-return answers
+return {
+  redis.call('HMGET', pool, unpack(ARGV)),
+  redis.call('ZMSCORE', done, unpack(ARGV)),
+  redis.call('ZMSCORE', KEYS[5], unpack(ARGV)),
+  redis.call('ZMSCORE', KEYS[6], unpack(ARGV)),
+  redis.call('ZMSCORE', KEYS[7], unpack(ARGV)),
+  redis.call('ZMSCORE', KEYS[8], unpack(ARGV)),
+  redis.call('HMGET', attempts, unpack(ARGV)),
+  redis.call('HMGET', outcome, unpack(ARGV)),
+}
