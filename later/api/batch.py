@@ -117,7 +117,7 @@ class BatchCalls:
         self._backlog = backlog
         self._on_create = on_create
 
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create/batch`."""
         job = _job_of(request)
         body = await read_body(request, MAX_BYTES)
@@ -129,7 +129,7 @@ class BatchCalls:
             await self._recount(batch, answers)
         return reply(self._note(judged, answers))
 
-    async def query(self, request: web.Request) -> web.Response:
+    async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query/batch`."""
         ids = await self._judge(request, await read_body(request, MAX_BYTES), read_id)
         answers = await self._call(ids, self._store.query)
@@ -138,7 +138,7 @@ class BatchCalls:
         found = len(answers) - missing - refused - failed
         return reply(FoundBatch(found=found, missing=missing, refused=refused, failed=failed, results=results))
 
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> web.StreamResponse:
         """`POST /delete/batch`."""
         ids = await self._judge(request, await read_body(request, MAX_BYTES), read_id)
         answers = await self._call(ids, self._store.delete)
@@ -147,7 +147,7 @@ class BatchCalls:
         deleted = len(answers) - missing - refused - failed
         return reply(DeletedBatch(deleted=deleted, missing=missing, refused=refused, failed=failed, results=results))
 
-    async def job(self, request: web.Request) -> web.Response:
+    async def job(self, request: web.Request) -> web.StreamResponse:
         """`GET /jobs/{id}`."""
         job = _checked_job(request.match_info["id"])
         try:

@@ -25,16 +25,16 @@ class HealthCalls:
         self._why_not_ready = why_not_ready
         self._exposition = exposition
 
-    async def live(self, request: web.Request) -> web.Response:
+    async def live(self, request: web.Request) -> web.StreamResponse:
         """`GET /livez`."""
         return reply({"status": "alive"})
 
-    async def ready(self, request: web.Request) -> web.Response:
+    async def ready(self, request: web.Request) -> web.StreamResponse:
         """`GET /readyz`."""
         reason = await self._why_not_ready()
         return reply({"status": "ready"}) if reason is None else problem(Fault(status=503, detail=reason))
 
-    async def figures(self, request: web.Request) -> web.Response:
+    async def figures(self, request: web.Request) -> web.StreamResponse:
         """`GET /metrics`. Half the figures would look like counters that were reset: all of them or none."""
         try:
             body = await self._exposition()

@@ -39,7 +39,7 @@ class TaskCalls:
         self._backlog = backlog
         self._on_create = on_create
 
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create`."""
         task = await self._admitted(request)
         with self._backlog.room():
@@ -47,14 +47,14 @@ class TaskCalls:
         self._note(task, created)
         return reply(created_answer(task, created))
 
-    async def query(self, request: web.Request) -> web.Response:
+    async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query`."""
         id = read_id(await read_body(request, self._max_body))
         with self._backlog.room():
             found = await self._query(id)
         return reply(shown(found))
 
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> web.StreamResponse:
         """`POST /delete`."""
         id = read_id(await read_body(request, self._max_body))
         with self._backlog.room():

@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
+from later.api.answer import Answer
 from later.core.clock import rfc3339
 from later.core.errors import Refused, TooLarge
 from later.core.policy import EXPECTED, refusal, show, task_id
@@ -87,9 +88,9 @@ _decode_by_id = msgspec.json.Decoder(ById).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def reply(answer: object) -> web.Response:
+def reply(answer: object) -> Answer:
     """200, with the answer as JSON."""
-    return web.Response(body=_encode(answer), content_type="application/json")
+    return Answer(_encode(answer))
 
 
 async def read_body(request: web.BaseRequest, limit: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -69,6 +70,61 @@ async def test_a_caller_that_waits_to_be_asked_for_its_body_is_asked() -> None:
         writer.close()
         await writer.wait_closed()
     assert answer.endswith(b'{"id":"a","created":true}')
+
+
+async def heard(requests: bytes) -> bytes:
+    """All that a connection says to these requests; the last of them must close it."""
+    async with a_front() as front:
+        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+        writer.write(requests)
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    return answer
+
+
+def asked(line: str, *headers: str) -> bytes:
+    """A request that creates the task `a`."""
+    body = json.dumps({**GOOD, "id": "a"})
+    return "\r\n".join([line, "Host: h", *headers, f"Content-Length: {len(body)}", "", body]).encode()
+
+
+CREATE, CLOSE = "POST /create HTTP/1.1", "Connection: close"
+
+
+async def test_an_answer_on_a_connection_that_stays_open_says_what_one_on_another_says() -> None:
+    answers = await heard(asked(CREATE) + asked(CREATE, CLOSE))
+    first, second = (b"HTTP/1.1" + part for part in answers.split(b"HTTP/1.1")[1:])
+    stays, closes = (_headers(answer) for answer in (first, second))
+    assert first.endswith(b'\r\n\r\n{"id":"a","created":true}')
+    assert second.endswith(b'\r\n\r\n{"id":"a","created":false}')
+    assert closes.pop("Connection") == "close"
+    assert (stays.pop("Content-Length"), closes.pop("Content-Length")) == ("25", "26")
+    assert abs(parsedate_to_datetime(stays.pop("Date")) - parsedate_to_datetime(closes.pop("Date"))).seconds <= 1
+    assert stays == closes
+
+
+async def test_requests_that_were_sent_at_once_are_answered_in_turn() -> None:
+    answers = await heard(asked(CREATE) * 3 + asked(CREATE, CLOSE))
+    assert [part[-6:] for part in answers.split(b"HTTP/1.1 200 OK")[1:]] == [b":true}"] + [b"false}"] * 3
+
+
+async def test_an_old_client_is_answered_in_its_own_way() -> None:
+    answer = await heard(asked("POST /create HTTP/1.0"))
+    assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
+    assert answer.endswith(b'{"id":"a","created":true}')
+
+
+async def test_who_asks_for_the_head_alone_gets_no_body() -> None:
+    answer = await heard(b"HEAD /livez HTTP/1.1\r\nHost: h\r\n\r\n" + asked(CREATE, CLOSE))
+    head, create = (b"HTTP/1.1" + part for part in answer.split(b"HTTP/1.1")[1:])
+    assert head.endswith(b"\r\n\r\n")
+    assert create.endswith(b'{"id":"a","created":true}')
+
+
+def _headers(answer: bytes) -> dict[str, str]:
+    lines = answer.partition(b"\r\n\r\n")[0].decode().split("\r\n")[1:]
+    return dict(line.split(": ", 1) for line in lines)
 
 
 async def test_a_body_that_is_not_what_it_says_is_nothing_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
