@@ -30,7 +30,7 @@ class TaskCalls:
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
-        self._create = Group(store.create, patience_s=store.timeout_s)
+        self._create = Group(store.create, patience_s=store.timeout_s, weigh=lambda task: len(task.content))
         self._query = Group(store.query, patience_s=store.timeout_s)
         self._delete = Group(store.delete, patience_s=store.timeout_s)
         self._metrics = metrics

@@ -22,7 +22,7 @@ from later.store.scripts import Argument, Command
 MAX_STARTS = 20
 """How often a verb starts over when an id changes hands under it."""
 
-MAX_BODIES = 200
+MAX_BODIES = 100
 """How many bodies are read in one round trip: each may be as large as a request."""
 
 MAX_SCORES = 2000
@@ -150,7 +150,8 @@ async def _in_parts(
         except StoreDown as error:
             if not start:
                 raise
-            results |= dict.fromkeys(some, error)  # what came before is known
+            results |= dict.fromkeys(once[start:], error)  # what came before is known
+            break
     return [results[id] for id in ids]
 
 

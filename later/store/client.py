@@ -152,7 +152,7 @@ class Client:
         return await self._run(verb, commands)
 
     async def aclose(self) -> None:
-        await self._connections.drop_idle()
+        await self._connections.aclose()
         await self._redis.aclose()
 
     async def _run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
@@ -162,8 +162,10 @@ class Client:
                 answers = await self._connections.pipeline(commands)
                 await self._run_missing_scripts(commands, answers)
         except TimeoutError:
+            await self._connections.drop_idle()
             raise self._too_late() from None
         except (errors.RedisError, OSError) as error:
+            await self._connections.drop_idle()  # what ended one has often ended all: not each is to be a failure
             raise translate(error) from error
         finally:
             self._observe(verb, self._monotonic() - started)

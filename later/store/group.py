@@ -18,6 +18,8 @@ Answer = TypeVar("Answer")
 
 LARGEST = 1000
 """Items in one round trip: more would keep the first of them waiting, and the store from everybody else."""
+HEAVIEST = 8 * 1024 * 1024
+"""Bytes of items in one round trip, or a little more: many large ones would not come through in the store's timeout."""
 UNDER_WAY = 2
 """Round trips under way at a time: one for the store to work on, one for it to find when it is done. What comes
 meanwhile waits together, so that groups grow as the store slows."""
@@ -34,13 +36,19 @@ class _Caller(NamedTuple, Generic[Item, Answer]):
 class Group(Generic[Item, Answer]):
     """Gathers single items for a call that takes many.
 
-    Who has waited in line for `patience_s` is told that the store does not answer, instead of being sent to it.
+    `weigh` says how many bytes an item is. Who has waited in line for `patience_s` is told that the store does not
+    answer, instead of being sent to it.
     """
 
     def __init__(
-        self, call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | LaterError]]], *, patience_s: float
+        self,
+        call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | LaterError]]],
+        *,
+        patience_s: float,
+        weigh: Callable[[Item], int] = lambda item: 0,
     ) -> None:
         self._call = call
+        self._weigh = weigh
         self._patience_s = patience_s
         self._waiting: deque[_Caller[Item, Answer]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -58,11 +66,19 @@ class Group(Generic[Item, Answer]):
         self._send_away()
         if not self._waiting or len(self._under_way) >= UNDER_WAY:
             return
-        group = [self._waiting.popleft() for _ in range(min(LARGEST, len(self._waiting)))]
-        trip = asyncio.create_task(self._run(group))
+        trip = asyncio.create_task(self._run(self._next_group()))
         self._under_way.add(trip)
         trip.add_done_callback(self._arrived)
         self._send()
+
+    def _next_group(self) -> list[_Caller[Item, Answer]]:
+        group: list[_Caller[Item, Answer]] = []
+        weight = 0
+        while self._waiting and len(group) < LARGEST and weight < HEAVIEST:
+            caller = self._waiting.popleft()
+            weight += self._weigh(caller.item)
+            group.append(caller)
+        return group
 
     def _send_away(self) -> None:
         latest = asyncio.get_running_loop().time() - self._patience_s

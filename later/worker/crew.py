@@ -66,13 +66,21 @@ class Crew:
         self._unack = Release(Bucket.UNACK, store=store, metrics=metrics, on_moved=self.nudge)
         self._error = Release(Bucket.ERROR, store=store, metrics=metrics, on_moved=self.nudge)
         self._trim = Trim(store, jobs)
+        self._tick_ms = tick_ms
 
         async def now() -> float:
             await store.now()
             return clock.low_ms()
 
         self.tickers = [
-            Ticker(bucket.value, errand, now=now, interval_ms=interval_ms, count_error=metrics.count_tick_error)
+            Ticker(
+                bucket.value,
+                errand,
+                now=now,
+                interval_ms=interval_ms,
+                after_error_ms=tick_ms,
+                count_error=metrics.count_tick_error,
+            )
             for bucket, errand, interval_ms in (
                 (Bucket.DELAY, self._delay.tick, tick_ms),
                 (Bucket.UNACK, self._tick_unack, max(tick_ms, UNNUDGED_MS)),
@@ -104,5 +112,9 @@ class Crew:
             self.nudge()
 
     async def _tick_unack(self, now: int) -> Ticked:
-        await self._trim.tick(now)
-        return await self._unack.tick(now)
+        """Leases first: nothing that is amiss with what is forgotten may hold them up."""
+        ticked = await self._unack.tick(now)
+        if not await self._trim.tick(now):
+            return ticked
+        again = now + self._tick_ms
+        return Ticked(ticked.moved, again if ticked.next_due is None else min(ticked.next_due, again))

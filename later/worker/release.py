@@ -62,9 +62,11 @@ class Trim:
         self._jobs = jobs
         self._next_at = 0
 
-    async def tick(self, now: int) -> None:
+    async def tick(self, now: int) -> bool:
+        """Is there more to forget?"""
         if self._next_at - TRIM_EVERY_MS <= now < self._next_at:
-            return  # (a clock that was set back must not hold this up)
-        if await self._store.trim(now, TRIM_LIMIT) < TRIM_LIMIT:
-            self._next_at = now + TRIM_EVERY_MS
-            await self._jobs.trim(now)
+            return False  # (a clock that was set back must not hold this up)
+        more = await self._store.trim(now, TRIM_LIMIT) >= TRIM_LIMIT
+        await self._jobs.trim(now)
+        self._next_at = now if more else now + TRIM_EVERY_MS
+        return more

@@ -27,8 +27,9 @@ Errand = Callable[[int], Awaitable[Ticked]]
 class Ticker:
     """Runs one errand: again at once after a batch that left due work behind, otherwise when the next is due, and at
 
-    each interval at the latest. Whatever the errand raises is logged and counted, and the next tick comes an interval
-    later, however often it is nudged: a store that is in trouble is not to be asked for each task that is created.
+    each interval at the latest. Whatever the errand raises is logged and counted, and the next tick comes
+    `after_error_ms` later (by default an interval), however often it is nudged: a store that is in trouble is not to be
+    asked for each task that is created.
 
     `now` is the errand's time in ms, with its fraction: cut to whole ones, each wake would be half of one late.
     """
@@ -41,11 +42,13 @@ class Ticker:
         now: Callable[[], Awaitable[float]],
         interval_ms: int,
         count_error: Callable[[str], None],
+        after_error_ms: int | None = None,
     ) -> None:
         self.name = name
         self._errand = errand
         self._now = now
         self._interval_ms = interval_ms
+        self._after_error_ms = interval_ms if after_error_ms is None else after_error_ms
         self._count_error = count_error
         self._awake = asyncio.Event()
         self._wakes_at: float = -math.inf
@@ -103,7 +106,7 @@ class Ticker:
     def _fail(self, error: BaseException) -> float:
         self._report(error)
         self._wakes_at = -math.inf
-        return self._interval_ms
+        return self._after_error_ms
 
     def _pause(self, moved: int, next_due: int | None, started: int, ended: float) -> float:
         self._wakes_at = min(self._wakes_at, ended + self._interval_ms)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from later.core.errors import LaterError, NotFound, StoreDown
-from later.store.group import LARGEST, UNDER_WAY, Group
+from later.store.group import HEAVIEST, LARGEST, UNDER_WAY, Group
 
 
 class Calls:
@@ -70,6 +70,20 @@ async def test_no_call_is_larger_than_the_store_can_bear() -> None:
     group = Group(calls, patience_s=60)
     await asyncio.gather(*(group(item) for item in range(0, 5 * LARGEST, 2)))
     assert max(map(len, calls.groups)) == LARGEST
+
+
+async def test_heavy_items_go_a_few_at_a_time() -> None:
+    calls = Calls()
+    group = Group(calls, patience_s=60, weigh=lambda item: HEAVIEST // 2)
+    await asyncio.gather(*(group(item) for item in range(0, 20, 2)))
+    assert {len(items) for items in calls.groups} == {2}
+
+
+async def test_an_item_heavier_than_a_group_may_be_goes_alone() -> None:
+    calls = Calls()
+    group = Group(calls, patience_s=60, weigh=lambda item: 10 * HEAVIEST)
+    assert await asyncio.gather(*(group(item) for item in (2, 4))) == [4, 8]
+    assert calls.groups == [[2], [4]]
 
 
 async def test_a_caller_that_has_gone_takes_nothing_with_it() -> None:

@@ -60,6 +60,14 @@ async def test_a_tick_that_fails_is_counted_and_the_next_one_comes_after_an_inte
     assert counted == ["test"]
 
 
+async def test_the_pause_after_an_error_may_be_shorter_than_an_interval() -> None:
+    errand = an_errand(StoreDown("away"))
+    ticker = Ticker(
+        "test", errand, now=_now, interval_ms=INTERVAL, count_error=lambda name: None, after_error_ms=INTERVAL // 10
+    )
+    assert [await ticker.tick(), await ticker.tick()] == [INTERVAL // 10, INTERVAL]
+
+
 async def test_the_loop_survives_whatever_a_tick_raises() -> None:
     ticked = asyncio.Event()
 

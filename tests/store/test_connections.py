@@ -1,0 +1,123 @@
+"""Connections break in all the ways in which networks break them; the store is well, and one failure is enough."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.asyncio import Redis
+
+from later.core.clock import Clock
+from later.core.errors import StoreDown
+from later.store.client import Client, connect
+
+TIMEOUT_S = 0.3
+MANY = 8
+
+
+class Path:
+    """The way to a store: it can forget all connections that there are, and lets new ones through."""
+
+    def __init__(self, store: str) -> None:
+        self.port = 0
+        self._store = store
+        self._ours: list[asyncio.StreamWriter] = []
+        self._lost: set[asyncio.StreamWriter] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Path]:
+        server = await asyncio.start_server(self._join, "127.0.0.1")
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            for pump in self._pumps:
+                pump.cancel()
+
+    def swallow(self) -> None:
+        """From now on nothing comes through what is open: a machine between has lost its memory."""
+        self._lost.update(self._ours)
+
+    def reset(self) -> None:
+        """RST, which is not FIN."""
+        for writer in self._ours:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._ours.append(writer)
+        from_store, to_store = await asyncio.open_unix_connection(self._store)
+        for source, target in ((reader, to_store), (from_store, writer)):
+            pump = asyncio.create_task(self._pump(source, target, writer))
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, ours: asyncio.StreamWriter
+    ) -> None:
+        try:
+            while some := await source.read(65_536):
+                if ours not in self._lost:
+                    target.write(some)
+        except OSError:
+            pass
+        finally:
+            target.close()
+
+
+@pytest.fixture
+async def path(server_url: str) -> AsyncIterator[Path]:
+    async with Path(server_url.removeprefix("unix://")).open() as path:
+        yield path
+
+
+@pytest.fixture
+async def client(path: Path) -> AsyncIterator[Client]:
+    """A client with many idle connections."""
+    client = Client(
+        connect(f"redis://127.0.0.1:{path.port}/0", Clock(time.monotonic, time.time), TIMEOUT_S),
+        timeout_s=TIMEOUT_S,
+        monotonic=time.monotonic,
+        observe=lambda verb, seconds: None,
+    )
+    await ping(client, MANY)
+    yield client
+    await client.aclose()
+
+
+async def ping(client: Client, times: int = 1) -> None:
+    await asyncio.gather(*(client.one("ping", ("PING",)) for _ in range(times)))
+
+
+async def test_connections_that_went_dead_together_are_one_failure(path: Path, client: Client) -> None:
+    path.swallow()
+    with pytest.raises(StoreDown, match="did not answer within"):
+        await ping(client)
+    await ping(client, MANY)
+
+
+async def test_connections_that_were_reset_while_nobody_used_them_are_none(path: Path, client: Client) -> None:
+    path.reset()
+    await asyncio.sleep(0.01)  # they take their time to arrive
+    await ping(client, MANY)
+
+
+async def test_what_is_under_way_when_the_client_is_closed_leaves_no_connection_open(
+    client: Client, server_url: str
+) -> None:
+    long = [asyncio.create_task(client.run("ping", [("PING",)] * 5000)) for _ in range(MANY)]
+    await asyncio.sleep(0)
+    await client.aclose()
+    await asyncio.gather(*long)
+    async with Redis.from_url(server_url) as redis:
+        async with asyncio.timeout(5):
+            while any(other["name"] == "later" for other in await redis.client_list()):  # noqa: ASYNC110  # another's
+                await asyncio.sleep(0.01)

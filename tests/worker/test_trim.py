@@ -1,0 +1,37 @@
+"""What was remembered long enough is forgotten: many of them over many ticks, and none is waited for."""
+
+from __future__ import annotations
+
+import pytest
+
+from later.worker.release import TRIM_LIMIT, Trim
+from tests.builders import NOW
+from tests.house import House
+
+
+@pytest.fixture
+def shards() -> int:
+    """The limit is that of each shard."""
+    return 1
+
+
+async def remember(house: House, count: int) -> None:
+    done = house.keys.shards[0].done
+    await house.redis.zadd(done.decode(), {f"t{n}": NOW - 1 for n in range(count)})
+
+
+async def test_where_more_is_to_be_forgotten_it_says_so_until_nothing_is(house: House) -> None:
+    await remember(house, TRIM_LIMIT + 1)
+    trim = Trim(house.store, house.jobs)
+    assert [await trim.tick(NOW), await trim.tick(NOW + 100), await trim.tick(NOW + 200)] == [True, False, False]
+    assert await house.census.remembered() == 0
+
+
+async def test_when_nothing_is_left_the_next_look_is_a_second_later(house: House) -> None:
+    trim = Trim(house.store, house.jobs)
+    await trim.tick(NOW)
+    await remember(house, 1)
+    await trim.tick(NOW + 999)
+    assert await house.census.remembered() == 1
+    await trim.tick(NOW + 1000)
+    assert await house.census.remembered() == 0
