@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -80,6 +80,7 @@ class Metrics:
             buckets=_STORE_S,
             registry=registry,
         )
+        self._store_calls_of: dict[str, Callable[[float], None]] = {}
         self.tasks = Gauge("later_tasks", "Tasks by state and topic.", ["state", "topic"], registry=registry)
         self.backlog = Gauge("later_backlog_due", "Tasks due now and not claimed yet.", ["topic"], registry=registry)
         self.backlog_age = Gauge(
@@ -101,7 +102,10 @@ class Metrics:
         )
 
     def observe_store(self, verb: str, seconds: float) -> None:
-        self.store_calls.labels(verb).observe(seconds)
+        observe = self._store_calls_of.get(verb)
+        if observe is None:
+            observe = self._store_calls_of[verb] = self.store_calls.labels(verb).observe
+        observe(seconds)
 
     def count_tick_error(self, ticker: str) -> None:
         self.tick_errors.labels(ticker).inc()

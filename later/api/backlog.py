@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import NamedTuple
 
 from later.core.errors import StoreDown
 
@@ -12,20 +11,26 @@ class Backlog:
     """Tasks of requests that wait for the store, `limit` at most."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self.waiting = 0
 
-    @contextmanager
-    def room(self, tasks: int = 1) -> Iterator[None]:
-        """Room for the tasks of one request, however many, while less than the limit wait.
+    def room(self, tasks: int = 1) -> Room:
+        """Room for the tasks of one request, however many, while less than the limit wait."""
+        return Room(self, tasks)
 
-        Raises:
-            StoreDown: there is none. Nothing was sent to the store.
-        """
-        if self.waiting >= self._limit:
-            raise StoreDown(f"{self.waiting} tasks wait for the store already (--backlog {self._limit})")
-        self.waiting += tasks
-        try:
-            yield
-        finally:
-            self.waiting -= tasks
+
+class Room(NamedTuple):
+    """Taken while its `with` runs. (Written out: `contextmanager` takes a microsecond, of every request.)"""
+
+    backlog: Backlog
+    tasks: int
+
+    def __enter__(self) -> None:
+        """Raises StoreDown: there is none. Nothing was sent to the store."""
+        waiting, limit = self.backlog.waiting, self.backlog.limit
+        if waiting >= limit:
+            raise StoreDown(f"{waiting} tasks wait for the store already (--backlog {limit})")
+        self.backlog.waiting += self.tasks
+
+    def __exit__(self, *_: object) -> None:
+        self.backlog.waiting -= self.tasks

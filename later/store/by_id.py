@@ -15,7 +15,7 @@ from later.store import scripts
 from later.store.client import Client
 from later.store.keys import Bucket, Keys, Shard
 from later.store.many import each
-from later.store.reading import Body, Row, decoded, found_of, rows_of
+from later.store.reading import Body, Row, decoded, found_of, in_no_bucket, rows_of
 from later.store.records import Found
 from later.store.scripts import Argument, Command
 
@@ -54,7 +54,9 @@ class ById:
         topics = dict.fromkeys(left, self._topic)
         for _ in range(MAX_STARTS):
             for id, row in zip(left, await self._rows(left, topics), strict=True):
-                read = await self._read(id, topics[id], row)
+                read = _read(id, topics[id], row)
+                if read is None:
+                    read = await self._topic_holding(id) or in_no_bucket(id)
                 if isinstance(read, bytes):
                     topics[id] = read
                 else:
@@ -74,16 +76,6 @@ class ById:
 
         shard_of = self._keys.shard_of
         return await each(self._client, "query", ids, lambda id: (shard_of(id), topics[id]), call, read=rows_of)
-
-    async def _read(self, id: str, topic: bytes, row: Row | LaterError) -> Found | LaterError | bytes:
-        """What is told of the task; or its topic, where that is not the one that was looked in."""
-        if isinstance(row, LaterError):
-            return row
-        if row.body is None:
-            return NotFound(id, ended=row.ended is not None)
-        task = decoded(id, row.body)
-        own = task.topic.encode() if isinstance(task, Task) else await self._topic_holding(id)
-        return found_of(id, topic, task, row) if own == topic else own
 
     async def _remove(self, left: list[str]) -> dict[str, str | LaterError]:
         results: dict[str, str | LaterError] = {}
@@ -153,6 +145,19 @@ async def _in_parts(
             results |= dict.fromkeys(once[start:], error)  # what came before is known
             break
     return [results[id] for id in ids]
+
+
+def _read(id: str, topic: bytes, row: Row | LaterError) -> Found | LaterError | bytes | None:
+    """What is told of the task; or its topic, where another was looked in. None: its body cannot tell."""
+    if isinstance(row, LaterError):
+        return row
+    if row.body is None:
+        return NotFound(id, ended=row.ended is not None)
+    task = decoded(id, row.body)
+    if not isinstance(task, Task):
+        return found_of(id, topic, task, row)
+    own = task.topic.encode()
+    return own if own != topic else found_of(id, topic, task, row) or in_no_bucket(id)
 
 
 def _delete(shard: Shard, topic: bytes, bodies: list[Body]) -> Command:

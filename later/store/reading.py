@@ -76,11 +76,16 @@ def _claim_of(want: Want, entry: list[Any], lease_end: int) -> Claim:
     )
 
 
-def found_of(id: str, topic: bytes, task: Task | UnreadableBody, row: Row) -> Found | LaterError:
+def found_of(id: str, topic: bytes, task: Task | UnreadableBody, row: Row) -> Found | None:
+    """None where no bucket of the topic has it."""
     for bucket, score in zip(_BUCKETS, row[2:6], strict=True):
         if score is not None:
             begun = int(row.attempts.split()[0]) if row.attempts else 0
             return Found(id, topic.decode(), task, bucket, int(float(score)), begun, _failure(row.failure))
+    return None
+
+
+def in_no_bucket(id: str) -> StoreFault:
     return StoreFault(f"task {id!r} is in no bucket: run `later doctor --repair`")
 
 
