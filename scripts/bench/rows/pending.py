@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from scripts.bench.stores import OwnStore, a_store
 from scripts.bench.wire import Creates, Wire, packed, recorded
 
 EACH = 1_000
+CREATES_UNDER_WAY = 4
+"""At a time, ours as well as raw: a daemon has that many connections and more. A ticker claims one after the other."""
 TOPIC = "order"
 DAY_MS = 86_400_000
 SHARE = 0.6
@@ -56,7 +59,8 @@ class Pending:
     def _create_raw(self, tasks: int) -> float:
         with Wire(self._store.socket) as wire:
             wire.load_scripts()
-            return wire.timed(self._creates.batches(tasks // EACH, self._due_at), self._creates.calls, under_way=1)
+            batches = self._creates.batches(tasks // EACH, self._due_at)
+            return wire.timed(batches, self._creates.calls, under_way=CREATES_UNDER_WAY)
 
     def create(self) -> Sample:
         self._make_ready()
@@ -64,9 +68,14 @@ class Pending:
 
     async def _create(self, store: Store) -> float:
         batches = [[a_task(self._due_at()) for _ in range(EACH)] for _ in range(self._moved // EACH)]
+        waiting = iter(batches)
+
+        async def create() -> None:
+            for tasks in waiting:
+                good(await store.create(tasks))
+
         started = time.perf_counter()
-        for tasks in batches:
-            good(await store.create(tasks))
+        await asyncio.gather(*(create() for _ in range(CREATES_UNDER_WAY)))
         return time.perf_counter() - started
 
     def claim_raw(self) -> Sample:
