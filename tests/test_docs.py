@@ -103,7 +103,7 @@ OF_OTHER_PROGRAMS = {
     *("--require-hashes", "--no-deps", "--no-build-isolation", "--now"),  # pip, systemctl
     *("--name", "--stop-timeout", "--no-healthcheck"),  # docker
     *("--fix",),  # valkey-check-aof
-    *("--pid", "--duration", "--output", "--format"),  # py-spy
+    *("--pid", "--duration", "--output", "--format", "--rate"),  # py-spy
 }
 
 

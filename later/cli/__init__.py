@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """The program `later`."""
+    _open_what_was_closed()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # whatever the terminal's encoding, there is an answer
     ended = run(sys.argv[1:])
@@ -31,6 +32,19 @@ def main() -> None:
         # A thread of a daemon may hang in a name lookup for a minute, and the interpreter would wait for it.
         os._exit(ended.status)
     sys.exit(ended.status)
+
+
+def _open_what_was_closed() -> None:
+    """Standard input, output and error that we were started without (`2>&-`): they go nowhere.
+
+    Or the first file or connection that is opened would get their number, and what is printed and logged.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it is `number`: the lowest that is free
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # until the end
 
 
 def run(arguments: Sequence[str]) -> Ended:

@@ -8,7 +8,7 @@ import random
 import resource
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
 import structlog
@@ -100,12 +100,24 @@ class House:
             return []
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, address.host, address.port, reuse_port=self._reuse_port).start()
+            await self._answer_at(address)
         except OSError as error:
             if not may_go_without(self._command, self._config, error):
                 raise cannot_listen(address, error) from error
             say_closed(address)
         return [Address(host, port) for host, port, *_ in self._runner.addresses]
+
+    async def listen_at(self, places: Sequence[Address]) -> None:
+        """Beside others, at what somebody holds for all of them. Raises LaterError: one of these cannot be had."""
+        await self._runner.setup()
+        for place in places:
+            try:
+                await self._answer_at(place)
+            except OSError as error:
+                raise cannot_listen(place, error) from error
+
+    async def _answer_at(self, place: Address) -> None:
+        await web.TCPSite(self._runner, place.host, place.port, reuse_port=self._reuse_port).start()
 
     async def ping(self) -> str | None:
         """Why the store does not answer; None where it does."""

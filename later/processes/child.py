@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from later.config import Config
 from later.metrics import Figures
 from later.processes.channel import Answers, Channel, NoAnswer, open_channel
 
@@ -22,17 +24,32 @@ MANY_MISSED = 3
 """So many questions in a row without an answer, and a process counts as hanging."""
 
 
+_START = "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from later.processes.inside import main; main()"
+"""Where it finds `later` comes as its last argument; in PYTHONPATH, a path with a colon would become two."""
+
+
 class Child:
     """From its start to its exit status. `up` and `figures` are what it said of itself last."""
 
-    def __init__(self, number: int, process: asyncio.subprocess.Process, channel: Channel) -> None:
+    _process: asyncio.subprocess.Process
+    _channel: Channel
+    ended: asyncio.Future[int]
+
+    def __init__(self, number: int) -> None:
+        """One that is yet to `begin`."""
         self.number = number
         self.up = False
         self.figures: Figures = []
-        self.ended = asyncio.ensure_future(process.wait())
+        self.said_why = False
+        """Has it told why it fails?"""
+        self._missed = 0
+        self._hung = asyncio.Event()
+        self._counting: asyncio.Task[bool] | None = None
+
+    def begin(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
         self._process = process
         self._channel = channel
-        self._missed = 0
+        self.ended = asyncio.ensure_future(process.wait())
 
     @property
     def pid(self) -> int:
@@ -46,22 +63,50 @@ class Child:
     @property
     def hangs(self) -> bool:
         """Does it live and answer nothing any more?"""
-        return self._missed >= MANY_MISSED
+        return self._hung.is_set()
 
     async def ask(self, what: str, *, within_s: float) -> Any:
-        """Raises NoAnswer."""
-        return await self._channel.ask(what, within_s=within_s)
+        """Raises NoAnswer: there is none within that time; or there will be none soon, for it hangs."""
+        asking = asyncio.create_task(self._channel.ask(what, within_s=within_s))
+        hanging = asyncio.create_task(self._hung.wait())
+        try:
+            await asyncio.wait({asking, hanging}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise NoAnswer(f"process {self.number} hangs: {what}")
+        finally:
+            asking.cancel()
+            hanging.cancel()
 
-    async def count(self) -> None:
-        """Bring its figures up to date; they stay as they are where it does not answer."""
+    async def check(self) -> None:
+        """Count, and see whether it still answers. For a ticker alone: were it as often as somebody scrapes, a short
+
+        stall would be many misses.
+        """
+        if await self.count():
+            self._missed = 0
+            self._hung.clear()
+            return
+        self._missed += 1
+        if self._missed == MANY_MISSED:
+            self._hung.set()
+            log.warning("process hangs", process=self.number, pid=self.pid)
+
+    async def count(self) -> bool:
+        """Bring its figures up to date. False: they stay as they are, for it does not answer.
+
+        Whoever wants them meanwhile waits for the same answer: a process that is slow is not asked ever more.
+        """
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.create_task(self._count())
+        return await asyncio.shield(self._counting)
+
+    async def _count(self) -> bool:
         try:
             self.figures = msgspec.convert(await self._channel.ask("figures"), Figures)
         except NoAnswer:
-            self._missed += 1
-            if self._missed == MANY_MISSED:
-                log.warning("process hangs", process=self.number, pid=self.pid)
-        else:
-            self._missed = 0
+            return False
+        return True
 
     async def stop(self, patience_s: float) -> None:
         """Ask it to stop; kill it if it has not ended then. Not by a signal: it may have got one already (systemd
@@ -77,6 +122,8 @@ class Child:
             log.warning("process killed: it did not stop in time", process=self.number, pid=self.pid)
             self.kill()
             await self.ended
+        elif self.status != 0 and not self.said_why:
+            log.warning("process died", process=self.number, pid=self.pid, status=self.status)
         self.close()
 
     def kill(self) -> None:
@@ -88,34 +135,36 @@ class Child:
         self._channel.close()
 
 
-async def spawn(number: int, of: int, command: str, answers: Callable[[Child], Answers]) -> Child:
+async def spawn(number: int, command: str, config: Config, answers: Callable[[Child], Answers]) -> Child:
     """Start a process; `answers` are those to its questions. Raises OSError: the machine has no room for it.
 
     In a session of its own, so that a terminal's Ctrl-C is for the supervisor alone. What it inherits is one end of the
     channel and nothing else of ours: no port, no lock of the embedded store.
     """
+    child = Child(number)
+    known = answers(child)
     ours, theirs = socket.socketpair()
-    known: dict[str, Any] = {}
-    channel = await open_channel(ours, known)
-    try:
-        with theirs:
+    with theirs:
+        channel = await open_channel(ours, known)
+        try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "later.processes", command, f"{number}/{of}"),
-                *("--channel", str(theirs.fileno())),
+                *_line(number, command, config, theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
-                env=_environment(),
+                env={name: value for name, value in os.environ.items() if not name.startswith("LATER_")},
                 start_new_session=True,
             )
-    except BaseException:
-        channel.close()
-        raise
-    child = Child(number, process, channel)
-    known.update(answers(child))
+        except BaseException:
+            channel.close()
+            raise
+    child.begin(process, channel)
     return child
 
 
-def _environment() -> dict[str, str]:
-    """Ours, so that it finds the same `later` and the same libraries; but its options come over the channel."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LATER_")}
-    return inherited | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+def _line(number: int, command: str, config: Config, descriptor: int) -> list[str]:
+    """The same `later` and the same libraries as ours; and what it must know before it can be told the rest."""
+    paths = [path or os.getcwd() for path in sys.path]
+    return [
+        *(sys.executable, "-P", "-c", _START, command, f"{number}/{config.processes}"),
+        *("--channel", str(descriptor), "--log", config.log_format, config.log_level, json.dumps(paths)),
+    ]

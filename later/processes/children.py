@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
+from later.config import Config
 from later.processes.channel import Answers
 from later.processes.child import Child, spawn
 from later.processes.pauses import Pauses
@@ -29,10 +30,11 @@ class Children:
     """`answers` are those to a child's questions; `on_death` is told of each that ended, `on_exit` that one has."""
 
     def __init__(
-        self, command: str, count: int, *, answers: Callable[[Child], Answers], on_death: Callable[[Child], None]
+        self, command: str, config: Config, *, answers: Callable[[Child], Answers], on_death: Callable[[Child], None]
     ) -> None:
         self._command = command
-        self._places = [_Place(number) for number in range(1, count + 1)]
+        self._config = config
+        self._places = [_Place(number) for number in range(1, config.processes + 1)]
         self._answers = answers
         self._on_death = on_death
         self.on_exit: Callable[[], None] = lambda: None
@@ -77,10 +79,11 @@ class Children:
     async def _start(self, place: _Place, now: int) -> None:
         place.started_at = now
         try:
-            place.child = child = await spawn(place.number, len(self._places), self._command, self._answers)
-        except OSError as error:
+            place.child = child = await spawn(place.number, self._command, self._config, self._answers)
+        except Exception as error:  # whatever it is: the others are to be started, and this one not at once again
             place.start_at = now + place.pauses.after(0)
-            log.warning("process cannot be started", process=place.number, reason=str(error))
+            reason = str(error) if isinstance(error, OSError) else repr(error)
+            log.warning("process cannot be started", process=place.number, reason=reason)
             return
         child.ended.add_done_callback(lambda _: self.on_exit())
         log.debug("process started", process=child.number, pid=child.pid)

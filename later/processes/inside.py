@@ -12,13 +12,13 @@ from typing import Any
 import structlog
 
 from later import log as logs
-from later.core.errors import LaterError
+from later.core.errors import LaterError, StoreMismatch
 from later.daemon.background import monotonic_ms
 from later.daemon.house import House
 from later.daemon.life import Life, run_in_loop
 from later.metrics import Figures, Metrics
 from later.processes.channel import Answers, Channel, NoAnswer, open_channel
-from later.processes.messages import Leaving, Sight, config_of
+from later.processes.messages import Leaving, Sight, understood
 
 log = structlog.get_logger("later.processes")
 
@@ -29,25 +29,26 @@ EXPOSITION_S = 3.0
 
 
 def main() -> None:
-    """`python -m later.processes COMMAND NUMBER/OF --channel DESCRIPTOR`."""
-    command, place, _, descriptor = sys.argv[1:]
+    """With the arguments `COMMAND NUMBER/OF --channel DESCRIPTOR --log FORMAT LEVEL`."""
+    command, place, _, descriptor, _, format, level = sys.argv[1:]
+    number = int(place.partition("/")[0])
+    logs.setup(format, level, process=number)
     end = socket.socket(fileno=int(descriptor))
     end.set_inheritable(False)
-    status = run_in_loop(_live(command, int(place.partition("/")[0]), end))
+    status = run_in_loop(_live(command, end))
     os._exit(status)  # a thread may hang in a name lookup for a minute, and the interpreter would wait for it
 
 
-async def _live(command: str, number: int, end: socket.socket) -> int:
+async def _live(command: str, end: socket.socket) -> int:
     answers: dict[str, Any] = {}
-    inside = _Inside(command, number, await open_channel(end, answers))
+    inside = _Inside(command, await open_channel(end, answers))
     answers.update(inside.answers())
     return await inside.run()
 
 
 class _Inside:
-    def __init__(self, command: str, number: int, channel: Channel) -> None:
+    def __init__(self, command: str, channel: Channel) -> None:
         self._command = command
-        self._number = number
         self._channel = channel
         self._life = Life(leave=_with_nothing_to_do)
         self._metrics = Metrics()
@@ -63,20 +64,19 @@ class _Inside:
         try:
             status = await self._life.run(self._start, self._stop)
         except NoAnswer as error:
-            sys.stderr.write(f"later: process {self._number}: {error}\n")  # how to log, it may not know yet
+            log.warning("process cannot be started", reason=str(error))
             return 1
         except LaterError as error:
-            await self._say_goodbye(str(error))
+            await self._say_goodbye(Leaving(self._metrics.own(), str(error), of_all=isinstance(error, StoreMismatch)))
             return 1
         except Exception:
             log.exception("process failed")
             return 1
-        await self._say_goodbye(None)
+        await self._say_goodbye(Leaving(self._metrics.own()))
         return status
 
     async def _start(self) -> None:
-        config = config_of(await self._channel.ask("orders", within_s=START_S))
-        logs.setup(config.log_format, config.log_level, process=self._number)
+        config, places = understood(await self._channel.ask("orders", within_s=START_S))
         self._house = house = House(
             self._command,
             config,
@@ -90,7 +90,7 @@ class _Inside:
         if tasks is not None:
             await self._channel.ask("found", tasks, within_s=START_S)
         await house.work()
-        await house.listen()
+        await house.listen_at(places)
         await self._channel.ask("up", within_s=START_S)
 
     async def _stop(self) -> None:
@@ -101,9 +101,9 @@ class _Inside:
             await self._house.stop()
         log.debug("stopped")
 
-    async def _say_goodbye(self, failure: str | None) -> None:
+    async def _say_goodbye(self, leaving: Leaving) -> None:
         with suppress(NoAnswer):
-            await self._channel.ask("leaving", Leaving(self._metrics.own(), failure))
+            await self._channel.ask("leaving", leaving)
 
     async def _why_not_ready(self) -> str | None:
         """The store's reasons first: without it, no process is of use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from later import __version__
 from later.config import Config
 from later.metrics import Figures
 from later.processes.channel import NoAnswer
+from later.values import Address
 
 
 class Sight(msgspec.Struct):
@@ -21,22 +23,27 @@ class Sight(msgspec.Struct):
 
 
 class Leaving(msgspec.Struct):
-    """What a process has done when it ends; and, where it cannot do its work, nor could another, why."""
+    """What a process has done when it ends; and, where it cannot do its work, why, and whether no other could."""
 
     figures: Figures
     failure: str | None = None
+    of_all: bool = False
 
 
-def orders(config: Config) -> dict[str, Any]:
-    """What a process is told at its start: everything; for this must not be seen by others, as a command line is."""
-    return {"version": __version__, "config": msgspec.to_builtins(config, enc_hook=str)}
+def orders(config: Config, places: Sequence[Address]) -> dict[str, Any]:
+    """What a process is told at its start: everything; for this must not be seen by others, as a command line is.
+
+    `places` is where it answers, in numbers: whether a name still means them is not asked at each start.
+    """
+    return {"version": __version__, "config": msgspec.to_builtins(config, enc_hook=str), "places": list(places)}
 
 
-def config_of(orders: dict[str, Any]) -> Config:
+def understood(orders: dict[str, Any]) -> tuple[Config, list[Address]]:
     """Raises NoAnswer: they are another version's, for this one was installed while the supervisor ran."""
     if orders["version"] != __version__:
         raise NoAnswer(f"the supervisor is later {orders['version']}, this process {__version__}: restart them all")
-    return msgspec.convert(orders["config"], Config, dec_hook=_path)
+    config = msgspec.convert(orders["config"], Config, dec_hook=_path)
+    return config, msgspec.convert(orders["places"], list[Address])
 
 
 def _path(kind: type[Path], text: str) -> Path:

@@ -56,13 +56,14 @@ class _Supervisor:
         self._ledger = Ledger(self._metrics, config.processes)
         self._ground = ground(command, config, self._metrics)
         self._life = Life(leave=self._leave)
-        self._children = Children(command, config.processes, answers=self._answers, on_death=self._on_death)
+        self._children = Children(command, config, answers=self._answers, on_death=self._on_death)
         self._keeping = a_ticker("processes", self._tick_children, CHECK_EVERY_MS, self._metrics)
         self._counting = a_ticker("counts", self._tick_counts, COUNT_EVERY_MS, self._metrics)
         self._looking = a_ticker("figures", self._tick_figures, FIGURES_EVERY_MS, self._metrics)
         self._children.on_exit = self._keeping.nudge
         self._reserved: Reserved | None = None
         self._said: set[str] = set()
+        self._were_up: set[int] = set()
 
     async def run(self) -> int:
         return await self._life.run(self._start, self._stop)
@@ -106,8 +107,8 @@ class _Supervisor:
         return Ticked(0, await self._children.check(now))
 
     async def _tick_counts(self, now: int) -> Ticked:
-        """So that little of what a process has counted is lost when it is killed."""
-        await self._count()
+        """So that little of what a process has counted is lost when it is killed; and to see which of them hangs."""
+        await asyncio.gather(*(child.check() for child in self._children.up))
         return Ticked(0, None)
 
     async def _tick_figures(self, now: int) -> Ticked:
@@ -127,9 +128,6 @@ class _Supervisor:
         if sight.failure is not None:
             raise StoreDown(sight.failure)
 
-    async def _count(self) -> None:
-        await asyncio.gather(*(child.count() for child in self._children.up))
-
     def _on_death(self, child: Child) -> None:
         self._metrics.process_deaths.inc()
         self._ledger.bury(child.number, child.figures)
@@ -148,9 +146,8 @@ class _Supervisor:
         }
 
     async def _orders(self, _: None) -> dict[str, Any]:
-        where = None if self._reserved is None else self._reserved.address
-        config = replace(self._config, store_url=self._ground.url, redis_given=True, health=where, health_given=True)
-        return orders(config if where is None else replace(config, listen=where))
+        config = replace(self._config, store_url=self._ground.url, redis_given=True)
+        return orders(config, [] if self._reserved is None else self._reserved.bound)
 
     async def _on_found(self, tasks: int) -> None:
         """Before any process claims: it is the number that was left when the last daemon ended."""
@@ -159,6 +156,7 @@ class _Supervisor:
 
     async def _on_up(self, child: Child, _: None) -> None:
         child.up = True
+        self._were_up.add(child.number)
         if self._first("up"):
             self._looking.nudge()
             if self._reserved is not None:
@@ -171,7 +169,7 @@ class _Supervisor:
         return self._ground.why_away(), self._children.why_not_ready()
 
     async def _exposition(self, _: None) -> str:
-        await self._count()
+        await asyncio.gather(*(child.count() for child in self._children.up))
         return self._ledger.exposition({child.number: child.figures for child in self._children}).decode()
 
     async def _on_stopping(self, child: Child, _: None) -> None:
@@ -180,8 +178,13 @@ class _Supervisor:
     async def _on_leaving(self, child: Child, said: dict[str, Any]) -> None:
         leaving = msgspec.convert(said, Leaving)
         child.figures = leaving.figures
-        if leaving.failure is not None:
+        if leaving.failure is None:
+            return
+        child.said_why = True
+        if leaving.of_all or child.number not in self._were_up:
             self._life.fail(LaterError(leaving.failure))
+        else:
+            log.warning("process cannot be started", process=child.number, reason=leaving.failure)
 
     def _first(self, what: str) -> bool:
         """Is this to be said now? Everything is said once: not again for a process that was started again."""

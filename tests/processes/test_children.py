@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from later.config import Config, load
+from later.processes.channel import Answers
 from later.processes.child import Child
 from later.processes.children import Children
 
@@ -13,7 +15,11 @@ from later.processes.children import Children
 def children(monkeypatch: pytest.MonkeyPatch) -> Children:
     """Two, on a machine that has lost its Python."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    return Children("up", 2, answers=lambda child: {}, on_death=_never)
+    return Children("up", two(), answers=lambda child: {}, on_death=_never)
+
+
+def two() -> Config:
+    return load("up", {"processes": "2"}, {})
 
 
 def _never(child: Child) -> None:
@@ -48,3 +54,20 @@ async def test_they_are_not_ready_and_nothing_of_them_is_to_be_stopped(children:
     assert children.up == []
     children.kill()
     await children.stop(0)
+
+
+async def test_a_fault_at_one_start_is_a_death_too_and_the_others_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+
+    def answers(child: Child) -> Answers:
+        if child.number == 1:
+            raise ZeroDivisionError
+        return {}
+
+    children = Children("up", two(), answers=answers, on_death=_never)
+    with capture_logs() as logs:
+        assert [await children.check(0), await children.check(0)] == [0, 1000]
+    assert [(event["event"], event["process"]) for event in logs] == [
+        ("process cannot be started", number) for number in (1, 2, 1, 2)
+    ]
+    assert logs[0]["reason"] == "ZeroDivisionError()"

@@ -7,18 +7,20 @@ import pytest
 
 from later.config import load
 from later.processes.channel import NoAnswer
-from later.processes.messages import config_of, orders
+from later.processes.messages import orders, understood
+from later.values import Address
 
+PLACES = [Address("127.0.0.1", 8080), Address("::1", 8080)]
 OPTIONS = {"redis": "redis://me:secret@a:1/2", "health": "[::1]:9000", "max_body": "2KiB", "retry_jitter": "0.5"}
 
 
 @pytest.mark.parametrize("command", ["up", "serve", "worker"])
 @pytest.mark.parametrize("flags", [{}, OPTIONS, {"health": "off", "data": "/var/lib/later"}])
-def test_the_configuration_arrives_as_it_was(command: str, flags: dict[str, str]) -> None:
+def test_configuration_and_places_arrive_as_they_were(command: str, flags: dict[str, str]) -> None:
     config = load(command, flags, {})
-    assert config_of(msgspec.json.decode(msgspec.json.encode(orders(config)))) == config
+    assert understood(msgspec.json.decode(msgspec.json.encode(orders(config, PLACES)))) == (config, PLACES)
 
 
 def test_another_version_is_no_supervisor_of_ours() -> None:
     with pytest.raises(NoAnswer, match=r"the supervisor is later 0\.0\.9.*restart"):
-        config_of({**orders(load("up", {}, {})), "version": "0.0.9"})
+        understood({**orders(load("up", {}, {}), []), "version": "0.0.9"})

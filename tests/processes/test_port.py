@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
@@ -78,6 +81,53 @@ async def test_nobody_else_listens_there_even_before_the_first_process_does(rese
     with pytest.raises(OSError, match="Address already in use"):
         a_server(reserved.address)
     assert await why_not(reserved.address) == errno.EADDRINUSE
+
+
+async def test_one_that_has_been_let_go_of_and_named_is_held_as_well() -> None:
+    (held := await reserve(ANY)).close()
+    again = await reserve(held.address)
+    with pytest.raises(OSError, match="Address already in use"):
+        a_server(again.address)
+    servers = [a_server(again.address, socket.SO_REUSEPORT) for _ in range(2)]
+    with pytest.raises(OSError, match="Address already in use"):
+        a_server(again.address)
+    assert await why_not(again.address) == errno.EADDRINUSE
+    for sock in servers:
+        sock.close()
+    again.close()
+
+
+async def test_it_is_held_while_no_process_listens_there_any_more(reserved: Reserved) -> None:
+    a_server(reserved.address, socket.SO_REUSEPORT).close()
+    assert await why_not(reserved.address) == errno.EADDRINUSE
+
+
+async def test_a_held_address_takes_no_connection_that_nobody_would_answer() -> None:
+    (held := await reserve(ANY)).close()
+    again = await reserve(held.address)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(again.address)
+    again.close()
+
+
+def test_of_those_that_want_one_at_the_same_moment_one_gets_it() -> None:
+    racers = 4
+    (free := asyncio.run(reserve(ANY))).close()
+    line_up = Barrier(racers)
+
+    def race() -> Reserved | None:
+        line_up.wait()
+        try:
+            return asyncio.run(reserve(free.address))
+        except OSError:
+            return None
+
+    with ThreadPoolExecutor(racers) as threads:
+        for _ in range(100):
+            running = [threads.submit(race) for _ in range(racers)]
+            winners = [held for one in running if (held := one.result()) is not None]
+            assert len(winners) == 1
+            winners[0].close()
 
 
 async def test_an_address_where_somebody_listens_is_refused_whether_he_would_share_it_or_not() -> None:

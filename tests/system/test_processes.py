@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 import zipfile
@@ -16,7 +19,7 @@ import pytest
 import later as house
 from tests.system.calls import create, figure, get
 from tests.system.creators import creating
-from tests.system.daemons import Later, a_later, an_up, odd, run, store_of
+from tests.system.daemons import COMMAND, Later, a_later, a_process, an_up, odd, run, store_of
 from tests.system.odd.sitecustomize import DEAD
 from tests.system.receivers import Receiver, after, done, hang, in_turn
 from tests.system.stores import Server, embedded_in, tasks_in
@@ -172,6 +175,17 @@ def test_a_second_signal_ends_all_of_them_at_once(folder: Path, data: Path, rece
 # The port
 
 
+def test_each_process_answers_at_all_that_a_name_means(folder: Path, store: Server) -> None:
+    with a_process("serve", folder, "--redis", store.url, "--listen", "localhost:0") as serve:
+        _all_up(serve)
+        os.kill(serve.children()[0], signal.SIGKILL)
+        serve.logged("process died")
+        eventually(lambda: _why_not_ready(serve) == "", "it is started again", 10)
+        urls = [event["url"] for event in serve.events() if event["event"] == "listening"]
+        assert [get(url, "/livez").status for url in urls for _ in range(5)] == [200] * 5 * len(urls)
+        assert serve.stop() == 0
+
+
 def test_two_daemons_of_several_processes_do_not_share_a_port(folder: Path, store: Server) -> None:
     with a_later("serve", folder, "--redis", store.url) as serve:
         address = serve.url.removeprefix("http://")
@@ -240,6 +254,36 @@ def test_life_is_told_of_once_and_whatever_else_with_the_number_of_the_process(f
     assert "process" in failed[0]
 
 
+def test_a_process_that_stops_before_it_has_its_orders_logs_as_it_was_told_to() -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        line = ("serve", "1/2", "--channel", str(theirs.fileno()), "--log", "json", "debug")
+        code = "from later.processes.inside import main; main()"
+        ended = subprocess.run(
+            [sys.executable, "-c", code, *line],
+            pass_fds=(theirs.fileno(),),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    said = [json.loads(text) for text in ended.stderr.splitlines()]
+    assert "the supervisor is gone: stopping" in [event["event"] for event in said]
+    assert {event["process"] for event in said} == {1}
+    assert ended.stdout == ""
+
+
+def test_a_daemon_that_is_started_without_standard_descriptors_has_its_connections_to_itself(
+    folder: Path, data: Path
+) -> None:
+    without = ("sh", "-c", 'exec "$@" 0<&- 1>&-', "sh", *COMMAND)
+    with an_up(folder, data, by=without) as up:
+        _all_up(up)
+        pids = (up.pid, *up.children())
+        assert {os.readlink(f"/proc/{pid}/fd/{number}") for pid in pids for number in (0, 1)} == {os.devnull}
+        assert up.stop() == 0
+
+
 def test_no_secret_is_on_a_command_line_or_in_an_environment(folder: Path, store: Server) -> None:
     url = store.url.replace("unix://", f"unix://:{SECRET}@")
     with a_later("worker", folder, env={"LATER_REDIS": url}) as worker:
@@ -249,15 +293,16 @@ def test_no_secret_is_on_a_command_line_or_in_an_environment(folder: Path, store
         lines = [line.split(b"\0") for line in shown[::2]]
     assert len(shown) == 4
     assert not [text for text in shown if SECRET.encode() in text]
-    assert sorted(line[line.index(b"later.processes") + 1 :][:2] for line in lines) == [
+    assert sorted(line[line.index(b"--channel") - 2 :][:2] for line in lines) == [
         [b"worker", b"1/2"],
         [b"worker", b"2/2"],
     ]
 
 
 def test_processes_run_the_same_later_as_their_supervisor(folder: Path, data: Path, receiver: Receiver) -> None:
-    """One in a zip that nobody but the supervisor knows of, say."""
-    archive = folder / "later.zip"
+    """One in a zip that nobody but the supervisor knows of, say, at a path that no PYTHONPATH could name."""
+    archive = folder / "a:b" / "later.zip"
+    archive.parent.mkdir()
     _pack(archive)
     code = f"import sys; sys.path.insert(0, {str(archive)!r}); from later.cli import main; main()"
     with an_up(folder, data, by=(sys.executable, "-c", code), cwd=folder) as up:

@@ -1,0 +1,32 @@
+"""`later` where standard input, output or error is closed: what is printed goes nowhere, into no file or socket."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LOOK = """
+import os, sys
+from later import cli
+from later.cli.end import Ended
+
+def look(arguments):
+    print("said")
+    print("said", file=sys.stderr)
+    sys.stdout.flush()
+    there = [number for number in (0, 1, 2) if os.get_inheritable(number)]
+    return Ended(7 if len(there) == 3 and os.open(os.devnull, os.O_RDONLY) > 2 and sys.stdin.read() == "" else 1)
+
+cli.run = look
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "0<&-", "1>&-", "2>&-", "0<&- 1>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
+def test_what_is_opened_never_gets_a_standard_number(closed: str) -> None:
+    line = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", LOOK]
+    ended = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert ended.returncode == 7, ended.stderr
+    assert (ended.stdout, ended.stderr) == ("" if "1>" in closed else "said\n", "" if "2>" in closed else "said\n")
