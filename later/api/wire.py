@@ -163,26 +163,32 @@ def shown(found: Found) -> Shown:
     """What a query tells of a task."""
     failures = found.failure.failures if found.failure else 0
     task, dead = found.task, found.state is Bucket.DEAD
-    known = Shown(
+    score = rfc3339(found.score)
+    if not isinstance(task, Task):
+        return Shown(
+            id=found.id,
+            topic=found.topic,
+            has_retry=failures,
+            state=found.state.value,
+            due_at=UNSET if dead else score,
+            died_at=score if dead else UNSET,
+            attempts=found.attempts,
+            last_error=_last_error(found.failure),
+        )
+    return Shown(
         id=found.id,
         topic=found.topic,
-        has_retry=failures,
-        state=found.state.value,
-        due_at=UNSET if dead else rfc3339(found.score),
-        died_at=rfc3339(found.score) if dead else UNSET,
-        attempts=found.attempts,
-        last_error=_last_error(found.failure),
-    )
-    if not isinstance(task, Task):
-        return known
-    return msgspec.structs.replace(
-        known,
         execute_time=-(-task.execute_at // 1000),
         max_retry=task.max_retry,
         has_retry=min(failures, task.max_retry),
         callback=task.callback,
         content=task.content,
         creat_time=task.created_at // 1000,
+        state=found.state.value,
+        due_at=UNSET if dead else score,
+        died_at=score if dead else UNSET,
+        attempts=found.attempts,
+        last_error=_last_error(found.failure),
         headers=list(task.headers) or UNSET,
         expires_at=UNSET if task.expires_at is None else rfc3339(task.expires_at),
     )
