@@ -40,7 +40,6 @@ class _Alone:
             why_not_ready=self._why_not_ready,
             exposition=self._exposition,
             fail=self._life.fail,
-            reuse_port=False,
         )
         self._figures = a_ticker("figures", self._house.figures.tick, FIGURES_EVERY_MS, self._metrics)
 

@@ -54,13 +54,11 @@ class House:
         why_not_ready: Callable[[], Awaitable[str | None]],
         exposition: Callable[[], Awaitable[bytes]],
         fail: Callable[[LaterError], None],
-        reuse_port: bool,
     ) -> None:
         self._command = command
         self._config = config
         self._metrics = metrics
         self._fail = fail
-        self._reuse_port = reuse_port
         self._memory = build_memory(config, config.store_url, config.shards, metrics, checked=True)
         self._sender = Sender(
             timeout_ms=config.timeout_ms, lookups=config.concurrency, user_agent=f"later/{__version__}"
@@ -100,7 +98,7 @@ class House:
             return []
         await self._runner.setup()
         try:
-            await self._answer_at(address)
+            await web.TCPSite(self._runner, address.host, address.port).start()
         except OSError as error:
             if not may_go_without(self._command, self._config, error):
                 raise cannot_listen(address, error) from error
@@ -112,12 +110,9 @@ class House:
         await self._runner.setup()
         for place in places:
             try:
-                await self._answer_at(place)
+                await web.TCPSite(self._runner, place.host, place.port, reuse_port=True).start()
             except OSError as error:
                 raise cannot_listen(place, error) from error
-
-    async def _answer_at(self, place: Address) -> None:
-        await web.TCPSite(self._runner, place.host, place.port, reuse_port=self._reuse_port).start()
 
     async def ping(self) -> str | None:
         """Why the store does not answer; None where it does."""

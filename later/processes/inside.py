@@ -84,7 +84,6 @@ class _Inside:
             why_not_ready=self._why_not_ready,
             exposition=self._exposition,
             fail=self._life.fail,
-            reuse_port=True,
         )
         tasks = await house.open()
         if tasks is not None:
