@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from later.core.errors import ConfigError
+from later.core.fields import MAX_RETRY
+from later.core.policy import LONGEST_TIMEOUT_MS, Ack, DelayMode, Policy
 from later.values import (
     Address,
     Reader,
@@ -26,6 +28,7 @@ from later.values import (
     prefix,
     size,
     store_url,
+    switch,
 )
 
 DAEMONS = frozenset({"up", "serve", "worker"})
@@ -66,8 +69,14 @@ class Config:
     retry_base_ms: int
     retry_cap_ms: int
     retry_jitter: float
+    default_delay_ms: int
     max_delay_ms: int
-    """0: no limit."""
+    """0: no limit, here and in the limits below."""
+    delay_mode: str
+    delays: bool
+    ttl_ms: int
+    ack: str
+    dead_keep_ms: int
     shards: int
     prefix: str
     remember_ms: int
@@ -80,6 +89,24 @@ class Config:
     log_level: str
     url: str
     wait_ms: int
+
+    @property
+    def policy(self) -> Policy:
+        """What applies to a topic where neither it nor its namespace says otherwise."""
+        return Policy(
+            default_delay_ms=self.default_delay_ms,
+            max_delay_ms=self.max_delay_ms,
+            delay_mode=DelayMode(self.delay_mode),
+            delays=self.delays,
+            ttl_ms=self.ttl_ms,
+            timeout_ms=self.timeout_ms,
+            retry=self.retry,
+            retry_base_ms=self.retry_base_ms,
+            retry_cap_ms=self.retry_cap_ms,
+            retry_jitter=self.retry_jitter,
+            ack=Ack(self.ack),
+            dead_keep_ms=self.dead_keep_ms,
+        )
 
     @property
     def shown_store_url(self) -> str:
@@ -118,18 +145,28 @@ OPTIONS = (
            "Processes that share the work and the port, each on a core; `auto`: one for each core."),
     Option("concurrency", "concurrency", integer(1, 100_000), "256", WORK, "Deliveries under way, per process."),
     Option("tick", "tick_ms", duration(10), "0.1s", WORK, "How often, at least, the store is looked at for due tasks."),
-    Option("timeout", "timeout_ms", duration(1_000, 120_000), "15s", WORK,
+    Option("timeout", "timeout_ms", duration(1_000, LONGEST_TIMEOUT_MS), "15s", DAEMONS,
            "A delivery's deadline, from name lookup to the last byte of the answer; at most 120s."),
     Option("lease", "lease_ms", duration(1_000), None, WORK,
            "How long a task in flight is left alone before it is delivered again.", "timeout + 15s"),
-    Option("retry", "retry", integer(0, 1000), "3", API, "Tries after the first, for tasks that do not say."),
-    Option("retry-base", "retry_base_ms", duration(10), "10s", WORK,
+    Option("retry", "retry", integer(0, MAX_RETRY), "3", DAEMONS, "Tries after the first, for tasks that do not say."),
+    Option("retry-base", "retry_base_ms", duration(10), "10s", DAEMONS,
            "The pause after a first failure; it doubles with each further one."),
-    Option("retry-cap", "retry_cap_ms", duration(10), "3600s", WORK, "The longest pause between two tries."),
-    Option("retry-jitter", "retry_jitter", fraction, "0", WORK,
+    Option("retry-cap", "retry_cap_ms", duration(10), "3600s", DAEMONS, "The longest pause between two tries."),
+    Option("retry-jitter", "retry_jitter", fraction, "0", DAEMONS,
            "By up to what share of itself, 0 to 1, a pause is lengthened at random."),
-    Option("max-delay", "max_delay_ms", duration(0), "0s", API,
+    Option("default-delay", "default_delay_ms", duration(0), "0s", DAEMONS,
+           "The delay of tasks that name neither a delay nor a time."),
+    Option("max-delay", "max_delay_ms", duration(0), "0s", DAEMONS,
            "The longest delay that a task may ask for; 0: no limit."),
+    Option("delay-mode", "delay_mode", choice(*DelayMode), "honor", DAEMONS,
+           "honor: a task's own delay before the default; queue: where the default is 0, it is ignored."),
+    Option("delays", "delays", switch, "on", DAEMONS, "off refuses tasks that are not due at once."),
+    Option("ttl", "ttl_ms", duration(0), "0s", DAEMONS,
+           "How old a task may get before it is done, for tasks that do not say; 0: no limit."),
+    Option("ack", "ack", choice(*Ack), "auto", DAEMONS,
+           "How receivers say that they are done: by a code where there is one, by code alone, or by status."),
+    Option("dead-keep", "dead_keep_ms", duration(0), "30d", DAEMONS, "How long dead tasks are kept."),
     Option("shards", "shards", integer(1, 16_384), "1", DAEMONS,
            "Parts that the store's data is laid out in; fixed once there is data. 64 or more for a cluster."),
     Option("prefix", "prefix", prefix, "later", STORE, "What the names of all keys in the store begin with."),
@@ -233,6 +270,8 @@ def _check_together(config: Config, given: Mapping[str, _Given]) -> None:
 
     if config.lease_ms < config.timeout_ms + LEAST_OVER_TIMEOUT_MS:
         raise ConfigError(f"{shown('lease')}: expected at least 0.5 s more than {shown('timeout')}")
+    if 0 < config.max_delay_ms < config.default_delay_ms:
+        raise ConfigError(f"{shown('default_delay')}: expected at most {shown('max_delay')}")
     if config.retry_base_ms > config.retry_cap_ms:
         raise ConfigError(f"{shown('retry_base')}: expected at most {shown('retry_cap')}")
 

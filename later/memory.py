@@ -13,9 +13,11 @@ from later.metrics import Metrics
 from later.store.census import Census
 from later.store.client import Client, connect
 from later.store.doctor import Doctor
+from later.store.ends import Ends
 from later.store.jobs import Jobs
 from later.store.keys import Keys
 from later.store.opening import check_store, stored_shards
+from later.store.policies import PolicyBook
 from later.store.store import Store
 
 
@@ -28,6 +30,8 @@ class Memory:
     store: Store
     census: Census
     jobs: Jobs
+    ends: Ends
+    policies: PolicyBook
     doctor: Doctor
     shards: int
 
@@ -66,6 +70,8 @@ def build_memory(config: Config, url: str, shards: int, metrics: Metrics, *, che
         store=Store(client, keys, clock),
         census=Census(client, keys),
         jobs=Jobs(client, keys),
+        ends=Ends(client, keys),
+        policies=PolicyBook(client, keys, config.policy, time.monotonic),
         doctor=Doctor(client, keys),
         shards=shards,
     )

@@ -53,6 +53,7 @@ class Metrics:
         )
         self.retries = Counter("later_retries", "Tasks booked for another try.", registry=registry)
         self.dead = Counter("later_dead", "Tasks that died, by reason.", ["reason"], registry=registry)
+        self.swept = Counter("later_swept", "Dead tasks that were kept long enough and forgotten.", registry=registry)
         self.released = Counter(
             "later_released", "Tasks moved back to delay, by bucket: unack means a lost lease.", ["bucket"],
             registry=registry,

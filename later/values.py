@@ -165,6 +165,15 @@ def choice(*words: str) -> Reader:
     return Reader(read, "|".join(words))
 
 
+def _switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError("on or off")
+    return text == "on"
+
+
+switch = Reader(_switch, "on|off")
+
+
 def _prefix(text: str) -> str:
     if not _PREFIX.fullmatch(text):
         raise ValueError(r"1 to 64 characters without white space, control characters or any of {}*?[]\^")

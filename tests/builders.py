@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from later.core.policy import milliseconds
+from later.core.fields import milliseconds
 from later.core.task import Draft, Task, new_id
 
 NOW = 1_800_000_000_000

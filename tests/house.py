@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 
 from later.core.clock import Clock
+from later.core.policy import Policy
 from later.store.census import Census
 from later.store.client import Client, connect
+from later.store.ends import Ends
 from later.store.jobs import Jobs
 from later.store.keys import Keys
 from later.store.opening import check_store
+from later.store.policies import PolicyBook
 from later.store.store import Store
 
 
@@ -29,6 +32,11 @@ class House:
     store: Store
     census: Census
     jobs: Jobs
+    ends: Ends
+
+    def policies(self, daemon: Policy | None = None) -> PolicyBook:
+        """As another process would know them."""
+        return PolicyBook(self.client, self.keys, daemon or Policy(), time.monotonic)
 
 
 @asynccontextmanager
@@ -49,6 +57,7 @@ async def a_house(url: str, shards: int = 1, timeout_s: float = 2.0) -> AsyncIte
         yield House(
             redis=redis, client=client, clock=clock, keys=keys,
             store=Store(client, keys, clock), census=Census(client, keys), jobs=Jobs(client, keys),
+            ends=Ends(client, keys),
         )  # fmt: skip
     finally:
         await client.aclose()

@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from later.core.policy import Policy
 from later.core.retry import Outcome
+from later.core.task import Task
 from later.delivery.sender import Sender
 from tests.builders import NOW, a_task
 
@@ -129,12 +131,26 @@ async def says_nothing(wire: Wire) -> None:
     await wire.closed()
 
 
+class Caller:
+    """A sender that calls by one policy."""
+
+    def __init__(self, sender: Sender, policy: Policy) -> None:
+        self._sender = sender
+        self._policy = policy
+
+    async def send(self, task: Task, attempt: int, now: int) -> Outcome:
+        return await self._sender.send(task, attempt, now, self._policy)
+
+    async def close(self) -> None:
+        await self._sender.close()
+
+
 @asynccontextmanager
-async def a_sender(timeout_ms: int = LONG_MS, lookups: int = 8) -> AsyncIterator[Sender]:
-    sender = Sender(timeout_ms=timeout_ms, lookups=lookups, user_agent="later/0.1")
+async def a_sender(timeout_ms: int = LONG_MS, lookups: int = 8, **policy: Any) -> AsyncIterator[Caller]:
+    sender = Sender(lookups=lookups, user_agent="later/0.1")
     await sender.start()
     try:
-        yield sender
+        yield Caller(sender, Policy(timeout_ms=timeout_ms, **policy))
     finally:
         await sender.close()
 

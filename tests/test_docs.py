@@ -14,20 +14,23 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
 from later.cli import later
 from later.config import OPTIONS
+from later.core.policy import DEFAULT, FIELDS, Ack, shown
 from later.core.reply import Reply, read_reply
 from later.core.retry import Backoff, Kind
-from later.delivery.sender import Sender
 from later.metrics import Metrics
 from tests.builders import NOW, a_task
+from tests.receivers import Caller, a_sender
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "deploy").glob("*.md"))]
 RECEIVERS = (ROOT / "docs" / "receivers.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+TOPICS = (ROOT / "docs" / "topics.md").read_text()
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -107,8 +110,20 @@ OF_OTHER_PROGRAMS = {
 }
 
 
+def commands() -> dict[str, click.Command]:
+    """Every command by its words: `up`, `topics list`."""
+    found: dict[str, click.Command] = dict(later.commands)
+    for name, group in later.commands.items():
+        below = group.commands if isinstance(group, click.Group) else {}
+        found |= {f"{name} {word}": command for word, command in below.items()}
+    return found
+
+
+COMMANDS = commands()
+
+
 def options_of(command: str) -> set[str]:
-    return {option for parameter in later.commands[command].params for option in parameter.opts} | {"--help"}
+    return {option for parameter in COMMANDS[command].params for option in parameter.opts} | {"--help"}
 
 
 def options_in(text: str) -> set[str]:
@@ -117,7 +132,7 @@ def options_in(text: str) -> set[str]:
 
 @every_document
 def test_every_option_that_is_named_exists(document: Path) -> None:
-    of_later = {option for command in later.commands for option in options_of(command)}
+    of_later = {option for command in COMMANDS for option in options_of(command)}
     of_scripts = set(
         re.findall(r'"(--[a-z-]+)"', "".join(path.read_text() for path in (ROOT / "scripts").rglob("*.py")))
     )
@@ -126,9 +141,11 @@ def test_every_option_that_is_named_exists(document: Path) -> None:
 
 @every_document
 def test_every_command_line_has_options_of_its_command(document: Path) -> None:
-    for command, rest in re.findall(r"\blater (\w+)( [^`\n#;]*)?(?=[`\n#;])", document.read_text()):
-        if command in later.commands:
-            assert options_in(rest) <= options_of(command)
+    for line in re.findall(r"\blater (\w+(?: [^`\n#;]*)?)(?=[`\n#;])", document.read_text()):
+        group, *below = line.split()
+        command = " ".join([group, *below[:1]]) if isinstance(later.commands.get(group), click.Group) else group
+        if command in COMMANDS:
+            assert options_in(line) <= options_of(command)
 
 
 @every_document
@@ -142,6 +159,27 @@ def test_options_to_know_have_the_defaults_that_are_documented() -> None:
     in_words = {"7d": "7 days", "0s": "no limit"}
     told = {name: text.replace(" ", "") for name, text in rows}
     assert told == {n: in_words.get(defaults[n], defaults[n]).replace(" ", "") for n, _ in rows}
+
+
+# Policies
+
+
+def test_every_field_of_a_policy_is_documented_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]*\| `?(\w+)[^|]*\|", section("The fields", TOPICS), re.MULTILINE)
+    defaults = {name: value if isinstance(value, str) else json.dumps(value) for name, value in shown(DEFAULT).items()}
+    assert dict(rows) == defaults
+
+
+def test_every_field_but_the_new_ones_has_the_option_that_is_documented() -> None:
+    table = section("The daemon's options", TOPICS)
+    rows = re.findall(r"^\| `--([a-z-]+)` \| `(\w+)` \| ([^|:]+?)(?::[^|]*)? \|$", table, re.MULTILINE)
+    defaults = {option.name: option.default for option in OPTIONS if "up" in option.commands}
+    assert rows == [
+        (name, field, defaults[name])
+        for field in FIELDS
+        for name in [field.replace("_", "-")]
+        if field not in ("rate", "concurrency", "paused", "ramp")
+    ]
 
 
 # JSON and links
@@ -187,7 +225,7 @@ def test_the_answers_in_the_trap_fail_and_the_way_out_is_done() -> None:
 
 
 def judged(body: str) -> Kind:
-    return read_reply(Reply(status=200, body=body.encode()), NOW).kind
+    return read_reply(Reply(status=200, body=body.encode()), NOW, Ack.AUTO).kind
 
 
 @pytest.fixture
@@ -226,11 +264,9 @@ def url(example: ModuleType) -> Iterator[str]:
 
 
 @pytest.fixture
-async def sender() -> AsyncIterator[Sender]:
-    sender = Sender(timeout_ms=15_000, lookups=1, user_agent="later/0.1.0")
-    await sender.start()
-    yield sender
-    await sender.close()
+async def sender() -> AsyncIterator[Caller]:
+    async with a_sender(timeout_ms=15_000) as sender:
+        yield sender
 
 
 def orders() -> list[str]:
@@ -239,26 +275,26 @@ def orders() -> list[str]:
         return [content for (content,) in database.execute("SELECT content FROM orders")]
 
 
-async def test_the_example_does_the_work_once(url: str, sender: Sender) -> None:
+async def test_the_example_does_the_work_once(url: str, sender: Caller) -> None:
     task = a_task(callback=url)
     first, again = await sender.send(task, 1, NOW), await sender.send(task, 2, NOW)
     assert (first.kind, again.kind) == (Kind.DONE, Kind.DONE)
     assert orders() == ["hello"]
 
 
-async def test_the_example_does_the_work_once_when_calls_overlap(url: str, sender: Sender) -> None:
+async def test_the_example_does_the_work_once_when_calls_overlap(url: str, sender: Caller) -> None:
     task = a_task(callback=url)
     outcomes = await asyncio.gather(*(sender.send(task, 1, NOW) for _ in range(4)))
     assert {outcome.kind for outcome in outcomes} == {Kind.DONE}
     assert orders() == ["hello"]
 
 
-async def test_the_example_says_never_to_a_topic_that_it_does_not_know(url: str, sender: Sender) -> None:
+async def test_the_example_says_never_to_a_topic_that_it_does_not_know(url: str, sender: Caller) -> None:
     assert (await sender.send(a_task(callback=url, topic="mail"), 1, NOW)).kind is Kind.GONE
 
 
 async def test_the_example_says_not_now_while_its_database_is_locked(
-    url: str, sender: Sender, example: ModuleType, monkeypatch: pytest.MonkeyPatch
+    url: str, sender: Caller, example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def locked(task_id: str, task: object) -> None:
         raise sqlite3.OperationalError("database is locked")
@@ -269,7 +305,7 @@ async def test_the_example_says_not_now_while_its_database_is_locked(
 
 
 async def test_the_example_fails_when_its_work_fails_and_does_it_the_next_time(
-    url: str, sender: Sender, example: ModuleType, monkeypatch: pytest.MonkeyPatch
+    url: str, sender: Caller, example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(database: object, task: object) -> None:
         raise ValueError
@@ -283,7 +319,7 @@ async def test_the_example_fails_when_its_work_fails_and_does_it_the_next_time(
 
 
 async def test_the_example_wants_its_token(
-    url: str, sender: Sender, example: ModuleType, monkeypatch: pytest.MonkeyPatch
+    url: str, sender: Caller, example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(example, "TOKEN", "secret")
     stranger = await sender.send(a_task(callback=url), 1, NOW)
@@ -291,7 +327,7 @@ async def test_the_example_wants_its_token(
     assert (stranger.status, friend.kind) == (401, Kind.DONE)
 
 
-async def test_what_arrives_is_what_is_documented(sender: Sender, example: ModuleType) -> None:
+async def test_what_arrives_is_what_is_documented(sender: Caller, example: ModuleType) -> None:
     came: list[str] = []
 
     def note(receiver: object, *_: object) -> None:

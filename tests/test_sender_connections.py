@@ -13,12 +13,12 @@ import pytest
 
 from later.core.retry import Kind, Outcome
 from later.delivery.resolver import Resolver, addresses
-from later.delivery.sender import Sender
 from tests.builders import NOW, a_task
 from tests.receivers import (
     BUSY,
     DONE,
     SHORT_MS,
+    Caller,
     Names,
     Receiver,
     Talk,
@@ -182,7 +182,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     names.answer()
 
 
-async def call(sender: Sender, receiver: Receiver, host: str) -> Outcome:
+async def call(sender: Caller, receiver: Receiver, host: str) -> Outcome:
     """Call the receiver by this name."""
     return await sender.send(a_task(callback=receiver.url.replace("127.0.0.1", host)), 1, NOW)
 

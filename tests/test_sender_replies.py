@@ -10,10 +10,11 @@ import aiohttp
 import pytest
 from aioresponses import aioresponses
 
-from later.core.policy import DAY_MS
+from later.core.fields import DAY_MS
 from later.core.retry import Kind, Outcome
-from later.delivery.sender import MAX_REPLY_BYTES, Sender
+from later.delivery.sender import MAX_REPLY_BYTES
 from tests.builders import NOW, a_task
+from tests.receivers import Caller, a_sender
 
 URL = "http://receiver.example/callback"
 IN_A_MINUTE = "Fri, 15 Jan 2027 08:01:00 GMT"
@@ -29,14 +30,12 @@ class Answer(aiohttp.ClientResponse):
 
 
 @pytest.fixture
-async def sender() -> AsyncIterator[Sender]:
-    sender = Sender(timeout_ms=1000, lookups=1, user_agent="later/0")
-    await sender.start()
-    yield sender
-    await sender.close()
+async def sender() -> AsyncIterator[Caller]:
+    async with a_sender(timeout_ms=1000) as sender:
+        yield sender
 
 
-async def outcome_of(sender: Sender, status: int = 200, body: bytes = b"", **headers: str) -> Outcome:
+async def outcome_of(sender: Caller, status: int = 200, body: bytes = b"", **headers: str) -> Outcome:
     """What a call comes to that is answered so; `Retry_After="5"` is the header Retry-After."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     with aioresponses() as receiver:
@@ -44,7 +43,7 @@ async def outcome_of(sender: Sender, status: int = 200, body: bytes = b"", **hea
         return await sender.send(a_task(callback=URL), 1, NOW)
 
 
-async def outcome_of_error(sender: Sender, error: Exception) -> Outcome:
+async def outcome_of_error(sender: Caller, error: Exception) -> Outcome:
     with aioresponses() as receiver:
         receiver.post(URL, exception=error, repeat=True)
         return await sender.send(a_task(callback=URL), 1, NOW)
@@ -79,12 +78,12 @@ def padded(body: bytes, size: int) -> bytes:
     ],
     ids=repr,
 )
-async def test_a_task_is_done_with_code_100_or_without_a_code(sender: Sender, status: int, body: bytes) -> None:
+async def test_a_task_is_done_with_code_100_or_without_a_code(sender: Caller, status: int, body: bytes) -> None:
     assert await outcome_of(sender, status, body) == Outcome(kind=Kind.DONE, status=status)
 
 
 @pytest.mark.parametrize("status", [200, 202])
-async def test_code_101_is_busy(sender: Sender, status: int) -> None:
+async def test_code_101_is_busy(sender: Caller, status: int) -> None:
     outcome = await outcome_of(sender, status, b'{"code": 101}')
     assert outcome == Outcome(kind=Kind.BUSY, reason="code", status=status, message="answered code 101: busy")
 
@@ -94,25 +93,25 @@ async def test_code_101_is_busy(sender: Sender, status: int) -> None:
     ["5", "0", "-100", "99", "102", '"100"', "100.0", "1e2", "true", "false", "null", "[100]", "{}", '""', "1" * 5000],
     ids=lambda code: code[:12],
 )
-async def test_any_other_code_is_failed(sender: Sender, code: str) -> None:
+async def test_any_other_code_is_failed(sender: Caller, code: str) -> None:
     outcome = await outcome_of(sender, 200, f'{{"code": {code}}}'.encode())
     assert (outcome.kind, outcome.reason, outcome.status) == (Kind.FAILED, "code", 200)
 
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("body", [b"", b'{"code": 100}', b'{"code": 5}'])
-async def test_too_many_and_unavailable_are_busy_whatever_they_say(sender: Sender, status: int, body: bytes) -> None:
+async def test_too_many_and_unavailable_are_busy_whatever_they_say(sender: Caller, status: int, body: bytes) -> None:
     outcome = await outcome_of(sender, status, body)
     assert (outcome.kind, outcome.reason, outcome.status) == (Kind.BUSY, "status", status)
 
 
-async def test_gone_is_gone(sender: Sender) -> None:
+async def test_gone_is_gone(sender: Caller) -> None:
     outcome = await outcome_of(sender, 410, b'{"code": 100}')
     assert (outcome.kind, outcome.reason, outcome.status) == (Kind.GONE, "status", 410)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308, 400, 401, 404, 409, 413, 418, 500, 502, 504])
-async def test_any_other_status_is_failed_whatever_it_says(sender: Sender, status: int) -> None:
+async def test_any_other_status_is_failed_whatever_it_says(sender: Caller, status: int) -> None:
     outcome = await outcome_of(sender, status, b'{"code": 100}', Location="http://elsewhere.example/")
     assert outcome == Outcome(kind=Kind.FAILED, reason="status", status=status, message=f"answered {status}")
 
@@ -133,31 +132,31 @@ async def test_any_other_status_is_failed_whatever_it_says(sender: Sender, statu
 )
 @pytest.mark.parametrize(("status", "body"), [(429, b""), (503, b""), (200, b'{"code": 101}')])
 async def test_a_busy_receiver_may_ask_for_a_pause(
-    sender: Sender, status: int, body: bytes, text: str, pause_ms: int | None
+    sender: Caller, status: int, body: bytes, text: str, pause_ms: int | None
 ) -> None:
     outcome = await outcome_of(sender, status, body, Retry_After=text)
     assert (outcome.kind, outcome.retry_after_ms) == (Kind.BUSY, pause_ms)
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b""), (500, b""), (410, b""), (200, b'{"code": 5}')])
-async def test_nobody_else_may(sender: Sender, status: int, body: bytes) -> None:
+async def test_nobody_else_may(sender: Caller, status: int, body: bytes) -> None:
     assert (await outcome_of(sender, status, body, Retry_After="120")).retry_after_ms is None
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "unheard-of"])
-async def test_an_encoded_body_is_not_read(sender: Sender, encoding: str) -> None:
+async def test_an_encoded_body_is_not_read(sender: Caller, encoding: str) -> None:
     outcome = await outcome_of(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
     assert outcome.kind is Kind.DONE
 
 
 @pytest.mark.parametrize("encoding", ["identity", " Identity ", ""])
-async def test_identity_is_no_encoding(sender: Sender, encoding: str) -> None:
+async def test_identity_is_no_encoding(sender: Caller, encoding: str) -> None:
     outcome = await outcome_of(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
     assert outcome.kind is Kind.FAILED
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "text/html; charset=latin-1", "nonsense", ""])
-async def test_json_is_read_whatever_type_it_claims_to_have(sender: Sender, content_type: str) -> None:
+async def test_json_is_read_whatever_type_it_claims_to_have(sender: Caller, content_type: str) -> None:
     outcome = await outcome_of(sender, 200, b'{"code": 101}', Content_Type=content_type)
     assert outcome.kind is Kind.BUSY
 
@@ -166,7 +165,7 @@ async def test_json_is_read_whatever_type_it_claims_to_have(sender: Sender, cont
     ("size", "kind"),
     [(MAX_REPLY_BYTES, Kind.BUSY), (MAX_REPLY_BYTES + 1, Kind.DONE)],
 )
-async def test_a_body_is_read_up_to_64_kib(sender: Sender, size: int, kind: Kind) -> None:
+async def test_a_body_is_read_up_to_64_kib(sender: Caller, size: int, kind: Kind) -> None:
     outcome = await outcome_of(sender, 200, padded(b'{"code": 101}', size))
     assert outcome.kind is kind
 
@@ -186,7 +185,7 @@ async def test_a_body_is_read_up_to_64_kib(sender: Sender, size: int, kind: Kind
     ],
     ids=repr,
 )
-async def test_an_error_is_an_outcome_that_tells_no_secret(sender: Sender, error: Exception, reason: str) -> None:
+async def test_an_error_is_an_outcome_that_tells_no_secret(sender: Caller, error: Exception, reason: str) -> None:
     outcome = await outcome_of_error(sender, error)
     assert (outcome.kind, outcome.reason, "secret" in outcome.message) == (Kind.FAILED, reason, False)
 
@@ -204,6 +203,6 @@ async def test_an_error_is_an_outcome_that_tells_no_secret(sender: Sender, error
     ],
     ids=repr,
 )
-async def test_a_task_that_cannot_be_sent_has_failed(sender: Sender, changes: dict[str, Any]) -> None:
+async def test_a_task_that_cannot_be_sent_has_failed(sender: Caller, changes: dict[str, Any]) -> None:
     outcome = await sender.send(a_task(**{"callback": "http://127.0.0.1:9/", **changes}), 1, NOW)
     assert (outcome.kind, outcome.reason) == (Kind.FAILED, "connect")

@@ -10,20 +10,29 @@ from later.api.backlog import Backlog
 from later.api.batch import MAX_BYTES, BatchCalls
 from later.api.health import HealthCalls
 from later.api.problems import answer_errors
+from later.api.pulsar import PulsarCalls, asked_persistent_topic
 from later.api.server import DIRECT
 from later.api.tasks import TaskCalls
-from later.core.policy import Policy
+from later.api.topics import PolicyCalls, TopicCalls, asked_namespace, asked_topic
 from later.metrics import Metrics
+from later.store.census import Census
 from later.store.jobs import Jobs
+from later.store.policies import PolicyBook
 from later.store.store import Store
+
+TOPIC = "/topics/{topic:[^/]+}"
+"""aiohttp's own pattern takes no braces; a `/` in a topic's name comes percent-encoded."""
+NAMESPACE = "/namespaces/{namespace:[^/]+}"
+PULSAR = "/admin/v2"
 
 
 def build_app(
     *,
     store: Store,
     jobs: Jobs,
+    census: Census,
     metrics: Metrics,
-    policy: Policy,
+    policies: PolicyBook,
     max_body: int,
     remember_ms: int,
     backlog: int,
@@ -38,19 +47,30 @@ def build_app(
     """
     line = Backlog(backlog)
     metrics.waiting.set_function(lambda: line.waiting)
-    tasks = TaskCalls(store=store, metrics=metrics, policy=policy, max_body=max_body, backlog=line, on_create=on_create)
+    tasks = TaskCalls(
+        store=store, metrics=metrics, policies=policies, max_body=max_body, backlog=line, on_create=on_create
+    )
     batches = BatchCalls(
         store=store,
         jobs=jobs,
         metrics=metrics,
-        policy=policy,
+        policies=policies,
         max_body=max_body,
         remember_ms=remember_ms,
         backlog=line,
         on_create=on_create,
     )
     health = HealthCalls(why_not_ready=why_not_ready, exposition=exposition)
-    app = _application([*_task_routes(tasks), *_batch_routes(batches), *_health_routes(health)])
+    app = _application(
+        [
+            *_task_routes(tasks),
+            *_batch_routes(batches),
+            *_topic_routes(TopicCalls(census=census, store=store, policies=policies)),
+            *_policy_routes(policies, max_body),
+            *_pulsar_routes(policies, max_body),
+            *_health_routes(health),
+        ]
+    )
     app[DIRECT] = {route.path: route.handler for route in _task_routes(tasks)}
     return app
 
@@ -77,6 +97,38 @@ def _batch_routes(calls: BatchCalls) -> list[web.RouteDef]:
         web.post("/delete/batch", calls.delete),
         web.get("/jobs/{id}", calls.job),
     ]
+
+
+def _topic_routes(calls: TopicCalls) -> list[web.RouteDef]:
+    return [
+        web.get("/topics", calls.page),
+        web.get(TOPIC, calls.show),
+    ]
+
+
+def _policy_routes(policies: PolicyBook, max_body: int) -> list[web.RouteDef]:
+    routes: list[web.RouteDef] = []
+    for place, asked in ((TOPIC, asked_topic), (NAMESPACE, asked_namespace)):
+        calls, path = PolicyCalls(policies=policies, max_body=max_body, asked=asked), f"{place}/policy"
+        routes += [
+            web.get(path, calls.show),
+            web.put(path, calls.replace),
+            web.patch(path, calls.merge),
+            web.delete(path, calls.remove),
+        ]
+    return routes
+
+
+def _pulsar_routes(policies: PolicyBook, max_body: int) -> list[web.RouteDef]:
+    """Of the tenant that is ours; any other is not found."""
+    routes: list[web.RouteDef] = []
+    for place, asked in (
+        ("/namespaces/public/{namespace:[^/]+}", asked_namespace),
+        ("/persistent/public/{namespace:[^/]+}/{topic:[^/]+}", asked_persistent_topic),
+    ):
+        calls, path = PulsarCalls(policies=policies, max_body=max_body, asked=asked), f"{PULSAR}{place}/delayedDelivery"
+        routes += [web.get(path, calls.show), web.post(path, calls.change), web.delete(path, calls.remove)]
+    return routes
 
 
 def _health_routes(calls: HealthCalls) -> list[web.RouteDef]:

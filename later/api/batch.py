@@ -30,11 +30,13 @@ from later.api.wire import (
     shown,
     too_large,
 )
+from later.core.admit import admit
 from later.core.errors import LaterError, NotFound, Refused, StoreDown, StoreFault
-from later.core.policy import EXPECTED, Policy, admit, show, task_id
+from later.core.fields import EXPECTED, show, task_id
 from later.core.task import Task, new_id
 from later.metrics import Metrics
 from later.store.jobs import Jobs
+from later.store.policies import PolicyBook
 from later.store.records import Batch
 from later.store.store import Store
 
@@ -102,7 +104,7 @@ class BatchCalls:
         store: Store,
         jobs: Jobs,
         metrics: Metrics,
-        policy: Policy,
+        policies: PolicyBook,
         max_body: int,
         remember_ms: int,
         backlog: Backlog,
@@ -111,7 +113,7 @@ class BatchCalls:
         self._store = store
         self._jobs = jobs
         self._metrics = metrics
-        self._policy = policy
+        self._policies = policies
         self._max_body = max_body
         self._remember_ms = remember_ms
         self._backlog = backlog
@@ -121,8 +123,10 @@ class BatchCalls:
         """`POST /create/batch`."""
         job = _job_of(request)
         body = await read_body(request, MAX_BYTES)
+        with self._backlog.room():
+            policies = await self._policies.current()
         now = (await self._store.now()).high
-        judged = await self._judge(request, body, lambda item: admit(read_draft(item), self._policy, now, new_id()))
+        judged = await self._judge(request, body, lambda item: admit(read_draft(item), policies, now, new_id()))
         batch = _counted(job, body, judged, now + self._remember_ms) if job else None
         answers = await self._call(judged, lambda tasks: self._store.create(tasks, batch))
         if batch is not None:
@@ -183,7 +187,7 @@ class BatchCalls:
         self._metrics.existing.inc(existing)
         self._metrics.refused.inc(refused)
         if created:
-            self._on_create(min(task.look_at(task.execute_at) for task in created))
+            self._on_create(min(task.execute_at for task in created))
         results = [_created_result(task, answer) for task, answer in pairs]
         return CreatedBatch(created=len(created), existing=existing, refused=refused, failed=failed, results=results)
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from msgspec import UNSET, UnsetType
 
-from later.core.errors import LaterError, NotFound, Refused, StoreDown, StoreMismatch, TooLarge
+from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreMismatch, TooLarge
 
 RETRY_AFTER = {"Retry-After": "1"}
 OURS = "this is a fault of later's own: its log says more"
@@ -47,9 +47,11 @@ def fault(error: LaterError) -> Fault:
     match error:
         case Refused():
             status = 413 if isinstance(error, TooLarge) else 400
-            return Fault(status=status, detail=error.detail, field=error.field or UNSET)
+            return Fault(status=status, detail=error.detail, field=UNSET if error.field is None else error.field)
         case NotFound():
             return Fault(status=404, detail=str(error), ended=error.ended or UNSET)
+        case Conflict():
+            return Fault(status=409, detail=str(error))
         case StoreDown() | StoreMismatch():
             return Fault(status=503, detail=str(error))
         case _:

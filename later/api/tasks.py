@@ -8,11 +8,12 @@ from aiohttp import web
 
 from later.api.backlog import Backlog
 from later.api.wire import Deleted, created_answer, read_body, read_draft, read_id, reply, shown
+from later.core.admit import admit
 from later.core.errors import Refused
-from later.core.policy import Policy, admit
-from later.core.task import Task, new_id
+from later.core.task import Draft, Task, new_id
 from later.metrics import Metrics
 from later.store.group import Group
+from later.store.policies import PolicyBook
 from later.store.store import Store
 
 
@@ -24,7 +25,7 @@ class TaskCalls:
         *,
         store: Store,
         metrics: Metrics,
-        policy: Policy,
+        policies: PolicyBook,
         max_body: int,
         backlog: Backlog,
         on_create: Callable[[int], None],
@@ -34,15 +35,16 @@ class TaskCalls:
         self._query = Group(store.query, patience_s=store.timeout_s)
         self._delete = Group(store.delete, patience_s=store.timeout_s)
         self._metrics = metrics
-        self._policy = policy
+        self._policies = policies
         self._max_body = max_body
         self._backlog = backlog
         self._on_create = on_create
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create`."""
-        task = await self._admitted(request)
+        draft = await self._drafted(request)
         with self._backlog.room():
+            task = await self._admitted(draft)
             created = await self._create(task)
         self._note(task, created)
         return reply(created_answer(task, created))
@@ -61,10 +63,17 @@ class TaskCalls:
             deleted = await self._delete(id)
         return reply(Deleted(deleted))
 
-    async def _admitted(self, request: web.Request) -> Task:
+    async def _drafted(self, request: web.Request) -> Draft:
         try:
-            draft = read_draft(await read_body(request, self._max_body))
-            return admit(draft, self._policy, (await self._store.now()).high, new_id())
+            return read_draft(await read_body(request, self._max_body))
+        except Refused:
+            self._metrics.refused.inc()
+            raise
+
+    async def _admitted(self, draft: Draft) -> Task:
+        policies, now = await self._policies.current(), await self._store.now()
+        try:
+            return admit(draft, policies, now.high, new_id())
         except Refused:
             self._metrics.refused.inc()
             raise
@@ -72,6 +81,6 @@ class TaskCalls:
     def _note(self, task: Task, created: bool) -> None:
         if created:
             self._metrics.created.inc()
-            self._on_create(task.look_at(task.execute_at))
+            self._on_create(task.execute_at)
         else:
             self._metrics.existing.inc()

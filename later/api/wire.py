@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
@@ -18,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from later.api.answer import Answer
 from later.core.clock import rfc3339
 from later.core.errors import Refused, TooLarge
-from later.core.policy import EXPECTED, refusal, show, task_id
+from later.core.fields import EXPECTED, refusal, show, task_id
 from later.core.retry import Failure
 from later.core.task import Draft, Task
 from later.store.keys import Bucket
@@ -121,6 +122,46 @@ def too_large(limit: int) -> TooLarge:
     return TooLarge(f"expected a body of at most {limit} bytes")
 
 
+def path_part(request: web.Request, name: str) -> str:
+    """What stands in the path for `name`, decoded.
+
+    Raises:
+        Refused: the path is no UTF-8, and what aiohttp makes of it might be the name of something else.
+    """
+    try:
+        unquote(request.rel_url.raw_path, errors="strict")
+    except UnicodeDecodeError:
+        raise Refused(f"{name}: expected percent-encoded UTF-8", name) from None
+    return request.match_info[name]
+
+
+def read_query(request: web.Request, *names: str) -> dict[str, str]:
+    """What the query says, of these parameters.
+
+    Raises:
+        Refused: it has another, which may be one of them misspelt; or one twice; or it is no UTF-8.
+    """
+    try:
+        unquote(request.rel_url.raw_query_string, errors="strict")
+    except UnicodeDecodeError:
+        raise Refused("expected a query of percent-encoded UTF-8") from None
+    for name in request.query:
+        if name not in names:
+            printable = repr(name[:80])[1:-1]
+            raise Refused(f"{printable}: unknown parameter", printable)
+        if len(request.query.getall(name)) > 1:
+            raise Refused(f"{name}: expected it once, got it more than once", name)
+    return dict(request.query)
+
+
+def read_switch(query: Mapping[str, str], name: str) -> bool:
+    """A parameter that is true or false, and false where it is not there. Raises Refused."""
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise Refused(f"{name}: expected true or false, got {show(text)}", name)
+    return text == "true"
+
+
 def read_draft(body: bytes) -> Draft:
     """What a create asks for.
 
@@ -205,16 +246,21 @@ def _read_loosely(body: bytes, kind: type[Body]) -> Body:
 
     Where nothing is (a wrong value whose key comes again with a right one: the last counts), it is taken.
     """
-    given = _parse(body)
+    given = read_object(body)
     for field, value in given.items():
         if field not in kind.__struct_fields__:
-            raise _unknown(field)
+            raise unknown(field)
         if value is not None:
             _CHECKS[field](field, value)
     return msgspec.convert(given, kind)
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def read_object(body: bytes) -> dict[str, Any]:
+    """A JSON object of whatever fields, read by Python's own decoder; of a name that comes twice, the last.
+
+    Raises:
+        Refused: it is none; the text says why.
+    """
     if not body.strip():
         raise Refused("expected a JSON object, got nothing")
     if body.startswith(_BYTE_ORDER_MARK):
@@ -234,7 +280,8 @@ def _parse(body: bytes) -> dict[str, Any]:
     return given
 
 
-def _unknown(name: str) -> Refused:
+def unknown(name: str) -> Refused:
+    """The refusal of a field that the body may not have."""
     printable = repr(name[:80])[1:-1]
     what = "not a field of this version" if name in RESERVED else "unknown field"
     return Refused(f"{printable}: {what}", printable)

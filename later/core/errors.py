@@ -35,6 +35,10 @@ class NotFound(LaterError):
         self.ended = ended
 
 
+class Conflict(LaterError):
+    """Nobody's fault: it cannot be done as things are now; the text says why."""
+
+
 class StoreDown(LaterError):
     """The world's fault: the store cannot be reached, or does not take this command now.
 

@@ -1,267 +1,319 @@
-"""What a topic allows, and the one decision about it: admit a draft, or refuse it by name."""
+"""What a topic allows: its policy, field by field, from the lowest of three levels that sets it.
+
+The levels are the topic, its namespace and the daemon's configuration. A level sets some fields, in the units of the
+HTTP interface; what follows from all three for one topic is a `Policy`, in those of the house.
+"""
 
 from __future__ import annotations
 
 import math
-import re
-from decimal import Decimal
-from functools import lru_cache
-from urllib.parse import urlsplit
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
-from yarl import URL
 
 from later.core.errors import Refused
-from later.core.task import Draft, Task
+from later.core.fields import DEFAULT_NAMESPACE, MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, milliseconds, show
+from later.core.retry import Backoff
 
-DAY_MS = 86_400_000
-MAX_AHEAD_MS = 3653 * DAY_MS
-"""Ten years, with as many leap days as ten years can have."""
-MAX_TTL_MS = 100 * MAX_AHEAD_MS
-"""A ttl beyond this is cut to it: nobody will know the difference, and it fits the store's integers."""
-MAX_TOPIC_BYTES = 255
-MAX_CALLBACK_CHARS = 2048
-MAX_RETRY = 1000
-MAX_HEADERS = 20
-MAX_HEADER_BYTES = 4096
-DEFAULT_NAMESPACE = "default"
+Value = bool | int | float | str
+"""Of a field, as it is written in JSON: durations in seconds."""
 
-EXPECTED = {
-    "topic": f"a string of 1 to {MAX_TOPIC_BYTES} bytes without control characters or empty parts",
-    "callback": f"an absolute http or https URL of at most {MAX_CALLBACK_CHARS} characters",
-    "delay": "a number of seconds ≥ 0",
-    "execute_time": "a number of Unix seconds",
-    "retry": f"an integer from 0 to {MAX_RETRY}",
-    "content": "a string",
-    "headers": f"an object of up to {MAX_HEADERS} strings",
-    "ttl": "a number of seconds > 0",
-    "id": "1 to 128 characters of A-Za-z0-9._~:-",
-}
-"""What each field takes, in the words of a refusal."""
+LONGEST_TIMEOUT_MS = 120_000
+MAX_LIMIT = 1_000_000
+"""Of `rate` and `concurrency`: more is no limit that anybody would notice."""
 
-_ID = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_NOT_IN_A_URL = re.compile(r"[\s\\\x00-\x1f\x7f-\x9f]")
-"""White space, control characters and the backslash: parsers disagree on what these mean in a URL."""
-_OURS = re.compile(
-    r"host|content-.*|connection|keep-alive|proxy-.*|te|trailers?|transfer-encoding|upgrade|expect|webhook-.*|later-.*"
-)
-"""Headers that belong to the connection (RFC 9110, section 7.6.1) or to later."""
+
+class DelayMode(StrEnum):
+    """What becomes of a task's own delay where the topic has no default one: it is honored, or ignored as in Zaqar."""
+
+    HONOR = "honor"
+    QUEUE = "queue"
+
+
+class Ack(StrEnum):
+    """How a receiver says that it is done: by `code` where it gives one (auto), by `code` alone, or by the status."""
+
+    AUTO = "auto"
+    CODE = "code"
+    STATUS = "status"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic allows. `max_delay_ms` 0 means no limit."""
+    """What a topic allows. `max_delay_ms`, `ttl_ms`, `rate` (a second) and `concurrency` 0 mean no limit."""
 
     default_delay_ms: int = 0
     max_delay_ms: int = 0
+    delay_mode: DelayMode = DelayMode.HONOR
+    delays: bool = True
+    ttl_ms: int = 0
+    timeout_ms: int = 15_000
     retry: int = 3
+    retry_base_ms: int = 10_000
+    retry_cap_ms: int = 3_600_000
+    retry_jitter: float = 0.0
+    ack: Ack = Ack.AUTO
+    rate: float = 0.0
+    concurrency: int = 0
+    paused: bool = False
+    ramp_ms: int = 10_000
+    dead_keep_ms: int = 2_592_000_000
+
+    @property
+    def backoff(self) -> Backoff:
+        """The pauses between tries. No limit on delays touches them: a retry can always be booked."""
+        return Backoff(base_ms=self.retry_base_ms, cap_ms=self.retry_cap_ms, jitter=self.retry_jitter)
 
 
-def admit(draft: Draft, policy: Policy, now: int, fresh_id: str) -> Task:
-    """The task that `draft` asks for at `now` (ms, the high end of the store's time).
+DEFAULT = Policy()
 
-    `fresh_id` is the id it gets if the caller chose none.
 
-    Raises:
-        Refused: with the field's name, what it takes and what it got.
+# The fields
+
+
+class Field(NamedTuple):
+    """One field: how it is written, what it takes, which attribute of `Policy` it is.
+
+    `read` makes that attribute's value of a JSON value, or raises ValueError; `written` is its inverse.
     """
-    execute_at = _execute_at(draft, policy, now)
-    ttl_ms = _ttl_ms(draft.ttl)
-    return Task(
-        id=fresh_id if draft.id is None else task_id(draft.id),
-        own_id=draft.id is not None,
-        topic=topic(draft.topic),
-        callback=callback(draft.callback),
-        content=_content(draft.content),
-        headers=headers(draft.headers),
-        max_retry=_max_retry(draft.retry, policy),
-        created_at=now,
-        execute_at=execute_at,
-        expires_at=None if ttl_ms is None else now + ttl_ms,
+
+    name: str
+    attribute: str
+    takes: str
+    read: Callable[[object], Any]
+    written: Callable[[Any], Value]
+
+
+def _duration(name: str, least_ms: int, most_ms: int) -> Field:
+    if (least_ms, most_ms) == (0, MAX_TTL_MS):
+        takes = "a number of seconds ≥ 0"
+    else:
+        takes = f"a number of seconds from {least_ms // 1000} to {most_ms // 1000}"
+
+    def read(value: object) -> int:
+        return milliseconds(_number(value, least_ms / 1000, most_ms / 1000))
+
+    return Field(name, f"{name}_ms", takes, read, lambda ms: _plain(ms / 1000))
+
+
+def _integer(name: str, most: int) -> Field:
+    def read(value: object) -> int:
+        return int(_number(value, 0, most)) if isinstance(value, int) else _wrong()
+
+    return Field(name, name, f"an integer from 0 to {most}", read, int)
+
+
+def _fraction(name: str, most: int, what: str) -> Field:
+    return Field(name, name, f"{what} from 0 to {most}", lambda value: float(_number(value, 0, most)), _plain)
+
+
+def _switch(name: str) -> Field:
+    def read(value: object) -> bool:
+        return value if isinstance(value, bool) else _wrong()
+
+    return Field(name, name, "true or false", read, bool)
+
+
+def _choice(name: str, kind: type[StrEnum]) -> Field:
+    def read(value: object) -> StrEnum:
+        return kind(value) if isinstance(value, str) else _wrong()
+
+    words = [f'"{word.value}"' for word in kind]
+    return Field(name, name, f"{', '.join(words[:-1])} or {words[-1]}", read, str)
+
+
+def _number(value: object, least: float, most: float) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    return _wrong()
+
+
+def _wrong() -> NoReturn:
+    raise ValueError
+
+
+def _plain(number: float) -> int | float:
+    """`15`, not `15.0`."""
+    return int(number) if number == math.floor(number) else number
+
+
+FIELDS = {
+    field.name: field
+    for field in (
+        _duration("default_delay", 0, MAX_AHEAD_MS),
+        _duration("max_delay", 0, MAX_TTL_MS),
+        _choice("delay_mode", DelayMode),
+        _switch("delays"),
+        _duration("ttl", 0, MAX_TTL_MS),
+        _duration("timeout", 1000, LONGEST_TIMEOUT_MS),
+        _integer("retry", MAX_RETRY),
+        _duration("retry_base", 0, MAX_AHEAD_MS),
+        _duration("retry_cap", 0, MAX_AHEAD_MS),
+        _fraction("retry_jitter", 1, "a number"),
+        _choice("ack", Ack),
+        _fraction("rate", MAX_LIMIT, "a number of deliveries a second"),
+        _integer("concurrency", MAX_LIMIT),
+        _switch("paused"),
+        _duration("ramp", 0, MAX_AHEAD_MS),
+        _duration("dead_keep", 0, MAX_TTL_MS),
     )
+}
+"""Every field of a policy, in the order in which it is told of."""
 
 
-def refusal(field: str, got: object) -> Refused:
-    """The refusal of a value: `delay: expected a number of seconds ≥ 0, got -5`."""
-    return Refused(f"{field}: expected {EXPECTED[field]}, got {show(got)}", field)
+def read_fields(given: Mapping[str, object]) -> dict[str, Value | None]:
+    """The fields that somebody wrote, checked each by itself; None for one that is to be inherited.
+
+    Raises:
+        Refused: with the name of the first that is unknown or wrong.
+    """
+    return {name: _checked(name, value) for name, value in given.items()}
 
 
-def show(value: object) -> str:
-    """A value as its sender wrote it, near enough, and short."""
+def _checked(name: str, value: object) -> Value | None:
+    field = FIELDS.get(name)
+    if field is None:
+        printable = repr(name[:80])[1:-1]
+        raise Refused(f"{printable}: no field of a policy; there are {', '.join(FIELDS)}", printable)
     if value is None:
-        return "nothing"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else str(value)
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "an array"
-    text = msgspec.json.encode(value).decode() if not isinstance(value, str) else _quoted(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def _quoted(text: str) -> str:
-    """`repr` escapes what cannot be printed, so that a refusal stays one line."""
-    return '"' + repr(text[:80])[1:-1] + '"'
-
-
-_EXACT = 2**53
-"""Up to here a float that is whole is the number that was written."""
-
-
-def milliseconds(seconds: float) -> int:
-    """The smallest whole number of ms that is not less than `seconds`, taken as the decimal it is written as.
-
-    Floats would not do: 0.035 · 1000 is a hair above 35, a hair more than 0.035, times 1000, may be 35,
-    and 1e308 · 1000 is infinite.
-    """
-    if seconds == (whole := int(seconds)) and abs(whole) <= _EXACT:
-        return whole * 1000
-    return math.ceil(Decimal(str(seconds)) * 1000)
-
-
-def _execute_at(draft: Draft, policy: Policy, now: int) -> int:
-    if draft.execute_time is not None:
-        if draft.delay is not None:
-            raise Refused("execute_time: expected either delay or execute_time, got both", "execute_time")
-        return _absolute(draft.execute_time, policy, now)
-    if draft.delay is None:
-        return now + policy.default_delay_ms
-    if not 0 <= draft.delay < math.inf:
-        raise refusal("delay", draft.delay)
-    delay_ms = milliseconds(draft.delay)
-    _check_ahead("delay", draft.delay, delay_ms, policy)
-    return now + delay_ms
-
-
-def _absolute(execute_time: float, policy: Policy, now: int) -> int:
-    if not math.isfinite(execute_time):
-        raise refusal("execute_time", execute_time)
-    execute_at = max(milliseconds(execute_time), now)
-    _check_ahead("execute_time", execute_time, execute_at - now, policy)
-    return execute_at
-
-
-def _check_ahead(field: str, got: float, ahead_ms: int, policy: Policy) -> None:
-    if ahead_ms > MAX_AHEAD_MS:
-        raise Refused(f"{field}: expected a time at most ten years ahead, got {show(got)}", field)
-    if policy.max_delay_ms and ahead_ms > policy.max_delay_ms:
-        text = f"Exceeds max allowed delivery delay of {policy.max_delay_ms} milliseconds"
-        raise Refused(text, field)
-
-
-def _ttl_ms(ttl: float | None) -> int | None:
-    if ttl is None:
         return None
-    if not 0 < ttl < math.inf:
-        raise refusal("ttl", ttl)
-    return min(milliseconds(ttl), MAX_TTL_MS)
-
-
-def _max_retry(retry: int | None, policy: Policy) -> int:
-    if retry is None:
-        return policy.retry
-    if not 0 <= retry <= MAX_RETRY:
-        raise refusal("retry", retry)
-    return retry
-
-
-def _content(text: str | None) -> str:
-    if text is None:
-        return ""
-    _utf8_size("content", text)
-    return text
-
-
-def _utf8_size(field: str, text: str) -> int:
-    """The text's length in bytes.
-
-    Raises:
-        Refused: it has none: a lone surrogate, which nothing could store or send.
-    """
     try:
-        return len(text.encode())
-    except UnicodeEncodeError:
-        raise Refused(f"{field}: expected Unicode text, got a lone surrogate in it", field) from None
+        return field.written(field.read(value))
+    except (ValueError, OverflowError):
+        raise Refused(f"{name}: expected {field.takes}, or null to inherit, got {show(value)}", name) from None
 
 
-def task_id(text: str) -> str:
-    """An id that a caller chose, checked.
+# The levels
 
-    Raises:
-        Refused: it is not 1 to 128 characters of A-Za-z0-9._~:-
+
+class Level(StrEnum):
+    """Where a field may be set, the lowest first."""
+
+    TOPIC = "topic"
+    NAMESPACE = "namespace"
+    DAEMON = "daemon"
+
+
+class Place(NamedTuple):
+    """A topic or a namespace: what may have settings of its own."""
+
+    level: Level
+    name: str
+
+    @property
+    def above(self) -> Place | None:
+        """The namespace of a topic; above a namespace there is the daemon alone."""
+        return Place(Level.NAMESPACE, namespace_of(self.name)) if self.level is Level.TOPIC else None
+
+
+def a_topic(name: str) -> Place:
+    return Place(Level.TOPIC, name)
+
+
+def a_namespace(name: str) -> Place:
+    return Place(Level.NAMESPACE, name)
+
+
+def namespace_of(topic: str) -> str:
+    """The part before the first `/`, if there is one."""
+    namespace, slash, _ = topic.partition("/")
+    return namespace if slash else DEFAULT_NAMESPACE
+
+
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one topic or namespace sets. `tick_time_ms` means nothing here; it is kept for those who ask for it."""
+
+    fields: dict[str, Value] = {}  # a field's default: msgspec copies it
+    tick_time_ms: int | None = None
+
+    def merged(self, fields: Mapping[str, Value | None]) -> Settings:
+        """With these fields set, and those that are None inherited (RFC 7396)."""
+        merged = {**self.fields, **fields}
+        in_order = {name: merged[name] for name in [*FIELDS, *merged] if name in merged}
+        return Settings({name: value for name, value in in_order.items() if value is not None}, self.tick_time_ms)
+
+    def replaced(self, fields: Mapping[str, Value | None]) -> Settings:
+        """With these fields and no others."""
+        return Settings(tick_time_ms=self.tick_time_ms).merged(fields)
+
+
+NOTHING_SET = Settings()
+
+
+class Policies:
+    """Every level at one moment. It never changes: whoever judges by one judges by nothing older or newer.
+
+    `timeout_ms` above the daemon's makes leases longer by as much.
     """
-    if not _ID.fullmatch(text):
-        raise refusal("id", text)
-    return text
+
+    def __init__(self, daemon: Policy, settings: Mapping[Place, Settings] | None = None) -> None:
+        self.daemon = daemon
+        self.settings = settings or {}
+        self._applied: dict[Place, Policy] = {}
+
+    def of(self, topic: str) -> Policy:
+        """What the topic (by its canonical name) allows."""
+        return self.at(Place(Level.TOPIC, topic)) if self.settings else self.daemon
+
+    def at(self, place: Place) -> Policy:
+        """What applies at a topic or a namespace."""
+        own = self.settings.get(place)
+        if own is None:
+            return self.daemon if place.above is None else self.at(place.above)
+        known = self._applied.get(place)
+        if known is None:
+            known = self._applied[place] = _apply(own, self.daemon if place.above is None else self.at(place.above))
+        return known
+
+    def set_at(self, place: Place) -> Settings:
+        """What the place itself sets."""
+        return self.settings.get(place, NOTHING_SET)
+
+    def origin(self, place: Place, field: str) -> Level:
+        """The lowest level, from `place` up, that sets the field."""
+        if field in self.set_at(place).fields:
+            return place.level
+        return Level.DAEMON if place.above is None else self.origin(place.above, field)
+
+    def with_settings(self, place: Place, settings: Settings) -> Policies:
+        """The same with other settings at one place.
+
+        Raises:
+            Refused: a default delay or a limit is set there that does not go with what applies of the other. (What
+                was so before, by a change above, keeps nobody from changing other fields.)
+        """
+        changed = Policies(self.daemon, {**self.settings, place: settings})
+        before, applied = self.set_at(place).fields, changed.at(place)
+        news = [name for name in ("default_delay", "max_delay") if settings.fields.get(name) != before.get(name)]
+        sets_one = "default_delay" in settings.fields or "max_delay" in settings.fields
+        if news and sets_one and 0 < applied.max_delay_ms < applied.default_delay_ms:
+            field = "default_delay" if "default_delay" in settings.fields else "max_delay"
+            raise Refused(
+                f"{field}: expected a default_delay of at most the max_delay that applies, "
+                f"{_plain(applied.max_delay_ms / 1000)} s, got {_plain(applied.default_delay_ms / 1000)}",
+                field,
+            )
+        return changed
+
+    @cached_property
+    def shortest_dead_keep_ms(self) -> int:
+        """Of all topics': nothing that died later than so long ago need be swept."""
+        keeps = [settings.fields["dead_keep"] for settings in self.settings.values() if "dead_keep" in settings.fields]
+        return min([self.daemon.dead_keep_ms, *(int(FIELDS["dead_keep"].read(keep)) for keep in keeps)])
 
 
-@lru_cache(maxsize=4096)
-def topic(text: str | None) -> str:
-    """The topic's canonical name: `default/x` is the same topic as `x`.
-
-    (`default/x/y` stays: without its first part it would be a topic of the namespace `x`.)
-
-    Raises:
-        Refused: it is empty, too long, no Unicode, has an empty part or a control character.
-    """
-    if text is None or not 1 <= _utf8_size("topic", text) <= MAX_TOPIC_BYTES:
-        raise refusal("topic", text)
-    if not all(text.split("/")) or _CONTROL.search(text):
-        raise refusal("topic", text)
-    namespace, _, rest = text.partition("/")
-    return rest if namespace == DEFAULT_NAMESPACE and rest and "/" not in rest else text
+def _apply(settings: Settings, above: Policy) -> Policy:
+    """What is set here, and the rest from above. What this version does not know is passed over."""
+    read: dict[str, Any] = {}
+    for name, value in settings.fields.items():
+        field = FIELDS.get(name)
+        if field is not None:
+            read[field.attribute] = field.read(value)
+    return msgspec.structs.replace(above, **read)
 
 
-@lru_cache(maxsize=4096)
-def callback(text: str | None) -> str:
-    """A callback's URL, checked.
-
-    Raises:
-        Refused: it is not an absolute http(s) URL with a host, or carries user:password@ or a fragment.
-    """
-    if text is None or len(text) > MAX_CALLBACK_CHARS or _NOT_IN_A_URL.search(text):
-        raise refusal("callback", text)
-    _utf8_size("callback", text)
-    try:
-        split = urlsplit(text)
-        if "@" in split.netloc:
-            raise Refused("callback: expected a URL without user:password@, got one with it", "callback")
-        host = URL(text).host
-    except ValueError as error:
-        raise Refused(f"callback: expected {EXPECTED['callback']}, got {show(text)}: {error}", "callback") from None
-    if split.scheme not in ("http", "https") or not host:
-        raise refusal("callback", text)
-    if "#" in text:
-        raise Refused(f"callback: expected a URL without a fragment, got {show(text)}", "callback")
-    return text
-
-
-def headers(given: dict[str, str] | None) -> dict[str, str]:
-    """The task's own headers, checked. Their values are secrets: no refusal shows one.
-
-    Raises:
-        Refused: too many, too large, a name that is none or belongs to later, a control character.
-    """
-    if not given:
-        return {}
-    if len(given) > MAX_HEADERS:
-        raise Refused(f"headers: expected {EXPECTED['headers']}, got {len(given)}", "headers")
-    size = sum(_utf8_size("headers", name) + _utf8_size("headers", value) for name, value in given.items())
-    if size > MAX_HEADER_BYTES:
-        raise Refused(f"headers: expected at most {MAX_HEADER_BYTES} bytes in all, got {size}", "headers")
-    for name, value in given.items():
-        _check_header(name, value)
-    if len({name.lower() for name in given}) < len(given):
-        raise Refused("headers: expected each name once, whatever its case, got one twice", "headers")
-    return given
-
-
-def _check_header(name: str, value: str) -> None:
-    if not _TOKEN.fullmatch(name):
-        raise Refused(f"headers: expected the name of a header, got {show(name)}", "headers")
-    if _OURS.fullmatch(name.lower()):
-        raise Refused(f"headers: expected a header of your own, got {show(name)}, which later sets", "headers")
-    if _CONTROL.search(value):
-        raise Refused(f"headers: expected no control characters, got one in {show(name)}", "headers")
+def shown(policy: Policy) -> dict[str, Value]:
+    """Every field's value, as it is written in JSON."""
+    return {field.name: field.written(getattr(policy, field.attribute)) for field in FIELDS.values()}

@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
+from later.core.policy import Ack
 from later.core.retry import Kind, Outcome
 
 BUSY_STATUSES = frozenset({429, 503})
@@ -26,8 +27,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: str | None = None
 
 
-def read_reply(reply: Reply, now: int) -> Outcome:
-    """What the reply means; `now` (ms) turns a Retry-After date into a pause."""
+def read_reply(reply: Reply, now: int, ack: Ack) -> Outcome:
+    """What the reply means, as `ack` has its receiver say it; `now` (ms) turns a Retry-After date into a pause."""
     if reply.status in BUSY_STATUSES:
         return _busy("status", f"answered {reply.status}", reply, now)
     if reply.status == GONE_STATUS:
@@ -35,13 +36,18 @@ def read_reply(reply: Reply, now: int) -> Outcome:
     if not 200 <= reply.status < 300:
         message = f"answered {reply.status}"
         return Outcome(kind=Kind.FAILED, reason="status", status=reply.status, message=message)
-    return _read_code(reply, now)
+    if ack is Ack.STATUS:
+        return Outcome(kind=Kind.DONE, status=reply.status)
+    return _read_code(reply, now, ack)
 
 
-def _read_code(reply: Reply, now: int) -> Outcome:
+def _read_code(reply: Reply, now: int, ack: Ack) -> Outcome:
     fields = _json_object(reply.body)
     if "code" not in fields:
-        return Outcome(kind=Kind.DONE, status=reply.status)
+        if ack is Ack.AUTO:
+            return Outcome(kind=Kind.DONE, status=reply.status)
+        message = f"answered {reply.status} without a code"
+        return Outcome(kind=Kind.FAILED, reason="code", status=reply.status, message=message)
     code = fields["code"]
     is_integer = isinstance(code, int) and not isinstance(code, bool)
     if is_integer and code == CODE_DONE:

@@ -11,12 +11,14 @@ from enum import StrEnum
 import msgspec
 
 from later.core.errors import UnreadableBody
-from later.core.policy import DAY_MS
+from later.core.fields import DAY_MS
 from later.core.task import Task
 
 MAX_LOST = 16
 """Leases lost in a row before a task is given up: it probably takes its worker down with it."""
 BUSY_LIMIT_MS = DAY_MS
+LEAST_PAUSE_MS = 10
+"""The shortest pause between two tries, also where a topic's base or cap is 0."""
 LEAST_BUSY_MS = 1000
 """The shortest pause that is given to a busy receiver: one that asks for none would be called without end."""
 MAX_MESSAGE_CHARS = 200
@@ -129,11 +131,21 @@ def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int) -> Ve
     """
     last = last or NO_FAILURE
     if task.expired(now):
-        return Verdict(Fate.DEAD, now, _given_up(last, attempt, now, "expired", "its ttl ended before it was done"))
+        return Verdict(Fate.DEAD, now, expired(last, now, attempt))
     lost = attempt - 1 - last.attempt
     if lost > MAX_LOST:
         return Verdict(Fate.DEAD, now, _given_up(last, attempt, now, "lost", f"{lost} leases were lost in a row"))
     return None
+
+
+def expired(last: Failure | None, now: int, attempt: int | None = None) -> Failure:
+    """What is kept of a task whose ttl ended before it was done.
+
+    `last` is its failure before that; `attempt` is the one that came too late (None: none was made since `last`).
+    """
+    last = last or NO_FAILURE
+    made = last.attempt if attempt is None else attempt
+    return _given_up(last, made, now, "expired", "its ttl ended before it was done")
 
 
 def unreadable(attempt: int, error: UnreadableBody, now: int) -> Verdict:
@@ -160,7 +172,9 @@ def _judge_busy(task: Task, failure: Failure, outcome: Outcome, backoff: Backoff
 
 
 def _retry(task: Task, failure: Failure, pause: int) -> Verdict:
-    return Verdict(Fate.RETRY, task.look_at(failure.at + pause), failure)
+    if task.expired(failure.at):
+        return Verdict(Fate.DEAD, failure.at, expired(failure, failure.at))
+    return Verdict(Fate.RETRY, failure.at + max(pause, LEAST_PAUSE_MS), failure)
 
 
 def _failed(last: Failure, attempt: int, outcome: Outcome, now: int, reason: str = "") -> Failure:

@@ -51,13 +51,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """At the tie, expiry wins."""
         return self.expires_at is not None and now >= self.expires_at
 
-    def look_at(self, due_at: int) -> int:
-        """When a ticker must take this task up if its next attempt is due at `due_at`.
-
-        By its expiry at the latest, or it would lie unseen in its bucket long after its ttl has ended.
-        """
-        return due_at if self.expires_at is None else min(due_at, self.expires_at)
-
 
 class _Body(msgspec.Struct, frozen=True, array_like=True):
     """What the pool holds of a task: a MessagePack array, times as differences, for they are shorter."""

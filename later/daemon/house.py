@@ -19,8 +19,6 @@ from later.api.app import build_app, build_health_app
 from later.api.server import Runner
 from later.config import API, WORK, Config
 from later.core.errors import LaterError, StoreDown, StoreMismatch
-from later.core.policy import Policy
-from later.core.retry import Backoff
 from later.daemon.background import a_ticker
 from later.daemon.doors import cannot_listen, door, may_go_without, say_closed
 from later.delivery.sender import Sender
@@ -34,6 +32,7 @@ from later.worker.ticker import Ticked
 log = structlog.get_logger("later.daemon")
 
 CLOCK_EVERY_MS = 1000
+POLICIES_EVERY_MS = 1000
 BEAT_EVERY_MS = 2000
 REQUESTS_PATIENCE_S = 5.0
 """How long a stop waits for requests under way: longer than the store may take to answer."""
@@ -60,13 +59,14 @@ class House:
         self._metrics = metrics
         self._fail = fail
         self._memory = build_memory(config, config.store_url, config.shards, metrics, checked=True)
-        self._sender = Sender(
-            timeout_ms=config.timeout_ms, lookups=config.concurrency, user_agent=f"later/{__version__}"
-        )
+        self._sender = Sender(lookups=config.concurrency, user_agent=f"later/{__version__}")
         self._crew = self._build_crew() if command in WORK else None
         self._crew_started = False
         self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
-        self._tickers = [a_ticker("clock", self._tick_clock, CLOCK_EVERY_MS, metrics)]
+        self._tickers = [
+            a_ticker("clock", self._tick_clock, CLOCK_EVERY_MS, metrics),
+            a_ticker("policies", self._tick_policies, POLICIES_EVERY_MS, metrics),
+        ]
         if self._crew is not None:
             self._tickers.append(a_ticker("beat", self._tick_beat, BEAT_EVERY_MS, metrics))
         self._runner = _runner(self._build_app(why_not_ready, exposition))
@@ -150,13 +150,13 @@ class House:
         return Crew(
             store=self._memory.store,
             jobs=self._memory.jobs,
+            ends=self._memory.ends,
+            policies=self._memory.policies,
             clock=self._memory.clock,
             sender=self._sender,
             metrics=self._metrics,
-            backoff=Backoff(base_ms=config.retry_base_ms, cap_ms=config.retry_cap_ms, jitter=config.retry_jitter),
             hands=config.concurrency,
             tick_ms=config.tick_ms,
-            timeout_ms=config.timeout_ms,
             lease_ms=config.lease_ms,
             remember_ms=config.remember_ms,
             chance=random.random,
@@ -171,8 +171,9 @@ class House:
         return build_app(
             store=self._memory.store,
             jobs=self._memory.jobs,
+            census=self._memory.census,
             metrics=self._metrics,
-            policy=Policy(max_delay_ms=config.max_delay_ms, retry=config.retry),
+            policies=self._memory.policies,
             max_body=config.max_body,
             remember_ms=config.remember_ms,
             backlog=config.backlog,
@@ -187,6 +188,10 @@ class House:
             await self._memory.store.measure_time()
         except StoreMismatch as error:
             self._fail(error)
+        return Ticked(0, None)
+
+    async def _tick_policies(self, now: int) -> Ticked:
+        await self._memory.policies.read()
         return Ticked(0, None)
 
     async def _tick_beat(self, now: int) -> Ticked:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from contextvars import ContextVar
 from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -18,11 +19,16 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
-class Resolver(AbstractResolver):
-    """getaddrinfo, `lookups` at a time; a lookup that found no free thread within `patience_s` is given up.
+deadline_s: ContextVar[float] = ContextVar("deadline_s")
+"""Of the call that the running asyncio task makes. (aiohttp looks up in a task of its own, which inherits it, and
+outlives the call.)"""
 
-    Whoever asked for it has given up by then: without this, lookups that nobody wants would stand before
-    those that somebody waits for.
+
+class Resolver(AbstractResolver):
+    """getaddrinfo, `lookups` at a time; a lookup is given up that found no free thread within the call's deadline,
+
+    or `patience_s` where nothing says that. Whoever asked for it has given up by then: without this, lookups that
+    nobody wants would stand before those that somebody waits for.
     """
 
     def __init__(self, *, lookups: int, patience_s: float) -> None:
@@ -54,7 +60,7 @@ class Resolver(AbstractResolver):
 
     async def _a_free_thread(self) -> None:
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(deadline_s.get(self._patience_s)):
                 await self._free.acquire()
         except TimeoutError:
             raise socket.gaierror(socket.EAI_AGAIN, "too many other lookups hang") from None

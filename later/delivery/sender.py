@@ -21,10 +21,11 @@ import msgspec
 from yarl import URL
 
 from later.core.clock import rfc3339
+from later.core.policy import LONGEST_TIMEOUT_MS, Policy
 from later.core.reply import Reply, read_reply
 from later.core.retry import Kind, Outcome
 from later.core.task import Task
-from later.delivery.resolver import Resolver
+from later.delivery.resolver import Resolver, deadline_s
 
 MAX_REPLY_BYTES = 65_536
 KEEPALIVE_S = 30
@@ -54,12 +55,10 @@ sender's speed to say the same.)"""
 class Sender:
     """Calls receivers, any number at a time.
 
-    `timeout_ms` is the one deadline of a call: name lookup, connect, TLS, the request and the whole reply;
     `lookups` is how many names may be looked up at a time.
     """
 
-    def __init__(self, *, timeout_ms: int, lookups: int, user_agent: str) -> None:
-        self._timeout_s = timeout_ms / 1000
+    def __init__(self, *, lookups: int, user_agent: str) -> None:
         self._lookups = lookups
         self._headers = {
             "Content-Type": "application/json",
@@ -69,7 +68,7 @@ class Sender:
 
     async def start(self) -> None:
         """Open for calls, in the loop that runs."""
-        resolver = Resolver(lookups=self._lookups, patience_s=self._timeout_s)
+        resolver = Resolver(lookups=self._lookups, patience_s=LONGEST_TIMEOUT_MS / 1000)
         self._pooled = self._session(
             aiohttp.TCPConnector(resolver=resolver, limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=_open_socket)
         )
@@ -80,23 +79,28 @@ class Sender:
         await self._pooled.close()
         await self._fresh.close()
 
-    async def send(self, task: Task, attempt: int, now: int) -> Outcome:
-        """Call the task's callback once; `now` is the store's time in ms."""
+    async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
+        """Call the task's callback once; `now` is the store's time in ms.
+
+        The policy's `timeout_ms` is the one deadline: name lookup, connect, TLS, the request and the whole reply.
+        """
+        timeout_s = policy.timeout_ms / 1000
         try:
-            return read_reply(await self._call(task, attempt, now), now)
+            return read_reply(await self._call(Request.of(task, attempt, now), timeout_s), now, policy.ack)
         except TimeoutError:
-            return _failed("timeout", f"no complete answer within {self._timeout_s:g} s")
+            return _failed("timeout", f"no complete answer within {timeout_s:g} s")
         except Exception as error:
             if _had_connection(error):
                 return _failed("reply", f"no complete answer: {_broken(error)}")
             return _failed("connect", f"no connection: {_unreachable(error)}")
 
-    async def _call(self, task: Task, attempt: int, now: int) -> Reply:
+    async def _call(self, request: Request, timeout_s: float) -> Reply:
         progress = Progress()
         _under_way.set(progress)
+        deadline_s.set(timeout_s)
         try:
-            async with asyncio.timeout(self._timeout_s) as deadline:
-                response = await self._post(Request.of(task, attempt, now), progress)
+            async with asyncio.timeout(timeout_s) as deadline:
+                response = await self._post(request, progress)
                 try:
                     return await _read(response, progress, deadline)
                 finally:

@@ -114,7 +114,8 @@ class ById:
     async def _body(self, id: str, raw: bytes) -> Body:
         task = decoded(id, raw)
         topic = task.topic.encode() if isinstance(task, Task) else await self._topic_holding(id)
-        return Body(id, self._keys.shard_of(id), topic, raw)
+        ageing = isinstance(task, Task) and task.expires_at is not None
+        return Body(id, self._keys.shard_of(id), topic, raw, ageing)
 
     async def _topic_holding(self, id: str) -> bytes:
         """The topic of a task whose body does not say it, found in the buckets. Slow, and rarely needed."""
@@ -161,10 +162,10 @@ def _read(id: str, topic: bytes, row: Row | LaterError) -> Found | LaterError | 
 
 
 def _delete(shard: Shard, topic: bytes, bodies: list[Body]) -> Command:
-    keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values()]
+    keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values(), shard.expiry]
     arguments: list[Argument] = [topic]
     for body in bodies:
-        arguments += [pack_id(body.id), body.raw]
+        arguments += [pack_id(body.id), body.raw, int(body.ageing)]
     return scripts.DELETE.call(keys, arguments)
 
 

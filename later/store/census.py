@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +17,10 @@ FORGET_WORKER_MS = 3_600_000
 """A worker that has not beaten for so long is not shown any more."""
 SLICE = 500
 """Commands sent at once, buckets counted at once: neither the store nor this process is to be held for long."""
+WHOLE = SLICE // len(Bucket)
+"""Topics counted at once where each is counted in all its buckets."""
+NUMBERS = 3 * len(Bucket)
+"""What COUNT answers of one of these."""
 
 
 class TopicCounts(NamedTuple):
@@ -67,11 +71,15 @@ class _WakeSet(NamedTuple):
 
     shard: Shard
     bucket: Bucket
-    weight: int
+    size: int
 
     @property
     def key(self) -> bytes:
         return self.shard.wakes[self.bucket]
+
+    @property
+    def weight(self) -> int:
+        return max(self.size, 1)
 
 
 class _Named(NamedTuple):
@@ -89,8 +97,22 @@ class _Named(NamedTuple):
         return scripts.COUNT.call([self.shard.bucket(self.bucket, topic) for topic in self.topics], [now])
 
 
+class _Whole(NamedTuple):
+    """Topics of one shard, each with all its buckets."""
+
+    shard: Shard
+    topics: Sequence[str]
+
+    @property
+    def weight(self) -> int:
+        return len(Bucket) * len(self.topics)
+
+    def call(self, now: int) -> Command:
+        return scripts.COUNT.call([key for topic in self.topics for key in self.shard.buckets(topic.encode())], [now])
+
+
 Item = TypeVar("Item")
-Weighed = TypeVar("Weighed", _WakeSet, _Named)
+Weighed = TypeVar("Weighed", _WakeSet, _Named, _Whole)
 
 
 class ServerFacts(NamedTuple):
@@ -121,7 +143,7 @@ class Census:
         be held by many topics.
         """
         tallies: dict[bytes, _Tally] = {}
-        for wake_sets in _packed(await self._wake_sets()):
+        for wake_sets in _packed([wake_set for wake_set in await self._wake_sets() if wake_set.size]):
             for some in _packed(await self._named(wake_sets)):
                 answers = await self._client.all("census", [named.call(now) for named in some])
                 for named, answer in zip(some, answers, strict=True):
@@ -132,24 +154,49 @@ class Census:
             await asyncio.sleep(0)
         return counts
 
+    async def names(self) -> AsyncIterator[set[str]]:
+        """The topics that have tasks, in pieces, as they are found; one piece may name what another did.
+
+        A wake set is looked into though it was empty a moment ago: those of a shard are mostly read in one breath, so
+        that a topic whose only task goes from one bucket to the next is not missed.
+        """
+        for wake_sets in _packed(await self._wake_sets()):
+            async for scanned in self._scanned(wake_sets):
+                yield {topic.decode() for _, topics in scanned for topic in topics}
+
+    async def counts_of(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
+        """The tasks of these topics, summed over the shards, each shard's at one moment; what is due, by `now` (ms)."""
+        counts = dict.fromkeys(topics, NO_TASKS)
+        pieces = [_Whole(shard, some) for some in _slices([*counts], WHOLE) for shard in self._keys.shards]
+        for some in _packed(pieces):
+            answers = await self._client.all("census", [piece.call(now) for piece in some])
+            for piece, answer in zip(some, answers, strict=True):
+                for topic, numbers in zip(piece.topics, _slices(answer, NUMBERS), strict=True):
+                    counts[topic] = counts[topic].plus(_whole_counts(numbers))
+        return counts
+
     async def _wake_sets(self) -> list[_WakeSet]:
-        """Those that name some topic."""
         places = [(shard, bucket) for shard in self._keys.shards for bucket in Bucket]
         sizes = await self._all([("ZCARD", shard.wakes[bucket]) for shard, bucket in places])
-        return [_WakeSet(*place, size) for place, size in zip(places, sizes, strict=True) if size]
+        return [_WakeSet(*place, size) for place, size in zip(places, sizes, strict=True)]
 
     async def _named(self, wake_sets: Sequence[_WakeSet]) -> list[_Named]:
-        """The topics in these wake sets, in slices. Scanned: ranks would shift while workers rewrite the entries."""
-        topics: list[dict[bytes, None]] = [{} for _ in wake_sets]
-        cursors = dict.fromkeys(range(len(wake_sets)), 0)
-        while cursors:
-            scans: list[Command] = [("ZSCAN", wake_sets[i].key, at, "COUNT", SLICE) for i, at in cursors.items()]
-            for i, (at, entries) in zip(list(cursors), await self._client.all("census", scans), strict=True):
-                topics[i] |= dict.fromkeys(topic for topic, _ in entries)  # a scan may show one twice
-                cursors[i] = at
-            cursors = {i: at for i, at in cursors.items() if at}
-        slices = [(place, some) for place, names in zip(wake_sets, topics, strict=True) for some in _slices([*names])]
+        """The topics in these wake sets, in slices."""
+        found: dict[_WakeSet, dict[bytes, None]] = {wake_set: {} for wake_set in wake_sets}
+        async for scanned in self._scanned(wake_sets):
+            for place, topics in scanned:
+                found[place] |= dict.fromkeys(topics)  # a scan may show one twice
+        slices = [(place, some) for place, topics in found.items() for some in _slices([*topics])]
         return [_Named(place.shard, place.bucket, some) for place, some in slices]
+
+    async def _scanned(self, wake_sets: Sequence[_WakeSet]) -> AsyncIterator[list[tuple[_WakeSet, list[bytes]]]]:
+        """What these wake sets name, one round trip after the other. Ranks would shift while workers rewrite them."""
+        cursors = dict.fromkeys(wake_sets, 0)
+        while cursors:
+            scans: list[Command] = [("ZSCAN", place.key, at, "COUNT", SLICE) for place, at in cursors.items()]
+            answers = list(zip(cursors, await self._client.all("census", scans), strict=True))
+            yield [(place, [topic for topic, _ in entries]) for place, (_, entries) in answers]
+            cursors = {place: at for place, (at, _) in answers if at}
 
     async def remembered(self) -> int:
         """How many ids of ended tasks are remembered."""
@@ -201,8 +248,8 @@ class Census:
         return answers
 
 
-def _slices(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    return (items[start : start + SLICE] for start in range(0, len(items), SLICE))
+def _slices(items: Sequence[Item], size: int = SLICE) -> Iterator[Sequence[Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _packed(items: Sequence[Weighed]) -> Iterator[list[Weighed]]:
@@ -225,6 +272,13 @@ def _add(tallies: dict[bytes, _Tally], named: _Named, answer: Sequence[int]) -> 
         tally.sizes[place] += size
         if passed and named.bucket is Bucket.DELAY:
             tally.add_due(passed, first)
+
+
+def _whole_counts(numbers: Sequence[int]) -> TopicCounts:
+    """One topic's counts from what COUNT answers of all its buckets."""
+    delay, unack, error, dead = numbers[::3]
+    _, due, oldest, *_ = numbers
+    return TopicCounts(delay, unack, error, dead, due, oldest if due else None)
 
 
 def _persistence(info: dict[str, str], appendfsync: str) -> str:

@@ -4,6 +4,9 @@
 |-------------------------|--------|--------------------------------------------------------------------------|
 | `later:meta`            | hash   | the schema's version and the number of shards, written once              |
 | `later:workers`         | zset   | instance → its last beat                                                 |
+| `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → what it sets, as JSON; `version`: how   |
+|                         |        | often any was changed; `forgotten`: the last version not in the next key |
+| `{later:topics}:changes` | zset  | those that were changed last → the version of their last change          |
 | `{later:0}:pool`        | hash   | id → body                                                                |
 | `{later:0}:fence`       | string | grows by one for each task claimed, never starts again                   |
 | `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"                   |
@@ -12,6 +15,7 @@
 |                         |        | end of its pause) and `dead` (when it died)                              |
 | `{later:0}:wake:delay`  | zset   | topic → earliest score in that bucket of it, or when its turn comes;     |
 |                         |        | the same for `unack`, `error` and `dead`                                 |
+| `{later:0}:expiry`      | zset   | `<topic>\0<id>` → when the task's ttl ends; only of tasks that have one  |
 | `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten                        |
 | `{later:0}:job:<job>`   | hash   | what this shard knows of a bulk job: `created`, and in the job's home    |
 |                         |        | shard `valid`, `refused` and a field for each batch that was counted     |
@@ -50,6 +54,7 @@ class Shard:
         self.outcome = self._tag + b"outcome"
         self.done = self._tag + b"done"
         self.jobs = self._tag + b"jobs"
+        self.expiry = self._tag + b"expiry"
         self.wakes = {bucket: self._tag + b"wake:" + bucket.encode() for bucket in Bucket}
         self.any_key = glob_escape(self._tag) + b"*"
         """A pattern for SCAN that finds every key of this shard."""
@@ -79,6 +84,8 @@ class Keys:
     def __init__(self, prefix: str, shards: int) -> None:
         self.meta = meta_key(prefix)
         self.workers = prefix.encode() + b":workers"
+        self.policies = b"{%s:topics}:policies" % prefix.encode()
+        self.policy_changes = b"{%s:topics}:changes" % prefix.encode()
         self.shards = [Shard(prefix, index) for index in range(shards)]
 
     def shard_of(self, task_id: str) -> Shard:

@@ -20,6 +20,8 @@ class Body(NamedTuple):
     shard: Shard
     topic: bytes
     raw: bytes
+    ageing: bool
+    """Has it a ttl?"""
 
 
 class Row(NamedTuple):
@@ -51,12 +53,13 @@ def settle_arguments(settlement: Settlement) -> list[Argument]:
     if verdict.fate is Fate.DONE:
         time = "" if remember_until is None else remember_until
     failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
-    return [pack_id(claim.id), claim.fence, verdict.fate.value, time, failure]
+    ageing = isinstance(claim.task, Task) and claim.task.expires_at is not None
+    return [pack_id(claim.id), claim.fence, verdict.fate.value, time, failure, int(ageing)]
 
 
 def claims_of(want: Want, answer: list[Any], lease_end: int) -> Claims:
     wake_at, strays, *entries = answer
-    claims = [_claim_of(want, entry, lease_end) for entry in entries]
+    claims = [_claim_of(want, entry, lease_end + want.longer_ms) for entry in entries]
     return Claims(time_of(wake_at), strays, claims)
 
 
@@ -71,7 +74,7 @@ def _claim_of(want: Want, entry: list[Any], lease_end: int) -> Claim:
         int(float(due_at)),
         attempt,
         fence,
-        _failure(failure),
+        failure_of(failure),
         lease_end,
     )
 
@@ -81,7 +84,7 @@ def found_of(id: str, topic: bytes, task: Task | UnreadableBody, row: Row) -> Fo
     for bucket, score in zip(_BUCKETS, row[2:6], strict=True):
         if score is not None:
             begun = int(row.attempts.split()[0]) if row.attempts else 0
-            return Found(id, topic.decode(), task, bucket, int(float(score)), begun, _failure(row.failure))
+            return Found(id, topic.decode(), task, bucket, int(float(score)), begun, failure_of(row.failure))
     return None
 
 
@@ -99,7 +102,7 @@ def decoded(id: str, raw: bytes) -> Task | UnreadableBody:
         return error
 
 
-def _failure(stored: bytes | None) -> Failure | None:
+def failure_of(stored: bytes | None) -> Failure | None:
     return decode_failure(stored) if stored else None
 
 

@@ -42,6 +42,8 @@ class Want(NamedTuple):
     topic: str
     shard: int
     limit: int
+    longer_ms: int = 0
+    """By how much its leases are longer than those of other topics."""
 
 
 class Claim(NamedTuple):
@@ -79,6 +81,25 @@ class Released(NamedTuple):
 
     moved: int
     wake_at: int | None
+
+
+class Expiring(NamedTuple):
+    """A task that waits though its ttl has ended. `failure` is its last one, `stored` the same as the store has it."""
+
+    id: str
+    topic: str
+    shard: int
+    failure: Failure | None
+    stored: bytes
+
+
+class Dead(NamedTuple):
+    """A dead task that was kept long enough. `own_id`: its caller chose its id."""
+
+    id: str
+    topic: str
+    shard: int
+    own_id: bool
 
 
 class Found(NamedTuple):

@@ -78,12 +78,13 @@ class Store:
         job, forget_job_at = ("", 0) if batch is None else (batch.job, batch.forget_at)
 
         def call(shard: Shard, topic: bytes, some: list[Task]) -> Command:
-            keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY]]
+            keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY], shard.expiry]
             arguments: list[Argument] = [topic, job, forget_job_at]
             if job:
                 keys += [shard.job(job), shard.jobs]
             for task in some:
-                arguments += [pack_id(task.id), encode(task), task.look_at(task.execute_at), int(task.own_id)]
+                arguments += [pack_id(task.id), encode(task), task.execute_at, int(task.own_id)]
+                arguments.append("" if task.expires_at is None else task.expires_at)
             return scripts.CREATE.call(keys, arguments)
 
         count = [] if batch is None else [count_call(self._keys, batch, len(tasks))]
@@ -121,6 +122,8 @@ class Store:
     async def claim(self, wants: Sequence[Want], now: int, lease_end: int) -> list[Claims | LaterError]:
         """Take due tasks in hand, delay → unack, each want at most 500. Raises StoreDown: nobody can know.
 
+        `lease_end` is that of topics whose leases are as long as most.
+
         Large tasks come a few at a time: of each topic at least one, but no more than its part of `MAX_CLAIM_BYTES`.
         """
         max_bytes = MAX_CLAIM_BYTES // max(len(wants), 1)
@@ -140,7 +143,7 @@ class Store:
             shard.attempts,
         ]
         keys += [shard.outcome, shard.fence, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
-        return scripts.CLAIM.call(keys, [topic, now, min(want.limit, MAX_TASKS), lease_end, max_bytes])
+        return scripts.CLAIM.call(keys, [topic, now, min(want.limit, MAX_TASKS), lease_end + want.longer_ms, max_bytes])
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
         """Carry out verdicts: unack → gone, error or dead; False where the lease is another's by now.
@@ -151,7 +154,7 @@ class Store:
         def call(shard: Shard, topic: bytes, some: list[Settlement]) -> Command:
             _, unack, error, dead = shard.buckets(topic)
             keys = [shard.pool, shard.attempts, shard.outcome, shard.done, unack, error, dead]
-            keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD]]
+            keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD], shard.expiry]
             arguments: list[Argument] = [topic]
             for settlement in some:
                 arguments += settle_arguments(settlement)

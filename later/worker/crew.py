@@ -1,4 +1,4 @@
-"""The three tickers, a table: delay claims, unack and error release."""
+"""The tickers, a table: delay claims, unack and error release; expiry and dead end what waited or lay too long."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Callable
 
 from later.core.clock import Clock
-from later.core.retry import Backoff
 from later.metrics import Metrics
+from later.store.ends import Ends
 from later.store.jobs import Jobs
 from later.store.keys import Bucket
+from later.store.policies import PolicyBook
 from later.store.records import Around
 from later.store.store import Store
 from later.worker.delay import Delay
+from later.worker.ends import EXPIRY_EVERY_MS, SWEEP_EVERY_MS, Expiry, Sweep
 from later.worker.hands import Hands, Sends
 from later.worker.lanes import Lanes
 from later.worker.release import Release, Trim
@@ -30,13 +32,13 @@ class Crew:
         *,
         store: Store,
         jobs: Jobs,
+        ends: Ends,
+        policies: PolicyBook,
         clock: Clock,
         sender: Sends,
         metrics: Metrics,
-        backoff: Backoff,
         hands: int,
         tick_ms: int,
-        timeout_ms: int,
         lease_ms: int,
         remember_ms: int,
         chance: Callable[[], float],
@@ -49,14 +51,14 @@ class Crew:
             clock=clock,
             sender=sender,
             lanes=lanes,
-            backoff=backoff,
-            timeout_ms=timeout_ms,
+            policies=policies,
             remember_ms=remember_ms,
             metrics=metrics,
             chance=chance,
         )
         self._delay = Delay(
             store=store,
+            policies=policies,
             lanes=lanes,
             lease_ms=lease_ms,
             take=self._hands.take,
@@ -66,6 +68,8 @@ class Crew:
         self._unack = Release(Bucket.UNACK, store=store, metrics=metrics, on_moved=self.nudge)
         self._error = Release(Bucket.ERROR, store=store, metrics=metrics, on_moved=self.nudge)
         self._trim = Trim(store, jobs)
+        expiry = Expiry(ends=ends, metrics=metrics)
+        sweep = Sweep(ends=ends, policies=policies, remember_ms=remember_ms, metrics=metrics)
         self._tick_ms = tick_ms
 
         async def now() -> float:
@@ -74,17 +78,19 @@ class Crew:
 
         self.tickers = [
             Ticker(
-                bucket.value,
+                name,
                 errand,
                 now=now,
                 interval_ms=interval_ms,
                 after_error_ms=tick_ms,
                 count_error=metrics.count_tick_error,
             )
-            for bucket, errand, interval_ms in (
-                (Bucket.DELAY, self._delay.tick, tick_ms),
-                (Bucket.UNACK, self._tick_unack, max(tick_ms, UNNUDGED_MS)),
-                (Bucket.ERROR, self._error.tick, max(tick_ms, UNNUDGED_MS)),
+            for name, errand, interval_ms in (
+                ("delay", self._delay.tick, tick_ms),
+                ("unack", self._tick_unack, max(tick_ms, UNNUDGED_MS)),
+                ("error", self._error.tick, max(tick_ms, UNNUDGED_MS)),
+                ("expiry", expiry.tick, EXPIRY_EVERY_MS),
+                ("dead", sweep.tick, SWEEP_EVERY_MS),
             )
         ]
         self._hands.on_free = self._on_free_hand
@@ -103,7 +109,7 @@ class Crew:
         self.tickers[0].nudge(due_at)
 
     def _on_look(self, around: Around) -> None:
-        for ticker, due_at in zip(self.tickers[1:], (around.unack_at, around.error_at), strict=True):
+        for ticker, due_at in zip(self.tickers[1:3], (around.unack_at, around.error_at), strict=True):
             if due_at is not None:
                 ticker.nudge(due_at)
 

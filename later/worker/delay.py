@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from later.core.errors import LaterError
+from later.core.policy import Policies
 from later.metrics import Metrics
+from later.store.policies import PolicyBook
 from later.store.records import Around, Claim, Claims, Look, Want
 from later.store.store import Store
 from later.worker.lanes import Lanes
@@ -15,6 +17,8 @@ from later.worker.ticker import Ticked
 class Delay:
     """Topics take turns; a lane that is full is passed over.
 
+    `lease_ms` is for the daemon's own timeout; a topic's lease is longer or shorter as its timeout is.
+
     `on_look` is told when unack and error are to be looked at: this ticker looks for all three.
     """
 
@@ -22,6 +26,7 @@ class Delay:
         self,
         *,
         store: Store,
+        policies: PolicyBook,
         lanes: Lanes,
         lease_ms: int,
         take: Callable[[Claim], None],
@@ -29,6 +34,7 @@ class Delay:
         metrics: Metrics,
     ) -> None:
         self._store = store
+        self._policies = policies
         self._lanes = lanes
         self._lease_ms = lease_ms
         self._take = take
@@ -39,18 +45,23 @@ class Delay:
 
     async def tick(self, now: int) -> Ticked:
         self.wants_hands = True
+        policies = await self._policies.current()
         around = await self._store.look_around(self._lanes.holding + self._lanes.free)
         self._on_look(around)
         if not self._lanes.free:
             return Ticked(0, None)
         look = around.delay
-        wants = self._lanes.plan(look.wakes, now)
+        wants = [self._leased(want, policies) for want in self._lanes.plan(look.wakes, now)]
         answers = await self._store.claim(wants, now, now + self._lease_ms)
         moved = sum(self._begin(answer) for answer in answers if isinstance(answer, Claims))
         for answer in answers:
             if isinstance(answer, LaterError):
                 raise answer
         return Ticked(moved, self._next_due(look, wants, answers, now))
+
+    def _leased(self, want: Want, policies: Policies) -> Want:
+        longer_ms = policies.of(want.topic).timeout_ms - policies.daemon.timeout_ms
+        return want._replace(longer_ms=longer_ms) if longer_ms else want
 
     def _begin(self, answer: Claims) -> int:
         for claim in answer.claims:

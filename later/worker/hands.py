@@ -11,10 +11,12 @@ import structlog
 
 from later.core.clock import Clock, Interval
 from later.core.errors import LaterError
-from later.core.retry import Backoff, Fate, Kind, Outcome, Verdict, judge, judge_unsent, unreadable
+from later.core.policy import Policy
+from later.core.retry import Fate, Kind, Outcome, Verdict, judge, judge_unsent, unreadable
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.group import Group
+from later.store.policies import PolicyBook
 from later.store.records import Claim, Settlement
 from later.store.store import Store
 from later.worker.lanes import Lanes
@@ -30,7 +32,7 @@ SETTLE_PATIENCE_S = 5.0
 class Sends(Protocol):
     """What a hand needs of a sender."""
 
-    async def send(self, task: Task, attempt: int, now: int) -> Outcome: ...
+    async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome: ...
 
 
 class Hands:
@@ -43,8 +45,7 @@ class Hands:
         clock: Clock,
         sender: Sends,
         lanes: Lanes,
-        backoff: Backoff,
-        timeout_ms: int,
+        policies: PolicyBook,
         remember_ms: int,
         metrics: Metrics,
         chance: Callable[[], float],
@@ -54,8 +55,7 @@ class Hands:
         self._clock = clock
         self._sender = sender
         self._lanes = lanes
-        self._backoff = backoff
-        self._timeout_ms = timeout_ms
+        self._policies = policies
         self._remember_ms = remember_ms
         self._metrics = metrics
         self._count_outcome = {kind: metrics.deliveries.labels(kind.value).inc for kind in Kind}
@@ -111,18 +111,19 @@ class Hands:
         unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
         if unsent is not None:
             return unsent
-        if claim.lease_end - now.high <= self._timeout_ms:
+        policy = self._policies.latest.of(claim.topic)
+        if claim.lease_end - now.high <= policy.timeout_ms:
             return None
         if claim.attempt == 1:
             self._metrics.lateness.observe(max(now.low - claim.due_at, 0) / 1000)
-        outcome = await self._send(claim.task, claim, now.low)
+        outcome = await self._send(claim.task, claim, now.low, policy)
         return judge(
             claim.task,
             claim.attempt,
             claim.failure,
             outcome,
             (await self._now()).high,
-            self._backoff,
+            policy.backoff,
             self._chance(),
         )
 
@@ -133,9 +134,9 @@ class Hands:
                 await self._store.measure_time()
         return self._clock.now()
 
-    async def _send(self, task: Task, claim: Claim, now: int) -> Outcome:
+    async def _send(self, task: Task, claim: Claim, now: int, policy: Policy) -> Outcome:
         started = self._clock.monotonic()
-        outcome = await self._sender.send(task, claim.attempt, now)
+        outcome = await self._sender.send(task, claim.attempt, now, policy)
         self._metrics.delivery_time.observe(self._clock.monotonic() - started)
         self._count_outcome[outcome.kind]()
         log.debug(

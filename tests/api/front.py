@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, BaseRunner, Request
 from fakeredis import FakeAsyncRedis, FakeServer
 from prometheus_client import generate_latest
+from yarl import URL
 
 from later.api.app import build_app
 from later.api.server import Runner
@@ -21,9 +22,11 @@ from later.core.clock import Clock
 from later.core.errors import StoreDown
 from later.core.policy import Policy
 from later.metrics import Metrics
+from later.store.census import Census
 from later.store.client import Client
 from later.store.jobs import Jobs
 from later.store.keys import Keys
+from later.store.policies import PolicyBook
 from later.store.scripts import Command
 from later.store.store import Store
 from tests.builders import NOW
@@ -75,6 +78,13 @@ class Front:
         async with self.http.get(path) as response:
             return response.status, await told(response)
 
+    async def ask(self, method: str, path: str, body: object = None) -> Answer:
+        """The same by any method, the path sent as it is written; JSON, bytes as they are, or no body."""
+        data = {"data": body} if isinstance(body, bytes) else {"json": body}
+        url = URL(f"{self.http.make_url('/')}{path[1:]}", encoded=True)
+        async with self.http.session.request(method, url, **data) as response:
+            return response.status, await told(response)
+
     def figure(self, name: str) -> float:
         found = self.metrics.registry.get_sample_value(name)
         assert found is not None, generate_latest(self.metrics.registry).decode()
@@ -82,7 +92,10 @@ class Front:
 
 
 async def told(response: ClientResponse) -> Any:
-    """The answer's body; its type must say what it is."""
+    """The answer's body, None where it may have none; its type must say what it is."""
+    if response.status == 204:
+        assert await response.read() == b""
+        return None
     expected = "application/json" if response.status == 200 else "application/problem+json"
     assert response.headers["Content-Type"] == expected
     return await response.json(content_type=None)
@@ -109,13 +122,16 @@ async def a_front(
         FakeAsyncRedis(server=server), timeout_s=2, monotonic=time.monotonic, observe=metrics.observe_store
     )
     store = Store(client, keys, a_clock())
+    policies = PolicyBook(client, keys, policy or Policy(), lambda: 0.0)
+    await policies.read()
     nudges: list[int] = []
     readiness: list[str | None] = [None]
     app = build_app(
         store=store,
         jobs=Jobs(client, keys),
+        census=Census(client, keys),
         metrics=metrics,
-        policy=policy or Policy(),
+        policies=policies,
         max_body=max_body,
         remember_ms=7 * DAY_MS,
         backlog=backlog,

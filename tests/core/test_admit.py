@@ -11,8 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from later.core.admit import admit
 from later.core.errors import Refused
-from later.core.policy import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, Policy, admit, milliseconds
+from later.core.fields import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, milliseconds
+from later.core.policy import DelayMode, Policies, Policy, Settings, a_namespace, a_topic
 from later.core.task import Draft, Task, decode, encode
 from tests.builders import NOW, a_draft
 from tests.core.test_task import LEGAL_IDS
@@ -26,13 +28,13 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
 
 def answer_to(draft: Draft, policy: Policy) -> Task | Refused:
     try:
-        return admit(draft, policy, NOW, FRESH)
+        return admit(draft, Policies(policy), NOW, FRESH)
     except Refused as refusal:
         return refusal
 
 
 def admitted(policy: Policy | None = None, /, **changes: Any) -> Task:
-    return admit(a_draft(**changes), policy or Policy(), NOW, FRESH)
+    return admit(a_draft(**changes), Policies(policy or Policy()), NOW, FRESH)
 
 
 def refused(policy: Policy | None = None, /, **changes: Any) -> Refused:
@@ -53,7 +55,7 @@ class TestAnAdmittedTask:
             ttl=60,
             id="order-17",
         )
-        assert admit(draft, Policy(), NOW, FRESH) == Task(
+        assert admit(draft, Policies(Policy()), NOW, FRESH) == Task(
             id="order-17",
             own_id=True,
             topic="order",
@@ -69,7 +71,7 @@ class TestAnAdmittedTask:
     def test_what_a_draft_leaves_out_comes_from_the_policy(self) -> None:
         policy = Policy(default_delay_ms=15_000, retry=7)
         draft = Draft(topic="order", callback="http://h/")
-        assert admit(draft, policy, NOW, FRESH) == Task(
+        assert admit(draft, Policies(policy), NOW, FRESH) == Task(
             id=FRESH,
             own_id=False,
             topic="order",
@@ -623,11 +625,11 @@ class TestAnyDraft:
 
     @given(DRAFTS)
     def test_a_right_draft_is_admitted_by_the_contract(self, draft: Draft) -> None:
-        assert obeys_the_contract(admit(draft, Policy(), NOW, FRESH), Policy())
+        assert obeys_the_contract(admit(draft, Policies(Policy()), NOW, FRESH), Policy())
 
     @given(DRAFTS, st.integers(0, MAX_AHEAD_MS))
     def test_an_admitted_task_can_be_stored(self, draft: Draft, default_delay_ms: int) -> None:
-        task = admit(draft, Policy(default_delay_ms=default_delay_ms), NOW, FRESH)
+        task = admit(draft, Policies(Policy(default_delay_ms=default_delay_ms)), NOW, FRESH)
         assert decode(task.id, encode(task)) == task
 
     @given(URL_LIKE)
@@ -645,3 +647,67 @@ class TestAnyDraft:
                 assert field == "headers"
             case Task(headers=kept):
                 assert kept == headers
+
+
+class TestZaqarsScenarios:
+    """A queue's default delay, a message's own before it; and a normal queue, which knows of none."""
+
+    @pytest.mark.parametrize("mode", DelayMode)
+    @pytest.mark.parametrize(("own", "due"), [({}, 30), ({"delay": 10.0}, 10), ({"delay": 0.0}, 0)])
+    def test_where_there_is_a_default_a_delay_of_ones_own_counts_before_it(
+        self, mode: DelayMode, own: dict[str, float], due: int
+    ) -> None:
+        policy = Policy(default_delay_ms=30_000, delay_mode=mode)
+        assert admitted(policy, **own).execute_at == NOW + due * 1000
+
+    @pytest.mark.parametrize(("mode", "due"), [(DelayMode.HONOR, 10), (DelayMode.QUEUE, 0)])
+    @pytest.mark.parametrize("own", [{"delay": 10.0}, {"execute_time": NOW / 1000 + 10}], ids=["delay", "execute_time"])
+    def test_where_there_is_none_it_counts_in_one_mode_and_is_ignored_in_the_other(
+        self, mode: DelayMode, due: int, own: dict[str, float]
+    ) -> None:
+        assert admitted(Policy(delay_mode=mode), **own).execute_at == NOW + due * 1000
+
+    def test_what_is_ignored_meets_no_limit(self) -> None:
+        policy = Policy(delay_mode=DelayMode.QUEUE, max_delay_ms=1, delays=False)
+        assert admitted(policy, delay=10.0).execute_at == NOW
+
+    @pytest.mark.parametrize("own", [{"delay": -1.0}, {"delay": 1e300}, {"execute_time": math.inf}])
+    def test_what_is_wrong_is_refused_though_it_would_be_ignored(self, own: dict[str, float]) -> None:
+        assert [refused(Policy(delay_mode=DelayMode.QUEUE), **own).field] == list(own)
+
+    def test_a_ttl_shorter_than_the_delay_is_accepted(self) -> None:
+        task = admitted(ttl=60.0, delay=900.0)
+        assert (task.execute_at, task.expires_at) == (NOW + 900_000, NOW + 60_000)
+
+
+class TestNoDelays:
+    @pytest.mark.parametrize("own", [{}, {"delay": 0.0}, {"execute_time": NOW / 1000}, {"execute_time": 0.0}])
+    def test_what_is_due_at_once_is_accepted(self, own: dict[str, float]) -> None:
+        assert admitted(Policy(delays=False), **own).execute_at == NOW
+
+    @pytest.mark.parametrize("own", [{"delay": 0.001}, {"execute_time": NOW / 1000 + 0.001}, {"delay": 900.0}])
+    def test_a_due_time_ahead_is_refused(self, own: dict[str, float]) -> None:
+        refusal = refused(Policy(delays=False), **own)
+        [field] = own
+        assert (refusal.field, refusal.detail) == (
+            field,
+            f"{field}: expected none, for the topic's policy allows no delays",
+        )
+
+    def test_so_is_one_by_default(self) -> None:
+        assert refused(Policy(delays=False, default_delay_ms=1)).field == "delay"
+
+
+class TestTtl:
+    def test_a_policys_counts_where_the_task_names_none(self) -> None:
+        policy = Policy(ttl_ms=60_000)
+        assert [admitted(policy).expires_at, admitted(policy, ttl=5.0).expires_at] == [NOW + 60_000, NOW + 5_000]
+
+    def test_a_policys_of_zero_is_none(self) -> None:
+        assert admitted(Policy(ttl_ms=0)).expires_at is None
+
+
+def test_the_policy_is_that_of_the_topic_by_its_canonical_name() -> None:
+    policies = Policies(Policy(), {a_topic("x"): Settings({"retry": 7}), a_namespace("shop"): Settings({"retry": 9})})
+    admitted_to = {name: admit(a_draft(topic=name), policies, NOW, FRESH) for name in ("default/x", "x", "shop/x", "y")}
+    assert {name: task.max_retry for name, task in admitted_to.items()} == {"default/x": 7, "x": 7, "shop/x": 9, "y": 3}

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.errors import UnreadableBody
-from later.core.policy import DAY_MS
+from later.core.fields import DAY_MS
 from later.core.retry import (
     MAX_MESSAGE_CHARS,
     NO_FAILURE,
@@ -159,9 +159,16 @@ class TestFailed:
     def test_a_failure_ends_the_busy_answers_before_it(self) -> None:
         assert failure_of(judged(FAILED, a_failure(busy_since=NOW - DAY_MS))).busy_since is None
 
-    def test_a_pause_is_cut_at_the_expiry(self) -> None:
-        task = a_task(ttl=5)
-        assert judged(FAILED, task=task).at == task.expires_at
+    def test_a_pause_may_go_beyond_the_expiry(self) -> None:
+        assert judged(FAILED, task=a_task(ttl=5)).at == judged(FAILED).at
+
+    @pytest.mark.parametrize("outcome", [FAILED, BUSY], ids=["failed", "busy"])
+    def test_a_failure_after_the_ttl_has_ended_is_the_last(self, outcome: Outcome) -> None:
+        verdict = judged(outcome, task=a_task(created_at=NOW - 5000, ttl=5))
+        assert (verdict.fate, failure_of(verdict).reason) == (Fate.DEAD, "expired")
+
+    def test_success_after_the_ttl_has_ended_is_success(self) -> None:
+        assert judged(DONE, task=a_task(created_at=NOW - 5000, ttl=5)).fate is Fate.DONE
 
     @pytest.mark.parametrize("message", ["x" * 201, "ü" * 10_000, "\ud800" * 201])
     def test_a_long_message_is_cut(self, message: str) -> None:
@@ -200,11 +207,6 @@ class TestBusy:
     def test_busy_pauses_as_long_as_was_asked_for_from_a_second_to_a_day(self, asked_ms: int, pause_ms: int) -> None:
         outcome = msgspec.structs.replace(BUSY, retry_after_ms=asked_ms)
         assert judged(outcome).at == NOW + pause_ms
-
-    def test_a_pause_that_was_asked_for_is_cut_at_the_expiry(self) -> None:
-        task = a_task(ttl=5)
-        outcome = msgspec.structs.replace(BUSY, retry_after_ms=60_000)
-        assert judged(outcome, task=task).at == task.expires_at
 
     @pytest.mark.parametrize(
         ("last", "since"),

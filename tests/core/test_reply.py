@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from later.core.policy import Ack
 from later.core.reply import Reply, read_reply, retry_after_ms
 from later.core.retry import Kind, Outcome
 from tests.builders import NOW
@@ -17,8 +18,8 @@ from tests.builders import NOW
 OTHER_STATUSES = sorted({*range(100, 200), *range(300, 600)} - {410, 429, 503})
 
 
-def read(status: int, body: bytes | None = b"", retry_after: str | None = None) -> Outcome:
-    return read_reply(Reply(status=status, body=body, retry_after=retry_after), NOW)
+def read(status: int, body: bytes | None = b"", retry_after: str | None = None, ack: Ack = Ack.AUTO) -> Outcome:
+    return read_reply(Reply(status=status, body=body, retry_after=retry_after), NOW, ack)
 
 
 class TestStatus:
@@ -220,7 +221,7 @@ class TestAnyReply:
         self, status: int, body: bytes | None, retry_after: str | None, now: int
     ) -> None:
         reply = Reply(status=status, body=body, retry_after=retry_after)
-        assert read_reply(reply, now).status == status
+        assert read_reply(reply, now, Ack.AUTO).status == status
 
     @given(ANY_TEXT | DATE_LIKE, st.integers(-(2**62), 2**62))
     @example("06 Nov 1994 00:00:00 +" + "9" * 5000, NOW)
@@ -229,3 +230,30 @@ class TestAnyReply:
 
     def test_now_is_what_the_dates_here_count_from(self) -> None:
         assert datetime.fromtimestamp(NOW / 1000, UTC).isoformat() == "2027-01-15T08:00:00+00:00"
+
+
+class TestAck:
+    @pytest.mark.parametrize("body", [None, b"", b"ok", b"[100]", b'{"status": "done"}'])
+    def test_by_code_alone_a_reply_without_one_has_failed(self, body: bytes | None) -> None:
+        outcome = read(200, body, ack=Ack.CODE)
+        assert (outcome.kind, outcome.reason, outcome.message) == (
+            Kind.FAILED, "code", "answered 200 without a code",
+        )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("code", "kind"), [("100", Kind.DONE), ("101", Kind.BUSY), ("102", Kind.FAILED), ('"100"', Kind.FAILED)]
+    )
+    def test_a_code_is_judged_as_ever(self, code: str, kind: Kind) -> None:
+        assert read(200, b'{"code": %s}' % code.encode(), ack=Ack.CODE).kind is kind
+
+    @pytest.mark.parametrize("code", ["100", "101", "102", "null"])
+    def test_by_status_a_body_is_ignored(self, code: str) -> None:
+        assert read(204, b'{"code": %s}' % code.encode(), ack=Ack.STATUS).kind is Kind.DONE
+
+    @pytest.mark.parametrize("ack", Ack)
+    @pytest.mark.parametrize(
+        ("status", "kind"),
+        [(429, Kind.BUSY), (503, Kind.BUSY), (410, Kind.GONE), (302, Kind.FAILED), (500, Kind.FAILED)],
+    )
+    def test_other_statuses_mean_the_same_whatever_the_ack(self, ack: Ack, status: int, kind: Kind) -> None:
+        assert read(status, b'{"code": 100}', ack=ack).kind is kind

@@ -120,13 +120,6 @@ class TestExpiry:
     def test_a_task_without_a_ttl_never_expires(self) -> None:
         assert not a_task().expired(2**63)
 
-    @pytest.mark.parametrize(
-        ("ttl", "due_at", "looked_at"),
-        [(None, NOW + 9_000, NOW + 9_000), (5, NOW + 9_000, NOW + 5_000), (5, NOW + 1_000, NOW + 1_000)],
-    )
-    def test_a_task_is_looked_at_by_its_expiry(self, ttl: float | None, due_at: int, looked_at: int) -> None:
-        assert a_task(ttl=ttl).look_at(due_at) == looked_at
-
 
 class TestId:
     @given(IDS)

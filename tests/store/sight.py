@@ -29,6 +29,8 @@ class Sight(NamedTuple):
     attempts: dict[str, str]
     outcome: dict[str, bytes]
     done: dict[str, int]
+    expiry: dict[tuple[str, str], int]
+    """By topic and id."""
 
     def places(self, id: str) -> list[tuple[Bucket, str, int]]:
         """Where a task is: bucket, topic, score."""
@@ -44,20 +46,23 @@ async def ask(house: House, commands: Iterable[Command]) -> list[Any]:
 
 
 async def see(house: House) -> Sight:
-    sight = Sight(set(), {}, {}, {}, {}, {}, {})
+    sight = Sight(set(), {}, {}, {}, {}, {}, {}, {})
     names = (await ask(house, [("KEYS", "*")]))[0]
     for shard in house.keys.shards:
         places = [(*where, name) for name in names if (where := shard.place(name)) is not None]
         hashes: list[Command] = [("HGETALL", key) for key in (shard.pool, shard.attempts, shard.outcome)]
-        zsets = [shard.done, *shard.wakes.values(), *(name for _, _, name in places)]
+        zsets = [shard.done, shard.expiry, *shard.wakes.values(), *(name for _, _, name in places)]
         pool, attempts, outcome, *sets = await ask(
             house, [*hashes, *(("ZRANGE", key, 0, -1, "WITHSCORES") for key in zsets)]
         )
-        done, *rest = (_scores(flat) for flat in sets)
+        done, expiry, *rest = (_scores(flat) for flat in sets)
         sight.pool.update(map(unpack_id, pool))
         sight.attempts.update({unpack_id(id): entry.decode() for id, entry in pairs(attempts)})
         sight.outcome.update({unpack_id(id): entry for id, entry in pairs(outcome)})
         sight.done.update({unpack_id(id): at for id, at in done.items()})
+        for member, at in expiry.items():
+            topic, _, id = member.partition(b"\0")
+            sight.expiry[topic.decode(), unpack_id(id)] = at
         for bucket, wakes in zip(Bucket, rest, strict=False):
             sight.wakes.update({(bucket, shard.index, topic.decode()): at for topic, at in wakes.items()})
         for (bucket, topic, _), entries in zip(places, rest[len(Bucket) :], strict=True):

@@ -61,16 +61,94 @@ class TestCounts:
 
     async def test_a_topic_costs_only_where_it_is(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
         await house.store.create([a_task(topic=f"topic-{n}") for n in range(100)])
-        asked = list[Command]()
-        run = house.client.run
-
-        async def listen(verb: str, commands: Sequence[Command]) -> list[Any]:
-            asked.extend(commands)
-            return await run(verb, commands)
-
-        monkeypatch.setattr(house.client, "run", listen)
+        asked = listening(house, monkeypatch)
         await house.census.counts(NOW)
         assert sum(int(command[2]) for command in asked if command[0] == "EVALSHA") == 100
+
+
+async def names(house: House) -> list[set[str]]:
+    return [piece async for piece in house.census.names()]
+
+
+def listening(house: House, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    """Every command that the census sends from now on."""
+    asked = list[Command]()
+    run = house.client.run
+
+    async def listen(verb: str, commands: Sequence[Command]) -> list[Any]:
+        asked.extend(commands)
+        return await run(verb, commands)
+
+    monkeypatch.setattr(house.client, "run", listen)
+    return asked
+
+
+class TestNames:
+    async def test_an_empty_store_names_none(self, house: House) -> None:
+        assert set[str]().union(*await names(house)) == set()
+
+    @pytest.mark.parametrize("settlement", [None, failed, died])
+    async def test_a_topic_is_named_whatever_bucket_its_tasks_are_in(
+        self, house: House, settlement: Callable[..., Any] | None
+    ) -> None:
+        await house.store.create([a_task(topic="shop/é")])
+        assert set().union(*await names(house)) == {"shop/é"}
+        claims = await take(house)
+        if settlement is not None:
+            await house.store.settle([settlement(claim, NOW) for claim in claims])
+        assert set().union(*await names(house)) == {"shop/é"}
+
+    async def test_thousands_come_in_pieces(self, house: House) -> None:
+        await house.store.create([a_task(topic=f"topic-{n}") for n in range(4 * SLICE)])
+        pieces = await names(house)
+        assert set().union(*pieces) == {f"topic-{n}" for n in range(4 * SLICE)}
+        assert len(pieces) >= 3
+
+    async def test_a_task_on_its_way_from_bucket_to_bucket_is_not_missed(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await house.store.create([a_task()])
+        run = house.client.run
+
+        async def let_a_worker_in_between(verb: str, commands: Sequence[Command]) -> list[Any]:
+            answers = await run(verb, commands)
+            if commands[0][0] == "ZCARD":
+                monkeypatch.undo()
+                assert len(await take(house)) == 1
+            return answers
+
+        monkeypatch.setattr(house.client, "run", let_a_worker_in_between)
+        assert set().union(*await names(house)) == {"order"}
+
+
+class TestCountsOf:
+    async def test_they_are_those_of_all_topics(self, house: House) -> None:
+        await house.store.create([a_task() for _ in range(30)])
+        claims = await take(house)
+        await house.store.settle([failed(claim, NOW + 9) for claim in claims[:7]])
+        await house.store.settle([died(claim) for claim in claims[7:12]])
+        await house.store.create([a_task(delay=n) for n in range(5, 9)])
+        await house.store.create([a_task(topic="shop/é", delay=1), a_task(topic="unasked")])
+        assert await house.census.counts_of(["shop/é", "order", "none"], NOW + 6000) == {
+            "shop/é": TopicCounts(1, 0, 0, 0, due=1, oldest_due_at=NOW + 1000),
+            "order": TopicCounts(4, 18, 7, 5, due=2, oldest_due_at=NOW + 5000),
+            "none": TopicCounts(0, 0, 0, 0, due=0, oldest_due_at=None),
+        }
+
+    async def test_of_no_topics_there_are_none(self, house: House) -> None:
+        assert await house.census.counts_of([], NOW) == {}
+
+    async def test_a_thousand_are_counted_a_slice_at_a_time(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        topics = [f"topic-{n}" for n in range(1000)]
+        await house.store.create([a_task(topic=topic) for topic in [*topics, "unasked"]])
+        asked = listening(house, monkeypatch)
+        counts = await house.census.counts_of(topics, NOW)
+        assert counts == dict.fromkeys(topics, TopicCounts(1, 0, 0, 0, 1, NOW))
+        keys = [int(command[2]) for command in asked]
+        assert sum(keys) == 4 * len(topics) * len(house.keys.shards)
+        assert max(keys) <= SLICE
 
 
 class TestWorkers:

@@ -29,10 +29,10 @@ async def test_a_task_is_read_back_as_it_was(house: House) -> None:
     assert claim.task == task
 
 
-async def test_a_task_is_taken_up_when_it_expires_if_that_is_before_it_is_due(house: House) -> None:
-    task = a_task(delay=15, ttl=10)
-    await house.store.create([task])
-    assert await place(house, task.id) == (Bucket.DELAY, NOW + 10_000)
+async def test_a_task_with_a_ttl_is_in_the_index_of_those_and_no_other_task(house: House) -> None:
+    await house.store.create([a_task(id="a", delay=15, ttl=10), a_task(id="b", topic="mail"), own("c", ttl=5)])
+    assert (await see(house)).expiry == {("order", "a"): NOW + 10_000, ("order", "c"): NOW + 5_000}
+    assert await place(house, "a") == (Bucket.DELAY, NOW + 15_000)
 
 
 async def test_a_known_id_is_not_created_again(house: House) -> None:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from later.core.errors import NotFound
-from later.core.retry import Failure, Fate, Verdict, encode_failure
+from later.core.retry import Failure, Fate, Verdict, encode_failure, expired
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
 from later.store.records import Claim, Found, Released, Settlement, Wake, Want
@@ -55,14 +55,17 @@ class Model:
     def __init__(self) -> None:
         self.tasks: dict[str, Living] = {}
         self.done: dict[str, int] = {}
+        self.expiry: dict[tuple[str, str], int] = {}
         self.delay_wakes: dict[Lane, int] = {}
 
     def create(self, task: Task, shard: int) -> bool:
         if task.own_id and (task.id in self.tasks or task.id in self.done):
             return False
         lane = (shard, task.topic)
-        self.tasks[task.id] = Living(task=task, lane=lane, bucket=Bucket.DELAY, score=task.look_at(task.execute_at))
+        self.tasks[task.id] = Living(task=task, lane=lane, bucket=Bucket.DELAY, score=task.execute_at)
         self._wake_by(lane, self.tasks[task.id].score)
+        if task.expires_at is not None:
+            self.expiry[task.topic, task.id] = task.expires_at
         return True
 
     def due(self, lane: Lane, now: int, limit: int) -> list[Living]:
@@ -90,6 +93,8 @@ class Model:
         living = self.held(claim)
         if living is None:
             return False
+        if verdict.fate is not Fate.RETRY:
+            self.expiry.pop((claim.topic, claim.id), None)
         if verdict.fate is Fate.DONE:
             del self.tasks[claim.id]
             if remember_until is not None:
@@ -117,9 +122,37 @@ class Model:
     def delete(self, id: str) -> bool:
         self.done.pop(id, None)
         living = self.tasks.pop(id, None)
+        if living is not None:
+            self.expiry.pop((living.lane[1], id), None)
         if living is not None and living.bucket is Bucket.DELAY:
             self._keep_the_turn(living.lane)
         return living is not None
+
+    def expire(self, now: int) -> dict[str, Failure]:
+        """Those that die, and what is kept of them."""
+        died: dict[str, Failure] = {}
+        for (topic, id), _ in [entry for entry in self.expiry.items() if entry[1] <= now]:
+            living = self.tasks[id]
+            if living.bucket is Bucket.UNACK:
+                self.expiry[topic, id] = now + 1000
+                continue
+            before, living.bucket, living.score = living.bucket, Bucket.DEAD, now
+            living.failure = died[id] = expired(living.failure, now)
+            del self.expiry[topic, id]
+            if before is Bucket.DELAY:
+                self._keep_the_turn(living.lane)
+        return died
+
+    def sweep(self, topic: str, latest: int, remember_until: int) -> int:
+        gone = [
+            id
+            for id, living in self.tasks.items()
+            if living.bucket is Bucket.DEAD and living.lane[1] == topic and living.score <= latest
+        ]
+        for id in gone:
+            if self.tasks.pop(id).task.own_id:
+                self.done[id] = remember_until
+        return len(gone)
 
     def trim(self, now: int) -> int:
         over = [id for id, until in self.done.items() if until <= now]
@@ -251,6 +284,22 @@ class Life(RuleBasedStateMachine):
         left = [self.model.first(bucket, lane) for lane in lanes]
         assert answers == [Released(*pair) for pair in zip(moved, left, strict=True)]
 
+    @rule()
+    def expire(self) -> None:
+        found = self.run(self.house.ends.expiring, self.now)
+        deaths = [(task, expired(task.failure, self.now)) for task in found]
+        answers = self.run(self.house.ends.expire, deaths, self.now)
+        died = {task.id: death for (task, death), answer in zip(deaths, answers, strict=True) if answer}
+        assert died == self.model.expire(self.now)
+
+    @rule(topic=TOPICS, keep=PAUSES, pause=PAUSES)
+    def sweep(self, topic: str, keep: int, pause: int) -> None:
+        latest, until, swept = self.now - keep, self.now + pause, 0
+        for shard in range(self.shards):
+            dead = self.run(self.house.ends.dead, Wake(0, topic, shard), latest)
+            swept += sum(self.run(self.house.ends.sweep, dead, latest, until))
+        assert swept == self.model.sweep(topic, latest, until)
+
     @rule(topic=TOPICS)
     def lose_leases(self, topic: str) -> None:
         """And claim again at once, so that the first claimers find another's lease."""
@@ -288,6 +337,7 @@ class Life(RuleBasedStateMachine):
         assert sight.buckets == self.model.buckets()
         assert sight.wakes == self.model.wakes()
         assert sight.done == self.model.done
+        assert sight.expiry == self.model.expiry
         assert sight.attempts == {id: f"{task.begun} {task.fence}" for id, task in tasks.items() if task.begun}
         assert sight.outcome == {id: encode_failure(task.failure) for id, task in tasks.items() if task.failure}
 

@@ -32,6 +32,11 @@ def get(url: str, path: str, patience: float = 30) -> Answer:
     return _exchange(url, "GET", path, None, patience)
 
 
+def call(url: str, method: str, path: str, body: object = None, patience: float = 30) -> Answer:
+    """Raises OSError or HTTPException: nobody answers."""
+    return _exchange(url, method, path, None if body is None else json.dumps(body).encode(), patience)
+
+
 def _exchange(url: str, method: str, path: str, body: bytes | None, patience: float) -> Answer:
     started = time.monotonic()
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=patience)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from later.core.errors import NotFound
+from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
@@ -286,7 +287,7 @@ async def test_among_many_topics_the_sleep_ends_no_earlier_than_one_of_them_is_d
 
 async def test_a_hand_that_fails_is_free_again_and_its_task_comes_back(house: House) -> None:
     class Broken(Receivers):
-        async def send(self, task: Task, attempt: int, now: int) -> Outcome:
+        async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
             raise RuntimeError("a fault of our own")
 
     task = a_task()

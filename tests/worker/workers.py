@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 from later.core.clock import Clock
 from later.core.errors import LaterError
-from later.core.retry import Backoff, Kind, Outcome
+from later.core.policy import Policy
+from later.core.retry import Kind, Outcome
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.keys import Bucket
 from later.store.records import Around, Found
 from later.worker.delay import Delay
+from later.worker.ends import Expiry, Sweep
 from later.worker.hands import Hands
 from later.worker.lanes import Lanes
 from later.worker.release import Release
@@ -50,7 +52,7 @@ class Receivers:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def send(self, task: Task, attempt: int, now: int) -> Outcome:
+    async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
         self.calls.append(Call(task.id, attempt, now))
         answer = self._answers.pop(0) if self._answers else DONE
         self.called.set()
@@ -61,11 +63,12 @@ class Receivers:
 class Worker:
     """The errands of a crew, run by hand: `at` is the store's time as this worker knows it."""
 
-    def __init__(self, house: House, receivers: Receivers, *, hands: int = 256, backoff: Backoff | None = None) -> None:
+    def __init__(self, house: House, receivers: Receivers, *, hands: int = 256, policy: Policy | None = None) -> None:
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
         self.house = house
         self.metrics = Metrics()
+        self.policies = house.policies(policy)
         self.lanes = Lanes(hands)
         self._seen: list[Around] = []
         self.hands = Hands(
@@ -73,20 +76,22 @@ class Worker:
             clock=clock,
             sender=receivers,
             lanes=self.lanes,
-            backoff=backoff or Backoff(),
-            timeout_ms=TIMEOUT_MS,
+            policies=self.policies,
             remember_ms=REMEMBER_MS,
             metrics=self.metrics,
             chance=lambda: 0.0,
         )
         self.delay = Delay(
             store=house.store,
+            policies=self.policies,
             lanes=self.lanes,
             lease_ms=LEASE_MS,
             take=self.hands.take,
             on_look=self._seen.append,
             metrics=self.metrics,
         )
+        self.expiry = Expiry(ends=house.ends, metrics=self.metrics)
+        self.sweep = Sweep(ends=house.ends, policies=self.policies, remember_ms=REMEMBER_MS, metrics=self.metrics)
         self._releases = [
             Release(bucket, store=house.store, metrics=self.metrics, on_moved=lambda: None)
             for bucket in (Bucket.UNACK, Bucket.ERROR)
@@ -108,6 +113,8 @@ class Worker:
 
     async def tick(self) -> int:
         """One tick of each ticker; how many tasks were claimed. Their deliveries go on."""
+        await self.expiry.tick(self.at)
+        await self.sweep.tick(self.at)
         for release in self._releases:
             await release.tick(self.at)
         return (await self.delay.tick(self.at)).moved

@@ -1,16 +1,17 @@
 -- create: new tasks into pool and delay, of one topic.
 --
 -- ARGV: topic, job ('' for none), when the job may be forgotten,
---       then for each task: id, body, due time, '1' where the caller chose the id ('0' where we made it)
+--       then for each task: id, body, due time, '1' where the caller chose the id ('0' where we made it),
+--       when its ttl ends ('' where it has none)
 -- Answers for each task 1: created, or 0: the id is known (in pool, or ended and remembered) and nothing was changed.
 --
 -- It begins with an addition, so a store at maxmemory refuses it whole: accepting more would be wrong then.
 local pool, done, delay, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local job_counts, jobs = KEYS[5], KEYS[6]
+local expiry, job_counts, jobs = KEYS[5], KEYS[6], KEYS[7]
 local topic, job, forget_at = ARGV[1], ARGV[2], ARGV[3]
 
 local own_ids = {}
-for i = 4, #ARGV, 4 do
+for i = 4, #ARGV, 5 do
   if ARGV[i + 3] == '1' then own_ids[#own_ids + 1] = ARGV[i] end
 end
 local known = {}
@@ -19,9 +20,9 @@ if #own_ids > 0 then
   for n, id in ipairs(own_ids) do known[id] = kept[n] or ended[n] end
 end
 
-local answers, bodies, dues = {}, {}, {}
+local answers, bodies, dues, ends = {}, {}, {}, {}
 local earliest, created = nil, 0
-for i = 4, #ARGV, 4 do
+for i = 4, #ARGV, 5 do
   local id, body, due = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if known[id] then
     answers[#answers + 1] = 0
@@ -33,6 +34,10 @@ for i = 4, #ARGV, 4 do
     bodies[#bodies + 1] = body
     dues[#dues + 1] = due
     dues[#dues + 1] = id
+    if ARGV[i + 4] ~= '' then
+      ends[#ends + 1] = ARGV[i + 4]
+      ends[#ends + 1] = expiring(topic, id)
+    end
     if not earliest or tonumber(due) < tonumber(earliest) then earliest = due end
   end
 end
@@ -41,6 +46,7 @@ if created > 0 then
   redis.call('HSET', pool, unpack(bodies))
   redis.call('ZADD', delay, unpack(dues))
   redis.call('ZADD', wake, 'LT', earliest, topic)
+  if #ends > 0 then redis.call('ZADD', expiry, unpack(ends)) end
   if job ~= '' then redis.call('HINCRBY', job_counts, 'created', created) end
 end
 if job ~= '' then redis.call('ZADD', jobs, 'GT', forget_at, job) end

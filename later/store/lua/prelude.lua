@@ -12,6 +12,19 @@ local function rewake(wake, bucket, topic)
   return first
 end
 
+-- The same where tasks left the bucket: a topic that was served and waits for its next turn keeps its place, for its
+-- entry lies after its first score.
+local function rewake_in_line(wake, bucket, topic)
+  local first = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')[2]
+  local entry = redis.call('ZSCORE', wake, topic)
+  if not first or not entry or tonumber(first) > tonumber(entry) then rewake(wake, bucket, topic) end
+end
+
+-- A task's name in the index of those whose ttl ends: no topic has a zero byte.
+local function expiring(topic, id)
+  return topic .. '\0' .. id
+end
+
 -- What is wrong with the topic's wake entry: 'missing', 'stale' (its bucket is empty), 'wrong', or '' where it is right:
 -- the bucket's first score; or a time between that and now, for a topic whose turn comes then.
 -- Now is `now` or the store's own time, whichever is later: workers write entries while somebody reads them.

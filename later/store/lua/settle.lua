@@ -1,6 +1,7 @@
 -- settle: tasks in flight of one topic, unack -> gone, error or dead.
 --
--- ARGV: topic, then for each task: id, fence of its claim, fate ('done', 'error' or 'dead'), time, last failure
+-- ARGV: topic, then for each task: id, fence of its claim, fate ('done', 'error' or 'dead'), time, last failure,
+--       '1' where it has a ttl ('0' where it has none)
 --       time: 'done': until when the id is remembered ('' for an id that we made); 'error': when its pause ends;
 --       'dead': when it died
 -- Answers for each task 1: settled, or 0: its lease is not this one any more, and nothing was changed: it ran out,
@@ -9,25 +10,26 @@
 -- Each command takes many tasks at once: a call from Lua costs more than what most commands do.
 local pool, attempts, outcome, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local unack, error_, dead = KEYS[5], KEYS[6], KEYS[7]
-local wake_unack, wake_error, wake_dead = KEYS[8], KEYS[9], KEYS[10]
+local wake_unack, wake_error, wake_dead, expiry = KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local topic = ARGV[1]
 
 redis.call('ZREM', wake_unack, topic)
 
 local ids = {}
-for i = 2, #ARGV, 5 do ids[#ids + 1] = ARGV[i] end
+for i = 2, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
 local entries = redis.call('HMGET', attempts, unpack(ids))
 local leases = redis.call('ZMSCORE', unack, unpack(ids))
 
 local answers, taken, held, gone = {}, {}, {}, {}
-local remembered, to_error, to_dead, failures = {}, {}, {}, {}
+local remembered, to_error, to_dead, failures, ageing = {}, {}, {}, {}, {}
 for n, id in ipairs(ids) do
-  local at = 2 + (n - 1) * 5
+  local at = 2 + (n - 1) * 6
   local fence, fate, time, failure = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local _, current = begun_and_fence(entries[n])
   if current == fence and leases[n] and not taken[id] then
     answers[n], taken[id] = 1, true
     held[#held + 1] = id
+    if fate ~= 'error' and ARGV[at + 5] == '1' then ageing[#ageing + 1] = expiring(topic, id) end
     if fate == 'done' then
       gone[#gone + 1] = id
       if time ~= '' then
@@ -54,6 +56,7 @@ if #gone > 0 then
   redis.call('HDEL', attempts, unpack(gone))
   redis.call('HDEL', outcome, unpack(gone))
 end
+if #ageing > 0 then redis.call('ZREM', expiry, unpack(ageing)) end
 if #remembered > 0 then redis.call('ZADD', done, unpack(remembered)) end
 if #failures > 0 then redis.call('HSET', outcome, unpack(failures)) end
 if #to_error > 0 then redis.call('ZADD', error_, unpack(to_error)) end

@@ -1,0 +1,180 @@
+"""Topics and namespaces: what stands in them, and what they allow."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from aiohttp import web
+
+from later.api.wire import path_part, read_body, read_object, read_query, read_switch, reply
+from later.core import policy
+from later.core.errors import Refused
+from later.core.fields import namespace, show, topic
+from later.core.policy import NOTHING_SET, Level, Place, Policies, Settings, Value, a_namespace, a_topic, read_fields
+from later.store.census import Census, TopicCounts
+from later.store.policies import PolicyBook
+from later.store.store import Store
+
+MAX_PAGE = 1000
+PAGE = 100
+"""How many topics an answer shows where its caller does not say."""
+
+
+class TopicCalls:
+    """Handlers that show topics."""
+
+    def __init__(self, *, census: Census, store: Store, policies: PolicyBook) -> None:
+        self._census = census
+        self._store = store
+        self._policies = policies
+
+    async def page(self, request: web.Request) -> web.StreamResponse:
+        """`GET /topics`."""
+        wanted = _wanted(read_query(request, "namespace", "cursor", "limit"))
+        found = await self._found(wanted)
+        names = found[: wanted.limit]
+        figures = await self._figures(names)
+        topics = [{"topic": name, **figures[name]} for name in names]
+        return reply({"topics": topics, "cursor": _cursor(names[-1]) if len(found) > wanted.limit else None})
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """`GET /topics/{topic}`. One that nobody has used is shown too: it needs no declaring."""
+        read_query(request)
+        place = asked_topic(request)
+        policies = await self._policies.read()
+        figures = (await self._figures([place.name]))[place.name]
+        applied = policy.shown(policies.at(place))
+        return reply({"topic": place.name, "namespace": policy.namespace_of(place.name), **figures, "policy": applied})
+
+    async def _found(self, wanted: _Wanted) -> list[str]:
+        """The topics of a page, and one more where another page follows."""
+        settings = (await self._policies.read()).settings
+        found = wanted.first(place.name for place in settings if place.level is Level.TOPIC)
+        async for names in self._census.names():
+            found = wanted.first([*found, *names])
+        return found
+
+    async def _figures(self, topics: list[str]) -> dict[str, dict[str, float | None]]:
+        now = (await self._store.now()).low
+        counts = await self._census.counts_of(topics, now)
+        return {name: _figures(counts[name], now) for name in topics}
+
+
+class PolicyCalls:
+    """Handlers for the policies of one level; `asked` says whose a request is about."""
+
+    def __init__(self, *, policies: PolicyBook, max_body: int, asked: Callable[[web.Request], Place]) -> None:
+        self._policies = policies
+        self._max_body = max_body
+        self._asked = asked
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """`GET …/policy`: what is set there, or with `applied=true` what applies and where it comes from."""
+        place = self._asked(request)
+        applied = read_switch(read_query(request, "applied"), "applied")
+        policies = await self._policies.read()
+        return reply(_origins(policies, place) if applied else policies.set_at(place).fields)
+
+    async def replace(self, request: web.Request) -> web.StreamResponse:
+        """`PUT …/policy`."""
+        place, fields = await self._read(request)
+        return await self._change(place, lambda settings: settings.replaced(fields))
+
+    async def merge(self, request: web.Request) -> web.StreamResponse:
+        """`PATCH …/policy` (RFC 7396)."""
+        place, fields = await self._read(request)
+        return await self._change(place, lambda settings: settings.merged(fields))
+
+    async def remove(self, request: web.Request) -> web.StreamResponse:
+        """`DELETE …/policy`."""
+        read_query(request)
+        return await self._change(self._asked(request), lambda _: NOTHING_SET)
+
+    async def _read(self, request: web.Request) -> tuple[Place, dict[str, Value | None]]:
+        read_query(request)
+        return self._asked(request), read_fields(read_object(await read_body(request, self._max_body)))
+
+    async def _change(self, place: Place, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
+        policies = await self._policies.change(place, edit)
+        return reply(policies.set_at(place).fields)
+
+
+def asked_topic(request: web.Request) -> Place:
+    """The topic that the path names. Raises Refused."""
+    return a_topic(topic(path_part(request, "topic")))
+
+
+def asked_namespace(request: web.Request) -> Place:
+    """The namespace that the path names. Raises Refused."""
+    return a_namespace(namespace(path_part(request, "namespace")))
+
+
+def _origins(policies: Policies, place: Place) -> dict[str, dict[str, Value]]:
+    """Every field's value that applies, and the level that it comes from."""
+    applied = policy.shown(policies.at(place))
+    return {name: {"value": value, "level": policies.origin(place, name)} for name, value in applied.items()}
+
+
+def _figures(counts: TopicCounts, now: int) -> dict[str, float | None]:
+    oldest = counts.oldest_due_at
+    return {
+        "delay": counts.delay,
+        "unack": counts.unack,
+        "error": counts.error,
+        "dead": counts.dead,
+        "due": counts.due,
+        "oldest_lateness_s": None if oldest is None else (now - oldest) / 1000,
+    }
+
+
+# Pages
+
+
+class _Wanted(NamedTuple):
+    """What a page is to show: the first topics after a name, of one namespace or (None) of all."""
+
+    namespace: str | None
+    after: str
+    limit: int
+
+    def first(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that the page shows, and one more: then another page follows.
+
+        In the order of code points, which is that of UTF-8 bytes.
+        """
+        return sorted({name for name in names if self._fits(name)})[: self.limit + 1]
+
+    def _fits(self, name: str) -> bool:
+        return name > self.after and self.namespace in (None, policy.namespace_of(name))
+
+
+def _wanted(query: Mapping[str, str]) -> _Wanted:
+    of = query.get("namespace")
+    return _Wanted(
+        namespace=None if of is None else namespace(of),
+        after=_after(query["cursor"]) if "cursor" in query else "",
+        limit=_limit(query["limit"]) if "limit" in query else PAGE,
+    )
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PAGE)) and 1 <= int(text) <= MAX_PAGE):
+        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE}, got {show(text)}", "limit")
+    return int(text)
+
+
+def _cursor(name: str) -> str:
+    """The page's last name, and nothing else: so it means the same whatever comes and goes."""
+    return urlsafe_b64encode(name.encode()).decode().rstrip("=")
+
+
+def _after(cursor: str) -> str:
+    try:
+        name = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except ValueError:
+        name = ""
+    if not name or _cursor(name) != cursor:
+        raise Refused(f"cursor: expected one of an earlier answer's, got {show(cursor)}", "cursor")
+    return name

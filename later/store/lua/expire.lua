@@ -1,0 +1,61 @@
+-- expire: tasks of one topic whose ttl has ended while they waited, delay or error -> dead.
+--
+-- ARGV: topic, now, then for each task: id, the last failure that was read ('' for none), the failure to keep
+-- Answers for each task 1: it died, 0: it does not wait (any more), or its ttl goes on, or 2: another failure is kept by
+-- now; where not 1, it stays where it is.
+--
+-- What is in flight is not touched, and looked at again in a second; what is gone, or dead, leaves the index.
+local outcome, delay, unack, error_, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local wake_delay, wake_error, wake_dead, expiry = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local topic, now = ARGV[1], ARGV[2]
+
+local AGAIN_MS = 1000
+
+redis.call('ZREM', wake_dead, topic)
+
+local ids, members = {}, {}
+for i = 3, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[i]
+  members[#members + 1] = expiring(topic, ARGV[i])
+end
+local ends = redis.call('ZMSCORE', expiry, unpack(members))
+local failures = redis.call('HMGET', outcome, unpack(ids))
+local waiting = {redis.call('ZMSCORE', delay, unpack(ids)), redis.call('ZMSCORE', error_, unpack(ids))}
+local in_flight = redis.call('ZMSCORE', unack, unpack(ids))
+
+local answers, dying, deaths, kept, over, again = {}, {}, {}, {}, {}, {}
+for n, id in ipairs(ids) do
+  local seen, failure = ARGV[1 + n * 3], ARGV[2 + n * 3]
+  answers[n] = 0
+  if ends[n] and tonumber(ends[n]) <= tonumber(now) then
+    if in_flight[n] then
+      again[#again + 1] = now + AGAIN_MS
+      again[#again + 1] = members[n]
+    elseif not waiting[1][n] and not waiting[2][n] then
+      over[#over + 1] = members[n]
+    elseif (failures[n] or '') ~= seen then
+      answers[n] = 2
+    else
+      answers[n] = 1
+      dying[#dying + 1] = id
+      over[#over + 1] = members[n]
+      deaths[#deaths + 1] = now
+      deaths[#deaths + 1] = id
+      kept[#kept + 1] = id
+      kept[#kept + 1] = failure
+    end
+  end
+end
+
+if #over > 0 then redis.call('ZREM', expiry, unpack(over)) end
+if #again > 0 then redis.call('ZADD', expiry, unpack(again)) end
+if #dying > 0 then
+  local from_delay = redis.call('ZREM', delay, unpack(dying))
+  local from_error = redis.call('ZREM', error_, unpack(dying))
+  redis.call('ZADD', dead, unpack(deaths))
+  redis.call('HSET', outcome, unpack(kept))
+  if from_delay > 0 then rewake_in_line(wake_delay, delay, topic) end
+  if from_error > 0 then rewake(wake_error, error_, topic) end
+end
+rewake(wake_dead, dead, topic)
+return answers

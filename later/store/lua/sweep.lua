@@ -1,0 +1,33 @@
+-- sweep: dead tasks of one topic that were kept long enough, dead -> gone.
+--
+-- ARGV: topic, who died after this moment stays, then for each task: id, until when it is remembered ('' for not at all)
+-- Answers for each task 1: swept, or 0: it is not dead (any more), or died again since.
+local pool, attempts, outcome, done, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local topic, latest = ARGV[1], tonumber(ARGV[2])
+
+redis.call('ZREM', wake, topic)
+
+local ids = {}
+for i = 3, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+local deaths = redis.call('ZMSCORE', dead, unpack(ids))
+
+local answers, gone, remembered = {}, {}, {}
+for n, id in ipairs(ids) do
+  local swept = deaths[n] and tonumber(deaths[n]) <= latest
+  answers[n] = swept and 1 or 0
+  if swept then
+    gone[#gone + 1] = id
+    local until_ = ARGV[2 + n * 2]
+    if until_ ~= '' then
+      remembered[#remembered + 1] = until_
+      remembered[#remembered + 1] = id
+    end
+  end
+end
+if #gone > 0 then
+  redis.call('ZREM', dead, unpack(gone))
+  for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(gone)) end
+end
+if #remembered > 0 then redis.call('ZADD', done, unpack(remembered)) end
+rewake(wake, dead, topic)
+return answers

@@ -1,0 +1,535 @@
+"""Topics as they are shown, and the policies of topics and namespaces: read, set, refused by name, obeyed at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from later.core.policy import DEFAULT, FIELDS, Policy, shown
+from later.core.retry import Failure, Fate, Verdict
+from later.core.task import Task
+from later.store.keys import Bucket
+from later.store.records import Claim, Claims, Settlement, Want
+from tests.api.front import GOOD, Answer, Front, a_front, bad, came_to
+from tests.builders import NOW, a_task
+
+LOW = NOW - 2
+"""The low end of the store's time, by which a task is due."""
+NOTHING = {"delay": 0, "unack": 0, "error": 0, "dead": 0, "due": 0, "oldest_lateness_s": None}
+PLACES = ["/topics/order", "/topics/shop%2Forder", "/namespaces/shop", "/namespaces/default"]
+FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
+NAMESPACE = "a string of 1 to 255 bytes without control characters or a /"
+
+SETTABLE: list[tuple[str, Any, Any]] = [
+    ("default_delay", 15, 0),
+    ("max_delay", 900, 0.001),
+    ("delay_mode", "queue", "honor"),
+    ("delays", False, True),
+    ("ttl", 60.5, 0),
+    ("timeout", 120, 1),
+    ("retry", 1000, 0),
+    ("retry_base", 0, 1.5),
+    ("retry_cap", 60, 0),
+    ("retry_jitter", 0.5, 1),
+    ("ack", "code", "status"),
+    ("rate", 0.5, 1_000_000),
+    ("concurrency", 7, 0),
+    ("paused", True, False),
+    ("ramp", 0, 3600),
+    ("dead_keep", 86_400, 0),
+]
+"""Each field with two values of which none is the other's."""
+
+
+async def applied(front: Front, place: str) -> dict[str, Any]:
+    """Every field's value and its level."""
+    status, answer = await front.get(f"{place}/policy?applied=true")
+    assert status == 200
+    return {name: (one["value"], one["level"]) for name, one in answer.items()}
+
+
+async def create(front: Front, **fields: Any) -> Answer:
+    return await front.post("/create", {**GOOD, **fields})
+
+
+class TestPolicies:
+    @pytest.mark.parametrize("place", PLACES)
+    async def test_where_nothing_is_set_nothing_is_shown(self, front: Front, place: str) -> None:
+        assert await front.get(f"{place}/policy") == (200, {})
+        assert await front.get(f"{place}/policy?applied=false") == (200, {})
+
+    @pytest.mark.parametrize("place", PLACES)
+    async def test_where_nothing_is_set_the_daemon_applies(self, place: str) -> None:
+        daemon = Policy(max_delay_ms=900_000, retry=5)
+        async with a_front(policy=daemon) as front:
+            assert await applied(front, place) == {name: (value, "daemon") for name, value in shown(daemon).items()}
+
+    def test_the_table_has_every_field(self) -> None:
+        assert [field for field, _, _ in SETTABLE] == list(FIELDS)
+
+    @pytest.mark.parametrize(("field", "first", "second"), SETTABLE)
+    async def test_a_field_is_set_shown_and_inherited(self, front: Front, field: str, first: Any, second: Any) -> None:
+        topic, namespace, daemon = "/topics/shop%2Forder", "/namespaces/shop", (shown(DEFAULT)[field], "daemon")
+        assert await front.ask("PATCH", f"{namespace}/policy", {field: first}) == (200, {field: first})
+        assert (await applied(front, namespace))[field] == (first, "namespace")
+        assert (await applied(front, topic))[field] == (first, "namespace")
+        assert await front.get(f"{topic}/policy") == (200, {})
+        assert await front.ask("PATCH", f"{topic}/policy", {field: second}) == (200, {field: second})
+        assert (await applied(front, topic))[field] == (second, "topic")
+        assert (await applied(front, namespace))[field] == (first, "namespace")
+        assert (await applied(front, "/topics/order"))[field] == daemon
+        assert await front.ask("PATCH", f"{topic}/policy", {field: None}) == (200, {})
+        assert (await applied(front, topic))[field] == (first, "namespace")
+        assert await front.ask("DELETE", f"{namespace}/policy") == (200, {})
+        assert (await applied(front, topic))[field] == daemon
+
+    async def test_put_replaces_and_null_is_nothing(self, front: Front) -> None:
+        await front.ask("PUT", "/topics/order/policy", {"retry": 1, "ttl": 60, "paused": True})
+        answer = await front.ask("PUT", "/topics/order/policy", {"ttl": None, "retry": 0, "ack": "code"})
+        assert answer == (200, {"retry": 0, "ack": "code"})
+        assert await front.get("/topics/order/policy") == answer
+
+    async def test_patch_merges_and_null_removes(self, front: Front) -> None:
+        await front.ask("PUT", "/topics/order/policy", {"retry": 1, "ttl": 60, "paused": True})
+        answer = await front.ask("PATCH", "/topics/order/policy", {"ttl": None, "retry": 0, "ack": "code"})
+        assert answer == (200, {"retry": 0, "ack": "code", "paused": True})
+        assert await front.get("/topics/order/policy") == answer
+
+    @pytest.mark.parametrize("method", ["PUT", "PATCH"])
+    async def test_an_empty_object_is_no_wish_of_a_patch_and_all_of_a_put(self, front: Front, method: str) -> None:
+        await front.ask("PUT", "/topics/order/policy", {"retry": 1})
+        left = {} if method == "PUT" else {"retry": 1}
+        assert await front.ask(method, "/topics/order/policy", {}) == (200, left)
+
+    async def test_each_field_may_come_from_another_level(self) -> None:
+        async with a_front(policy=Policy(max_delay_ms=60_000)) as front:
+            await front.ask("PUT", "/namespaces/shop/policy", {"max_delay": 0, "retry": 1})
+            await front.ask("PUT", "/topics/shop%2Forder/policy", {"retry": 2})
+            found = await applied(front, "/topics/shop%2Forder")
+        levels = [found[field] for field in ("retry", "max_delay", "timeout")]
+        assert levels == [(2, "topic"), (0, "namespace"), (15, "daemon")]
+
+    async def test_the_default_namespace_is_that_of_topics_without_one(self, front: Front) -> None:
+        await front.ask("PUT", "/namespaces/default/policy", {"retry": 1})
+        found = [(await applied(front, f"/topics/{topic}"))["retry"] for topic in ("x", "default%2Fx%2Fy", "shop%2Fx")]
+        assert found == [(1, "namespace"), (1, "namespace"), (3, "daemon")]
+
+    async def test_changes_made_at_once_are_all_made(self, front: Front) -> None:
+        fields = {field: value for field, value, _ in SETTABLE if field != "delays"}
+        answers = await asyncio.gather(
+            *(front.ask("PATCH", "/topics/order/policy", {field: value}) for field, value in list(fields.items())[:8])
+        )
+        assert {status for status, _ in answers} == {200}
+        assert await front.get("/topics/order/policy") == (200, dict(list(fields.items())[:8]))
+
+    @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+    async def test_a_store_that_is_away_is_503(self, front: Front, method: str) -> None:
+        front.server.connected = False
+        for place in ("/topics/order", "/namespaces/shop"):
+            status, _ = await front.ask(method, f"{place}/policy", {"retry": 1})
+            assert status == 503
+
+    @pytest.mark.parametrize("path", ["/topics/order/policy", "/namespaces/shop/policy"])
+    async def test_other_methods_are_not_taken(self, front: Front, path: str) -> None:
+        async with front.http.post(path) as response:
+            assert (response.status, response.headers["Allow"]) == (405, "DELETE,GET,HEAD,PATCH,PUT")
+
+    async def test_a_namespace_alone_is_nothing_to_look_at(self, front: Front) -> None:
+        assert (await front.get("/namespaces/shop"))[0] == 404
+
+
+WRONG: list[tuple[str, str, str]] = [
+    ("default_delay", "-1", "a number of seconds from 0 to 315619200, or null to inherit, got -1"),
+    ("default_delay", "1e9", "a number of seconds from 0 to 315619200, or null to inherit, got 1000000000"),
+    ("max_delay", '"900"', 'a number of seconds ≥ 0, or null to inherit, got "900"'),
+    ("max_delay", "true", "a number of seconds ≥ 0, or null to inherit, got true"),
+    ("max_delay", "NaN", "a number of seconds ≥ 0, or null to inherit, got nan"),
+    ("max_delay", "-Infinity", "a number of seconds ≥ 0, or null to inherit, got -inf"),
+    ("max_delay", "1e400", "a number of seconds ≥ 0, or null to inherit, got inf"),
+    ("max_delay", "9" * 400, f"a number of seconds ≥ 0, or null to inherit, got {'9' * 77}…"),
+    ("delay_mode", '"hono\\ud800r"', '"honor" or "queue", or null to inherit, got "hono\\ud800r"'),
+    ("delay_mode", "1", '"honor" or "queue", or null to inherit, got 1'),
+    ("delays", "0", "true or false, or null to inherit, got 0"),
+    ("delays", '"false"', 'true or false, or null to inherit, got "false"'),
+    ("ttl", "[]", "a number of seconds ≥ 0, or null to inherit, got an array"),
+    ("timeout", "0", "a number of seconds from 1 to 120, or null to inherit, got 0"),
+    ("timeout", "120.001", "a number of seconds from 1 to 120, or null to inherit, got 120.001"),
+    ("retry", "1.0", "an integer from 0 to 1000, or null to inherit, got 1"),
+    ("retry", "false", "an integer from 0 to 1000, or null to inherit, got false"),
+    ("retry", "1001", "an integer from 0 to 1000, or null to inherit, got 1001"),
+    ("retry_base", "{}", "a number of seconds from 0 to 315619200, or null to inherit, got an object"),
+    ("retry_cap", "-0.001", "a number of seconds from 0 to 315619200, or null to inherit, got -0.001"),
+    ("retry_jitter", "1.1", "a number from 0 to 1, or null to inherit, got 1.1"),
+    ("ack", '"Code"', '"auto", "code" or "status", or null to inherit, got "Code"'),
+    ("rate", "-1", "a number of deliveries a second from 0 to 1000000, or null to inherit, got -1"),
+    ("concurrency", "0.5", "an integer from 0 to 1000000, or null to inherit, got 0.5"),
+    ("paused", "1", "true or false, or null to inherit, got 1"),
+    ("ramp", '"10s"', 'a number of seconds from 0 to 315619200, or null to inherit, got "10s"'),
+    ("dead_keep", "-1", "a number of seconds ≥ 0, or null to inherit, got -1"),
+]
+
+
+class TestWhatIsWrong:
+    @pytest.mark.parametrize("method", ["PUT", "PATCH"])
+    @pytest.mark.parametrize("path", ["/topics/order/policy", "/namespaces/shop/policy"])
+    async def test_a_field_is_refused_by_name_and_nothing_is_applied(
+        self, front: Front, path: str, method: str
+    ) -> None:
+        before = await front.ask("PUT", path, {"paused": True, "ramp": 5})
+        for field, text, detail in WRONG:
+            body = f'{{"timeout": 30, "retry": 1, "{field}": {text}}}'.encode()
+            assert await front.ask(method, path, body) == bad(f"{field}: expected {detail}", field)
+            assert await front.get(path) == before
+
+    def test_every_field_is_in_the_table(self) -> None:
+        assert {field for field, _, _ in WRONG} == FIELDS.keys()
+
+    async def test_an_unknown_field_is_refused_by_name(self, front: Front) -> None:
+        for name in ("colour", "max_delay_ms", "tickTime", "tick_time_ms", "topic"):
+            status, answer = await front.ask("PUT", "/topics/order/policy", {"retry": 1, name: 1})
+            assert (status, answer["field"]) == (400, name)
+            assert answer["detail"].startswith(f"{name}: no field of a policy; there are default_delay, max_delay, ")
+        assert await front.get("/topics/order/policy") == (200, {})
+
+    async def test_an_unknown_name_that_is_no_text_or_a_long_one_is_shown_short(self, front: Front) -> None:
+        for body, name in ((rb'{"\ud800\n": 1}', r"\ud800\n"), (b'{"%s": 1}' % (b"x" * 100_000), "x" * 80)):
+            status, answer = await front.ask("PATCH", "/topics/order/policy", body)
+            assert (status, answer["field"]) == (400, name)
+
+    async def test_of_a_name_that_comes_twice_the_last_counts(self, front: Front) -> None:
+        assert await front.ask("PUT", "/topics/order/policy", b'{"retry": "x", "retry": 1}') == (200, {"retry": 1})
+
+    @pytest.mark.parametrize(
+        ("body", "detail"),
+        [
+            (b"", "expected a JSON object, got nothing"),
+            (b"null", "expected a JSON object, got null"),
+            (b'[{"op": "add"}]', "expected a JSON object, got an array"),
+            (b"{", "expected JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+            (b'{"retry": ' + b"9" * 5000 + b"}", "expected JSON, got an integer of too many digits in it"),
+            (b'{"retry": ' + b"[" * 100_000, "expected JSON, got it nested too deeply"),
+            (b'{"ack": "\xff"}', "expected UTF-8, got the byte 0xff at position 9"),
+        ],
+        ids=range(7),
+    )
+    async def test_a_body_that_is_no_object_is_refused(self, front: Front, body: bytes, detail: str) -> None:
+        for path in ("/topics/order/policy", "/namespaces/shop/policy"):
+            for method in ("PUT", "PATCH"):
+                assert await front.ask(method, path, body) == bad(detail)
+
+    async def test_a_body_is_bounded(self) -> None:
+        async with a_front(max_body=100) as front:
+            assert (await front.ask("PUT", "/topics/order/policy", b'{"retry": 1}'.ljust(100)))[0] == 200
+            assert (await front.ask("PUT", "/topics/order/policy", b'{"retry": 2}'.ljust(101)))[0] == 413
+            assert await front.get("/topics/order/policy") == (200, {"retry": 1})
+
+    async def test_a_default_delay_over_the_limit_is_refused(self, front: Front) -> None:
+        path = "/topics/shop%2Forder/policy"
+        await front.ask("PUT", "/namespaces/shop/policy", {"max_delay": 60})
+        for method, body, field in (
+            ("PUT", {"default_delay": 60.001, "retry": 1}, "default_delay"),
+            ("PATCH", {"default_delay": 10, "max_delay": 5}, "default_delay"),
+        ):
+            status, answer = await front.ask(method, path, body)
+            assert (status, answer["field"]) == (400, field)
+        assert await front.get(path) == (200, {})
+        assert (await front.ask("PUT", path, {"default_delay": 60}))[0] == 200
+        assert (await front.ask("PUT", path, {"default_delay": 61, "max_delay": 0}))[0] == 200
+
+    @pytest.mark.parametrize("query", ["applied=1", "applied=", "applied=True", "applied=true&applied=true"])
+    async def test_applied_is_true_or_false(self, front: Front, query: str) -> None:
+        status, answer = await front.get(f"/topics/order/policy?{query}")
+        assert (status, answer["field"]) == (400, "applied")
+
+    @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+    async def test_a_parameter_that_is_none_is_refused_before_anything_is_done(self, front: Front, method: str) -> None:
+        await front.ask("PUT", "/topics/order/policy", {"retry": 1})
+        answer = await front.ask(method, "/topics/order/policy?field=ttl", {"retry": 2})
+        assert answer == bad("field: unknown parameter", "field")
+        assert await front.get("/topics/order/policy") == (200, {"retry": 1})
+
+
+NAMES = [
+    ("%6Frder", "order"),
+    ("%C3%A9%F0%9F%98%80", "é😀"),
+    ("a+b c".replace(" ", "%20"), "a+b c"),
+    ("%7Ba%7D", "{a}"),
+    ("100%25", "100%"),
+    ("%252F", "%2F"),
+    ("a%3Fb%23c", "a?b#c"),
+    ("policy", "policy"),
+    ("..", ".."),
+]
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("written", "name"), [*NAMES, ("default%2Fx", "x"), ("default%2Fx%2Fy", "default/x/y"), ("shop%2fx", "shop/x")]
+    )
+    async def test_a_topics_name_is_percent_encoded(self, front: Front, written: str, name: str) -> None:
+        await front.ask("PUT", f"/topics/{written}/policy", {"retry": 1})
+        status, answer = await front.ask("GET", f"/topics/{written}")
+        assert (status, answer["topic"], answer["policy"]["retry"]) == (200, name, 1)
+        assert await front.get("/topics") == came_to(topics=[{"topic": name, **NOTHING}], cursor=None)
+
+    @pytest.mark.parametrize(("written", "name"), NAMES)
+    async def test_so_is_a_namespaces(self, front: Front, written: str, name: str) -> None:
+        await front.ask("PUT", f"/namespaces/{written}/policy", {"retry": 1})
+        _, answer = await front.ask("GET", f"/topics/{quote(name, safe='')}%2Fx")
+        assert (answer["namespace"], answer["policy"]["retry"]) == (name, 1)
+
+    @pytest.mark.parametrize(
+        "written",
+        ["%2Fx", "x%2F", "a%2F%2Fb", "%2F", "a%0Ab", "%00", "%C2%85", "x" * 256, "%C3%A9" * 128, "%FF", "a%ED%A0%80"],
+    )
+    async def test_a_topics_name_that_is_none_is_refused(self, front: Front, written: str) -> None:
+        for path in (f"/topics/{written}", f"/topics/{written}/policy"):
+            status, answer = await front.ask("GET", path)
+            assert (status, answer["field"]) == (400, "topic")
+        for method in ("PUT", "PATCH", "DELETE"):
+            status, answer = await front.ask(method, f"/topics/{written}/policy", {"retry": 1})
+            assert (status, answer["field"]) == (400, "topic")
+
+    @pytest.mark.parametrize("written", ["a%2Fb", "%2F", "a%0Ab", "%7F", "x" * 256, "%FF"])
+    async def test_nor_is_a_namespaces(self, front: Front, written: str) -> None:
+        for method in ("GET", "PUT", "PATCH", "DELETE"):
+            status, answer = await front.ask(method, f"/namespaces/{written}/policy", {"retry": 1})
+            assert (status, answer["field"]) == (400, "namespace")
+
+    async def test_what_a_namespaces_name_takes_is_said(self, front: Front) -> None:
+        answer = bad(f'namespace: expected {NAMESPACE}, got "a/b"', "namespace")
+        assert await front.ask("GET", "/namespaces/a%2Fb/policy") == answer
+        assert await front.ask("GET", "/topics?namespace=a/b") == answer
+
+    async def test_a_namespace_may_have_255_bytes(self, front: Front) -> None:
+        assert await front.ask("PUT", f"/namespaces/{'x' * 255}/policy", {"retry": 1}) == (200, {"retry": 1})
+
+    async def test_a_path_without_a_name_is_none(self, front: Front) -> None:
+        for path in ("/topics/", "/topics//policy", "/topics/shop/order/policy", "/namespaces//policy", "/namespaces"):
+            assert (await front.ask("GET", path))[0] == 404
+
+
+async def fill(front: Front, *tasks: Task) -> None:
+    assert all(answer is True for answer in await front.store.create(tasks))
+
+
+async def take(front: Front, topic: str, limit: int) -> list[Claim]:
+    """So many of the topic's tasks, wherever they are, in hand."""
+    claims: list[Claim] = []
+    for shard in front.keys.shards:
+        (answer,) = await front.store.claim([Want(topic, shard.index, limit - len(claims))], NOW, NOW + 30_000)
+        assert isinstance(answer, Claims)
+        claims += answer.claims
+        if len(claims) == limit:
+            break
+    return claims
+
+
+async def settle(front: Front, claims: Sequence[Claim], fate: Fate) -> None:
+    verdict = Verdict(fate, NOW + 60_000, FAILURE)
+    assert all(await front.store.settle([Settlement(claim, verdict, None) for claim in claims]))
+
+
+async def pages(front: Front, query: str) -> list[list[str]]:
+    """The names on each page, up to the last."""
+    found: list[list[str]] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        status, answer = await front.get(f"/topics?{query}" + (f"&cursor={cursor}" if cursor else ""))
+        assert status == 200
+        found.append([topic["topic"] for topic in answer["topics"]])
+        cursor = answer["cursor"]
+    return found
+
+
+class TestCounts:
+    @pytest.mark.parametrize("shards", [1, 16])
+    async def test_a_topic_is_counted_over_shards_and_buckets(self, shards: int) -> None:
+        async with a_front(shards=shards) as front:
+            await fill(front, *(a_task(delay=-9) for _ in range(40)), *(a_task(delay=5) for _ in range(3)))
+            claims = await take(front, "order", 30)
+            await settle(front, claims[:4], Fate.RETRY)
+            await settle(front, claims[4:7], Fate.DEAD)
+            await fill(front, a_task(topic="shop/mail", execute_at=LOW - 500), a_task(topic="shop/mail"))
+            order = {"delay": 13, "unack": 23, "error": 4, "dead": 3, "due": 10, "oldest_lateness_s": 8.998}
+            mail = {**NOTHING, "delay": 2, "due": 1, "oldest_lateness_s": 0.5}
+            assert await front.get("/topics") == came_to(
+                topics=[{"topic": "order", **order}, {"topic": "shop/mail", **mail}], cursor=None
+            )
+            policy = shown(DEFAULT)
+            assert await front.get("/topics/order") == came_to(
+                topic="order", namespace="default", **order, policy=policy
+            )
+            assert await front.get("/topics/shop%2Fmail") == came_to(
+                topic="shop/mail", namespace="shop", **mail, policy=policy
+            )
+
+    @pytest.mark.parametrize("bucket", Bucket)
+    async def test_a_topic_with_tasks_in_one_bucket_alone_is_one(self, bucket: Bucket) -> None:
+        async with a_front(shards=16) as front:
+            await fill(front, a_task())
+            if bucket is not Bucket.DELAY:
+                claims = await take(front, "order", 1)
+                fate = {Bucket.ERROR: Fate.RETRY, Bucket.DEAD: Fate.DEAD}.get(bucket)
+                await settle(front, claims if fate else [], fate or Fate.DONE)
+            assert await front.get("/topics") == came_to(topics=[{"topic": "order", **NOTHING, bucket: 1}], cursor=None)
+
+    async def test_one_whose_tasks_are_done_is_none(self, front: Front) -> None:
+        await fill(front, a_task())
+        await settle(front, await take(front, "order", 1), Fate.DONE)
+        assert await front.get("/topics") == came_to(topics=[], cursor=None)
+
+    async def test_one_that_nobody_has_used_is_shown_with_what_would_apply(self, front: Front) -> None:
+        await front.ask("PUT", "/namespaces/shop/policy", {"max_delay": 900})
+        policy = {**shown(DEFAULT), "max_delay": 900}
+        assert await front.get("/topics/shop%2Fx") == came_to(
+            topic="shop/x", namespace="shop", **NOTHING, policy=policy
+        )
+        assert await front.get("/topics") == came_to(topics=[], cursor=None)
+
+    async def test_default_x_is_x(self, front: Front) -> None:
+        await create(front, topic="default/x")
+        assert (await front.get("/topics/default%2Fx"))[1]["topic"] == "x"
+        assert (await front.get("/topics/x"))[1]["delay"] == 1
+
+    async def test_one_with_a_policy_of_its_own_is_one_until_that_is_removed(self, front: Front) -> None:
+        await front.ask("PUT", "/topics/order/policy", {"retry": 1})
+        assert await pages(front, "") == [["order"]]
+        await front.ask("DELETE", "/topics/order/policy")
+        assert await pages(front, "") == [[]]
+
+    @pytest.mark.parametrize("path", ["/topics", "/topics/order"])
+    async def test_a_store_that_is_away_is_503(self, front: Front, path: str) -> None:
+        front.server.connected = False
+        assert (await front.get(path))[0] == 503
+
+    async def test_a_shard_that_is_away_is_503(self) -> None:
+        async with a_front(shards=4) as front:
+            front.client.away = [2]
+            assert [(await front.get(path))[0] for path in ("/topics", "/topics/order")] == [503, 503]
+
+
+class TestPages:
+    async def test_topics_come_in_the_order_of_their_bytes(self, front: Front) -> None:
+        names = ["a", "B", "é", "z", "aa", "a/b", "A", "😀", "\uffee", "default/x/y"]
+        await fill(front, *(a_task(topic=name) for name in names))
+        expected = sorted(names, key=str.encode)
+        assert await pages(front, "") == [expected]
+        assert await pages(front, "limit=4") == [expected[:4], expected[4:8], expected[8:]]
+        assert await pages(front, "limit=5") == [expected[:5], expected[5:]]
+
+    @pytest.mark.parametrize("shards", [1, 16])
+    async def test_a_page_holds_a_hundred_unless_said_otherwise(self, shards: int) -> None:
+        names = [f"t{n:04}" for n in range(1005)]
+        async with a_front(shards=shards) as front:
+            await fill(front, *(a_task(topic=name) for name in names[::2]))
+            for name in names[1:20:2]:
+                await front.ask("PUT", f"/topics/{name}/policy", {"retry": 1})
+            there = sorted({*names[::2], *names[1:20:2]})
+            assert [len(page) for page in await pages(front, "")] == [100, 100, 100, 100, 100, 13]
+            assert await pages(front, "limit=1000") == [there]
+
+    async def test_a_cursor_goes_on_while_topics_come_and_go(self, front: Front) -> None:
+        await fill(front, *(a_task(topic=name) for name in "bdfh"))
+        _, first = await front.get("/topics?limit=2")
+        await fill(front, a_task(topic="a"), a_task(topic="e"))
+        await settle(front, [*await take(front, "d", 1), *await take(front, "f", 1)], Fate.DONE)
+        assert [topic["topic"] for topic in first["topics"]] == ["b", "d"]
+        status, second = await front.get(f"/topics?limit=2&cursor={first['cursor']}")
+        assert [topic["topic"] for topic in second["topics"]] == ["e", "h"]
+        assert (status, second["cursor"]) == (200, None)
+
+    async def test_a_cursor_behind_the_last_topic_is_an_empty_page(self, front: Front) -> None:
+        await fill(front, a_task(topic="a"), a_task(topic="b"))
+        _, first = await front.get("/topics?limit=1")
+        await settle(front, await take(front, "b", 1), Fate.DONE)
+        assert await front.get(f"/topics?cursor={first['cursor']}") == came_to(topics=[], cursor=None)
+
+    async def test_a_namespace_has_its_own_topics_alone(self, front: Front) -> None:
+        await fill(
+            front, *(a_task(topic=name) for name in ("x", "shop/a", "shop/b/c", "shopping/a", "default/x/y", "shop"))
+        )
+        await front.ask("PUT", "/topics/shop%2Fz/policy", {"retry": 1})
+        await front.ask("PUT", "/namespaces/shop/policy", {"retry": 1})
+        assert await pages(front, "namespace=shop&limit=2") == [["shop/a", "shop/b/c"], ["shop/z"]]
+        assert await pages(front, "namespace=default") == [["default/x/y", "shop", "x"]]
+        assert await pages(front, "namespace=nobody") == [[]]
+
+    @pytest.mark.parametrize(
+        "limit", ["0", "-1", "1001", "", "x", "1.0", "%2B5", "+5", "1e2", "00001", "%D9%A3", "9" * 5000]
+    )
+    async def test_a_limit_is_an_integer_up_to_a_thousand(self, front: Front, limit: str) -> None:
+        status, answer = await front.ask("GET", f"/topics?limit={limit}")
+        assert (status, answer["field"]) == (400, "limit")
+        assert answer["detail"].startswith("limit: expected an integer from 1 to 1000, got ")
+
+    @pytest.mark.parametrize("cursor", ["", "x", "!", "b3Jk ZXI", "b3JkZXI=", "_w", "w6", "%C3%A9", "b3JkZXJ"])
+    async def test_a_cursor_is_one_that_was_given(self, front: Front, cursor: str) -> None:
+        status, answer = await front.ask("GET", f"/topics?cursor={quote(cursor, safe='%')}")
+        assert (status, answer["field"]) == (400, "cursor")
+
+    @pytest.mark.parametrize(
+        ("query", "field"),
+        [
+            ("namespace=", "namespace"),
+            ("namespace=a%0A", "namespace"),
+            ("names=x", "names"),
+            ("limit=1&limit=2", "limit"),
+        ],
+    )
+    async def test_other_parameters_are_refused_by_name(self, front: Front, query: str, field: str) -> None:
+        status, answer = await front.ask("GET", f"/topics?{query}")
+        assert (status, answer["field"]) == (400, field)
+
+    async def test_a_query_that_is_no_utf8_is_refused(self, front: Front) -> None:
+        answer = await front.ask("GET", "/topics?namespace=%FF")
+        assert answer == bad("expected a query of percent-encoded UTF-8")
+
+    @pytest.mark.parametrize("path", ["/topics", "/topics/order"])
+    async def test_topics_are_only_looked_at(self, front: Front, path: str) -> None:
+        async with front.http.post(path) as response:
+            assert (response.status, response.headers["Allow"]) == (405, "GET,HEAD")
+
+
+class TestCreatesObeyAtOnce:
+    async def test_a_limit_on_the_topic(self, front: Front) -> None:
+        await front.ask("PUT", "/topics/order/policy", {"max_delay": 5})
+        assert (await create(front, delay=5))[0] == 200
+        assert (await create(front, execute_time=NOW / 1000 + 5))[0] == 200
+        words = "Exceeds max allowed delivery delay of 5000 milliseconds"
+        assert await create(front, delay=5.001) == bad(words, "delay")
+        assert await create(front, execute_time=NOW / 1000 + 5.001) == bad(words, "execute_time")
+        assert (await create(front, topic="other", delay=6))[0] == 200
+
+    async def test_a_limit_lifted_below_one(self, front: Front) -> None:
+        await front.ask("PUT", "/namespaces/shop/policy", {"max_delay": 5})
+        await front.ask("PUT", "/topics/shop%2Ffree/policy", {"max_delay": 0})
+        statuses = [(await create(front, topic=topic, delay=6))[0] for topic in ("shop/x", "shop/free", "x")]
+        assert statuses == [400, 200, 200]
+
+    async def test_a_limit_removed(self, front: Front) -> None:
+        await front.ask("PUT", "/topics/order/policy", {"max_delay": 5, "retry": 1})
+        await front.ask("PATCH", "/topics/order/policy", {"max_delay": None})
+        assert (await create(front, delay=6))[0] == 200
+
+    async def test_what_a_create_leaves_out(self, front: Front) -> None:
+        await front.ask("PUT", "/topics/order/policy", {"default_delay": 15, "retry": 7, "ttl": 60})
+        await create(front, id="a")
+        _, task = await front.post("/query", {"id": "a"})
+        assert (task["due_at"], task["max_retry"]) == ("2027-01-15T08:00:15.000Z", 7)
+        assert task["expires_at"] == "2027-01-15T08:01:00.000Z"
+
+    async def test_no_delays(self, front: Front) -> None:
+        await front.ask("PUT", "/namespaces/default/policy", {"delays": False})
+        assert (await create(front))[0] == 200
+        status, answer = await create(front, delay=1)
+        assert (status, answer["field"]) == (400, "delay")
+
+    async def test_in_a_batch_too(self, front: Front) -> None:
+        await front.ask("PUT", "/topics/order/policy", {"max_delay": 5})
+        _, answer = await front.post("/create/batch", [{**GOOD, "delay": 5}, {**GOOD, "delay": 6}])
+        assert (answer["created"], answer["refused"]) == (1, 1)

@@ -1,0 +1,299 @@
+"""What applies to a topic: each field by itself, from the lowest level that sets it; and what is no policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from later.core.errors import Refused
+from later.core.policy import (
+    DEFAULT,
+    FIELDS,
+    NOTHING_SET,
+    Ack,
+    DelayMode,
+    Level,
+    Place,
+    Policies,
+    Policy,
+    Settings,
+    a_namespace,
+    a_topic,
+    namespace_of,
+    read_fields,
+    shown,
+)
+from later.core.retry import Fate, Kind, Outcome, judge
+from tests.builders import NOW, a_task
+
+TOPIC, NAMESPACE = a_topic("shop/order"), a_namespace("shop")
+
+EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
+    "default_delay": (15, 30, 45.5),
+    "max_delay": (900, 1800, 2700.001),
+    "delay_mode": ("queue", "honor", "queue"),
+    "delays": (False, True, False),
+    "ttl": (60, 3600, 0.5),
+    "timeout": (1, 120, 30.5),
+    "retry": (1, 1000, 7),
+    "retry_base": (1, 20, 0.25),
+    "retry_cap": (60, 600, 6000),
+    "retry_jitter": (1, 0.5, 0.25),
+    "ack": ("code", "status", "auto"),
+    "rate": (10, 0.5, 1000),
+    "concurrency": (1, 10, 1_000_000),
+    "paused": (True, False, True),
+    "ramp": (1, 60, 0.5),
+    "dead_keep": (1, 86_400, 0.001),
+}
+"""For each field three values as they are written, the first two of which differ."""
+
+TAKE_ZERO = sorted(set(FIELDS) - {"delay_mode", "delays", "timeout", "ack", "paused"})
+
+
+def a_daemon(**written: Any) -> Policy:
+    """What a daemon's configuration sets, written as a topic's policy would be."""
+    return Policies(DEFAULT, {TOPIC: Settings(written)}).at(TOPIC)
+
+
+def applied(field: str, *, daemon: Any = None, namespace: Any = None, topic: Any = None) -> tuple[Any, Level]:
+    """The field's value at the topic, as it is written, and where it comes from; None: not set there."""
+    given = {NAMESPACE: namespace, TOPIC: topic}
+    settings = {place: Settings({field: value}) for place, value in given.items() if value is not None}
+    policies = Policies(DEFAULT if daemon is None else a_daemon(**{field: daemon}), settings)
+    return shown(policies.of("shop/order"))[field], policies.origin(TOPIC, field)
+
+
+def refused(**fields: object) -> Refused:
+    with pytest.raises(Refused) as caught:
+        read_fields(fields)
+    return caught.value
+
+
+def test_there_is_an_example_of_every_field_and_a_field_for_every_attribute() -> None:
+    assert EXAMPLES.keys() == FIELDS.keys()
+    assert [field.attribute for field in FIELDS.values()] == list(Policy.__struct_fields__)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+class TestLevels:
+    def test_nothing_set_is_the_daemons_default(self, field: str) -> None:
+        assert applied(field) == (shown(DEFAULT)[field], Level.DAEMON)
+
+    def test_the_daemons_counts_where_nothing_else_is_set(self, field: str) -> None:
+        assert applied(field, daemon=EXAMPLES[field][0]) == (EXAMPLES[field][0], Level.DAEMON)
+
+    def test_the_namespaces_counts_before_the_daemons(self, field: str) -> None:
+        first, second, _ = EXAMPLES[field]
+        assert applied(field, daemon=first, namespace=second) == (second, Level.NAMESPACE)
+
+    def test_the_topics_counts_before_all_others(self, field: str) -> None:
+        first, second, third = EXAMPLES[field]
+        assert applied(field, daemon=first, namespace=second, topic=third) == (third, Level.TOPIC)
+        assert applied(field, daemon=second, topic=first) == (first, Level.TOPIC)
+
+    def test_null_inherits(self, field: str) -> None:
+        first, second, _ = EXAMPLES[field]
+        settings = Settings({field: first}).merged(read_fields({field: None}))
+        assert settings == NOTHING_SET
+        policies = Policies(DEFAULT, {TOPIC: settings, NAMESPACE: Settings({field: second})})
+        assert (shown(policies.of("shop/order"))[field], policies.origin(TOPIC, field)) == (second, Level.NAMESPACE)
+
+    def test_another_field_that_is_set_below_changes_nothing(self, field: str) -> None:
+        other = next(name for name in FIELDS if name not in (field, "max_delay", "default_delay"))
+        policies = Policies(
+            DEFAULT, {TOPIC: Settings({other: EXAMPLES[other][1]}), NAMESPACE: Settings({field: EXAMPLES[field][0]})}
+        )
+        assert shown(policies.of("shop/order"))[field] == EXAMPLES[field][0]
+
+    def test_what_is_written_is_shown_as_it_was_written(self, field: str) -> None:
+        for value in EXAMPLES[field]:
+            assert read_fields({field: value}) == {field: value}
+            assert shown(a_daemon(**{field: value}))[field] == value
+
+
+@pytest.mark.parametrize("field", TAKE_ZERO)
+def test_zero_is_a_value_and_lifts_what_is_set_above(field: str) -> None:
+    assert read_fields({field: 0}) == {field: 0}
+    assert applied(field, daemon=EXAMPLES[field][0], namespace=EXAMPLES[field][1], topic=0) == (0, Level.TOPIC)
+
+
+class TestPlaces:
+    @pytest.mark.parametrize(
+        ("topic", "namespace"),
+        [("order", "default"), ("shop/order", "shop"), ("a/b/c", "a"), ("default/a/b", "default")],
+    )
+    def test_a_topics_namespace_is_the_part_before_the_first_slash(self, topic: str, namespace: str) -> None:
+        assert namespace_of(topic) == namespace
+
+    def test_a_namespace_counts_for_its_own_topics_only(self) -> None:
+        policies = Policies(DEFAULT, {NAMESPACE: Settings({"retry": 7})})
+        assert [policies.of(topic).retry for topic in ("shop/a", "shop/a/b", "shop", "shopping/a", "a")] == [
+            7,
+            7,
+            3,
+            3,
+            3,
+        ]
+
+    def test_the_namespace_of_plain_topics_is_default(self) -> None:
+        policies = Policies(DEFAULT, {a_namespace("default"): Settings({"retry": 7})})
+        assert [policies.of(topic).retry for topic in ("order", "default/a/b", "shop/order")] == [7, 7, 3]
+
+    def test_what_applies_at_a_namespace_knows_nothing_of_its_topics(self) -> None:
+        policies = Policies(DEFAULT, {TOPIC: Settings({"retry": 9}), NAMESPACE: Settings({"ttl": 60})})
+        assert (policies.at(NAMESPACE).retry, policies.at(NAMESPACE).ttl_ms) == (3, 60_000)
+        assert policies.origin(NAMESPACE, "retry") is Level.DAEMON
+
+
+class TestWrongValues:
+    @pytest.mark.parametrize(
+        ("field", "values"),
+        [
+            *((name, [-1, -0.001, True, False, "15", [], {}, float("nan"), float("inf"), 10**400]) for name in FIELDS
+              if name not in ("delay_mode", "delays", "ack", "paused")),
+            ("timeout", [0, 0.999, 120.001]),
+            ("retry", [1001, 1.5, 1.0]),
+            ("retry_jitter", [1.001]),
+            ("rate", [1_000_001]),
+            ("concurrency", [1_000_001, 2.0]),
+            ("default_delay", [3653 * 86_400 + 1]),
+            ("delay_mode", ["Honor", "", 0, [], True]),
+            ("ack", ["body", 1, False]),
+            ("delays", [0, 1, "true", "off"]),
+            ("paused", [0, 1, "yes"]),
+        ],
+    )  # fmt: skip
+    def test_it_is_refused_by_name(self, field: str, values: list[object]) -> None:
+        for value in values:
+            refusal = refused(**{field: value})
+            assert refusal.field == field
+            assert refusal.detail.startswith(f"{field}: expected {FIELDS[field].takes}, or null to inherit, got ")
+
+    def test_an_unknown_field_is_refused_by_name(self) -> None:
+        refusal = refused(max_dely=1)
+        assert (refusal.field, refusal.detail.split(";")[0]) == ("max_dely", "max_dely: no field of a policy")
+
+    def test_an_unknown_name_is_shown_on_one_line_and_short(self) -> None:
+        assert refused(**{"x\n" * 100: 1}).field == repr("x\n" * 40)[1:-1]
+
+    def test_the_text_says_what_is_taken(self) -> None:
+        assert refused(timeout=121).detail == (
+            "timeout: expected a number of seconds from 1 to 120, or null to inherit, got 121"
+        )
+
+
+class TestDefaultsAndLimits:
+    def change(
+        self, before: dict[Place, dict[str, Any]], place: Place, after: dict[str, Any], daemon: Policy = DEFAULT
+    ) -> Policies:
+        policies = Policies(daemon, {where: Settings(fields) for where, fields in before.items()})
+        return policies.with_settings(place, policies.set_at(place).merged(read_fields(after)))
+
+    def test_a_default_may_be_as_long_as_the_limit(self) -> None:
+        assert (
+            self.change({}, TOPIC, {"default_delay": 900, "max_delay": 900}).of("shop/order").default_delay_ms
+            == 900_000
+        )
+
+    @pytest.mark.parametrize(
+        ("before", "daemon", "after", "field"),
+        [
+            ({}, DEFAULT, {"default_delay": 900.001, "max_delay": 900}, "default_delay"),
+            ({NAMESPACE: {"max_delay": 900}}, DEFAULT, {"default_delay": 901}, "default_delay"),
+            ({}, Policy(max_delay_ms=900_000), {"default_delay": 901}, "default_delay"),
+            ({TOPIC: {"default_delay": 60}}, DEFAULT, {"max_delay": 59}, "default_delay"),
+            ({NAMESPACE: {"default_delay": 60}}, DEFAULT, {"max_delay": 59}, "max_delay"),
+            ({NAMESPACE: {"default_delay": 60}, TOPIC: {"default_delay": 5, "max_delay": 9}}, DEFAULT,
+             {"default_delay": None}, "max_delay"),
+        ],
+        ids=["both", "limit above", "limit of the daemon", "limit below it", "default above", "default inherited"],
+    )  # fmt: skip
+    def test_a_default_beyond_the_limit_that_applies_is_refused(
+        self, before: dict[Place, dict[str, Any]], daemon: Policy, after: dict[str, Any], field: str
+    ) -> None:
+        with pytest.raises(Refused) as caught:
+            self.change(before, TOPIC, after, daemon)
+        assert caught.value.field == field
+        assert "expected a default_delay of at most the max_delay that applies" in caught.value.detail
+
+    @pytest.mark.parametrize("after", [{"paused": True}, {"retry": 5}, {"default_delay": 9}])
+    def test_a_conflict_that_came_from_above_keeps_nobody_from_another_change(self, after: dict[str, Any]) -> None:
+        before = {TOPIC: {"default_delay": 60}, NAMESPACE: {"max_delay": 9}}
+        policies = self.change(before, TOPIC, after)
+        assert policies.set_at(TOPIC).fields == {"default_delay": 60} | after
+
+    def test_nor_from_removing_all(self) -> None:
+        policies = Policies(DEFAULT, {TOPIC: Settings({"default_delay": 60}), NAMESPACE: Settings({"max_delay": 9})})
+        assert policies.with_settings(TOPIC, NOTHING_SET).of("shop/order").default_delay_ms == 0
+
+    def test_a_limit_that_is_lifted_allows_any_default(self) -> None:
+        policies = self.change({NAMESPACE: {"max_delay": 900}}, TOPIC, {"default_delay": 9000, "max_delay": 0})
+        assert policies.of("shop/order").default_delay_ms == 9_000_000
+
+
+class TestSettings:
+    def test_merging_keeps_what_is_not_named_and_replacing_does_not(self) -> None:
+        before = Settings({"ttl": 60, "retry": 5}, tick_time_ms=1000)
+        assert before.merged({"retry": None, "ack": "code"}) == Settings({"ttl": 60, "ack": "code"}, 1000)
+        assert before.replaced({"ack": "code", "ttl": None}) == Settings({"ack": "code"}, 1000)
+
+    def test_fields_stand_in_their_order(self) -> None:
+        assert list(Settings({"ack": "code"}).merged({"max_delay": 1, "retry": 2}).fields) == [
+            "max_delay",
+            "retry",
+            "ack",
+        ]
+
+    def test_what_a_newer_version_has_set_is_passed_over_and_kept(self) -> None:
+        settings = Settings({"colour": "red", "retry": 5})
+        assert Policies(DEFAULT, {TOPIC: settings}).of("shop/order").retry == 5
+        assert settings.merged({"retry": 6}).fields == {"retry": 6, "colour": "red"}
+
+
+def test_the_shortest_time_that_the_dead_are_kept() -> None:
+    settings = {TOPIC: Settings({"dead_keep": 60}), NAMESPACE: Settings({"dead_keep": 90}), a_topic("x"): Settings()}
+    assert Policies(DEFAULT, settings).shortest_dead_keep_ms == 60_000
+    assert Policies(DEFAULT).shortest_dead_keep_ms == DEFAULT.dead_keep_ms
+
+
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "default_delay": st.floats(0, 10**6),
+        "max_delay": st.floats(0, 10**6),
+        "delay_mode": st.sampled_from([*map(str, DelayMode)]),
+        "delays": st.booleans(),
+        "ttl": st.just(0),
+        "timeout": st.floats(1, 120),
+        "retry": st.integers(1, 1000),
+        "retry_base": st.floats(0, 10**6),
+        "retry_cap": st.floats(0, 10**6),
+        "retry_jitter": st.floats(0, 1),
+        "ack": st.sampled_from([*map(str, Ack)]),
+        "rate": st.floats(0, 10**6),
+        "concurrency": st.integers(0, 10**6),
+        "paused": st.booleans(),
+    },
+)
+
+
+@given(
+    topic=SETTINGS,
+    namespace=SETTINGS,
+    kind=st.sampled_from([Kind.FAILED, Kind.BUSY]),
+    asked=st.none() | st.integers(0, 10**9),
+    chance=st.floats(0, 1, exclude_max=True),
+)
+def test_a_retry_can_always_be_booked_whatever_the_policy(
+    topic: dict[str, Any], namespace: dict[str, Any], kind: Kind, asked: int | None, chance: float
+) -> None:
+    """What PIP-315 has trouble with: a consumer that is stuck, for its retry's delay is longer than the limit."""
+    policy = Policies(DEFAULT, {TOPIC: Settings(topic), NAMESPACE: Settings(namespace)}).of("shop/order")
+    outcome = Outcome(kind=kind, reason="status", status=500, message="", retry_after_ms=asked)
+    verdict = judge(a_task(max_retry=policy.retry), 1, None, outcome, NOW, policy.backoff, chance)
+    assert verdict.fate is Fate.RETRY
+    assert verdict.at > NOW

@@ -1,0 +1,259 @@
+"""Policies in the store: what one process changes, all know; nothing is changed by halves, or by two at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from later.core.errors import Conflict, Refused, StoreDown
+from later.core.policy import NOTHING_SET, Policies, Policy, Settings, a_namespace, a_topic
+from later.store import policies as book_module
+from later.store.policies import CHANGES_KEPT, FRESH_S, PolicyBook
+from later.store.scripts import Command
+from tests.house import House
+from tests.store.sight import ask
+
+ORDER, SHOP = a_topic("order"), a_namespace("shop")
+
+
+@pytest.fixture
+def shards() -> int:
+    """Policies are of no shard."""
+    return 1
+
+
+class Clock:
+    """The monotonic time of a process, which passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def book(house: House, clock: Clock) -> PolicyBook:
+    return PolicyBook(house.client, house.keys, Policy(), clock)
+
+
+@pytest.fixture
+def other(house: House, clock: Clock) -> PolicyBook:
+    """Another process's."""
+    return PolicyBook(house.client, house.keys, Policy(retry=5), clock)
+
+
+def setting(**fields: float) -> Callable[[Settings], Settings]:
+    return lambda before: before.merged(fields)
+
+
+async def test_a_change_is_seen_at_once_where_it_was_made(book: PolicyBook) -> None:
+    await book.current()
+    changed = await book.change(ORDER, setting(retry=7))
+    assert changed is await book.current() is book.latest
+    assert (changed.of("order").retry, changed.of("other").retry) == (7, 3)
+
+
+async def test_others_see_it_when_what_they_read_is_no_longer_fresh(
+    book: PolicyBook, other: PolicyBook, clock: Clock
+) -> None:
+    before = await other.current()
+    await book.change(SHOP, setting(retry=7))
+    clock.at += FRESH_S - 0.01
+    assert await other.current() is before
+    clock.at += 0.01
+    assert (await other.current()).of("shop/order").retry == 7
+
+
+async def test_what_was_taken_never_changes(book: PolicyBook) -> None:
+    taken = await book.change(ORDER, setting(retry=7))
+    await book.change(ORDER, setting(retry=8))
+    assert taken.of("order").retry == 7
+
+
+async def test_each_process_has_defaults_of_its_own(book: PolicyBook, other: PolicyBook) -> None:
+    await book.change(ORDER, setting(ttl=60))
+    policies = await other.current()
+    assert (policies.of("order").ttl_ms, policies.of("order").retry) == (60_000, 5)
+
+
+async def test_what_is_removed_is_gone_for_all(book: PolicyBook, other: PolicyBook) -> None:
+    await book.change(ORDER, setting(retry=7))
+    await other.read()
+    await book.change(ORDER, lambda before: NOTHING_SET)
+    assert (await other.read()).settings == {}
+
+
+async def test_a_change_is_made_from_what_stands_in_the_store(book: PolicyBook, other: PolicyBook) -> None:
+    await book.current()
+    await other.change(ORDER, setting(retry=7))
+    changed = await book.change(ORDER, setting(ttl=60))
+    assert changed.set_at(ORDER) == Settings({"ttl": 60, "retry": 7})
+
+
+async def test_of_many_changes_at_once_none_is_lost(house: House) -> None:
+    books = [house.policies() for _ in range(8)]
+    fields = ["retry", "ttl", "timeout", "retry_base", "retry_cap", "concurrency", "rate", "ramp"]
+    await asyncio.gather(*(book.change(ORDER, setting(**{f: 7})) for book, f in zip(books, fields, strict=True)))
+    assert (await books[0].read()).set_at(ORDER).fields == dict.fromkeys(fields, 7)
+
+
+async def test_what_would_be_no_policy_changes_nothing(book: PolicyBook, other: PolicyBook) -> None:
+    await book.change(SHOP, setting(max_delay=900))
+    with pytest.raises(Refused):
+        await book.change(a_topic("shop/order"), setting(retry=7, default_delay=901))
+    assert (await other.read()).settings == {SHOP: Settings({"max_delay": 900})}
+
+
+async def test_a_check_counts_what_others_have_set_meanwhile(book: PolicyBook, other: PolicyBook) -> None:
+    await book.current()
+    await other.change(SHOP, setting(max_delay=900))
+    with pytest.raises(Refused):
+        await book.change(a_topic("shop/order"), setting(default_delay=901))
+
+
+async def test_whoever_always_comes_second_is_told_so(
+    book: PolicyBook, other: PolicyBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, overtaken = book.read, list[Policies]()
+
+    async def read_and_be_overtaken() -> Policies:
+        policies = await read()
+        await other.change(SHOP, setting(retry=len(overtaken)))
+        overtaken.append(policies)
+        return policies
+
+    monkeypatch.setattr(book, "read", read_and_be_overtaken)
+    with pytest.raises(Conflict):
+        await book.change(ORDER, setting(retry=7))
+    assert ORDER not in (await other.read()).settings
+
+
+async def test_only_what_was_changed_is_read(house: House, book: PolicyBook) -> None:
+    for n in range(3):
+        await book.change(a_topic(f"t{n}"), setting(retry=n))
+    reader = house.policies()
+    await reader.read()
+    await book.change(a_topic("t1"), setting(retry=9))
+    await house.redis.hset(house.keys.policies.decode(), "topic:t2", '{"fields":{"retry":8}}')
+    policies = await reader.read()
+    assert [policies.of(f"t{n}").retry for n in range(3)] == [0, 9, 2]
+
+
+async def test_whoever_missed_more_than_is_kept_reads_everything(
+    house: House, book: PolicyBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book_module, "CHANGES_KEPT", 3)
+    reader = house.policies()
+    await book.change(a_topic("gone"), setting(retry=1))
+    await reader.read()
+    await book.change(a_topic("gone"), lambda before: NOTHING_SET)
+    for n in range(6):
+        await book.change(a_topic(f"t{n}"), setting(retry=n))
+    policies = await reader.read()
+    assert {place.name: policies.of(place.name).retry for place in policies.settings} == {f"t{n}": n for n in range(6)}
+    assert await house.redis.zcard(house.keys.policy_changes.decode()) == 3
+
+
+async def test_changes_of_one_place_count_once(house: House, book: PolicyBook) -> None:
+    for n in range(5):
+        await book.change(ORDER, setting(retry=n))
+    assert await house.redis.zcard(house.keys.policy_changes.decode()) == 1
+    assert CHANGES_KEPT > 1
+
+
+async def test_a_store_that_was_emptied_sets_nothing(house: House, book: PolicyBook) -> None:
+    await book.change(ORDER, setting(retry=7))
+    await house.redis.flushall()
+    assert (await book.read()).settings == {}
+
+
+@pytest.mark.parametrize("name", ["order", "a:b", "ä/ö/ü", "version", "x" * 255])
+async def test_any_name_will_do(house: House, book: PolicyBook, name: str) -> None:
+    for place in (a_topic(name), a_namespace(name.partition("/")[0])):
+        await book.change(place, setting(retry=7))
+    assert (await house.policies().read()).settings == {
+        place: Settings({"retry": 7}) for place in (a_topic(name), a_namespace(name.partition("/")[0]))
+    }
+
+
+async def test_a_full_store_takes_changes_of_policies(house: House, book: PolicyBook) -> None:
+    """An operator who pauses a topic because the store is full must not be told that it is full."""
+    await book.change(ORDER, setting(retry=7))
+    await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+    try:
+        await book.change(ORDER, setting(retry=8))
+        await book.change(SHOP, setting(retry=9))
+        assert (await house.policies().read()).settings.keys() == {ORDER, SHOP}
+    finally:
+        await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
+
+
+class Counting(PolicyBook):
+    """Counts its readings, each of which waits until it may go on."""
+
+    def __init__(self, house: House, clock: Clock) -> None:
+        super().__init__(house.client, house.keys, Policy(), clock)
+        self.readings = 0
+        self.may_read = asyncio.Event()
+
+    async def _read(self) -> None:
+        self.readings += 1
+        await self.may_read.wait()
+        await super()._read()
+
+
+class TestReadingTogether:
+    @pytest.fixture
+    def counting(self, house: House, clock: Clock) -> Counting:
+        return Counting(house, clock)
+
+    async def test_a_thousand_callers_share_one_reading(self, counting: Counting) -> None:
+        callers = [asyncio.create_task(counting.current()) for _ in range(1000)]
+        await asyncio.sleep(0)
+        counting.may_read.set()
+        assert len({id(policies) for policies in await asyncio.gather(*callers)}) == 1
+        assert counting.readings == 1
+
+    async def test_a_caller_that_goes_takes_nobody_along(self, counting: Counting) -> None:
+        first, second = (asyncio.create_task(counting.current()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        counting.may_read.set()
+        assert isinstance(await second, Policies)
+
+    async def test_whoever_wants_what_is_set_now_takes_no_reading_that_began_before(self, counting: Counting) -> None:
+        early = asyncio.create_task(counting.current())
+        await asyncio.sleep(0)
+        now = asyncio.create_task(counting.read())
+        await asyncio.sleep(0)
+        counting.may_read.set()
+        await asyncio.gather(early, now)
+        assert counting.readings == 2
+
+
+async def test_a_store_that_is_away_is_told_of_and_what_was_read_stays(
+    book: PolicyBook, house: House, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(verb: str, command: Command) -> None:
+        raise StoreDown("the store is gone")
+
+    await book.change(ORDER, setting(retry=7))
+    clock.at += FRESH_S
+    monkeypatch.setattr(house.client, "one", away)
+    with pytest.raises(StoreDown):
+        await book.current()
+    assert book.latest.of("order").retry == 7
+
+
+async def test_what_stands_in_the_store_is_named_by_level(house: House, book: PolicyBook) -> None:
+    await book.change(ORDER, setting(retry=7))
+    assert await house.redis.hkeys(house.keys.policies.decode()) == [b"topic:order", b"version"]
