@@ -13,6 +13,7 @@ from later import __version__
 from later.core.errors import LaterError
 from later.core.reply import retry_after_ms
 
+JSON = "application/json"
 AGAIN = frozenset({429, 500, 502, 503, 504})
 """What may go away by itself."""
 
@@ -51,13 +52,17 @@ class Client:
         self._timeout_s = timeout_s
         self._clock = clock
 
-    def post(self, path: str, body: bytes, content_type: str = "application/json") -> Any:
-        """The JSON that a 200 brings.
+    def post(self, path: str, body: bytes, content_type: str = JSON) -> Any:
+        """As `call` does."""
+        return self.call("POST", path, body, content_type)
+
+    def call(self, method: str, path: str, body: bytes | None = None, content_type: str = JSON) -> Any:
+        """The JSON that a 200 brings. `path` is what follows the API's URL, percent-encoded, with its query.
 
         Raises:
             CallFailed: with the reason: another status, no answer, or one that later would not give.
         """
-        reply = self._exchange(path, body, content_type)
+        reply = self._exchange(method, path, body, content_type)
         answer = _json(reply.body)
         if reply.status != 200:
             raise CallFailed(_reason(self._url, reply, answer), reply.status, self._pause(reply))
@@ -70,11 +75,13 @@ class Client:
             return None
         return retry_after_ms(reply.retry_after, int(self._clock() * 1000))
 
-    def _exchange(self, path: str, body: bytes, content_type: str) -> _Reply:
-        headers = {"Content-Type": content_type, "User-Agent": f"later/{__version__}", "Connection": "close"}
+    def _exchange(self, method: str, path: str, body: bytes | None, content_type: str) -> _Reply:
+        headers = {"User-Agent": f"later/{__version__}", "Connection": "close"}
+        if body is not None:
+            headers["Content-Type"] = content_type
         connection = self._connection()
         try:
-            connection.request("POST", self._split.path + path, body, headers)
+            connection.request(method, self._split.path + path, body, headers)
             response = connection.getresponse()
             read = response.read()
             return _Reply(response.status, response.reason, response.headers.get("Retry-After"), read)

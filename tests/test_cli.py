@@ -19,12 +19,14 @@ import pytest
 import structlog
 
 from later import cli, memory
-from later.cli import later, run, survey
+from later.cli import fields, later, run, survey, tables
 from later.cli.batch import MAX_LINE_BYTES, Line, Unfit, read_lines
 from later.cli.end import Ended, attempt
 from later.cli.examination import look_through
 from later.config import OPTIONS, Config
 from later.core.errors import ConfigError, StoreDown
+from later.core.policy import DEFAULT, FIELDS
+from later.core.policy import shown as written
 from later.store.census import ServerFacts, TopicCounts
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
@@ -35,6 +37,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 class Request(NamedTuple):
+    method: str
     path: str
     headers: dict[str, str]
     body: bytes
@@ -87,9 +90,21 @@ class Api:
 class Handler(BaseHTTPRequestHandler):
     api: Api
 
+    def do_GET(self) -> None:
+        self.answer()
+
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        reply = self.api.answer(Request(self.path, dict(self.headers), body))
+        self.answer()
+
+    def do_PATCH(self) -> None:
+        self.answer()
+
+    def do_DELETE(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        reply = self.api.answer(Request(self.command, self.path, dict(self.headers), body))
         sent = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
         self.send_response(reply.status)
         self.send_header("Content-Length", str(len(sent) + (1 if reply.lost else 0)))
@@ -165,29 +180,47 @@ def test_the_version_is_told_by_the_module_too() -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from later.cli import run; run(['--help']);"
-        "print(sorted({'aiohttp', 'asyncio', 'redis', 'rich', 'structlog', 'msgspec'} & set(sys.modules)))"
+        "print(sorted({'aiohttp', 'asyncio', 'redis', 'rich', 'structlog', 'http.client'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                           cwd=Path(cli.__file__).parent.parent)  # fmt: skip
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_every_command_has_help_an_example_and_its_options_with_default_and_variable(capsys: Capture) -> None:
-    for name in later.commands:
-        assert status_of(name, "-h") == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert f"Examples: later {name}" in said
-        assert "[default: later.toml, if there is one; LATER_CONFIG]" in said
-        for option in OPTIONS:
-            assert (f"--{option.name} {option.read.shape}" in said) == (name in option.commands), option.name
-            assert (f"; {option.variable}]" in said) == (name in option.commands)
+COMMANDS = [
+    words
+    for name, command in later.commands.items()
+    for words in ([(name, below) for below in command.commands] if isinstance(command, click.Group) else [(name,)])
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_help_an_example_and_its_options_with_default_and_variable(
+    words: tuple[str, ...], capsys: Capture
+) -> None:
+    assert status_of(*words, "-h") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Examples: later {' '.join(words)}" in said
+    assert "[default: later.toml, if there is one; LATER_CONFIG]" in said
+    configured_as = words[0] if len(words) == 1 else cli.CALL
+    for option in OPTIONS:
+        shown = f"--{option.name} {option.read.shape}" in said and f"; {option.variable}]" in said
+        assert shown == (configured_as in option.commands), option.name
+
+
+@pytest.mark.parametrize("group", ["topics", "namespaces"])
+def test_a_group_lists_its_commands(group: str, capsys: Capture) -> None:
+    assert status_of(group, "-h") == 0
+    assert "  unset  Remove fields of a" in capsys.readouterr().out
 
 
 def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert status_of("--help") == 0
     listed = capsys.readouterr().out.partition("Commands:\n")[2].split("\n\n")[0]
     names = [line.split()[0] for line in listed.splitlines()]
-    assert names == ["up", "serve", "worker", "create", "query", "delete", "status", "doctor"]
+    assert names == [
+        *("up", "serve", "worker"), *("create", "query", "delete"), *("topics", "namespaces"), *("status", "doctor"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [["nope"], ["up", "--nope"], ["query"], ["create", "--batch", "0"], ["up", "x"]])
@@ -460,6 +493,209 @@ def test_a_store_that_is_away_ends_a_query(api: Api, capsys: Capture) -> None:
     assert len(api.requests) == 1
 
 
+# Topics and namespaces
+
+
+COUNTS = {"delay": 2, "unack": 0, "error": 1, "dead": 0, "due": 1, "oldest_lateness_s": 150.5}
+APPLIED = {name: {"value": value, "level": "daemon"} for name, value in written(DEFAULT).items()}
+APPLIED["max_delay"] = {"value": 900, "level": "namespace"}
+
+
+def asked(api: Api) -> list[tuple[str, str]]:
+    return [(request.method, request.path) for request in api.requests]
+
+
+def a_page(*topics: str, cursor: str | None = None) -> Reply:
+    return Reply(200, {"topics": [{"topic": topic, **COUNTS} for topic in topics], "cursor": cursor})
+
+
+def test_topics_are_listed_page_by_page(api: Api, capsys: Capture) -> None:
+    api.replies = [a_page("order", "ä\x1b", cursor="x/1"), a_page("shop/mail")]
+    assert status_of("topics", "list", "--namespace", "a/ü") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "topic      delay  unack  error  dead  due  oldest late by",
+        "order          2      0      1     0    1           2 min",
+        "ä\\x1b          2      0      1     0    1           2 min",
+        "shop/mail      2      0      1     0    1           2 min",
+    ]
+    assert asked(api) == [
+        ("GET", "/topics?limit=1000&namespace=a%2F%C3%BC"),
+        ("GET", "/topics?limit=1000&namespace=a%2F%C3%BC&cursor=x%2F1"),
+    ]
+
+
+def test_no_more_topics_are_listed_than_asked_for(api: Api, capsys: Capture) -> None:
+    api.replies = [a_page("a", "b", cursor="b"), a_page("a", "b"), a_page("a", "b", cursor="b")]
+    assert status_of("topics", "list", "--limit", "1") == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["… and more"]
+    assert status_of("topics", "list", "--limit", "2") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert status_of("topics", "list", "--limit", "2", "--json") == 0
+    assert [json.loads(line)["topic"] for line in capsys.readouterr().out.splitlines()] == ["a", "b"]
+    assert len(api.requests) == 3
+
+
+def test_a_topic_is_shown_with_what_it_sets(api: Api, capsys: Capture) -> None:
+    topic = {"topic": "shop/order", "namespace": "shop", **COUNTS, "policy": written(DEFAULT)}
+    own = {"max_delay": 0, "retry_base": 0.5, "ttl": 5400, "delays": False, "rate": 2.5, "new_in_2030": [1]}
+    api.replies = [Reply(200, topic), Reply(200, own)] * 2
+    assert status_of("topics", "show", "shop/order") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "topic       delay  unack  error  dead  due  oldest late by",
+        "shop/order      2      0      1     0    1           2 min",
+        "",
+        "field        value",
+        "max_delay    0 (no limit)",
+        "retry_base   500ms",
+        "ttl          90m",
+        "delays       off",
+        "rate         2.5/s",
+        "new_in_2030  [1]",
+    ]
+    assert status_of("topics", "show", "shop/order", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"topic": "shop/order", "namespace": "shop", **COUNTS, "set": own}
+    assert asked(api) == [("GET", "/topics/shop%2Forder"), ("GET", "/topics/shop%2Forder/policy")] * 2
+
+
+def test_a_topic_is_shown_with_all_that_applies_and_where_from(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"topic": "order", **COUNTS, "policy": {}}), Reply(200, APPLIED)]
+    assert status_of("topics", "show", "order", "--applied") == 0
+    table = capsys.readouterr().out.partition("\n\n")[2].splitlines()
+    assert table[:4] == [
+        "field          value         from",
+        "default_delay  0s            daemon",
+        "max_delay      15m           namespace",
+        "delay_mode     honor         daemon",
+    ]
+    assert [line.split()[0] for line in table[1:]] == list(FIELDS)
+    assert asked(api)[1] == ("GET", "/topics/order/policy?applied=true")
+
+
+def test_a_namespace_is_shown(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, {}), Reply(200, {"retry": 5}), Reply(200, APPLIED)]
+    assert status_of("namespaces", "show", "shop") == 0
+    assert status_of("namespaces", "show", "shop", "--json") == 0
+    assert status_of("namespaces", "show", "shop", "--json", "--applied") == 0
+    nothing, own, applied = capsys.readouterr().out.splitlines()
+    assert nothing == "nothing is set for the namespace shop: all is inherited"
+    assert json.loads(own) == {"namespace": "shop", "set": {"retry": 5}}
+    assert json.loads(applied) == {"namespace": "shop", "applied": APPLIED}
+
+
+GIVEN = {
+    "default_delay": ("1.5m", 90), "max_delay": ("7d", 604_800), "delay_mode": ("queue", "queue"),
+    "delays": ("off", False), "ttl": ("0", 0), "timeout": ("500ms", 0.5), "retry": ("-1", -1), "retry_base": ("15", 15),
+    "retry_cap": ("2h", 7200), "retry_jitter": ("0.2", 0.2), "ack": ("status", "status"), "rate": ("2e3", 2000),
+    "concurrency": ("7", 7), "paused": ("on", True), "ramp": ("0s", 0), "dead_keep": ("30d", 2_592_000),
+}  # fmt: skip
+
+
+def the_option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def test_set_sends_each_field_in_the_units_of_the_api(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"ttl": 0})]
+    assert list(GIVEN) == list(FIELDS)
+    assert (
+        status_of("topics", "set", "a", *(word for f, (text, _) in GIVEN.items() for word in (the_option(f), text)))
+        == 0
+    )
+    assert asked(api) == [("PATCH", "/topics/a/policy")]
+    assert api.requests[0].json == {field: sent for field, (_, sent) in GIVEN.items()}
+    assert capsys.readouterr().out.splitlines() == ["field  value", "ttl    0 (no limit)"]
+
+
+def test_set_sends_what_is_given_and_nothing_else(api: Api, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("LATER_TIMEOUT", "20s")
+    api.replies = [Reply(200, {"delays": False})]
+    assert status_of("namespaces", "set", "shop", "--delays", "off", "--json") == 0
+    assert [(request.method, request.path, request.json) for request in api.requests] == [
+        ("PATCH", "/namespaces/shop/policy", {"delays": False})
+    ]
+    assert json.loads(capsys.readouterr().out) == {"namespace": "shop", "set": {"delays": False}}
+
+
+@pytest.mark.parametrize("group", ["topics", "namespaces"])
+def test_unset_inherits_the_fields_named_or_removes_all(group: str, api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"retry": 5}), Reply(200, {})]
+    assert status_of(group, "unset", "x", "--max-delay", "--ack", "--json") == 0
+    assert status_of(group, "unset", "x") == 0
+    some, everything = api.requests
+    assert (some.method, some.path, some.json) == ("PATCH", f"/{group}/x/policy", {"max_delay": None, "ack": None})
+    assert (everything.method, everything.path, everything.body) == ("DELETE", f"/{group}/x/policy", b"")
+    out = capsys.readouterr().out.splitlines()
+    assert json.loads(out[0]) == {group.removesuffix("s"): "x", "set": {"retry": 5}}
+    assert out[1] == f"nothing is set for the {group.removesuffix('s')} x: all is inherited"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("shop/order", "shop%2Forder"),
+        ("a b?c#d%2F", "a%20b%3Fc%23d%252F"),
+        ("ü", "%C3%BC"),
+        ("\udcff", "%FF"),
+        ("x\ny", "x%0Ay"),
+    ],
+)
+def test_a_name_is_percent_encoded(name: str, path: str, api: Api) -> None:
+    api.replies = [Reply(200, {})]
+    assert status_of("topics", "unset", name) == 0
+    assert asked(api) == [("DELETE", f"/topics/{path}/policy")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topics"], "Usage: later topics"),
+        (["topics", "show"], "Missing argument 'TOPIC'."),
+        (["topics", "set", "order"], "Nothing to set: give at least one field, as in --max-delay 7d."),
+        (["namespaces", "set", "shop", "--json"], "Nothing to set"),
+        (["topics", "set", "order", "--max-delay", "soon"], "'--max-delay': soon: expected a duration, like 15, 500ms"),
+        (["topics", "set", "order", "--delays", "true"], "'--delays': true: expected on or off"),
+        (["topics", "set", "order", "--ack", "yes"], "'--ack': yes: expected auto, code or status"),
+        (["topics", "set", "order", "--retry", "1.5"], "'--retry': 1.5: expected an integer"),
+        (["topics", "set", "order", "--rate", "nan"], "'--rate': nan: expected a number"),
+        (["topics", "set", "order", "--rate", "50/s"], "'--rate': 50/s: expected a number"),
+        (["topics", "unset", "order", "--max-delay", "7d"], "Got unexpected extra argument (7d)"),
+        (["topics", "list", "--limit", "0"], "'--limit': 0 is not in the range x>=1."),
+    ],
+)
+def test_wrong_usage_of_topics(arguments: list[str], said: str, api: Api, capsys: Capture) -> None:
+    assert status_of(*arguments) == 2
+    assert said in capsys.readouterr().err
+    assert api.requests == []
+
+
+def test_a_wrong_value_is_told_in_the_daemons_words(api: Api, capsys: Capture) -> None:
+    api.replies = [problem(400, "timeout: expected a number of seconds from 1 to 120, got 500")]
+    assert status_of("topics", "set", "order", "--timeout", "500s") == 1
+    assert capsys.readouterr() == ("", "later: timeout: expected a number of seconds from 1 to 120, got 500\n")
+
+
+@pytest.mark.parametrize("arguments", [("topics", "list"), ("topics", "show", "a"), ("topics", "unset", "a")])
+def test_topics_of_something_else_than_later(arguments: tuple[str, ...], api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, [])]
+    assert status_of(*arguments) == 1
+    assert capsys.readouterr() == ("", "later: the answer is no JSON object: is it later that answers there?\n")
+
+
+@pytest.mark.parametrize("group", ["topics", "namespaces"])
+def test_help_says_what_is_not_in_force_yet(group: str, capsys: Capture) -> None:
+    assert status_of(group, "set", "-h") == 0
+    assert fields.NOT_YET in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0s"), (0.5, "500ms"), (1.5, "1500ms"), (90, "90s"), (900, "15m"), (5400, "90m"), (7200, "2h"),
+     (604_800, "7d"), (3_155_760_000, "36525d")],
+)  # fmt: skip
+def test_a_fields_duration_is_shown_as_it_can_be_given(seconds: float, shown: str) -> None:
+    assert fields.shown("timeout", seconds) == shown
+
+
 # A file of tasks
 
 
@@ -671,13 +907,13 @@ async def test_a_survey_reads_a_real_store(house: House) -> None:
 @pytest.mark.parametrize(("ms", "shown"), [(0, "0.0 s"), (9_999, "10.0 s"), (10_000, "10 s"), (119_999, "119 s"),
                                            (120_000, "2 min"), (7_200_000, "2 h"), (172_800_000, "2 d")])  # fmt: skip
 def test_a_duration_is_shown_in_the_unit_that_fits(ms: int, shown: str) -> None:
-    assert survey.seconds(ms) == shown
+    assert tables.seconds(ms) == shown
 
 
 @pytest.mark.parametrize(("count", "shown"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"),
                                               (5 * 1024**2, "5.0 MiB"), (3 * 1024**4, "3072.0 GiB")])  # fmt: skip
 def test_a_size_is_shown_in_the_unit_that_fits(count: int, shown: str) -> None:
-    assert survey.size(count) == shown
+    assert tables.size(count) == shown
 
 
 @pytest.mark.parametrize("command", ["status", "doctor"])

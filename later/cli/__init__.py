@@ -13,13 +13,18 @@ import click
 
 from later import __version__
 from later.cli.end import Ended, attempt
-from later.cli.options import InOrder, configured, examples, headers, seconds
+from later.cli.fields import NOT_YET, names_of_fields, values_of_fields
+from later.cli.options import InOrder, configured, examples, headers, reading, seconds
 from later.config import Config, load
 from later.core.errors import StoreDown
+from later.core.policy import FIELDS, Place, a_namespace, a_topic
 
 if TYPE_CHECKING:
     from later.client import Client
     from later.memory import Memory
+
+CALL = "query"
+"""It has the options that every call has, --url and --wait."""
 
 
 def main() -> None:
@@ -116,11 +121,13 @@ def worker(**flags: str | None) -> Ended:
 )
 @click.option("--topic", metavar="TEXT", help="What the task is about; needed, as is --callback.")
 @click.option("--callback", metavar="URL", help="Where to POST the task when it is due.")
-@click.option("--delay", callback=seconds, metavar="DURATION", help="When it is due, from now.  [default: at once]")
+@click.option(
+    "--delay", callback=reading(seconds), metavar="DURATION", help="When it is due, from now.  [default: the topic's]"
+)
 @click.option(
     "--execute-time", type=float, metavar="SECONDS", help="When it is due, in Unix seconds; instead of --delay."
 )
-@click.option("--retry", type=int, help="How many failures are followed by another try.  [default: the daemon's]")
+@click.option("--retry", type=int, help="How many failures are followed by another try.  [default: the topic's]")
 @click.option("--content", metavar="TEXT", help="What to POST.  [default: nothing]")
 @click.option("--content-file", metavar="FILE", help="Read the content from a file of UTF-8, - for standard input.")
 @click.option(
@@ -133,9 +140,9 @@ def worker(**flags: str | None) -> Ended:
 )
 @click.option(
     "--ttl",
-    callback=seconds,
+    callback=reading(seconds),
     metavar="DURATION",
-    help="Do not deliver it once it is so old.  [default: it does not age]",
+    help="Do not deliver it once it is so old.  [default: the topic's]",
 )
 @click.option(
     "--id", metavar="TEXT", help="An id of your own: creating it again creates nothing.  [default: a new one]"
@@ -215,6 +222,148 @@ def delete(*, ids: tuple[str, ...], as_json: bool, **flags: str | None) -> int:
     from later.cli import calls
 
     return calls.delete(client, ids, as_json=as_json)
+
+
+@later.group("topics", cls=InOrder)
+def of_topics() -> None:
+    """See topics, and set what they allow.
+
+    What a topic allows is its policy. Each field of it is taken from the topic, else from its namespace, else from the
+    daemon's options. A topic needs no declaring: its policy may be set before its first task.
+    """
+
+
+@of_topics.command("list", epilog=examples("later topics list", "later topics list --namespace shop --json"))
+@click.option("--namespace", metavar="TEXT", help="Those of this namespace.  [default: all]")
+@click.option("--limit", type=click.IntRange(1), help="So many at most.  [default: all]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@configured(CALL)
+def list_topics(*, namespace: str | None, limit: int | None, as_json: bool, **flags: str | None) -> int:
+    """Show every topic with its tasks.
+
+    By state, with how many are due, and how late the oldest of those is.
+    """
+    client = _client(CALL, flags)
+    from later.cli import topics
+
+    return topics.list_topics(client, namespace=namespace, limit=limit, as_json=as_json)
+
+
+@of_topics.command("show", epilog=examples("later topics show order", "later topics show shop/order --applied"))
+@click.argument("topic")
+@click.option("--applied", is_flag=True, help="Show every field as it applies, and the level that it is from.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@configured(CALL)
+def show_topic(*, topic: str, applied: bool, as_json: bool, **flags: str | None) -> int:
+    """Show a topic's tasks and its policy.
+
+    Of the policy, what is set for the topic itself; with --applied, all that applies to it.
+    """
+    client = _client(CALL, flags)
+    from later.cli import topics
+
+    return topics.show_topic(client, topic, applied=applied, as_json=as_json)
+
+
+@of_topics.command(
+    "set", epilog=f"{NOT_YET}\n\n" + examples("later topics set order --max-delay 7d --default-delay 15s")
+)
+@click.argument("topic")
+@values_of_fields
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@configured(CALL)
+def set_topic(*, topic: str, as_json: bool, **options: Any) -> int:
+    """Set fields of a topic's policy.
+
+    What is not given stays as it is. Prints what is set for the topic then.
+    """
+    return _set(a_topic(topic), options, as_json=as_json)
+
+
+@of_topics.command("unset", epilog=examples("later topics unset order --max-delay", "later topics unset order"))
+@click.argument("topic")
+@names_of_fields
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@configured(CALL)
+def unset_topic(*, topic: str, as_json: bool, **options: Any) -> int:
+    """Remove fields of a topic's policy, or all of it.
+
+    Without the option of any field, the WHOLE policy of the topic is removed; its tasks stay. What is removed is
+    inherited again. Prints what is set for the topic then.
+    """
+    return _unset(a_topic(topic), options, as_json=as_json)
+
+
+@later.group("namespaces", cls=InOrder)
+def of_namespaces() -> None:
+    """Set what the topics of a namespace allow.
+
+    The namespace of shop/order is shop; that of a topic without a / is default.
+    """
+
+
+@of_namespaces.command("show", epilog=examples("later namespaces show shop", "later namespaces show shop --applied"))
+@click.argument("namespace")
+@click.option("--applied", is_flag=True, help="Show every field as it applies, and the level that it is from.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@configured(CALL)
+def show_namespace(*, namespace: str, applied: bool, as_json: bool, **flags: str | None) -> int:
+    """Show a namespace's policy.
+
+    What is set for the namespace itself; with --applied, all that applies to its topics where they set nothing.
+    """
+    client = _client(CALL, flags)
+    from later.cli import topics
+
+    return topics.show_namespace(client, namespace, applied=applied, as_json=as_json)
+
+
+@of_namespaces.command("set", epilog=f"{NOT_YET}\n\n" + examples("later namespaces set shop --max-delay 1d --retry 5"))
+@click.argument("namespace")
+@values_of_fields
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@configured(CALL)
+def set_namespace(*, namespace: str, as_json: bool, **options: Any) -> int:
+    """Set fields of a namespace's policy.
+
+    What is not given stays as it is. Prints what is set for the namespace then.
+    """
+    return _set(a_namespace(namespace), options, as_json=as_json)
+
+
+@of_namespaces.command("unset", epilog=examples("later namespaces unset shop --retry", "later namespaces unset shop"))
+@click.argument("namespace")
+@names_of_fields
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@configured(CALL)
+def unset_namespace(*, namespace: str, as_json: bool, **options: Any) -> int:
+    """Remove fields of a namespace's policy, or all of it.
+
+    Without the option of any field, the WHOLE policy of the namespace is removed; those of its topics stay. What is
+    removed is inherited again. Prints what is set for the namespace then.
+    """
+    return _unset(a_namespace(namespace), options, as_json=as_json)
+
+
+def _set(place: Place, options: dict[str, Any], *, as_json: bool) -> int:
+    fields = {name: options.pop(name) for name in FIELDS}
+    given = {name: value for name, value in fields.items() if value is not None}
+    if not given:
+        raise click.UsageError("Nothing to set: give at least one field, as in --max-delay 7d.")
+    client = _client(CALL, options)
+    from later.cli import topics
+
+    return topics.change(client, place, given, as_json=as_json)
+
+
+def _unset(place: Place, options: dict[str, Any], *, as_json: bool) -> int:
+    named = dict.fromkeys(name for name in FIELDS if options.pop(name))
+    client = _client(CALL, options)
+    from later.cli import topics
+
+    if not named:
+        return topics.clear(client, place, as_json=as_json)
+    return topics.change(client, place, named, as_json=as_json)
 
 
 @later.command(epilog=examples("later status --data ./later-data", "later status --json"))

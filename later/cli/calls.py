@@ -16,7 +16,8 @@ from later.core.errors import LaterError
 
 def create(client: Client, fields: Mapping[str, Any], *, as_json: bool) -> int:
     """Create one task and print its id. Raises CallFailed."""
-    answer = _post(client, "/create", {name: value for name, value in fields.items() if value is not None})
+    given = {name: value for name, value in fields.items() if value is not None}
+    answer = ask(client, "POST", "/create", given)
     if as_json:
         _print_json(answer)
         return 0
@@ -43,7 +44,7 @@ def _for_each(client: Client, path: str, ids: Sequence[str], show: Callable[[dic
     missing = 0
     for id in ids:
         try:
-            show(_post(client, path, {"id": id}))
+            show(ask(client, "POST", path, {"id": id}))
         except CallFailed as error:
             if error.status != 404:
                 raise
@@ -52,8 +53,9 @@ def _for_each(client: Client, path: str, ids: Sequence[str], show: Callable[[dic
     return 1 if missing else 0
 
 
-def _post(client: Client, path: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    answer = client.post(path, json.dumps(fields).encode())
+def ask(client: Client, method: str, path: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The JSON object that is answered. Raises CallFailed."""
+    answer = client.call(method, path, None if fields is None else json.dumps(fields).encode())
     if not isinstance(answer, dict):
         raise CallFailed("the answer is no JSON object: is it later that answers there?", 200)
     return answer

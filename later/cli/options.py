@@ -53,14 +53,23 @@ def examples(*lines: str) -> str:
     return f"{DURATIONS}\n\n\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """A duration in seconds, as the API takes it."""
-    if text is None:
-        return None
-    try:
-        return milliseconds(text) / 1000
-    except ValueError as error:
-        raise click.BadParameter(f"{text}: expected {error}") from None
+def reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """What reads an option's text; `read` raises ValueError with what it takes."""
+
+    def callback(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+        if text is None:
+            return None
+        try:
+            return read(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{text}: expected {error}") from None
+
+    return callback
+
+
+def seconds(text: str) -> float:
+    """A duration in seconds, as the API takes it. Raises ValueError."""
+    return milliseconds(text) / 1000
 
 
 def headers(context: click.Context, parameter: click.Parameter, lines: Sequence[str]) -> dict[str, str] | None:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from later.cli.say import one_line
+from later.cli.tables import print_figures, seconds, size
 from later.store.census import NO_TASKS, Census, ServerFacts, TopicCounts
 from later.store.store import Store
 
@@ -110,7 +104,7 @@ def print_text(found: Survey, limit: int) -> None:
     print(f"ids      {found.remembered} of ended tasks remembered")
     print()
     rows = [_row(name, counts, found.now) for name, counts in found.largest(limit)]
-    print_table(
+    print_figures(
         ("topic", "delay", "unack", "error", "dead", "due", "oldest late by"),
         [_row("all topics", total, found.now), *rows],
     )
@@ -130,41 +124,3 @@ def _tasks(counts: TopicCounts) -> int:
 
 def _late_ms(counts: TopicCounts, now: int) -> int | None:
     return None if counts.oldest_due_at is None else max(0, now - counts.oldest_due_at)
-
-
-def seconds(ms: int) -> str:
-    """A duration for a person: `0.3 s`, `12 s`, `5 min`, `3 h`, `2 d`."""
-    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
-        if ms >= 2 * unit_ms:
-            return f"{ms // unit_ms} {unit}"
-    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms // 1000} s"
-
-
-def size(count: float) -> str:
-    """A number of bytes for a person: `1.5 MiB`."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Drawn on a terminal, in plain columns elsewhere. The first column is text, the others are figures."""
-    rows = [[one_line(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _draw(headers, rows)
-        return
-    widths = [max(len(cell) for cell in column) for column in zip(headers, *rows, strict=True)]
-    for first, *others in (headers, *rows):
-        figures = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
-        print("  ".join((first.ljust(widths[0]), *figures)))
-
-
-def _draw(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for index, header in enumerate(headers):
-        table.add_column(header, justify="right" if index else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False).print(table)

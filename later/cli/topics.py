@@ -1,0 +1,134 @@
+"""`topics` and `namespaces`: what a shell asks of policies and tells a running API, and how the answer is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from later.cli.calls import ask
+from later.cli.fields import shown
+from later.cli.say import one_line
+from later.cli.tables import print_figures, print_words, seconds
+from later.client import Client
+from later.core.policy import Place, Value, a_namespace, a_topic
+
+PAGE = 1000
+"""How many topics are asked for at once."""
+COUNTS = ("delay", "unack", "error", "dead", "due")
+
+
+# Topics
+
+
+def list_topics(client: Client, *, namespace: str | None, limit: int | None, as_json: bool) -> int:
+    """Print every topic, or the first `limit`, with its counts. Raises CallFailed."""
+    topics = _topics(client, namespace)
+    if as_json:
+        for topic in islice(topics, limit):
+            print(json.dumps(topic))
+        return 0
+    found = list(topics if limit is None else islice(topics, limit + 1))
+    _print_counts(found[:limit])
+    if len(found) > len(found[:limit]):
+        print("… and more")
+    return 0
+
+
+def _topics(client: Client, namespace: str | None) -> Iterator[dict[str, Any]]:
+    asked = {"limit": str(PAGE)} | ({} if namespace is None else {"namespace": namespace})
+    cursor: str | None = None
+    while True:
+        query = urlencode(asked if cursor is None else asked | {"cursor": cursor}, errors="surrogateescape")
+        page = ask(client, "GET", f"/topics?{query}")
+        yield from page["topics"]
+        cursor = page["cursor"]
+        if cursor is None:
+            return
+
+
+def show_topic(client: Client, name: str, *, applied: bool, as_json: bool) -> int:
+    """Print a topic's counts, and what it sets or, if `applied`, all that applies to it. Raises CallFailed."""
+    topic = ask(client, "GET", _path(a_topic(name)))
+    del topic["policy"]  # what applies, without where it comes from
+    if not as_json:
+        _print_counts([topic])
+        print()
+    return _show(client, a_topic(name), topic, applied=applied, as_json=as_json)
+
+
+def _print_counts(topics: list[dict[str, Any]]) -> None:
+    rows = [[topic["topic"], *(str(topic[name]) for name in COUNTS), _late(topic)] for topic in topics]
+    print_figures(("topic", *COUNTS, "oldest late by"), rows)
+
+
+def _late(topic: Mapping[str, Any]) -> str:
+    late_s = topic["oldest_lateness_s"]
+    return "-" if late_s is None else seconds(round(late_s * 1000))
+
+
+# Policies
+
+
+def show_namespace(client: Client, name: str, *, applied: bool, as_json: bool) -> int:
+    """Print what a namespace sets or, if `applied`, all that applies to it. Raises CallFailed."""
+    place = a_namespace(name)
+    return _show(client, place, _named(place), applied=applied, as_json=as_json)
+
+
+def change(client: Client, place: Place, fields: Mapping[str, Value | None], *, as_json: bool) -> int:
+    """Set fields, those that are None to be inherited; print what is set then. Raises CallFailed."""
+    policy = ask(client, "PATCH", _policy(place), fields)
+    _print_set(place, _named(place), policy, as_json=as_json)
+    return 0
+
+
+def clear(client: Client, place: Place, *, as_json: bool) -> int:
+    """Remove all that is set. Raises CallFailed."""
+    policy = ask(client, "DELETE", _policy(place))
+    _print_set(place, _named(place), policy, as_json=as_json)
+    return 0
+
+
+def _show(client: Client, place: Place, told: dict[str, Any], *, applied: bool, as_json: bool) -> int:
+    """`told` is what a machine is told of it besides."""
+    if applied:
+        _print_applied(told, ask(client, "GET", _policy(place) + "?applied=true"), as_json=as_json)
+    else:
+        _print_set(place, told, ask(client, "GET", _policy(place)), as_json=as_json)
+    return 0
+
+
+def _print_set(place: Place, told: dict[str, Any], policy: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(told | {"set": policy}))
+    elif policy:
+        print_words(("field", "value"), [(name, shown(name, value)) for name, value in policy.items()])
+    else:
+        print(one_line(f"nothing is set for the {place.level} {place.name}: all is inherited"))
+
+
+def _print_applied(told: dict[str, Any], policy: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(told | {"applied": policy}))
+        return
+    rows = [(name, shown(name, field["value"]), field["level"]) for name, field in policy.items()]
+    print_words(("field", "value", "from"), rows)
+
+
+def _named(place: Place) -> dict[str, Any]:
+    return {str(place.level): place.name}
+
+
+# Where they are
+
+
+def _path(place: Place) -> str:
+    """Percent-encoded whole; what is no Unicode goes as the bytes that it came as, for the daemon to refuse."""
+    return f"/{place.level}s/{quote(place.name, safe='', errors='surrogateescape')}"
+
+
+def _policy(place: Place) -> str:
+    return _path(place) + "/policy"

@@ -1,0 +1,170 @@
+"""`later topics` and `later namespaces` against a running daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from later.core.policy import DEFAULT, FIELDS, shown
+from tests.system.calls import create, get
+from tests.system.daemons import COMMAND, Later, an_up, environment
+
+FAR = 3600
+DAEMONS = {name: {"value": value, "level": "daemon"} for name, value in shown(DEFAULT).items()}
+
+
+@pytest.fixture
+def up(folder: Path, data: Path) -> Iterator[Later]:
+    with an_up(folder, data, "--max-delay", "30d", "--retry", "7") as up:
+        yield up
+
+
+def run(up: Later, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**environment(), "LATER_URL": up.url}
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env, timeout=60, check=False)
+
+
+def told(up: Later, *words: str) -> Any:
+    """The JSON that a command prints, once it worked."""
+    done = run(up, *words, "--json")
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return json.loads(done.stdout)
+
+
+def test_what_is_set_is_shown_applied_with_the_level_that_it_is_from(up: Later) -> None:
+    told(up, "namespaces", "set", "shop", "--max-delay", "7d", "--ack", "status")
+    own = told(up, "topics", "set", "shop/order", "--max-delay", "0", "--paused", "on")
+    assert own == {"topic": "shop/order", "set": {"max_delay": 0, "paused": True}}
+    assert told(up, "topics", "show", "shop/order", "--applied")["applied"] == DAEMONS | {
+        "max_delay": {"value": 0, "level": "topic"},
+        "paused": {"value": True, "level": "topic"},
+        "ack": {"value": "status", "level": "namespace"},
+        "retry": {"value": 7, "level": "daemon"},
+    }
+    assert told(up, "namespaces", "show", "shop", "--applied")["applied"] == DAEMONS | {
+        "max_delay": {"value": 604_800, "level": "namespace"},
+        "ack": {"value": "status", "level": "namespace"},
+        "retry": {"value": 7, "level": "daemon"},
+    }
+
+
+def test_every_field_can_be_set_and_unset(up: Later) -> None:
+    given = {
+        "default_delay": "1s", "max_delay": "2m", "delay_mode": "queue", "delays": "off", "ttl": "3h", "timeout": "4",
+        "retry": "5", "retry_base": "500ms", "retry_cap": "1d", "retry_jitter": "0.25", "ack": "code", "rate": "2.5",
+        "concurrency": "6", "paused": "on", "ramp": "0", "dead_keep": "7d",
+    }  # fmt: skip
+    assert list(given) == list(FIELDS)
+    options = {name: f"--{name.replace('_', '-')}" for name in FIELDS}
+    for group in ("topics", "namespaces"):
+        words = [word for name, text in given.items() for word in (options[name], text)]
+        assert told(up, group, "set", "x", *words)["set"] == {
+            "default_delay": 1, "max_delay": 120, "delay_mode": "queue", "delays": False, "ttl": 10_800, "timeout": 4,
+            "retry": 5, "retry_base": 0.5, "retry_cap": 86_400, "retry_jitter": 0.25, "ack": "code", "rate": 2.5,
+            "concurrency": 6, "paused": True, "ramp": 0, "dead_keep": 604_800,
+        }  # fmt: skip
+        assert told(up, group, "unset", "x", *options.values())["set"] == {}
+
+
+def test_set_adds_and_unset_removes_the_fields_named_or_all(up: Later) -> None:
+    told(up, "topics", "set", "a", "--ttl", "1h")
+    assert told(up, "topics", "set", "a", "--retry", "0", "--delays", "off")["set"] == {
+        "delays": False, "ttl": 3600, "retry": 0,
+    }  # fmt: skip
+    assert told(up, "topics", "unset", "a", "--ttl", "--max-delay")["set"] == {"delays": False, "retry": 0}
+    assert told(up, "topics", "unset", "a") == {"topic": "a", "set": {}}
+    assert told(up, "topics", "show", "a")["set"] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace"),
+    [
+        ("shop/order", "shop"),
+        ("a/b/c", "a"),
+        ("ü %2F?#&+/x y", "ü %2F?#&+"),
+        ("..", "default"),
+        ("a/../policy", "a"),
+        ("policy", "default"),
+    ],
+)
+def test_a_topic_may_have_any_name(up: Later, name: str, namespace: str) -> None:
+    told(up, "topics", "set", name, "--retry", "1")
+    create(up.url, topic=name, callback="http://127.0.0.1:1/", delay=FAR)
+    topic = told(up, "topics", "show", name)
+    assert (topic["topic"], topic["namespace"]) == (name, name.split("/", maxsplit=1)[0] if "/" in name else "default")
+    assert (topic["delay"], topic["set"]) == (1, {"retry": 1})
+    assert told(up, "topics", "unset", name)["set"] == {}
+
+
+def test_one_topic_may_be_written_in_two_ways(up: Later) -> None:
+    told(up, "topics", "set", "default/order", "--retry", "1")
+    assert told(up, "topics", "show", "order")["set"] == {"retry": 1}
+    assert told(up, "topics", "show", "default/order")["topic"] == "order"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--timeout", "500s"), "timeout: expected a number of seconds from 1 to 120, or null to inherit, got 500"),
+        (("--retry", "-1"), "retry: expected an integer from 0 to 1000, or null to inherit, got -1"),
+        (("--retry-jitter", "2"), "retry_jitter: expected a number from 0 to 1, or null to inherit, got 2"),
+        (
+            ("--default-delay", "2h", "--max-delay", "1h"),
+            "default_delay: expected a default_delay of at most the max_delay that applies, 3600 s, got 7200",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_in_the_daemons_words_and_nothing_is_set(
+    up: Later, words: tuple[str, ...], said: str
+) -> None:
+    done = run(up, "topics", "set", "a", "--ttl", "1h", *words)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"later: {said}\n")
+    assert told(up, "topics", "show", "a")["set"] == {}
+
+
+@pytest.mark.parametrize("words", [("topics", "show", "a//b"), ("topics", "unset", ""), ("namespaces", "set", "a/b")])
+def test_a_wrong_name_is_one_line_and_status_1(up: Later, words: tuple[str, ...]) -> None:
+    done = run(up, *words, *(("--retry", "1") if "set" in words else ()))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("later: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_topics_are_listed_with_their_counts(up: Later) -> None:
+    for topic in ("order", "shop/order", "shop/mail", "shop/mail"):
+        create(up.url, topic=topic, callback="http://127.0.0.1:1/", delay=FAR)
+    told(up, "topics", "set", "unused", "--retry", "1")
+    listed = [json.loads(line) for line in run(up, "topics", "list", "--json").stdout.splitlines()]
+    assert [(topic["topic"], topic["delay"]) for topic in listed] == [
+        ("order", 1), ("shop/mail", 2), ("shop/order", 1), ("unused", 0),
+    ]  # fmt: skip
+    assert run(up, "topics", "list", "--namespace", "shop", "--limit", "1").stdout.splitlines() == [
+        "topic      delay  unack  error  dead  due  oldest late by",
+        "shop/mail      2      0      0     0    0               -",
+        "… and more",
+    ]
+
+
+def test_more_topics_than_a_page_are_listed_once(up: Later) -> None:
+    names = [f"n/{number:04}" for number in range(1001)]
+    tasks = [{"topic": name, "callback": "http://127.0.0.1:1/", "delay": FAR} for name in names]
+    lines = "".join(json.dumps(task) + "\n" for task in tasks)
+    file = up.log.with_name("tasks.ndjson")
+    file.write_text(lines)
+    assert run(up, "create", "--from", str(file)).returncode == 0
+    listed = [json.loads(line)["topic"] for line in run(up, "topics", "list", "--json").stdout.splitlines()]
+    assert listed == names
+
+
+def test_nobody_there_is_one_line_and_status_1(up: Later) -> None:
+    url = up.url
+    assert get(url, "/livez").status == 200
+    up.stop()
+    for words in (("topics", "list"), ("topics", "set", "a", "--retry", "1"), ("namespaces", "unset", "a")):
+        done = run(up, *words)
+        assert (done.returncode, done.stderr) == (1, f"later: {url} did not answer: Connection refused\n")

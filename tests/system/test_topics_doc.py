@@ -1,0 +1,172 @@
+"""docs/topics.md is so: its examples are run, in order, against a new daemon, and print what stands below them.
+
+In a ```console block a line that begins with `$ ` is a command (a backslash at its end: it goes on in the next line),
+and what follows, up to the next command, is what it prints. `…` in that stands for anything on its line, and alone on a
+line for any lines. A command is one of `later …`, `sleep SECONDS`, and `curl -s URL` with -X, -d and
+`-w '%{http_code}\\n'`: curl need not be installed, so no more of it is known here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import shlex
+import subprocess
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.system.daemons import COMMAND, an_up, environment
+from tests.system.receivers import Receiver
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "topics.md"
+API, RECEIVER = "http://127.0.0.1:8080", "http://127.0.0.1:8888/"
+"""How they are called in the document."""
+PATIENCE_S = 10.0
+"""What is printed after a sleep may be so late, on a machine that is busy."""
+SEEN_WITHIN_S = 2.0
+"""A change, by every process."""
+CHANGE = re.compile(r"later \w+ (set|unset) |curl .*-X ")
+CREATE = re.compile(r"later create |curl .*/create ")
+
+
+class Example(NamedTuple):
+    """A command of the document, its line there, and what it prints; `slept`: it comes after a sleep."""
+
+    line: int
+    command: str
+    printed: str
+    slept: bool
+
+
+def examples(text: str) -> list[Example]:
+    """The document's examples, sleeps included."""
+    found: list[Example] = []
+    for block in re.finditer(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for example in re.finditer(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", block[1], re.MULTILINE):
+            line = text.count("\n", 0, block.start(1) + example.start()) + 1
+            slept = bool(found) and found[-1].command.startswith("sleep ")
+            found.append(Example(line, example[1].replace("\\\n", ""), example[2].rstrip("\n"), slept))
+    return found
+
+
+def is_as_documented(printed: str, documented: str) -> bool:
+    pattern = "".join(r"(?:.*\n)*?" if line == "…" else _pattern(line) for line in documented.split("\n"))
+    return re.fullmatch(pattern, printed + "\n") is not None
+
+
+def _pattern(line: str) -> str:
+    return ".*".join(map(re.escape, line.split("…"))) + r"\n"
+
+
+class Shell:
+    """Runs the document's commands; what they print is as it would be at the addresses that it names.
+
+    Every process goes by a change `seen_within_s` later: until then nothing is created.
+    """
+
+    def __init__(self, api: str, receiver: str, seen_within_s: float) -> None:
+        self._api = api
+        self._receiver = receiver
+        self._seen_within_s = seen_within_s
+        self._seen_at = 0.0
+
+    def answer(self, example: Example) -> str:
+        """What it prints; what comes after a sleep may take a while longer to print what is documented."""
+        printed = self.run(example.command)
+        given_up_at = time.monotonic() + (PATIENCE_S if example.slept else 0)
+        while not is_as_documented(printed, example.printed) and time.monotonic() < given_up_at:
+            printed = self.run(example.command)
+        return printed
+
+    def run(self, command: str) -> str:
+        if CREATE.match(command):
+            time.sleep(max(0, self._seen_at - time.monotonic()))
+        program, *words = shlex.split(command.replace(API, self._api).replace(RECEIVER, self._receiver))
+        printed = {"later": self._later, "curl": _curl, "sleep": _sleep}[program](words)
+        if CHANGE.match(command):
+            self._seen_at = time.monotonic() + self._seen_within_s
+        return printed.replace(self._api, API).replace(self._receiver, RECEIVER).rstrip("\n")
+
+    def _later(self, words: Sequence[str]) -> str:
+        env = {**environment(), "LATER_URL": self._api}
+        done = subprocess.run(
+            [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, check=False
+        )
+        assert done.returncode in (0, 1), done.stdout
+        return done.stdout
+
+
+def _sleep(words: Sequence[str]) -> str:
+    time.sleep(float(*words))
+    return ""
+
+
+def _curl(words: Sequence[str]) -> str:
+    parser = ArgumentParser("curl", exit_on_error=False)
+    parser.add_argument("-s", action="store_true", required=True)
+    parser.add_argument("-X", dest="method")
+    parser.add_argument("-d", dest="body")
+    parser.add_argument("-w", dest="after", choices=["%{http_code}\\n"])
+    parser.add_argument("url", type=urlsplit)
+    asked = parser.parse_args(words)
+    method = asked.method or ("GET" if asked.body is None else "POST")
+    headers = {} if asked.body is None else {"Content-Type": "application/x-www-form-urlencoded"}
+    connection = http.client.HTTPConnection(asked.url.netloc, timeout=30)
+    try:
+        connection.request(method, asked.url._replace(scheme="", netloc="").geturl(), asked.body, headers)
+        response = connection.getresponse()
+        return response.read().decode() + (f"{response.status}\n" if asked.after else "")
+    finally:
+        connection.close()
+
+
+def test_the_examples_print_what_is_documented(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
+    found = examples(DOCUMENT.read_text())
+    assert len(found) > 30
+    with an_up(folder, data) as up:
+        shell = Shell(up.url, receiver.url(), SEEN_WITHIN_S if processes > 1 else 0)
+        for example in found:
+            printed = shell.answer(example)
+            assert is_as_documented(printed, example.printed), (
+                f"{DOCUMENT.name}:{example.line}: $ {example.command}\n"
+                f"--- documented\n{example.printed}\n--- printed\n{printed}"
+            )
+
+
+@pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
+def test_examples_are_read_with_what_they_print() -> None:
+    first = "```console\n$ later a \\\n  b\nx\n\n y\n$ sleep 1\n$ curl\n```\n"
+    assert examples(f"{first}\n```sh\n$ no\n```\n```console\n$ later c\nz…\n```\n") == [
+        Example(2, "later a   b", "x\n\n y", slept=False),
+        Example(7, "sleep 1", "", slept=False),
+        Example(8, "curl", "", slept=True),
+        Example(15, "later c", "z…", slept=False),
+    ]
+
+
+@pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
+@pytest.mark.parametrize(
+    ("printed", "documented", "same"),
+    [
+        ("a\nb", "a\nb", True),
+        ("a 17 b", "a … b", True),
+        ("a.b", "a.b", True),
+        ("axb", "a.b", False),
+        ("a", "", False),
+        ("", "a", False),
+        ("a\nb\nc", "a…c", False),
+        ("a\nb\nc", "a\n…\nc", True),
+        ("a\nc", "a\n…\nc", True),
+        ("a\nb\nc", "…\nb\n…", True),
+        ("a\nb\nc", "…\nd\n…", False),
+        ("a\nb", "a", False),
+    ],
+)
+def test_what_is_printed_is_compared_whole(printed: str, documented: str, same: bool) -> None:
+    assert is_as_documented(printed, documented) is same
