@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from later.core.errors import ConfigError
 from later.core.fields import MAX_RETRY
-from later.core.policy import LONGEST_TIMEOUT_MS, Ack, DelayMode, Policy
+from later.core.policy import LONGEST_TIMEOUT_MS, MAX_LIMIT, Ack, DelayMode, Policy
 from later.values import (
     Address,
     Reader,
@@ -24,6 +24,7 @@ from later.values import (
     http_url,
     integer,
     masked,
+    number,
     path,
     prefix,
     size,
@@ -76,6 +77,9 @@ class Config:
     delays: bool
     ttl_ms: int
     ack: str
+    topic_rate: float
+    topic_concurrency: int
+    ramp_ms: int
     dead_keep_ms: int
     shards: int
     prefix: str
@@ -105,6 +109,9 @@ class Config:
             retry_cap_ms=self.retry_cap_ms,
             retry_jitter=self.retry_jitter,
             ack=Ack(self.ack),
+            rate=self.topic_rate,
+            concurrency=self.topic_concurrency,
+            ramp_ms=self.ramp_ms,
             dead_keep_ms=self.dead_keep_ms,
         )
 
@@ -166,6 +173,12 @@ OPTIONS = (
            "How old a task may get before it is done, for tasks that do not say; 0: no limit."),
     Option("ack", "ack", choice(*Ack), "auto", DAEMONS,
            "How receivers say that they are done: by a code where there is one, by code alone, or by status."),
+    Option("topic-rate", "topic_rate", number(MAX_LIMIT), "0", DAEMONS,
+           "Deliveries a second that each topic may begin, over all instances; 0: no limit."),
+    Option("topic-concurrency", "topic_concurrency", integer(0, MAX_LIMIT), "0", DAEMONS,
+           "Deliveries of each topic that may be under way, over all instances; 0: no limit."),
+    Option("ramp", "ramp_ms", duration(0), "10s", DAEMONS,
+           "How long a topic takes back to full speed after a pause, a wait or a raised limit; 0: no time."),
     Option("dead-keep", "dead_keep_ms", duration(0), "30d", DAEMONS, "How long dead tasks are kept."),
     Option("shards", "shards", integer(1, 16_384), "1", DAEMONS,
            "Parts that the store's data is laid out in; fixed once there is data. 64 or more for a cluster."),

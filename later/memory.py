@@ -34,6 +34,7 @@ class Memory:
     policies: PolicyBook
     doctor: Doctor
     shards: int
+    keys: Keys
 
 
 @asynccontextmanager
@@ -74,4 +75,5 @@ def build_memory(config: Config, url: str, shards: int, metrics: Metrics, *, che
         policies=PolicyBook(client, keys, config.policy, time.monotonic),
         doctor=Doctor(client, keys),
         shards=shards,
+        keys=keys,
     )

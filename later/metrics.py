@@ -16,7 +16,7 @@ OTHER = "other"
 
 OF_THE_STORE = frozenset({
     "later_tasks", "later_backlog_due", "later_backlog_oldest_seconds", "later_remembered_ids",
-    "later_store_memory_bytes", "later_store_memory_max_bytes", "later_store_up",
+    "later_topic_permits", "later_store_memory_bytes", "later_store_memory_max_bytes", "later_store_up",
 })  # fmt: skip
 """Gauges of the whole store: the same from each process, so they are taken from one and never added up."""
 
@@ -51,6 +51,26 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+        self.limited = Counter(
+            "later_topic_limited",
+            "Claims that found fewer permits of their topic's rate or concurrency than tasks that they wanted.",
+            ["topic"],
+            registry=registry,
+        )
+        self.topic_dead = Counter(
+            "later_topic_dead", "Tasks that died, by topic and reason.", ["topic", "reason"], registry=registry
+        )
+        self.topic_refused = Counter(
+            "later_topic_refused",
+            "Deliveries that were not done, by topic and code: the receiver's status, or what else went wrong.",
+            ["topic", "code"],
+            registry=registry,
+        )
+        self.topic_permits = Gauge(
+            "later_topic_permits", "Permits of a topic's concurrency in use, over all instances.", ["topic"],
+            registry=registry,
+        )  # fmt: skip
+        self._topics: set[str] = set()
         self.retries = Counter("later_retries", "Tasks booked for another try.", registry=registry)
         self.dead = Counter("later_dead", "Tasks that died, by reason.", ["reason"], registry=registry)
         self.swept = Counter("later_swept", "Dead tasks that were kept long enough and forgotten.", registry=registry)
@@ -107,6 +127,24 @@ class Metrics:
         if observe is None:
             observe = self._store_calls_of[verb] = self.store_calls.labels(verb).observe
         observe(seconds)
+
+    def count_limited(self, topic: str) -> None:
+        self.limited.labels(self._label(topic)).inc()
+
+    def count_dead(self, topic: str, reason: str) -> None:
+        self.dead.labels(reason).inc()
+        self.topic_dead.labels(self._label(topic), reason).inc()
+
+    def count_refused(self, topic: str, code: str) -> None:
+        self.topic_refused.labels(self._label(topic), code).inc()
+
+    def _label(self, topic: str) -> str:
+        """The topic's name for as many as there is room for."""
+        if topic not in self._topics:
+            if len(self._topics) >= MAX_TOPICS:
+                return OTHER
+            self._topics.add(topic)
+        return topic
 
     def count_tick_error(self, ticker: str) -> None:
         self.tick_errors.labels(ticker).inc()

@@ -140,6 +140,17 @@ def _fraction(text: str) -> float:
 fraction = Reader(_fraction, "SHARE", ("a number",))
 
 
+def number(most: int) -> Reader:
+    """From 0, with a fraction or without."""
+
+    def read(text: str) -> float:
+        if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]*)?|\.[0-9]+", text) or float(text) > most:
+            raise ValueError(f"a number from 0 to {most}")
+        return float(text)
+
+    return Reader(read, "NUMBER", ("a number",))
+
+
 def size(least: int, most: int) -> Reader:
     """A number of bytes."""
 

@@ -14,6 +14,7 @@ from later.core.policy import Policy
 from later.store.census import Census
 from later.store.client import Client, connect
 from later.store.ends import Ends
+from later.store.flow import Flow
 from later.store.jobs import Jobs
 from later.store.keys import Keys
 from later.store.opening import check_store
@@ -33,6 +34,9 @@ class House:
     census: Census
     jobs: Jobs
     ends: Ends
+
+    def flow(self, instance: str = "this") -> Flow:
+        return Flow(self.client, self.keys, instance)
 
     def policies(self, daemon: Policy | None = None) -> PolicyBook:
         """As another process would know them."""

@@ -7,7 +7,7 @@ HTTP interface; what follows from all three for one topic is a `Policy`, in thos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
@@ -298,10 +298,21 @@ class Policies:
         return changed
 
     @cached_property
+    def limit_any(self) -> bool:
+        """Is any topic paused, or limited in its rate or concurrency? Where none is, nobody need ask."""
+        daemon = self.daemon
+        if daemon.rate or daemon.concurrency or daemon.paused:
+            return True
+        return any(fields.get(name) for fields in self._all_fields() for name in ("rate", "concurrency", "paused"))
+
+    @cached_property
     def shortest_dead_keep_ms(self) -> int:
         """Of all topics': nothing that died later than so long ago need be swept."""
-        keeps = [settings.fields["dead_keep"] for settings in self.settings.values() if "dead_keep" in settings.fields]
+        keeps = [fields["dead_keep"] for fields in self._all_fields() if "dead_keep" in fields]
         return min([self.daemon.dead_keep_ms, *(int(FIELDS["dead_keep"].read(keep)) for keep in keeps)])
+
+    def _all_fields(self) -> Iterable[dict[str, Value]]:
+        return (settings.fields for settings in self.settings.values())
 
 
 def _apply(settings: Settings, above: Policy) -> Policy:

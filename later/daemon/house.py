@@ -24,6 +24,7 @@ from later.daemon.doors import cannot_listen, door, may_go_without, say_closed
 from later.delivery.sender import Sender
 from later.memory import build_memory
 from later.metrics import Metrics
+from later.store.flow import Flow
 from later.values import Address
 from later.worker.crew import Crew
 from later.worker.figures import Figures
@@ -60,9 +61,10 @@ class House:
         self._fail = fail
         self._memory = build_memory(config, config.store_url, config.shards, metrics, checked=True)
         self._sender = Sender(lookups=config.concurrency, user_agent=f"later/{__version__}")
+        self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
+        self._flow = Flow(self._memory.client, self._memory.keys, self._instance)
         self._crew = self._build_crew() if command in WORK else None
         self._crew_started = False
-        self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
         self._tickers = [
             a_ticker("clock", self._tick_clock, CLOCK_EVERY_MS, metrics),
             a_ticker("policies", self._tick_policies, POLICIES_EVERY_MS, metrics),
@@ -70,7 +72,8 @@ class House:
         if self._crew is not None:
             self._tickers.append(a_ticker("beat", self._tick_beat, BEAT_EVERY_MS, metrics))
         self._runner = _runner(self._build_app(why_not_ready, exposition))
-        self.figures = Figures(self._memory.store, self._memory.census, metrics)
+        memory = self._memory
+        self.figures = Figures(memory.store, memory.census, self._flow, memory.policies, metrics)
 
     async def open(self) -> int | None:
         """How many tasks the store holds. None where it is away: it is waited for, and the frontend answers 503."""
@@ -152,6 +155,7 @@ class House:
             jobs=self._memory.jobs,
             ends=self._memory.ends,
             policies=self._memory.policies,
+            flow=self._flow,
             clock=self._memory.clock,
             sender=self._sender,
             metrics=self._metrics,

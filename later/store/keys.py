@@ -7,6 +7,8 @@
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → what it sets, as JSON; `version`: how   |
 |                         |        | often any was changed; `forgotten`: the last version not in the next key |
 | `{later:topics}:changes` | zset  | those that were changed last → the version of their last change          |
+| `{later:topics}:ramps`  | zset   | topic → when it is at full speed again                                   |
+| `later:flow:<t>`        | hash   | what was granted of a topic's rate and concurrency; only of limited ones |
 | `{later:0}:pool`        | hash   | id → body                                                                |
 | `{later:0}:fence`       | string | grows by one for each task claimed, never starts again                   |
 | `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"                   |
@@ -14,7 +16,8 @@
 | `{later:0}:delay:<t>`   | zset   | id → due time; the same for `unack` (the end of its lease), `error` (the |
 |                         |        | end of its pause) and `dead` (when it died)                              |
 | `{later:0}:wake:delay`  | zset   | topic → earliest score in that bucket of it, or when its turn comes;     |
-|                         |        | the same for `unack`, `error` and `dead`                                 |
+|                         |        | the same for `unack`, `error` and `dead`. Of delay also below zero: the  |
+|                         |        | topic is held until minus that, -inf: for as long as it is paused        |
 | `{later:0}:expiry`      | zset   | `<topic>\0<id>` → when the task's ttl ends; only of tasks that have one  |
 | `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten                        |
 | `{later:0}:job:<job>`   | hash   | what this shard knows of a bulk job: `created`, and in the job's home    |
@@ -86,7 +89,12 @@ class Keys:
         self.workers = prefix.encode() + b":workers"
         self.policies = b"{%s:topics}:policies" % prefix.encode()
         self.policy_changes = b"{%s:topics}:changes" % prefix.encode()
+        self.ramps = b"{%s:topics}:ramps" % prefix.encode()
+        self._flow = prefix.encode() + b":flow:"
         self.shards = [Shard(prefix, index) for index in range(shards)]
+
+    def flow(self, topic: str) -> bytes:
+        return self._flow + topic.encode()
 
     def shard_of(self, task_id: str) -> Shard:
         """The shard of a task, or of a job, by its id: CRC-32 of its UTF-8 modulo the number of shards."""

@@ -6,7 +6,7 @@ Whoever judges takes one `Policies` and stays with it, so that nothing is judged
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from later.core.policy import NOTHING_SET, Level, Place, Policies, Policy, Setti
 from later.store import scripts
 from later.store.client import Client
 from later.store.keys import Keys
+from later.store.reading import pairs
 from later.store.scripts import Argument
 
 FRESH_S = 1.5
@@ -34,10 +35,12 @@ class PolicyBook:
 
     def __init__(self, client: Client, keys: Keys, daemon: Policy, monotonic: Callable[[], float]) -> None:
         self._client = client
-        self._keys = [keys.policies, keys.policy_changes]
+        self._keys = [keys.policies, keys.policy_changes, keys.ramps]
         self._monotonic = monotonic
         self._latest = Policies(daemon)
         self._version: int | None = None
+        self.ramps: Mapping[str, int] = {}
+        """Topics that come back to full speed, after a pause or a wait, and when (ms) they will be there."""
         self._read_at = -FRESH_S
         self._reading: asyncio.Task[None] | None = None
 
@@ -93,9 +96,10 @@ class PolicyBook:
         asked_at = self._monotonic()
         known = "" if self._version is None else self._version
         call = scripts.POLICIES_SINCE.call(self._keys, [known])
-        version, everything, *changed = await self._client.one("policies", call)
+        version, everything, ramps, *changed = await self._client.one("policies", call)
         if changed or everything:
             self._latest = Policies(self._latest.daemon, _settings(self._latest, bool(everything), changed))
+        self.ramps = {topic.decode(): int(float(at)) for topic, at in pairs(ramps)}
         self._version, self._read_at = version, asked_at
 
 

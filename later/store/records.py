@@ -44,6 +44,8 @@ class Want(NamedTuple):
     limit: int
     longer_ms: int = 0
     """By how much its leases are longer than those of other topics."""
+    hold_until: int | None = None
+    """Until when (ms) nothing more of it may be claimed, where due tasks are left behind."""
 
 
 class Claim(NamedTuple):

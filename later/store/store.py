@@ -94,8 +94,11 @@ class Store:
         return [answer if isinstance(answer, LaterError) else bool(answer) for answer in answers]
 
     async def look(self, bucket: Bucket, limit: int) -> Look:
-        """The `limit` earliest wake entries of each shard. Raises StoreDown."""
-        return self._look_of(limit, await self._client.all("look", self._look(bucket, limit)))
+        """The `limit` earliest wake entries of each shard; of delay, those that are held too. Raises StoreDown."""
+        held = self._look_held(limit) if bucket is Bucket.DELAY else []
+        answers = await self._client.all("look", [*self._look(bucket, limit), *held])
+        shards = len(self._keys.shards)
+        return self._look_of(limit, answers[:shards], answers[shards:])
 
     async def look_around(self, limit: int) -> Around:
         """The same of delay, and when the first topics of unack and error are to be looked at. Raises StoreDown.
@@ -103,20 +106,31 @@ class Store:
         One round trip for all that a worker has to know each tick, with the store's time in it.
         """
         heads = [*self._look(Bucket.UNACK, 1), *self._look(Bucket.ERROR, 1)]
-        answers = await self._timed("look", [*self._look(Bucket.DELAY, limit), *heads])
+        answers = await self._timed("look", [*self._look(Bucket.DELAY, limit), *self._look_held(limit), *heads])
         shards = len(self._keys.shards)
-        delay, unack, error = (answers[start : start + shards] for start in range(0, 3 * shards, shards))
-        return Around(self._look_of(limit, delay), first_time(unack), first_time(error))
+        delay, held, unack, error = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
+        return Around(self._look_of(limit, delay, held), first_time(unack), first_time(error))
 
     def _look(self, bucket: Bucket, limit: int) -> list[Command]:
-        return [("ZRANGE", shard.wakes[bucket], 0, limit - 1, "WITHSCORES") for shard in self._keys.shards]
+        return [
+            ("ZRANGE", shard.wakes[bucket], 0, "+inf", "BYSCORE", "LIMIT", 0, limit, "WITHSCORES")
+            for shard in self._keys.shards
+        ]
 
-    def _look_of(self, limit: int, answers: Sequence[list[bytes]]) -> Look:
+    def _look_held(self, limit: int) -> list[Command]:
+        """Topics that are held until a moment, which is their score below zero (see `hold`), the earliest first."""
+        return [
+            ("ZRANGE", shard.wakes[Bucket.DELAY], "(0", "(-inf", "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
+            for shard in self._keys.shards
+        ]
+
+    def _look_of(self, limit: int, *ranges: Sequence[list[bytes]]) -> Look:
         wakes, cut_at = list[Wake](), list[int]()
-        for shard, answer in zip(self._keys.shards, answers, strict=True):
-            wakes += [Wake(int(float(at)), topic.decode(), shard.index) for topic, at in pairs(answer)]
-            if len(answer) >= 2 * limit:
-                cut_at.append(wakes[-1].at)
+        for answers in filter(None, ranges):
+            for shard, answer in zip(self._keys.shards, answers, strict=True):
+                wakes += [Wake(abs(int(float(at))), topic.decode(), shard.index) for topic, at in pairs(answer)]
+                if len(answer) >= 2 * limit:
+                    cut_at.append(wakes[-1].at)
         return Look(sorted(wakes), min(cut_at, default=None))
 
     async def claim(self, wants: Sequence[Want], now: int, lease_end: int) -> list[Claims | LaterError]:
@@ -143,7 +157,8 @@ class Store:
             shard.attempts,
         ]
         keys += [shard.outcome, shard.fence, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
-        return scripts.CLAIM.call(keys, [topic, now, min(want.limit, MAX_TASKS), lease_end + want.longer_ms, max_bytes])
+        arguments: list[Argument] = [topic, now, min(want.limit, MAX_TASKS), lease_end + want.longer_ms, max_bytes]
+        return scripts.CLAIM.call(keys, [*arguments, "" if want.hold_until is None else want.hold_until])
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
         """Carry out verdicts: unack → gone, error or dead; False where the lease is another's by now.

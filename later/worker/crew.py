@@ -8,6 +8,7 @@ from collections.abc import Callable
 from later.core.clock import Clock
 from later.metrics import Metrics
 from later.store.ends import Ends
+from later.store.flow import Flow
 from later.store.jobs import Jobs
 from later.store.keys import Bucket
 from later.store.policies import PolicyBook
@@ -15,7 +16,9 @@ from later.store.records import Around
 from later.store.store import Store
 from later.worker.delay import Delay
 from later.worker.ends import EXPIRY_EVERY_MS, SWEEP_EVERY_MS, Expiry, Sweep
+from later.worker.gate import Gate
 from later.worker.hands import Hands, Sends
+from later.worker.holds import HOLDS_EVERY_MS, Holds
 from later.worker.lanes import Lanes
 from later.worker.release import Release, Trim
 from later.worker.ticker import Ticked, Ticker
@@ -34,6 +37,7 @@ class Crew:
         jobs: Jobs,
         ends: Ends,
         policies: PolicyBook,
+        flow: Flow,
         clock: Clock,
         sender: Sends,
         metrics: Metrics,
@@ -46,12 +50,16 @@ class Crew:
         self._lanes = lanes = Lanes(hands)
         metrics.hands.set(hands)
         metrics.hands_busy.set_function(lambda: lanes.busy)
+        self._gate = gate = Gate(
+            flow=flow, policies=policies, lanes=lanes, clock=clock, lease_ms=lease_ms, metrics=metrics
+        )
         self._hands = Hands(
             store=store,
             clock=clock,
             sender=sender,
             lanes=lanes,
             policies=policies,
+            gate=gate,
             remember_ms=remember_ms,
             metrics=metrics,
             chance=chance,
@@ -59,6 +67,7 @@ class Crew:
         self._delay = Delay(
             store=store,
             policies=policies,
+            gate=gate,
             lanes=lanes,
             lease_ms=lease_ms,
             take=self._hands.take,
@@ -91,6 +100,7 @@ class Crew:
                 ("error", self._error.tick, max(tick_ms, UNNUDGED_MS)),
                 ("expiry", expiry.tick, EXPIRY_EVERY_MS),
                 ("dead", sweep.tick, SWEEP_EVERY_MS),
+                ("holds", Holds(flow=flow, policies=policies).tick, HOLDS_EVERY_MS),
             )
         ]
         self._hands.on_free = self._on_free_hand
@@ -103,6 +113,7 @@ class Crew:
         """Stop claiming, let deliveries under way end, and give back the leases of those that take longer."""
         await asyncio.gather(*(ticker.stop() for ticker in self.tickers))
         await self._hands.drain(patience_s)
+        await self._gate.stop()
 
     def nudge(self, due_at: int | None = None) -> None:
         """There is, or will be at `due_at`, something to claim."""
@@ -113,8 +124,8 @@ class Crew:
             if due_at is not None:
                 ticker.nudge(due_at)
 
-    def _on_free_hand(self) -> None:
-        if self._delay.wants_hands:
+    def _on_free_hand(self, may_go_on: bool) -> None:
+        if may_go_on or self._delay.wants_hands:
             self.nudge()
 
     async def _tick_unack(self, now: int) -> Ticked:

@@ -10,6 +10,7 @@ from later.metrics import Metrics
 from later.store.policies import PolicyBook
 from later.store.records import Around, Claim, Claims, Look, Want
 from later.store.store import Store
+from later.worker.gate import Gate
 from later.worker.lanes import Lanes
 from later.worker.ticker import Ticked
 
@@ -27,6 +28,7 @@ class Delay:
         *,
         store: Store,
         policies: PolicyBook,
+        gate: Gate,
         lanes: Lanes,
         lease_ms: int,
         take: Callable[[Claim], None],
@@ -35,6 +37,7 @@ class Delay:
     ) -> None:
         self._store = store
         self._policies = policies
+        self._gate = gate
         self._lanes = lanes
         self._lease_ms = lease_ms
         self._take = take
@@ -50,10 +53,13 @@ class Delay:
         self._on_look(around)
         if not self._lanes.free:
             return Ticked(0, None)
-        look = around.delay
-        wants = [self._leased(want, policies) for want in self._lanes.plan(look.wakes, now)]
+        look = around.delay._replace(wakes=await self._gate.passable(around.delay.wakes, policies))
+        planned = self._lanes.plan(look.wakes, now, lambda topic: self._gate.most(topic, policies, now))
+        leased = [self._leased(want, policies) for want in planned]
+        wants = await self._gate.permitted(leased, look.wakes, policies, now)
         answers = await self._store.claim(wants, now, now + self._lease_ms)
         moved = sum(self._begin(answer) for answer in answers if isinstance(answer, Claims))
+        await self._gate.claimed(wants, answers)
         for answer in answers:
             if isinstance(answer, LaterError):
                 raise answer
@@ -77,7 +83,9 @@ class Delay:
             del wakes[want.topic, want.shard]
             if isinstance(answer, Claims) and answer.wake_at is not None:
                 wakes[want.topic, want.shard] = answer.wake_at
-        times = [at for (topic, _), at in wakes.items() if self._lanes.share(topic)]
+        times = [
+            max(at, self._gate.next_at(topic) or 0) for (topic, _), at in wakes.items() if self._lanes.share(topic)
+        ]
         self.wants_hands = len(times) < len(wakes)
         if look.more_at is not None:
             times.append(look.more_at)

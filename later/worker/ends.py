@@ -46,8 +46,8 @@ class Expiry:
         return Ticked(len(died), now if full else None)
 
     def _count(self, died: list[Expiring]) -> None:
-        self._metrics.dead.labels("expired").inc(len(died))
         for task in died:
+            self._metrics.count_dead(task.topic, "expired")
             log.warning("task died", id=task.id, topic=task.topic, reason="expired")
 
 

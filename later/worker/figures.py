@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from later.core.errors import LaterError
 from later.metrics import MAX_TOPICS, OTHER, Metrics
 from later.store.census import NO_TASKS, Census, TopicCounts
+from later.store.flow import Flow
 from later.store.keys import Bucket
+from later.store.policies import PolicyBook
 from later.store.store import Store
 from later.worker.ticker import Ticked
 
@@ -15,9 +17,11 @@ from later.worker.ticker import Ticked
 class Figures:
     """An errand that brings the gauges up to date."""
 
-    def __init__(self, store: Store, census: Census, metrics: Metrics) -> None:
+    def __init__(self, store: Store, census: Census, flow: Flow, policies: PolicyBook, metrics: Metrics) -> None:
         self._store = store
         self._census = census
+        self._flow = flow
+        self._policies = policies
         self._metrics = metrics
         self._named: dict[str, None] = {}
 
@@ -33,10 +37,21 @@ class Figures:
     async def _gather(self, now: int) -> None:
         counts = await self._census.counts(now)
         remembered, server = await self._census.remembered(), await self._census.server()
-        self._show(self._labelled(counts), now)
+        labelled = self._labelled(counts)
+        permits = await self._permits(labelled, now)
+        self._show(labelled, now)
+        self._metrics.topic_permits.clear()
+        for topic, in_use in permits.items():
+            self._metrics.topic_permits.labels(topic).set(in_use)
         self._metrics.remembered.set(remembered)
         self._metrics.store_memory.set(server.memory)
         self._metrics.store_memory_max.set(server.max_memory)
+
+    async def _permits(self, topics: Iterable[str], now: int) -> dict[str, int]:
+        """Of those that have a limit on their concurrency."""
+        policies = await self._policies.current()
+        limited = [topic for topic in topics if topic != OTHER and policies.of(topic).concurrency]
+        return await self._flow.in_use(limited, now)
 
     def _labelled(self, counts: dict[str, TopicCounts]) -> dict[str, TopicCounts]:
         """The counts by label: who has a name keeps it while it has tasks, the rest are summed up."""

@@ -19,6 +19,7 @@ from later.store.group import Group
 from later.store.policies import PolicyBook
 from later.store.records import Claim, Settlement
 from later.store.store import Store
+from later.worker.gate import Gate
 from later.worker.lanes import Lanes
 
 log = structlog.get_logger("later.hands")
@@ -46,6 +47,7 @@ class Hands:
         sender: Sends,
         lanes: Lanes,
         policies: PolicyBook,
+        gate: Gate,
         remember_ms: int,
         metrics: Metrics,
         chance: Callable[[], float],
@@ -56,6 +58,7 @@ class Hands:
         self._sender = sender
         self._lanes = lanes
         self._policies = policies
+        self._gate = gate
         self._remember_ms = remember_ms
         self._metrics = metrics
         self._count_outcome = {kind: metrics.deliveries.labels(kind.value).inc for kind in Kind}
@@ -63,7 +66,7 @@ class Hands:
         self._busy: set[asyncio.Task[None]] = set()
         self._attempting: set[asyncio.Task[Any] | None] = set()
         self._cut: list[Claim] = []
-        self.on_free: Callable[[], None] = lambda: None
+        self.on_free: Callable[[bool], None] = lambda may_go_on: None
 
     def take(self, claim: Claim) -> None:
         """Begin a delivery."""
@@ -117,7 +120,7 @@ class Hands:
         if claim.attempt == 1:
             self._metrics.lateness.observe(max(now.low - claim.due_at, 0) / 1000)
         outcome = await self._send(claim.task, claim, now.low, policy)
-        return judge(
+        verdict = judge(
             claim.task,
             claim.attempt,
             claim.failure,
@@ -126,6 +129,9 @@ class Hands:
             policy.backoff,
             self._chance(),
         )
+        if outcome.retry_after_ms is not None and verdict.fate is Fate.RETRY:
+            await self._gate.wait(claim.topic, verdict.at)
+        return verdict
 
     async def _now(self) -> Interval:
         """The store's time, asked for where this machine slept meanwhile; the best guess where it does not answer."""
@@ -139,6 +145,9 @@ class Hands:
         outcome = await self._sender.send(task, claim.attempt, now, policy)
         self._metrics.delivery_time.observe(self._clock.monotonic() - started)
         self._count_outcome[outcome.kind]()
+        if outcome.kind is not Kind.DONE:
+            code = str(outcome.status) if outcome.reason == "status" else outcome.reason
+            self._metrics.count_refused(claim.topic, code)
         log.debug(
             "delivered",
             id=claim.id,
@@ -180,7 +189,7 @@ class Hands:
             self._metrics.retries.inc()
         elif verdict.fate is Fate.DEAD and verdict.failure is not None:
             failure = verdict.failure
-            self._metrics.dead.labels(failure.reason).inc()
+            self._metrics.count_dead(claim.topic, failure.reason)
             log.warning(
                 "task died",
                 id=claim.id,
@@ -200,9 +209,10 @@ class Hands:
     def _free(self, hand: asyncio.Task[None], claim: Claim) -> None:
         self._busy.discard(hand)
         self._lanes.give(claim.topic)
+        may_go_on = self._gate.gave(claim.topic)
         if not hand.cancelled() and (error := hand.exception()) is not None:
             log.error("hand failed", id=claim.id, topic=claim.topic, exc_info=error)
-        self.on_free()
+        self.on_free(may_go_on)
 
 
 def _cancel(hands: Iterable[asyncio.Task[None]]) -> None:

@@ -7,7 +7,7 @@ receivers hang leaves a quarter to the others, two leave a sixteenth, and nothin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from later.store.records import Wake, Want
 from later.store.scripts import MAX_TASKS
@@ -40,12 +40,20 @@ class Lanes:
         if not self._held[topic]:
             del self._held[topic]
 
+    def held(self, topic: str) -> int:
+        """How many hands the topic's lane holds."""
+        return self._held[topic]
+
     def share(self, topic: str) -> int:
         """How many more hands the topic's lane may take now."""
         return share(self.free, self._held[topic])
 
-    def plan(self, wakes: Sequence[Wake], now: int) -> list[Want]:
-        """How many tasks to claim from each due topic, in the order of their turns.
+    def plan(
+        self, wakes: Sequence[Wake], now: int, most: Callable[[str], int | None] = lambda topic: None
+    ) -> list[Want]:
+        """How many tasks to claim from each due topic, in the order of their turns; of a topic at `most` so many.
+
+        One of which none may be claimed is wanted none of: that puts it at the end of the line.
 
         A topic that is due in several shards takes an even part from each. A hand is kept for each topic behind it:
         nobody knows yet how many tasks are due, and with a thousand topics of one each, five would go at a time.
@@ -54,13 +62,17 @@ class Lanes:
         for wake in wakes:
             if wake.at <= now:
                 shards.setdefault(wake.topic, []).append(wake.shard)
-        wants: list[Want] = []
+        limits = {topic: most(topic) for topic in shards}
+        wants = [Want(topic, shard, 0) for topic, due in shards.items() if limits[topic] == 0 for shard in due]
         free = self.free
-        behind = sum(1 for topic in shards if self.share(topic))
-        for topic, due in shards.items():
+        open_ = {topic: due for topic, due in shards.items() if limits[topic] != 0}
+        behind = sum(1 for topic in open_ if self.share(topic))
+        for topic, due in open_.items():
             if self.share(topic):
                 behind -= 1
+            limit = limits[topic]
             part = min(share(free, self._held[topic]), max(free - behind, 1), MAX_TASKS * len(due))
+            part = part if limit is None else min(part, limit)
             free -= part
             wants += _spread(topic, due, part)
         return wants

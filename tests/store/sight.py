@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from tests.builders import NOW
 from tests.house import House
 
 LEASE_MS = 30_000
+PAUSED = -(2**63)
+"""What a wake entry of -inf is here."""
 FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
 WakePlace = tuple[Bucket, int, str]
 
@@ -78,7 +81,7 @@ def pairs(answer: Any) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _scores(flat: Any) -> dict[bytes, int]:
-    return {member: int(float(score)) for member, score in pairs(flat)}
+    return {member: PAUSED if float(score) == -math.inf else int(float(score)) for member, score in pairs(flat)}
 
 
 async def place(house: House, id: str) -> tuple[Bucket, int] | None:

@@ -8,10 +8,13 @@ import pytest
 
 from later.core.clock import Clock
 from later.core.errors import StoreDown
-from later.metrics import Metrics
+from later.core.policy import Policy, a_topic
+from later.metrics import MAX_TOPICS, Metrics
 from later.store.census import Census
 from later.store.client import Client, connect
+from later.store.flow import Ask, Flow
 from later.store.keys import Bucket, Keys
+from later.store.policies import PolicyBook
 from later.store.store import Store
 from later.worker.figures import Figures
 from tests.builders import a_task
@@ -22,11 +25,37 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
+def figures_of(house: House, metrics: Metrics) -> Figures:
+    return Figures(house.store, house.census, house.flow(), house.policies(), metrics)
+
+
+async def test_permits_in_use_are_shown_of_topics_that_are_limited(house: House) -> None:
+    now = (await house.store.now()).low
+    await house.store.create([a_task(topic=topic) for topic in ("limited", "plain")])
+    await house.policies().change(a_topic("limited"), lambda before: before.merged({"concurrency": 5}))
+    await house.flow().permits([Ask("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
+    metrics = Metrics()
+    await figures_of(house, metrics).tick(0)
+    assert value(metrics, "later_topic_permits", topic="limited") == 3
+    assert value(metrics, "later_topic_permits", topic="plain") is None
+
+
+def test_beyond_so_many_topics_counters_are_summed_up_as_other() -> None:
+    metrics = Metrics()
+    for n in range(MAX_TOPICS + 5):
+        metrics.count_dead(f"t{n}", "gone")
+    metrics.count_refused("t0", "503")
+    metrics.count_limited("new")
+    assert value(metrics, "later_topic_dead_total", topic="other", reason="gone") == 5
+    assert value(metrics, "later_topic_refused_total", topic="t0", code="503") == 1
+    assert value(metrics, "later_topic_limited_total", topic="other") == 1
+
+
 async def test_tasks_are_counted_by_state_and_topic(house: House) -> None:
     now = (await house.store.now()).high
     await house.store.create([a_task(topic="mail", created_at=now - 5000, delay=delay) for delay in (0, 0, 3600)])
     metrics = Metrics()
-    await Figures(house.store, house.census, metrics).tick(0)
+    await figures_of(house, metrics).tick(0)
     assert value(metrics, "later_tasks", state="delay", topic="mail") == 3
     assert value(metrics, "later_backlog_due", topic="mail") == 2
     assert value(metrics, "later_backlog_oldest_seconds", topic="mail") == pytest.approx(5, abs=2)
@@ -34,7 +63,7 @@ async def test_tasks_are_counted_by_state_and_topic(house: House) -> None:
 
 async def test_a_topic_that_is_empty_has_no_figures(house: House) -> None:
     task, metrics = a_task(topic="gone"), Metrics()
-    figures = Figures(house.store, house.census, metrics)
+    figures = figures_of(house, metrics)
     await house.store.create([task])
     await figures.tick(0)
     await house.store.delete([task.id])
@@ -45,13 +74,13 @@ async def test_a_topic_that_is_empty_has_no_figures(house: House) -> None:
 async def test_topics_beyond_200_are_summed_up_as_other(house: House) -> None:
     metrics = Metrics()
     await house.store.create([a_task(topic=f"t{n}") for n in range(205)])
-    await Figures(house.store, house.census, metrics).tick(0)
+    await figures_of(house, metrics).tick(0)
     assert value(metrics, "later_tasks", state=Bucket.DELAY.value, topic="other") == 5
 
 
 async def test_a_topic_that_has_a_name_keeps_it(house: House) -> None:
     metrics = Metrics()
-    figures = Figures(house.store, house.census, metrics)
+    figures = figures_of(house, metrics)
     await house.store.create([a_task(topic=f"t{n}") for n in range(200)])
     await figures.tick(0)
     await house.store.create([a_task(topic=f"a{n}") for n in range(10)])
@@ -62,7 +91,7 @@ async def test_a_topic_that_has_a_name_keeps_it(house: House) -> None:
 
 async def test_memory_and_remembered_ids_are_shown(house: House) -> None:
     metrics = Metrics()
-    await Figures(house.store, house.census, metrics).tick(0)
+    await figures_of(house, metrics).tick(0)
     assert value(metrics, "later_remembered_ids") == 0
     assert (value(metrics, "later_store_memory_bytes") or 0) > 100_000
     assert value(metrics, "later_store_up") == 1
@@ -77,5 +106,11 @@ async def test_a_store_that_is_away_shows() -> None:
         observe=metrics.observe_store,
     )
     with pytest.raises(StoreDown):
-        await Figures(Store(client, keys, clock), Census(client, keys), metrics).tick(0)
+        await Figures(
+            Store(client, keys, clock),
+            Census(client, keys),
+            Flow(client, keys, "this"),
+            PolicyBook(client, keys, Policy(), time.monotonic),
+            metrics,
+        ).tick(0)
     assert value(metrics, "later_store_up") == 0

@@ -15,7 +15,9 @@ from later.store.keys import Bucket
 from later.store.records import Around, Found
 from later.worker.delay import Delay
 from later.worker.ends import Expiry, Sweep
+from later.worker.gate import Gate
 from later.worker.hands import Hands
+from later.worker.holds import Holds
 from later.worker.lanes import Lanes
 from later.worker.release import Release
 from tests.builders import NOW
@@ -63,7 +65,15 @@ class Receivers:
 class Worker:
     """The errands of a crew, run by hand: `at` is the store's time as this worker knows it."""
 
-    def __init__(self, house: House, receivers: Receivers, *, hands: int = 256, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        house: House,
+        receivers: Receivers,
+        *,
+        hands: int = 256,
+        policy: Policy | None = None,
+        instance: str = "this",
+    ) -> None:
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
         self.house = house
@@ -71,8 +81,18 @@ class Worker:
         self.policies = house.policies(policy)
         self.lanes = Lanes(hands)
         self._seen: list[Around] = []
+        self.gate = Gate(
+            flow=house.flow(instance),
+            policies=self.policies,
+            lanes=self.lanes,
+            clock=clock,
+            lease_ms=LEASE_MS,
+            metrics=self.metrics,
+        )
+        self.holds = Holds(flow=house.flow(instance), policies=self.policies)
         self.hands = Hands(
             store=house.store,
+            gate=self.gate,
             clock=clock,
             sender=receivers,
             lanes=self.lanes,
@@ -83,6 +103,7 @@ class Worker:
         )
         self.delay = Delay(
             store=house.store,
+            gate=self.gate,
             policies=self.policies,
             lanes=self.lanes,
             lease_ms=LEASE_MS,

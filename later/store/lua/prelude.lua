@@ -12,11 +12,12 @@ local function rewake(wake, bucket, topic)
   return first
 end
 
--- The same where tasks left the bucket: a topic that was served and waits for its next turn keeps its place, for its
--- entry lies after its first score.
+-- The same where tasks left the bucket of a topic that may be held, which is an entry below zero and stays (see `hold`);
+-- and one that was served and waits for its next turn keeps its place, for its entry lies after its first score.
 local function rewake_in_line(wake, bucket, topic)
   local first = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')[2]
   local entry = redis.call('ZSCORE', wake, topic)
+  if entry and tonumber(entry) < 0 then return end
   if not first or not entry or tonumber(first) > tonumber(entry) then rewake(wake, bucket, topic) end
 end
 
@@ -26,11 +27,13 @@ local function expiring(topic, id)
 end
 
 -- What is wrong with the topic's wake entry: 'missing', 'stale' (its bucket is empty), 'wrong', or '' where it is right:
--- the bucket's first score; or a time between that and now, for a topic whose turn comes then.
+-- the bucket's first score; or a time between that and now, for a topic whose turn comes then; or below zero, for one
+-- that is held.
 -- Now is `now` or the store's own time, whichever is later: workers write entries while somebody reads them.
 local function wake_fault(wake, bucket, topic, now)
   local first = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')[2]
   local entry = redis.call('ZSCORE', wake, topic)
+  if entry and tonumber(entry) < 0 then return '' end
   if not first then return entry and 'stale' or '' end
   if not entry then return 'missing' end
   local time = redis.call('TIME')

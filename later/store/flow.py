@@ -1,0 +1,129 @@
+"""What goes beyond one shard, and one instance: topics that are held, permits of those that are limited, and ramps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from later.core.errors import LaterError
+from later.store import scripts
+from later.store.client import Client
+from later.store.keys import Bucket, Keys, Shard
+from later.store.scripts import Argument, Command
+
+SAVED_MS = 100
+"""How much of its rate a topic saves up while it is not asked for: a tick. More would be a burst."""
+SLICE = 500
+
+
+class Ask(NamedTuple):
+    """Permits that an instance asks for: it has `held` deliveries under way, and did not begin `back` that it was
+
+    granted.
+    `rate` (a second) and `concurrency`: 0 is no limit.
+    """
+
+    topic: str
+    held: int
+    want: int
+    back: int
+    lease_end: int
+    rate: float
+    concurrency: int
+
+
+class Granted(NamedTuple):
+    """How many deliveries may begin; `again_at` is when (ms) the rate has more (None: it is not what limits)."""
+
+    permits: int
+    again_at: int | None
+
+
+class Flow:
+    """Every method raises StoreDown. `instance` is this process's name among all."""
+
+    def __init__(self, client: Client, keys: Keys, instance: str) -> None:
+        self._client = client
+        self._keys = keys
+        self._instance = instance
+        self._calls = 0
+
+    async def permits(self, asks: Sequence[Ask], now: int) -> list[Granted | LaterError]:
+        """Take permits, and say how many are in use here; so many as are left are everybody's."""
+        answers = await self._client.run("permit", [self._permit(ask, now) for ask in asks])
+        return [
+            answer if isinstance(answer, LaterError) else Granted(answer[0], int(answer[1]) if answer[1] else None)
+            for answer in answers
+        ]
+
+    def _permit(self, ask: Ask, now: int) -> Command:
+        self._calls += 1
+        arguments: list[Argument] = [self._instance, self._calls, now, ask.held, ask.want, ask.back, ask.lease_end]
+        arguments += [repr(ask.rate), ask.concurrency, SAVED_MS]
+        return scripts.PERMIT.call([self._keys.flow(ask.topic)], arguments)
+
+    async def in_use(self, topics: Sequence[str], now: int) -> dict[str, int]:
+        """How many permits of each topic's concurrency are in use, over all instances."""
+        answers = await self._client.all("permit", [("HGETALL", self._keys.flow(topic)) for topic in topics])
+        return {topic: _in_use(answer, now) for topic, answer in zip(topics, answers, strict=True)}
+
+    async def hold(self, topic: str, until: int, full_speed_at: int | None, now: int) -> None:
+        """Let nothing of a topic be claimed before `until` (ms), in any shard."""
+        calls = [_hold(shard, topic, until) for shard in self._keys.shards]
+        await self._in_slices([*calls, *self._ramp(topic, full_speed_at, now)])
+
+    async def hold_paused(self, topics: Sequence[tuple[str, int]]) -> None:
+        """The same of paused topics, each in a shard where it was met."""
+        await self._in_slices([_hold(self._keys.shards[shard], topic, None) for topic, shard in topics])
+
+    async def paused(self) -> set[str]:
+        """Topics that are held for as long as they are paused."""
+        held: set[str] = set()
+        left, at = list(self._keys.shards), 0
+        while left:
+            found = await self._names_held([(shard, at) for shard in left])
+            held.update(topic.decode() for names in found for topic in names)
+            left = [shard for shard, names in zip(left, found, strict=True) if len(names) == SLICE]
+            at += SLICE
+        return held
+
+    async def _names_held(self, places: Sequence[tuple[Shard, int]]) -> list[list[bytes]]:
+        return await self._in_slices(
+            [
+                ("ZRANGE", shard.wakes[Bucket.DELAY], "-inf", "-inf", "BYSCORE", "LIMIT", at, SLICE)
+                for shard, at in places
+            ]
+        )
+
+    async def resume(self, topic: str, at: int, full_speed_at: int | None, now: int) -> None:
+        """Let a topic that was paused be claimed from `at` (ms) on; by `full_speed_at` as fast as can be."""
+        calls = [scripts.RESUME.call([shard.wakes[Bucket.DELAY]], [topic, at]) for shard in self._keys.shards]
+        await self._in_slices([*self._ramp(topic, full_speed_at, now), *calls])
+
+    def _ramp(self, topic: str, full_speed_at: int | None, now: int) -> list[Command]:
+        if full_speed_at is None:
+            return []
+        return [
+            ("ZREMRANGEBYSCORE", self._keys.ramps, "-inf", now),
+            ("ZADD", self._keys.ramps, "GT", full_speed_at, topic),
+        ]
+
+    async def _in_slices(self, commands: Sequence[Command]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(commands), SLICE):
+            answers += await self._client.all("hold", commands[start : start + SLICE])
+        return answers
+
+
+def _hold(shard: Shard, topic: str, until: int | None) -> Command:
+    return scripts.HOLD.call([shard.wakes[Bucket.DELAY]], [topic, "inf" if until is None else until])
+
+
+def _in_use(answer: object, now: int) -> int:
+    fields = answer if isinstance(answer, dict) else {}
+    used = 0
+    for name, value in fields.items():
+        if name.startswith(b"of:"):
+            count, ends, _ = value.split()
+            used += int(count) if int(ends) > now else 0
+    return used

@@ -1,0 +1,52 @@
+-- permit: how many deliveries of a topic an instance may begin now, over all instances. Begins with a removal.
+--
+-- ARGV: instance, the number of this call, now, how many deliveries it has under way, how many more it wants,
+--       how many that were granted it did not begin, the end of their lease,
+--       rate (a second; 0: no limit), concurrency (0: no limit), how many ms of its rate a topic may save up
+-- Answers {granted, when more can be had of the rate ('' where it is not what stands in the way)}
+--
+-- What an instance has under way counts until its lease ends, so that a crash frees it; the instance says each time how
+-- many there are, so that nothing adds up wrongly, and an older call that comes late counts for nothing.
+-- `begun`: the moment up to which the rate's deliveries were granted. It may lie in the future, by what is granted ahead.
+local flow = KEYS[1]
+local instance, number, now = 'of:' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local held, want, back, lease_end = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local rate, concurrency, saved_ms = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+
+local all, used, over, begun = redis.call('HGETALL', flow), 0, {}, nil
+for i = 1, #all, 2 do
+  if all[i] == 'begun' then
+    begun = tonumber(all[i + 1])
+  else
+    local count, ends, latest = string.match(all[i + 1], '^(%d+) (%d+) (%d+)$')
+    if all[i] == instance then
+      if tonumber(latest) > number then return {0, ''} end
+      lease_end = math.max(lease_end, tonumber(ends))
+      over[#over + 1] = all[i]
+    elseif tonumber(ends) <= now then
+      over[#over + 1] = all[i]
+    else
+      used = used + tonumber(count)
+    end
+  end
+end
+redis.call('HDEL', flow, instance, unpack(over))
+
+local granted, again = want, ''
+if concurrency > 0 then granted = math.max(0, math.min(granted, concurrency - used - held)) end
+if rate > 0 then
+  begun = math.max((begun or 0) - back * 1000 / rate, now - math.max(saved_ms, 1000 / rate))
+  local may = math.max(0, math.floor((now - begun) * rate / 1000 + 0.001))
+  if may < granted then
+    granted = may
+    again = string.format('%.0f', math.ceil(begun + (may + 1) * 1000 / rate))
+  end
+  begun = begun + granted * 1000 / rate
+  redis.call('HSET', flow, 'begun', string.format('%.3f', begun))
+elseif begun then
+  redis.call('HDEL', flow, 'begun')
+end
+if held + granted > 0 then
+  redis.call('HSET', flow, instance, string.format('%.0f %.0f %.0f', held + granted, lease_end, number))
+end
+return {granted, again}

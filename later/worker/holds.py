@@ -1,0 +1,44 @@
+"""The errand that resumes topics: they are held in the store, and whoever resumes them changes their policy alone."""
+
+from __future__ import annotations
+
+import structlog
+
+from later.core.policy import Policies
+from later.store.flow import Flow
+from later.store.policies import PolicyBook
+from later.worker.ticker import Ticked
+
+log = structlog.get_logger("later.holds")
+
+HOLDS_EVERY_MS = 500
+RECONCILE_EVERY_MS = 30_000
+"""How often those that are held for a pause are looked through, though no policy has changed."""
+RESUME_AFTER_MS = 1100
+"""How long a topic that has a ramp is held still: until every instance knows that it comes back slowly."""
+
+
+class Holds:
+    """delay stays delay: a topic that is not paused any more is claimed again."""
+
+    def __init__(self, *, flow: Flow, policies: PolicyBook) -> None:
+        self._flow = flow
+        self._policies = policies
+        self._seen: Policies | None = None
+        self._next_at = 0
+
+    async def tick(self, now: int) -> Ticked:
+        policies = await self._policies.current()
+        if policies is self._seen and self._next_at - RECONCILE_EVERY_MS <= now < self._next_at:
+            return Ticked(0, None)
+        paused = await self._flow.paused()
+        resumed = [topic for topic in paused if not policies.of(topic).paused]
+        for topic in resumed:
+            await self._resume(topic, policies.of(topic).ramp_ms, now)
+        self._seen, self._next_at = policies, now + RECONCILE_EVERY_MS
+        return Ticked(len(resumed), None)
+
+    async def _resume(self, topic: str, ramp_ms: int, now: int) -> None:
+        at = now + RESUME_AFTER_MS if ramp_ms else now
+        await self._flow.resume(topic, at, at + ramp_ms if ramp_ms else None, now)
+        log.info("topic resumed", topic=topic)

@@ -1,0 +1,223 @@
+"""Permits, holds and ramps in the store: over all instances and shards, through crashes and calls out of order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from later.store.flow import SAVED_MS, Ask, Flow, Granted
+from later.store.keys import Bucket
+from later.store.records import Want
+from tests.builders import NOW, a_task
+from tests.house import House
+from tests.store.sight import LEASE_MS, ask, assert_sound, findings, see, take
+
+END = NOW + LEASE_MS
+
+
+async def permits(flow: Flow, want: int, now: int = NOW, **changes: Any) -> Granted:
+    asked = Ask(topic="order", held=0, want=want, back=0, lease_end=END, rate=0.0, concurrency=0)._replace(**changes)
+    [answer] = await flow.permits([asked], now)
+    assert isinstance(answer, Granted)
+    return answer
+
+
+class TestConcurrency:
+    async def test_no_more_is_granted_than_all_instances_may_have_together(self, house: House) -> None:
+        one, other = house.flow("one"), house.flow("other")
+        assert await permits(one, 7, concurrency=10) == Granted(7, None)
+        assert await permits(other, 7, concurrency=10) == Granted(3, None)
+        assert await permits(one, 1, held=7, concurrency=10) == Granted(0, None)
+        assert await one.in_use(["order"], NOW) == {"order": 10}
+
+    async def test_what_is_handed_back_is_anybodys(self, house: House) -> None:
+        one, other = house.flow("one"), house.flow("other")
+        await permits(one, 10, concurrency=10)
+        await permits(one, 0, held=4, concurrency=10)
+        assert await permits(other, 10, concurrency=10) == Granted(6, None)
+
+    async def test_a_lost_instance_has_its_permits_until_their_lease_ends(self, house: House) -> None:
+        await permits(house.flow("lost"), 10, concurrency=10)
+        other = house.flow("other")
+        assert (await permits(other, 10, END - 1, concurrency=10)).permits == 0
+        assert (await permits(other, 10, END, concurrency=10, lease_end=END + 1)).permits == 10
+
+    async def test_a_lease_is_as_long_as_the_longest_of_its_permits(self, house: House) -> None:
+        one = house.flow("one")
+        await permits(one, 1, concurrency=10, lease_end=END + 5_000)
+        await permits(one, 1, held=1, concurrency=10, lease_end=END)
+        assert await house.flow("other").in_use(["order"], END + 4_999) == {"order": 2}
+
+    async def test_an_older_call_that_comes_late_counts_for_nothing(self, house: House) -> None:
+        one = house.flow("one")
+        early = one._permit(Ask("order", 0, 0, 0, END, 0.0, 10), NOW)
+        await permits(one, 8, concurrency=10)
+        assert await house.client.one("permit", early) == [0, b""]
+        assert await one.in_use(["order"], NOW) == {"order": 8}
+
+    async def test_a_limit_that_was_lowered_grants_nothing_until_enough_have_ended(self, house: House) -> None:
+        one = house.flow("one")
+        await permits(one, 10, concurrency=10)
+        assert (await permits(one, 1, held=10, concurrency=3)).permits == 0
+        assert (await permits(one, 5, held=2, concurrency=3)).permits == 1
+
+    async def test_nothing_is_kept_of_a_topic_that_has_nothing_under_way(self, house: House) -> None:
+        one = house.flow("one")
+        await permits(one, 3, concurrency=10)
+        await permits(one, 0, concurrency=10)
+        assert await house.redis.exists(house.keys.flow("order").decode()) == 0
+
+
+class TestRate:
+    @pytest.mark.parametrize("rate", [10.0, 1000.0, 2.5, 0.5])
+    async def test_over_ten_seconds_as_many_are_granted_as_it_says(self, house: House, rate: float) -> None:
+        """By two instances that ask for all they can get, every 10 ms."""
+        flows, granted = [house.flow("one"), house.flow("other")], 0
+        for at in range(NOW, NOW + 10_000, 10):
+            granted += (await permits(flows[at // 10 % 2], 500, at, rate=rate)).permits
+        assert granted == pytest.approx(10 * rate, rel=0.05, abs=1.001)
+
+    async def test_it_says_when_there_is_more(self, house: House) -> None:
+        one = house.flow("one")
+        first = await permits(one, 5, rate=10.0)
+        assert first == Granted(1, NOW + 100)
+        assert (await permits(one, 5, NOW + 99, rate=10.0)).permits == 0
+        assert (await permits(one, 5, NOW + 100, rate=10.0)).permits == 1
+
+    async def test_what_is_not_asked_for_is_saved_for_a_tick_only(self, house: House) -> None:
+        one = house.flow("one")
+        await permits(one, 1, rate=1000.0)
+        assert (await permits(one, 10_000, NOW + 60_000, rate=1000.0)).permits == SAVED_MS
+
+    async def test_what_found_no_task_is_granted_again(self, house: House) -> None:
+        one = house.flow("one")
+        assert (await permits(one, 100, rate=1000.0)).permits == 100
+        await permits(one, 0, back=60, rate=1000.0)
+        assert (await permits(one, 100, rate=1000.0)).permits == 60
+
+    async def test_both_limits_hold(self, house: House) -> None:
+        assert await permits(house.flow("one"), 50, rate=1000.0, concurrency=3) == Granted(3, None)
+        assert await permits(house.flow("two"), 50, rate=10.0, concurrency=50) == Granted(0, NOW + 3)
+
+    async def test_a_rate_that_is_raised_counts_from_then_on(self, house: House) -> None:
+        one = house.flow("one")
+        assert (await permits(one, 5, rate=0.01)).permits == 1
+        assert (await permits(one, 5, NOW + 10, rate=100.0)).permits == 1
+
+    async def test_a_rate_that_was_lifted_is_forgotten(self, house: House) -> None:
+        one = house.flow("one")
+        await permits(one, 5, rate=10.0)
+        assert await permits(one, 500, NOW + 1) == Granted(500, None)
+        assert await house.redis.hkeys(house.keys.flow("order").decode()) == [b"of:one"]
+
+
+async def test_a_full_store_grants_and_holds(house: House) -> None:
+    one = house.flow("one")
+    await permits(one, 3, concurrency=10)
+    await house.store.create([a_task()])
+    await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+    try:
+        assert (await permits(one, 3, held=3, concurrency=10, rate=10.0)).permits == 1
+        await one.hold_paused([("order", shard.index) for shard in house.keys.shards])
+        assert await one.paused() == {"order"}
+    finally:
+        await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
+
+
+async def pause(house: House, topic: str = "order") -> None:
+    await house.flow().hold_paused([(topic, shard.index) for shard in house.keys.shards])
+
+
+class TestHolds:
+    async def test_nothing_of_a_held_topic_is_seen_or_claimed_until_then(self, house: House) -> None:
+        await house.store.create([a_task(), a_task(topic="mail")])
+        await house.flow().hold("order", NOW + 5000, None, NOW)
+        assert {claim.topic for claim in await take(house)} == {"mail"}
+        look = await house.store.look_around(10)
+        assert {wake.at for wake in look.delay.wakes if wake.topic == "order"} == {NOW + 5000}
+        assert {claim.topic for claim in await take(house, NOW + 5000)} == {"order"}
+        await assert_sound(house, NOW + 5000)
+
+    async def test_a_claim_that_was_planned_before_finds_it_held(self, house: House) -> None:
+        await house.store.create([a_task(id="a")])
+        shard = house.keys.shard_of("a").index
+        await house.flow().hold("order", NOW + 5000, None, NOW)
+        [answer] = await house.store.claim([Want("order", shard, 5)], NOW, END)
+        assert answer == (NOW + 5000, 0, [])
+        await pause(house)
+        [answer] = await house.store.claim([Want("order", shard, 5)], NOW + 5000, END)
+        assert answer == (None, 0, [])
+
+    async def test_creates_releases_and_deletes_leave_it_held(self, house: House) -> None:
+        await house.store.create([a_task(id="a"), a_task(id="b")])
+        await pause(house)
+        await house.store.create([a_task(id="c", delay=-5)])
+        await house.store.delete(["a"])
+        assert await take(house, NOW + 60_000) == []
+        assert await findings(house, NOW + 60_000) == []
+        wakes = (await ask(house, [("ZSCORE", house.keys.shard_of("c").wakes[Bucket.DELAY], "order")]))[0]
+        assert float(wakes) == float("-inf")
+
+    async def test_a_topic_that_is_held_before_it_has_tasks_is_held_when_it_has(self, house: House) -> None:
+        await pause(house)
+        await house.store.create([a_task()])
+        assert await take(house) == []
+        assert await house.flow().paused() == {"order"}
+
+    async def test_whichever_hold_lasts_longer_counts(self, house: House) -> None:
+        flow = house.flow()
+        await house.store.create([a_task()])
+        await flow.hold("order", NOW + 5000, None, NOW)
+        await flow.hold("order", NOW + 1000, None, NOW)
+        assert await take(house, NOW + 4999) == []
+        await pause(house)
+        await flow.hold("order", NOW + 9000, None, NOW)
+        assert await take(house, NOW + 60_000) == []
+
+    async def test_a_resumed_topic_is_claimed_from_its_moment_on(self, house: House) -> None:
+        flow = house.flow()
+        await house.store.create([a_task()])
+        await pause(house)
+        await flow.resume("order", NOW + 1000, None, NOW)
+        assert await take(house, NOW + 999) == []
+        assert len(await take(house, NOW + 1000)) == 1
+        assert await flow.paused() == set()
+
+    async def test_a_wait_that_was_asked_for_is_no_pause_to_be_resumed(self, house: House) -> None:
+        flow = house.flow()
+        await house.store.create([a_task()])
+        await flow.hold("order", NOW + 5000, None, NOW)
+        await flow.resume("order", NOW, None, NOW)
+        assert await take(house, NOW + 4999) == []
+
+    async def test_all_paused_topics_are_found_however_many(self, house: House) -> None:
+        topics = [f"t{n}" for n in range(1203)]
+        for topic in topics:
+            await house.flow().hold_paused([(topic, 0)])
+        assert await house.flow().paused() == set(topics)
+
+    async def test_who_comes_back_slowly_is_known_to_all_for_so_long(self, house: House) -> None:
+        flow, book = house.flow(), house.policies()
+        await pause(house)
+        await flow.resume("order", NOW + 1000, NOW + 11_000, NOW)
+        await flow.hold("mail", NOW + 2000, NOW + 12_000, NOW)
+        await book.read()
+        assert book.ramps == {"order": NOW + 11_000, "mail": NOW + 12_000}
+        await flow.hold("x", NOW + 11_000, NOW + 21_000, NOW + 11_000)
+        await book.read()
+        assert book.ramps == {"mail": NOW + 12_000, "x": NOW + 21_000}
+
+    async def test_the_rest_of_a_claim_can_be_held(self, house: House) -> None:
+        await house.store.create([a_task(id=f"t{n}") for n in range(100)])
+        wants = [Want("order", shard.index, 1, hold_until=NOW + 10) for shard in house.keys.shards]
+        answers = await house.store.claim(wants, NOW, END)
+        assert {getattr(answer, "wake_at", None) for answer in answers} == {NOW + 10}
+        assert await take(house, NOW + 9) == []
+        assert len(await take(house, NOW + 10)) == 100 - len(wants)
+
+    async def test_what_is_due_later_than_the_hold_is_not_held(self, house: House) -> None:
+        await house.store.create([a_task(id="a"), a_task(id="a2", delay=60)])
+        shard = house.keys.shard_of("a").index
+        await house.store.claim([Want("order", shard, 5, hold_until=NOW + 10)], NOW, END)
+        assert all(at > 0 for at in (await see(house)).wakes.values())

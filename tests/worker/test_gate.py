@@ -1,0 +1,299 @@
+"""Pauses, rates, concurrency and waits over several workers on one store, with time as a value."""
+
+from __future__ import annotations
+
+import pytest
+
+from later.core.policy import Policy, a_namespace, a_topic
+from later.store.keys import Bucket
+from tests.builders import NOW, a_task
+from tests.house import House
+from tests.store.sight import see
+from tests.worker.workers import FAILED, Receivers, Worker, busy
+
+LOW = 2
+"""The clock's interval makes everything up to this many ms late, never early."""
+
+
+async def set_policy(worker: Worker, name: str, **fields: object) -> None:
+    await worker.policies.change(a_topic(name), lambda before: before.merged(fields))  # type: ignore[arg-type]  # as written
+
+
+async def due(house: House, count: int, topic: str = "order") -> None:
+    for start in range(0, count, 500):
+        some = min(500, count - start)
+        await house.store.create([a_task(topic=topic, id=f"{topic}-{start + n}") for n in range(some)])
+
+
+async def pass_time(workers: list[Worker], until: int, step: int = 10) -> None:
+    """All of them tick every `step` ms, and read the policies every second; deliveries end before the next tick."""
+    at = workers[0].at
+    while at < until:
+        at += step
+        for worker in workers:
+            worker.at = at
+            if at % 1000 < step:
+                await worker.policies.read()
+            await worker.delay.tick(at)
+            await worker.holds.tick(at)
+        for worker in workers:
+            await worker.hands.drain(60)
+
+
+def several(house: House, receivers: Receivers, count: int = 3, hands: int = 256) -> list[Worker]:
+    return [Worker(house, receivers, instance=f"w{n}", hands=hands) for n in range(count)]
+
+
+async def all_know(workers: list[Worker]) -> None:
+    for worker in workers:
+        await worker.policies.read()
+
+
+class TestRate:
+    @pytest.mark.parametrize(("rate", "seconds"), [(10, 10), (1000, 2)])
+    async def test_it_is_exact_over_all_workers_and_shards(self, house: House, rate: int, seconds: int) -> None:
+        await due(house, rate * seconds * 2)
+        workers = several(house, receivers := Receivers())
+        await set_policy(workers[0], "order", rate=rate)
+        await all_know(workers)
+        await pass_time(workers, NOW + seconds * 1000)
+        assert len(receivers.calls) == pytest.approx(rate * seconds, rel=0.05)
+        halfway = sum(call.at <= NOW + seconds * 500 for call in receivers.calls)
+        assert halfway == pytest.approx(len(receivers.calls) / 2, rel=0.1)
+
+    async def test_few_tasks_are_delivered_at_once_and_the_rest_of_the_permits_handed_back(self, house: House) -> None:
+        await due(house, 3)
+        worker = Worker(house, receivers := Receivers())
+        await set_policy(worker, "order", rate=1000)
+        await worker.work()
+        assert len(receivers.calls) == 3
+        await due(house, 97, "order2")
+        await house.store.create([a_task(id=f"more-{n}") for n in range(97)])
+        worker.at += 1
+        await worker.work()
+        assert sum(call.id.startswith("more") for call in receivers.calls) >= 97 - 16
+
+    async def test_a_limited_topic_is_not_looked_at_before_there_is_more(self, house: House) -> None:
+        await due(house, 100)
+        worker = Worker(house, Receivers())
+        await set_policy(worker, "order", rate=1)
+        await worker.work()
+        ticked = await worker.delay.tick(NOW + 10)
+        assert ticked.moved == 0
+        assert ticked.next_due is not None
+        assert NOW + 900 <= ticked.next_due <= NOW + 1010
+
+    async def test_a_healthy_topic_beside_it_is_not_held_up(self, house: House) -> None:
+        await due(house, 500)
+        await due(house, 200, "healthy")
+        worker = Worker(house, receivers := Receivers())
+        await set_policy(worker, "order", rate=1)
+        await pass_time([worker], NOW + 30)
+        assert sum(call.id.startswith("healthy") for call in receivers.calls) == 200
+
+
+class TestConcurrency:
+    async def test_no_more_are_under_way_than_it_says_in_all_workers_together(self, house: House) -> None:
+        await due(house, 100)
+        workers = several(house, receivers := Receivers())
+        await set_policy(workers[0], "order", concurrency=5)
+        await all_know(workers)
+        receivers.may_answer.clear()
+        for at in range(NOW, NOW + 1000, 50):
+            for worker in workers:
+                worker.at = at
+                await worker.delay.tick(at)
+        assert sum(worker.lanes.busy for worker in workers) == 5
+        receivers.may_answer.set()
+        for worker in workers:
+            await worker.hands.drain(60)
+            await worker.gate.stop()
+        assert await house.flow().in_use(["order"], NOW + 1000) == {"order": 0}
+
+    async def test_a_delivery_that_ends_lets_another_begin_at_once(self, house: House) -> None:
+        await due(house, 20)
+        worker = Worker(house, receivers := Receivers())
+        await set_policy(worker, "order", concurrency=1)
+        woken: list[bool] = []
+        worker.hands.on_free = woken.append
+        for _ in range(19):
+            receivers.may_answer.clear()
+            await worker.delay.tick(NOW)
+            assert await worker.delay.tick(NOW) == (0, NOW + 100)
+            receivers.may_answer.set()
+            await worker.hands.drain(60)
+        assert len(receivers.calls) == 19
+        assert woken == [True] * 19
+
+    async def test_a_worker_that_is_lost_frees_its_permits_with_its_leases(self, house: House) -> None:
+        await due(house, 10)
+        lost, other = several(house, receivers := Receivers(), 2)
+        await set_policy(lost, "order", concurrency=5)
+        await all_know([other])
+        receivers.may_answer.clear()
+        await lost.delay.tick(NOW)
+        other.at = NOW + 29_000
+        assert (await other.delay.tick(other.at)).moved == 0
+        other.at = NOW + 30_200
+        for _ in range(3):
+            await other.delay.tick(other.at)
+        assert other.lanes.busy == 5
+        receivers.may_answer.set()
+        await other.hands.drain(60)
+        await lost.hands.drain(60)
+
+    async def test_many_topics_that_wait_for_others_do_not_crowd_a_healthy_one_out(self, house: House) -> None:
+        topics = [f"t{n}" for n in range(20)]
+        for topic in topics:
+            await due(house, 3, topic)
+        holder, worker = several(house, receivers := Receivers(), 2, hands=64)
+        for topic in topics:
+            await set_policy(holder, topic, concurrency=1)
+        await all_know([worker])
+        receivers.may_answer.clear()
+        for _ in range(5):
+            await holder.delay.tick(NOW)
+        assert holder.lanes.busy == 20
+        small = Worker(house, healthy := Receivers(), instance="small", hands=4)
+        await all_know([small])
+        await due(house, 8, "healthy")
+        await pass_time([small], NOW + 300)
+        assert len(healthy.calls) == 8
+        receivers.may_answer.set()
+        await holder.hands.drain(60)
+
+
+class TestPaused:
+    async def test_nothing_is_claimed_and_nothing_asks_for_it_any_more(self, house: House) -> None:
+        await due(house, 50)
+        worker = Worker(house, receivers := Receivers())
+        await set_policy(worker, "order", paused=True)
+        await worker.work()
+        assert receivers.calls == []
+        await house.redis.config_resetstat()
+        assert await worker.delay.tick(NOW + 10) == (0, None)
+        stats = await house.redis.info("commandstats")
+        assert {name for name in stats if "config" not in name} == {"cmdstat_time", "cmdstat_zrange"}
+
+    async def test_creating_goes_on(self, house: House) -> None:
+        worker = Worker(house, receivers := Receivers())
+        await set_policy(worker, "order", paused=True)
+        await due(house, 5)
+        await worker.work()
+        await due(house, 10)
+        assert await worker.delay.tick(NOW + 10) == (0, None)
+        assert (receivers.calls, len((await see(house)).pool)) == ([], 10)
+
+    async def test_what_is_under_way_ends_and_what_fails_waits_with_the_rest(self, house: House) -> None:
+        task = a_task()
+        await house.store.create([task])
+        worker = Worker(house, receivers := Receivers(FAILED))
+        receivers.may_answer.clear()
+        await worker.tick()
+        await set_policy(worker, "order", paused=True)
+        receivers.may_answer.set()
+        await worker.hands.drain(60)
+        worker.at = NOW + 60_000
+        await worker.work()
+        assert (await worker.find(task)).state is Bucket.DELAY
+        assert len(receivers.calls) == 1
+
+    async def test_after_a_resume_by_any_process_it_comes_back_slowly(self, house: House) -> None:
+        await due(house, 3000)
+        workers = several(house, receivers := Receivers(), 2)
+        await set_policy(workers[0], "order", paused=True)
+        await all_know(workers)
+        await pass_time(workers, NOW + 50)
+        await house.policies().change(a_topic("order"), lambda before: before.merged({"paused": None}))
+        await all_know(workers)
+        since = workers[0].at
+        await pass_time(workers, since + 1000)
+        assert receivers.calls == []
+        await pass_time(workers, since + 4000, step=20)
+        seconds = [
+            sum(since + 1100 + s <= c.at < since + 1100 + s + 900 for c in receivers.calls) for s in (0, 900, 1800)
+        ]
+        assert 0 < seconds[0] < seconds[1] < seconds[2]
+        assert seconds[0] <= 2 * (1 + 256 * 10 * 0.9 * 0.9 / 20 + 1)
+
+    async def test_without_a_ramp_it_is_back_at_once(self, house: House) -> None:
+        await due(house, 150)
+        worker = Worker(house, receivers := Receivers())
+        await set_policy(worker, "order", paused=True, ramp=0)
+        await worker.work()
+        await set_policy(worker, "order", paused=False)
+        await worker.holds.tick(NOW)
+        await worker.work()
+        assert len(receivers.calls) == 150
+
+    async def test_a_namespaces_pause_is_that_of_its_topics_and_one_of_them_may_be_lifted(self, house: House) -> None:
+        await due(house, 3, "shop/a")
+        await due(house, 3, "shop/b")
+        worker = Worker(house, receivers := Receivers())
+        await worker.policies.change(a_namespace("shop"), lambda before: before.merged({"paused": True}))
+        await set_policy(worker, "shop/b", paused=False, ramp=0)
+        await worker.work()
+        assert {call.id[:6] for call in receivers.calls} == {"shop/b"}
+
+
+class TestWaits:
+    async def test_no_worker_calls_a_receiver_that_asked_for_a_pause_before_it_is_over(self, house: House) -> None:
+        await due(house, 600)
+        workers = several(house, receivers := Receivers(busy(5_000)), 2)
+        await workers[0].work()
+        before = len(receivers.calls)
+        workers[1].at = NOW + 100
+        await pass_time(workers, NOW + 5_000)
+        assert len(receivers.calls) == before
+        await pass_time(workers, NOW + 5_500)
+        after = len(receivers.calls) - before
+        assert 0 < after <= 2 * 40
+
+    async def test_a_busy_answer_without_a_pause_holds_its_task_alone(self, house: House) -> None:
+        await due(house, 300)
+        worker = Worker(house, receivers := Receivers(busy()))
+        await pass_time([worker], NOW + 100)
+        assert len(receivers.calls) == 300
+
+    async def test_other_topics_go_on(self, house: House) -> None:
+        await due(house, 1)
+        worker = Worker(house, receivers := Receivers(busy(60_000)))
+        await worker.work()
+        await due(house, 5, "other")
+        await worker.work()
+        assert len(receivers.calls) == 6
+
+
+class TestRaisedLimits:
+    async def test_a_rate_that_is_raised_is_reached_in_steps(self, house: House) -> None:
+        await due(house, 3000)
+        worker = Worker(house, receivers := Receivers())
+        await set_policy(worker, "order", rate=10, ramp=4)
+        await pass_time([worker], NOW + 1000)
+        before = len(receivers.calls)
+        assert before == pytest.approx(10, abs=1)
+        await set_policy(worker, "order", rate=500)
+        await pass_time([worker], NOW + 6000)
+        each = [sum(NOW + s <= call.at < NOW + s + 1000 for call in receivers.calls) for s in range(1000, 6000, 1000)]
+        assert each == sorted(each)
+        assert each[0] == pytest.approx(10 + 490 / 8, rel=0.25)
+        assert each[4] == pytest.approx(500, rel=0.05)
+
+    async def test_one_that_is_lifted_too(self, house: House) -> None:
+        await due(house, 2000)
+        worker = Worker(house, receivers := Receivers())
+        await set_policy(worker, "order", rate=10, ramp=10)
+        await pass_time([worker], NOW + 500)
+        await set_policy(worker, "order", rate=None)
+        await pass_time([worker], NOW + 1000)
+        assert 5 < len(receivers.calls) < 5 + 60
+
+    async def test_a_policy_of_the_daemons_limits_every_topic(self, house: House) -> None:
+        await due(house, 10, "a")
+        await due(house, 10, "b")
+        worker = Worker(house, receivers := Receivers(), policy=Policy(concurrency=2))
+        receivers.may_answer.clear()
+        await worker.tick()
+        assert [worker.lanes.held(topic) for topic in ("a", "b")] == [2, 2]
+        receivers.may_answer.set()
+        await worker.hands.drain(60)
