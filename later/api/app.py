@@ -116,7 +116,8 @@ def _policy_routes(policies: PolicyBook, max_body: int) -> list[web.RouteDef]:
             web.patch(path, calls.merge),
             web.delete(path, calls.remove),
         ]
-    return routes
+    topics = PolicyCalls(policies=policies, max_body=max_body, asked=asked_topic)
+    return [*routes, web.post(f"{TOPIC}/pause", topics.pause), web.post(f"{TOPIC}/resume", topics.resume)]
 
 
 def _pulsar_routes(policies: PolicyBook, max_body: int) -> list[web.RouteDef]:

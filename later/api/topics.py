@@ -92,6 +92,23 @@ class PolicyCalls:
         read_query(request)
         return await self._change(self._asked(request), lambda _: NOTHING_SET)
 
+    async def pause(self, request: web.Request) -> web.StreamResponse:
+        """`POST …/pause`: nothing more is claimed; what is under way ends."""
+        return await self._set_paused(request, paused=True)
+
+    async def resume(self, request: web.Request) -> web.StreamResponse:
+        """`POST …/resume`: also where its namespace is paused, which stays so for the others."""
+        place = self._asked(request)
+        above = (await self._policies.read()).with_settings(place, NOTHING_SET).at(place)
+        return await self._set_paused(request, paused=False if above.paused else None)
+
+    async def _set_paused(self, request: web.Request, paused: bool | None) -> web.StreamResponse:
+        read_query(request)
+        await read_body(request, self._max_body)
+        place = self._asked(request)
+        policies = await self._policies.change(place, lambda settings: settings.merged({"paused": paused}))
+        return reply({place.level.value: place.name, "paused": policies.at(place).paused})
+
     async def _read(self, request: web.Request) -> tuple[Place, dict[str, Value | None]]:
         read_query(request)
         return self._asked(request), read_fields(read_object(await read_body(request, self._max_body)))

@@ -11,8 +11,8 @@ from later.store.client import Client
 from later.store.keys import Bucket, Keys, Shard
 from later.store.scripts import Argument, Command
 
-SAVED_MS = 100
-"""How much of its rate a topic saves up while it is not asked for: a tick. More would be a burst."""
+SAVED_MS = 250
+"""How much of its rate a topic saves up while it is asked for late. What is not asked for at all is not saved."""
 SLICE = 500
 
 

@@ -533,3 +533,28 @@ class TestCreatesObeyAtOnce:
         await front.ask("PUT", "/topics/order/policy", {"max_delay": 5})
         _, answer = await front.post("/create/batch", [{**GOOD, "delay": 5}, {**GOOD, "delay": 6}])
         assert (answer["created"], answer["refused"]) == (1, 1)
+
+
+class TestPause:
+    async def test_a_topic_is_paused_and_resumed_and_nothing_is_left_of_it(self, front: Front) -> None:
+        assert await front.post("/topics/order/pause", {}) == (200, {"topic": "order", "paused": True})
+        assert await front.get("/topics/order/policy") == (200, {"paused": True})
+        assert (await front.post("/create", GOOD))[0] == 200
+        assert await front.post("/topics/order/resume", {}) == (200, {"topic": "order", "paused": False})
+        assert await front.get("/topics/order/policy") == (200, {})
+
+    async def test_other_fields_stay(self, front: Front) -> None:
+        await front.ask("PUT", "/topics/shop%2Forder/policy", {"rate": 5})
+        await front.post("/topics/shop%2Forder/pause", {})
+        assert await front.get("/topics/shop%2Forder/policy") == (200, {"rate": 5, "paused": True})
+
+    async def test_a_topic_of_a_paused_namespace_is_resumed_by_itself(self, front: Front) -> None:
+        await front.ask("PUT", "/namespaces/shop/policy", {"paused": True})
+        assert await front.post("/topics/shop%2Forder/resume", {}) == (200, {"topic": "shop/order", "paused": False})
+        assert await front.get("/topics/shop%2Forder/policy") == (200, {"paused": False})
+        assert (await front.get("/topics/shop%2Fother"))[1]["policy"]["paused"] is True
+
+    async def test_it_takes_no_parameters_and_a_name_that_is_one(self, front: Front) -> None:
+        assert (await front.post("/topics/order/pause?x=1", {}))[0] == 400
+        assert (await front.post("/topics/a%2F/pause", {}))[0] == 400
+        assert (await front.ask("GET", "/topics/order/pause"))[0] == 405

@@ -85,20 +85,30 @@ class TestRate:
         assert (await permits(one, 5, NOW + 99, rate=10.0)).permits == 0
         assert (await permits(one, 5, NOW + 100, rate=10.0)).permits == 1
 
-    async def test_what_is_not_asked_for_is_saved_for_a_tick_only(self, house: House) -> None:
+    async def test_who_asks_a_little_late_loses_nothing(self, house: House) -> None:
+        one, granted = house.flow("one"), 0
+        for at in range(NOW, NOW + 10_000, 103):
+            granted += (await permits(one, 5, at, rate=10.0)).permits
+        assert granted == pytest.approx(100, abs=1)
+
+    async def test_what_is_not_asked_for_is_no_burst(self, house: House) -> None:
         one = house.flow("one")
         await permits(one, 1, rate=1000.0)
-        assert (await permits(one, 10_000, NOW + 60_000, rate=1000.0)).permits == SAVED_MS
+        assert (await permits(one, 10_000, NOW + SAVED_MS, rate=1000.0)).permits == SAVED_MS
+        assert (await permits(one, 10_000, NOW + 60_000, rate=1000.0)).permits == 1
 
     async def test_what_found_no_task_is_granted_again(self, house: House) -> None:
         one = house.flow("one")
-        assert (await permits(one, 100, rate=1000.0)).permits == 100
-        await permits(one, 0, back=60, rate=1000.0)
-        assert (await permits(one, 100, rate=1000.0)).permits == 60
+        await permits(one, 1, rate=1000.0)
+        assert (await permits(one, 100, NOW + 100, rate=1000.0)).permits == 100
+        await permits(one, 0, NOW + 100, back=60, rate=1000.0)
+        assert (await permits(one, 100, NOW + 100, rate=1000.0)).permits == 60
 
     async def test_both_limits_hold(self, house: House) -> None:
-        assert await permits(house.flow("one"), 50, rate=1000.0, concurrency=3) == Granted(3, None)
-        assert await permits(house.flow("two"), 50, rate=10.0, concurrency=50) == Granted(0, NOW + 3)
+        one = house.flow("one")
+        await permits(one, 1, rate=1000.0, concurrency=3)
+        assert await permits(one, 50, NOW + 100, rate=1000.0, concurrency=3) == Granted(3, None)
+        assert await permits(one, 500, NOW + 101, held=3, rate=1000.0, concurrency=300) == Granted(98, NOW + 102)
 
     async def test_a_rate_that_is_raised_counts_from_then_on(self, house: House) -> None:
         one = house.flow("one")

@@ -2,12 +2,13 @@
 --
 -- ARGV: instance, the number of this call, now, how many deliveries it has under way, how many more it wants,
 --       how many that were granted it did not begin, the end of their lease,
---       rate (a second; 0: no limit), concurrency (0: no limit), how many ms of its rate a topic may save up
+--       rate (a second; 0: no limit), concurrency (0: no limit), how many ms late one may come to ask for its rate
 -- Answers {granted, when more can be had of the rate ('' where it is not what stands in the way)}
 --
 -- What an instance has under way counts until its lease ends, so that a crash frees it; the instance says each time how
 -- many there are, so that nothing adds up wrongly, and an older call that comes late counts for nothing.
--- `begun`: the moment up to which the rate's deliveries were granted. It may lie in the future, by what is granted ahead.
+-- `begun`: the moment up to which the rate's deliveries were granted. What was not asked for since is granted later where
+-- whoever asks comes a little late; after a longer time it is not: that would be a burst.
 local flow = KEYS[1]
 local instance, number, now = 'of:' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local held, want, back, lease_end = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -35,7 +36,8 @@ redis.call('HDEL', flow, instance, unpack(over))
 local granted, again = want, ''
 if concurrency > 0 then granted = math.max(0, math.min(granted, concurrency - used - held)) end
 if rate > 0 then
-  begun = math.max((begun or 0) - back * 1000 / rate, now - math.max(saved_ms, 1000 / rate))
+  begun = (begun or 0) - back * 1000 / rate
+  if begun < now - saved_ms - 1000 / rate then begun = now - 1000 / rate end
   local may = math.max(0, math.floor((now - begun) * rate / 1000 + 0.001))
   if may < granted then
     granted = may
