@@ -72,7 +72,7 @@ class Gate:
         """Those whose topics are not paused. The others are held, and not seen again before they are resumed."""
         if not policies.limit_any:
             return wakes
-        paused = {wake for wake in wakes if policies.of(wake.topic).paused}
+        paused = {wake for wake in wakes if self._policies.latest.of(wake.topic).paused}
         if not paused:
             return wakes
         await self._flow.hold_paused([(wake.topic, wake.shard) for wake in paused])

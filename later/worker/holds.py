@@ -14,6 +14,8 @@ log = structlog.get_logger("later.holds")
 HOLDS_EVERY_MS = 500
 RECONCILE_EVERY_MS = 30_000
 """How often those that are held for a pause are looked through, though no policy has changed."""
+SETTLED_MS = 3000
+"""How long after a change they are looked through each time: who did not know of it yet may have held one once more."""
 RESUME_AFTER_MS = 1100
 """How long a topic that has a ramp is held still: until every instance knows that it comes back slowly."""
 
@@ -25,11 +27,14 @@ class Holds:
         self._flow = flow
         self._policies = policies
         self._seen: Policies | None = None
+        self._settled_at = 0
         self._next_at = 0
 
     async def tick(self, now: int) -> Ticked:
         policies = await self._policies.current()
-        if policies is self._seen and self._next_at - RECONCILE_EVERY_MS <= now < self._next_at:
+        if policies is not self._seen:
+            self._settled_at = now + SETTLED_MS
+        elif now >= self._settled_at and self._next_at - RECONCILE_EVERY_MS <= now < self._next_at:
             return Ticked(0, None)
         paused = await self._flow.paused()
         resumed = [topic for topic in paused if not policies.of(topic).paused]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from later.store.doctor import Doctor
 from later.store.flow import SAVED_MS, Ask, Flow, Granted
 from later.store.keys import Bucket
 from later.store.records import Want
@@ -231,3 +232,16 @@ class TestHolds:
         shard = house.keys.shard_of("a").index
         await house.store.claim([Want("order", shard, 5, hold_until=NOW + 10)], NOW, END)
         assert all(at > 0 for at in (await see(house)).wakes.values())
+
+
+async def test_the_doctor_finds_nothing_wrong_with_a_held_topic_and_leaves_it_held(house: House) -> None:
+    task = a_task(id="a")
+    await house.store.create([task])
+    await pause(house)
+    shard = house.keys.shard_of("a")
+    await ask(house, [("ZREM", shard.bucket(Bucket.DELAY, b"order"), "a")])
+    doctor = Doctor(house.client, house.keys)
+    [finding] = [finding async for finding in doctor.examine(NOW)]
+    assert await doctor.mend(finding, NOW)
+    assert await take(house, NOW + 60_000) == []
+    assert await findings(house, NOW) == []

@@ -295,3 +295,17 @@ class TestRaisedLimits:
         assert [worker.lanes.held(topic) for topic in ("a", "b")] == [2, 2]
         receivers.may_answer.set()
         await worker.hands.drain(60)
+
+
+async def test_a_worker_that_did_not_know_yet_and_holds_a_topic_once_more_lets_it_go_again(house: House) -> None:
+    await due(house, 5)
+    worker = Worker(house, receivers := Receivers())
+    await set_policy(worker, "order", paused=True, ramp=0)
+    await worker.work()
+    await set_policy(worker, "order", paused=False)
+    await worker.holds.tick(NOW)
+    await house.flow("late").hold_paused([("order", shard.index) for shard in house.keys.shards])
+    worker.at = NOW + 500
+    await worker.holds.tick(worker.at)
+    await worker.work()
+    assert len(receivers.calls) == 5

@@ -13,6 +13,12 @@ local buckets = (#KEYS - 3) / 2
 
 if redis.call('HGET', pool, id) ~= (homes > 0 and body) then return -1 end
 
+-- A topic that is held stays so.
+local function wake_again(i)
+  local entry = redis.call('ZSCORE', KEYS[3 + buckets + i], ARGV[5 + i])
+  if not entry or tonumber(entry) >= 0 then rewake(KEYS[3 + buckets + i], KEYS[3 + i], ARGV[5 + i]) end
+end
+
 local home
 for i = 1, homes do
   if not home and redis.call('ZSCORE', KEYS[3 + i], id) then home = i end
@@ -20,7 +26,7 @@ end
 local mended = 0
 for i = 1, buckets do
   if i ~= home and redis.call('ZREM', KEYS[3 + i], id) == 1 then
-    rewake(KEYS[3 + buckets + i], KEYS[3 + i], ARGV[5 + i])
+    wake_again(i)
     mended = 1
   end
 end
@@ -28,7 +34,7 @@ if homes == 0 then
   mended = math.max(mended, redis.call('HDEL', attempts, id), redis.call('HDEL', outcome, id))
 elseif not home then
   redis.call('ZADD', KEYS[3 + refuge], score, id)
-  rewake(KEYS[3 + buckets + refuge], KEYS[3 + refuge], ARGV[5 + refuge])
+  wake_again(refuge)
   mended = 1
 end
 return mended
