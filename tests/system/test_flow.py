@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.system.calls import call, create, create_many, many, post
-from tests.system.daemons import Later, a_later, an_up
+from tests.system.daemons import a_later, an_up
+from tests.system.lateness import p99
 from tests.system.receivers import Call, Receiver, after, hang, in_turn, status
 from tests.system.stores import Server
 from tests.system.waiting import eventually
@@ -19,7 +20,6 @@ SEEN_S = 2.0
 P99_S = 0.1
 TRIES = 3
 """This machine does other things too: the best of these counts."""
-TASKS, RATE = 200, 40
 
 
 def put(url: str, topic: str, **fields: object) -> None:
@@ -123,16 +123,5 @@ def test_a_healthy_topic_beside_a_paused_a_limited_and_a_dead_slow_one(
         for topic, path in (("paused", "/never"), ("limited", "/limited"), ("slow", "/hangs")):
             create_many(up.url, many(5_000, receiver.url(path), time.time(), topic=topic))
         eventually(lambda: len(of(receiver, "/limited")) > 3, "the limited one is under way")
-        assert any(_p99(up, receiver) < P99_S for _ in range(TRIES))
+        assert any(p99(up, receiver, receiver.url("/well")) < P99_S for _ in range(TRIES))
         assert of(receiver, "/never") == []
-
-
-def _p99(up: Later, receiver: Receiver) -> float:
-    """How late (s) the second latest of 200 tasks is, spread over 5 s."""
-    tasks = many(TASKS, receiver.url("/well"), time.time() + 0.5, RATE, topic="well")
-    create_many(up.url, tasks)
-    ids = {str(task["id"]) for task in tasks}
-    eventually(lambda: receiver.ids >= ids, "every task of the healthy topic is delivered")
-    late = sorted(receiver.of(id)[0].late for id in ids)
-    assert late[0] >= 0
-    return late[len(late) * 99 // 100 - 1]
