@@ -15,6 +15,7 @@ from later.core.errors import UnreadableBody
 from later.core.task import decode, unpack_id
 from later.store import scripts
 from later.store.client import Client
+from later.store.expiry_index import ExpiryIndex
 from later.store.keys import Bucket, Keys, Shard
 from later.store.scripts import Argument, Command, Script
 
@@ -35,6 +36,7 @@ class Wrong(StrEnum):
     MISPLACED = "misplaced"
     BODILESS = "bodiless"
     LEFTOVER = "leftover"
+    UNINDEXED = "unindexed"
     WAKE_MISSING = "wake-missing"
     WAKE_STALE = "wake-stale"
     WAKE_WRONG = "wake-wrong"
@@ -46,6 +48,7 @@ IN_WORDS = {
     Wrong.MISPLACED: "is in a bucket of another topic",
     Wrong.BODILESS: "has no body, but is in a bucket",
     Wrong.LEFTOVER: "has no body, but left behind",
+    Wrong.UNINDEXED: "has a ttl, but is not in the index of such tasks",
     Wrong.WAKE_MISSING: "has no wake entry",
     Wrong.WAKE_STALE: "is empty, but has a wake entry",
     Wrong.WAKE_WRONG: "has a wrong wake entry",
@@ -113,6 +116,7 @@ class Doctor:
         self._client = client
         self._keys = keys
         self._buckets: dict[int, list[bytes]] = {}
+        self._index = ExpiryIndex(client)
 
     async def examine(self, now: int) -> AsyncIterator[Finding]:
         """What is wrong in the whole store; each finding was true at one moment of this reading.
@@ -123,6 +127,11 @@ class Doctor:
         for shard in self._keys.shards:
             self._buckets[shard.index] = await self._find_buckets(shard)
             async for read_from, id in self._suspects(shard):
+                if read_from == shard.expiry:
+                    topic = await self._index.missing(shard, id)
+                    if topic is not None:
+                        yield Finding(Wrong.UNINDEXED, shard.index, id, topic, None, ())
+                    continue
                 look = await self._look(shard, id)
                 kind = look.wrong()
                 if kind is not None and look.told_from() == read_from:
@@ -144,6 +153,8 @@ class Doctor:
         if shard.index not in self._buckets:
             self._buckets[shard.index] = await self._find_buckets(shard)
         assert finding.id is not None
+        if finding.kind is Wrong.UNINDEXED:
+            return await self._index.mend(shard, finding.id)
         while True:
             look = await self._look(shard, finding.id)
             answer = await self._client.one("doctor", _mend(look, self._buckets[shard.index], now))
@@ -161,6 +172,8 @@ class Doctor:
             self.tasks += len(bodies)
             for id in await self._not_in_one_bucket(shard, bodies):
                 yield shard.pool, id
+            for id in await self._index.suspects(shard, bodies):
+                yield shard.expiry, id
         for key in self._buckets[shard.index]:
             async for entries in self._slices(("ZSCAN", key), ("COUNT", SLICE)):
                 self.entries += len(entries)

@@ -54,6 +54,7 @@ POLICIES_SINCE = _load("policies_since")
 EXAMINE = _load("examine")
 EXAMINE_WAKE = _load("examine_wake")
 MEND = _load("mend")
+REINDEX = _load("reindex")
 REWAKE = _load("rewake")
 
 BY_SHA = {script.sha: script for script in list(globals().values()) if isinstance(script, Script)}

@@ -7,6 +7,7 @@ from typing import Any
 
 from later.core.retry import Failure, encode_failure, expired
 from later.core.task import Task
+from later.store.doctor import Doctor, Wrong
 from later.store.ends import MAX_BODIES
 from later.store.keys import Bucket
 from later.store.records import Dead, Wake
@@ -227,3 +228,25 @@ class TestLookingForTheDead:
         await dead(house, 1)
         assert await house.ends.with_dead(NOW - 1, 10) == []
         assert [wake.topic for wake in await house.ends.with_dead(NOW, 10)] == ["order"]
+
+
+class TestTheIndex:
+    async def test_the_doctor_finds_a_task_that_is_missing_from_it_and_puts_it_there(self, house: House) -> None:
+        await waiting(house, id="a")
+        await ask(house, [("DEL", shard.expiry) for shard in house.keys.shards])
+        doctor = Doctor(house.client, house.keys)
+        [finding] = [finding async for finding in doctor.examine(NOW)]
+        assert (finding.kind, finding.id, finding.topic) == (Wrong.UNINDEXED, b"a", b"order")
+        assert [await doctor.mend(finding, NOW), await doctor.mend(finding, NOW)] == [True, False]
+        assert (await assert_sound(house)).expiry == {("order", "a"): END}
+
+    async def test_one_that_is_dead_or_gone_by_then_is_not_wrong(self, house: House) -> None:
+        await waiting(house, delay=0, id="a")
+        [claim] = await take(house)
+        await house.store.settle([died(claim)])
+        await waiting(house, id="b")
+        await ask(house, [("DEL", shard.expiry) for shard in house.keys.shards])
+        doctor = Doctor(house.client, house.keys)
+        [finding] = [finding async for finding in doctor.examine(NOW)]
+        await house.store.delete(["b"])
+        assert (finding.id, await doctor.mend(finding, NOW)) == (b"b", False)
