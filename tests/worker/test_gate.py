@@ -182,6 +182,17 @@ class TestPaused:
         assert await worker.delay.tick(NOW + 10) == (0, None)
         assert (receivers.calls, len((await see(house)).pool)) == ([], 10)
 
+    async def test_a_ttl_ends_all_the_same(self, house: House) -> None:
+        task = a_task(delay=1, ttl=5)
+        await house.store.create([task])
+        worker = Worker(house, receivers := Receivers())
+        await set_policy(worker, "order", paused=True)
+        worker.at = NOW + 2_000
+        await worker.work()
+        worker.at = NOW + 5_000
+        await worker.work()
+        assert ((await worker.find(task)).state, receivers.calls) == (Bucket.DEAD, [])
+
     async def test_what_is_under_way_ends_and_what_fails_waits_with_the_rest(self, house: House) -> None:
         task = a_task()
         await house.store.create([task])
