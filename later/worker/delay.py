@@ -53,10 +53,7 @@ class Delay:
         self._on_look(around)
         if not self._lanes.free:
             return Ticked(0, None)
-        look = around.delay._replace(wakes=await self._gate.passable(around.delay.wakes, policies))
-        planned = self._lanes.plan(look.wakes, now, lambda topic: self._gate.most(topic, policies, now))
-        leased = [self._leased(want, policies) for want in planned]
-        wants = await self._gate.permitted(leased, look.wakes, policies, now)
+        look, wants = await self._wants(around.delay, policies, now)
         answers = await self._store.claim(wants, now, now + self._lease_ms)
         moved = sum(self._begin(answer) for answer in answers if isinstance(answer, Claims))
         await self._gate.claimed(wants, answers)
@@ -65,9 +62,20 @@ class Delay:
                 raise answer
         return Ticked(moved, self._next_due(look, wants, answers, now))
 
-    def _leased(self, want: Want, policies: Policies) -> Want:
-        longer_ms = policies.of(want.topic).timeout_ms - policies.daemon.timeout_ms
-        return want._replace(longer_ms=longer_ms) if longer_ms else want
+    async def _wants(self, look: Look, policies: Policies, now: int) -> tuple[Look, list[Want]]:
+        """What to claim, and of what was seen what counts."""
+        if self._gate.is_open(policies):
+            return look, self._leased(self._lanes.plan(look.wakes, now), policies)
+        look = look._replace(wakes=await self._gate.passable(look.wakes, policies))
+        planned = self._lanes.plan(look.wakes, now, lambda topic: self._gate.most(topic, policies, now))
+        leased = self._leased(planned, policies)
+        return look, await self._gate.permitted(leased, look.wakes, policies, now)
+
+    def _leased(self, wants: list[Want], policies: Policies) -> list[Want]:
+        if not policies.settings:
+            return wants
+        usual_ms = policies.daemon.timeout_ms
+        return [want._replace(longer_ms=policies.of(want.topic).timeout_ms - usual_ms) for want in wants]
 
     def _begin(self, answer: Claims) -> int:
         for claim in answer.claims:

@@ -68,6 +68,10 @@ class Gate:
 
     # Before a claim
 
+    def is_open(self, policies: Policies) -> bool:
+        """Is there nothing that any topic must wait for? Then nobody need ask, which is most of the time."""
+        return not (policies.limit_any or self._blocked or self._ramps.any)
+
     async def passable(self, wakes: list[Wake], policies: Policies) -> list[Wake]:
         """Those whose topics are not paused. The others are held, and not seen again before they are resumed."""
         if not policies.limit_any:
@@ -125,6 +129,8 @@ class Gate:
 
     async def claimed(self, wants: Sequence[Want], answers: Sequence[Claims | LaterError]) -> None:
         """Hand back what was granted and found no task."""
+        if not (self._granted or self._ramps.any):
+            return
         for want, answer in zip(wants, answers, strict=True):
             begun = len(answer.claims) if isinstance(answer, Claims) else 0
             self._ramps.note_begun(want.topic, begun)
@@ -137,7 +143,8 @@ class Gate:
 
     def gave(self, topic: str) -> bool:
         """A delivery of it has ended; may another begin that could not before?"""
-        if self._policies.latest.of(topic).concurrency:
+        policies = self._policies.latest
+        if policies.limit_any and policies.of(topic).concurrency:
             self._returning.add(topic)
             if self._return is None:
                 self._return = asyncio.create_task(self._return_all())

@@ -62,17 +62,16 @@ class Lanes:
         for wake in wakes:
             if wake.at <= now:
                 shards.setdefault(wake.topic, []).append(wake.shard)
-        limits = {topic: most(topic) for topic in shards}
-        wants = [Want(topic, shard, 0) for topic, due in shards.items() if limits[topic] == 0 for shard in due]
+        limits = {topic: limit for topic in shards if (limit := most(topic)) is not None}
+        wants = [Want(topic, shard, 0) for topic, limit in limits.items() if not limit for shard in shards[topic]]
         free = self.free
-        open_ = {topic: due for topic, due in shards.items() if limits[topic] != 0}
+        open_ = {topic: due for topic, due in shards.items() if limits.get(topic) != 0}
         behind = sum(1 for topic in open_ if self.share(topic))
         for topic, due in open_.items():
             if self.share(topic):
                 behind -= 1
-            limit = limits[topic]
             part = min(share(free, self._held[topic]), max(free - behind, 1), MAX_TASKS * len(due))
-            part = part if limit is None else min(part, limit)
+            part = min(part, limits.get(topic, part))
             free -= part
             wants += _spread(topic, due, part)
         return wants

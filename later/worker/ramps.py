@@ -39,6 +39,11 @@ class Ramps:
         self._begun: dict[str, int] = {}
         self._limited: dict[str, Policy] = {}
 
+    @property
+    def any(self) -> bool:
+        """Is any topic on its way, or was any limited?"""
+        return bool(self._ramps or self._limited or self._policies.ramps)
+
     def concern(self, topic: str) -> bool:
         """Is the topic on its way, or was it limited? Asked of each topic that is due, so it must cost nothing."""
         return topic in self._ramps or topic in self._limited or topic in self._policies.ramps
