@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from later import __version__
+from later.cli.api import client_of
+from later.cli.dead_commands import of_dead
 from later.cli.end import Ended, attempt
-from later.cli.fields import NOT_YET, names_of_fields, values_of_fields
-from later.cli.options import InOrder, configured, examples, headers, reading, seconds
+from later.cli.options import InOrder, an_object_a_line, configured, examples, headers, reading, retries, seconds
+from later.cli.task_commands import explain, list_tasks, run_now, update
+from later.cli.topic_commands import of_namespaces, of_topics
 from later.config import Config, load
 from later.core.errors import StoreDown
-from later.core.policy import FIELDS, Place, a_namespace, a_topic
 
 if TYPE_CHECKING:
-    from later.client import Client
     from later.memory import Memory
-
-CALL = "query"
-"""It has the options that every call has, --url and --wait."""
 
 
 def main() -> None:
@@ -153,8 +151,7 @@ def worker(**flags: str | None) -> Ended:
 @click.option(
     "--batch", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="With --from: lines sent at once."
 )
-@click.option("--retries", type=click.IntRange(0, 100), default=5, show_default=True,
-              help="With --from: how often a batch is sent again that did not get through.")  # fmt: skip
+@retries("With --from: how often a batch is sent again that did not get through.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @configured("create")
 def create(
@@ -165,7 +162,7 @@ def create(
 
     Prints the task's id, or what the file came to; exit status 1 if a line of it was not created.
     """
-    client = _client("create", {"config": config, "url": url, "wait": wait})
+    client = client_of({"config": config, "url": url, "wait": wait})
     if source is not None:
         if any(value is not None for value in task.values()):
             raise click.UsageError("--from takes the tasks from the file alone.")
@@ -174,36 +171,24 @@ def create(
         return create_from(client, source, job=job, batch=batch, retries=retries, as_json=as_json)
     if job is not None:
         raise click.UsageError("--job goes with --from.")
-    from later.cli import calls
-
-    return calls.create(client, _task_fields(task), as_json=as_json)
-
-
-def _task_fields(task: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the API's `/create`."""
     for name in ("topic", "callback"):
         if task[name] is None:
             raise click.UsageError(f"Missing option '--{name}'.")
-    file = task.pop("content_file")
-    if file is not None:
-        if task["content"] is not None:
-            raise click.UsageError("Either --content or --content-file.")
-        from later.cli.calls import read_text
+    from later.cli import calls
 
-        task["content"] = read_text(file)
-    return task
+    return calls.create(client, calls.with_content(task), as_json=as_json)
 
 
 @later.command(epilog=examples("later query 35adbde5-77c4-4d65-adac-0082d91f2554"))
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@an_object_a_line
 @configured("query")
 def query(*, ids: tuple[str, ...], as_json: bool, **flags: str | None) -> int:
     """Show where tasks are.
 
     Exit status 1 if one of them is not there.
     """
-    client = _client("query", flags)
+    client = client_of(flags)
     from later.cli import calls
 
     return calls.query(client, ids, as_json=as_json)
@@ -211,159 +196,21 @@ def query(*, ids: tuple[str, ...], as_json: bool, **flags: str | None) -> int:
 
 @later.command(epilog=examples("later delete 35adbde5-77c4-4d65-adac-0082d91f2554"))
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@an_object_a_line
 @configured("delete")
 def delete(*, ids: tuple[str, ...], as_json: bool, **flags: str | None) -> int:
     """Delete tasks, wherever they are.
 
     Prints their ids; exit status 1 if one of them is not there.
     """
-    client = _client("delete", flags)
+    client = client_of(flags)
     from later.cli import calls
 
     return calls.delete(client, ids, as_json=as_json)
 
 
-@later.group("topics", cls=InOrder)
-def of_topics() -> None:
-    """See topics, and set what they allow.
-
-    What a topic allows is its policy. Each field of it is taken from the topic, else from its namespace, else from the
-    daemon's options. A topic needs no declaring: its policy may be set before its first task.
-    """
-
-
-@of_topics.command("list", epilog=examples("later topics list", "later topics list --namespace shop --json"))
-@click.option("--namespace", metavar="TEXT", help="Those of this namespace.  [default: all]")
-@click.option("--limit", type=click.IntRange(1), help="So many at most.  [default: all]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-@configured(CALL)
-def list_topics(*, namespace: str | None, limit: int | None, as_json: bool, **flags: str | None) -> int:
-    """Show every topic with its tasks.
-
-    By state, with how many are due, and how late the oldest of those is.
-    """
-    client = _client(CALL, flags)
-    from later.cli import topics
-
-    return topics.list_topics(client, namespace=namespace, limit=limit, as_json=as_json)
-
-
-@of_topics.command("show", epilog=examples("later topics show order", "later topics show shop/order --applied"))
-@click.argument("topic")
-@click.option("--applied", is_flag=True, help="Show every field as it applies, and the level that it is from.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@configured(CALL)
-def show_topic(*, topic: str, applied: bool, as_json: bool, **flags: str | None) -> int:
-    """Show a topic's tasks and its policy.
-
-    Of the policy, what is set for the topic itself; with --applied, all that applies to it.
-    """
-    client = _client(CALL, flags)
-    from later.cli import topics
-
-    return topics.show_topic(client, topic, applied=applied, as_json=as_json)
-
-
-@of_topics.command(
-    "set", epilog=f"{NOT_YET}\n\n" + examples("later topics set order --max-delay 7d --default-delay 15s")
-)
-@click.argument("topic")
-@values_of_fields
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@configured(CALL)
-def set_topic(*, topic: str, as_json: bool, **options: Any) -> int:
-    """Set fields of a topic's policy.
-
-    What is not given stays as it is. Prints what is set for the topic then.
-    """
-    return _set(a_topic(topic), options, as_json=as_json)
-
-
-@of_topics.command("unset", epilog=examples("later topics unset order --max-delay", "later topics unset order"))
-@click.argument("topic")
-@names_of_fields
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@configured(CALL)
-def unset_topic(*, topic: str, as_json: bool, **options: Any) -> int:
-    """Remove fields of a topic's policy, or all of it.
-
-    Without the option of any field, the WHOLE policy of the topic is removed; its tasks stay. What is removed is
-    inherited again. Prints what is set for the topic then.
-    """
-    return _unset(a_topic(topic), options, as_json=as_json)
-
-
-@later.group("namespaces", cls=InOrder)
-def of_namespaces() -> None:
-    """Set what the topics of a namespace allow.
-
-    The namespace of shop/order is shop; that of a topic without a / is default.
-    """
-
-
-@of_namespaces.command("show", epilog=examples("later namespaces show shop", "later namespaces show shop --applied"))
-@click.argument("namespace")
-@click.option("--applied", is_flag=True, help="Show every field as it applies, and the level that it is from.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@configured(CALL)
-def show_namespace(*, namespace: str, applied: bool, as_json: bool, **flags: str | None) -> int:
-    """Show a namespace's policy.
-
-    What is set for the namespace itself; with --applied, all that applies to its topics where they set nothing.
-    """
-    client = _client(CALL, flags)
-    from later.cli import topics
-
-    return topics.show_namespace(client, namespace, applied=applied, as_json=as_json)
-
-
-@of_namespaces.command("set", epilog=f"{NOT_YET}\n\n" + examples("later namespaces set shop --max-delay 1d --retry 5"))
-@click.argument("namespace")
-@values_of_fields
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@configured(CALL)
-def set_namespace(*, namespace: str, as_json: bool, **options: Any) -> int:
-    """Set fields of a namespace's policy.
-
-    What is not given stays as it is. Prints what is set for the namespace then.
-    """
-    return _set(a_namespace(namespace), options, as_json=as_json)
-
-
-@of_namespaces.command("unset", epilog=examples("later namespaces unset shop --retry", "later namespaces unset shop"))
-@click.argument("namespace")
-@names_of_fields
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@configured(CALL)
-def unset_namespace(*, namespace: str, as_json: bool, **options: Any) -> int:
-    """Remove fields of a namespace's policy, or all of it.
-
-    Without the option of any field, the WHOLE policy of the namespace is removed; those of its topics stay. What is
-    removed is inherited again. Prints what is set for the namespace then.
-    """
-    return _unset(a_namespace(namespace), options, as_json=as_json)
-
-
-def _set(place: Place, options: dict[str, Any], *, as_json: bool) -> int:
-    fields = {name: options.pop(name) for name in FIELDS}
-    given = {name: value for name, value in fields.items() if value is not None}
-    if not given:
-        raise click.UsageError("Nothing to set: give at least one field, as in --max-delay 7d.")
-    client = _client(CALL, options)
-    from later.cli import topics
-
-    return topics.change(client, place, given, as_json=as_json)
-
-
-def _unset(place: Place, options: dict[str, Any], *, as_json: bool) -> int:
-    named = dict.fromkeys(name for name in FIELDS if options.pop(name))
-    client = _client(CALL, options)
-    from later.cli import topics
-
-    if not named:
-        return topics.clear(client, place, as_json=as_json)
-    return topics.change(client, place, named, as_json=as_json)
+for command in (list_tasks, explain, update, run_now, of_dead, of_topics, of_namespaces):
+    later.add_command(command)
 
 
 @later.command(epilog=examples("later status --data ./later-data", "later status --json"))
@@ -431,13 +278,6 @@ def _prepared(command: str, flags: Mapping[str, str | None]) -> Config:
 
     log.setup(config.log_format, config.log_level)
     return config
-
-
-def _client(command: str, flags: Mapping[str, str | None]) -> Client:
-    config = load(command, flags, os.environ)
-    from later.client import Client
-
-    return Client(config.url, config.wait_ms / 1000)
 
 
 def _with_memory(config: Config, look: Callable[[Memory], Awaitable[int]]) -> int:

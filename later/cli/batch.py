@@ -131,7 +131,7 @@ class Shipment:
         self._fail(left, reason)
 
     def _wait(self, reason: str, attempt: int, again_ms: int | None) -> None:
-        pause_s = min(2.0**attempt if again_ms is None else again_ms / 1000, LONGEST_PAUSE_S)
+        pause_s = pause_before_again(attempt, again_ms)
         self._audience.again(reason, pause_s)
         self._sleep(pause_s)
 
@@ -164,6 +164,11 @@ class Shipment:
     def _refuse(self, number: int, reason: str) -> None:
         self.tally.refused += 1
         self._audience.not_created(number, reason)
+
+
+def pause_before_again(attempt: int, again_ms: int | None) -> float:
+    """How long (s) to wait after the attempt, the first being 0: what the server asked for, else longer each time."""
+    return min(2.0**attempt if again_ms is None else again_ms / 1000, LONGEST_PAUSE_S)
 
 
 def _body(lines: Sequence[Line]) -> bytes:

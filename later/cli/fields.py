@@ -14,7 +14,6 @@ from later.cli.options import Function, reading, seconds
 from later.core.policy import FIELDS, Ack, DelayMode, Value
 from later.values import choice, switch
 
-NOT_YET = "--rate, --concurrency, --paused and --ramp are stored and shown, but this version does not act on them yet."
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
 
 
@@ -54,6 +53,14 @@ def _number(text: str) -> float:
     return number
 
 
+def a_second(text: str) -> float:
+    """So many a second: `50` or `50/s`. Raises ValueError."""
+    try:
+        return _number(text.removesuffix("/s"))
+    except ValueError:
+        raise ValueError("a number, like 50, 0.5 or 50/s") from None
+
+
 def _with_unit(duration_s: float) -> str:
     """A duration in the largest unit that leaves it whole, as it could be given."""
     ms = round(duration_s * 1000)
@@ -64,7 +71,7 @@ def _with_unit(duration_s: float) -> str:
 DURATION = Kind("DURATION", seconds, _with_unit)
 INTEGER = Kind("NUMBER", _integer, str)
 SHARE = Kind("SHARE", _number, str)
-A_SECOND = Kind("NUMBER", _number, lambda rate: f"{rate}/s")
+A_SECOND = Kind("NUMBER/s", a_second, lambda rate: f"{rate}/s")
 SWITCH = Kind(switch.shape, switch, lambda on: "on" if on else "off")
 
 
@@ -90,7 +97,8 @@ TOLD = {
     "rate": Told(A_SECOND, "Deliveries begun a second, over all instances; 0: no limit.", "no limit"),
     "concurrency": Told(INTEGER, "Deliveries under way, over all instances; 0: no limit.", "no limit"),
     "paused": Told(SWITCH, "on: nothing is delivered; creating goes on."),
-    "ramp": Told(DURATION, "How long it takes to reach full speed again; 0: at once.", "at once"),
+    "ramp": Told(DURATION, "How long it takes to reach full speed after a pause, a wait or a raised limit; 0: at once.",
+                 "at once"),
     "dead_keep": Told(DURATION, "How long a dead task is kept."),
 }  # fmt: skip
 """What the command line adds to `FIELDS`."""

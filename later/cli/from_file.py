@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 import time
 from types import TracebackType
 from typing import BinaryIO, Self
 
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TaskProgressColumn, TimeRemainingColumn
 
+from later.cli.bar import Bar
 from later.cli.batch import Shipment
 from later.cli.calls import opened
-from later.cli.say import one_line
 from later.client import CallFailed, Client
 
 MAX_SHOWN = 20
@@ -43,36 +41,31 @@ class Told:
     """On standard error. A context: its end takes the bar away and counts what was not shown."""
 
     def __init__(self, file: BinaryIO) -> None:
-        console = Console(file=sys.stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
         columns = (BarColumn(), TaskProgressColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
-        self._bar = self._progress.add_task("", total=_size(file))
+        self._bar = Bar(_size(file), *columns)
         self._not_created = 0
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        self._bar.__exit__(kind, error, traceback)
         if self._not_created > MAX_SHOWN:
-            self._say(f"… and {self._not_created - MAX_SHOWN} more lines")
+            self._bar.say(f"… and {self._not_created - MAX_SHOWN} more lines")
 
     def read(self, bytes_read: int) -> None:
-        self._progress.advance(self._bar, bytes_read)
+        self._bar.advance(bytes_read)
 
     def not_created(self, number: int, reason: str) -> None:
         self._not_created += 1
         if self._not_created <= MAX_SHOWN:
-            self._say(f"line {number}: {reason}")
+            self._bar.say(f"line {number}: {reason}")
 
     def again(self, reason: str, pause_s: float) -> None:
-        self._say(f"{reason}; trying again in {pause_s:g} s")
-
-    def _say(self, text: str) -> None:
-        self._progress.console.print(f"later: {one_line(' '.join(text.split()))}")
+        self._bar.again(reason, pause_s)
 
 
 def _size(file: BinaryIO) -> int | None:

@@ -12,6 +12,8 @@ from later.values import milliseconds
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+CALL = "query"
+"""It has the options that every call has, --url and --wait."""
 DURATIONS = "A DURATION is a number of seconds or has a unit: 500ms, 15s, 10m, 2h, 7d."
 CONFIG = "Read options from this file.  [default: later.toml, if there is one; LATER_CONFIG]"
 
@@ -48,9 +50,24 @@ def _default(option: Option, command: str) -> str:
     return option.shown or option.default or ""
 
 
-def examples(*lines: str) -> str:
-    """What stands below a command's options."""
-    return f"{DURATIONS}\n\n\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+def examples(*lines: str, about: str = "") -> str:
+    """What stands below a command's options; `about` says how other values than durations are written."""
+    return "\n\n".join(filter(None, (about, DURATIONS, "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines))))
+
+
+def retries(what: str) -> Callable[[Function], Function]:
+    """Give a command --retries."""
+    return click.option("--retries", type=click.IntRange(0, 100), default=5, show_default=True, help=what)
+
+
+def one_object(function: Function) -> Function:
+    """Give a command --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
+
+
+def an_object_a_line(function: Function) -> Function:
+    """Give a command that may have more to print --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")(function)
 
 
 def reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:

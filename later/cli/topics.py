@@ -51,7 +51,7 @@ def _topics(client: Client, namespace: str | None) -> Iterator[dict[str, Any]]:
 
 def show_topic(client: Client, name: str, *, applied: bool, as_json: bool) -> int:
     """Print a topic's counts, and what it sets or, if `applied`, all that applies to it. Raises CallFailed."""
-    topic = ask(client, "GET", _path(a_topic(name)))
+    topic = counts(client, name)
     del topic["policy"]  # what applies, without where it comes from
     if not as_json:
         _print_counts([topic])
@@ -69,7 +69,32 @@ def _late(topic: Mapping[str, Any]) -> str:
     return "-" if late_s is None else seconds(round(late_s * 1000))
 
 
+def counts(client: Client, name: str) -> dict[str, Any]:
+    """A topic's name and how many tasks are in each state. Raises CallFailed."""
+    return ask(client, "GET", _path(a_topic(name)))
+
+
+def purge_path(name: str) -> str:
+    return _path(a_topic(name)) + "/purge"
+
+
 # Policies
+
+
+def pause(client: Client, topic: str, *, as_json: bool) -> int:
+    """Let nothing of a topic be delivered. Raises CallFailed."""
+    return _print_paused(ask(client, "POST", _path(a_topic(topic)) + "/pause", {}), as_json=as_json)
+
+
+def resume(client: Client, topic: str, *, as_json: bool) -> int:
+    """Let a topic be delivered again. Raises CallFailed."""
+    return _print_paused(ask(client, "POST", _path(a_topic(topic)) + "/resume", {}), as_json=as_json)
+
+
+def _print_paused(answer: dict[str, Any], *, as_json: bool) -> int:
+    state = "is paused" if answer["paused"] else "is not paused"
+    print(json.dumps(answer) if as_json else one_line(f"the topic {answer['topic']} {state}"))
+    return 0
 
 
 def show_namespace(client: Client, name: str, *, applied: bool, as_json: bool) -> int:

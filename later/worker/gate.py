@@ -70,10 +70,11 @@ class Gate:
 
     def is_open(self, policies: Policies) -> bool:
         """Is there nothing that any topic must wait for? Then nobody need ask, which is most of the time."""
-        return not (policies.limit_any or self._blocked or self._ramps.any)
+        return not (policies.limit_any or self._ramps.any)
 
     async def passable(self, wakes: list[Wake], policies: Policies) -> list[Wake]:
         """Those whose topics are not paused. The others are held, and not seen again before they are resumed."""
+        self._ramps.forget_what_is_over(self._clock.now().low)
         if not policies.limit_any:
             return wakes
         paused = {wake for wake in wakes if self._policies.latest.of(wake.topic).paused}
@@ -157,7 +158,6 @@ class Gate:
             return
         now, ramp_ms = self._clock.now().low, self._policies.latest.of(topic).ramp_ms
         self._waits = {name: ends for name, ends in self._waits.items() if ends > now} | {topic: until}
-        self._ramps.forget_what_is_over(now)
         if ramp_ms:
             self._ramps.set_out(topic, Ramp(until, until + ramp_ms))
         try:

@@ -9,7 +9,8 @@ from later.store.policies import PolicyBook
 
 FULL_RATE_PER_HAND = 10
 """How many deliveries a second a hand makes, for a ramp of a topic that has no rate to ramp up to."""
-MANY = 1000
+LIFTED_MS = 60_000
+"""How long after no topic is limited any more it is remembered which were: a topic may have nothing due just then."""
 
 
 class Ramp(NamedTuple):
@@ -38,6 +39,7 @@ class Ramps:
         self._ramps: dict[str, Ramp] = {}
         self._begun: dict[str, int] = {}
         self._limited: dict[str, Policy] = {}
+        self._forget_at: int | None = None
 
     @property
     def any(self) -> bool:
@@ -77,9 +79,14 @@ class Ramps:
         return max(ramp.begun_by(now, hands) - self._begun.get(topic, 0), 0)
 
     def forget_what_is_over(self, now: int) -> None:
-        if len(self._ramps) > MANY:
-            for topic in [topic for topic, ramp in self._ramps.items() if ramp.until <= now]:
-                self._arrive(topic)
+        for topic in [topic for topic, ramp in self._ramps.items() if ramp.until <= now]:
+            self._arrive(topic)
+        if self._policies.latest.limit_any:
+            self._forget_at = None
+        elif self._forget_at is None:
+            self._forget_at = now + LIFTED_MS
+        elif now >= self._forget_at:
+            self._limited.clear()
 
     def _arrive(self, topic: str) -> None:
         del self._ramps[topic]

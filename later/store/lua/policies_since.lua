@@ -11,7 +11,8 @@ local known = tonumber(ARGV[1])
 
 local versions = redis.call('HMGET', policies, 'version', 'forgotten')
 local version, forgotten = tonumber(versions[1] or 0), tonumber(versions[2] or 0)
-local ramping = redis.call('ZRANGE', ramps, 0, -1, 'WITHSCORES')
+local time = redis.call('TIME')[1] * 1000
+local ramping = redis.call('ZRANGE', ramps, string.format('%.0f', time), '+inf', 'BYSCORE', 'WITHSCORES')
 if known == version then return {version, 0, ramping} end
 
 local answer = {version, 1, ramping}

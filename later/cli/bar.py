@@ -1,0 +1,39 @@
+"""What is told of work that takes a while: a bar on a terminal, and lines above it, on standard error."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn
+
+from later.cli.say import one_line
+
+
+class Bar:
+    """A context: its end takes the bar away. `total` None: nobody knows it."""
+
+    def __init__(self, total: int | None, *columns: ProgressColumn) -> None:
+        console = Console(file=sys.stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        self._progress = Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
+        self._task = self._progress.add_task("", total=total)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def advance(self, by: int) -> None:
+        self._progress.advance(self._task, by)
+
+    def again(self, reason: str, pause_s: float) -> None:
+        self.say(f"{reason}; trying again in {pause_s:g} s")
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(f"later: {one_line(' '.join(text.split()))}")
