@@ -32,6 +32,8 @@ class Around(NamedTuple):
     """What a look around shows: delay, and when unack and error are to be looked at (None: there is nothing)."""
 
     delay: Look
+    held_until: list[int]
+    """When holds end, of the topics among these that are held."""
     unack_at: int | None
     error_at: int | None
 

@@ -100,16 +100,19 @@ class Store:
         shards = len(self._keys.shards)
         return self._look_of(limit, answers[:shards], answers[shards:])
 
-    async def look_around(self, limit: int) -> Around:
+    async def look_around(self, limit: int, *, held: bool = True) -> Around:
         """The same of delay, and when the first topics of unack and error are to be looked at. Raises StoreDown.
 
-        One round trip for all that a worker has to know each tick, with the store's time in it.
+        One round trip for all that a worker has to know each tick, with the store's time in it. Topics that are held
+        are left out unless `held`.
         """
         heads = [*self._look(Bucket.UNACK, 1), *self._look(Bucket.ERROR, 1)]
-        answers = await self._timed("look", [*self._look(Bucket.DELAY, limit), *self._look_held(limit), *heads])
+        holds = self._look_held(limit) if held else []
+        answers = await self._timed("look", [*heads, *self._look(Bucket.DELAY, limit), *holds])
         shards = len(self._keys.shards)
-        delay, held, unack, error = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
-        return Around(self._look_of(limit, delay, held), first_time(unack), first_time(error))
+        unack, error, delay, held_back = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
+        ends = [int(-float(at)) for answer in held_back for _, at in pairs(answer)]
+        return Around(self._look_of(limit, delay, held_back), ends, first_time(unack), first_time(error))
 
     def _look(self, bucket: Bucket, limit: int) -> list[Command]:
         return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from later.core.errors import LaterError
 from later.core.policy import Policies
@@ -13,6 +13,9 @@ from later.store.store import Store
 from later.worker.gate import Gate
 from later.worker.lanes import Lanes
 from later.worker.ticker import Ticked
+
+HELD_EVERY_MS = 100
+"""How often topics that are held are looked for, at least; or when the next hold ends that is known of."""
 
 
 class Delay:
@@ -43,13 +46,15 @@ class Delay:
         self._take = take
         self._on_look = on_look
         self._metrics = metrics
+        self._looked_for_held_at = 0
+        self._hold_ends_at: int | None = None
         self.wants_hands = False
         """Was due work left behind for want of a hand? Then a hand that comes free ends the sleep."""
 
     async def tick(self, now: int) -> Ticked:
         self.wants_hands = True
         policies = await self._policies.current()
-        around = await self._store.look_around(self._lanes.holding + self._lanes.free)
+        around = await self._look(now)
         self._on_look(around)
         if not self._lanes.free:
             return Ticked(0, None)
@@ -57,10 +62,26 @@ class Delay:
         answers = await self._store.claim(wants, now, now + self._lease_ms)
         moved = sum(self._begin(answer) for answer in answers if isinstance(answer, Claims))
         await self._gate.claimed(wants, answers)
+        self._note_holds(want.hold_until for want in wants if want.hold_until is not None)
         for answer in answers:
             if isinstance(answer, LaterError):
                 raise answer
         return Ticked(moved, self._next_due(look, wants, answers, now))
+
+    async def _look(self, now: int) -> Around:
+        """All that is to be seen; topics that are held not in each of many ticks one after the other."""
+        lately = self._looked_for_held_at <= now < self._looked_for_held_at + HELD_EVERY_MS
+        held = not lately or (self._hold_ends_at is not None and now >= self._hold_ends_at)
+        around = await self._store.look_around(self._lanes.holding + self._lanes.free, held=held)
+        if held:
+            self._looked_for_held_at, self._hold_ends_at = now, None
+            self._note_holds(at for at in around.held_until if at > now)
+        return around
+
+    def _note_holds(self, ends: Iterable[int]) -> None:
+        """The ticker must not sleep beyond the first of them."""
+        known = [] if self._hold_ends_at is None else [self._hold_ends_at]
+        self._hold_ends_at = min([*known, *ends], default=None)
 
     async def _wants(self, look: Look, policies: Policies, now: int) -> tuple[Look, list[Want]]:
         """What to claim, and of what was seen what counts."""
@@ -95,6 +116,5 @@ class Delay:
             max(at, self._gate.next_at(topic) or 0) for (topic, _), at in wakes.items() if self._lanes.share(topic)
         ]
         self.wants_hands = len(times) < len(wakes)
-        if look.more_at is not None:
-            times.append(look.more_at)
+        times += [at for at in (look.more_at, self._hold_ends_at) if at is not None]
         return min(times, default=None)

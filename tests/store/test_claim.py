@@ -228,7 +228,7 @@ async def test_a_look_around_shows_when_each_bucket_begins(house: House) -> None
 
 
 async def test_a_look_around_an_empty_store_shows_nothing(house: House) -> None:
-    assert await house.store.look_around(100) == Around(Look([], None), None, None)
+    assert await house.store.look_around(100) == Around(Look([], None), [], None, None)
 
 
 async def _put(house: House, shard: Shard, bucket: Bucket, id: str) -> None:

@@ -232,6 +232,7 @@ class TestPaused:
         await worker.work()
         await set_policy(worker, "order", paused=False)
         await worker.holds.tick(NOW)
+        worker.at = NOW + 100
         await worker.work()
         assert len(receivers.calls) == 150
 
