@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from later.api.wire import path_part, read_body, read_object, read_query, read_switch, reply
+from later.api.loosely import read_object
+from later.api.wire import path_part, read_body, read_query, read_switch, reply
 from later.core import policy
 from later.core.errors import Refused
 from later.core.fields import namespace, show, topic

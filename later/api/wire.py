@@ -6,10 +6,8 @@ is wrong and why.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -17,20 +15,16 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from later.api.answer import Answer
+from later.api.loosely import read_loosely
 from later.core.clock import rfc3339
 from later.core.errors import Refused, TooLarge
-from later.core.fields import EXPECTED, refusal, show, task_id
+from later.core.fields import refusal, show, task_id
 from later.core.retry import Failure
 from later.core.task import Draft, Task
 from later.store.keys import Bucket
 from later.store.records import Found
 
-RESERVED = frozenset({"method", "raw", "context", "tags", "timeout", "cron", "backoff"})
-"""Names of fields that a later version may take."""
 WARNING = "The task will expire before it is due and never be delivered."
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -171,7 +165,7 @@ def read_draft(body: bytes) -> Draft:
     try:
         return _decode_draft(body)
     except (ValueError, RecursionError):
-        return _read_loosely(body, Draft)
+        return read_loosely(body, Draft)
 
 
 def read_id(body: bytes) -> str:
@@ -179,10 +173,23 @@ def read_id(body: bytes) -> str:
     try:
         given = _decode_by_id(body)
     except (ValueError, RecursionError):
-        given = _read_loosely(body, ById)
+        given = read_loosely(body, ById)
     if given.id is None:
         raise refusal("id", None)
     return task_id(given.id)
+
+
+def reader(kind: type[Body]) -> Callable[[bytes], Body]:
+    """What reads bodies of this kind, and raises Refused."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(body: bytes) -> Body:
+        try:
+            return decode(body)
+        except (ValueError, RecursionError):
+            return read_loosely(body, kind)
+
+    return read
 
 
 def created_answer(task: Task, created: bool) -> Created:
@@ -239,103 +246,3 @@ def _last_error(failure: Failure | None) -> LastError | None:
     if failure is None:
         return None
     return LastError(reason=failure.reason, status=failure.status, message=failure.message, at=rfc3339(failure.at))
-
-
-def _read_loosely(body: bytes, kind: type[Body]) -> Body:
-    """Say what is wrong with a body that the decoder refused.
-
-    Where nothing is (a wrong value whose key comes again with a right one: the last counts), it is taken.
-    """
-    given = read_object(body)
-    for field, value in given.items():
-        if field not in kind.__struct_fields__:
-            raise unknown(field)
-        if value is not None:
-            _CHECKS[field](field, value)
-    return msgspec.convert(given, kind)
-
-
-def read_object(body: bytes) -> dict[str, Any]:
-    """A JSON object of whatever fields, read by Python's own decoder; of a name that comes twice, the last.
-
-    Raises:
-        Refused: it is none; the text says why.
-    """
-    if not body.strip():
-        raise Refused("expected a JSON object, got nothing")
-    if body.startswith(_BYTE_ORDER_MARK):
-        raise Refused("expected JSON without a byte order mark")
-    try:
-        given = json.loads(body.decode())
-    except UnicodeDecodeError as error:
-        raise Refused(f"expected UTF-8, got the byte 0x{body[error.start]:02x} at position {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise Refused(f"expected JSON: {error}") from None
-    except RecursionError:
-        raise Refused("expected JSON, got it nested too deeply") from None
-    except ValueError:  # how Python refuses to read very long integers
-        raise Refused("expected JSON, got an integer of too many digits in it") from None
-    if not isinstance(given, dict):
-        raise Refused(f"expected a JSON object, got {_kind(given)}")
-    return given
-
-
-def unknown(name: str) -> Refused:
-    """The refusal of a field that the body may not have."""
-    printable = repr(name[:80])[1:-1]
-    what = "not a field of this version" if name in RESERVED else "unknown field"
-    return Refused(f"{printable}: {what}", printable)
-
-
-def _check_text(field: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise refusal(field, value)
-    _check_unicode(field, value)
-
-
-def _check_unicode(field: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Refused(f"{field}: expected Unicode text, got a lone surrogate in it", field) from None
-
-
-def _check_number(field: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refusal(field, value)
-    if not abs(value) <= sys.float_info.max:  # NaN neither
-        raise refusal(field, value)
-
-
-def _check_integer(field: str, value: object) -> None:
-    if isinstance(value, float):
-        raise Refused(f"{field}: expected {EXPECTED[field]}, got {value}", field)
-    _check_number(field, value)
-
-
-def _check_headers(field: str, value: object) -> None:
-    """Without showing a value: they are secrets."""
-    if not isinstance(value, dict):
-        raise Refused(f"{field}: expected {EXPECTED[field]}, got {_kind(value)}", field)
-    for name, text in value.items():
-        if not isinstance(text, str):
-            raise Refused(f"{field}: expected {EXPECTED[field]}, got {_kind(text)} in {show(name)}", field)
-        _check_unicode(field, name + text)
-
-
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "a number")
-
-
-_CHECKS: dict[str, Callable[[str, object], None]] = {
-    "topic": _check_text,
-    "callback": _check_text,
-    "delay": _check_number,
-    "execute_time": _check_number,
-    "retry": _check_integer,
-    "content": _check_text,
-    "headers": _check_headers,
-    "ttl": _check_number,
-    "id": _check_text,
-}
-"""For each field a check of its type; the policy checks the rest."""
