@@ -9,6 +9,7 @@ from aiohttp import web
 from later.api.backlog import Backlog
 from later.api.batch import MAX_BYTES, BatchCalls
 from later.api.health import HealthCalls
+from later.api.lists import ListCalls
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarCalls, asked_persistent_topic
 from later.api.server import DIRECT
@@ -65,6 +66,7 @@ def build_app(
         [
             *_task_routes(tasks),
             *_batch_routes(batches),
+            web.post("/list", ListCalls(store=store, max_body=max_body, backlog=line).page),
             *_topic_routes(TopicCalls(census=census, store=store, policies=policies)),
             *_policy_routes(policies, max_body),
             *_pulsar_routes(policies, max_body),

@@ -93,6 +93,13 @@ def _check_integer(field: str, value: object) -> None:
     _check_number(field, value)
 
 
+def _check_moment(field: str, value: object) -> None:
+    if isinstance(value, str):
+        _check_unicode(field, value)
+    else:
+        _check_number(field, value)
+
+
 def _check_headers(field: str, value: object) -> None:
     """Without showing a value: they are secrets."""
     if not isinstance(value, dict):
@@ -117,5 +124,10 @@ _CHECKS: dict[str, Callable[[str, object], None]] = {
     "headers": _check_headers,
     "ttl": _check_number,
     "id": _check_text,
+    "state": _check_text,
+    "due_after": _check_moment,
+    "due_before": _check_moment,
+    "limit": _check_integer,
+    "cursor": _check_text,
 }
 """For each field a check of its type; the policy checks the rest."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,6 +37,11 @@ EXPECTED = {
     "headers": f"an object of up to {MAX_HEADERS} strings",
     "ttl": "a number of seconds > 0",
     "id": "1 to 128 characters of A-Za-z0-9._~:-",
+    "state": '"delay", "unack", "error" or "dead"',
+    "due_after": "a number of Unix seconds or an RFC 3339 time",
+    "due_before": "a number of Unix seconds or an RFC 3339 time",
+    "limit": "an integer ≥ 1",
+    "cursor": "one of an earlier answer's",
     "namespace": f"a string of 1 to {MAX_TOPIC_BYTES} bytes without control characters or a /",
 }
 """What each field takes, in the words of a refusal."""
@@ -87,6 +94,26 @@ def milliseconds(seconds: float) -> int:
     if seconds == (whole := int(seconds)) and abs(whole) <= _EXACT:
         return whole * 1000
     return math.ceil(Decimal(str(seconds)) * 1000)
+
+
+def moment(field: str, given: float | str) -> int:
+    """A time of the caller's as ms since the Unix epoch, rounded up; one that no clock will show is cut.
+
+    Raises:
+        Refused: it is neither a number of seconds nor an RFC 3339 time.
+    """
+    if isinstance(given, str):
+        try:
+            return -((_EPOCH - msgspec.convert(given, _Rfc3339)) // timedelta(milliseconds=1))
+        except (msgspec.ValidationError, UnicodeEncodeError):
+            raise refusal(field, given) from None
+    if not math.isfinite(given):
+        raise refusal(field, given)
+    return max(-_EXACT, min(milliseconds(given), _EXACT))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_Rfc3339 = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def utf8_size(field: str, text: str) -> int:

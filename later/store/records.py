@@ -118,6 +118,26 @@ class Found(NamedTuple):
     failure: Failure | None
 
 
+class Stretch(NamedTuple):
+    """A part of one of a topic's buckets: scores (ms) from `since` on and below `before`, where there are such bounds.
+
+    With `after`, a score and an id, only what follows these in the bucket's order.
+    """
+
+    topic: str
+    bucket: Bucket
+    since: int | None = None
+    before: int | None = None
+    after: tuple[int, str] | None = None
+
+
+class Page(NamedTuple):
+    """The first tasks of a stretch, in order, and whether others follow."""
+
+    tasks: list[Found]
+    more: bool
+
+
 class Batch(NamedTuple):
     """Tasks that are counted into a job: under a digest of their batch's bytes, beside what of it was refused.
 

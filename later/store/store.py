@@ -17,6 +17,7 @@ from later.store.by_id import ById
 from later.store.client import Client
 from later.store.jobs import count_call
 from later.store.keys import Bucket, Keys, Shard
+from later.store.lists import Lists
 from later.store.many import Lane, each
 from later.store.reading import (
     claims_of,
@@ -27,7 +28,20 @@ from later.store.reading import (
     time_of,
     yes,
 )
-from later.store.records import Around, Batch, Claim, Claims, Found, Look, Released, Settlement, Wake, Want
+from later.store.records import (
+    Around,
+    Batch,
+    Claim,
+    Claims,
+    Found,
+    Look,
+    Page,
+    Released,
+    Settlement,
+    Stretch,
+    Wake,
+    Want,
+)
 from later.store.scripts import MAX_TASKS, Argument, Command
 
 MAX_CLAIM_BYTES = 32 * 1024 * 1024
@@ -42,6 +56,7 @@ class Store:
         self._keys = keys
         self._clock = clock
         self._by_id = ById(client, keys)
+        self._lists = Lists(client, keys)
 
     @property
     def timeout_s(self) -> float:
@@ -214,6 +229,10 @@ class Store:
     async def query(self, ids: Sequence[str]) -> list[Found | LaterError]:
         """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
         return await self._by_id.query(ids)
+
+    async def page(self, stretch: Stretch, limit: int) -> Page:
+        """The first tasks of a part of a bucket, by score and packed id. Raises StoreDown."""
+        return await self._lists.page(stretch, limit)
 
     async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
         """Remove tasks from whatever bucket and forget their ids; `NotFound` for one that is not there.

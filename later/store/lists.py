@@ -1,0 +1,64 @@
+"""Pages of what stands in one of a topic's buckets, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from later.core.errors import LaterError
+from later.core.task import unpack_id
+from later.store import scripts
+from later.store.client import Client
+from later.store.keys import Bucket, Keys, Shard
+from later.store.many import each
+from later.store.reading import Row, decoded, found_of, rows_of
+from later.store.records import Found, Page, Stretch
+from later.store.scripts import Command
+from later.store.walk import Entry, Walk
+
+MAX_BODIES = 100
+"""How many bodies are read in one round trip: each may be as large as a request."""
+
+
+class Lists:
+    """Reads pages."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+
+    async def page(self, stretch: Stretch, limit: int) -> Page:
+        """The first tasks of a stretch; fewer than `limit` only where it ends. Raises StoreDown."""
+        walk = Walk(self._client, self._keys, stretch, limit + 1)
+        tasks: list[Found] = []
+        while len(tasks) < limit:
+            entries = await walk.take(min(limit - len(tasks), MAX_BODIES))
+            if not entries:
+                return Page(tasks, more=False)
+            tasks += await self._still_there(stretch, entries)
+        return Page(tasks, more=bool(await walk.take(1)))
+
+    async def _still_there(self, stretch: Stretch, entries: Sequence[Entry]) -> list[Found]:
+        """The tasks that these entries are of; without those that have moved since they were met: a task is shown
+        where it is, or not at all."""
+        topic = stretch.topic.encode()
+
+        def call(shard: Shard, topic: bytes, some: list[Entry]) -> Command:
+            keys = [shard.pool, shard.done, shard.attempts, shard.outcome, *shard.buckets(topic)]
+            return scripts.QUERY.call(keys, [entry.packed for entry in some])
+
+        shards = self._keys.shards
+        rows = await each(self._client, "list", entries, lambda entry: (shards[entry.shard], topic), call, read=rows_of)
+        found = [_found(stretch, entry, row) for entry, row in zip(entries, rows, strict=True)]
+        return [task for task in found if task is not None]
+
+
+def _found(stretch: Stretch, entry: Entry, row: Row | LaterError) -> Found | None:
+    if isinstance(row, LaterError):
+        raise row
+    if row.body is None:
+        return None
+    id = unpack_id(entry.packed)
+    found = found_of(id, stretch.topic.encode(), decoded(id, row.body), row)
+    here: tuple[Bucket, Any] = (stretch.bucket, entry.score)
+    return found if found is not None and (found.state, found.score) == here else None

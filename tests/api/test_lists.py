@@ -1,0 +1,169 @@
+"""`POST /list`."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from later.core.fields import EXPECTED
+from later.core.retry import Failure, Fate, Verdict
+from later.store.records import Settlement, Want
+from tests.api.front import Front, a_front, bad
+from tests.builders import NOW, a_task
+
+FAILURE = Failure(1, "status", 503, "answered 503", NOW, None, 1)
+SECOND = NOW // 1000
+
+
+@pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
+async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
+    async with a_front(shards=request.param) as built:
+        yield built
+
+
+async def page(front: Front, **body: Any) -> tuple[list[dict[str, Any]], str | None]:
+    status, answer = await front.post("/list", {"topic": "order", **body})
+    assert status == 200, answer
+    assert list(answer) == ["tasks", "cursor"]
+    return answer["tasks"], answer["cursor"]
+
+
+async def ids(front: Front, **body: Any) -> list[str]:
+    tasks, cursor = await page(front, **body)
+    assert cursor is None
+    return [task["id"] for task in tasks]
+
+
+async def create(front: Front, *ids: str, delay: float = 1, **changes: Any) -> None:
+    await front.store.create([a_task(id=id, own_id=True, delay=delay, **changes) for id in ids])
+
+
+async def put(front: Front, state: str) -> None:
+    """A task `a` in this state."""
+    await create(front, "a", delay=0)
+    if state == "delay":
+        return
+    [answer] = await front.store.claim([Want("order", front.keys.shard_of("a").index, 1)], NOW, NOW + 30_000)
+    assert not isinstance(answer, Exception)
+    if state != "unack":
+        verdict = Verdict(Fate.RETRY if state == "error" else Fate.DEAD, NOW + 5_000, FAILURE)
+        await front.store.settle([Settlement(answer.claims[0], verdict, None)])
+
+
+async def test_an_unknown_topic_is_an_empty_page(front: Front) -> None:
+    assert await page(front) == ([], None)
+
+
+@pytest.mark.parametrize("state", ["delay", "unack", "error", "dead"])
+async def test_tasks_are_shown_as_a_query_shows_them(front: Front, state: str) -> None:
+    await put(front, state)
+    tasks, cursor = await page(front, state=state)
+    assert (tasks, cursor) == ([(await front.post("/query", {"id": "a"}))[1]], None)
+    assert tasks[0]["state"] == state
+    for other in {"delay", "unack", "error", "dead"} - {state}:
+        assert await ids(front, state=other) == []
+
+
+async def test_pages_follow_each_other(front: Front) -> None:
+    await create(front, *(f"n{n:03}" for n in range(250)))
+    first, cursor = await page(front)
+    second, cursor = await page(front, cursor=cursor)
+    third, end = await page(front, cursor=cursor)
+    assert [task["id"] for task in (*first, *second, *third)] == [f"n{n:03}" for n in range(250)]
+    assert (len(first), len(second), len(third), end) == (100, 100, 50, None)
+
+
+async def test_null_means_absent(front: Front) -> None:
+    await create(front, "a")
+    assert await ids(front, state=None, due_after=None, due_before=None, limit=None, cursor=None) == ["a"]
+
+
+async def test_a_topic_is_known_by_its_canonical_name(front: Front) -> None:
+    await create(front, "a")
+    assert await ids(front, topic="default/order") == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({"due_after": SECOND + 2}, ["b", "c"]),
+        ({"due_before": SECOND + 2}, ["a"]),
+        ({"due_after": SECOND + 1.001, "due_before": SECOND + 2.0001}, ["b"]),
+        ({"due_after": "2027-01-15T08:00:02Z"}, ["b", "c"]),
+        ({"due_before": "2027-01-15 09:00:02.000+01:00"}, ["a"]),
+        ({"due_after": "2027-01-15T08:00:01.9999Z", "due_before": "2027-01-15T08:00:02.0001Z"}, ["b"]),
+        ({"due_after": -1e300, "due_before": 1e300}, ["a", "b", "c"]),
+        ({"due_after": SECOND + 3, "due_before": SECOND + 1}, []),
+        ({"due_after": "0001-01-01T00:00:00Z", "due_before": "9999-12-31T23:59:59Z"}, ["a", "b", "c"]),
+    ],
+)
+async def test_bounds_are_seconds_or_rfc_3339(front: Front, bounds: dict[str, Any], expected: list[str]) -> None:
+    for second, id in enumerate("abc", 1):
+        await create(front, id, delay=second)
+    assert await ids(front, **bounds) == expected
+
+
+MOMENT = EXPECTED["due_after"]
+CURSOR = "cursor: expected one of an earlier answer's, got"
+TOPIC = f"topic: expected {EXPECTED['topic']}, got"
+
+
+def encoded(text: str) -> str:
+    return urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    ("fields", "detail"),
+    [
+        ({"topic": None}, f"{TOPIC} nothing"),
+        ({"topic": ""}, f'{TOPIC} ""'),
+        ({"topic": 5}, f"{TOPIC} 5"),
+        ({"state": "gone"}, 'state: expected "delay", "unack", "error" or "dead", got "gone"'),
+        ({"state": ["delay"]}, 'state: expected "delay", "unack", "error" or "dead", got an array'),
+        ({"due_after": "yesterday"}, f'due_after: expected {MOMENT}, got "yesterday"'),
+        ({"due_after": "2027-01-15"}, f'due_after: expected {MOMENT}, got "2027-01-15"'),
+        ({"due_after": "2027-01-15T08:00:00"}, f'due_after: expected {MOMENT}, got "2027-01-15T08:00:00"'),
+        ({"due_before": "\ud800"}, "due_before: expected Unicode text, got a lone surrogate in it"),
+        ({"due_before": True}, f"due_before: expected {MOMENT}, got true"),
+        ({"due_before": {}}, f"due_before: expected {MOMENT}, got an object"),
+        ({"limit": 0}, "limit: expected an integer from 1 to 1000, got 0"),
+        ({"limit": 1001}, "limit: expected an integer from 1 to 1000, got 1001"),
+        ({"limit": 10**30}, f"limit: expected an integer from 1 to 1000, got {10**30}"),
+        ({"limit": 1.5}, "limit: expected an integer ≥ 1, got 1.5"),
+        ({"limit": "7"}, 'limit: expected an integer ≥ 1, got "7"'),
+        ({"cursor": 7}, f"{CURSOR} 7"),
+        ({"cursor": ""}, f'{CURSOR} ""'),
+        ({"cursor": "é"}, f'{CURSOR} "é"'),
+        ({"cursor": "a"}, f'{CURSOR} "a"'),
+        ({"cursor": encoded("1800000000000")}, f'{CURSOR} "{encoded("1800000000000")}"'),
+        ({"cursor": encoded("1 a/b")}, f'{CURSOR} "{encoded("1 a/b")}"'),
+        ({"cursor": encoded("1_0 ab")}, f'{CURSOR} "{encoded("1_0 ab")}"'),
+        ({"cursor": encoded("inf ab")}, f'{CURSOR} "{encoded("inf ab")}"'),
+        ({"cursor": f"{encoded('1 ab')}="}, f'{CURSOR} "{encoded("1 ab")}="'),
+        ({"tpoic": "order"}, "tpoic: unknown field"),
+        ({"states": ["delay"]}, "states: unknown field"),
+    ],
+)
+async def test_what_is_wrong_is_refused_by_name(front: Front, fields: dict[str, Any], detail: str) -> None:
+    field = detail.partition(":")[0]
+    assert await front.post("/list", {"topic": "order", **fields}) == bad(detail, field)
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"1e400", b"-Infinity"])
+async def test_what_is_no_number_is_refused(front: Front, number: bytes) -> None:
+    status, answer = await front.post("/list", b'{"topic": "order", "due_after": %s}' % number)
+    assert (status, answer["field"]) == (400, "due_after")
+
+
+async def test_a_cursor_of_any_score_is_taken(front: Front) -> None:
+    await create(front, "a")
+    assert await ids(front, cursor=encoded(f"{10**300} a")) == []
+    assert await ids(front, cursor=encoded("-5 a")) == ["a"]
+
+
+async def test_a_store_that_is_away_is_503(front: Front) -> None:
+    front.client.away = [0]
+    assert (await front.post("/list", {"topic": "order"}))[0] == 503
