@@ -32,23 +32,24 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
     """
     name = topic(draft.topic)
     policy = policies.of(name)
-    execute_at = _execute_at(draft, policy, now)
-    ttl_ms = _ttl_ms(draft.ttl, policy)
+    execute_at = execute_at_of(draft, policy, now)
+    ttl_ms = ttl_ms_of(draft.ttl, policy)
     return Task(
         id=fresh_id if draft.id is None else task_id(draft.id),
         own_id=draft.id is not None,
         topic=name,
         callback=callback(draft.callback),
-        content=_content(draft.content),
+        content=content_of(draft.content),
         headers=headers(draft.headers),
-        max_retry=_max_retry(draft.retry, policy),
+        max_retry=max_retry_of(draft.retry, policy),
         created_at=now,
         execute_at=execute_at,
         expires_at=None if ttl_ms is None else now + ttl_ms,
     )
 
 
-def _execute_at(draft: Draft, policy: Policy, now: int) -> int:
+def execute_at_of(draft: Draft, policy: Policy, now: int) -> int:
+    """When it is to run, by its own wish and its topic's policy. Raises Refused."""
     own = _own_execute_at(draft, now)
     if own is None:
         execute_at = now + policy.default_delay_ms
@@ -85,8 +86,8 @@ def _in_reach(field: str, got: float, execute_at: int, now: int) -> tuple[str, i
     return field, execute_at
 
 
-def _ttl_ms(ttl: float | None, policy: Policy) -> int | None:
-    """None: it does not age."""
+def ttl_ms_of(ttl: float | None, policy: Policy) -> int | None:
+    """How old it may get; None: it does not age. Raises Refused."""
     if ttl is None:
         return policy.ttl_ms or None
     if not 0 < ttl < math.inf:
@@ -94,7 +95,8 @@ def _ttl_ms(ttl: float | None, policy: Policy) -> int | None:
     return min(milliseconds(ttl), MAX_TTL_MS)
 
 
-def _max_retry(retry: int | None, policy: Policy) -> int:
+def max_retry_of(retry: int | None, policy: Policy) -> int:
+    """How many failures are followed by another try. Raises Refused."""
     if retry is None:
         return policy.retry
     if not 0 <= retry <= MAX_RETRY:
@@ -102,7 +104,8 @@ def _max_retry(retry: int | None, policy: Policy) -> int:
     return retry
 
 
-def _content(text: str | None) -> str:
+def content_of(text: str | None) -> str:
+    """What is to be sent. Raises Refused."""
     if text is None:
         return ""
     utf8_size("content", text)

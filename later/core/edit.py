@@ -1,0 +1,73 @@
+"""What an edit makes of a task that waits: a pure decision, by the rules and in the words of a create."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from later.core.admit import content_of, execute_at_of, max_retry_of, ttl_ms_of
+from later.core.errors import Refused
+from later.core.fields import callback, headers
+from later.core.policy import Policies
+from later.core.task import Draft, Task
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to become of the task `id`: fields as they came, None where one stays; units are those of a `Draft`.
+
+    A ttl of None is a wish too: the task is not to age any more.
+    """
+
+    id: str | None = None
+    delay: float | None = None
+    execute_time: float | None = None
+    content: str | None = None
+    callback: str | None = None
+    headers: dict[str, str] | None = None
+    retry: int | None = None
+    ttl: float | UnsetType | None = UNSET
+
+    @property
+    def moves(self) -> bool:
+        """Is it to be due at another time?"""
+        return self.delay is not None or self.execute_time is not None
+
+    def check(self) -> None:
+        """Raises Refused: there is nothing that would change."""
+        if all(getattr(self, name) in (None, UNSET) for name in _FIELDS) and self.ttl is UNSET:
+            raise Refused(f"expected something to change: {', '.join(_FIELDS)}; got none of these")
+
+
+_FIELDS = [name for name in Changes.__struct_fields__ if name != "id"]
+
+
+def edit(task: Task, changes: Changes, policies: Policies, now: int) -> Task:
+    """The task with these changes, made at `now` (ms, the high end of the store's time), by its topic's policy.
+
+    Raises:
+        Refused: as for a create.
+    """
+    policy = policies.of(task.topic)
+    edited = task
+    if changes.moves:
+        draft = Draft(delay=changes.delay, execute_time=changes.execute_time)
+        edited = msgspec.structs.replace(edited, execute_at=execute_at_of(draft, policy, now))
+    if changes.content is not None:
+        edited = msgspec.structs.replace(edited, content=content_of(changes.content))
+    if changes.callback is not None:
+        edited = msgspec.structs.replace(edited, callback=callback(changes.callback))
+    if changes.headers is not None:
+        edited = msgspec.structs.replace(edited, headers=headers(changes.headers))
+    if changes.retry is not None:
+        edited = msgspec.structs.replace(edited, max_retry=max_retry_of(changes.retry, policy))
+    if changes.ttl is not UNSET:
+        ttl_ms = None if changes.ttl is None else ttl_ms_of(changes.ttl, policy)
+        edited = msgspec.structs.replace(edited, expires_at=None if ttl_ms is None else task.born_at + ttl_ms)
+    return edited
+
+
+def renewed(task: Task, now: int) -> Task:
+    """The task as it is brought back from the dead: its ttl counts from now."""
+    if task.expires_at is None:
+        return task
+    return msgspec.structs.replace(task, expires_at=now + task.expires_at - task.born_at, renewed_at=now)

@@ -1,0 +1,133 @@
+"""What an edit makes of a task, by the rules and in the words of a create."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from later.core.edit import Changes, edit, renewed
+from later.core.errors import Refused
+from later.core.fields import EXPECTED, MAX_AHEAD_MS
+from later.core.policy import DelayMode, Policies, Policy
+from later.core.task import Task, decode, encode
+from tests.builders import NOW, a_task
+
+LATER = NOW + 60_000
+TASK = a_task(delay=15, ttl=600, headers={"X-A": "a"})
+
+
+def edited(policy: Policy | None = None, task: Task = TASK, **changes: Any) -> Task:
+    """At LATER, a minute after its creation."""
+    return edit(task, Changes(id=task.id, **changes), Policies(policy or Policy()), LATER)
+
+
+def changed(**fields: Any) -> Task:
+    return msgspec.structs.replace(TASK, **fields)
+
+
+def refused(policy: Policy | None = None, **changes: Any) -> tuple[str, str | None]:
+    with pytest.raises(Refused) as caught:
+        edited(policy, **changes)
+    return caught.value.detail, caught.value.field
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({}, {}),
+        ({"content": "other"}, {"content": "other"}),
+        ({"content": ""}, {"content": ""}),
+        ({"callback": "https://b.example/x"}, {"callback": "https://b.example/x"}),
+        ({"headers": {"X-B": "b"}}, {"headers": {"X-B": "b"}}),
+        ({"headers": {}}, {"headers": {}}),
+        ({"retry": 0}, {"max_retry": 0}),
+        ({"delay": 0}, {"execute_at": LATER}),
+        ({"delay": 1.5}, {"execute_at": LATER + 1500}),
+        ({"execute_time": LATER / 1000 + 7}, {"execute_at": LATER + 7000}),
+        ({"execute_time": 5}, {"execute_at": LATER}),
+        ({"ttl": 90}, {"expires_at": NOW + 90_000}),
+        ({"ttl": None}, {"expires_at": None}),
+        ({"ttl": 1}, {"expires_at": NOW + 1000}),
+    ],
+)
+def test_what_is_named_changes_and_nothing_else(changes: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert edited(**changes) == changed(**fields)
+
+
+def test_everything_at_once() -> None:
+    everything = edited(delay=5, content="c", callback="http://b/", headers={}, retry=9, ttl=30)
+    assert everything == changed(
+        execute_at=LATER + 5000, content="c", callback="http://b/", headers={}, max_retry=9, expires_at=NOW + 30_000
+    )
+
+
+def test_a_new_delay_obeys_the_limit_in_the_exact_words() -> None:
+    policy = Policy(max_delay_ms=900_000)
+    assert edited(policy, delay=900).execute_at == LATER + 900_000
+    detail = "Exceeds max allowed delivery delay of 900000 milliseconds"
+    assert refused(policy, delay=900.001) == (detail, "delay")
+    assert refused(policy, execute_time=LATER / 1000 + 901) == (detail, "execute_time")
+
+
+def test_what_does_not_move_is_not_held_to_limits_that_came_later() -> None:
+    assert edited(Policy(max_delay_ms=1, delays=False, default_delay_ms=5), content="c") == changed(content="c")
+
+
+def test_a_topic_without_delays_takes_none() -> None:
+    policy = Policy(delays=False)
+    assert edited(policy, delay=0).execute_at == LATER
+    assert refused(policy, delay=1) == ("delay: expected none, for the topic's policy allows no delays", "delay")
+
+
+def test_in_queue_mode_a_delay_of_ones_own_is_ignored() -> None:
+    assert edited(Policy(delay_mode=DelayMode.QUEUE), delay=60).execute_at == LATER
+    assert edited(Policy(delay_mode=DelayMode.QUEUE, default_delay_ms=1), delay=60).execute_at == LATER + 60_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"delay": -5}, f"delay: expected {EXPECTED['delay']}, got -5"),
+        ({"delay": 1, "execute_time": 1}, "execute_time: expected either delay or execute_time, got both"),
+        ({"delay": MAX_AHEAD_MS}, f"delay: expected a time at most ten years ahead, got {MAX_AHEAD_MS}"),
+        ({"callback": "ftp://x"}, f'callback: expected {EXPECTED["callback"]}, got "ftp://x"'),
+        ({"headers": {"Host": "x"}}, 'headers: expected a header of your own, got "Host", which later sets'),
+        ({"retry": 1001}, f"retry: expected {EXPECTED['retry']}, got 1001"),
+        ({"ttl": 0}, f"ttl: expected {EXPECTED['ttl']}, got 0"),
+        ({"content": "\ud800"}, "content: expected Unicode text, got a lone surrogate in it"),
+    ],
+)
+def test_it_is_refused_as_a_create_is(changes: dict[str, Any], detail: str) -> None:
+    assert refused(**changes) == (detail, detail.partition(":")[0])
+
+
+@pytest.mark.parametrize("changes", [{}, {"id": "a"}])
+def test_nothing_is_no_change(changes: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="expected something to change: delay, execute_time, content"):
+        Changes(**changes).check()
+
+
+@pytest.mark.parametrize("changes", [{"ttl": None}, {"delay": 0}, {"headers": {}}, {"content": ""}, {"retry": 0}])
+def test_whatever_is_named_is_a_change(changes: dict[str, Any]) -> None:
+    Changes(**changes).check()
+
+
+class TestRenewed:
+    def test_a_ttl_counts_from_now(self) -> None:
+        assert renewed(TASK, LATER) == changed(expires_at=LATER + 600_000, renewed_at=LATER)
+
+    def test_and_is_as_long_the_next_time(self) -> None:
+        assert renewed(renewed(TASK, LATER), LATER + 7).expires_at == LATER + 7 + 600_000
+
+    def test_a_task_without_one_stays_as_it_is(self) -> None:
+        assert renewed(a_task(id="a"), LATER) == a_task(id="a")
+
+    def test_a_new_ttl_counts_from_there_too(self) -> None:
+        assert edited(task=renewed(TASK, LATER), ttl=5).expires_at == LATER + 5000
+
+    def test_it_is_stored_and_read_back(self) -> None:
+        task = renewed(TASK, LATER)
+        assert decode(task.id, encode(task)) == task
+        assert len(encode(TASK)) < len(encode(task))
