@@ -65,7 +65,7 @@ class ById:
             if not left:
                 return results
             self._topic = topics[left[0]]
-        return results | dict.fromkeys(left, _restless())
+        return results | dict.fromkeys(left, restless())
 
     async def _rows(self, ids: list[str], topics: Mapping[str, bytes]) -> list[Row | LaterError]:
         """What the store says of each, if it is of this topic."""
@@ -80,7 +80,7 @@ class ById:
     async def _remove(self, left: list[str]) -> dict[str, str | LaterError]:
         results: dict[str, str | LaterError] = {}
         for _ in range(MAX_STARTS):
-            bodies = await self._bodies(left)
+            bodies = await self.bodies(left)
             results |= {id: body for id, body in zip(left, bodies, strict=True) if isinstance(body, LaterError)}
             found = [body for body in bodies if isinstance(body, Body)]
             answers = await each(self._client, "delete", found, lambda body: (body.shard, body.topic), _delete)
@@ -90,9 +90,10 @@ class ById:
             left = [id for id in left if id not in results]
             if not left:
                 return results
-        return results | dict.fromkeys(left, _restless())
+        return results | dict.fromkeys(left, restless())
 
-    async def _bodies(self, ids: Sequence[str]) -> list[Body | LaterError]:
+    async def bodies(self, ids: Sequence[str]) -> list[Body | LaterError]:
+        """What the pool holds of tasks, and where they belong; `NotFound` for one that is not there."""
         raws = await self._values("HMGET", lambda shard: shard.pool, ids)
         missing = [id for id, raw in zip(ids, raws, strict=True) if raw is None]
         ended = iter(await self._values("ZMSCORE", lambda shard: shard.done, missing))
@@ -114,8 +115,7 @@ class ById:
     async def _body(self, id: str, raw: bytes) -> Body:
         task = decoded(id, raw)
         topic = task.topic.encode() if isinstance(task, Task) else await self._topic_holding(id)
-        ageing = isinstance(task, Task) and task.expires_at is not None
-        return Body(id, self._keys.shard_of(id), topic, raw, ageing)
+        return Body(id, self._keys.shard_of(id), topic, raw, task)
 
     async def _topic_holding(self, id: str) -> bytes:
         """The topic of a task whose body does not say it, found in the buckets. Slow, and rarely needed."""
@@ -173,5 +173,5 @@ def _not_found(id: str, remembered: Any) -> LaterError:
     return remembered if isinstance(remembered, LaterError) else NotFound(id, ended=remembered is not None)
 
 
-def _restless() -> StoreFault:
+def restless() -> StoreFault:
     return StoreFault("the task changed each time it was looked at")

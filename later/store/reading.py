@@ -20,8 +20,19 @@ class Body(NamedTuple):
     shard: Shard
     topic: bytes
     raw: bytes
-    ageing: bool
-    """Has it a ttl?"""
+    task: Task | UnreadableBody
+
+    @property
+    def ageing(self) -> bool:
+        """Has it a ttl?"""
+        return isinstance(self.task, Task) and self.task.expires_at is not None
+
+
+def yielded(read: Body | LaterError) -> Body:
+    """What was read. Raises LaterError: it is none."""
+    if isinstance(read, LaterError):
+        raise read
+    return read
 
 
 class Row(NamedTuple):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from later.core.edit import Changes
 from later.core.errors import UnreadableBody
+from later.core.policy import Policies
 from later.core.retry import Failure, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
@@ -135,6 +137,22 @@ class Page(NamedTuple):
     """The first tasks of a stretch, in order, and whether others follow."""
 
     tasks: list[Found]
+    more: bool
+
+
+class Edit(NamedTuple):
+    """An edit of one task, as its caller asked for it `now` (ms, the high end of the store's time)."""
+
+    id: str
+    changes: Changes
+    policies: Policies
+    now: int
+
+
+class Moved(NamedTuple):
+    """How many tasks a verb over many moved, and whether others are left because it was to move no more than that."""
+
+    tasks: int
     more: bool
 
 

@@ -15,10 +15,12 @@ from later.core.task import Task, encode, pack_id
 from later.store import scripts
 from later.store.by_id import ById
 from later.store.client import Client
+from later.store.edits import Edits
 from later.store.jobs import count_call
 from later.store.keys import Bucket, Keys, Shard
 from later.store.lists import Lists
 from later.store.many import Lane, each
+from later.store.purges import Purges
 from later.store.reading import (
     claims_of,
     each_once,
@@ -33,8 +35,10 @@ from later.store.records import (
     Batch,
     Claim,
     Claims,
+    Edit,
     Found,
     Look,
+    Moved,
     Page,
     Released,
     Settlement,
@@ -42,6 +46,7 @@ from later.store.records import (
     Wake,
     Want,
 )
+from later.store.redrives import Redrives
 from later.store.scripts import MAX_TASKS, Argument, Command
 
 MAX_CLAIM_BYTES = 32 * 1024 * 1024
@@ -57,6 +62,9 @@ class Store:
         self._clock = clock
         self._by_id = ById(client, keys)
         self._lists = Lists(client, keys)
+        self._edits = Edits(client, keys)
+        self._redrives = Redrives(client, keys)
+        self._purges = Purges(client, keys)
 
     @property
     def timeout_s(self) -> float:
@@ -229,6 +237,41 @@ class Store:
     async def query(self, ids: Sequence[str]) -> list[Found | LaterError]:
         """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
         return await self._by_id.query(ids)
+
+    async def update(self, edits: Sequence[Edit]) -> list[Found | LaterError]:
+        """Edit tasks in delay or error; where each is then. `Conflict` for one that is in flight, or dead.
+
+        Raises StoreDown: nobody can know.
+        """
+        return await self._edits.update(edits)
+
+    async def run_now(self, ids: Sequence[str], now: int) -> list[Found | LaterError]:
+        """Make tasks due now, from delay, error or dead; where each is then. `Conflict` for one that is in flight.
+
+        Raises StoreDown: nobody can know.
+        """
+        return await self._edits.run_now(ids, now)
+
+    async def redrive(self, ids: Sequence[str], now: int) -> list[Found | LaterError]:
+        """Bring tasks back, dead → delay, due now; where each is then. `Conflict` for one that is not dead.
+
+        Raises StoreDown: nobody can know.
+        """
+        return await self._edits.redrive(ids, now)
+
+    async def redrive_dead(
+        self, dead: Stretch, *, now: int, reason: str | None = None, rate: float | None = None, limit: int | None = None
+    ) -> Moved:
+        """Bring back who died before `now`, of a stretch of the dead. Raises StoreDown: some may be back."""
+        return await self._redrives.redrive(dead, reason=reason, now=now, rate=rate, limit=limit)
+
+    async def purge(self, stretches: Sequence[Stretch], limit: int | None = None) -> Moved:
+        """Remove all tasks of these stretches, none of which is in unack. Raises StoreDown: some may be gone."""
+        return await self._purges.purge(stretches, limit)
+
+    async def purge_dead(self, dead: Stretch, reason: str, limit: int | None = None) -> Moved:
+        """Remove the dead of a stretch that died for one reason. Raises StoreDown: some may be gone."""
+        return await self._purges.purge_dead(dead, reason, limit)
 
     async def page(self, stretch: Stretch, limit: int) -> Page:
         """The first tasks of a part of a bucket, by score and packed id. Raises StoreDown."""

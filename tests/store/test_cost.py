@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from later.core.edit import Changes
+from later.core.policy import Policies, Policy
 from later.core.task import Task
 from later.store.keys import Bucket
+from later.store.records import Edit, Stretch
 from later.store.scripts import BY_SHA
 from tests.builders import NOW, a_task
 from tests.house import House
-from tests.store.sight import LEASE_MS, done, failed, let_go, take
+from tests.store.sight import LEASE_MS, died, done, failed, let_go, take
 
 Counts = dict[str, int]
 Verb = Callable[[House, list[Task]], Awaitable[Counts]]
@@ -85,6 +88,37 @@ async def deleting(house: House, tasks: list[Task]) -> Counts:
     return await commands_of(house, lambda: house.store.delete([task.id for task in tasks]))
 
 
+def editing(changes: Changes) -> Verb:
+    async def edit(house: House, tasks: list[Task]) -> Counts:
+        await house.store.create(tasks)
+        edits = [Edit(task.id, changes, Policies(Policy()), NOW) for task in tasks]
+        return await commands_of(house, lambda: house.store.update(edits))
+
+    return edit
+
+
+async def running_now(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    return await commands_of(house, lambda: house.store.run_now([task.id for task in tasks], NOW))
+
+
+async def redriving(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    await house.store.settle([died(claim) for claim in await take(house)])
+    dead = Stretch("order", Bucket.DEAD)
+    return await commands_of(house, lambda: house.store.redrive_dead(dead, now=NOW + 1))
+
+
+async def purging(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    return await commands_of(house, lambda: house.store.purge([Stretch("order", Bucket.DELAY)]))
+
+
+async def listing(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    return await commands_of(house, lambda: house.store.page(Stretch("order", Bucket.DELAY), 1000))
+
+
 @pytest.fixture(autouse=True)
 async def scripts(house: House) -> None:
     await house.client.all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
@@ -106,6 +140,16 @@ async def scripts(house: House) -> None:
         (releasing, {"zrange": 2, "evalsha": 1, "zrangebyscore": 1, "zrem": 3, "zadd": 2}),
         (querying, {"evalsha": 1, "hmget": 3, "zmscore": 5}),
         (querying_another_topic, {"evalsha": 2, "hmget": 6, "zmscore": 10}),
+        (editing(Changes(content="b")), {"hmget": 4, "evalsha": 1, "zmscore": 7, "hset": 1, "zrem": 1}),
+        (editing(Changes(delay=9, ttl=99)), {
+            "hmget": 4, "evalsha": 1, "zmscore": 7, "hset": 1, "zrem": 1, "zadd": 4, "zrange": 2, "zscore": 1,
+        }),
+        (running_now, {"hmget": 4, "evalsha": 1, "zrem": 2, "zmscore": 7, "zadd": 2, "zrange": 1}),
+        (redriving, {
+            "hmget": 3, "evalsha": 3, "zcount": 6, "zrange": 2, "zrem": 3, "zmscore": 5, "hdel": 2, "zadd": 2,
+        }),
+        (purging, {"evalsha": 1, "zrangebyscore": 1, "zrem": 3, "hdel": 3, "zrange": 2, "zscore": 1}),
+        (listing, {"evalsha": 2, "zcount": 2, "zrange": 1, "hmget": 3, "zmscore": 5}),
         (deleting, {"hmget": 2, "evalsha": 1, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
     ],
 )  # fmt: skip
@@ -114,7 +158,22 @@ async def test_a_batch_takes_these_commands(house: House, verb: Verb, counts: Co
 
 
 @pytest.mark.parametrize(
-    "verb", [creating, creating_own, claiming, settling_done, settling_failed, releasing, querying, deleting]
+    "verb",
+    [
+        creating,
+        creating_own,
+        claiming,
+        settling_done,
+        settling_failed,
+        releasing,
+        querying,
+        deleting,
+        editing(Changes(delay=9)),
+        running_now,
+        redriving,
+        purging,
+        listing,
+    ],
 )
 async def test_no_command_is_made_for_each_task(house: House, verb: Verb) -> None:
     few = await verb(house, [a_task(id=f"few{n}") for n in range(5)])

@@ -9,6 +9,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -16,11 +17,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from later.core.errors import NotFound
+from later.core.edit import Changes, edit, renewed
+from later.core.errors import Conflict, NotFound
+from later.core.policy import Policies, Policy
 from later.core.retry import Failure, Fate, Verdict, encode_failure, expired
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
-from later.store.records import Claim, Found, Released, Settlement, Wake, Want
+from later.store.purges import PURGED
+from later.store.records import Claim, Edit, Found, Moved, Released, Settlement, Stretch, Wake, Want
 from tests.builders import NOW, a_task
 from tests.house import House, a_house
 from tests.servers import a_server
@@ -32,6 +36,19 @@ PAUSES = st.integers(0, 3000)
 MAX_LEASE = 4000
 LEASES = st.integers(1, MAX_LEASE)
 FATES = st.sampled_from(Fate)
+NO_POLICIES = Policies(Policy())
+CHANGES = st.sampled_from(
+    [
+        Changes(delay=0),
+        Changes(delay=1.5, ttl=2.5),
+        Changes(delay=0.2, content="later", retry=7),
+        Changes(execute_time=NOW / 1000 + 2),
+        Changes(content="other", headers={"X-A": "b"}),
+        Changes(callback="http://127.0.0.1:8888/other"),
+        Changes(ttl=3),
+        Changes(ttl=None),
+    ]
+)
 PICKS = st.lists(st.integers(0, 99), min_size=1, max_size=5)
 Lane = tuple[int, str]
 
@@ -128,6 +145,61 @@ class Model:
             self._keep_the_turn(living.lane)
         return living is not None
 
+    def update(self, id: str, changes: Changes, now: int) -> str:
+        """What comes of it: "edited", or where the task is instead."""
+        living = self.tasks.get(id)
+        if living is None or living.bucket in (Bucket.UNACK, Bucket.DEAD):
+            return "gone" if living is None else living.bucket
+        living.task = edit(living.task, changes, NO_POLICIES, now)
+        self._age(living)
+        if changes.moves:
+            before, living.bucket, living.score = living.bucket, Bucket.DELAY, living.task.execute_at
+            if before is Bucket.DELAY:
+                self._keep_the_turn(living.lane)
+            self._wake_by(living.lane, living.score)
+        return "edited"
+
+    def run_now(self, id: str, now: int) -> bool:
+        living = self.tasks.get(id)
+        if living is None or living.bucket is Bucket.UNACK:
+            return False
+        if living.bucket is Bucket.DEAD:
+            return self.redrive(living, now, now)
+        living.score = min(living.score, now) if living.bucket is Bucket.DELAY else now
+        living.bucket = Bucket.DELAY
+        self._wake_by(living.lane, now)
+        return True
+
+    def redrive(self, living: Living, due_at: int, now: int) -> bool:
+        living.bucket, living.score, living.begun, living.failure = Bucket.DELAY, due_at, 0, None
+        living.task = renewed(living.task, now)
+        self._age(living)
+        self._wake_by(living.lane, due_at)
+        return True
+
+    def redrive_dead(self, topic: str, rate: float, now: int, limit: int) -> int:
+        dead = sorted(
+            [living for living in self.of(topic) if living.bucket is Bucket.DEAD and living.score < now],
+            key=lambda living: (living.score, pack_id(living.task.id)),
+        )
+        for place, living in enumerate(dead[:limit]):
+            self.redrive(living, now + int(place * 1000 / rate), now)
+        return len(dead)
+
+    def purge(self, topic: str, buckets: list[Bucket]) -> int:
+        gone = [living for living in self.of(topic) if living.bucket in buckets]
+        for living in gone:
+            self.delete(living.task.id)
+        return len(gone)
+
+    def of(self, topic: str) -> list[Living]:
+        return [living for living in self.tasks.values() if living.lane[1] == topic]
+
+    def _age(self, living: Living) -> None:
+        self.expiry.pop((living.task.topic, living.task.id), None)
+        if living.task.expires_at is not None:
+            self.expiry[living.task.topic, living.task.id] = living.task.expires_at
+
     def expire(self, now: int) -> dict[str, Failure]:
         """Those that die, and what is kept of them."""
         died: dict[str, Failure] = {}
@@ -191,7 +263,7 @@ class Model:
 
     def _keep_the_turn(self, lane: Lane) -> None:
         first = self.first(Bucket.DELAY, lane)
-        if first is None or first > self.delay_wakes[lane]:
+        if first is None or lane not in self.delay_wakes or first > self.delay_wakes[lane]:
             self._wake_at_first(lane)
 
 
@@ -307,10 +379,58 @@ class Life(RuleBasedStateMachine):
         self.release(bucket=Bucket.UNACK, topic=topic)
         self.claim(topic=topic, limit=3, lease=MAX_LEASE, behind=0)
 
+    @rule(topic=TOPICS, fate=st.sampled_from([Fate.DEAD, Fate.RETRY]), pause=PAUSES)
+    def fail(self, topic: str, fate: Fate, pause: int) -> None:
+        """All that is due is delivered in vain, so that there is something to bring back."""
+        self.claims.clear()
+        self.now += pause
+        self.claim(topic=topic, limit=8, lease=MAX_LEASE, behind=0)
+        self.settle(picks=list(range(len(self.claims[-8:]))), fate=fate, pause=pause, remember=False)
+
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=3, unique=True))
     def delete(self, ids: list[str]) -> None:
         answers = self.run(self.house.store.delete, ids)
         assert [not isinstance(answer, NotFound) for answer in answers] == [self.model.delete(id) for id in ids]
+
+    @rule(picks=PICKS, changes=CHANGES)
+    def update(self, picks: list[int], changes: Changes) -> None:
+        ids = self._picked_ids(picks)
+        answers = self.run(self.house.store.update, [Edit(id, changes, NO_POLICIES, self.now) for id in ids])
+        for id, answer in zip(ids, answers, strict=True):
+            came = self.model.update(id, changes, self.now)
+            if came != "edited":
+                assert type(answer) is (NotFound if came == "gone" else Conflict)
+        self._check_found(ids, answers)
+
+    @rule(picks=PICKS)
+    def run_now(self, picks: list[int]) -> None:
+        ids = self._picked_ids(picks)
+        answers = self.run(self.house.store.run_now, ids, self.now)
+        assert [isinstance(answer, Found) for answer in answers] == [self.model.run_now(id, self.now) for id in ids]
+        self._check_found(ids, answers)
+
+    @rule(pick=st.integers(0, 99))
+    def redrive(self, pick: int) -> None:
+        [id] = self._picked_ids([pick])
+        living = self.model.tasks.get(id)
+        [answer] = self.run(self.house.store.redrive, [id], self.now)
+        if living is None or living.bucket is not Bucket.DEAD:
+            assert type(answer) is (NotFound if living is None else Conflict)
+        else:
+            self.model.redrive(living, self.now, self.now)
+            self._check_found([id], [answer])
+
+    @rule(topic=TOPICS, rate=st.sampled_from([0.5, 3, 1000]), limit=st.integers(1, 4))
+    def redrive_dead(self, topic: str, rate: float, limit: int) -> None:
+        there = self.model.redrive_dead(topic, rate, self.now, limit)
+        dead = Stretch(topic, Bucket.DEAD)
+        answer = self.run(partial(self.house.store.redrive_dead, dead, now=self.now, rate=rate, limit=limit))
+        assert answer == Moved(min(there, limit), there > limit)
+
+    @rule(topic=TOPICS, buckets=st.lists(st.sampled_from(PURGED), min_size=1, unique=True))
+    def purge(self, topic: str, buckets: list[Bucket]) -> None:
+        answer = self.run(self.house.store.purge, [Stretch(topic, bucket) for bucket in buckets])
+        assert answer == Moved(self.model.purge(topic, buckets), more=False)
 
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=4, unique=True))
     def query(self, ids: list[str]) -> None:
@@ -341,6 +461,13 @@ class Life(RuleBasedStateMachine):
         assert sight.attempts == {id: f"{task.begun} {task.fence}" for id, task in tasks.items() if task.begun}
         assert sight.outcome == {id: encode_failure(task.failure) for id, task in tasks.items() if task.failure}
 
+    def _check_found(self, ids: list[str], answers: list[Any]) -> None:
+        """Where a task is said to be, it is; of an id that stands there more than once, the last time."""
+        for id, found in dict(zip(ids, answers, strict=True)).items():
+            if isinstance(found, Found):
+                self.query([id])
+                assert self.run(self.house.store.query, [id]) == [found]
+
     def _create(self, tasks: list[Task]) -> None:
         answers = self.run(self.house.store.create, tasks)
         assert answers == [self.model.create(task, self.house.keys.shard_of(task.id).index) for task in tasks]
@@ -355,6 +482,11 @@ class Life(RuleBasedStateMachine):
         """Some of the latest claims: enough of them are lost, or settled already."""
         latest = self.claims[-8:]
         return [latest[pick % len(latest)] for pick in picks] if latest else []
+
+    def _picked_ids(self, picks: list[int]) -> list[str]:
+        """Of the tasks that there are, or of one that may be gone."""
+        ids = ["a", *sorted(self.model.tasks)]
+        return [ids[pick % len(ids)] for pick in picks]
 
     def _check_claim(self, claim: Claim, living: Living, lease_end: int) -> None:
         shard, topic = living.lane
@@ -377,8 +509,8 @@ def one_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_the_store_holds_what_the_model_holds(one_url: str, shards: int) -> None:
     machine = type("Machine", (Life,), {"url": one_url, "shards": shards})
     bounded = settings(
-        max_examples=50,
-        stateful_step_count=30,
+        max_examples=100,
+        stateful_step_count=40,
         phases=[Phase.reuse, Phase.generate],  # making a failure shorter would take minutes
         suppress_health_check=list(HealthCheck),
     )

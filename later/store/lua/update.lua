@@ -1,0 +1,69 @@
+-- update: edits tasks of one topic that wait in delay or error; those that are to be due at another time: -> delay.
+--
+-- ARGV: topic, then for each task: id, the body that was read, its new body, its new due time ('' to leave it where
+--       it is), when its ttl ends ('' where it has none)
+-- Answers seven rows with something for each task: 1: edited, 0: the pool holds another body by now, or -1: it does not
+-- wait, but is in flight, or dead; where not 1, nothing was changed. Then, as things are now, its scores in delay, unack,
+-- error and dead, its attempts and its outcome, or nil.
+--
+-- It begins with an addition, so a store at maxmemory refuses it whole: a body may grow.
+local pool, attempts, outcome, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local delay, unack, error_, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local wake_delay, wake_error = KEYS[9], KEYS[10]
+local topic = ARGV[1]
+
+local ids = {}
+for i = 2, #ARGV, 5 do ids[#ids + 1] = ARGV[i] end
+local bodies = redis.call('HMGET', pool, unpack(ids))
+local in_delay, in_error = redis.call('ZMSCORE', delay, unpack(ids)), redis.call('ZMSCORE', error_, unpack(ids))
+local in_flight = redis.call('ZMSCORE', unack, unpack(ids))
+
+local answers, edited, dues, from_error, ends, ageless = {}, {}, {}, {}, {}, {}
+local earliest
+for n, id in ipairs(ids) do
+  local seen, body, due, ttl_end = ARGV[n * 5 - 2], ARGV[n * 5 - 1], ARGV[n * 5], ARGV[n * 5 + 1]
+  if bodies[n] ~= seen then
+    answers[n] = 0
+  elseif in_flight[n] or not (in_delay[n] or in_error[n]) then
+    answers[n] = -1
+  else
+    answers[n] = 1
+    edited[#edited + 1] = id
+    edited[#edited + 1] = body
+    if due ~= '' then
+      dues[#dues + 1] = due
+      dues[#dues + 1] = id
+      if in_error[n] then from_error[#from_error + 1] = id end
+      if not earliest or tonumber(due) < tonumber(earliest) then earliest = due end
+    end
+    if ttl_end ~= '' then
+      ends[#ends + 1] = ttl_end
+      ends[#ends + 1] = expiring(topic, id)
+    else
+      ageless[#ageless + 1] = expiring(topic, id)
+    end
+  end
+end
+
+if #edited > 0 then redis.call('HSET', pool, unpack(edited)) end
+if #ends > 0 then redis.call('ZADD', expiry, unpack(ends)) end
+if #ageless > 0 then redis.call('ZREM', expiry, unpack(ageless)) end
+if #from_error > 0 then
+  redis.call('ZREM', error_, unpack(from_error))
+  rewake(wake_error, error_, topic)
+end
+if #dues > 0 then
+  redis.call('ZADD', delay, unpack(dues))
+  rewake_in_line(wake_delay, delay, topic)
+  redis.call('ZADD', wake_delay, 'LT', earliest, topic)
+end
+
+return {
+  answers,
+  redis.call('ZMSCORE', delay, unpack(ids)),
+  redis.call('ZMSCORE', unack, unpack(ids)),
+  redis.call('ZMSCORE', error_, unpack(ids)),
+  redis.call('ZMSCORE', dead, unpack(ids)),
+  redis.call('HMGET', attempts, unpack(ids)),
+  redis.call('HMGET', outcome, unpack(ids)),
+}

@@ -1,0 +1,75 @@
+"""A topic's tasks removed: slice after slice, none of which holds the store up, and to be begun again anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from later.core.task import unpack_id
+from later.store import scripts
+from later.store.client import Client
+from later.store.dead import DeadWalk, good
+from later.store.ends import Ends
+from later.store.keys import Bucket, Keys, Shard
+from later.store.records import Dead, Moved, Stretch
+from later.store.scripts import MAX_TASKS, Command
+
+PURGED = (Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
+"""The buckets where nothing is in flight, in the order in which they are emptied: a pause that ends goes to delay."""
+
+
+class Purges:
+    """Removes tasks with all that is known of them, their ids too. Each method raises StoreDown: some may be gone."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self._ends = Ends(client, keys)
+
+    async def purge(self, stretches: Sequence[Stretch], limit: int | None) -> Moved:
+        """Tasks of these stretches, `limit` at most.
+
+        One script at a time: a pipeline of them would hold the store up for as long as all of them take.
+        """
+        purged = 0
+        for shard, stretch in self._places(stretches):
+            while limit is None or purged < limit:
+                most = MAX_TASKS if limit is None else min(limit - purged, MAX_TASKS)
+                gone = await self._client.one("purge", _purge(shard, stretch, most))
+                purged += gone
+                if gone < most:
+                    break
+        return Moved(purged, more=limit is not None and purged >= limit and await self._any_left(stretches))
+
+    async def purge_dead(self, dead: Stretch, reason: str, limit: int | None) -> Moved:
+        """The dead of a stretch that died for this reason, `limit` at most. Who dies again meanwhile stays."""
+        walk = DeadWalk(self._client, self._keys, dead, reason, MAX_TASKS)
+        purged = 0
+        while limit is None or purged < limit:
+            entries = await walk.take(MAX_TASKS if limit is None else limit - purged)
+            if not entries:
+                return Moved(purged, more=False)
+            some = [Dead(unpack_id(entry.packed), dead.topic, entry.shard, own_id=False) for entry in entries]
+            purged += sum(good(await self._ends.sweep(some, entries[-1].score, None)))
+        return Moved(purged, more=bool(await walk.take(1)))
+
+    def _places(self, stretches: Sequence[Stretch]) -> list[tuple[Shard, Stretch]]:
+        return [(shard, stretch) for stretch in stretches for shard in self._keys.shards]
+
+    async def _any_left(self, stretches: Sequence[Stretch]) -> bool:
+        commands: list[Command] = [
+            ("ZCOUNT", shard.bucket(stretch.bucket, stretch.topic.encode()), *_bounds(stretch))
+            for shard, stretch in self._places(stretches)
+        ]
+        return any(await self._client.all("purge", commands))
+
+
+def _purge(shard: Shard, stretch: Stretch, limit: int) -> Command:
+    keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry]
+    topic = stretch.topic.encode()
+    keys += [shard.bucket(stretch.bucket, topic), shard.wakes[stretch.bucket]]
+    return scripts.PURGE.call(keys, [topic, *_bounds(stretch), limit])
+
+
+def _bounds(stretch: Stretch) -> tuple[int | str, str]:
+    since, before = stretch.since, stretch.before
+    return "-inf" if since is None else since, "(+inf" if before is None else f"({before}"
