@@ -8,6 +8,8 @@ from aiohttp import web
 
 from later.api.backlog import Backlog
 from later.api.batch import MAX_BYTES, BatchCalls
+from later.api.edits import EditCalls
+from later.api.explain import ExplainCalls
 from later.api.health import HealthCalls
 from later.api.lists import ListCalls
 from later.api.problems import answer_errors
@@ -37,6 +39,7 @@ def build_app(
     max_body: int,
     remember_ms: int,
     backlog: int,
+    lease_ms: int,
     why_not_ready: Callable[[], Awaitable[str | None]],
     exposition: Callable[[], Awaitable[bytes]],
     on_create: Callable[[int], None],
@@ -44,7 +47,8 @@ def build_app(
     """Everything that `later serve` answers.
 
     `max_body` is in bytes; `backlog` is how many tasks may wait for the store; a job's counts are kept for
-    `remember_ms`; `on_create` is told when (ms) the earliest of the tasks just created must be taken up.
+    `remember_ms`; `lease_ms` is that of workers, for the daemon's own timeout; `on_create` is told when (ms) the
+    earliest of the tasks just created, or moved, must be taken up.
     """
     line = Backlog(backlog)
     metrics.waiting.set_function(lambda: line.waiting)
@@ -61,12 +65,18 @@ def build_app(
         backlog=line,
         on_create=on_create,
     )
+    edits = EditCalls(store=store, policies=policies, max_body=max_body, backlog=line, on_create=on_create)
+    explanations = ExplainCalls(
+        store=store, census=census, policies=policies, max_body=max_body, backlog=line, lease_ms=lease_ms
+    )
     health = HealthCalls(why_not_ready=why_not_ready, exposition=exposition)
     app = _application(
         [
             *_task_routes(tasks),
             *_batch_routes(batches),
             web.post("/list", ListCalls(store=store, max_body=max_body, backlog=line).page),
+            *_edit_routes(edits),
+            web.post("/explain", explanations.explain),
             *_topic_routes(TopicCalls(census=census, store=store, policies=policies)),
             *_policy_routes(policies, max_body),
             *_pulsar_routes(policies, max_body),
@@ -89,6 +99,15 @@ def _task_routes(calls: TaskCalls) -> list[web.RouteDef]:
         web.post("/create", calls.create),
         web.post("/query", calls.query),
         web.post("/delete", calls.delete),
+    ]
+
+
+def _edit_routes(calls: EditCalls) -> list[web.RouteDef]:
+    return [
+        web.post("/update", calls.update),
+        web.post("/run-now", calls.run_now),
+        web.post("/redrive", calls.redrive),
+        web.post(f"{TOPIC}/purge", calls.purge),
     ]
 
 

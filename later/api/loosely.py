@@ -73,6 +73,13 @@ def _check_text(field: str, value: object) -> None:
     _check_unicode(field, value)
 
 
+def _check_texts(field: str, value: object) -> None:
+    if not isinstance(value, list):
+        raise refusal(field, value)
+    for text in value:
+        _check_text(field, text)
+
+
 def _check_unicode(field: str, text: str) -> None:
     try:
         text.encode()
@@ -127,6 +134,11 @@ _CHECKS: dict[str, Callable[[str, object], None]] = {
     "state": _check_text,
     "due_after": _check_moment,
     "due_before": _check_moment,
+    "died_after": _check_moment,
+    "died_before": _check_moment,
+    "reason": _check_text,
+    "rate": _check_number,
+    "states": _check_texts,
     "limit": _check_integer,
     "cursor": _check_text,
 }

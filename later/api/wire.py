@@ -221,7 +221,7 @@ def shown(found: Found) -> Shown:
             due_at=UNSET if dead else score,
             died_at=score if dead else UNSET,
             attempts=found.attempts,
-            last_error=_last_error(found.failure),
+            last_error=last_error(found.failure),
         )
     return Shown(
         id=found.id,
@@ -236,13 +236,14 @@ def shown(found: Found) -> Shown:
         due_at=UNSET if dead else score,
         died_at=score if dead else UNSET,
         attempts=found.attempts,
-        last_error=_last_error(found.failure),
+        last_error=last_error(found.failure),
         headers=list(task.headers) or UNSET,
         expires_at=UNSET if task.expires_at is None else rfc3339(task.expires_at),
     )
 
 
-def _last_error(failure: Failure | None) -> LastError | None:
+def last_error(failure: Failure | None) -> LastError | None:
+    """Why the last attempt did not do it, if it did not."""
     if failure is None:
         return None
     return LastError(reason=failure.reason, status=failure.status, message=failure.message, at=rfc3339(failure.at))

@@ -181,6 +181,7 @@ class House:
             max_body=config.max_body,
             remember_ms=config.remember_ms,
             backlog=config.backlog,
+            lease_ms=config.lease_ms,
             why_not_ready=why_not_ready,
             exposition=exposition,
             on_create=self._crew.nudge if self._crew is not None else _nobody_waits,

@@ -149,6 +149,14 @@ class Edit(NamedTuple):
     now: int
 
 
+class Standing(NamedTuple):
+    """How a topic stands. `held_until` (ms) may have passed; `next_due_at` is None where nothing is in delay."""
+
+    paused: bool
+    held_until: int | None
+    next_due_at: int | None
+
+
 class Moved(NamedTuple):
     """How many tasks a verb over many moved, and whether others are left because it was to move no more than that."""
 

@@ -42,12 +42,14 @@ from later.store.records import (
     Page,
     Released,
     Settlement,
+    Standing,
     Stretch,
     Wake,
     Want,
 )
 from later.store.redrives import Redrives
 from later.store.scripts import MAX_TASKS, Argument, Command
+from later.store.standing import standing
 
 MAX_CLAIM_BYTES = 32 * 1024 * 1024
 """How much one claim may answer, all its topics together: more might not come through in the store's timeout."""
@@ -276,6 +278,10 @@ class Store:
     async def page(self, stretch: Stretch, limit: int) -> Page:
         """The first tasks of a part of a bucket, by score and packed id. Raises StoreDown."""
         return await self._lists.page(stretch, limit)
+
+    async def standing(self, topic: str) -> Standing:
+        """Is a topic held, and when is its next task due? Raises StoreDown."""
+        return await standing(self._client, self._keys, topic.encode())
 
     async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
         """Remove tasks from whatever bucket and forget their ids; `NotFound` for one that is not there.

@@ -119,7 +119,7 @@ async def a_front(
     """The whole frontend, listening."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
     client = UnsureClient(
-        FakeAsyncRedis(server=server), timeout_s=2, monotonic=time.monotonic, observe=metrics.observe_store
+        FakeAsyncRedis(server=server, protocol=2), timeout_s=2, monotonic=time.monotonic, observe=metrics.observe_store
     )
     store = Store(client, keys, a_clock())
     policies = PolicyBook(client, keys, policy or Policy(), lambda: 0.0)
@@ -135,6 +135,7 @@ async def a_front(
         max_body=max_body,
         remember_ms=7 * DAY_MS,
         backlog=backlog,
+        lease_ms=30_000,
         why_not_ready=_first(readiness),
         exposition=_of(metrics),
         on_create=nudges.append,

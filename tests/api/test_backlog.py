@@ -10,6 +10,8 @@ import pytest
 from tests.api.front import GOOD, Answer, Front, a_front
 
 LIMIT = 3
+BODIES = {"/create": GOOD, "/update": {"id": "a", "delay": 1}, "/list": {"topic": "order"}, "/explain": {"id": "a"}}
+"""Of calls that take more than an id."""
 FULL = "3 tasks wait for the store already (--backlog 3)"
 
 
@@ -39,10 +41,10 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
+@pytest.mark.parametrize("path", ["/query", "/delete", "/run-now", "/redrive", *BODIES])
 async def test_beyond_the_backlog_a_caller_is_sent_away_at_once(front: Front, path: str) -> None:
     early = await waiting(front, "/create", *[GOOD] * LIMIT)
-    status, problem = await front.post(path, GOOD if path == "/create" else {"id": "a"})
+    status, problem = await front.post(path, BODIES.get(path, {"id": "a"}))
     assert (status, problem["detail"]) == (503, FULL)
     go_on(front)
     assert [status for status, _ in await asyncio.gather(*early)] == [200] * LIMIT

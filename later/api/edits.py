@@ -1,0 +1,207 @@
+"""The calls that change tasks which are there: update, run-now, redrive and purge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from later.api.backlog import Backlog
+from later.api.topics import asked_topic
+from later.api.wire import read_body, read_id, read_query, reader, reply, shown
+from later.core.edit import Changes
+from later.core.errors import LaterError, Refused
+from later.core.fields import EXPECTED, moment, refusal, show, task_id, topic
+from later.store.group import Group
+from later.store.keys import Bucket
+from later.store.policies import PolicyBook
+from later.store.purges import PURGED
+from later.store.records import Edit, Found, Moved, Stretch
+from later.store.store import Store
+
+log = structlog.get_logger("later.edits")
+
+
+class Redriving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who is to be brought back, every field as it came."""
+
+    id: str | None = None
+    topic: str | None = None
+    died_after: float | str | None = None
+    died_before: float | str | None = None
+    reason: str | None = None
+    rate: float | None = None
+    limit: int | None = None
+
+
+class Purging(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of a topic is to be removed, every field as it came."""
+
+    states: list[str] | None = None
+    died_after: float | str | None = None
+    died_before: float | str | None = None
+    reason: str | None = None
+    limit: int | None = None
+
+
+class EditCalls:
+    """Handlers. `on_create` is told when a ticker must take up a task that was moved."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        policies: PolicyBook,
+        max_body: int,
+        backlog: Backlog,
+        on_create: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._update = Group(store.update, patience_s=store.timeout_s, weigh=_weight)
+        self._run_now = Group(self._run_all_now, patience_s=store.timeout_s)
+        self._redrive = Group(self._redrive_all, patience_s=store.timeout_s)
+        self._policies = policies
+        self._max_body = max_body
+        self._backlog = backlog
+        self._on_create = on_create
+
+    async def update(self, request: web.Request) -> web.StreamResponse:
+        """`POST /update`."""
+        changes = _changes(await read_body(request, self._max_body))
+        with self._backlog.room():
+            policies, now = await self._policies.current(), await self._store.now()
+            found = await self._update(Edit(changes.id or "", changes, policies, now.high))
+        return self._tell(found)
+
+    async def run_now(self, request: web.Request) -> web.StreamResponse:
+        """`POST /run-now`."""
+        id = read_id(await read_body(request, self._max_body))
+        with self._backlog.room():
+            found = await self._run_now(id)
+        return self._tell(found)
+
+    async def redrive(self, request: web.Request) -> web.StreamResponse:
+        """`POST /redrive`."""
+        wanted = _read_redriving(await read_body(request, self._max_body))
+        if wanted.id is None:
+            return await self._redrive_dead(wanted)
+        id = _only_id(wanted)
+        with self._backlog.room():
+            self._note(await self._redrive(id))
+        return reply({"redriven": 1})
+
+    async def purge(self, request: web.Request) -> web.StreamResponse:
+        """`POST /topics/{topic}/purge`."""
+        read_query(request)
+        name = asked_topic(request).name
+        purging = _purging(await read_body(request, self._max_body))
+        dead, limit = _dead(name, purging), _limit(purging.limit)
+        if purging.reason is not None:
+            moved = await self._store.purge_dead(dead, purging.reason, limit)
+        else:
+            moved = await self._store.purge(_stretches(dead, purging.states), limit)
+        log.info("topic purged", topic=name, tasks=moved.tasks)
+        return _answer("purged", moved)
+
+    async def _redrive_dead(self, wanted: Redriving) -> web.StreamResponse:
+        if wanted.topic is None:
+            raise Refused("topic: expected an id or a topic, got neither", "topic")
+        dead, rate, limit = _dead(topic(wanted.topic), wanted), _rate(wanted.rate), _limit(wanted.limit)
+        now = (await self._store.now()).high
+        moved = await self._store.redrive_dead(dead, now=now, reason=wanted.reason, rate=rate, limit=limit)
+        if moved.tasks:
+            self._on_create(now)
+        log.info("dead tasks redriven", topic=dead.topic, tasks=moved.tasks)
+        return _answer("redriven", moved)
+
+    async def _run_all_now(self, ids: Sequence[str]) -> list[Found | LaterError]:
+        return await self._store.run_now(ids, (await self._store.now()).high)
+
+    async def _redrive_all(self, ids: Sequence[str]) -> list[Found | LaterError]:
+        return await self._store.redrive(ids, (await self._store.now()).high)
+
+    def _tell(self, found: Found) -> web.StreamResponse:
+        self._note(found)
+        return reply(shown(found))
+
+    def _note(self, found: Found) -> None:
+        if found.state is Bucket.DELAY:
+            self._on_create(found.score)
+
+
+_read_changes = reader(Changes)
+_read_redriving = reader(Redriving)
+_read_purging = reader(Purging)
+
+
+def _changes(body: bytes) -> Changes:
+    changes = _read_changes(body)
+    if changes.id is None:
+        raise refusal("id", None)
+    task_id(changes.id)
+    changes.check()
+    return changes
+
+
+def _weight(edit: Edit) -> int:
+    return len(edit.changes.content or "")
+
+
+def _only_id(wanted: Redriving) -> str:
+    """Raises Refused: there is no id, or something that goes with a topic."""
+    for field in Redriving.__struct_fields__:
+        if field != "id" and getattr(wanted, field) is not None:
+            raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
+    return task_id(wanted.id or "")
+
+
+def _dead(name: str, wanted: Redriving | Purging) -> Stretch:
+    """The dead of a topic that died when it is wanted. Raises Refused."""
+    return Stretch(
+        topic=name,
+        bucket=Bucket.DEAD,
+        since=None if wanted.died_after is None else moment("died_after", wanted.died_after),
+        before=None if wanted.died_before is None else moment("died_before", wanted.died_before),
+    )
+
+
+def _rate(rate: float | None) -> float | None:
+    if rate is not None and not rate > 0:
+        raise refusal("rate", rate)
+    return rate
+
+
+def _limit(limit: int | None) -> int | None:
+    if limit is not None and limit < 1:
+        raise refusal("limit", limit)
+    return limit
+
+
+def _purging(body: bytes) -> Purging:
+    """What is to be removed; without a body, all that may be. Raises Refused."""
+    purging = _read_purging(body) if body.strip() else Purging()
+    for state in purging.states or ():
+        if state == Bucket.UNACK:
+            raise Refused('states: expected none but "delay", "error" and "dead": what is in flight stays', "states")
+        if state not in PURGED:
+            raise Refused(f"states: expected {EXPECTED['states']}, got {show(state)}", "states")
+    if purging.states == []:
+        raise Refused(f"states: expected {EXPECTED['states']}, got none", "states")
+    for field in ("died_after", "died_before", "reason"):
+        if getattr(purging, field) is not None and {*(purging.states or ["dead"])} != {"dead"}:
+            raise Refused(f'{field}: expected it with "states": ["dead"] alone, for only the dead have died', field)
+    return purging
+
+
+def _stretches(dead: Stretch, states: Sequence[str] | None) -> list[Stretch]:
+    """What to remove, where no reason is given. Of the dead only the stretch, and then nothing else."""
+    if states is None:
+        whole = dead.since is None and dead.before is None
+        states = [*PURGED] if whole else [Bucket.DEAD]
+    return [dead._replace(bucket=bucket) for bucket in PURGED if bucket in states]
+
+
+def _answer(done: str, moved: Moved) -> web.StreamResponse:
+    return reply({done: moved.tasks, "more": True} if moved.more else {done: moved.tasks})

@@ -1,0 +1,96 @@
+"""`POST /explain`: why something has not run yet."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from later.api.backlog import Backlog
+from later.api.wire import last_error, read_body, reader, reply
+from later.core.errors import LaterError, Refused
+from later.core.explain import SILENT_MS, Explanation, TaskFacts, TopicFacts, explain_task, explain_topic
+from later.core.fields import task_id, topic
+from later.core.task import Task
+from later.store.census import Census
+from later.store.policies import PolicyBook
+from later.store.records import Found
+from later.store.store import Store
+
+
+class Explaining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is asked about."""
+
+    id: str | None = None
+    topic: str | None = None
+
+
+class ExplainCalls:
+    """The handler. `lease_ms` is that of workers, for the daemon's own timeout."""
+
+    def __init__(
+        self, *, store: Store, census: Census, policies: PolicyBook, max_body: int, backlog: Backlog, lease_ms: int
+    ) -> None:
+        self._store = store
+        self._census = census
+        self._policies = policies
+        self._max_body = max_body
+        self._backlog = backlog
+        self._lease_ms = lease_ms
+
+    async def explain(self, request: web.Request) -> web.StreamResponse:
+        """`POST /explain`."""
+        asked = _asked(await read_body(request, self._max_body))
+        with self._backlog.room():
+            if asked.topic is not None:
+                return _answer(await self._explain_topic(asked.topic), {})
+            [found] = await self._store.query([asked.id or ""])
+            if isinstance(found, LaterError):
+                raise found
+            return _answer(await self._explain_task(found), {"last_error": last_error(found.failure)})
+
+    async def _explain_topic(self, name: str) -> Explanation:
+        now = (await self._store.now()).low
+        return explain_topic(await self._facts(name, now), now)
+
+    async def _explain_task(self, found: Found) -> Explanation:
+        now = (await self._store.now()).low
+        facts = await self._facts(found.topic, now)
+        lease_ms = self._lease_ms + facts.policy.timeout_ms - self._policies.latest.daemon.timeout_ms
+        task = found.task if isinstance(found.task, Task) else None
+        score, state = found.score, found.state.value
+        told = TaskFacts(found.id, state, score, found.attempts, found.failure, task, lease_ms)
+        return explain_task(told, facts, now)
+
+    async def _facts(self, name: str, now: int) -> TopicFacts:
+        policies = await self._policies.read()
+        counts = (await self._census.counts_of([name], now))[name]
+        standing = await self._store.standing(name)
+        beats = [*(await self._census.workers()).values()]
+        return TopicFacts(
+            name,
+            policies.of(name),
+            *counts,
+            next_due_at=standing.next_due_at,
+            paused=standing.paused,
+            held_until=standing.held_until,
+            full_speed_at=self._policies.ramps.get(name),
+            workers=sum(now - at < SILENT_MS for at in beats),
+            beat_at=max(beats, default=None),
+        )
+
+
+_read = reader(Explaining)
+
+
+def _asked(body: bytes) -> Explaining:
+    asked = _read(body)
+    if (asked.id is None) == (asked.topic is None):
+        got = "neither" if asked.id is None else "both"
+        raise Refused(f"id: expected either an id or a topic, got {got}", "id")
+    if asked.id is not None:
+        return Explaining(id=task_id(asked.id))
+    return Explaining(topic=topic(asked.topic))
+
+
+def _answer(explanation: Explanation, more: dict[str, object]) -> web.StreamResponse:
+    return reply({"sentence": explanation.sentence, **explanation.figures, **more})

@@ -1,0 +1,50 @@
+"""Tasks in each state, put there behind the frontend's back; each named after its state, died a minute ago if dead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from later.core.retry import Failure, Fate, Verdict
+from later.store.records import Settlement, Want
+from tests.api.front import Front
+from tests.builders import NOW, a_task
+
+STATES = ["delay", "unack", "error", "dead"]
+FAILURE = Failure(1, "status", 503, "answered 503", NOW - 60_000, None, 1)
+DIED_AT = NOW - 60_000
+
+
+async def put(front: Front, state: str, id: str | None = None, failure: Failure = FAILURE, **changes: Any) -> str:
+    """A task in this state: its id. Due in a minute, or its lease or pause ends in 30 s."""
+    id = id or state
+    created_at = NOW - 120_000
+    await front.store.create(
+        [
+            a_task(
+                **{
+                    "id": id,
+                    "own_id": True,
+                    "created_at": created_at,
+                    "delay": 180 if state == "delay" else 0,
+                    **changes,
+                }
+            )
+        ]
+    )
+    if state == "delay":
+        return id
+    want = Want(changes.get("topic", "order"), front.keys.shard_of(id).index, 1)
+    [answer] = await front.store.claim([want], NOW - 120_000, NOW + 30_000)
+    assert not isinstance(answer, Exception)
+    verdicts = {
+        "error": Verdict(Fate.RETRY, NOW + 30_000, failure),
+        "dead": Verdict(Fate.DEAD, DIED_AT, failure),
+    }
+    if state in verdicts:
+        await front.store.settle([Settlement(answer.claims[0], verdicts[state], None)])
+    return id
+
+
+async def put_all(front: Front, **changes: Any) -> None:
+    for state in STATES:
+        await put(front, state, **changes)

@@ -1,0 +1,374 @@
+"""`POST /update`, `/run-now`, `/redrive` and `/topics/{topic}/purge`, on every state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from later.core.fields import EXPECTED
+from later.core.policy import Policy
+from tests.api.front import GOOD, Answer, Front, a_front, bad, came_to
+from tests.api.states import DIED_AT, STATES, put, put_all
+from tests.builders import NOW
+
+NO_TASK = "no task has the id 'a'"
+SECOND = NOW // 1000
+ID = EXPECTED["id"]
+
+
+@pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
+async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
+    async with a_front(shards=request.param, policy=Policy(max_delay_ms=900_000)) as built:
+        yield built
+
+
+def conflict(detail: str) -> Answer:
+    return 409, {"type": "about:blank", "title": "Conflict", "status": 409, "detail": detail}
+
+
+def missing(detail: str, **more: object) -> Answer:
+    return 404, {"type": "about:blank", "title": "Not Found", "status": 404, "detail": detail, **more}
+
+
+async def query(front: Front, id: str) -> Any:
+    status, task = await front.post("/query", {"id": id})
+    assert status == 200
+    return task
+
+
+async def states(front: Front) -> dict[str, str]:
+    """Of all tasks that there are."""
+    found: dict[str, str] = {}
+    for state in STATES:
+        _, page = await front.post("/list", {"topic": "order", "state": state, "limit": 1000})
+        found |= {task["id"]: state for task in page["tasks"]}
+    return found
+
+
+class TestUpdate:
+    @pytest.mark.parametrize("state", ["delay", "error"])
+    async def test_it_answers_as_a_query_does(self, front: Front, state: str) -> None:
+        await put(front, state)
+        answer = await front.post("/update", {"id": state, "content": "other", "headers": {"X-B": "b"}, "retry": 7})
+        assert answer == (200, await query(front, state))
+        task = answer[1]
+        assert (task["content"], task["headers"], task["max_retry"], task["state"]) == ("other", ["X-B"], 7, state)
+
+    @pytest.mark.parametrize("state", ["delay", "error"])
+    async def test_a_new_delay_counts_from_now(self, front: Front, state: str) -> None:
+        await put(front, state)
+        status, task = await front.post("/update", {"id": state, "delay": 2.5})
+        assert (status, task["state"], task["due_at"]) == (200, "delay", "2027-01-15T08:00:02.500Z")
+        assert (task["execute_time"], task["creat_time"]) == (SECOND + 3, SECOND - 120)
+        assert task["has_retry"] == (1 if state == "error" else 0)
+        assert front.nudges == [NOW + 2500]
+
+    async def test_a_new_time_too(self, front: Front) -> None:
+        await put(front, "delay")
+        _, task = await front.post("/update", {"id": "delay", "execute_time": SECOND + 60})
+        assert (task["due_at"], task["execute_time"]) == ("2027-01-15T08:01:00.000Z", SECOND + 60)
+
+    @pytest.mark.parametrize(
+        ("state", "detail"),
+        [
+            ("unack", "task 'unack' is in flight: it can be edited if its delivery fails, or deleted now"),
+            ("dead", "task 'dead' is dead: /redrive or /run-now bring it back, then it can be edited"),
+        ],
+    )
+    async def test_what_does_not_wait_is_409(self, front: Front, state: str, detail: str) -> None:
+        await put(front, state)
+        before = await query(front, state)
+        assert await front.post("/update", {"id": state, "content": "other"}) == conflict(detail)
+        assert await query(front, state) == before
+
+    async def test_an_id_that_is_not_there_is_404(self, front: Front) -> None:
+        assert await front.post("/update", {"id": "a", "delay": 1}) == missing(NO_TASK)
+
+    async def test_the_policy_of_its_topic_is_obeyed(self, front: Front) -> None:
+        await put(front, "delay")
+        detail = "Exceeds max allowed delivery delay of 900000 milliseconds"
+        assert await front.post("/update", {"id": "delay", "delay": 901}) == bad(detail, "delay")
+        await front.ask("PATCH", "/topics/order/policy", {"max_delay": 0, "delays": False})
+        detail = "delay: expected none, for the topic's policy allows no delays"
+        assert await front.post("/update", {"id": "delay", "delay": 1}) == bad(detail, "delay")
+
+    async def test_a_ttl_counts_from_the_creation_and_null_takes_it_away(self, front: Front) -> None:
+        await put(front, "delay")
+        _, task = await front.post("/update", {"id": "delay", "ttl": 600})
+        assert task["expires_at"] == "2027-01-15T08:08:00.000Z"
+        _, task = await front.post("/update", {"id": "delay", "ttl": None})
+        assert "expires_at" not in task
+
+    async def test_null_means_absent_but_of_a_ttl(self, front: Front) -> None:
+        await put(front, "delay", ttl=600)
+        before = await query(front, "delay")
+        body = {"id": "delay", "delay": None, "content": None, "callback": None, "headers": None, "execute_time": None}
+        assert await front.post("/update", {**body, "retry": 3}) == (200, before)
+
+    @pytest.mark.parametrize("body", [{"id": "a"}, {"id": "a", "delay": None, "content": None}])
+    async def test_nothing_to_change_is_refused(self, front: Front, body: object) -> None:
+        fields = "delay, execute_time, content, callback, headers, retry, ttl"
+        detail = f"expected something to change: {fields}; got none of these"
+        assert await front.post("/update", body) == bad(detail)
+
+    @pytest.mark.parametrize(
+        ("fields", "detail"),
+        [
+            ({"id": None}, f"id: expected {ID}, got nothing"),
+            ({"id": 5}, f"id: expected {ID}, got 5"),
+            ({"id": "a/b"}, f'id: expected {ID}, got "a/b"'),
+            ({"topic": "mail"}, "topic: unknown field"),
+            ({"state": "dead"}, "state: unknown field"),
+            ({"timeout": 5}, "timeout: not a field of this version"),
+            ({"delay": "1"}, f'delay: expected {EXPECTED["delay"]}, got "1"'),
+            ({"delay": -1}, f"delay: expected {EXPECTED['delay']}, got -1"),
+            ({"delay": 1, "execute_time": 5}, "execute_time: expected either delay or execute_time, got both"),
+            ({"retry": 1.5}, f"retry: expected {EXPECTED['retry']}, got 1.5"),
+            ({"retry": 1001}, f"retry: expected {EXPECTED['retry']}, got 1001"),
+            ({"content": 5}, f"content: expected {EXPECTED['content']}, got 5"),
+            ({"callback": "x"}, f'callback: expected {EXPECTED["callback"]}, got "x"'),
+            ({"headers": {"webhook-id": "x"}},
+             'headers: expected a header of your own, got "webhook-id", which later sets'),
+            ({"headers": {"X": 5}}, f'headers: expected {EXPECTED["headers"]}, got a number in "X"'),
+            ({"ttl": 0}, f"ttl: expected {EXPECTED['ttl']}, got 0"),
+            ({"ttl": True}, f"ttl: expected {EXPECTED['ttl']}, got true"),
+        ],
+    )  # fmt: skip
+    async def test_what_is_wrong_is_refused_by_name(self, front: Front, fields: dict[str, Any], detail: str) -> None:
+        await put(front, "delay")
+        before = await query(front, "delay")
+        answer = await front.post("/update", {"id": "delay", "content": "other", **fields})
+        assert answer == bad(detail, detail.partition(":")[0])
+        assert await query(front, "delay") == before
+
+    async def test_many_at_once_are_each_answered(self, front: Front) -> None:
+        ids = [await put(front, "delay", f"n{n}") for n in range(30)]
+        bodies = [{"id": id, "delay": n} for n, id in enumerate([*ids, "none"])]
+        answers = await asyncio.gather(*(front.post("/update", body) for body in bodies))
+        assert [status for status, _ in answers] == [200] * 30 + [404]
+        assert [task["execute_time"] - SECOND for _, task in answers[:-1]] == list(range(30))
+
+
+class TestRunNow:
+    @pytest.mark.parametrize("state", ["delay", "error", "dead"])
+    async def test_it_is_due_now(self, front: Front, state: str) -> None:
+        await put(front, state)
+        answer = await front.post("/run-now", {"id": state})
+        assert answer == (200, await query(front, state))
+        assert (answer[1]["state"], answer[1]["due_at"]) == ("delay", "2027-01-15T08:00:00.000Z")
+        assert (answer[1]["execute_time"], answer[1]["has_retry"]) == (
+            SECOND + 60 if state == "delay" else SECOND - 120,
+            1 if state == "error" else 0,
+        )
+        assert front.nudges == [NOW]
+
+    async def test_in_flight_is_409(self, front: Front) -> None:
+        await put(front, "unack")
+        detail = "task 'unack' is in flight: it runs already"
+        assert await front.post("/run-now", {"id": "unack"}) == conflict(detail)
+
+    async def test_an_id_that_is_not_there_is_404(self, front: Front) -> None:
+        assert await front.post("/run-now", {"id": "a"}) == missing(NO_TASK)
+
+    async def test_another_field_is_refused(self, front: Front) -> None:
+        assert await front.post("/run-now", {"id": "a", "delay": 5}) == bad("delay: unknown field", "delay")
+
+
+class TestRedriveOne:
+    async def test_it_comes_back_due_now(self, front: Front) -> None:
+        await put(front, "dead", ttl=600)
+        assert await front.post("/redrive", {"id": "dead"}) == came_to(redriven=1)
+        task = await query(front, "dead")
+        assert (task["state"], task["due_at"], task["last_error"]) == ("delay", "2027-01-15T08:00:00.000Z", None)
+        assert (task["creat_time"], task["expires_at"]) == (SECOND - 120, "2027-01-15T08:10:00.000Z")
+        assert front.nudges == [NOW]
+
+    @pytest.mark.parametrize(
+        ("state", "detail"),
+        [
+            ("delay", "task 'delay' is in delay, not dead: /run-now makes it due now"),
+            ("error", "task 'error' is in error, not dead: /run-now makes it due now"),
+            ("unack", "task 'unack' is in flight, not dead: wait for what its delivery comes to"),
+        ],
+    )
+    async def test_what_is_not_dead_is_409(self, front: Front, state: str, detail: str) -> None:
+        await put(front, state)
+        assert await front.post("/redrive", {"id": state}) == conflict(detail)
+
+    async def test_an_id_that_is_not_there_is_404(self, front: Front) -> None:
+        assert await front.post("/redrive", {"id": "a"}) == missing(NO_TASK)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("topic", "order"), ("died_after", 5), ("died_before", 5), ("reason", "gone"), ("rate", 1), ("limit", 1)],
+    )
+    async def test_an_id_goes_alone(self, front: Front, field: str, value: object) -> None:
+        detail = f"{field}: expected either an id alone, or a topic, got both"
+        assert await front.post("/redrive", {"id": "a", field: value}) == bad(detail, field)
+
+
+class TestRedriveMany:
+    async def test_all_the_dead_of_a_topic_and_nothing_else(self, front: Front) -> None:
+        await put_all(front)
+        await put(front, "dead", "other", topic="mail")
+        await put(front, "dead", "more")
+        assert await front.post("/redrive", {"topic": "default/order"}) == came_to(redriven=2)
+        assert await states(front) == {
+            "delay": "delay", "unack": "unack", "error": "error", "dead": "delay", "more": "delay",
+        }  # fmt: skip
+        assert (await query(front, "other"))["state"] == "dead"
+        assert front.nudges == [NOW]
+
+    async def test_where_nobody_is_dead_nobody_is_woken(self, front: Front) -> None:
+        assert await front.post("/redrive", {"topic": "order"}) == came_to(redriven=0)
+        assert front.nudges == []
+
+    async def test_a_rate_spreads_them(self, front: Front) -> None:
+        for n in range(5):
+            await put(front, "dead", f"n{n}")
+        assert await front.post("/redrive", {"topic": "order", "rate": 0.5}) == came_to(redriven=5)
+        dues = [(await query(front, f"n{n}"))["due_at"][17:23] for n in range(5)]
+        assert sorted(dues) == ["00.000", "02.000", "04.000", "06.000", "08.000"]
+
+    async def test_a_limit_says_that_there_are_more(self, front: Front) -> None:
+        for n in range(5):
+            await put(front, "dead", f"n{n}")
+        assert await front.post("/redrive", {"topic": "order", "limit": 3}) == came_to(redriven=3, more=True)
+        assert await front.post("/redrive", {"topic": "order", "limit": 3}) == came_to(redriven=2)
+
+    @pytest.mark.parametrize(
+        ("bounds", "count"),
+        [
+            ({"died_after": DIED_AT / 1000}, 1),
+            ({"died_after": DIED_AT / 1000 + 0.001}, 0),
+            ({"died_before": "2027-01-15T07:59:00Z"}, 0),
+            ({"died_before": "2027-01-15T07:59:00.001Z"}, 1),
+            ({"died_before": 9e9}, 1),
+            ({"reason": "status"}, 1),
+            ({"reason": "gone"}, 0),
+        ],
+    )
+    async def test_only_those_who_are_meant(self, front: Front, bounds: dict[str, Any], count: int) -> None:
+        await put(front, "dead")
+        assert await front.post("/redrive", {"topic": "order", **bounds}) == came_to(redriven=count)
+
+    @pytest.mark.parametrize(
+        ("body", "detail"),
+        [
+            ({}, "topic: expected an id or a topic, got neither"),
+            ({"topic": ""}, f'topic: expected {EXPECTED["topic"]}, got ""'),
+            ({"topic": "order", "rate": 0}, "rate: expected a number of tasks a second > 0, got 0"),
+            ({"topic": "order", "rate": "5"}, 'rate: expected a number of tasks a second > 0, got "5"'),
+            ({"topic": "order", "limit": 0}, "limit: expected an integer ≥ 1, got 0"),
+            ({"topic": "order", "limit": 1.5}, "limit: expected an integer ≥ 1, got 1.5"),
+            ({"topic": "order", "reason": 5}, "reason: expected a string, got 5"),
+            ({"topic": "order", "died_after": "x"}, f'died_after: expected {EXPECTED["died_after"]}, got "x"'),
+            ({"topic": "order", "died_before": [1]}, f"died_before: expected {EXPECTED['died_after']}, got an array"),
+            ({"topic": "order", "states": ["dead"]}, "states: unknown field"),
+        ],
+    )
+    async def test_what_is_wrong_is_refused_by_name(self, front: Front, body: object, detail: str) -> None:
+        await put(front, "dead")
+        assert await front.post("/redrive", body) == bad(detail, detail.partition(":")[0])
+        assert (await query(front, "dead"))["state"] == "dead"
+
+
+class TestPurge:
+    @pytest.mark.parametrize("body", [{}, None, b"", b" ", {"states": ["dead", "delay", "error", "dead"]}])
+    async def test_all_but_what_is_in_flight(self, front: Front, body: object) -> None:
+        await put_all(front)
+        await put(front, "dead", "other", topic="mail")
+        assert await front.ask("POST", "/topics/order/purge", body) == came_to(purged=3)
+        assert await states(front) == {"unack": "unack"}
+        assert (await query(front, "other"))["state"] == "dead"
+
+    @pytest.mark.parametrize("state", ["delay", "error", "dead"])
+    async def test_only_what_is_named(self, front: Front, state: str) -> None:
+        await put_all(front)
+        assert await front.post("/topics/order/purge", {"states": [state]}) == came_to(purged=1)
+        assert {*await states(front)} == {*STATES} - {state}
+
+    async def test_ids_are_forgotten(self, front: Front) -> None:
+        await put(front, "dead", "a")
+        await front.post("/topics/order/purge", {})
+        assert await front.post("/create", {**GOOD, "id": "a"}) == came_to(id="a", created=True)
+
+    async def test_a_topic_with_a_slash(self, front: Front) -> None:
+        await put(front, "dead", "a", topic="shop/order")
+        assert await front.ask("POST", "/topics/shop%2Forder/purge", {}) == came_to(purged=1)
+
+    async def test_a_limit_says_that_there_are_more(self, front: Front) -> None:
+        await put_all(front)
+        assert await front.post("/topics/order/purge", {"limit": 2}) == came_to(purged=2, more=True)
+        assert await front.post("/topics/order/purge", {"limit": 2}) == came_to(purged=1)
+
+    @pytest.mark.parametrize(
+        ("bounds", "gone"),
+        [
+            ({"died_after": DIED_AT / 1000}, True),
+            ({"died_after": DIED_AT / 1000 + 1, "states": ["dead"]}, False),
+            ({"died_before": "2027-01-15T07:59:00Z"}, False),
+            ({"reason": "status", "states": ["dead"], "limit": 5}, True),
+            ({"reason": "gone"}, False),
+        ],
+    )
+    async def test_only_the_dead_who_are_meant(self, front: Front, bounds: dict[str, Any], gone: bool) -> None:
+        await put_all(front)
+        assert await front.post("/topics/order/purge", bounds) == came_to(purged=int(gone))
+        assert {*await states(front)} == {*STATES} - ({"dead"} if gone else set())
+
+    @pytest.mark.parametrize(
+        ("body", "detail"),
+        [
+            ({"states": ["unack"]}, 'states: expected none but "delay", "error" and "dead": what is in flight stays'),
+            ({"states": []}, f"states: expected {EXPECTED['states']}, got none"),
+            ({"states": ["gone"]}, f'states: expected {EXPECTED["states"]}, got "gone"'),
+            ({"states": "dead"}, f'states: expected {EXPECTED["states"]}, got "dead"'),
+            ({"states": [5]}, f"states: expected {EXPECTED['states']}, got 5"),
+            ({"state": "dead"}, "state: unknown field"),
+            ({"topic": "order"}, "topic: unknown field"),
+            ({"limit": 0}, "limit: expected an integer ≥ 1, got 0"),
+            ({"limit": True}, "limit: expected an integer ≥ 1, got true"),
+            ({"reason": "x", "states": ["dead", "delay"]},
+             'reason: expected it with "states": ["dead"] alone, for only the dead have died'),
+            ({"died_after": 5, "states": ["delay"]},
+             'died_after: expected it with "states": ["dead"] alone, for only the dead have died'),
+            ({"died_before": "x"}, f'died_before: expected {EXPECTED["died_before"]}, got "x"'),
+        ],
+    )  # fmt: skip
+    async def test_what_is_wrong_is_refused_by_name(self, front: Front, body: object, detail: str) -> None:
+        await put_all(front)
+        assert await front.post("/topics/order/purge", body) == bad(detail, detail.partition(":")[0])
+        assert {*await states(front)} == {*STATES}
+
+    async def test_a_parameter_is_refused(self, front: Front) -> None:
+        answer = await front.ask("POST", "/topics/order/purge?states=dead", {})
+        assert answer == bad("states: unknown parameter", "states")
+
+
+@pytest.mark.parametrize("path", ["/update", "/run-now", "/redrive", "/topics/order/purge", "/list", "/explain"])
+@pytest.mark.parametrize("body", [b"[]", b"5", b"{", b"\xff", b'"a"', b"\xef\xbb\xbf{}", b"[" * 5000])
+async def test_what_is_no_object_is_refused(front: Front, path: str, body: bytes) -> None:
+    status, answer = await front.post(path, body)
+    assert (status, answer["title"]) == (400, "Bad Request")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/update", {"id": "a", "delay": 1}),
+        ("/run-now", {"id": "a"}),
+        ("/redrive", {"id": "a"}),
+        ("/redrive", {"topic": "order"}),
+        ("/topics/order/purge", {}),
+        ("/topics/order/purge", {"reason": "gone"}),
+        ("/explain", {"id": "a"}),
+        ("/explain", {"topic": "order"}),
+    ],
+)
+async def test_a_store_that_is_away_is_503(front: Front, path: str, body: object) -> None:
+    front.client.away = range(16)
+    assert (await front.post(path, body))[0] == 503

@@ -1,0 +1,142 @@
+"""`POST /explain`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from later.core.fields import EXPECTED
+from later.core.task import pack_id
+from later.store.census import Census
+from later.store.flow import Flow
+from tests.api.front import Front, a_front, bad
+from tests.api.states import STATES, put, put_all
+from tests.builders import NOW, a_task
+
+
+@pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
+async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
+    """With a worker that beats."""
+    async with a_front(shards=request.param) as built:
+        await Census(built.client, built.keys).beat("worker", NOW - 2)
+        yield built
+
+
+async def explain(front: Front, **body: str) -> dict[str, Any]:
+    status, answer = await front.post("/explain", body)
+    assert status == 200, answer
+    return dict(answer)
+
+
+def flow(front: Front) -> Flow:
+    return Flow(front.client, front.keys, "this")
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ("delay", "due in 60 s"),
+        ("unack", "in flight since 0 s on attempt 1"),
+        ("error", "retry 1 of 3 at 08:00:30Z, last answer 503"),
+        ("dead", "dead because answered 503"),
+    ],
+)
+async def test_a_task_in_each_state(front: Front, state: str, sentence: str) -> None:
+    await put_all(front)
+    answer = await explain(front, id=state)
+    _, task = await front.post("/query", {"id": state})
+    assert (answer["sentence"], answer["state"], answer["last_error"]) == (sentence, state, task["last_error"])
+    assert (answer.get("due_at"), answer.get("died_at")) == (task.get("due_at"), task.get("died_at"))
+    assert answer["counts"] == dict.fromkeys(STATES, 1)
+    assert (answer["workers"], answer["last_beat_s"]) == (1, 0)
+
+
+async def test_a_lease_is_as_long_as_its_topics_timeout_makes_it(front: Front) -> None:
+    await front.ask("PATCH", "/topics/order/policy", {"timeout": 20})
+    await put(front, "unack")
+    assert (await explain(front, id="unack"))["sentence"] == "in flight since 5 s on attempt 1"
+
+
+async def test_a_topic_that_is_paused(front: Front) -> None:
+    await front.store.create([a_task(id="a", created_at=NOW - 12_002)])
+    await front.ask("PATCH", "/topics/order/policy", {"paused": True})
+    answer = await explain(front, id="a")
+    assert (answer["sentence"], answer["paused"]) == ("its topic is paused; due since 12 s", True)
+    await flow(front).hold_paused([("order", shard.index) for shard in front.keys.shards])
+    assert (await explain(front, topic="order"))["sentence"] == (
+        "its topic is paused; 1 task is due, the oldest since 12 s"
+    )
+
+
+async def test_a_topic_that_is_held(front: Front) -> None:
+    await front.store.create([a_task(id="a", created_at=NOW - 12_002)])
+    await flow(front).hold("order", NOW + 245_000, None, NOW)
+    answer = await explain(front, id="a")
+    assert answer["sentence"] == "its topic waits until 08:04:05Z, as its receiver asked; due since 12 s"
+    assert answer["held_until"] == "2027-01-15T08:04:05.000Z"
+    await front.ask("PATCH", "/topics/order/policy", {"rate": 10})
+    await flow(front).resume("order", NOW + 245_000, None, NOW)  # is not paused: stays as it is
+    assert (await explain(front, id="a"))["held_until"] == "2027-01-15T08:04:05.000Z"
+
+
+async def test_a_topic_that_comes_back_slowly(front: Front) -> None:
+    await front.store.create([a_task(id="a", created_at=NOW - 12_002)])
+    await flow(front).hold("order", NOW - 5000, NOW + 5000, NOW)
+    answer = await explain(front, topic="order")
+    assert answer["sentence"] == (
+        "its topic comes back to full speed until 08:00:05Z; 1 task is due, the oldest since 12 s"
+    )
+    assert answer["held_until"] is None
+
+
+async def test_where_no_worker_is(front: Front) -> None:
+    await Census(front.client, front.keys).leave("worker")
+    await put(front, "delay")
+    answer = await explain(front, id="delay")
+    assert (answer["sentence"], answer["workers"], answer["last_beat_s"]) == ("due in 60 s; no worker runs", 0, None)
+
+
+async def test_where_none_has_beaten_for_long(front: Front) -> None:
+    census = Census(front.client, front.keys)
+    await census.leave("worker")
+    await census.beat("old", NOW - 40_002)
+    answer = await explain(front, topic="order")
+    assert answer["sentence"] == "it has no tasks; no worker has beaten for 40 s"
+    assert (answer["workers"], answer["last_beat_s"]) == (0, 40)
+
+
+async def test_a_topic(front: Front) -> None:
+    await put_all(front, topic="shop/order")
+    answer = await explain(front, topic="shop/order")
+    assert answer["sentence"] == "nothing of it is due: the next is due in 60 s"
+    assert (answer["topic"], answer["next_due_at"]) == ("shop/order", "2027-01-15T08:01:00.000Z")
+
+
+async def test_a_body_that_cannot_be_read(front: Front) -> None:
+    await put(front, "delay")
+    shard = front.keys.shard_of("delay")
+    await front.client._redis.hset(shard.pool.decode(), pack_id("delay"), b"\xc1")
+    assert (await explain(front, id="delay"))["max_retry"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({}, "id: expected either an id or a topic, got neither"),
+        ({"id": None, "topic": None}, "id: expected either an id or a topic, got neither"),
+        ({"id": "a", "topic": "order"}, "id: expected either an id or a topic, got both"),
+        ({"id": "a/b"}, f'id: expected {EXPECTED["id"]}, got "a/b"'),
+        ({"id": 5}, f"id: expected {EXPECTED['id']}, got 5"),
+        ({"topic": "/x"}, f'topic: expected {EXPECTED["topic"]}, got "/x"'),
+        ({"state": "dead"}, "state: unknown field"),
+    ],
+)
+async def test_what_is_wrong_is_refused_by_name(front: Front, body: object, detail: str) -> None:
+    assert await front.post("/explain", body) == bad(detail, detail.partition(":")[0])
+
+
+async def test_an_id_that_is_not_there_is_404(front: Front) -> None:
+    status, answer = await front.post("/explain", {"id": "a"})
+    assert (status, answer["detail"]) == (404, "no task has the id 'a'")

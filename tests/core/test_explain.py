@@ -1,0 +1,182 @@
+"""Why something has not run yet, in a sentence: what stands most in the way is said first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from later.core.explain import TaskFacts, TopicFacts, clock, explain_task, explain_topic, span
+from later.core.policy import Policy
+from later.core.retry import Failure
+from tests.builders import NOW, a_task
+
+FAILURE = Failure(2, "status", 503, "answered 503", NOW - 1000, None, 2)
+AT = NOW + 245_000  # 08:04:05
+QUIET = TopicFacts(
+    "order", Policy(), delay=1, unack=0, error=0, dead=0, due=0, oldest_due_at=None, next_due_at=None,
+    paused=False, held_until=None, full_speed_at=None, workers=1, beat_at=NOW - 400,
+)  # fmt: skip
+DUE = QUIET._replace(due=1, oldest_due_at=NOW - 12_000)
+
+
+def a_found(state: str, score: int, **changes: Any) -> TaskFacts:
+    return TaskFacts("a", state, score, 0, None, a_task(id="a", max_retry=5), 30_000)._replace(**changes)
+
+
+def why(task: TaskFacts, topic: TopicFacts = QUIET) -> str:
+    return explain_task(task, topic, NOW).sentence
+
+
+LATE = a_found("delay", NOW - 12_000)
+PAUSED = Policy(paused=True)
+
+
+@pytest.mark.parametrize(
+    ("topic", "sentence"),
+    [
+        (DUE, "due since 12 s"),
+        (DUE._replace(due=1234, oldest_due_at=NOW - 600_000),
+         "due since 12 s; 1,234 tasks are of its topic due, the oldest since 10 min"),
+        (DUE._replace(beat_at=NOW - 40_000), "no worker has beaten for 40 s; due since 12 s"),
+        (DUE._replace(beat_at=None), "no worker runs; due since 12 s"),
+        (DUE._replace(beat_at=NOW - 9_999), "due since 12 s"),
+        (DUE._replace(policy=PAUSED), "its topic is paused; due since 12 s"),
+        (DUE._replace(paused=True), "its topic is paused; due since 12 s"),
+        (DUE._replace(policy=Policy(rate=10), held_until=NOW + 90),
+         "its topic waits for its rate of 10/s; due since 12 s"),
+        (DUE._replace(policy=Policy(rate=0.1), held_until=NOW + 9_000),
+         "its topic waits for its rate of 0.1/s; due since 12 s"),
+        (DUE._replace(held_until=AT), "its topic waits until 08:04:05Z, as its receiver asked; due since 12 s"),
+        (DUE._replace(policy=Policy(rate=10), held_until=AT),
+         "its topic waits until 08:04:05Z, as its receiver asked; due since 12 s"),
+        (DUE._replace(held_until=NOW), "due since 12 s"),
+        (DUE._replace(policy=Policy(concurrency=128), unack=128),
+         "128 of its topic's deliveries are under way: its lane is full; due since 12 s"),
+        (DUE._replace(policy=Policy(concurrency=128), unack=127), "due since 12 s"),
+        (DUE._replace(full_speed_at=AT), "its topic comes back to full speed until 08:04:05Z; due since 12 s"),
+        (DUE._replace(beat_at=None, policy=Policy(paused=True, concurrency=1), unack=1, held_until=AT),
+         "no worker runs; its topic is paused; due since 12 s"),
+        (DUE._replace(beat_at=None, policy=Policy(concurrency=1), unack=1, held_until=AT),
+         "no worker runs; its topic waits until 08:04:05Z, as its receiver asked; "
+         "1 of its topic's deliveries are under way: its lane is full; due since 12 s"),
+    ],
+)  # fmt: skip
+def test_a_task_that_is_due(topic: TopicFacts, sentence: str) -> None:
+    assert why(LATE, topic) == sentence
+
+
+@pytest.mark.parametrize(
+    ("task", "topic", "sentence"),
+    [
+        (a_found("delay", NOW + 10_800_000), QUIET, "due in 3 h"),
+        (a_found("delay", NOW + 10_800_000), QUIET._replace(paused=True), "due in 3 h; its topic is paused"),
+        (a_found("delay", NOW + 60_000), QUIET._replace(beat_at=None), "due in 60 s; no worker runs"),
+        (a_found("delay", NOW + 60_000), QUIET._replace(held_until=AT), "due in 60 s"),
+        (a_found("delay", NOW + 60_000, task=a_task(ttl=59)), QUIET,
+         "due in 60 s; its ttl ends before that, at 08:00:59Z: it will not be delivered"),
+        (a_found("delay", NOW + 60_000, task=a_task(ttl=61)), QUIET, "due in 60 s"),
+        (a_found("delay", NOW - 2000, task=a_task(created_at=NOW - 9000, ttl=5)), DUE._replace(due=0),
+         "due since 2 s; its ttl ended 4 s ago: it is not delivered any more"),
+        (a_found("delay", NOW - 2000, failure=FAILURE, attempts=2), DUE,
+         "due since 2 s; retry 2 of 5, last answer 503"),
+        (a_found("delay", NOW - 2000, task=None), DUE, "due since 2 s"),
+        (a_found("error", AT, failure=FAILURE), QUIET, "retry 2 of 5 at 08:04:05Z, last answer 503"),
+        (a_found("error", AT, failure=FAILURE, task=None), QUIET, "retry 2 at 08:04:05Z, last answer 503"),
+        (a_found("error", AT, failure=FAILURE), QUIET._replace(paused=True, beat_at=NOW - 40_000),
+         "retry 2 of 5 at 08:04:05Z, last answer 503; no worker has beaten for 40 s; its topic is paused"),
+        (a_found("error", NOW - 3000, failure=FAILURE), QUIET._replace(held_until=AT),
+         "retry 2 of 5 due since 3 s, last answer 503; its topic waits until 08:04:05Z, as its receiver asked"),
+        (a_found("error", AT, failure=Failure(1, "timeout", None, "no answer within 15 s", NOW, None, 1)), QUIET,
+         "retry 1 of 5 at 08:04:05Z, last error: no answer within 15 s"),
+        (a_found("error", AT, failure=Failure(0, "status", 429, "answered 429", NOW, NOW, 1)), QUIET,
+         "its receiver was busy: it is called again at 08:04:05Z, last answer 429"),
+        (a_found("error", AT), QUIET, "its next try is at 08:04:05Z"),
+        (a_found("error", AT + 86_400_000, failure=FAILURE), QUIET,
+         "retry 2 of 5 at 2027-01-16T08:04:05Z, last answer 503"),
+        (a_found("unack", NOW + 28_000, attempts=3), QUIET, "in flight since 2 s on attempt 3"),
+        (a_found("unack", NOW + 99_000, attempts=3), QUIET, "in flight since 0 s on attempt 3"),
+        (a_found("unack", NOW - 5000, attempts=3), QUIET,
+         "the lease of attempt 3 ran out 5 s ago: it will be tried again"),
+        (a_found("unack", NOW - 5000, attempts=3), QUIET._replace(beat_at=None),
+         "the lease of attempt 3 ran out 5 s ago: it will be tried again; no worker runs"),
+        (a_found("dead", NOW, failure=Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
+                 task=a_task(max_retry=3)), QUIET, "dead because its 3 retries were exhausted: answered 500"),
+        (a_found("dead", NOW, failure=Failure(2, "exhausted", 500, "2 failures, the last: answered 500", NOW, None, 2),
+                 task=a_task(max_retry=1)), QUIET, "dead because its 1 retry was exhausted: answered 500"),
+        (a_found("dead", NOW, failure=Failure(1, "gone", 410, "answered 410", NOW, None, 1)), QUIET,
+         "dead because its receiver said that it is gone: answered 410"),
+        (a_found("dead", NOW, failure=Failure(0, "expired", None, "its ttl ended before it was done", NOW, None, 0)),
+         QUIET, "dead because its ttl ended before it was done"),
+        (a_found("dead", NOW), QUIET._replace(beat_at=None), "dead, and nothing says why"),
+    ],
+)  # fmt: skip
+def test_a_task_in_each_state(task: TaskFacts, topic: TopicFacts, sentence: str) -> None:
+    assert why(task, topic) == sentence
+
+
+EMPTY = QUIET._replace(delay=0)
+
+
+@pytest.mark.parametrize(
+    ("topic", "sentence"),
+    [
+        (EMPTY, "it has no tasks"),
+        (QUIET._replace(next_due_at=NOW + 60_000), "nothing of it is due: the next is due in 60 s"),
+        (EMPTY._replace(unack=3, error=1), "nothing of it is due: 3 tasks are in flight"),
+        (EMPTY._replace(error=1, dead=2), "nothing of it is due: 1 task is between two tries"),
+        (EMPTY._replace(dead=2), "nothing of it is due: 2 tasks are dead"),
+        (EMPTY._replace(paused=True), "it has no tasks; its topic is paused"),
+        (DUE._replace(due=120), "120 tasks are due, the oldest since 12 s"),
+        (DUE._replace(beat_at=NOW - 40_000, policy=PAUSED),
+         "no worker has beaten for 40 s; its topic is paused; 1 task is due, the oldest since 12 s"),
+        (DUE._replace(held_until=AT),
+         "its topic waits until 08:04:05Z, as its receiver asked; 1 task is due, the oldest since 12 s"),
+    ],
+)  # fmt: skip
+def test_a_topic(topic: TopicFacts, sentence: str) -> None:
+    assert explain_topic(topic, NOW).sentence == sentence
+
+
+def test_the_figures_of_a_task() -> None:
+    topic = DUE._replace(policy=Policy(rate=10), held_until=AT, next_due_at=NOW - 12_000, workers=2)
+    task = a_found("delay", NOW - 12_000, attempts=2, failure=FAILURE, task=a_task(ttl=60, max_retry=5))
+    assert explain_task(task, topic, NOW).figures == {
+        "id": "a", "topic": "order", "state": "delay", "due_at": "2027-01-15T07:59:48.000Z", "due_in_s": -12,
+        "attempts": 2, "failures": 2, "max_retry": 5, "expires_at": "2027-01-15T08:01:00.000Z",
+        "counts": {"delay": 1, "unack": 0, "error": 0, "dead": 0}, "due": 1, "oldest_lateness_s": 12,
+        "next_due_at": "2027-01-15T07:59:48.000Z", "paused": False, "held_until": "2027-01-15T08:04:05.000Z",
+        "workers": 2, "last_beat_s": 0.4,
+        "policy": {
+            "paused": False, "rate": 10, "concurrency": 0, "delay_mode": "honor", "max_delay": 0, "ttl": 0,
+            "timeout": 15, "retry_base": 10, "retry_cap": 3600,
+        },
+    }  # fmt: skip
+
+
+def test_the_figures_of_what_is_dead_and_cannot_be_read() -> None:
+    figures = explain_task(a_found("dead", NOW - 3000, task=None), EMPTY._replace(beat_at=None), NOW).figures
+    assert (figures["died_at"], figures["dead_for_s"]) == ("2027-01-15T07:59:57.000Z", 3)
+    assert (figures["max_retry"], figures["expires_at"], figures["last_beat_s"]) == (None, None, None)
+    assert "due_at" not in figures
+
+
+def test_the_figures_of_a_topic() -> None:
+    figures = explain_topic(EMPTY, NOW).figures
+    assert (figures["topic"], figures["next_due_at"], figures["oldest_lateness_s"]) == ("order", None, None)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (-5, "0 s"), (0, "0 s"), (40, "0.04 s"), (400, "0.4 s"), (1000, "1 s"), (119_000, "119 s"), (120_000, "2 min"),
+        (7_199_000, "120 min"), (7_200_000, "2 h"), (172_800_000, "2 d"), (31_536_000_000, "365 d"),
+    ],
+)  # fmt: skip
+def test_lengths_of_time_as_one_says_them(ms: int, text: str) -> None:
+    assert span(ms) == text
+
+
+def test_a_date_is_told_where_it_is_not_todays() -> None:
+    assert clock(AT, NOW) == "08:04:05Z"
+    assert clock(AT - 86_400_000, NOW) == "2027-01-14T08:04:05Z"
