@@ -16,9 +16,8 @@ from later.core.task import Task
 
 SILENT_MS = 10_000
 """A worker that has not beaten for so long counts as gone."""
-RATE_WAITS_MS = 1000
-"""How long a topic is held for the sake of its rate, or because it was resumed a moment ago: no longer than this, or
-than its rate gives one task."""
+SHORT_MS = 1100
+"""How long a topic is held at most for the sake of its rate, beside the time of one task of it, or as it is resumed."""
 MATTERS = ("paused", "rate", "concurrency", "delay_mode", "max_delay", "ttl", "timeout", "retry_base", "retry_cap")
 """Of a policy: what decides when a task runs."""
 
@@ -194,8 +193,10 @@ def _nobody_works(topic: TopicFacts, now: int) -> Iterator[str]:
 
 def _why_held(topic: TopicFacts, until: int, now: int) -> str:
     rate = topic.policy.rate
-    if rate and until - now <= max(1000 / rate, RATE_WAITS_MS):
+    if rate and until - now <= max(1000 / rate, SHORT_MS):
         return f"its topic waits for its rate of {rate:g}/s"
+    if until - now <= SHORT_MS:
+        return f"its topic waits for another {span(until - now)}, as its receiver asked, or as it was resumed just now"
     return f"its topic waits until {clock(until, now)}, as its receiver asked"
 
 

@@ -50,6 +50,8 @@ PAUSED = Policy(paused=True)
         (DUE._replace(held_until=AT), "its topic waits until 08:04:05Z, as its receiver asked; due since 12 s"),
         (DUE._replace(policy=Policy(rate=10), held_until=AT),
          "its topic waits until 08:04:05Z, as its receiver asked; due since 12 s"),
+        (DUE._replace(held_until=NOW + 800),
+         "its topic waits for another 0.8 s, as its receiver asked, or as it was resumed just now; due since 12 s"),
         (DUE._replace(held_until=NOW), "due since 12 s"),
         (DUE._replace(policy=Policy(concurrency=128), unack=128),
          "128 of its topic's deliveries are under way: its lane is full; due since 12 s"),
