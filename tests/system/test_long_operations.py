@@ -1,0 +1,78 @@
+"""Purges and redrives of many tasks through a kill in their middle: begun again, they go on with what is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+
+from tests.system.calls import call, create_many, many, post
+from tests.system.daemons import Later, a_later, run
+from tests.system.receivers import Receiver, status
+from tests.system.stores import Server
+from tests.system.waiting import eventually
+
+MANY = 10_000
+
+
+def counts(later: Later) -> dict[str, int]:
+    return dict(call(later.url, "GET", "/topics/order").body)
+
+
+def killed_in_the_middle(later: Later, path: str, body: object, bucket: str) -> None:
+    """Call, and kill the daemon as soon as some of its tasks have left the bucket."""
+
+    def ask() -> None:
+        with suppress(OSError, HTTPException):
+            post(later.url, path, body)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    eventually(lambda: counts(later)[bucket] < MANY, "it is under way")
+    later.kill()
+    thread.join()
+
+
+def test_a_purge_that_is_cut_goes_on_where_it_was(folder: Path, store: Server, receiver: Receiver) -> None:
+    with a_later("serve", folder, "--redis", store.url) as serve:
+        create_many(serve.url, many(MANY, receiver.url(), time.time() + 3600))
+        create_many(serve.url, many(5, receiver.url(), time.time() + 3600, topic="other"))
+        killed_in_the_middle(serve, "/topics/order/purge", {}, "delay")
+    with a_later("serve", folder, "--redis", store.url) as serve:
+        eventually(serve.is_ready, "it is ready")
+        left = counts(serve)["delay"]
+        assert left < MANY
+        assert post(serve.url, "/topics/order/purge", {}).body == {"purged": left}
+        assert (counts(serve)["delay"], call(serve.url, "GET", "/topics/other").body["delay"]) == (0, 5)
+    assert run("doctor", "--redis", store.url).returncode == 0
+
+
+def test_a_redrive_that_is_cut_goes_on_and_loses_and_doubles_nothing(
+    folder: Path, store: Server, receiver: Receiver
+) -> None:
+    receiver.rules["/gone"] = status(410)
+    tasks = many(MANY, receiver.url("/gone"), time.time())
+    with a_later("up", folder, "--redis", store.url, "--concurrency", "500") as up:
+        create_many(up.url, tasks)
+        eventually(lambda: counts(up)["dead"] == MANY, "all are dead", 60)
+        assert up.stop() == 0
+    wanted = {"topic": "order", "reason": "gone", "rate": 1}
+    with a_later("serve", folder, "--redis", store.url) as serve:
+        killed_in_the_middle(serve, "/redrive", wanted, "dead")
+    with a_later("serve", folder, "--redis", store.url) as serve:
+        eventually(serve.is_ready, "it is ready")
+        left = counts(serve)["dead"]
+        assert left < MANY
+        assert post(serve.url, "/redrive", wanted).body == {"redriven": left}
+        found = counts(serve)
+        assert (found["delay"], found["dead"], found["unack"], found["error"]) == (MANY, 0, 0, 0)
+        ids = [task["id"] for task in tasks]
+        answers = [
+            post(serve.url, "/query/batch", [{"id": id} for id in ids[n : n + 1000]]) for n in range(0, MANY, 1000)
+        ]
+        results = [result for answer in answers for result in answer.body["results"]]
+        assert {result["state"] for result in results} == {"delay"}
+        assert {result["has_retry"] for result in results} == {0}
+    assert run("doctor", "--redis", store.url).returncode == 0
