@@ -23,6 +23,7 @@ from later.cli import fields, later, run, survey, tables
 from later.cli.batch import MAX_LINE_BYTES, Line, Unfit, read_lines
 from later.cli.end import Ended, attempt
 from later.cli.examination import look_through
+from later.cli.options import CALL
 from later.config import OPTIONS, Config
 from later.core.errors import ConfigError, StoreDown
 from later.core.policy import DEFAULT, FIELDS
@@ -202,24 +203,35 @@ def test_every_command_has_help_an_example_and_its_options_with_default_and_vari
     said = " ".join(capsys.readouterr().out.split())
     assert f"Examples: later {' '.join(words)}" in said
     assert "[default: later.toml, if there is one; LATER_CONFIG]" in said
-    configured_as = words[0] if len(words) == 1 else cli.CALL
+    daemons = {name for option in OPTIONS for name in option.commands}
+    configured_as = words[0] if words[0] in daemons else CALL
     for option in OPTIONS:
         shown = f"--{option.name} {option.read.shape}" in said and f"; {option.variable}]" in said
         assert shown == (configured_as in option.commands), option.name
 
 
-@pytest.mark.parametrize("group", ["topics", "namespaces"])
-def test_a_group_lists_its_commands(group: str, capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    ("group", "listed"),
+    [
+        ("topics", ["list", "show", "set", "unset", "pause", "resume", "purge"]),
+        ("namespaces", ["show", "set", "unset"]),
+        ("dead", ["list", "redrive", "purge"]),
+    ],
+)
+def test_a_group_lists_its_commands(group: str, listed: list[str], capsys: Capture) -> None:
     assert status_of(group, "-h") == 0
-    assert "  unset  Remove fields of a" in capsys.readouterr().out
+    assert listed_in(capsys.readouterr().out) == listed
+
+
+def listed_in(help: str) -> list[str]:
+    return [line.split()[0] for line in help.partition("Commands:\n")[2].split("\n\n")[0].splitlines()]
 
 
 def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert status_of("--help") == 0
-    listed = capsys.readouterr().out.partition("Commands:\n")[2].split("\n\n")[0]
-    names = [line.split()[0] for line in listed.splitlines()]
-    assert names == [
-        *("up", "serve", "worker"), *("create", "query", "delete"), *("topics", "namespaces"), *("status", "doctor"),
+    assert listed_in(capsys.readouterr().out) == [
+        *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
+        *("topics", "namespaces"), *("status", "doctor"),
     ]  # fmt: skip
 
 
@@ -585,7 +597,7 @@ def test_a_namespace_is_shown(api: Api, capsys: Capture) -> None:
 GIVEN = {
     "default_delay": ("1.5m", 90), "max_delay": ("7d", 604_800), "delay_mode": ("queue", "queue"),
     "delays": ("off", False), "ttl": ("0", 0), "timeout": ("500ms", 0.5), "retry": ("-1", -1), "retry_base": ("15", 15),
-    "retry_cap": ("2h", 7200), "retry_jitter": ("0.2", 0.2), "ack": ("status", "status"), "rate": ("2e3", 2000),
+    "retry_cap": ("2h", 7200), "retry_jitter": ("0.2", 0.2), "ack": ("status", "status"), "rate": ("50/s", 50),
     "concurrency": ("7", 7), "paused": ("on", True), "ramp": ("0s", 0), "dead_keep": ("30d", 2_592_000),
 }  # fmt: skip
 
@@ -656,8 +668,8 @@ def test_a_name_is_percent_encoded(name: str, path: str, api: Api) -> None:
         (["topics", "set", "order", "--delays", "true"], "'--delays': true: expected on or off"),
         (["topics", "set", "order", "--ack", "yes"], "'--ack': yes: expected auto, code or status"),
         (["topics", "set", "order", "--retry", "1.5"], "'--retry': 1.5: expected an integer"),
-        (["topics", "set", "order", "--rate", "nan"], "'--rate': nan: expected a number"),
-        (["topics", "set", "order", "--rate", "50/s"], "'--rate': 50/s: expected a number"),
+        (["topics", "set", "order", "--rate", "nan"], "'--rate': nan: expected a number, like 50, 0.5 or 50/s"),
+        (["topics", "set", "order", "--rate", "50/min"], "'--rate': 50/min: expected a number, like"),
         (["topics", "unset", "order", "--max-delay", "7d"], "Got unexpected extra argument (7d)"),
         (["topics", "list", "--limit", "0"], "'--limit': 0 is not in the range x>=1."),
     ],
@@ -681,12 +693,6 @@ def test_topics_of_something_else_than_later(arguments: tuple[str, ...], api: Ap
     assert capsys.readouterr() == ("", "later: the answer is no JSON object: is it later that answers there?\n")
 
 
-@pytest.mark.parametrize("group", ["topics", "namespaces"])
-def test_help_says_what_is_not_in_force_yet(group: str, capsys: Capture) -> None:
-    assert status_of(group, "set", "-h") == 0
-    assert fields.NOT_YET in " ".join(capsys.readouterr().out.split())
-
-
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0, "0s"), (0.5, "500ms"), (1.5, "1500ms"), (90, "90s"), (900, "15m"), (5400, "90m"), (7200, "2h"),
@@ -694,6 +700,495 @@ def test_help_says_what_is_not_in_force_yet(group: str, capsys: Capture) -> None
 )  # fmt: skip
 def test_a_fields_duration_is_shown_as_it_can_be_given(seconds: float, shown: str) -> None:
     assert fields.shown("timeout", seconds) == shown
+
+
+# List
+
+
+ERROR = {"reason": "status", "status": 503, "message": "answered 503", "at": "2027-01-15T08:00:00.000Z"}
+
+
+def a_found(id: str, **changes: Any) -> dict[str, Any]:
+    due = {"due_at": "2027-01-15T08:00:00.000Z"}
+    return {"id": id, "topic": "order", "callback": "http://a/", "attempts": 0, "last_error": None, **due, **changes}
+
+
+def a_dead(id: str, reason: str = "exhausted", **error: Any) -> dict[str, Any]:
+    died = "2027-01-15T09:00:00.000Z"
+    return {"id": id, "topic": "order", "attempts": 4, "last_error": {**ERROR, "reason": reason, **error},
+            "died_at": died}  # fmt: skip
+
+
+def found(*tasks: dict[str, Any], cursor: str | None = None) -> Reply:
+    return Reply(200, {"tasks": list(tasks), "cursor": cursor})
+
+
+def test_tasks_are_listed_page_by_page_up_to_the_limit(api: Api, capsys: Capture) -> None:
+    api.replies = [
+        found(a_found("n1"), a_found("n2\x1b", attempts=1, last_error=ERROR), cursor="c"),
+        found(a_found("n3", callback=None), a_found("n4"), cursor="d"),
+    ]
+    assert status_of("list", "order", "--state", "error", "--limit", "3") == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "id      next try                  attempts  last error            callback",
+        "n1      2027-01-15T08:00:00.000Z  0         -                     http://a/",
+        "n2\\x1b  2027-01-15T08:00:00.000Z  1         status: answered 503  http://a/",
+        "n3      2027-01-15T08:00:00.000Z  0         -                     -",
+    ]
+    assert err == "later: these are the first 3; there are more: --limit\n"
+    asked_first = {"topic": "order", "state": "error", "due_after": None, "due_before": None, "limit": 4}
+    assert [(request.path, request.json) for request in api.requests] == [
+        ("/list", asked_first),
+        ("/list", {**asked_first, "cursor": "c"}),
+    ]
+
+
+def test_a_list_is_one_json_object_a_line(api: Api, capsys: Capture) -> None:
+    tasks = [a_found("n1"), a_found("n2")]
+    api.replies = [found(*tasks)]
+    assert status_of("list", "order", "--json", "--due-after", "1800000000", "--due-before", "2027-01-16T00:00Z") == 0
+    out, err = capsys.readouterr()
+    assert [json.loads(line) for line in out.splitlines()] == tasks
+    assert err == ""
+    assert api.requests[0].json == {
+        "topic": "order", "state": "delay", "due_after": 1_800_000_000, "due_before": 1_800_057_600, "limit": 51,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "header"), [("delay", "due"), ("unack", "lease ends"), ("error", "next try"), ("dead", "died")]
+)
+def test_a_list_says_what_its_times_are(state: str, header: str, api: Api, capsys: Capture) -> None:
+    api.replies = [found()]
+    assert status_of("list", "order", "--state", state) == 0
+    assert capsys.readouterr().out == f"id  {header}  attempts  last error  callback\n"
+
+
+NOW_S = 1_800_000_000.5
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr("later.cli.moments.time.time", lambda: NOW_S)
+    return NOW_S
+
+
+@pytest.mark.parametrize(
+    ("text", "due", "died"),
+    [
+        ("10m", NOW_S + 600, NOW_S - 600),
+        ("0s", NOW_S, NOW_S),
+        ("250ms", NOW_S + 0.25, NOW_S - 0.25),
+        ("1800000000.25", 1_800_000_000.25, 1_800_000_000.25),
+        ("2027-01-15T08:00:00Z", 1_800_000_000, 1_800_000_000),
+        ("2027-01-15T08:00:00.5Z", 1_800_000_000.5, 1_800_000_000.5),
+        ("2027-01-15 09:00:00+01:00", 1_800_000_000, 1_800_000_000),
+    ],
+)
+def test_moments(text: str, due: float, died: float, now: float, api: Api) -> None:
+    api.replies = [found(), found()]
+    assert status_of("list", "order", "--due-before", text) == 0
+    assert status_of("dead", "list", "order", "--died-after", text) == 0
+    assert [request.json[name] for request, name in zip(api.requests, ("due_before", "due_after"), strict=True)] == [
+        due,
+        died,
+    ]
+
+
+def test_what_was_due_ten_minutes_ago(now: float, api: Api) -> None:
+    api.replies = [found()]
+    assert status_of("list", "order", "--due-before", "-10m") == 0
+    assert api.requests[0].json["due_before"] == NOW_S - 600
+
+
+@pytest.mark.parametrize("text", ["", "3600", "1800000000000", "nan", "soon", "s", "2027-01-15", "2027-01-15T08:00:00",
+                                  "-1800000000", "9999-99-99T00:00:00Z", "--10m"])  # fmt: skip
+def test_a_moment_that_is_none(text: str, api: Api, capsys: Capture) -> None:
+    assert status_of("list", "order", "--due-before", text) == 2
+    assert status_of("dead", "purge", "--topic", "order", "--died-before", text, "--yes") == 2
+    due, died = (line for line in capsys.readouterr().err.splitlines() if line.startswith("Error:"))
+    assert due.endswith(f": {text}: expected a time, like 2027-01-15T08:00:00Z, 1800000000, 10m or -10m")
+    assert died.endswith(f": {text}: expected a time, like 2027-01-15T08:00:00Z, 1800000000 or 2h")
+    assert api.requests == []
+
+
+def test_the_dead_are_listed_with_what_they_died_of(now: float, api: Api, capsys: Capture) -> None:
+    api.replies = [
+        found(a_dead("n1"), a_dead("n2", "gone", status=410, message="answered 410"), cursor="c"),
+        found(a_dead("n3", "expired", status=None, message="its ttl ended")),
+    ]
+    assert status_of("dead", "list", "order", "--died-before", "2h") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "id  died                      attempts  reason     status  message",
+        "n1  2027-01-15T09:00:00.000Z  4         exhausted  503     answered 503",
+        "n2  2027-01-15T09:00:00.000Z  4         gone       410     answered 410",
+        "n3  2027-01-15T09:00:00.000Z  4         expired    -       its ttl ended",
+    ]
+    assert api.requests[0].json == {
+        "topic": "order", "state": "dead", "due_after": None, "due_before": NOW_S - 7200, "limit": 51,
+    }  # fmt: skip
+
+
+def test_the_dead_of_one_reason_are_looked_for_in_whole_pages(api: Api, capsys: Capture) -> None:
+    api.replies = [found(a_dead("n1"), a_dead("n2", "gone"), cursor="c"), found(a_dead("n3"), a_dead("n4", "gone"))]
+    assert status_of("dead", "list", "order", "--reason", "gone", "--limit", "2", "--json") == 0
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["n2", "n4"]
+    assert err == ""
+    assert api.requests[0].json["limit"] == 500
+
+
+# Explain, update, run-now, and the dead one by one
+
+
+EXPLAINED = {
+    "sentence": "its topic is paused; due since 4 s\x1b", "id": "n1", "topic": "order", "due_in_s": -4.0,
+    "oldest_lateness_s": 4.0, "expires_at": None, "counts": {"delay": 2, "dead": 0}, "paused": True,
+    "policy": {"rate": 50, "concurrency": 0, "ttl": 5400, "delay_mode": "honor"}, "last_error": ERROR,
+}  # fmt: skip
+
+
+def test_an_explanation_is_a_sentence_and_its_figures(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, EXPLAINED)]
+    assert status_of("explain", "n1") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "its topic is paused; due since 4 s\\x1b",
+        "",
+        "id                n1",
+        "topic             order",
+        "due_in_s          -4.0",
+        "oldest_lateness_s 4.0",
+        "counts            delay 2, dead 0",
+        "paused            true",
+        "policy            rate 50/s, concurrency 0 (no limit), ttl 90m, delay_mode honor",
+        "last_error        reason status, status 503, message answered 503, at 2027-01-15T08:00:00.000Z",
+        "",
+    ]
+
+
+def test_a_task_or_a_topic_is_explained_as_json(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, EXPLAINED)] * 2
+    assert status_of("explain", "n1", "--json") == 0
+    assert status_of("explain", "--topic", "order", "--json") == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [EXPLAINED] * 2
+    assert [(request.path, request.json) for request in api.requests] == [
+        ("/explain", {"id": "n1"}),
+        ("/explain", {"topic": "order"}),
+    ]
+
+
+def test_update_sends_what_is_given_and_shows_the_task(api: Api, capsys: Capture) -> None:
+    Path("c").write_text("ü\n", "utf-8")
+    api.replies = [Reply(200, TASK)] * 3
+    assert status_of("update", "n1", "--delay", "10m", "--callback", "http://b/", "--header", "X-A: b", "--retry", "0",
+                     "--ttl", "1h", "--content", "") == 0  # fmt: skip
+    assert "state         delay" in capsys.readouterr().out
+    assert status_of("update", "n1", "--execute-time", "1800000000.5", "--content-file", "c", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == TASK
+    assert status_of("update", "n1", "--ttl", "0") == 0
+    assert [(request.path, request.json) for request in api.requests] == [
+        ("/update", {"id": "n1", "delay": 600, "callback": "http://b/", "headers": {"X-A": "b"}, "retry": 0,
+                     "ttl": 3600, "content": ""}),
+        ("/update", {"id": "n1", "execute_time": 1_800_000_000.5, "content": "ü\n"}),
+        ("/update", {"id": "n1", "ttl": None}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [("run-now",), ("dead", "redrive")])
+def test_tasks_that_cannot_be_hurried_are_one_line_and_hold_up_no_other(
+    command: tuple[str, ...], api: Api, capsys: Capture
+) -> None:
+    api.replies = [problem(404, "no task has the id 'a'"), problem(409, "it is in flight"), Reply(200, {"redriven": 1})]
+    assert status_of(*command, "a", "b", "c") == 1
+    assert capsys.readouterr() == ("c\n", "later: no task has the id 'a'\nlater: it is in flight\n")
+    assert [(request.path, request.json) for request in api.requests] == [
+        (f"/{command[-1]}", {"id": id}) for id in "abc"
+    ]
+
+
+def test_hurried_tasks_are_json_objects_for_machines(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, TASK), Reply(200, {"redriven": 1})]
+    assert (status_of("run-now", "n1", "--json"), status_of("dead", "redrive", "n1", "--json")) == (0, 0)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [TASK, {"id": "n1", "redriven": 1}]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_topic_is_paused_and_resumed(paused: bool, api: Api, capsys: Capture) -> None:
+    command = "pause" if paused else "resume"
+    api.replies = [Reply(200, {"topic": "shop/order", "paused": paused})] * 2
+    assert status_of("topics", command, "shop/order") == 0
+    assert status_of("topics", command, "shop/order", "--json") == 0
+    text, as_json = capsys.readouterr().out.splitlines()
+    assert text == f"the topic shop/order is {'paused' if paused else 'not paused'}"
+    assert json.loads(as_json) == {"topic": "shop/order", "paused": paused}
+    assert asked(api) == [("POST", f"/topics/shop%2Forder/{command}")] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list"], "Missing argument 'TOPIC'."),
+        (["list", "order", "--state", "done"], "'done' is not one of 'delay', 'unack', 'error', 'dead'."),
+        (["list", "order", "--limit", "0"], "0 is not in the range x>=1."),
+        (["explain"], "Either an ID or --topic."),
+        (["explain", "n1", "--topic", "order"], "Either an ID or --topic."),
+        (["update", "n1"], "Nothing to change: give at least one option, as in --delay 10m."),
+        (["update", "n1", "--json"], "Nothing to change"),
+        (["update", "n1", "--content", "a", "--content-file", "b"], "Either --content or --content-file."),
+        (["update", "n1", "--delay", "soon"], "'--delay': soon: expected a duration"),
+        (["run-now"], "Missing argument 'ID...'."),
+        (["dead", "list"], "Missing argument 'TOPIC'."),
+        (["dead", "list", "order", "--reason", "status"], "'status' is not one of 'exhausted', 'gone',"),
+        (["dead", "redrive"], "Either IDs or --topic."),
+        (["dead", "redrive", "n1", "--topic", "order"], "Either IDs or --topic."),
+        (["dead", "redrive", "n1", "--reason", "gone"], "--rate and --dry-run go with --topic."),
+        (["dead", "redrive", "n1", "--dry-run"], "--rate and --dry-run go with --topic."),
+        (["dead", "redrive", "--topic", "order", "--rate", "0"], "--rate: expected more than 0 a second."),
+        (["dead", "redrive", "--topic", "order", "--rate", "fast"], "fast: expected a number, like 50, 0.5 or 50/s"),
+        (["dead", "purge"], "Missing option '--topic'."),
+        (["topics", "purge", "order", "--state", "unack"], "'unack' is not one of 'delay', 'error', 'dead'."),
+        (["topics", "pause"], "Missing argument 'TOPIC'."),
+    ],
+)
+def test_wrong_usage_of_what_is_for_tasks(arguments: list[str], said: str, api: Api, capsys: Capture) -> None:
+    assert status_of(*arguments) == 2
+    assert said in capsys.readouterr().err
+    assert api.requests == []
+
+
+# Many tasks
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def typing(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(text))
+
+
+HELD = Reply(200, {"topic": "order", "delay": 1000, "unack": 7, "error": 4, "dead": 200})
+PURGE_TOPIC = ("topics", "purge", "order")
+PURGE_DEAD = ("dead", "purge", "--topic", "order")
+REDRIVE = ("dead", "redrive", "--topic", "order")
+
+
+@pytest.mark.parametrize(
+    ("command", "question"),
+    [
+        (PURGE_TOPIC, "purge 1,204 tasks of the topic order (delay 1,000, error 4, dead 200)? [y/N]: "),
+        ((*PURGE_TOPIC, "--state", "dead", "--state", "delay"),
+         "purge 1,200 tasks of the topic order (delay 1,000, dead 200)? [y/N]: "),
+        ((*PURGE_TOPIC, "--state", "delay"), "purge 1,000 tasks of the topic order (delay 1,000)? [y/N]: "),
+        (PURGE_DEAD, "purge 200 dead tasks of the topic order? [y/N]: "),
+        (REDRIVE, "redrive 200 dead tasks of the topic order? [y/N]: "),
+        ((*REDRIVE, "--rate", "0.5"), "redrive 200 dead tasks of the topic order, 0.5 a second, for 6 min? [y/N]: "),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("answer", ["n\n", "\n"])
+def test_what_is_about_many_asks_first_and_no_is_the_default(
+    command: tuple[str, ...], question: str, answer: str, api: Api, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typing(monkeypatch, answer)
+    api.replies = [HELD]
+    assert status_of(*command) == 1
+    done = "redriven" if "redrive" in command else "purged"
+    assert capsys.readouterr() == ("", f"{question}later: nothing was {done}\n")
+    assert asked(api) == [("GET", "/topics/order")]
+
+
+@pytest.mark.parametrize("command", [PURGE_TOPIC, PURGE_DEAD, REDRIVE])
+def test_a_question_that_is_not_answered_does_nothing(
+    command: tuple[str, ...], api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typing(monkeypatch, "")
+    api.replies = [HELD]
+    assert status_of(*command) == 130
+    assert asked(api) == [("GET", "/topics/order")]
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "sent"),
+    [
+        (PURGE_TOPIC, "/topics/order/purge", {"states": ["delay", "error", "dead"]}),
+        ((*PURGE_TOPIC, "--state", "error"), "/topics/order/purge", {"states": ["error"]}),
+        (PURGE_DEAD, "/topics/order/purge", {"states": ["dead"], "died_before": NOW_S}),
+        (REDRIVE, "/redrive", {"topic": "order", "died_before": NOW_S}),
+        ((*REDRIVE, "--rate", "20/s"), "/redrive", {"topic": "order", "died_before": NOW_S, "rate": 20}),
+    ],
+)
+def test_yes_is_carried_out(
+    command: tuple[str, ...],
+    path: str,
+    sent: dict[str, Any],
+    now: float,
+    api: Api,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = "redriven" if "redrive" in command else "purged"
+    typing(monkeypatch, "y\n")
+    api.replies = [HELD, Reply(200, {done: 1})]
+    assert status_of(*command) == 0
+    assert capsys.readouterr().out == f"1 task {done}\n"
+    assert (api.requests[1].path, api.requests[1].json) == (path, {**sent, "limit": 200 if "rate" in sent else 5000})
+
+
+@pytest.mark.parametrize("command", [PURGE_TOPIC, PURGE_DEAD, REDRIVE])
+def test_without_a_terminal_it_is_refused_unless_yes_is_said(
+    command: tuple[str, ...], api: Api, capsys: Capture
+) -> None:
+    assert status_of(*command) == 2
+    verb = "redrive" if "redrive" in command else "purge"
+    assert capsys.readouterr().err.endswith(
+        f"\nError: There is no terminal to ask on: --yes to {verb} unasked, --dry-run to see how many.\n"
+    )
+    assert api.requests == []
+    api.replies = [Reply(200, {"redriven": 0, "purged": 0})]
+    assert status_of(*command, "--yes") == 0
+    assert [request.method for request in api.requests] == ["POST"]
+
+
+@pytest.mark.parametrize("command", [PURGE_TOPIC, PURGE_DEAD, REDRIVE])
+def test_nothing_to_do_is_not_asked_about(
+    command: tuple[str, ...], api: Api, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typing(monkeypatch, "y\n")
+    api.replies = [Reply(200, {"topic": "order", "delay": 0, "unack": 7, "error": 0, "dead": 0})]
+    assert status_of(*command) == 0
+    assert capsys.readouterr() == (f"0 tasks {'redriven' if 'redrive' in command else 'purged'}\n", "")
+
+
+def test_a_dry_run_says_how_many_and_does_nothing(api: Api, capsys: Capture) -> None:
+    api.replies = [HELD] * 3
+    assert status_of(*PURGE_TOPIC, "--dry-run", "--yes") == 0
+    assert status_of(*PURGE_DEAD, "--dry-run") == 0
+    assert status_of(*REDRIVE, "--dry-run", "--json") == 0
+    topic, dead, as_json = capsys.readouterr().out.splitlines()
+    assert topic == "1,204 tasks of the topic order (delay 1,000, error 4, dead 200)"
+    assert dead == "200 dead tasks of the topic order"
+    assert json.loads(as_json) == {"topic": "order", "tasks": 200, "states": {"dead": 200}}
+    assert asked(api) == [("GET", "/topics/order")] * 3
+
+
+def test_the_dead_that_filters_leave_are_counted_one_by_one(now: float, api: Api, capsys: Capture) -> None:
+    api.replies = [HELD, found(a_dead("n1"), a_dead("n2", "gone"), cursor="c"), found(a_dead("n3"))]
+    filters = ("--reason", "exhausted", "--died-after", "2h", "--died-before", "2027-01-15T08:00:00Z")
+    assert status_of(*REDRIVE, *filters, "--dry-run") == 0
+    assert capsys.readouterr().out == (
+        "2 dead tasks of the topic order (reason exhausted, died after 2027-01-15T06:00:00Z, "
+        "died before 2027-01-15T08:00:00Z)\n"
+    )
+    assert api.requests[1].json == {
+        "topic": "order", "state": "dead", "due_after": NOW_S - 7200, "due_before": 1_800_000_000, "limit": 500,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked_for", "sent"), [("1h", NOW_S - 3600), ("2028-01-01T00:00:00Z", NOW_S)])
+def test_filters_are_sent_and_nobody_is_taken_who_died_since(asked_for: str, sent: float, now: float, api: Api) -> None:
+    api.replies = [Reply(200, {"redriven": 0}), Reply(200, {"purged": 0})]
+    filters = ("--reason", "gone", "--died-after", "2h", "--died-before", asked_for, "--yes")
+    assert (status_of(*REDRIVE, *filters), status_of(*PURGE_DEAD, *filters)) == (0, 0)
+    expected = {"died_after": NOW_S - 7200, "died_before": sent, "reason": "gone", "limit": 5000}
+    assert [request.json for request in api.requests] == [
+        {"topic": "order", **expected},
+        {"states": ["dead"], **expected},
+    ]
+
+
+def test_many_go_in_slices_of_the_same_moment_until_there_are_no_more(api: Api, capsys: Capture) -> None:
+    more = Reply(200, {"redriven": 5000, "more": True})
+    api.replies = [more, more, Reply(200, {"redriven": 17})]
+    assert status_of(*REDRIVE, "--yes") == 0
+    assert capsys.readouterr() == ("10,017 tasks redriven\n", "")
+    first, *others = [request.json for request in api.requests]
+    assert others == [first] * 2
+
+
+def test_slices_come_to_an_object_for_machines(api: Api, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"purged": 5000, "more": True}), Reply(200, {"purged": 1})]
+    assert status_of(*PURGE_TOPIC, "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"purged": 5001, "exact": True}
+
+
+def test_an_answer_that_never_ends_ends(api: Api) -> None:
+    api.replies = [Reply(200, {"purged": 0, "more": True})]
+    assert status_of(*PURGE_TOPIC, "--yes") == 0
+    assert len(api.requests) == 1
+
+
+def test_a_slice_whose_answer_was_lost_is_asked_for_again(api: Api, pauses: list[float], capsys: Capture) -> None:
+    api.replies = [
+        Reply(200, {"purged": 5000, "more": True}),
+        problem(503, "the store is away", "7"),
+        Reply(200, {"purged": 5000}, lost=True),
+        Reply(200, {"purged": 204}),
+    ]
+    assert status_of(*PURGE_TOPIC, "--yes") == 0
+    out, err = capsys.readouterr()
+    assert out == "at least 5,204 tasks purged: what was done by calls without an answer is not counted\n"
+    assert err.splitlines()[0] == "later: the store is away; trying again in 7 s"
+    assert pauses == [7, 2]
+    assert len({request.body for request in api.requests}) == 1
+
+
+def test_a_slice_that_does_not_get_through_ends_it_and_says_how_to_go_on(
+    api: Api, pauses: list[float], capsys: Capture
+) -> None:
+    api.replies = [Reply(200, {"purged": 5000, "more": True}), problem(503, "away"), problem(503, "away")]
+    assert status_of(*PURGE_TOPIC, "--yes", "--retries", "1") == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("at least 5,000 tasks purged")
+    assert err.splitlines()[1:] == ["later: the same command goes on with the rest", "later: away"]
+    assert pauses == [1]
+
+
+@pytest.mark.parametrize("status", [400, 404, 405])
+def test_what_is_refused_is_not_asked_for_again(status: int, api: Api, pauses: list[float], capsys: Capture) -> None:
+    api.replies = [problem(status, "no")]
+    assert status_of(*REDRIVE, "--yes") == 1
+    assert capsys.readouterr() == ("", "later: no\n")
+    assert pauses == []
+
+
+def test_whoever_stops_it_is_told_what_was_done(api: Api, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("later.cli.crowds.time.sleep", stop)
+    api.replies = [Reply(200, {"redriven": 200, "more": True})]
+    assert status_of(*REDRIVE, "--yes", "--rate", "20") == 130
+    assert capsys.readouterr() == ("200 tasks redriven\n", "later: the same command goes on with the rest\n\n")
+
+
+@pytest.mark.parametrize(
+    ("rate", "limit", "pause"), [("20", 200, 10), ("0.01", 1, 100), ("600", 5000, 8.333), ("1e6", 5000, 0.005)]
+)
+def test_a_rate_is_kept_over_slices(rate: str, limit: int, pause: float, api: Api, pauses: list[float]) -> None:
+    api.replies = [Reply(200, {"redriven": limit, "more": True}), Reply(200, {"redriven": 1})]
+    assert status_of(*REDRIVE, "--yes", "--rate", rate) == 0
+    assert [request.json["limit"] for request in api.requests] == [limit] * 2
+    assert pauses == [pytest.approx(pause, abs=0.5)]
+
+
+def test_with_a_rate_a_slice_whose_answer_was_lost_may_be_under_way(api: Api, pauses: list[float]) -> None:
+    api.replies = [Reply(200, {"redriven": 200}, lost=True), Reply(200, {"redriven": 1})]
+    assert status_of(*REDRIVE, "--yes", "--rate", "20") == 0
+    assert pauses == [10]
+
+
+def test_a_bar_goes_with_the_slices_on_a_terminal(api: Api, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    typing(monkeypatch, "y\n")
+    api.replies = [HELD, Reply(200, {"purged": 1000, "more": True}), Reply(200, {"purged": 204})]
+    assert status_of(*PURGE_TOPIC) == 0
+    out, err = capsys.readouterr()
+    assert out == "1,204 tasks purged\n"
+    assert "/1204" in err
 
 
 # A file of tasks

@@ -36,10 +36,9 @@ class Crowd(NamedTuple):
 
     def __str__(self) -> str:
         """`1,204 tasks of the topic order (delay 1,000, error 4, dead 200)`."""
-        state = f"{next(iter(self.states))} " if len(self.states) == 1 else ""
-        each = ", ".join(f"{name} {count:,}" for name, count in self.states.items()) if not state else ""
-        told = f" ({each or self.which})" if each or self.which else ""
-        return f"{_tasks(self.size, state)} of the topic {self.topic}{told}"
+        all_dead = [*self.states] == ["dead"]
+        told = self.which if all_dead else ", ".join(f"{name} {count:,}" for name, count in self.states.items())
+        return f"{_tasks(self.size, 'dead ' if all_dead else '')} of the topic {self.topic}{told and f' ({told})'}"
 
 
 def purge_topic(client: Client, topic: str, states: Sequence[str], manner: Manner) -> int:
@@ -162,5 +161,5 @@ def _columns() -> Sequence[ProgressColumn]:
     return (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
 
-def _tasks(count: int, state: str = "") -> str:
-    return f"{count:,} {state}task" + ("" if count == 1 else "s")
+def _tasks(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}task" + ("" if count == 1 else "s")

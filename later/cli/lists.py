@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -69,6 +70,7 @@ def _print(
     else:
         print_words(headers, [row(task) for task in islice(found, limit)])
     if next(found, None) is not None:
+        sys.stdout.flush()  # or this stands before what it is about
         say(f"these are the first {limit:,}; there are more: --limit")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ import pytest
 from later.core.policy import DEFAULT, FIELDS, shown
 from tests.system.calls import create, get
 from tests.system.daemons import COMMAND, Later, an_up, environment
+from tests.system.receivers import Receiver
+from tests.system.waiting import eventually
 
 FAR = 3600
+SEEN_S = 2.0
+"""Every process sees a change within this time."""
 DAEMONS = {name: {"value": value, "level": "daemon"} for name, value in shown(DEFAULT).items()}
 
 
@@ -133,6 +138,28 @@ def test_a_wrong_name_is_one_line_and_status_1(up: Later, words: tuple[str, ...]
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("later: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_topic_is_paused_and_resumed(up: Later, receiver: Receiver) -> None:
+    assert told(up, "topics", "pause", "shop/order") == {"topic": "shop/order", "paused": True}
+    time.sleep(SEEN_S)
+    id = create(up.url, topic="shop/order", callback=receiver.url())
+    assert told(up, "topics", "show", "shop/order", "--applied")["applied"]["paused"] == {
+        "value": True,
+        "level": "topic",
+    }
+    eventually(lambda: told(up, "topics", "show", "shop/order")["due"] == 1, "it is due")
+    assert receiver.calls == []
+    assert told(up, "topics", "resume", "shop/order") == {"topic": "shop/order", "paused": False}
+    eventually(lambda: receiver.of(id), "it is delivered")
+    assert told(up, "topics", "show", "shop/order")["set"] == {}
+
+
+def test_a_topic_is_resumed_in_a_namespace_that_stays_paused(up: Later) -> None:
+    told(up, "namespaces", "set", "shop", "--paused", "on")
+    assert run(up, "topics", "resume", "shop/order").stdout == "the topic shop/order is not paused\n"
+    assert told(up, "topics", "show", "shop/mail", "--applied")["applied"]["paused"]["value"] is True
+    assert told(up, "topics", "show", "shop/order")["set"] == {"paused": False}
 
 
 def test_topics_are_listed_with_their_counts(up: Later) -> None:

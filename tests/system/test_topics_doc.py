@@ -1,4 +1,5 @@
-"""docs/topics.md is so: its examples are run, in order, against a new daemon, and print what stands below them.
+"""docs/topics.md is so, and the night in docs/operations.md: their examples are run, in order, each document's against
+a new daemon, and print what stands below them.
 
 In a ```console block a line that begins with `$ ` is a command (a backslash at its end: it goes on in the next line),
 and what follows, up to the next command, is what it prints. `…` in that stands for anything on its line, and alone on a
@@ -21,17 +22,20 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.system.daemons import COMMAND, an_up, environment
-from tests.system.receivers import Receiver
+from tests.system.calls import create, query
+from tests.system.daemons import COMMAND, Later, an_up, environment
+from tests.system.receivers import Receiver, done, in_turn, status
+from tests.system.waiting import eventually
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "topics.md"
+DOCUMENTS = Path(__file__).parent.parent.parent / "docs"
+TOPICS, OPERATIONS = DOCUMENTS / "topics.md", DOCUMENTS / "operations.md"
 API, RECEIVER = "http://127.0.0.1:8080", "http://127.0.0.1:8888/"
 """How they are called in the document."""
 PATIENCE_S = 10.0
 """What is printed after a sleep may be so late, on a machine that is busy."""
 SEEN_WITHIN_S = 2.0
 """A change, by every process."""
-CHANGE = re.compile(r"later \w+ (set|unset) |curl .*-X ")
+CHANGE = re.compile(r"later \w+ (set|unset|pause|resume) |curl .*-X ")
 CREATE = re.compile(r"later create |curl .*/create ")
 
 
@@ -127,16 +131,40 @@ def _curl(words: Sequence[str]) -> str:
 
 
 def test_the_examples_print_what_is_documented(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
-    found = examples(DOCUMENT.read_text())
-    assert len(found) > 30
+    receiver.rules |= {"/fails": status(500), "/busy": status(503, retry_after="60")}
     with an_up(folder, data) as up:
-        shell = Shell(up.url, receiver.url(), SEEN_WITHIN_S if processes > 1 else 0)
-        for example in found:
-            printed = shell.answer(example)
-            assert is_as_documented(printed, example.printed), (
-                f"{DOCUMENT.name}:{example.line}: $ {example.command}\n"
-                f"--- documented\n{example.printed}\n--- printed\n{printed}"
-            )
+        run_all(TOPICS, up, receiver, processes)
+
+
+def test_the_night_goes_as_documented(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
+    """Every task has failed once: three wait for another try, twelve are dead. Then the receiver is mended."""
+    receiver.rules["/order"] = in_turn(status(500), done)
+    with an_up(folder, data, "--retry-base", "1000s") as up:
+        for number in range(11, 26):
+            a_failed(f"order-{number}", "error" if number < 14 else "dead", up, receiver)
+        run_all(OPERATIONS, up, receiver, processes)
+
+
+def a_failed(id: str, state: str, up: Later, receiver: Receiver) -> None:
+    """Create a task; back when it has failed."""
+    create(up.url, id=id, callback=receiver.url("/order"), retry=3 if state == "error" else 0)
+    eventually(lambda: query(up.url, id)["state"] == state, "it has failed")
+
+
+def run_all(document: Path, up: Later, receiver: Receiver, processes: int) -> None:
+    """Run the document's examples in order."""
+    shell = Shell(up.url, receiver.url(), SEEN_WITHIN_S if processes > 1 else 0)
+    for example in examples(document.read_text()):
+        printed = shell.answer(example)
+        assert is_as_documented(printed, example.printed), (
+            f"{document.name}:{example.line}: $ {example.command}\n"
+            f"--- documented\n{example.printed}\n--- printed\n{printed}"
+        )
+
+
+@pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
+def test_there_are_examples() -> None:
+    assert (len(examples(TOPICS.read_text())) > 60, len(examples(OPERATIONS.read_text())) > 15) == (True, True)
 
 
 @pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
