@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from later.core.errors import ConfigError
 from later.core.fields import MAX_RETRY
-from later.core.policy import LONGEST_TIMEOUT_MS, MAX_LIMIT, Ack, DelayMode, Policy
+from later.core.policy import LEAST_RATE, LONGEST_TIMEOUT_MS, MAX_LIMIT, Ack, DelayMode, Policy
 from later.values import (
     Address,
     Reader,
@@ -24,9 +24,9 @@ from later.values import (
     http_url,
     integer,
     masked,
-    number,
     path,
     prefix,
+    rate,
     size,
     store_url,
     switch,
@@ -173,7 +173,7 @@ OPTIONS = (
            "How old a task may get before it is done, for tasks that do not say; 0: no limit."),
     Option("ack", "ack", choice(*Ack), "auto", DAEMONS,
            "How receivers say that they are done: by a code where there is one, by code alone, or by status."),
-    Option("topic-rate", "topic_rate", number(MAX_LIMIT), "0", DAEMONS,
+    Option("topic-rate", "topic_rate", rate(LEAST_RATE, MAX_LIMIT), "0", DAEMONS,
            "Deliveries a second that each topic may begin, over all instances; 0: no limit."),
     Option("topic-concurrency", "topic_concurrency", integer(0, MAX_LIMIT), "0", DAEMONS,
            "Deliveries of each topic that may be under way, over all instances; 0: no limit."),

@@ -140,13 +140,14 @@ def _fraction(text: str) -> float:
 fraction = Reader(_fraction, "SHARE", ("a number",))
 
 
-def number(most: int) -> Reader:
-    """From 0, with a fraction or without."""
+def rate(least: float, most: int) -> Reader:
+    """A number, with a fraction or without; or 0."""
 
     def read(text: str) -> float:
-        if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]*)?|\.[0-9]+", text) or float(text) > most:
-            raise ValueError(f"a number from 0 to {most}")
-        return float(text)
+        number = float(text) if re.fullmatch(r"[0-9]{1,18}(\.[0-9]*)?|\.[0-9]+", text) else -1.0
+        if number and not least <= number <= most:
+            raise ValueError(f"0, or a number from {least:g} to {most}")
+        return number
 
     return Reader(read, "NUMBER", ("a number",))
 

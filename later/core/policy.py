@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
@@ -24,6 +25,8 @@ Value = bool | int | float | str
 LONGEST_TIMEOUT_MS = 120_000
 MAX_LIMIT = 1_000_000
 """Of `rate` and `concurrency`: more is no limit that anybody would notice."""
+LEAST_RATE = 0.0001
+"""But 0: one delivery in three hours. A topic that is to rest longer is better paused."""
 
 
 class DelayMode(StrEnum):
@@ -105,8 +108,12 @@ def _integer(name: str, most: int) -> Field:
     return Field(name, name, f"an integer from 0 to {most}", read, int)
 
 
-def _fraction(name: str, most: int, what: str) -> Field:
-    return Field(name, name, f"{what} from 0 to {most}", lambda value: float(_number(value, 0, most)), _plain)
+def _fraction(name: str, most: int, what: str, least: float = 0) -> Field:
+    def read(value: object) -> float:
+        return float(0 if value == 0 else _number(value, least, most)) if _is_number(value) else _wrong()
+
+    lowest = f"0, or {what} from {least:g}" if least else f"{what} from 0"
+    return Field(name, name, f"{lowest} to {most}", read, _plain)
 
 
 def _switch(name: str) -> Field:
@@ -125,9 +132,13 @@ def _choice(name: str, kind: type[StrEnum]) -> Field:
 
 
 def _number(value: object, least: float, most: float) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
+    if isinstance(value, int | float) and _is_number(value) and least <= value <= most:
         return value
     return _wrong()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _wrong() -> NoReturn:
@@ -153,7 +164,7 @@ FIELDS = {
         _duration("retry_cap", 0, MAX_AHEAD_MS),
         _fraction("retry_jitter", 1, "a number"),
         _choice("ack", Ack),
-        _fraction("rate", MAX_LIMIT, "a number of deliveries a second"),
+        _fraction("rate", MAX_LIMIT, "a number of deliveries a second", LEAST_RATE),
         _integer("concurrency", MAX_LIMIT),
         _switch("paused"),
         _duration("ramp", 0, MAX_AHEAD_MS),
@@ -316,12 +327,13 @@ class Policies:
 
 
 def _apply(settings: Settings, above: Policy) -> Policy:
-    """What is set here, and the rest from above. What this version does not know is passed over."""
+    """What is set here, and the rest from above. What this version does not know, or take, is passed over."""
     read: dict[str, Any] = {}
     for name, value in settings.fields.items():
         field = FIELDS.get(name)
-        if field is not None:
-            read[field.attribute] = field.read(value)
+        with suppress(ValueError, OverflowError):  # or one bad value would stop everything that any topic does
+            if field is not None:
+                read[field.attribute] = field.read(value)
     return msgspec.structs.replace(above, **read)
 
 

@@ -75,6 +75,10 @@ class Ends:
             wakes += [Wake(int(float(at)), topic.decode(), shard.index) for topic, at in entries]
         return [wake for wake in wakes if wake.at <= latest]
 
+    def is_at_the_start(self) -> bool:
+        """Have all topics come up since the first?"""
+        return not any(self._cursors.values())
+
     async def dead(self, wake: Wake, latest: int) -> list[Dead]:
         """Tasks of a topic that had died by `latest` (ms), the first of them."""
         shard = self._keys.shards[wake.shard]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from later.core.errors import LaterError
@@ -70,7 +70,7 @@ class Flow:
     async def hold(self, topic: str, until: int, full_speed_at: int | None, now: int) -> None:
         """Let nothing of a topic be claimed before `until` (ms), in any shard."""
         calls = [_hold(shard, topic, until) for shard in self._keys.shards]
-        await self._in_slices([*calls, *self._ramp(topic, full_speed_at, now)])
+        await self._in_slices([*calls, *self._ramps({topic: full_speed_at}, now)])
 
     async def hold_paused(self, topics: Sequence[tuple[str, int]]) -> None:
         """The same of paused topics, each in a shard where it was met."""
@@ -95,18 +95,19 @@ class Flow:
             ]
         )
 
-    async def resume(self, topic: str, at: int, full_speed_at: int | None, now: int) -> None:
-        """Let a topic that was paused be claimed from `at` (ms) on; by `full_speed_at` as fast as can be."""
-        calls = [scripts.RESUME.call([shard.wakes[Bucket.DELAY]], [topic, at]) for shard in self._keys.shards]
-        await self._in_slices([*self._ramp(topic, full_speed_at, now), *calls])
-
-    def _ramp(self, topic: str, full_speed_at: int | None, now: int) -> list[Command]:
-        if full_speed_at is None:
-            return []
-        return [
-            ("ZREMRANGEBYSCORE", self._keys.ramps, "-inf", now),
-            ("ZADD", self._keys.ramps, "GT", full_speed_at, topic),
+    async def resume(self, topics: Mapping[str, tuple[int, int | None]], now: int) -> None:
+        """Let topics that were paused be claimed, each from a moment (ms) on, and by another as fast as can be."""
+        calls = [
+            scripts.RESUME.call([shard.wakes[Bucket.DELAY]], [topic, at])
+            for topic, (at, _) in topics.items()
+            for shard in self._keys.shards
         ]
+        full_speed = {topic: full_speed_at for topic, (_, full_speed_at) in topics.items()}
+        await self._in_slices([*self._ramps(full_speed, now), *calls])
+
+    def _ramps(self, full_speed: Mapping[str, int | None], now: int) -> list[Command]:
+        ramps = [(topic, at) for topic, at in full_speed.items() if at is not None]
+        return [_ramp(self._keys.ramps, ramps[start : start + SLICE], now) for start in range(0, len(ramps), SLICE)]
 
     async def _in_slices(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = []
@@ -117,6 +118,13 @@ class Flow:
 
 def _hold(shard: Shard, topic: str, until: int | None) -> Command:
     return scripts.HOLD.call([shard.wakes[Bucket.DELAY]], [topic, "inf" if until is None else until])
+
+
+def _ramp(key: bytes, ramps: Sequence[tuple[str, int]], now: int) -> Command:
+    arguments: list[Argument] = [now]
+    for topic, at in ramps:
+        arguments += [topic, at]
+    return scripts.RAMP.call([key], arguments)
 
 
 def _in_use(answer: object, now: int) -> int:

@@ -4,9 +4,10 @@
 |-------------------------|--------|--------------------------------------------------------------------------|
 | `later:meta`            | hash   | the schema's version and the number of shards, written once              |
 | `later:workers`         | zset   | instance → its last beat                                                 |
-| `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → what it sets, as JSON; `version`: how   |
-|                         |        | often any was changed; `forgotten`: the last version not in the next key |
-| `{later:topics}:changes` | zset  | those that were changed last → the version of their last change          |
+| `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → what it sets, as JSON; `version`: when |
+|                         |        | any was changed last, in µs                                              |
+| `{later:topics}:changes` | zset  | those that were changed last → the version of their last change; and     |
+|                         |        | `version:<v>` → itself, of the last versions                             |
 | `{later:topics}:ramps`  | zset   | topic → when it is at full speed again                                   |
 | `later:flow:<t>`        | hash   | what was granted of a topic's rate and concurrency; only of limited ones |
 | `{later:0}:pool`        | hash   | id → body                                                                |
@@ -25,7 +26,8 @@
 | `{later:0}:jobs`        | zset   | job → when it may be forgotten                                           |
 
 Ids are packed (see `later.core.task.pack_id`); times are ms of the store's clock. No key has a TTL, or a store that
-evicts volatile keys would lose it.
+evicts volatile keys would lose it; but for the `flow` of a topic, which lasts a day, and whose loss would cost a few
+deliveries too many at once.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ class PolicyBook:
         """Topics that come back to full speed, after a pause or a wait, and when (ms) they will be there."""
         self._read_at = -FRESH_S
         self._reading: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
 
     @property
     def latest(self) -> Policies:
@@ -70,6 +71,10 @@ class PolicyBook:
             Conflict: others changed policies all the time.
             StoreDown: nobody can know.
         """
+        async with self._changing:  # or of many at once in this process most would start over again and again
+            return await self._change(place, edit)
+
+    async def _change(self, place: Place, edit: Callable[[Settings], Settings]) -> Policies:
         for _ in range(MAX_STARTS):
             before = await self.read()
             version, settings = self._version, edit(before.set_at(place))

@@ -50,6 +50,8 @@ class Want(NamedTuple):
     """By how much its leases are longer than those of other topics."""
     hold_until: int | None = None
     """Until when (ms) nothing more of it may be claimed, where due tasks are left behind."""
+    permitted: bool = False
+    """Were permits taken for it? Then it need not heed that others have none."""
 
 
 class Claim(NamedTuple):

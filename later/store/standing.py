@@ -16,6 +16,6 @@ async def standing(client: Client, keys: Keys, topic: bytes) -> Standing:
     delays = [(shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY]) for shard in keys.shards]
     answers = await client.all("explain", [scripts.STANDING.call(some, [topic]) for some in delays])
     holds = [-float(entry) for entry, _ in answers if entry and float(entry) < 0]
-    until = max((int(hold) for hold in holds if hold != math.inf), default=None)
+    until = max((math.ceil(hold) for hold in holds if hold != math.inf), default=None)
     dues = [due_at for _, first in answers if (due_at := time_of(first)) is not None]
     return Standing(math.inf in holds, until, min(dues, default=None))

@@ -6,6 +6,7 @@ one by one: a `LaterError` in the place of an answer is what that task's caller 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,7 +137,7 @@ class Store:
         answers = await self._timed("look", [*heads, *self._look(Bucket.DELAY, limit), *holds])
         shards = len(self._keys.shards)
         unack, error, delay, held_back = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
-        ends = [int(-float(at)) for answer in held_back for _, at in pairs(answer)]
+        ends = [math.ceil(-float(at)) for answer in held_back for _, at in pairs(answer)]
         return Around(self._look_of(limit, delay, held_back), ends, first_time(unack), first_time(error))
 
     def _look(self, bucket: Bucket, limit: int) -> list[Command]:
@@ -156,7 +157,7 @@ class Store:
         wakes, cut_at = list[Wake](), list[int]()
         for answers in filter(None, ranges):
             for shard, answer in zip(self._keys.shards, answers, strict=True):
-                wakes += [Wake(abs(int(float(at))), topic.decode(), shard.index) for topic, at in pairs(answer)]
+                wakes += [Wake(math.ceil(abs(float(at))), topic.decode(), shard.index) for topic, at in pairs(answer)]
                 if len(answer) >= 2 * limit:
                     cut_at.append(wakes[-1].at)
         return Look(sorted(wakes), min(cut_at, default=None))
@@ -186,7 +187,8 @@ class Store:
         ]
         keys += [shard.outcome, shard.fence, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
         arguments: list[Argument] = [topic, now, min(want.limit, MAX_TASKS), lease_end + want.longer_ms, max_bytes]
-        return scripts.CLAIM.call(keys, [*arguments, "" if want.hold_until is None else want.hold_until])
+        arguments += ["" if want.hold_until is None else want.hold_until, int(want.permitted)]
+        return scripts.CLAIM.call(keys, arguments)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
         """Carry out verdicts: unack → gone, error or dead; False where the lease is another's by now.

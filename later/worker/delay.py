@@ -72,7 +72,8 @@ class Delay:
         """All that is to be seen; topics that are held not in each of many ticks one after the other."""
         lately = self._looked_for_held_at <= now < self._looked_for_held_at + HELD_EVERY_MS
         held = not lately or (self._hold_ends_at is not None and now >= self._hold_ends_at)
-        around = await self._store.look_around(self._lanes.holding + self._lanes.free, held=held)
+        limit = self._lanes.holding + self._lanes.free + self._gate.blocked(now)
+        around = await self._store.look_around(limit, held=held)
         if held:
             self._looked_for_held_at, self._hold_ends_at = now, None
             self._note_holds(at for at in around.held_until if at > now)

@@ -20,8 +20,9 @@ log = structlog.get_logger("later.ends")
 EXPIRY_EVERY_MS = 500
 SWEEP_EVERY_MS = 1000
 SWEEP_TOPICS = 500
+SWEEP_PAGES = 10
 SWEEP_TASKS = 1000
-"""How many topics are looked at, and how many tasks are swept, in one tick."""
+"""How many topics are looked at at once, how often, and how many tasks are swept, in one tick."""
 
 
 class Expiry:
@@ -62,11 +63,16 @@ class Sweep:
 
     async def tick(self, now: int) -> Ticked:
         policies = await self._policies.current()
-        swept = 0
-        for wake in await self._ends.with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS):
-            latest = now - policies.of(wake.topic).dead_keep_ms
-            if wake.at <= latest:
-                swept += await self._sweep(wake, latest, now, SWEEP_TASKS - swept)
+        swept = pages = 0
+        while swept < SWEEP_TASKS and pages < SWEEP_PAGES:
+            wakes = await self._ends.with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS)
+            for wake in wakes:
+                latest = now - policies.of(wake.topic).dead_keep_ms
+                if wake.at <= latest:
+                    swept += await self._sweep(wake, latest, now, SWEEP_TASKS - swept)
+            pages += 1
+            if self._ends.is_at_the_start():
+                break
         self._metrics.swept.inc(swept)
         return Ticked(swept, now if swept >= SWEEP_TASKS else None)
 

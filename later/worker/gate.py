@@ -27,9 +27,13 @@ log = structlog.get_logger("later.gate")
 AGAIN_MS = 10
 """How soon a topic's rate is asked again, at the soonest: so even are its deliveries."""
 POLL_MS = 100
-"""How soon one is whose permits are all with other instances: they do not say when they hand them back."""
+"""How soon one is whose permits are all with other instances: they do not say when they hand them back. Twice as late
+with each time that it finds none, up to `LOOK_MS`."""
 RAMP_LOOK_MS = 500
 """How soon one is on a ramp: by then its rate is another."""
+LOOK_MS = 1000
+"""How soon one is at the latest: its policy may be another."""
+MANY = 10_000
 LEAST_PART = 0.05
 """Of its rate, that a topic has from the start of its ramp on."""
 HOLD_GRID_MS = 250
@@ -60,6 +64,8 @@ class Gate:
         self._metrics = metrics
         self._ramps = Ramps(policies)
         self._blocked: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
+        """How often in a row a topic found no permits."""
         self._waits: dict[str, int] = {}
         self._granted: dict[str, int] = {}
         self._returning: set[str] = set()
@@ -122,6 +128,14 @@ class Gate:
         wants = [*wants, *(want for want in others if (want.topic, want.shard) not in met)]
         return [self._cut(want, granted, now) for want in wants]
 
+    def blocked(self, now: int) -> int:
+        """How many topics must wait here, and are passed over: a look that stopped at these would see no other."""
+        if self._blocked:
+            self._blocked = {topic: until for topic, until in self._blocked.items() if now < until <= now + LOOK_MS}
+        if len(self._refused) > MANY:
+            self._refused.clear()
+        return len(self._blocked)
+
     def next_at(self, topic: str) -> int:
         """When a topic that must wait here is to be looked at again; 0: it need not."""
         return self._blocked.get(topic, 0)
@@ -149,6 +163,7 @@ class Gate:
             self._returning.add(topic)
             if self._return is None:
                 self._return = asyncio.create_task(self._return_all())
+        self._refused.pop(topic, None)
         return self._blocked.pop(topic, None) is not None
 
     async def wait(self, topic: str, until: int) -> None:
@@ -198,8 +213,14 @@ class Gate:
             if answer.permits < ask.want:
                 self._metrics.count_limited(ask.topic)
                 if answer.again_at is None:
-                    self._blocked[ask.topic] = now + POLL_MS
+                    self._block(ask.topic, now)
+            if answer.permits:
+                self._refused.pop(ask.topic, None)
         return granted
+
+    def _block(self, topic: str, now: int) -> None:
+        refused = self._refused[topic] = self._refused.get(topic, 0) + 1
+        self._blocked[topic] = now + min(POLL_MS << min(refused - 1, 10), LOOK_MS)
 
     def _ask_of(self, topic: str, policies: Policies, now: int, *, want: int = 0, back: int = 0) -> Ask:
         limits = self._limits(topic, policies, now)
@@ -215,9 +236,10 @@ class Gate:
         limit = min(want.limit, found.permits)
         granted[want.topic] = Granted(found.permits - limit, found.again_at)
         if found.again_at is None:
-            return want._replace(limit=limit)
-        latest = now + RAMP_LOOK_MS if self._ramps.on(want.topic) else found.again_at
-        return want._replace(limit=limit, hold_until=max(min(found.again_at, latest), now + AGAIN_MS))
+            return want._replace(limit=limit, permitted=limit > 0)
+        latest = now + (RAMP_LOOK_MS if self._ramps.on(want.topic) else LOOK_MS)
+        hold_until = max(min(found.again_at, latest), now + AGAIN_MS)
+        return want._replace(limit=limit, hold_until=hold_until, permitted=limit > 0)
 
     async def _hand_back(self, unused: dict[str, int]) -> None:
         policies, now = self._policies.latest, self._clock.now().low

@@ -12,9 +12,9 @@ from later.worker.ticker import Ticked
 log = structlog.get_logger("later.holds")
 
 HOLDS_EVERY_MS = 500
-RECONCILE_EVERY_MS = 30_000
+RECONCILE_EVERY_MS = 3_000
 """How often those that are held for a pause are looked through, though no policy has changed."""
-SETTLED_MS = 3000
+SETTLED_MS = 3_000
 """How long after a change they are looked through each time: who did not know of it yet may have held one once more."""
 RESUME_AFTER_MS = 1100
 """How long a topic that has a ramp is held still: until every instance knows that it comes back slowly."""
@@ -38,12 +38,14 @@ class Holds:
             return Ticked(0, None)
         paused = await self._flow.paused()
         resumed = [topic for topic in paused if not policies.of(topic).paused]
+        if resumed:
+            await self._flow.resume({topic: _back(policies.of(topic).ramp_ms, now) for topic in resumed}, now)
         for topic in resumed:
-            await self._resume(topic, policies.of(topic).ramp_ms, now)
+            log.info("topic resumed", topic=topic)
         self._seen, self._next_at = policies, now + RECONCILE_EVERY_MS
         return Ticked(len(resumed), None)
 
-    async def _resume(self, topic: str, ramp_ms: int, now: int) -> None:
-        at = now + RESUME_AFTER_MS if ramp_ms else now
-        await self._flow.resume(topic, at, at + ramp_ms if ramp_ms else None, now)
-        log.info("topic resumed", topic=topic)
+
+def _back(ramp_ms: int, now: int) -> tuple[int, int | None]:
+    """From when on a topic is claimed again, and when it is at full speed (None: at once)."""
+    return (now + RESUME_AFTER_MS, now + RESUME_AFTER_MS + ramp_ms) if ramp_ms else (now, None)

@@ -53,8 +53,6 @@ class Lanes:
     ) -> list[Want]:
         """How many tasks to claim from each due topic, in the order of their turns; of a topic at `most` so many.
 
-        One of which none may be claimed is wanted none of: that puts it at the end of the line.
-
         A topic that is due in several shards takes an even part from each. A hand is kept for each topic behind it:
         nobody knows yet how many tasks are due, and with a thousand topics of one each, five would go at a time.
         """
@@ -63,7 +61,7 @@ class Lanes:
             if wake.at <= now:
                 shards.setdefault(wake.topic, []).append(wake.shard)
         limits = {topic: limit for topic in shards if (limit := most(topic)) is not None}
-        wants = [Want(topic, shard, 0) for topic, limit in limits.items() if not limit for shard in shards[topic]]
+        wants: list[Want] = []
         free = self.free
         open_ = {topic: due for topic, due in shards.items() if limits.get(topic) != 0}
         behind = sum(1 for topic in open_ if self.share(topic))

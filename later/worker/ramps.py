@@ -9,8 +9,9 @@ from later.store.policies import PolicyBook
 
 FULL_RATE_PER_HAND = 10
 """How many deliveries a second a hand makes, for a ramp of a topic that has no rate to ramp up to."""
-LIFTED_MS = 60_000
-"""How long after no topic is limited any more it is remembered which were: a topic may have nothing due just then."""
+KNOWN_MS = 10_000
+"""How long after a topic was due last its limits are remembered: one that rested needs no ramp to higher ones."""
+MANY = 1000
 
 
 class Ramp(NamedTuple):
@@ -38,8 +39,8 @@ class Ramps:
         self._policies = policies
         self._ramps: dict[str, Ramp] = {}
         self._begun: dict[str, int] = {}
-        self._limited: dict[str, Policy] = {}
-        self._forget_at: int | None = None
+        self._limited: dict[str, tuple[Policy, int]] = {}
+        """With when (ms) it was seen."""
 
     @property
     def any(self) -> bool:
@@ -81,12 +82,8 @@ class Ramps:
     def forget_what_is_over(self, now: int) -> None:
         for topic in [topic for topic, ramp in self._ramps.items() if ramp.until <= now]:
             self._arrive(topic)
-        if self._policies.latest.limit_any:
-            self._forget_at = None
-        elif self._forget_at is None:
-            self._forget_at = now + LIFTED_MS
-        elif now >= self._forget_at:
-            self._limited.clear()
+        if len(self._limited) > MANY or not self._policies.latest.limit_any:
+            self._limited = {topic: seen for topic, seen in self._limited.items() if now - seen[1] < KNOWN_MS}
 
     def _arrive(self, topic: str) -> None:
         del self._ramps[topic]
@@ -94,12 +91,12 @@ class Ramps:
 
     def _note_raise(self, topic: str, policy: Policy, now: int) -> None:
         """A limit that was raised, or lifted, is the start of a ramp from what it was."""
-        before = self._limited.get(topic)
+        before, seen_at = self._limited.get(topic, (policy, now))
         if policy.rate or policy.concurrency:
-            self._limited[topic] = policy
-        elif before is not None:
-            del self._limited[topic]
-        if before is None or before is policy or not policy.ramp_ms:
+            self._limited[topic] = (policy, now)
+        else:
+            self._limited.pop(topic, None)
+        if before is policy or now - seen_at >= KNOWN_MS or not policy.ramp_ms:
             return
         if _raised(before.rate, policy.rate) or _raised(before.concurrency, policy.concurrency):
             self.set_out(topic, Ramp(now, now + policy.ramp_ms, before.rate, before.concurrency))

@@ -77,7 +77,7 @@ async def test_a_topic_that_is_held(front: Front) -> None:
     assert answer["sentence"] == "its topic waits until 08:04:05Z, as its receiver asked; due since 12 s"
     assert answer["held_until"] == "2027-01-15T08:04:05.000Z"
     await front.ask("PATCH", "/topics/order/policy", {"rate": 10})
-    await flow(front).resume("order", NOW + 245_000, None, NOW)  # is not paused: stays as it is
+    await flow(front).resume({"order": (NOW + 245_000, None)}, NOW)  # is not paused: stays as it is
     assert (await explain(front, id="a"))["held_until"] == "2027-01-15T08:04:05.000Z"
 
 

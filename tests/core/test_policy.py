@@ -12,6 +12,7 @@ from later.core.errors import Refused
 from later.core.policy import (
     DEFAULT,
     FIELDS,
+    LEAST_RATE,
     NOTHING_SET,
     Ack,
     DelayMode,
@@ -158,7 +159,7 @@ class TestWrongValues:
             ("timeout", [0, 0.999, 120.001]),
             ("retry", [1001, 1.5, 1.0]),
             ("retry_jitter", [1.001]),
-            ("rate", [1_000_001]),
+            ("rate", [1_000_001, 1e-306, 0.00009]),
             ("concurrency", [1_000_001, 2.0]),
             ("default_delay", [3653 * 86_400 + 1]),
             ("delay_mode", ["Honor", "", 0, [], True]),
@@ -253,6 +254,11 @@ class TestSettings:
         assert Policies(DEFAULT, {TOPIC: settings}).of("shop/order").retry == 5
         assert settings.merged({"retry": 6}).fields == {"retry": 6, "colour": "red"}
 
+    @pytest.mark.parametrize(("field", "value"), [("rate", 1e-306), ("retry", "many"), ("timeout", 10**9)])
+    def test_what_this_version_does_not_take_is_passed_over_too(self, field: str, value: Any) -> None:
+        policies = Policies(DEFAULT, {TOPIC: Settings({field: value, "ttl": 60})})
+        assert policies.of("shop/order") == Policies(DEFAULT, {TOPIC: Settings({"ttl": 60})}).of("shop/order")
+
 
 def test_the_shortest_time_that_the_dead_are_kept() -> None:
     settings = {TOPIC: Settings({"dead_keep": 60}), NAMESPACE: Settings({"dead_keep": 90}), a_topic("x"): Settings()}
@@ -274,7 +280,7 @@ SETTINGS = st.fixed_dictionaries(
         "retry_cap": st.floats(0, 10**6),
         "retry_jitter": st.floats(0, 1),
         "ack": st.sampled_from([*map(str, Ack)]),
-        "rate": st.floats(0, 10**6),
+        "rate": st.just(0) | st.floats(LEAST_RATE, 10**6),
         "concurrency": st.integers(0, 10**6),
         "paused": st.booleans(),
     },

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from later.core.policy import LEAST_RATE
 from later.store.doctor import Doctor
 from later.store.flow import SAVED_MS, Ask, Flow, Granted
 from later.store.keys import Bucket
 from later.store.records import Want
 from tests.builders import NOW, a_task
 from tests.house import House
-from tests.store.sight import LEASE_MS, ask, assert_sound, findings, see, take
+from tests.store.sight import LEASE_MS, ask, assert_sound, findings, see, take, whole
 
 END = NOW + LEASE_MS
 
@@ -190,7 +191,7 @@ class TestHolds:
         flow = house.flow()
         await house.store.create([a_task()])
         await pause(house)
-        await flow.resume("order", NOW + 1000, None, NOW)
+        await flow.resume({"order": (NOW + 1000, None)}, NOW)
         assert await take(house, NOW + 999) == []
         assert len(await take(house, NOW + 1000)) == 1
         assert await flow.paused() == set()
@@ -199,7 +200,7 @@ class TestHolds:
         flow = house.flow()
         await house.store.create([a_task()])
         await flow.hold("order", NOW + 5000, None, NOW)
-        await flow.resume("order", NOW, None, NOW)
+        await flow.resume({"order": (NOW, None)}, NOW)
         assert await take(house, NOW + 4999) == []
 
     async def test_all_paused_topics_are_found_however_many(self, house: House) -> None:
@@ -211,7 +212,7 @@ class TestHolds:
     async def test_who_comes_back_slowly_is_known_to_all_for_so_long(self, house: House) -> None:
         flow, book = house.flow(), house.policies()
         await pause(house)
-        await flow.resume("order", NOW + 1000, NOW + 11_000, NOW)
+        await flow.resume({"order": (NOW + 1000, NOW + 11_000)}, NOW)
         await flow.hold("mail", NOW + 2000, NOW + 12_000, NOW)
         await book.read()
         assert book.ramps == {"order": NOW + 11_000, "mail": NOW + 12_000}
@@ -245,3 +246,46 @@ async def test_the_doctor_finds_nothing_wrong_with_a_held_topic_and_leaves_it_he
     assert await doctor.mend(finding, NOW)
     assert await take(house, NOW + 60_000) == []
     assert await findings(house, NOW) == []
+
+
+async def test_who_has_permits_passes_a_hold_that_another_made_for_want_of_them(house: House) -> None:
+    await house.store.create([a_task(id="a"), a_task(id="a2")])
+    shard = house.keys.shard_of("a").index
+    await house.store.claim([Want("order", shard, 0, hold_until=NOW + 500)], NOW, END)
+    [refused] = await house.store.claim([Want("order", shard, 1)], NOW, END)
+    assert refused == (NOW + 500, 0, [])
+    [passed] = await house.store.claim([Want("order", shard, 1, permitted=True)], NOW, END)
+    assert len(whole(passed).claims) == 1
+
+
+async def test_but_not_one_that_a_receiver_asked_for_nor_a_pause(house: House) -> None:
+    await house.store.create([a_task(id="a")])
+    want = Want("order", house.keys.shard_of("a").index, 1, permitted=True)
+    await house.flow().hold("order", NOW + 500, None, NOW)
+    assert whole((await house.store.claim([want], NOW, END))[0]).claims == []
+    await pause(house)
+    assert whole((await house.store.claim([want], NOW + 500, END))[0]).claims == []
+
+
+async def test_a_clock_that_was_set_back_holds_up_no_rate(house: House) -> None:
+    one = house.flow("one")
+    await permits(one, 1, NOW + 3_600_000, rate=10.0)
+    assert (await permits(one, 1, NOW, rate=10.0)).permits == 1
+
+
+async def test_the_least_rate_is_told_in_time(house: House) -> None:
+    one = house.flow("one")
+    await permits(one, 1, rate=LEAST_RATE)
+    assert (await permits(one, 1, NOW + 1, rate=LEAST_RATE)).again_at == NOW + 10_000_000
+
+
+async def test_all_topics_are_resumed_though_the_store_is_full(house: House) -> None:
+    topics = [f"t{n}" for n in range(50)]
+    for topic in topics:
+        await pause(house, topic)
+    await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+    try:
+        await house.flow().resume(dict.fromkeys(topics, (NOW, NOW + 5000)), NOW)
+        assert await house.flow().paused() == set()
+    finally:
+        await ask(house, [("CONFIG", "SET", "maxmemory", "0")])

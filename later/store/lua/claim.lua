@@ -1,23 +1,28 @@
 -- claim: due tasks of one topic, delay -> unack.
 --
 -- ARGV: topic, now, how many at most, the end of their lease, how many bytes of bodies at most (but one task always),
---       until when the rest is held ('' for not at all)
+--       until when the rest is held for the sake of its rate ('' for not at all), '1' where permits were taken
 -- Answers {the topic's wake time ('' where nothing is left, or where it is held without an end), strays removed,
 --          {id, body, due time, attempt, fence, last failure or ''}, ...}
 --
 -- A task counts as claimed only where ZADD NX answers that it was new in unack: that answer is what makes any
 -- number of instances safe. An entry that has no body, or is in unack already, is a stray: it is removed and counted.
 -- An answer that cannot be read in time would be a row of lost leases: hence the limit on bytes.
--- Of a topic that is held nothing is claimed. Where due tasks are left behind, the topic's turn comes again after all those that are waiting: its wake time is now.
+-- Of a topic that is held nothing is claimed; but who was granted permits passes a hold for the sake of a rate, which
+-- another instance may have made since, for want of permits. Such a hold is half a millisecond short of a whole one.
+-- Where due tasks are left behind, the topic's turn comes again after all those that are waiting: its wake time is now.
 -- Each command takes many tasks at once: a call from Lua costs more than what most commands do.
 local delay, unack, pool, attempts, outcome, fences = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local wake_delay, wake_unack = KEYS[7], KEYS[8]
 local topic, now, limit, lease_end, max_bytes = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local hold = tonumber(ARGV[6])
+local hold, permitted = tonumber(ARGV[6]), ARGV[7] == '1'
 
-local entry = redis.call('ZSCORE', wake_delay, topic)
-if entry and tonumber(entry) < 0 and -tonumber(entry) > tonumber(now) then
-  return {tonumber(entry) == -math.huge and '' or string.format('%.0f', -entry), 0}
+local entry = tonumber(redis.call('ZSCORE', wake_delay, topic) or 0)
+if entry < 0 and -entry > tonumber(now) then
+  local for_its_rate = entry ~= -math.huge and entry ~= math.floor(entry)
+  if not (for_its_rate and permitted) then
+    return {entry == -math.huge and '' or string.format('%.0f', math.ceil(-entry)), 0}
+  end
 end
 
 -- Bodies are read so many at a time: not all of what may be far too much.
@@ -80,7 +85,7 @@ if next_due then
   if tonumber(next_due) <= tonumber(now) then next_due = now end
   local held = hold and tonumber(next_due) < hold
   if held then next_due = ARGV[6] end
-  redis.call('ZADD', wake_delay, held and -hold or next_due, topic)
+  redis.call('ZADD', wake_delay, held and string.format('%.1f', 0.5 - hold) or next_due, topic)
 end
 if #claimed == 0 then
   rewake(wake_unack, unack, topic)

@@ -5,6 +5,7 @@
 --
 -- A topic that is held stands in the wake set below zero, at minus that moment: no `create` lowers it (ZADD LT), no look
 -- for due topics finds it, and a claim that was under way finds it there. Whichever lasts longer counts.
+-- (One that is held for the sake of its rate stands half a millisecond above: see `claim`.)
 local wake = KEYS[1]
 local topic, until_ = ARGV[1], tonumber(ARGV[2])
 

@@ -14,6 +14,13 @@ local instance, number, now = 'of:' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV
 local held, want, back, lease_end = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local rate, concurrency, saved_ms = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 
+-- A topic that nobody asks for leaves nothing behind.
+local KEPT_MS = 86400000
+-- Beyond this, the store's clock was set back since.
+local AHEAD_MS = 1000
+-- Whatever the rate: a year.
+local LONGEST_MS = 31536000000
+
 local all, used, over, begun = redis.call('HGETALL', flow), 0, {}, nil
 for i = 1, #all, 2 do
   if all[i] == 'begun' then
@@ -37,11 +44,11 @@ local granted, again = want, ''
 if concurrency > 0 then granted = math.max(0, math.min(granted, concurrency - used - held)) end
 if rate > 0 then
   begun = (begun or 0) - back * 1000 / rate
-  if begun < now - saved_ms - 1000 / rate then begun = now - 1000 / rate end
+  if begun < now - saved_ms - 1000 / rate or begun > now + AHEAD_MS then begun = now - 1000 / rate end
   local may = math.max(0, math.floor((now - begun) * rate / 1000 + 0.001))
   if may < granted then
     granted = may
-    again = string.format('%.0f', math.ceil(begun + (may + 1) * 1000 / rate))
+    again = string.format('%.0f', math.min(math.ceil(begun + (may + 1) * 1000 / rate), now + LONGEST_MS))
   end
   begun = begun + granted * 1000 / rate
   redis.call('HSET', flow, 'begun', string.format('%.3f', begun))
@@ -51,4 +58,5 @@ end
 if held + granted > 0 then
   redis.call('HSET', flow, instance, string.format('%.0f %.0f %.0f', held + granted, lease_end, number))
 end
+redis.call('PEXPIRE', flow, KEPT_MS)
 return {granted, again}

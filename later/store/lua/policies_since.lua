@@ -4,22 +4,21 @@
 -- Answers {version, 1 where all there is follows, 0 where only what was changed does,
 --          {topic, when it is at full speed again, ...}, place, settings or nil, ...}
 --
--- The latest changes are kept by place; whoever knows a version that is older than these is told everything, and so is
--- whoever knows one that this store never had.
+-- The latest changes are kept: each place, and each version. Whoever knows a version that is not among these is told
+-- everything: it is too old, or was of a store that has lost its last changes since.
 local policies, changes, ramps = KEYS[1], KEYS[2], KEYS[3]
-local known = tonumber(ARGV[1])
+local known = ARGV[1]
 
-local versions = redis.call('HMGET', policies, 'version', 'forgotten')
-local version, forgotten = tonumber(versions[1] or 0), tonumber(versions[2] or 0)
 local time = redis.call('TIME')[1] * 1000
 local ramping = redis.call('ZRANGE', ramps, string.format('%.0f', time), '+inf', 'BYSCORE', 'WITHSCORES')
-if known == version then return {version, 0, ramping} end
+local version = redis.call('HGET', policies, 'version') or '0'
+if known == version then return {tonumber(version), 0, ramping} end
 
-local answer = {version, 1, ramping}
-if not known or known < forgotten or known > version then
+local answer = {tonumber(version), 1, ramping}
+if known == '' or not redis.call('ZSCORE', changes, 'version:' .. known) then
   local all = redis.call('HGETALL', policies)
   for i = 1, #all, 2 do
-    if all[i] ~= 'version' and all[i] ~= 'forgotten' then
+    if all[i] ~= 'version' then
       answer[#answer + 1] = all[i]
       answer[#answer + 1] = all[i + 1]
     end
@@ -28,7 +27,9 @@ if not known or known < forgotten or known > version then
 end
 answer[2] = 0
 for _, place in ipairs(redis.call('ZRANGEBYSCORE', changes, '(' .. known, '+inf')) do
-  answer[#answer + 1] = place
-  answer[#answer + 1] = redis.call('HGET', policies, place)
+  if string.sub(place, 1, 8) ~= 'version:' then
+    answer[#answer + 1] = place
+    answer[#answer + 1] = redis.call('HGET', policies, place)
+  end
 end
 return answer
