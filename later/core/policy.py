@@ -319,8 +319,8 @@ class Policies:
     @cached_property
     def shortest_dead_keep_ms(self) -> int:
         """Of all topics': nothing that died later than so long ago need be swept."""
-        keeps = [fields["dead_keep"] for fields in self._all_fields() if "dead_keep" in fields]
-        return min([self.daemon.dead_keep_ms, *(int(FIELDS["dead_keep"].read(keep)) for keep in keeps)])
+        setting = [place for place, settings in self.settings.items() if "dead_keep" in settings.fields]
+        return min([self.daemon.dead_keep_ms, *(self.at(place).dead_keep_ms for place in setting)])
 
     def _all_fields(self) -> Iterable[dict[str, Value]]:
         return (settings.fields for settings in self.settings.values())

@@ -165,7 +165,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("retry_cap", "-0.001", "a number of seconds from 0 to 315619200, or null to inherit, got -0.001"),
     ("retry_jitter", "1.1", "a number from 0 to 1, or null to inherit, got 1.1"),
     ("ack", '"Code"', '"auto", "code" or "status", or null to inherit, got "Code"'),
-    ("rate", "-1", "a number of deliveries a second from 0 to 1000000, or null to inherit, got -1"),
+    ("rate", "-1", "0, or a number of deliveries a second from 0.0001 to 1000000, or null to inherit, got -1"),
     ("concurrency", "0.5", "an integer from 0 to 1000000, or null to inherit, got 0.5"),
     ("paused", "1", "true or false, or null to inherit, got 1"),
     ("ramp", '"10s"', 'a number of seconds from 0 to 315619200, or null to inherit, got "10s"'),
