@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -67,7 +67,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def backoff(self) -> Backoff:
         """The pauses between tries. No limit on delays touches them: a retry can always be booked."""
-        return Backoff(base_ms=self.retry_base_ms, cap_ms=self.retry_cap_ms, jitter=self.retry_jitter)
+        return _backoff(self.retry_base_ms, self.retry_cap_ms, self.retry_jitter)
+
+
+@lru_cache(maxsize=256)
+def _backoff(base_ms: int, cap_ms: int, jitter: float) -> Backoff:
+    """Made once: it is wanted with each delivery."""
+    return Backoff(base_ms=base_ms, cap_ms=cap_ms, jitter=jitter)
 
 
 DEFAULT = Policy()
