@@ -109,8 +109,9 @@ class Store:
             if job:
                 keys += [shard.job(job), shard.jobs]
             for task in some:
-                arguments += [pack_id(task.id), encode(task), task.execute_at, int(task.own_id)]
-                arguments.append("" if task.expires_at is None else task.expires_at)
+                own = int(task.own_id)
+                flags: Argument = own if task.expires_at is None else f"{own}{task.expires_at}"
+                arguments += [pack_id(task.id), encode(task), task.execute_at, flags]
             return scripts.CREATE.call(keys, arguments)
 
         count = [] if batch is None else [count_call(self._keys, batch, len(tasks))]
