@@ -16,6 +16,8 @@ from later.core.task import Task
 
 SILENT_MS = 10_000
 """A worker that has not beaten for so long counts as gone."""
+LATE_MS = 1000
+"""What is due for so long, of a topic without limits that has deliveries under way, waits for a hand."""
 SHORT_MS = 1100
 """How long a topic is held at most for the sake of its rate, beside the time of one task of it, or as it is resumed."""
 MATTERS = ("paused", "rate", "concurrency", "delay_mode", "max_delay", "ttl", "timeout", "retry_base", "retry_cap")
@@ -171,7 +173,8 @@ def _obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
     if topic.held_until is not None and topic.held_until > now:
         yield _why_held(topic, topic.held_until, now)
     limit = topic.policy.concurrency
-    if limit and topic.unack >= limit:
+    late = topic.oldest_due_at is not None and now - topic.oldest_due_at >= LATE_MS
+    if topic.unack >= limit if limit else topic.unack and late:
         yield f"{topic.unack} of its topic's deliveries are under way: its lane is full"
     if topic.full_speed_at is not None and topic.full_speed_at > now:
         yield f"its topic comes back to full speed until {clock(topic.full_speed_at, now)}"
@@ -201,13 +204,11 @@ def _why_held(topic: TopicFacts, until: int, now: int) -> str:
 
 
 def _nothing_due(topic: TopicFacts, now: int) -> str:
+    others = ((topic.unack, "in flight"), (topic.error, "between two tries"), (topic.dead, "dead"))
+    there_is = [f"{_tasks(count)} {where}" for count, where in others if count]
     if topic.next_due_at is not None and topic.delay:
-        return f"nothing of it is due: the next is due in {span(max(topic.next_due_at - now, 0))}"
-    if topic.unack:
-        return f"nothing of it is due: {_tasks(topic.unack)} in flight"
-    if topic.error:
-        return f"nothing of it is due: {_tasks(topic.error)} between two tries"
-    return f"nothing of it is due: {_tasks(topic.dead)} dead" if topic.dead else "it has no tasks"
+        there_is.insert(0, f"the next is due in {span(max(topic.next_due_at - now, 0))}")
+    return f"nothing of it is due: {', '.join(there_is)}" if there_is else "it has no tasks"
 
 
 # Figures

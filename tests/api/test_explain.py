@@ -110,7 +110,10 @@ async def test_where_none_has_beaten_for_long(front: Front) -> None:
 async def test_a_topic(front: Front) -> None:
     await put_all(front, topic="shop/order")
     answer = await explain(front, topic="shop/order")
-    assert answer["sentence"] == "nothing of it is due: the next is due in 60 s"
+    assert answer["sentence"] == (
+        "nothing of it is due: the next is due in 60 s, "
+        "1 task is in flight, 1 task is between two tries, 1 task is dead"
+    )
     assert (answer["topic"], answer["next_due_at"]) == ("shop/order", "2027-01-15T08:01:00.000Z")
 
 

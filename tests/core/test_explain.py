@@ -59,6 +59,9 @@ PAUSED = Policy(paused=True)
         (DUE._replace(full_speed_at=AT), "its topic comes back to full speed until 08:04:05Z; due since 12 s"),
         (DUE._replace(beat_at=None, policy=Policy(paused=True, concurrency=1), unack=1, held_until=AT),
          "no worker runs; its topic is paused; due since 12 s"),
+        (DUE._replace(unack=128, oldest_due_at=NOW - 12_000),
+         "128 of its topic's deliveries are under way: its lane is full; due since 12 s"),
+        (DUE._replace(unack=128, oldest_due_at=NOW - 900), "due since 12 s"),
         (DUE._replace(beat_at=None, policy=Policy(concurrency=1), unack=1, held_until=AT),
          "no worker runs; its topic waits until 08:04:05Z, as its receiver asked; "
          "1 of its topic's deliveries are under way: its lane is full; due since 12 s"),
@@ -125,8 +128,8 @@ EMPTY = QUIET._replace(delay=0)
     [
         (EMPTY, "it has no tasks"),
         (QUIET._replace(next_due_at=NOW + 60_000), "nothing of it is due: the next is due in 60 s"),
-        (EMPTY._replace(unack=3, error=1), "nothing of it is due: 3 tasks are in flight"),
-        (EMPTY._replace(error=1, dead=2), "nothing of it is due: 1 task is between two tries"),
+        (EMPTY._replace(unack=3, error=1), "nothing of it is due: 3 tasks are in flight, 1 task is between two tries"),
+        (EMPTY._replace(error=1, dead=2), "nothing of it is due: 1 task is between two tries, 2 tasks are dead"),
         (EMPTY._replace(dead=2), "nothing of it is due: 2 tasks are dead"),
         (EMPTY._replace(paused=True), "it has no tasks; its topic is paused"),
         (DUE._replace(due=120), "120 tasks are due, the oldest since 12 s"),
