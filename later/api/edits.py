@@ -14,6 +14,7 @@ from later.api.wire import read_body, read_id, read_query, reader, reply, shown
 from later.core.edit import Changes
 from later.core.errors import LaterError, Refused
 from later.core.fields import EXPECTED, moment, refusal, show, task_id, topic
+from later.core.policy import LEAST_RATE
 from later.store.group import Group
 from later.store.keys import Bucket
 from later.store.policies import PolicyBook
@@ -168,7 +169,7 @@ def _dead(name: str, wanted: Redriving | Purging) -> Stretch:
 
 
 def _rate(rate: float | None) -> float | None:
-    if rate is not None and not rate > 0:
+    if rate is not None and not rate >= LEAST_RATE:
         raise refusal("rate", rate)
     return rate
 

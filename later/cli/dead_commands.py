@@ -9,7 +9,7 @@ from later.cli.api import client_of
 from later.cli.fields import a_second
 from later.cli.manner import Manner, of_many
 from later.cli.moments import DIED_TIMES, died_times
-from later.cli.options import CALL, Function, InOrder, an_object_a_line, configured, examples, reading
+from later.cli.options import CALL, MOST, Function, InOrder, an_object_a_line, configured, examples, reading
 
 REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
 """What tasks die of."""
@@ -38,7 +38,7 @@ def of_dead() -> None:
 @click.argument("topic")
 @_a_reason
 @died_times
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="So many at most.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, help="So many at most.")
 @an_object_a_line
 @configured(CALL)
 def list_dead(

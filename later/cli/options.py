@@ -14,6 +14,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 CALL = "query"
 """It has the options that every call has, --url and --wait."""
+MOST = 1_000_000_000
+"""Of what a command shows."""
 DURATIONS = "A DURATION is a number of seconds or has a unit: 500ms, 15s, 10m, 2h, 7d."
 CONFIG = "Read options from this file.  [default: later.toml, if there is one; LATER_CONFIG]"
 

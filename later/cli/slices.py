@@ -17,6 +17,8 @@ from later.client import CallFailed, Client
 
 SLICE = 5000
 """How many tasks a call is to be about: an answer comes soon, and nobody else waits for long."""
+LONGEST_S = 86_400.0
+"""Of a pause between two slices."""
 PACE_S = 10.0
 """With a rate, how much of it: so long is it at most until whoever stops it has stopped it."""
 
@@ -76,7 +78,7 @@ class Slices:
             if not more:
                 return
             if errand.rate is not None:
-                self._sleep(max(begun + done / errand.rate - self._clock(), 0.0))
+                self._sleep(max(begun + min(done / errand.rate, LONGEST_S) - self._clock(), 0.0))
 
     def _slice(self, errand: Errand, limit: int) -> tuple[int, bool]:
         """How many it was done to, and whether there are more."""
@@ -99,7 +101,7 @@ class Slices:
         """With a rate, at least for as long as a slice takes: it may be under way."""
         pause_s = pause_before_again(attempt, error.again_ms)
         if errand.rate is not None:
-            pause_s = max(pause_s, limit / errand.rate)
+            pause_s = max(pause_s, min(limit / errand.rate, LONGEST_S))
         self._audience.again(str(error), pause_s)
         self._sleep(pause_s)
 

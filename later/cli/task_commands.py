@@ -11,6 +11,7 @@ from later.cli.api import client_of
 from later.cli.moments import DUE_TIMES, due_times
 from later.cli.options import (
     CALL,
+    MOST,
     an_object_a_line,
     configured,
     examples,
@@ -34,7 +35,7 @@ STATES = ("delay", "unack", "error", "dead")
 @click.option("--state", type=click.Choice(STATES), default="delay", show_default=True,
               help="Waiting (delay), in flight (unack), waiting for another try (error), or dead.")  # fmt: skip
 @due_times
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="So many at most.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, help="So many at most.")
 @an_object_a_line
 @configured(CALL)
 def list_tasks(

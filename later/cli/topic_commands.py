@@ -10,7 +10,7 @@ import click
 from later.cli.api import client_of
 from later.cli.fields import names_of_fields, values_of_fields
 from later.cli.manner import Manner, of_many
-from later.cli.options import CALL, InOrder, an_object_a_line, configured, examples, one_object
+from later.cli.options import CALL, MOST, InOrder, an_object_a_line, configured, examples, one_object
 from later.core.policy import FIELDS, Place, a_namespace, a_topic
 
 PURGED = ("delay", "error", "dead")
@@ -28,7 +28,7 @@ def of_topics() -> None:
 
 @of_topics.command("list", epilog=examples("later topics list", "later topics list --namespace shop --json"))
 @click.option("--namespace", metavar="TEXT", help="Those of this namespace.  [default: all]")
-@click.option("--limit", type=click.IntRange(1), help="So many at most.  [default: all]")
+@click.option("--limit", type=click.IntRange(1, MOST), help="So many at most.  [default: all]")
 @an_object_a_line
 @configured(CALL)
 def list_topics(*, namespace: str | None, limit: int | None, as_json: bool, **flags: str | None) -> int:

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from later.core.admit import content_of, execute_at_of, max_retry_of, ttl_ms_of
 from later.core.errors import Refused
 from later.core.fields import callback, headers
-from later.core.policy import Policies
+from later.core.policy import DelayMode, Policies, Policy
 from later.core.task import Draft, Task
 
 
@@ -50,6 +50,7 @@ def edit(task: Task, changes: Changes, policies: Policies, now: int) -> Task:
     policy = policies.of(task.topic)
     edited = task
     if changes.moves:
+        _check_heeded(changes, policy)
         draft = Draft(delay=changes.delay, execute_time=changes.execute_time)
         edited = msgspec.structs.replace(edited, execute_at=execute_at_of(draft, policy, now))
     if changes.content is not None:
@@ -64,6 +65,17 @@ def edit(task: Task, changes: Changes, policies: Policies, now: int) -> Task:
         ttl_ms = None if changes.ttl is None else ttl_ms_of(changes.ttl, policy)
         edited = msgspec.structs.replace(edited, expires_at=None if ttl_ms is None else task.born_at + ttl_ms)
     return edited
+
+
+def _check_heeded(changes: Changes, policy: Policy) -> None:
+    """Or whoever puts a task off would set it off: a delay that is ignored is due now.
+
+    Raises:
+        Refused: the topic ignores a task's own delay.
+    """
+    if policy.delay_mode is DelayMode.QUEUE and not policy.default_delay_ms:
+        field = "execute_time" if changes.delay is None else "delay"
+        raise Refused(f"{field}: expected none, for the topic's policy ignores a task's own (delay_mode queue)", field)
 
 
 def renewed(task: Task, now: int) -> Task:

@@ -83,7 +83,7 @@ def explain_topic(topic: TopicFacts, now: int) -> Explanation:
         since = 0 if topic.oldest_due_at is None else now - topic.oldest_due_at
         reasons = [*_obstacles(topic, now), f"{_tasks(topic.due)} due, the oldest since {span(since)}"]
     else:
-        reasons = [_nothing_due(topic, now), *_standing_obstacles(topic, now)]
+        reasons = [_nothing_due(topic, now), *_obstacles_by(topic.next_due_at or now, topic, now)]
     return Explanation("; ".join(reasons), {"topic": topic.name, **_topic_figures(topic, now)})
 
 
@@ -94,14 +94,15 @@ def _waiting(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
     """In delay."""
     if task.score > now:
         yield f"due in {span(task.score - now)}"
-        yield from _standing_obstacles(topic, now)
+        yield from _obstacles_by(task.score, topic, now)
     else:
         yield from _obstacles(topic, now)
         yield f"due since {span(now - task.score)}"
         if topic.due > 1 and topic.oldest_due_at is not None:
             yield f"{_tasks(topic.due)} of its topic due, the oldest since {span(now - topic.oldest_due_at)}"
     if task.failure is not None:
-        yield f"{_retry(task, task.failure)}, {_last(task.failure)}"
+        tried = "its receiver was busy" if task.failure.busy_since is not None else _retry(task, task.failure)
+        yield f"{tried}, {_last(task.failure)}"
     yield from _too_old_by_then(task, now)
 
 
@@ -115,7 +116,7 @@ def _pausing(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
         yield f"its receiver was busy: it is called again {when}, {_last(failure)}"
     else:
         yield f"{_retry(task, failure)} {when}, {_last(failure)}"
-    yield from _standing_obstacles(topic, now) if task.score > now else _obstacles(topic, now)
+    yield from _obstacles_by(task.score, topic, now) if task.score > now else _obstacles(topic, now)
     yield from _too_old_by_then(task, now)
 
 
@@ -141,7 +142,10 @@ def _dead(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
 
 
 def _too_old_by_then(task: TaskFacts, now: int) -> Iterator[str]:
-    expires_at = None if task.task is None else task.task.expires_at
+    if task.task is None:
+        yield "its body cannot be read: it will die of that"
+        return
+    expires_at = task.task.expires_at
     if expires_at is None:
         return
     if expires_at <= now:
@@ -159,7 +163,8 @@ def _retry(task: TaskFacts, failure: Failure) -> str:
 
 
 def _last(failure: Failure) -> str:
-    return f"last answer {failure.status}" if failure.status is not None else f"last error: {failure.message}"
+    by_status = failure.reason == "status" and failure.status is not None
+    return f"last answer {failure.status}" if by_status else f"last error: {failure.message}"
 
 
 # What keeps a topic's due tasks waiting
@@ -180,11 +185,20 @@ def _obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
         yield f"its topic comes back to full speed until {clock(topic.full_speed_at, now)}"
 
 
+def _obstacles_by(due_at: int, topic: TopicFacts, now: int) -> Iterator[str]:
+    """What will keep a task waiting that is due then."""
+    yield from _standing_obstacles(topic, now)
+    if not (topic.paused or topic.policy.paused) and topic.held_until is not None and topic.held_until > due_at > now:
+        yield _why_held(topic, topic.held_until, now)
+
+
 def _standing_obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
     """Those that somebody must do away with, whenever a task is due."""
     yield from _nobody_works(topic, now)
-    if topic.paused or topic.policy.paused:
+    if topic.policy.paused:
         yield "its topic is paused"
+    elif topic.paused:
+        yield "its topic was resumed just now, and goes on within a few seconds"
 
 
 def _nobody_works(topic: TopicFacts, now: int) -> Iterator[str]:
@@ -276,4 +290,6 @@ def _tasks(count: int) -> str:
 def _retries(task: Task | None) -> str:
     if task is None:
         return "its retries were"
+    if not task.max_retry:
+        return "it had no retries, which were"
     return "its 1 retry was" if task.max_retry == 1 else f"its {task.max_retry} retries were"

@@ -43,7 +43,7 @@ EXPECTED = {
     "died_after": "a number of Unix seconds or an RFC 3339 time",
     "died_before": "a number of Unix seconds or an RFC 3339 time",
     "reason": "a string",
-    "rate": "a number of tasks a second > 0",
+    "rate": "a number of tasks a second, 0.0001 at least",
     "states": 'an array of "delay", "error" and "dead"',
     "limit": "an integer ≥ 1",
     "cursor": "one of an earlier answer's",

@@ -105,4 +105,4 @@ class Redrives:
 
 def _offset(place: int, rate: float | None) -> int:
     """By how much (ms) the so-manieth is due later than the first."""
-    return 0 if rate is None else min(int(place * 1000 / rate), MAX_AHEAD_MS)
+    return 0 if rate is None else int(min(place * 1000 / rate, MAX_AHEAD_MS))

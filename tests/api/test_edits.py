@@ -260,8 +260,12 @@ class TestRedriveMany:
         [
             ({}, "topic: expected an id or a topic, got neither"),
             ({"topic": ""}, f'topic: expected {EXPECTED["topic"]}, got ""'),
-            ({"topic": "order", "rate": 0}, "rate: expected a number of tasks a second > 0, got 0"),
-            ({"topic": "order", "rate": "5"}, 'rate: expected a number of tasks a second > 0, got "5"'),
+            (
+                {"topic": "order", "rate": 5e-324},
+                "rate: expected a number of tasks a second, 0.0001 at least, got 5e-324",
+            ),
+            ({"topic": "order", "rate": 0}, "rate: expected a number of tasks a second, 0.0001 at least, got 0"),
+            ({"topic": "order", "rate": "5"}, 'rate: expected a number of tasks a second, 0.0001 at least, got "5"'),
             ({"topic": "order", "limit": 0}, "limit: expected an integer ≥ 1, got 0"),
             ({"topic": "order", "limit": 1.5}, "limit: expected an integer ≥ 1, got 1.5"),
             ({"topic": "order", "reason": 5}, "reason: expected a string, got 5"),

@@ -81,8 +81,12 @@ def test_a_topic_without_delays_takes_none() -> None:
     assert refused(policy, delay=1) == ("delay: expected none, for the topic's policy allows no delays", "delay")
 
 
-def test_in_queue_mode_a_delay_of_ones_own_is_ignored() -> None:
-    assert edited(Policy(delay_mode=DelayMode.QUEUE), delay=60).execute_at == LATER
+@pytest.mark.parametrize("change", [{"delay": 60}, {"execute_time": LATER / 1000 + 60}])
+def test_in_queue_mode_a_task_is_not_set_off_by_an_edit_that_would_be_ignored(change: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="the topic's policy ignores a task's own") as caught:
+        edited(Policy(delay_mode=DelayMode.QUEUE), **change)
+    assert [caught.value.field] == list(change)
+    assert edited(Policy(delay_mode=DelayMode.QUEUE), content="x").content == "x"
     assert edited(Policy(delay_mode=DelayMode.QUEUE, default_delay_ms=1), delay=60).execute_at == LATER + 60_000
 
 
