@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 
 def one_line(text: str) -> str:
@@ -11,5 +12,7 @@ def one_line(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Tell on standard error, in one line."""
+    """Tell on standard error, in one line; after what was printed before, where both go to the same place."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
     print(f"later: {one_line(' '.join(text.split()))}", file=sys.stderr)

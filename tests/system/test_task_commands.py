@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,12 @@ STATES = ("delay", "unack", "error", "dead")
 CROWD = 12_000
 """More than two slices."""
 TOPIC = ("--topic", "order")
+INTERRUPTIBLE = (
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from later.cli import main; main()",
+)
+"""The same command, though whoever started the tests in the background has let SIGINT be ignored."""
 SEEN_S = 2.0
 """Every process sees a change of a policy within this time."""
 
@@ -341,7 +348,7 @@ def test_whoever_is_interrupted_goes_on_with_the_rest(up: Later, receiver: Recei
     printed(up, "topics", "pause", "order")
     time.sleep(SEEN_S)
     redrive = ("dead", "redrive", *TOPIC, "--yes")
-    with subprocess.Popen([*COMMAND, *redrive, "--rate", "2"], text=True, stdout=subprocess.PIPE,
+    with subprocess.Popen([*INTERRUPTIBLE, *redrive, "--rate", "2"], text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, env=env(up)) as going:  # fmt: skip
         try:
             eventually(lambda: counts(up)["dead"] == 80, "a slice is back")
