@@ -15,15 +15,12 @@ from later.store import scripts
 from later.store.client import Client
 from later.store.keys import Bucket, Keys, Shard
 from later.store.many import each
-from later.store.reading import Body, Row, decoded, found_of, in_no_bucket, rows_of
+from later.store.reading import MAX_BODIES, Body, Row, decoded, found_of, in_no_bucket, rows_of
 from later.store.records import Found
 from later.store.scripts import Argument, Command
 
 MAX_STARTS = 20
 """How often a verb starts over when an id changes hands under it."""
-
-MAX_BODIES = 100
-"""How many bodies are read in one round trip: each may be as large as a request."""
 
 MAX_SCORES = 2000
 """How many scores are read in one round trip."""

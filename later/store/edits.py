@@ -13,11 +13,11 @@ from later.core.edit import edit, renewed
 from later.core.errors import Conflict, LaterError, StoreDown, UnreadableBody
 from later.core.task import Task, encode, pack_id
 from later.store import scripts
-from later.store.by_id import MAX_BODIES, MAX_STARTS, ById, restless
+from later.store.by_id import MAX_STARTS, ById, restless
 from later.store.client import Client
 from later.store.keys import Bucket, Keys, Shard
 from later.store.many import Lane, each
-from later.store.reading import Body, Row, found_of, in_no_bucket, yielded
+from later.store.reading import MAX_BODIES, Body, Row, found_of, in_no_bucket, yielded
 from later.store.records import Edit, Found
 from later.store.redrives import Redrive, redrive_call
 from later.store.scripts import Argument, Command

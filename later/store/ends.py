@@ -9,14 +9,11 @@ from later.core.retry import Failure, encode_failure
 from later.core.task import Task, pack_id, unpack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.keys import Bucket, Keys, Shard
+from later.store.keys import Bucket, Keys, Shard, expiring_parts
 from later.store.many import each
-from later.store.reading import decoded, failure_of, yes
+from later.store.reading import MAX_BODIES, decoded, failure_of, yes
 from later.store.records import Dead, Expiring, Wake
 from later.store.scripts import MAX_TASKS, Argument, Command
-
-MAX_BODIES = 100
-"""How many bodies are read in one round trip: each may be as large as a request."""
 
 
 class Ends:
@@ -69,6 +66,7 @@ class Ends:
         scans: list[Command] = [
             ("ZSCAN", shard.wakes[Bucket.DEAD], self._cursors[shard.index], "COUNT", limit) for shard in ripe
         ]
+        self._cursors = dict.fromkeys(self._cursors, 0)  # where nobody is ripe, the next walk begins anew
         wakes: list[Wake] = []
         for shard, (cursor, entries) in zip(ripe, await self._client.all("sweep", scans), strict=True):
             self._cursors[shard.index] = int(cursor)
@@ -109,18 +107,12 @@ class Ends:
 
 
 def _failures(shard: Shard, _: bytes, places: Sequence[tuple[Shard, bytes]]) -> Command:
-    return ("HMGET", shard.outcome, *(_parts(member)[1] for _, member in places))
+    return ("HMGET", shard.outcome, *(expiring_parts(member)[1] for _, member in places))
 
 
 def _expiring(shard: Shard, member: bytes, stored: bytes | None) -> Expiring:
-    topic, id = _parts(member)
-    return Expiring(unpack_id(id), topic, shard.index, failure_of(stored), stored or b"")
-
-
-def _parts(member: bytes) -> tuple[str, bytes]:
-    """Topic and packed id of an entry of the index."""
-    topic, _, id = member.partition(b"\0")
-    return topic.decode(), id
+    topic, id = expiring_parts(member)
+    return Expiring(unpack_id(id), topic.decode(), shard.index, failure_of(stored), stored or b"")
 
 
 def _dead(wake: Wake, packed: bytes, body: bytes | None) -> Dead:

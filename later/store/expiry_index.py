@@ -6,7 +6,7 @@ from later.core.errors import UnreadableBody
 from later.core.task import Task, decode
 from later.store import scripts
 from later.store.client import Client
-from later.store.keys import Shard
+from later.store.keys import Shard, expiring
 
 
 class ExpiryIndex:
@@ -20,7 +20,7 @@ class ExpiryIndex:
         tasks = {id: task for id, body in bodies.items() if (task := _ageing(body)) is not None}
         if not tasks:
             return []
-        members = [task.topic.encode() + b"\0" + id for id, task in tasks.items()]
+        members = [expiring(task.topic.encode(), id) for id, task in tasks.items()]
         scores = await self._client.one("doctor", ("ZMSCORE", shard.expiry, *members))
         return [id for id, score in zip(tasks, scores, strict=True) if score is None]
 

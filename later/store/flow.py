@@ -17,9 +17,8 @@ SLICE = 500
 
 
 class Ask(NamedTuple):
-    """Permits that an instance asks for: it has `held` deliveries under way, and did not begin `back` that it was
+    """What an instance has under way of a topic (`held`), how many permits it wants besides, how many it hands back.
 
-    granted.
     `rate` (a second) and `concurrency`: 0 is no limit.
     """
 

@@ -105,6 +105,17 @@ class Keys:
         return self.shards[crc32(task_id.encode()) % len(self.shards)]
 
 
+def expiring(topic: bytes, packed_id: bytes) -> bytes:
+    """A task's name in `expiry`: no topic has a zero byte. (Scripts make the same.)"""
+    return topic + b"\0" + packed_id
+
+
+def expiring_parts(member: bytes) -> tuple[bytes, bytes]:
+    """The topic and the packed id that `expiring` made `member` of."""
+    topic, _, packed_id = member.partition(b"\0")
+    return topic, packed_id
+
+
 def meta_key(prefix: str) -> bytes:
     """Known before the number of shards is: it says how many there are."""
     return prefix.encode() + b":meta"

@@ -11,13 +11,10 @@ from later.store import scripts
 from later.store.client import Client
 from later.store.keys import Bucket, Keys, Shard
 from later.store.many import each
-from later.store.reading import Row, decoded, found_of, rows_of
+from later.store.reading import MAX_BODIES, Row, decoded, found_of, rows_of
 from later.store.records import Found, Page, Stretch
 from later.store.scripts import Command
 from later.store.walk import Entry, Walk
-
-MAX_BODIES = 100
-"""How many bodies are read in one round trip: each may be as large as a request."""
 
 
 class Lists:

@@ -12,6 +12,9 @@ from later.store.keys import Bucket, Shard
 from later.store.records import Claim, Claims, Found, Settlement, Want
 from later.store.scripts import Argument
 
+MAX_BODIES = 100
+"""How many bodies are read in one round trip: each may be as large as a request."""
+
 
 class Body(NamedTuple):
     """A task as the pool had it when it was read."""

@@ -13,13 +13,10 @@ from later.store.client import Client
 from later.store.dead import DeadWalk, good
 from later.store.keys import Bucket, Keys, Shard
 from later.store.many import each
-from later.store.reading import decoded
+from later.store.reading import MAX_BODIES, decoded
 from later.store.records import Moved, Stretch
 from later.store.scripts import Argument, Command
 from later.store.walk import Entry
-
-MAX_BODIES = 100
-"""How many bodies are read in one round trip: each may be as large as a request."""
 
 
 class Redrive(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from later.core.retry import Failure, Fate, Verdict
 from later.core.task import unpack_id
 from later.store.doctor import Doctor, Finding
-from later.store.keys import Bucket
+from later.store.keys import Bucket, expiring_parts
 from later.store.records import Claim, Claims, Settlement, Want
 from later.store.scripts import Command
 from tests.builders import NOW
@@ -64,7 +64,7 @@ async def see(house: House) -> Sight:
         sight.outcome.update({unpack_id(id): entry for id, entry in pairs(outcome)})
         sight.done.update({unpack_id(id): at for id, at in done.items()})
         for member, at in expiry.items():
-            topic, _, id = member.partition(b"\0")
+            topic, id = expiring_parts(member)
             sight.expiry[topic.decode(), unpack_id(id)] = at
         for bucket, wakes in zip(Bucket, rest, strict=False):
             sight.wakes.update({(bucket, shard.index, topic.decode()): at for topic, at in wakes.items()})

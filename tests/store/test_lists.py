@@ -11,7 +11,7 @@ import pytest
 from later.core.errors import StoreDown, UnreadableBody
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
-from later.store.lists import MAX_BODIES
+from later.store.reading import MAX_BODIES
 from later.store.records import Found, Stretch
 from later.store.walk import Walk
 from tests.builders import NOW, a_task

@@ -11,8 +11,8 @@ from later.core.errors import StoreDown
 from later.core.retry import Failure, Fate, Verdict
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
+from later.store.reading import MAX_BODIES
 from later.store.records import Claim, Moved, Settlement, Stretch, Wake
-from later.store.redrives import MAX_BODIES
 from later.store.scripts import BY_SHA
 from tests.builders import NOW, a_task
 from tests.house import House

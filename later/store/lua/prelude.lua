@@ -26,6 +26,13 @@ local function expiring(topic, id)
   return topic .. '\0' .. id
 end
 
+-- Where tasks of one topic stand: its scores in delay, unack, error and dead, its attempts and its outcome, a row each.
+local function where_they_stand(ids, delay, unack, error_, dead, attempts, outcome)
+  return redis.call('ZMSCORE', delay, unpack(ids)), redis.call('ZMSCORE', unack, unpack(ids)),
+    redis.call('ZMSCORE', error_, unpack(ids)), redis.call('ZMSCORE', dead, unpack(ids)),
+    redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', outcome, unpack(ids))
+end
+
 -- What is wrong with the topic's wake entry: 'missing', 'stale' (its bucket is empty), 'wrong', or '' where it is right:
 -- the bucket's first score; or a time between that and now, for a topic whose turn comes then; or below zero, for one
 -- that is held.

@@ -5,14 +5,10 @@
 -- delay, unack, error and dead of that topic, its attempts and its outcome. A body says what topic its task is of:
 -- where that is another, the scores say nothing.
 local pool, done, attempts, outcome = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local delay, unack, error_, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 
 return {
   redis.call('HMGET', pool, unpack(ARGV)),
   redis.call('ZMSCORE', done, unpack(ARGV)),
-  redis.call('ZMSCORE', KEYS[5], unpack(ARGV)),
-  redis.call('ZMSCORE', KEYS[6], unpack(ARGV)),
-  redis.call('ZMSCORE', KEYS[7], unpack(ARGV)),
-  redis.call('ZMSCORE', KEYS[8], unpack(ARGV)),
-  redis.call('HMGET', attempts, unpack(ARGV)),
-  redis.call('HMGET', outcome, unpack(ARGV)),
+  where_they_stand(ARGV, delay, unack, error_, dead, attempts, outcome),
 }

@@ -58,12 +58,4 @@ if #dues > 0 then
   redis.call('ZADD', wake_delay, 'LT', earliest, topic)
 end
 
-return {
-  answers,
-  redis.call('ZMSCORE', delay, unpack(ids)),
-  redis.call('ZMSCORE', unack, unpack(ids)),
-  redis.call('ZMSCORE', error_, unpack(ids)),
-  redis.call('ZMSCORE', dead, unpack(ids)),
-  redis.call('HMGET', attempts, unpack(ids)),
-  redis.call('HMGET', outcome, unpack(ids)),
-}
+return {answers, where_they_stand(ids, delay, unack, error_, dead, attempts, outcome)}
