@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from later.core.clock import Clock
-from later.core.errors import LaterError
+from later.core.errors import LaterError, StoreDown
 from later.core.policy import Policies
 from later.metrics import Metrics
 from later.store.flow import SAVED_MS, Ask, Flow, Granted
@@ -96,8 +96,7 @@ class Gate:
         if self._blocked.get(topic, 0) > now:
             return 0
         self._blocked.pop(topic, None)
-        ramp = self._ramps.of(topic, policies.of(topic), now)
-        limits = self._limits(topic, policies, now)
+        limits, ramp = self._limits(topic, policies, now)
         most = math.inf
         if limits.concurrency:
             most = max(limits.concurrency - self._lanes.held(topic), 0)
@@ -117,7 +116,7 @@ class Gate:
         self._granted.clear()  # of a claim that failed: nobody knows what became of them
         asked: dict[str, int] = {}
         for want in wants:
-            if want.limit and policies.limit_any and any(self._limits(want.topic, policies, now)):
+            if want.limit and policies.limit_any and any(self._limits(want.topic, policies, now)[0]):
                 asked[want.topic] = asked.get(want.topic, 0) + want.limit
         if not asked:
             return list(wants)
@@ -188,17 +187,18 @@ class Gate:
 
     # Permits
 
-    def _limits(self, topic: str, policies: Policies, now: int) -> _Limits:
+    def _limits(self, topic: str, policies: Policies, now: int) -> tuple[_Limits, Ramp | None]:
+        """What holds now, and the ramp that the topic is on."""
         policy = policies.of(topic)
         ramp = self._ramps.of(topic, policy, now)
         if ramp is None:
-            return _Limits(policy.rate, policy.concurrency)
+            return _Limits(policy.rate, policy.concurrency), None
         part = ramp.part(now)
         rate = max(ramp.rate + (policy.rate - ramp.rate) * part, policy.rate * LEAST_PART) if policy.rate else 0.0
         concurrency = policy.concurrency or (ramp.concurrency and ramp.concurrency + self._lanes.hands)
         if concurrency:
             concurrency = max(1, math.ceil(ramp.concurrency + (concurrency - ramp.concurrency) * part))
-        return _Limits(rate, concurrency)
+        return _Limits(rate, concurrency), ramp
 
     async def _ask(self, asked: dict[str, int], policies: Policies, now: int) -> dict[str, Granted]:
         async with self._asking:
@@ -206,24 +206,34 @@ class Gate:
             answers = await self._flow.permits(asks, now)
         granted: dict[str, Granted] = {}
         for ask, answer in zip(asks, answers, strict=True):
-            if isinstance(answer, LaterError):
-                raise answer
-            granted[ask.topic] = answer
-            self._granted[ask.topic] = answer.permits
-            if answer.permits < ask.want:
+            got = self._none(ask.topic, answer) if isinstance(answer, LaterError) else answer
+            granted[ask.topic] = got
+            self._granted[ask.topic] = got.permits
+            if got.permits < ask.want:
                 self._metrics.count_limited(ask.topic)
-                if answer.again_at is None:
+                if got.again_at is None:
                     self._block(ask.topic, now)
-            if answer.permits:
+            if got.permits:
                 self._refused.pop(ask.topic, None)
         return granted
+
+    def _none(self, topic: str, error: LaterError) -> Granted:
+        """No permits for a topic whose are not to be had: what is amiss with one must not stop all.
+
+        Raises:
+            StoreDown: it is amiss with the store.
+        """
+        if isinstance(error, StoreDown):
+            raise error
+        log.error("permits cannot be had", topic=topic, reason=str(error))
+        return Granted(0, None)
 
     def _block(self, topic: str, now: int) -> None:
         refused = self._refused[topic] = self._refused.get(topic, 0) + 1
         self._blocked[topic] = now + min(POLL_MS << min(refused - 1, 10), LOOK_MS)
 
     def _ask_of(self, topic: str, policies: Policies, now: int, *, want: int = 0, back: int = 0) -> Ask:
-        limits = self._limits(topic, policies, now)
+        limits, _ = self._limits(topic, policies, now)
         lease_end = now + self._lease_ms + policies.of(topic).timeout_ms - policies.daemon.timeout_ms
         held = self._lanes.held(topic) + self._granted.get(topic, 0)  # what was granted is about to be held
         return Ask(topic, held, want, back, lease_end, limits.rate, limits.concurrency)
@@ -252,7 +262,9 @@ class Gate:
 
     async def _return_all(self) -> None:
         """Say what is under way still; deliveries that end meanwhile are said together."""
-        while self._returning:
-            topics, self._returning = self._returning, set()
-            await self._hand_back(dict.fromkeys(topics, 0))
-        self._return = None
+        try:
+            while self._returning:
+                topics, self._returning = self._returning, set()
+                await self._hand_back(dict.fromkeys(topics, 0))
+        finally:
+            self._return = None  # whatever went wrong: or nothing would ever be handed back again

@@ -321,3 +321,17 @@ async def test_a_worker_that_did_not_know_yet_and_holds_a_topic_once_more_lets_i
     await worker.holds.tick(worker.at)
     await worker.work()
     assert len(receivers.calls) == 5
+
+
+async def test_what_is_amiss_with_one_topics_permits_stops_no_other(house: House) -> None:
+    await due(house, 3, "broken")
+    await due(house, 3, "healthy")
+    worker = Worker(house, receivers := Receivers())
+    await set_policy(worker, "broken", concurrency=1)
+    await house.redis.set(house.keys.flow("broken").decode(), "no hash")
+    await worker.work()
+    assert {call.id for call in receivers.calls} == {"healthy-0", "healthy-1", "healthy-2"}
+    await house.redis.delete(house.keys.flow("broken").decode())
+    worker.at += 1000
+    await worker.work()
+    assert any(call.id.startswith("broken") for call in receivers.calls)
