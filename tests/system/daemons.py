@@ -156,6 +156,11 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in kept or not name.startswith("LATER_")}
 
 
+def shards(processes: int) -> tuple[str, str]:
+    """The option: one for a daemon that is alone, many for one of several processes."""
+    return "--shards", "1" if processes == 1 else "16"
+
+
 def odd(oddity: str) -> dict[str, str]:
     """The environment on a machine that is not quite right: see there."""
     return {"PYTHONPATH": str(HERE / "odd"), "ODDITY": oddity}

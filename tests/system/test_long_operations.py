@@ -9,7 +9,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from tests.system.calls import call, create_many, many, post
-from tests.system.daemons import Later, a_later, run
+from tests.system.daemons import Later, a_later, run, shards
 from tests.system.receivers import Receiver, status
 from tests.system.stores import Server
 from tests.system.waiting import eventually
@@ -35,12 +35,14 @@ def killed_in_the_middle(later: Later, path: str, body: object, bucket: str) -> 
     thread.join()
 
 
-def test_a_purge_that_is_cut_goes_on_where_it_was(folder: Path, store: Server, receiver: Receiver) -> None:
-    with a_later("serve", folder, "--redis", store.url) as serve:
+def test_a_purge_that_is_cut_goes_on_where_it_was(
+    folder: Path, store: Server, receiver: Receiver, processes: int
+) -> None:
+    with a_later("serve", folder, "--redis", store.url, *shards(processes)) as serve:
         create_many(serve.url, many(MANY, receiver.url(), time.time() + 3600))
         create_many(serve.url, many(5, receiver.url(), time.time() + 3600, topic="other"))
         killed_in_the_middle(serve, "/topics/order/purge", {}, "delay")
-    with a_later("serve", folder, "--redis", store.url) as serve:
+    with a_later("serve", folder, "--redis", store.url, *shards(processes)) as serve:
         eventually(serve.is_ready, "it is ready")
         left = counts(serve)["delay"]
         assert left < MANY
@@ -50,18 +52,18 @@ def test_a_purge_that_is_cut_goes_on_where_it_was(folder: Path, store: Server, r
 
 
 def test_a_redrive_that_is_cut_goes_on_and_loses_and_doubles_nothing(
-    folder: Path, store: Server, receiver: Receiver
+    folder: Path, store: Server, receiver: Receiver, processes: int
 ) -> None:
     receiver.rules["/gone"] = status(410)
     tasks = many(MANY, receiver.url("/gone"), time.time())
-    with a_later("up", folder, "--redis", store.url, "--concurrency", "500") as up:
+    with a_later("up", folder, "--redis", store.url, *shards(processes), "--concurrency", "500") as up:
         create_many(up.url, tasks)
         eventually(lambda: counts(up)["dead"] == MANY, "all are dead", 60)
         assert up.stop() == 0
     wanted = {"topic": "order", "reason": "gone", "rate": 1}
-    with a_later("serve", folder, "--redis", store.url) as serve:
+    with a_later("serve", folder, "--redis", store.url, *shards(processes)) as serve:
         killed_in_the_middle(serve, "/redrive", wanted, "dead")
-    with a_later("serve", folder, "--redis", store.url) as serve:
+    with a_later("serve", folder, "--redis", store.url, *shards(processes)) as serve:
         eventually(serve.is_ready, "it is ready")
         left = counts(serve)["dead"]
         assert left < MANY

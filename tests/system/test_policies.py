@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.system.calls import call, create, post, query
-from tests.system.daemons import Later, a_later, an_up, end_orphan
+from tests.system.daemons import Later, a_later, an_up, end_orphan, shards
 from tests.system.receivers import Receiver, a_receiver, after, code, status
 from tests.system.stores import Server
 from tests.system.waiting import eventually
@@ -30,7 +30,7 @@ PRIVATE = "/admin/v2/persistent/public/default/order/delayedDelivery"
 def up(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[Later]:
     """On the embedded store: one process and one shard, or several of both."""
     data = tmp_path_factory.mktemp("policies") / "data"
-    with an_up(data.parent, data, "--shards", "1" if processes == 1 else "16", "--retry-base", "0.2") as up:
+    with an_up(data.parent, data, *shards(processes), "--retry-base", "0.2") as up:
         yield up
     end_orphan(data)
 

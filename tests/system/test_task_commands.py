@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.system.calls import create, create_many, get, many, query
-from tests.system.daemons import COMMAND, Later, a_later, an_up, environment
+from tests.system.daemons import COMMAND, Later, a_later, an_up, environment, shards
 from tests.system.receivers import Receiver, done, hang, in_turn, status
 from tests.system.stores import Server
 from tests.system.waiting import eventually
@@ -37,8 +37,9 @@ SEEN_S = 2.0
 
 
 @pytest.fixture
-def up(folder: Path, data: Path) -> Iterator[Later]:
-    with an_up(folder, data, "--retry-base", "1000s", "--ramp", "0") as up:
+def up(folder: Path, data: Path, processes: int) -> Iterator[Later]:
+    """One process and one shard, or several of both."""
+    with an_up(folder, data, *shards(processes), "--retry-base", "1000s", "--ramp", "0") as up:
         yield up
 
 
