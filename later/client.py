@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from later import __version__
 from later.core.errors import LaterError
-from later.core.reply import retry_after_ms
+from later.core.retry_after import retry_after_ms
 
 JSON = "application/json"
 AGAIN = frozenset({429, 500, 502, 503, 504})
 """What may go away by itself."""
+LONGEST_PAUSE_S = 60.0
 
 
 class CallFailed(LaterError):
@@ -36,6 +36,19 @@ class CallFailed(LaterError):
         return self.status is None or self.status in AGAIN
 
 
+def pause_before_again(attempt: int, again_ms: int | None) -> float:
+    """How long (s) to wait after the attempt, the first being 0: what the server asked for, else longer each time."""
+    return min(2.0**attempt if again_ms is None else again_ms / 1000, LONGEST_PAUSE_S)
+
+
+def results_of(answer: Any, count: int) -> list[dict[str, Any]]:
+    """What a batch's answer says of each of its items. Raises CallFailed: it does not."""
+    results = answer.get("results") if isinstance(answer, dict) else None
+    if not isinstance(results, list) or len(results) != count or not all(isinstance(r, dict) for r in results):
+        raise CallFailed("the answer does not tell of each item: is it later that answers there?", 200)
+    return results
+
+
 class _Reply(NamedTuple):
     status: int
     reason: str
@@ -44,9 +57,12 @@ class _Reply(NamedTuple):
 
 
 class Client:
-    """Calls the API at `url`, http or https: directly, never by a proxy, and without following redirects."""
+    """Calls the API at `url`, http or https: directly, never by a proxy, and without following redirects.
 
-    def __init__(self, url: str, timeout_s: float, clock: Callable[[], float] = time.time) -> None:
+    `clock` gives Unix seconds, for a Retry-After that is a date.
+    """
+
+    def __init__(self, url: str, timeout_s: float, clock: Callable[[], float]) -> None:
         self._url = url
         self._split = urlsplit(url)
         self._timeout_s = timeout_s

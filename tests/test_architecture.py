@@ -13,11 +13,11 @@ import later
 HOUSE = Path(later.__file__).parent
 FLOORS = {
     "cli": 50, "__main__": 51,
-    "processes": 45, "client": 35, "daemon": 40, "memory": 38, "values": 34,
+    "processes": 45, "daemon": 40, "memory": 38,
     "config": 35, "log": 35, "embedded": 35,
     "api": 30, "worker": 30, "bulk": 30,
-    "store": 20, "delivery": 20,
-    "core": 10, "metrics": 10,
+    "store": 20, "delivery": 20, "client": 20,
+    "core": 10, "metrics": 10, "values": 10,
 }  # fmt: skip
 HOMES = {
     "redis": {"store"},

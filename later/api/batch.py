@@ -24,13 +24,13 @@ from later.api.wire import (
     Shown,
     created_item,
     read_body,
-    read_draft,
     read_id,
     reply,
     shown,
     too_large,
 )
 from later.core.admit import admit
+from later.core.drafts import read_draft
 from later.core.errors import LaterError, NotFound, Refused, StoreDown, StoreFault
 from later.core.fields import EXPECTED, show, task_id
 from later.core.task import Task, new_id

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from aiohttp import web
 
 from later.api.backlog import Backlog
-from later.api.wire import Deleted, created_answer, read_body, read_draft, read_id, reply, shown
+from later.api.wire import Deleted, created_answer, read_body, read_id, reply, shown
 from later.core.admit import admit
+from later.core.drafts import read_draft
 from later.core.errors import Refused
 from later.core.task import Draft, Task, new_id
 from later.metrics import Metrics

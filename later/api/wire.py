@@ -15,12 +15,12 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from later.api.answer import Answer
-from later.api.loosely import read_loosely
 from later.core.clock import rfc3339
 from later.core.errors import Refused, TooLarge
 from later.core.fields import refusal, show, task_id
+from later.core.loosely import read_loosely
 from later.core.retry import Failure
-from later.core.task import Draft, Task
+from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.records import Found
 
@@ -78,7 +78,6 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: str | UnsetType = UNSET
 
 
-_decode_draft = msgspec.json.Decoder(Draft).decode
 _decode_by_id = msgspec.json.Decoder(ById).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -154,18 +153,6 @@ def read_switch(query: Mapping[str, str], name: str) -> bool:
     if text not in ("true", "false"):
         raise Refused(f"{name}: expected true or false, got {show(text)}", name)
     return text == "true"
-
-
-def read_draft(body: bytes) -> Draft:
-    """What a create asks for.
-
-    Raises:
-        Refused: with the first wrong field's name where there is one.
-    """
-    try:
-        return _decode_draft(body)
-    except (ValueError, RecursionError):
-        return read_loosely(body, Draft)
 
 
 def read_id(body: bytes) -> str:

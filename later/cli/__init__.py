@@ -22,7 +22,7 @@ from later.config import Config, load
 from later.core.errors import StoreDown
 
 if TYPE_CHECKING:
-    from later.memory import Memory
+    from later.store.memory import Memory
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,4 +18,4 @@ def client_of(flags: Mapping[str, str | None]) -> Client:
     config = load("query", flags, os.environ)
     from later.client import Client  # noqa: PLC0415  # heavy: only where a command runs
 
-    return Client(config.url, config.wait_ms / 1000)
+    return Client(config.url, config.wait_ms / 1000, time.time)

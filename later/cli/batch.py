@@ -13,12 +13,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from later.client import AGAIN, CallFailed, Client
+from later.client import AGAIN, CallFailed, Client, pause_before_again, results_of
 
 MAX_LINE_BYTES = 16 * 1024 * 1024 - 1024
 BATCH_BYTES = 8 * 1024 * 1024
 """A batch is sent when it has grown so large, though it has few lines: a request may be of 16 MiB."""
-LONGEST_PAUSE_S = 60.0
 BOM = b"\xef\xbb\xbf"
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -138,7 +137,7 @@ class Shipment:
     def _note(self, lines: Sequence[Line], answer: Any) -> tuple[list[Line], str]:
         """Tally what is decided; the lines that may get through on another try, and why the last of them did not."""
         left, reason = [], ""
-        for line, result in zip(lines, _results(answer, len(lines)), strict=True):
+        for line, result in zip(lines, results_of(answer, len(lines)), strict=True):
             error = result.get("error")
             if not isinstance(error, dict):
                 self._note_stored(line, created=result.get("created") is not False)
@@ -166,20 +165,8 @@ class Shipment:
         self._audience.not_created(number, reason)
 
 
-def pause_before_again(attempt: int, again_ms: int | None) -> float:
-    """How long (s) to wait after the attempt, the first being 0: what the server asked for, else longer each time."""
-    return min(2.0**attempt if again_ms is None else again_ms / 1000, LONGEST_PAUSE_S)
-
-
 def _body(lines: Sequence[Line]) -> bytes:
     return b"\n".join(line.text for line in lines)
-
-
-def _results(answer: Any, count: int) -> list[dict[str, Any]]:
-    results = answer.get("results") if isinstance(answer, dict) else None
-    if not isinstance(results, list) or len(results) != count or not all(isinstance(r, dict) for r in results):
-        raise CallFailed("the answer does not tell of each line: is it later that answers there?", 200)
-    return results
 
 
 def read_lines(file: BinaryIO, count: Callable[[int], None]) -> Iterator[Line | Unfit]:

@@ -11,9 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from later.cli.batch import pause_before_again
 from later.cli.calls import ask
-from later.client import CallFailed, Client
+from later.client import CallFailed, Client, pause_before_again
 
 SLICE = 5000
 """How many tasks a call is to be about: an answer comes soon, and nobody else waits for long."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 
 import msgspec
 
 from later.core.policy import Ack
 from later.core.retry import Kind, Outcome
+from later.core.retry_after import retry_after_ms
 
 BUSY_STATUSES = frozenset({429, 503})
 GONE_STATUS = 410
@@ -85,19 +84,3 @@ _decoder = json.JSONDecoder(parse_int=_integer)
 def _busy(reason: str, message: str, reply: Reply, now: int) -> Outcome:
     pause = None if reply.retry_after is None else retry_after_ms(reply.retry_after, now)
     return Outcome(kind=Kind.BUSY, reason=reason, status=reply.status, message=message, retry_after_ms=pause)
-
-
-def retry_after_ms(text: str, now: int) -> int | None:
-    """The pause that a Retry-After asks for, in ms: seconds or an HTTP date (RFC 9110, section 10.2.3).
-
-    None where it is neither; a date that has passed is no pause.
-    """
-    text = text.strip()
-    if text.isascii() and text.isdigit():
-        return int(text.lstrip("0")[:12] or 0) * 1000
-    try:
-        date = parsedate_to_datetime(text)
-        in_utc = date.replace(tzinfo=UTC) if date.tzinfo is None else date
-        return max(int(in_utc.timestamp() * 1000) - now, 0)
-    except (ValueError, OverflowError, TypeError, IndexError):
-        return None

@@ -59,7 +59,7 @@ class House:
         self._config = config
         self._metrics = metrics
         self._fail = fail
-        self._memory = build_memory(config, config.store_url, config.shards, metrics, checked=True)
+        self._memory = build_memory(config, config.store_url, metrics)
         self._sender = Sender(lookups=config.concurrency, user_agent=f"later/{__version__}")
         self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
         self._flow = Flow(self._memory.client, self._memory.keys, self._instance)

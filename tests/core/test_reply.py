@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.policy import Ack
-from later.core.reply import Reply, read_reply, retry_after_ms
+from later.core.reply import Reply, read_reply
 from later.core.retry import Kind, Outcome
+from later.core.retry_after import retry_after_ms
 from tests.builders import NOW
 
 OTHER_STATUSES = sorted({*range(100, 200), *range(300, 600)} - {410, 429, 503})

@@ -1,0 +1,22 @@
+"""What a create asks for, read from its JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+from later.core.loosely import read_loosely
+from later.core.task import Draft
+
+_decode_draft = msgspec.json.Decoder(Draft).decode
+
+
+def read_draft(body: bytes) -> Draft:
+    """What a create asks for.
+
+    Raises:
+        Refused: with the first wrong field's name where there is one.
+    """
+    try:
+        return _decode_draft(body)
+    except (ValueError, RecursionError):
+        return read_loosely(body, Draft)

@@ -1,0 +1,22 @@
+"""How long a server asks its caller to wait."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+
+def retry_after_ms(text: str, now: int) -> int | None:
+    """The pause that a Retry-After asks for, in ms: seconds or an HTTP date (RFC 9110, section 10.2.3).
+
+    None where it is neither; a date that has passed is no pause.
+    """
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return int(text.lstrip("0")[:12] or 0) * 1000
+    try:
+        date = parsedate_to_datetime(text)
+        in_utc = date.replace(tzinfo=UTC) if date.tzinfo is None else date
+        return max(int(in_utc.timestamp() * 1000) - now, 0)
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
