@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from later.api.backlog import Backlog
 from later.api.problems import Fault, fault, problem
@@ -25,13 +26,14 @@ from later.api.wire import (
     created_item,
     read_body,
     read_id,
+    read_switch,
     reply,
     shown,
     too_large,
 )
 from later.core.admit import admit
 from later.core.drafts import read_draft
-from later.core.errors import LaterError, NotFound, Refused, StoreDown, StoreFault
+from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
 from later.core.fields import EXPECTED, show, task_id
 from later.core.task import Task, new_id
 from later.metrics import Metrics
@@ -77,10 +79,11 @@ class FoundBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `/delete/batch`."""
+    """The answer to `/delete/batch`; `kept` is how many are dead and were left, where only pending ones were meant."""
 
     deleted: int
     missing: int
+    kept: int | UnsetType = UNSET
     refused: int
     failed: int
     results: list[Deleted | Wrong]
@@ -120,13 +123,15 @@ class BatchCalls:
         self._on_create = on_create
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """`POST /create/batch`."""
-        job = _job_of(request)
+        """`POST /create/batch`. With `dry_run`, only what would be refused is told, and nothing is stored."""
+        job, dry_run = _job_of(request), read_switch(request.query, "dry_run")
         body = await read_body(request, MAX_BYTES)
         with self._backlog.room():
             policies = await self._policies.current()
         now = (await self._store.now()).high
         judged = await self._judge(request, body, lambda item: admit(read_draft(item), policies, now, new_id()))
+        if dry_run:
+            return reply(_dry(judged))
         batch = _counted(job, body, judged, now + self._remember_ms) if job else None
         answers = await self._call(judged, lambda tasks: self._store.create(tasks, batch))
         if batch is not None:
@@ -143,13 +148,21 @@ class BatchCalls:
         return reply(FoundBatch(found=found, missing=missing, refused=refused, failed=failed, results=results))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
-        """`POST /delete/batch`."""
+        """`POST /delete/batch`. With `pending`, what is dead or has ended is left as it is."""
+        pending = read_switch(request.query, "pending")
         ids = await self._judge(request, await read_body(request, MAX_BYTES), read_id)
-        answers = await self._call(ids, self._store.delete)
+        answers = await self._call(ids, self._store.delete_pending if pending else self._store.delete)
         missing, refused, failed = _shortfall(answers)
-        results = [_result(answer, Deleted) for answer in answers]
-        deleted = len(answers) - missing - refused - failed
-        return reply(DeletedBatch(deleted=deleted, missing=missing, refused=refused, failed=failed, results=results))
+        return reply(
+            DeletedBatch(
+                deleted=sum(isinstance(answer, str) for answer in answers),
+                missing=missing,
+                kept=sum(isinstance(answer, Conflict) for answer in answers) if pending else UNSET,
+                refused=refused,
+                failed=failed,
+                results=[_result(answer, Deleted) for answer in answers],
+            )
+        )
 
     async def job(self, request: web.Request) -> web.StreamResponse:
         """`GET /jobs/{id}`."""
@@ -210,6 +223,13 @@ class BatchCalls:
                 await self._jobs.count(batch, len(answers) - batch.refused - failed)
 
 
+def _dry(judged: Sequence[Task | Refused]) -> CreatedBatch:
+    """What would come of a batch, but for what is known already: nobody has looked."""
+    refused = sum(isinstance(item, Refused) for item in judged)
+    results = [_created_result(item, False) for item in judged]
+    return CreatedBatch(created=0, existing=0, refused=refused, failed=0, results=results)
+
+
 def _counted(job: str, body: bytes, judged: Sequence[object], forget_at: int) -> Batch:
     refused = sum(isinstance(item, Refused) for item in judged)
     return Batch(job, blake2b(body, digest_size=12).digest(), refused, forget_at)
@@ -223,7 +243,7 @@ def _shortfall(answers: Sequence[object]) -> tuple[int, int, int]:
     """
     missing = sum(isinstance(answer, NotFound) for answer in answers)
     refused = sum(isinstance(answer, Refused) for answer in answers)
-    failures = [a for a in answers if isinstance(a, LaterError) and not isinstance(a, NotFound | Refused)]
+    failures = [a for a in answers if isinstance(a, LaterError) and not isinstance(a, NotFound | Refused | Conflict)]
     if failures and len(failures) + refused == len(answers):
         raise failures[0]
     faults = [failure for failure in failures if isinstance(failure, StoreFault)]

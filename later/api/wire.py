@@ -20,6 +20,7 @@ from later.core.errors import Refused, TooLarge
 from later.core.fields import refusal, show, task_id
 from later.core.loosely import read_loosely
 from later.core.retry import Failure
+from later.core.shown import creat_time, execute_time, has_retry
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.records import Found
@@ -196,14 +197,13 @@ def _warning(task: Task, created: bool) -> str | UnsetType:
 
 def shown(found: Found) -> Shown:
     """What a query tells of a task."""
-    failures = found.failure.failures if found.failure else 0
     task, dead = found.task, found.state is Bucket.DEAD
     score = rfc3339(found.score)
     if not isinstance(task, Task):
         return Shown(
             id=found.id,
             topic=found.topic,
-            has_retry=failures,
+            has_retry=has_retry(task, found.failure),
             state=found.state.value,
             due_at=UNSET if dead else score,
             died_at=score if dead else UNSET,
@@ -213,12 +213,12 @@ def shown(found: Found) -> Shown:
     return Shown(
         id=found.id,
         topic=found.topic,
-        execute_time=-(-task.execute_at // 1000),
+        execute_time=execute_time(task),
         max_retry=task.max_retry,
-        has_retry=min(failures, task.max_retry),
+        has_retry=has_retry(task, found.failure),
         callback=task.callback,
         content=task.content,
-        creat_time=task.created_at // 1000,
+        creat_time=creat_time(task),
         state=found.state.value,
         due_at=UNSET if dead else score,
         died_at=score if dead else UNSET,

@@ -7,9 +7,10 @@ so any more, the verb starts over.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
+from later.core.errors import Conflict, LaterError, NotFound, StoreDown, StoreFault
 from later.core.task import Task, pack_id
 from later.store import scripts
 from later.store.client import Client
@@ -26,6 +27,7 @@ MAX_SCORES = 2000
 """How many scores are read in one round trip."""
 
 Result = TypeVar("Result")
+Deletes = Callable[[Shard, bytes, list[Body]], Command]
 
 
 class ById:
@@ -44,7 +46,11 @@ class ById:
 
     async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
         """Remove tasks and what is known of them; their ids. Raises StoreDown: nobody can know."""
-        return await _in_parts(ids, self._remove)
+        return await _in_parts(ids, partial(self._remove, deletes=_delete))
+
+    async def delete_pending(self, ids: Sequence[str]) -> list[str | LaterError]:
+        """The same of those that are not dead; `Conflict` for one that is. Raises StoreDown: nobody can know."""
+        return await _in_parts(ids, partial(self._remove, deletes=_delete_pending))
 
     async def _find(self, left: list[str]) -> dict[str, Found | LaterError]:
         results: dict[str, Found | LaterError] = {}
@@ -74,16 +80,16 @@ class ById:
         shard_of = self._keys.shard_of
         return await each(self._client, "query", ids, lambda id: (shard_of(id), topics[id]), call, read=rows_of)
 
-    async def _remove(self, left: list[str]) -> dict[str, str | LaterError]:
+    async def _remove(self, left: list[str], deletes: Deletes) -> dict[str, str | LaterError]:
         results: dict[str, str | LaterError] = {}
         for _ in range(MAX_STARTS):
             bodies = await self.bodies(left)
             results |= {id: body for id, body in zip(left, bodies, strict=True) if isinstance(body, LaterError)}
             found = [body for body in bodies if isinstance(body, Body)]
-            answers = await each(self._client, "delete", found, lambda body: (body.shard, body.topic), _delete)
+            answers = await each(self._client, "delete", found, lambda body: (body.shard, body.topic), deletes)
             for body, answer in zip(found, answers, strict=True):
                 if answer:
-                    results[body.id] = answer if isinstance(answer, LaterError) else body.id
+                    results[body.id] = _deleted(body.id, answer)
             left = [id for id in left if id not in results]
             if not left:
                 return results
@@ -158,9 +164,23 @@ def _read(id: str, topic: bytes, row: Row | LaterError) -> Found | LaterError | 
     return own if own != topic else found_of(id, topic, task, row) or in_no_bucket(id)
 
 
+def _deleted(id: str, answer: Any) -> str | LaterError:
+    if isinstance(answer, LaterError):
+        return answer
+    return id if answer == 1 else Conflict(f"the task {id!r} is dead: it is not pending")
+
+
 def _delete(shard: Shard, topic: bytes, bodies: list[Body]) -> Command:
+    return _deletion(shard, topic, bodies, leave_dead=False)
+
+
+def _delete_pending(shard: Shard, topic: bytes, bodies: list[Body]) -> Command:
+    return _deletion(shard, topic, bodies, leave_dead=True)
+
+
+def _deletion(shard: Shard, topic: bytes, bodies: list[Body], *, leave_dead: bool) -> Command:
     keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values(), shard.expiry]
-    arguments: list[Argument] = [topic]
+    arguments: list[Argument] = [topic, int(leave_dead)]
     for body in bodies:
         arguments += [pack_id(body.id), body.raw, int(body.ageing)]
     return scripts.DELETE.call(keys, arguments)

@@ -164,6 +164,13 @@ class Census:
             async for scanned in self._scanned(wake_sets):
                 yield {topic.decode() for _, topics in scanned for topic in topics}
 
+    async def places(self) -> AsyncIterator[tuple[Shard, Bucket, list[bytes]]]:
+        """The topics of each bucket of each shard that has tasks of them, in pieces; one may be named twice."""
+        for wake_sets in _packed(await self._wake_sets()):
+            async for scanned in self._scanned(wake_sets):
+                for place, topics in scanned:
+                    yield place.shard, place.bucket, topics
+
     async def counts_of(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
         """The tasks of these topics, summed over the shards, each shard's at one moment; what is due, by `now` (ms)."""
         counts = dict.fromkeys(topics, NO_TASKS)

@@ -296,5 +296,12 @@ class Store:
         await self._client.all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
         return each_once(ids, answers)
 
+    async def delete_pending(self, ids: Sequence[str]) -> list[str | LaterError]:
+        """Remove tasks that are not dead; `Conflict` for one that is, `NotFound` for one that is not there.
+
+        An id that had ended is still remembered. Raises StoreDown: nobody can know.
+        """
+        return each_once(ids, await self._by_id.delete_pending(ids))
+
     def _lane(self, claim: Claim) -> Lane:
         return self._keys.shards[claim.shard], claim.topic.encode()

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from later.core.errors import LaterError, StoreFault
 from later.core.task import pack_id
+from later.store.keys import Bucket
 from tests.api.front import GOOD, Answer, Front, a_front, bad, came_to, ids_of_shards, made, named, wrong
 from tests.builders import NOW
 
@@ -174,6 +175,23 @@ class TestShapes:
         assert (await front.post("/create/batch", body))[1]["created"] == 2
 
 
+class TestDryRun:
+    async def test_what_would_be_refused_is_told_and_nothing_is_stored(self, front: Front) -> None:
+        batch = [*named("a"), {**GOOD, "delay": -5}]
+        _, answer = await front.post("/create/batch?dry_run=true&job=j", batch)
+        results = [{"id": "a", "created": False}, {"error": DELAY}]
+        assert answer == {"created": 0, "existing": 0, "refused": 1, "failed": 0, "results": results}
+        _, found = await front.post("/query/batch", [{"id": "a"}])
+        assert found["missing"] == 1
+        async with front.http.get("/jobs/j") as response:
+            assert response.status == 404
+
+    @pytest.mark.parametrize("path", ["/create/batch?dry_run=", "/delete/batch?pending="])
+    async def test_a_switch_is_true_or_false(self, front: Front, path: str) -> None:
+        status, answer = await front.post(path + "yes", [])
+        assert (status, answer["field"]) == (400, path.partition("?")[2][:-1])
+
+
 class TestQueryAndDelete:
     async def test_each_id_is_looked_for(self, front: Front) -> None:
         await front.post("/create/batch", named("a", "b"))
@@ -203,6 +221,27 @@ class TestQueryAndDelete:
         )
         _, answer = await front.post("/query/batch", [{"id": id} for id in "abc"])
         assert (answer["found"], answer["missing"]) == (1, 2)
+
+    async def test_only_pending_tasks_are_deleted_where_it_says_so(self, front: Front) -> None:
+        await front.post("/create/batch", named("a", "b", "c"))
+        shard = front.keys.shards[0]
+        dead, delay = shard.bucket(Bucket.DEAD, b"order"), shard.bucket(Bucket.DELAY, b"order")
+        await front.client.all("test", [("ZADD", dead, NOW, pack_id("a")), ("ZREM", delay, pack_id("a"))])
+        await front.client.one("test", ("ZADD", shard.done, NOW, pack_id("z")))
+        _, answer = await front.post("/delete/batch?pending=true", [{"id": id} for id in "abz"])
+        ended = wrong(404, "no task has the id 'z': it has ended", ended=True)
+        kept = wrong(409, "the task 'a' is dead: it is not pending")
+        assert answer.pop("results") == [kept, {"id": "b"}, ended]
+        assert answer == {"deleted": 1, "missing": 1, "kept": 1, "refused": 0, "failed": 0}
+        _, again = await front.post("/create/batch", named("z"))
+        assert again["existing"] == 1
+
+    async def test_dead_tasks_alone_are_no_failure(self, front: Front) -> None:
+        await front.post("/create/batch", named("a"))
+        dead = front.keys.shards[0].bucket(Bucket.DEAD, b"order")
+        await front.client.one("test", ("ZADD", dead, NOW, pack_id("a")))
+        status, answer = await front.post("/delete/batch?pending=true", [{"id": "a"}])
+        assert (status, answer["deleted"], answer["kept"]) == (200, 0, 1)
 
     async def test_an_id_that_has_ended_says_so(self, front: Front) -> None:
         await front.client.one("test", ("ZADD", front.keys.shards[0].done, NOW, pack_id("a")))

@@ -82,12 +82,33 @@ class TestInEachBucket:
         assert await house.store.create([a_task(id="a", own_id=True, topic="new", delay=1)]) == [True]
         assert (await see(house)).places("a") == [(Bucket.DELAY, "new", NOW + 1000)]
 
+    async def test_a_task_is_deleted_only_while_it_is_pending(self, house: House, bucket: Bucket) -> None:
+        await bring(house, bucket)
+        [answer] = await house.store.delete_pending(["a"])
+        if bucket is Bucket.DEAD:
+            assert str(answer) == "the task 'a' is dead: it is not pending"
+            assert await place(house, "a") == (Bucket.DEAD, score(bucket))
+        else:
+            assert answer == "a"
+            assert await place(house, "a") is None
+        await assert_sound(house)
+
     async def test_the_others_of_its_topic_stay_and_wake_it(self, house: House, bucket: Bucket) -> None:
         await bring(house, bucket, "a")
         await bring(house, bucket, "b")
         await house.store.delete(["a"])
         shard = house.keys.shard_of("b").index
         assert (await assert_sound(house)).wakes == {(bucket, shard, "order"): score(bucket)}
+
+
+async def test_what_was_delivered_is_remembered_past_a_delete_of_what_is_pending(house: House) -> None:
+    await bring(house, Bucket.DELAY)
+    await house.store.settle([done(claim, NOW + 99) for claim in await take(house, NOW + 50)])
+    for _ in range(2):
+        [answer] = await house.store.delete_pending(["a"])
+        assert isinstance(answer, NotFound)
+        assert answer.ended
+    assert await house.store.create([a_task(id="a", own_id=True)]) == [False]
 
 
 async def test_what_is_not_there_is_not_found(house: House) -> None:

@@ -1,22 +1,26 @@
 -- delete: tasks of one topic, from whatever bucket, -> gone, and forgotten.
 --
--- ARGV: topic, then for each task: id, the body that was read, '1' where it has a ttl ('0' where it has none)
--- Answers for each task 1: deleted, or 0: the pool holds another body by now, and nothing was changed.
+-- ARGV: topic, '1' where the dead are left as they are ('0': they are deleted, too),
+--       then for each task: id, the body that was read, '1' where it has a ttl ('0' where it has none)
+-- Answers for each task 1: deleted, 2: it is dead, and left, or 0: the pool holds another body by now, and nothing was
+-- changed.
 --
 -- A delivery under way cannot be called back, but its settle finds no lease.
 local pool, attempts, outcome, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[12]
-local topic = ARGV[1]
+local dead = KEYS[7]
+local topic, leave_dead = ARGV[1], ARGV[2] == '1'
 
 local ids = {}
-for i = 2, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
+for i = 3, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 local bodies = redis.call('HMGET', pool, unpack(ids))
+local died = leave_dead and redis.call('ZMSCORE', dead, unpack(ids)) or {}
 
 local answers, same, ageing, touched = {}, {}, {}, {}
 for n, id in ipairs(ids) do
-  answers[n] = bodies[n] == ARGV[n * 3] and 1 or 0
+  answers[n] = bodies[n] ~= ARGV[n * 3 + 1] and 0 or died[n] and 2 or 1
   if answers[n] == 1 then
     same[#same + 1] = id
-    if ARGV[n * 3 + 1] == '1' then ageing[#ageing + 1] = expiring(topic, id) end
+    if ARGV[n * 3 + 2] == '1' then ageing[#ageing + 1] = expiring(topic, id) end
   end
 end
 if #same > 0 then

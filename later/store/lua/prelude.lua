@@ -56,3 +56,34 @@ local function begun_and_fence(entry)
   local begun, fence = string.match(entry, '^(%d+) (%d+)$')
   return tonumber(begun) or 0, fence
 end
+
+-- Does `id` come after `other`? Byte by byte, as the store orders ids: Lua's own `<` goes by the server's locale.
+local function follows(id, other)
+  for i = 1, math.min(#id, #other) do
+    local byte, its = id:byte(i), other:byte(i)
+    if byte ~= its then return byte > its end
+  end
+  return #id > #other
+end
+
+-- How many entries of a bucket do not come after this one, in the bucket's own order: by score, then by id. The entry
+-- need not be there any more.
+--
+-- Found by halving, whatever stands before it: a million entries may have the same score.
+local function up_to(bucket, score, id)
+  local low, high = redis.call('ZCOUNT', bucket, '-inf', '(' .. score), redis.call('ZCOUNT', bucket, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if follows(redis.call('ZRANGE', bucket, middle, middle)[1], id) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- The ranks of the first and the last entry of a stretch of a bucket: scores from `since` on and below `before`; with
+-- `score` and `id` ('' for none), what follows these in the bucket's order. The last is before the first where there
+-- is none.
+local function ranks(bucket, since, before, score, id)
+  local first = redis.call('ZCOUNT', bucket, '-inf', '(' .. since)
+  if score ~= '' then first = math.max(first, up_to(bucket, score, id)) end
+  return first, redis.call('ZCOUNT', bucket, '-inf', '(' .. before) - 1
+end

@@ -1,0 +1,39 @@
+-- read: the first tasks of a piece of one bucket, in its order, with all that is known of them. Changes nothing.
+--
+-- ARGV: the least score, the score that all are below, the score and the id of an entry that all come after, those of
+--       one that none comes after ('' and '' for none; they need not be there any more), how many tasks at most, after
+--       how many bytes of bodies to stop
+-- Answers {1 where others follow, else 0, {id, score, ...}}, and three rows with something for each task, or nil: body,
+-- attempts, outcome. At least one task, where there is one.
+local bucket, pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local since, before, after_score, after_id, to_score, to_id = unpack(ARGV, 1, 6)
+local most, max_bytes = tonumber(ARGV[7]), tonumber(ARGV[8])
+
+-- Bodies are read so many at a time: not all of what may be far too much.
+local READ = 20
+
+local first, end_ = ranks(bucket, since, before, after_score, after_id)
+if to_score ~= '' then end_ = math.min(end_, up_to(bucket, to_score, to_id) - 1) end
+if end_ < first then return {0, {}, {}, {}, {}} end
+local entries = redis.call('ZRANGE', bucket, first, math.min(end_, first + most - 1), 'WITHSCORES')
+
+local ids = {}
+for i = 1, #entries, 2 do ids[#ids + 1] = entries[i] end
+
+local bodies, bytes = {}, 0
+while #bodies < #ids and bytes <= max_bytes do
+  local some = redis.call('HMGET', pool, unpack(ids, #bodies + 1, math.min(#bodies + READ, #ids)))
+  for _, body in ipairs(some) do
+    bodies[#bodies + 1] = body
+    bytes = bytes + (body and #body or 0)
+  end
+end
+for i = #entries, #bodies * 2 + 1, -1 do entries[i] = nil end
+
+return {
+  first + #bodies - 1 < end_ and 1 or 0,
+  entries,
+  bodies,
+  redis.call('HMGET', attempts, unpack(ids, 1, #bodies)),
+  redis.call('HMGET', outcome, unpack(ids, 1, #bodies)),
+}
