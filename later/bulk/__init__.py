@@ -1,0 +1,1 @@
+"""SPARK: the data source and the jobs; the only place that imports pyspark and what comes with it."""

@@ -1,0 +1,91 @@
+"""What goes wrong in Spark, in one line: who runs a job has no use for a traceback, a stack of Java or a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from later.core.errors import LaterError
+
+GONE = "Spark's Java has ended, or does not answer: if its memory was full, give it more (spark.driver.memory)"
+LONGEST = 600
+"""Characters of a reason."""
+
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$", re.MULTILINE)
+_FAILED_TASK = re.compile(r"most recent failure: Lost task .*?\(TID \d+\) \([^)]*\): ")
+_JAVA_CLASS = re.compile(r'^(?:Exception in thread "[^"]*" )?(?:[a-z]\w*\.)+[\w$]+: ')
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_STATE = re.compile(r"\s*SQLSTATE: \w{5}")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Around whatever calls Spark.
+
+    Raises:
+        LaterError: in place of what Spark raised, with its reason. What a worker raised of our own comes in its words.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise LaterError(reason(error)) from error
+    except (ConnectionError, EOFError) as error:  # what py4j lets through when nobody is there
+        raise LaterError(GONE) from error
+
+
+def reason(error: BaseException) -> str:
+    """Why it failed, in one line."""
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return GONE  # whatever was called: there is nobody who could say why
+    texts = list(_texts(error))
+    raised = next((text for text in texts if _TRACEBACK in text), None)
+    return of_worker(raised) if raised is not None else of_spark(texts[0])
+
+
+def of_worker(text: str) -> str:
+    """The error at the end of a worker's traceback: its text where it is one of ours, else also what it was and where.
+
+    Of a chain of errors the last: what was raised in the end.
+    """
+    last = text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :]
+    raised = _RAISED.search(last)
+    if raised is None:
+        return of_spark(text)
+    if raised["type"].startswith("later."):
+        return _one_line(raised["text"] or raised["type"])
+    frames = list(_FRAME.finditer(last, 0, raised.start()))
+    where = f" ({frames[-1]['file']}, line {frames[-1]['line']})" if frames else ""
+    return _one_line(f"a worker failed: {raised[0]}") + where
+
+
+def of_spark(text: str) -> str:
+    """Spark's own words without class names, the code of the condition, its state, and the plan or stack below."""
+    text = text.strip()
+    failed = _FAILED_TASK.search(text)
+    text = text[failed.end() :] if failed else text
+    while match := _JAVA_CLASS.match(text) or _CONDITION.match(text):
+        text = text[match.end() :]
+    state = _STATE.search(text)
+    return _one_line(text[: state.start()] if state else text.partition("\n")[0])
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """What an error and those behind it say."""
+    if not isinstance(error, Py4JJavaError):
+        yield str(error)
+        return
+    java = error.java_exception
+    while java is not None:
+        yield str(java.toString())
+        java = java.getCause()
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

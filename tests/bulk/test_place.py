@@ -1,0 +1,108 @@
+"""Where tasks go: URLs without passwords, and the password that the environment has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from redis.asyncio import ConnectionPool
+
+from later.bulk.place import check_url, is_store, place_of
+from later.core.errors import ConfigError
+from later.store.memory import Place
+
+HARD = "p@ss/w:ö rd%25?#[&="
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://later.example/base", "redis://h", "redis://me@h:6379/3",
+                                 "rediss://[::1]:6380?ssl_cert_reqs=none", "unix:///run/store.sock?db=2"])  # fmt: skip
+def test_a_url_without_a_password_is_taken(url: str) -> None:
+    assert check_url(url) == url
+
+
+@pytest.mark.parametrize("url", ["redis://:hush@h", "redis://me:hush@h:6379/0", "redis://me:@h", "redis://h?password=hush",
+                                 "rediss://h?db=1&password=", "unix://:hush@/run/store.sock",
+                                 "unix:///run/store.sock?password=hush", "redis://h:x?password=hush"])  # fmt: skip
+def test_a_password_in_a_url_is_refused_with_where_it_goes(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_url(url)
+
+    assert "hush" not in str(refused.value)
+    assert "LATER_REDIS_PASSWORD," in str(refused.value)
+    assert "LATER_REDIS_PASSWORD_FILE" in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["", "h:6379", "ftp://h", "redis://", "redis://h/x", "unix://h/s", "redis://h?host=x",
+                                 "redis://u:hush?@h", "http://me:hush@h", "http://h?token=hush", "//h"])  # fmt: skip
+def test_what_is_no_url_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^url .*: expected .*(http|URL)") as refused:
+        check_url(url)
+
+    assert "hush" not in str(refused.value)
+
+
+def test_a_store_is_told_from_the_api() -> None:
+    assert [is_store(url) for url in ("redis://h", "rediss://h", "unix:///s", "http://h", "https://h")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_place_without_a_password_is_the_url() -> None:
+    assert place_of("redis://h", "later", 2.0, {}) == Place(url="redis://h", prefix="later", timeout_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("url", "user"),
+    [
+        ("redis://h:6379/3", None),
+        ("redis://[::1]:6379", None),
+        ("rediss://me@h", "me"),
+        ("unix:///s?db=2", None),
+        ("unix://me@/s", "me"),
+    ],
+)
+def test_the_client_gets_the_password_of_the_environment_as_it_is(url: str, user: str | None) -> None:
+    place = place_of(url, "later", 2.0, {"LATER_REDIS_PASSWORD": HARD})
+
+    known, bare = (ConnectionPool.from_url(text).connection_kwargs for text in (place.url, url))
+    assert (known["password"], known.get("username")) == (HARD, user)
+    assert [known.get(key) for key in ("host", "port", "path", "db")] == [
+        bare.get(key) for key in ("host", "port", "path", "db")
+    ]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\nanother line\n"])
+def test_the_password_may_be_the_first_line_of_a_file(tmp_path: Path, end: str) -> None:
+    file = tmp_path / "password"
+    file.write_bytes((HARD + end).encode())
+
+    place = place_of("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD_FILE": str(file)})
+
+    assert ConnectionPool.from_url(place.url).connection_kwargs["password"] == HARD
+
+
+def test_two_passwords_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected one of them, got both"):
+        place_of("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD": "a", "LATER_REDIS_PASSWORD_FILE": "/b"})
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"\nx", "its first line, which is empty"),
+        (b"\xff", "cannot be read: it is not UTF-8"),
+    ],
+)
+def test_a_file_without_a_password_is_refused(tmp_path: Path, content: bytes | None, why: str) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=why):
+        place_of("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD_FILE": str(file)})
+
+
+def test_the_api_is_no_place_of_a_store() -> None:
+    with pytest.raises(ConfigError, match="expected the store's"):
+        place_of("http://h", "later", 2.0, {})
