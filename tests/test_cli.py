@@ -231,7 +231,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
     assert status_of("--help") == 0
     assert listed_in(capsys.readouterr().out) == [
         *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
-        *("topics", "namespaces"), *("status", "doctor"),
+        *("topics", "namespaces"), "bulk", *("status", "doctor"),
     ]  # fmt: skip
 
 

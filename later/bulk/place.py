@@ -40,14 +40,20 @@ def check_url(url: str) -> str:
         raise ConfigError(f"url {masked(url)}: expected {_URLS}") from None
 
 
+def check_store_url(url: str) -> str:
+    """A URL of the store, without a password. Raises ConfigError."""
+    if not is_store(check_url(url)):
+        raise ConfigError(f"url {masked(url)}: expected the store's: redis://, rediss:// or unix://")
+    return url
+
+
 def place_of(url: str, prefix: str, timeout_s: float, environ: Mapping[str, str]) -> Place:
     """The store at a URL, with the password that the environment has for it, if any.
 
     Raises:
         ConfigError: the URL is none of a store or holds a password, or the environment's cannot be read.
     """
-    if not is_store(check_url(url)):
-        raise ConfigError(f"url {masked(url)}: expected the store's: redis://, rediss:// or unix://")
+    check_store_url(url)
     password = password_of(environ)
     return Place(url=url if password is None else _with(url, password), prefix=prefix, timeout_s=timeout_s)
 

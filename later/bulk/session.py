@@ -60,8 +60,8 @@ def open_session(master: str, conf: Mapping[str, str], name: str) -> Iterator[Sp
 
 def settings_of(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
     """Ours, under what whoever runs the command set."""
-    ours = QUIET | (LOOPBACK if is_local(master) else {})
-    return ours | dict(conf) | {"spark.master": master, "spark.app.name": name}
+    ours = QUIET | (LOOPBACK if is_local(master) else {}) | {"spark.app.name": name}
+    return ours | dict(conf) | {"spark.master": master}
 
 
 def is_local(master: str) -> bool:

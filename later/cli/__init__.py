@@ -13,6 +13,7 @@ import click
 
 from later import __version__
 from later.cli.api import client_of
+from later.cli.bulk_commands import of_bulk
 from later.cli.dead_commands import of_dead
 from later.cli.end import Ended, attempt
 from later.cli.options import InOrder, an_object_a_line, configured, examples, headers, reading, retries, seconds
@@ -209,7 +210,7 @@ def delete(*, ids: tuple[str, ...], as_json: bool, **flags: str | None) -> int:
     return calls.delete(client, ids, as_json=as_json)
 
 
-for command in (list_tasks, explain, update, run_now, of_dead, of_topics, of_namespaces):
+for command in (list_tasks, explain, update, run_now, of_dead, of_topics, of_namespaces, of_bulk):
     later.add_command(command)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -29,12 +29,17 @@ class InOrder(click.Group):
 
 def configured(command: str) -> Callable[[Function], Function]:
     """Give a command its options of the table, and --config."""
+    return chosen(command, [option.name for option in OPTIONS if command in option.commands])
+
+
+def chosen(command: str, names: Collection[str]) -> Callable[[Function], Function]:
+    """Give a command these options of the table, with what they are by default for `command`, and --config."""
 
     def decorate(function: Function) -> Function:
         function = click.option("--config", metavar="FILE", help=CONFIG)(function)
-        for option in reversed([option for option in OPTIONS if command in option.commands]):
-            names = (f"--{option.name}", option.key)
-            function = click.option(*names, metavar=option.read.shape, help=_help(option, command))(function)
+        for option in reversed([option for option in OPTIONS if option.name in names]):
+            flag = (f"--{option.name}", option.key)
+            function = click.option(*flag, metavar=option.read.shape, help=_help(option, command))(function)
         return function
 
     return decorate
