@@ -15,10 +15,10 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install run test test-all lint type check bench lock clean
+.PHONY: help install run test test-spark test-system test-all lint type check bench lock clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(venv)/.dev ## Make .venv with everything needed to work on later
 
@@ -26,10 +26,15 @@ run: $(venv)/.run ## Start later, API and workers; ARGS="--listen 127.0.0.1:9000
 	@exec $(venv)/bin/later up $(ARGS)
 
 test: $(venv)/.dev ## Run the tests that start no processes (a minute at most); ARGS="-k lease" for pytest's options
-	$(python) -m pytest -m "not system" -n auto $(ARGS)
+	$(python) -m pytest -m "not spark and not system" -n auto $(ARGS)
 
-test-all: test ## Run all tests; those that start processes one at a time, for some measure how late they are
+test-spark: $(venv)/.dev ## Run the tests of Spark's jobs, all in one Spark; they need Java 17 or newer
+	$(python) -m pytest -m "spark and not system" $(ARGS)
+
+test-system: $(venv)/.dev ## Run the tests that start processes, one at a time: some measure how late they are
 	$(python) -m pytest -m system $(ARGS)
+
+test-all: test test-spark test-system ## Run all tests
 
 lint: $(venv)/.dev ## Check style and format
 	$(python) -m ruff check

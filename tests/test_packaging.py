@@ -1,0 +1,76 @@
+"""What is built: a wheel with the module that Spark looks for, by way of the source distribution, too."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+import tomllib
+from importlib import import_module, metadata, reload
+from pathlib import Path
+from subprocess import run
+from zipfile import ZipFile
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+
+
+def build(target: str, source: Path, into: Path) -> Path:
+    """What hatch builds of a tree, without network and with nothing that is not installed here."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(into)]
+    run(command, cwd=source, check=True, capture_output=True)
+    (built,) = into.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def test_spark_finds_its_module_at_the_top_of_the_wheel(wheel: Path) -> None:
+    with ZipFile(wheel) as built:
+        names = built.namelist()
+        top = {name for name in names if "/" not in name}
+        module = built.read("pyspark_later.py")
+
+    assert top == {"pyspark_later.py"}
+    assert module == (ROOT / "later" / "bulk" / "pyspark_later.py").read_bytes()
+
+
+def test_a_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    packed = build("sdist", ROOT, tmp_path / "sdist")
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (tree,) = (tmp_path / "unpacked").iterdir()
+
+    assert build("wheel", tree, tmp_path / "wheel").read_bytes() == wheel.read_bytes()
+
+
+def test_spark_finds_it_where_later_is_installed_from_its_sources() -> None:
+    """What `pip install -e .` has put there: once more where this fails after a change of the build."""
+    assert any(file.name == "pyspark_later.py" for file in metadata.files("later") or [])
+    assert import_module("pyspark_later").DefaultSource.name() == "later"
+
+
+def test_where_ours_cannot_work_it_is_not_in_the_way_of_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("later.bulk.pyspark_later")
+    with monkeypatch.context() as without:
+        without.delattr(module, "DefaultSource")
+        without.setitem(sys.modules, "later.bulk.source", None)
+
+        assert not hasattr(reload(module), "DefaultSource")
+
+
+def test_nothing_of_spark_is_installed_with_later_alone() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    spark = {Requirement(text).name for text in project["optional-dependencies"]["spark"]}
+    locked = {line.partition("==")[0] for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines()}
+    locked_for_development = {
+        line.partition("==")[0] for line in (ROOT / "requirements-dev.txt").read_text("utf-8").splitlines()
+    }
+
+    assert {"pyspark", "pyarrow", "pandas"} <= spark
+    assert not spark & locked
+    assert spark <= locked_for_development
