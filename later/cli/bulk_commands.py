@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from later.cli.bulk_create import cancel, create, verify
 from later.cli.options import InOrder
 
 
@@ -21,4 +22,5 @@ def of_bulk() -> None:
     """
 
 
-# Each command, in the order in which help lists them: `of_bulk.add_command(create)`.
+for command in (create, verify, cancel):
+    of_bulk.add_command(command)

@@ -1,0 +1,78 @@
+"""The two ways to `later`: its API, by which executors need no store and no password; or the store itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from later.core.errors import LaterError
+
+TRY_AGAIN = frozenset({429, 500, 502, 503, 504})
+"""Of what went wrong with a single item: what may go away by itself."""
+
+
+class Wrong(NamedTuple):
+    """What went wrong with one item: an HTTP status, the field that is wrong, if one is, and the reason."""
+
+    status: int
+    field: str | None
+    reason: str
+
+    @property
+    def may_pass(self) -> bool:
+        return self.status in TRY_AGAIN
+
+
+class Came(NamedTuple):
+    """What tasks sent in one batch came to; what is wrong with others, by their position."""
+
+    created: int
+    existing: int
+    wrong: Mapping[int, Wrong]
+
+
+class Standing(StrEnum):
+    """Where the task of a row is."""
+
+    PENDING = "pending"
+    DEAD = "dead"
+    ENDED = "ended"
+    MISSING = "missing"
+
+
+class Counts(NamedTuple):
+    """What a job has come to, as the store has counted it."""
+
+    created: int = 0
+    existing: int = 0
+    refused: int = 0
+
+
+class Unreached(LaterError):
+    """Nobody answered, or nobody can know what came of it; the same may be tried again after `again_ms`."""
+
+    def __init__(self, reason: str, again_ms: int | None = None) -> None:
+        super().__init__(reason)
+        self.again_ms = again_ms
+
+
+class Door(Protocol):
+    """A way in. Every method raises `Unreached` where it may work later, another `LaterError` where it will not."""
+
+    def create(self, bodies: Sequence[bytes]) -> Came:
+        """Create tasks of these bodies of `/create`, counted into the door's job."""
+
+    def judge(self, bodies: Sequence[bytes]) -> Came:
+        """What `create` would refuse; nothing is created, and none of the others is counted as created."""
+
+    def find(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+        """Where tasks are."""
+
+    def cancel(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+        """Delete tasks that are pending; where each was. What is dead or has ended stays as it is."""
+
+    def counts(self) -> Counts:
+        """What the door's job has come to."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,68 @@
+"""What is sent of a table: for each row the JSON of a task, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+KEYLESS = "key: expected a value, got nothing"
+
+
+class Reject(NamedTuple):
+    """A row that became no task: as JSON, or as the corrupt text it was, and why, in the words of `/create`."""
+
+    key: str | None
+    row: str
+    field: str | None
+    reason: str
+
+
+class Lines(NamedTuple):
+    """Rows that can be sent: bodies of `/create`, their ids, and the rows' keys where they have any."""
+
+    bodies: list[bytes]
+    ids: list[str]
+    keys: list[bytes] | None
+
+    def part(self, start: int, end: int) -> Lines:
+        """Those from `start` on and before `end`."""
+        return Lines(self.bodies[start:end], self.ids[start:end], None if self.keys is None else self.keys[start:end])
+
+    def some(self, positions: Sequence[int]) -> Lines:
+        """Those at these positions."""
+        return Lines(
+            [self.bodies[i] for i in positions],
+            [self.ids[i] for i in positions],
+            None if self.keys is None else [self.keys[i] for i in positions],
+        )
+
+    def reject(self, position: int, field: str | None, reason: str) -> Reject:
+        """What is told of one that was refused."""
+        return Reject(self.key(position), row_of(self.bodies[position]), field, reason)
+
+    def key(self, position: int) -> str | None:
+        """A row's key, for a person."""
+        return None if self.keys is None else self.keys[position].decode("utf-8", "backslashreplace")
+
+
+class Read(NamedTuple):
+    """What a batch of rows came to: lines to send, and rows that cannot be sent."""
+
+    lines: Lines
+    unfit: list[Reject]
+
+
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def row_of(body: bytes) -> str:
+    """The row that a body was made of: without the id, which is of our making."""
+    try:
+        fields = _decode(body)
+    except (ValueError, RecursionError):
+        return body.decode("utf-8", "backslashreplace")
+    fields.pop("id", None)
+    return _encode(fields).decode()

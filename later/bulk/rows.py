@@ -1,0 +1,312 @@
+"""Columns into tasks: Arrow batches with columns named as `/create`'s fields, and a `key`, into what is sent of them.
+
+Nothing here can fail for a single row: what is no number, no URL or no object goes out as it is, and is refused by
+the same words as any other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
+from typing import Any
+from zlib import crc32
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from later.bulk.ids import ids_of
+from later.bulk.lines import KEYLESS, Lines, Read, Reject
+from later.core.errors import Refused
+from later.core.task import new_id
+
+TEXTS = ("topic", "callback", "content")
+NUMBERS = ("delay", "execute_time", "retry", "ttl")
+FIELDS = (*TEXTS, *NUMBERS, "headers")
+KEY = "key"
+CORRUPT = "_corrupt"
+"""A column of the reader's: the text of a row that it could not make sense of."""
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_OFFSET = re.compile(r".*[Tt].*(Z|z|[+-][0-9]{2}:[0-9]{2})")
+"""What RFC 3339 demands: a time of day and where on Earth it is that time."""
+
+UNREADABLE = "expected a row of as many columns as the header has"
+
+Values = Sequence[Any]
+Reader = Callable[[pa.Array], Values]
+
+
+class Item(msgspec.Struct, omit_defaults=True):
+    """A body of `/create`. Its values are of whatever kind the table has: who reads them says what is wrong."""
+
+    id: str
+    topic: Any = None
+    callback: Any = None
+    content: Any = None
+    delay: Any = None
+    execute_time: Any = None
+    retry: Any = None
+    ttl: Any = None
+    headers: Any = None
+
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+_is_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class Rows:
+    """Reads batches of one schema into lines of one job. Each is due up to `spread_s` seconds later than it says.
+
+    Raises:
+        Refused: a column is none of a task's, or of a type that its field cannot be; there is no key, and none of
+            the job's tasks may exist twice (`keyless`).
+    """
+
+    def __init__(self, schema: pa.Schema, job: str, *, keyless: bool, spread_s: float = 0) -> None:
+        for name in schema.names:
+            if name not in (*FIELDS, KEY, CORRUPT):
+                raise Refused(f"{name}: no column of a task; there are {', '.join(FIELDS)} and {KEY}", name)
+            if schema.names.count(name) > 1:
+                raise Refused(f"{name}: expected it once, got it more than once", name)
+        if KEY not in schema.names and not keyless:
+            raise Refused(
+                "key: expected a column of that name, which says what row is which: without one a row that is sent "
+                "twice is made twice (allowDuplicates takes that)",
+                KEY,
+            )
+        self._job = job
+        self._spread_s = spread_s
+        self._readers = {name: reader_of(name, schema.field(name).type) for name in schema.names if name in FIELDS}
+        self._key = key_reader(schema.field(KEY).type) if KEY in schema.names else None
+
+    def read(self, batch: pa.RecordBatch) -> Read:
+        """Lines of the rows that can be sent, the others told of."""
+        columns = {name: read(batch.column(name)) for name, read in self._readers.items()}
+        keys = None if self._key is None else self._key(batch.column(KEY))
+        unfit = {**_keyless(keys, columns), **_corrupt(batch)}
+        if unfit:
+            fit = [position for position in range(batch.num_rows) if position not in unfit]
+            columns = {name: [values[i] for i in fit] for name, values in columns.items()}
+            keys = None if keys is None else [keys[i] for i in fit]
+        return Read(self._lines(batch.num_rows - len(unfit), columns, keys), list(unfit.values()))
+
+    def _lines(self, count: int, columns: dict[str, Values], keys: Sequence[Any] | None) -> Lines:
+        ids = [new_id() for _ in range(count)] if keys is None else ids_of(self._job, keys)
+        if self._spread_s:
+            put_off(columns, offsets_of(ids, self._spread_s))
+        return Lines(bodies_of(ids, columns), ids, None if keys is None else list(keys))
+
+
+def bodies_of(ids: Sequence[str], columns: dict[str, Values]) -> list[bytes]:
+    """The JSON of each row."""
+    nothing = [None] * len(ids)
+    values = [columns.get(name, nothing) for name in Item.__struct_fields__[1:]]
+    return [_encode(item) for item in map(Item, ids, *values)]
+
+
+def put_off(columns: dict[str, Values], offsets: Sequence[float]) -> None:
+    """Make each row due so many seconds later: by its own time where it has one, else by its delay."""
+    nothing = [None] * len(offsets)
+    times, delays = columns.get("execute_time", nothing), columns.get("delay", nothing)
+    columns["execute_time"] = [_plus(time, s) for time, s in zip(times, offsets, strict=True)]
+    columns["delay"] = [
+        delay if time is not None else _plus(0 if delay is None else delay, s)
+        for time, delay, s in zip(times, delays, offsets, strict=True)
+    ]
+
+
+def _plus(value: Any, seconds: float) -> Any:
+    """What is no number stays as it is, to be refused as it is."""
+    if isinstance(value, msgspec.Raw):
+        try:
+            value = float(bytes(value))
+        except ValueError:
+            return value
+    if value is None or isinstance(value, str | bool) or not math.isfinite(value):
+        return value
+    return float(value) + seconds
+
+
+def offsets_of(ids: Sequence[str], spread_s: float) -> list[float]:
+    """Where in a window each task lies: evenly, and the same whenever the row is sent again."""
+    return [round(crc32(id.encode()) / 2**32 * spread_s, 3) for id in ids]
+
+
+def _keyless(keys: Sequence[bytes | None] | None, columns: dict[str, Values]) -> dict[int, Reject]:
+    missing = [position for position, key in enumerate(keys or ()) if key is None]
+    return {position: Reject(None, _row(columns, position), KEY, KEYLESS) for position in missing}
+
+
+def _row(columns: dict[str, Values], position: int) -> str:
+    given = {name: values[position] for name, values in columns.items() if values[position] is not None}
+    return _encode(given).decode()
+
+
+def _corrupt(batch: pa.RecordBatch) -> dict[int, Reject]:
+    texts = batch.column(CORRUPT).to_pylist() if CORRUPT in batch.schema.names else []
+    return {i: Reject(None, text, None, UNREADABLE) for i, text in enumerate(texts) if text is not None}
+
+
+# Columns
+
+
+def reader_of(field: str, kind: pa.DataType) -> Reader:
+    """What reads a field's column.
+
+    Raises:
+        Refused: no column of that type can be it.
+    """
+    if pa.types.is_null(kind):
+        return _values
+    if field in TEXTS:
+        return _values if _is_text(kind) else _wrong(field, "strings (to_json makes them of others)", kind)
+    if field == "headers":
+        return _headers_reader(kind)
+    return _number_reader(field, kind)
+
+
+def _number_reader(field: str, kind: pa.DataType) -> Reader:
+    if _is_text(kind):
+        return _times_in_text if field == "execute_time" else _numbers_in_text
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind):
+        return _floats if pa.types.is_floating(kind) else _values
+    if field == "execute_time":
+        is_moment = pa.types.is_timestamp(kind) and kind.tz is not None
+        return _seconds if is_moment else _wrong(field, "Unix seconds or timestamps (with a time zone: cast)", kind)
+    return _seconds if field != "retry" and pa.types.is_duration(kind) else _wrong(field, "numbers", kind)
+
+
+def _headers_reader(kind: pa.DataType) -> Reader:
+    if _is_text(kind):
+        return _objects_in_text
+    if pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type):
+        return lambda column: [None if row is None else dict(row) for row in column.to_pylist()]
+    if pa.types.is_struct(kind) and all(_is_text(kind.field(i).type) for i in range(kind.num_fields)):
+        return lambda column: [_without_nulls(row) for row in column.to_pylist()]
+    return _wrong("headers", "maps or structs of strings, or JSON objects", kind)
+
+
+def _wrong(field: str, takes: str, kind: pa.DataType) -> Reader:
+    raise Refused(f"{field}: expected {takes}, got a column of {kind}", field)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _values(column: pa.Array) -> Values:
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _floats(column: pa.Array) -> Values:
+    """What JSON has no number for is spelt out: or it would go as null, which means that there is none."""
+    values = _values(column)
+    if pc.all(pc.is_finite(column), min_count=0).as_py():
+        return values
+    return [value if value is None or math.isfinite(value) else _spelt(value) for value in values]
+
+
+def _spelt(value: float) -> msgspec.Raw:
+    return msgspec.Raw(b"NaN" if math.isnan(value) else b"Infinity" if value > 0 else b"-Infinity")
+
+
+def _seconds(column: pa.Array) -> Values:
+    """Timestamps as seconds since the Unix epoch, durations as seconds; to the microsecond."""
+    kind = pa.timestamp("us", "UTC") if pa.types.is_timestamp(column.type) else pa.duration("us")
+    micros = column.cast(kind, safe=False).cast(pa.int64())
+    return _values(pc.divide(micros.cast(pa.float64(), safe=False), 1e6))
+
+
+def _numbers_in_text(column: pa.Array) -> Values:
+    return [number_in(text) for text in _values(column)]
+
+
+def _times_in_text(column: pa.Array) -> Values:
+    return [time_in(text) for text in _values(column)]
+
+
+def number_in(text: str | None) -> msgspec.Raw | str | None:
+    """The number that stands there, as it stands; a text that is none as it is; nothing for nothing."""
+    if text is None:
+        return None
+    stripped = text.strip()
+    return msgspec.Raw(stripped.encode()) if _NUMBER.fullmatch(stripped) else (text if stripped else None)
+
+
+def time_in(text: str | None) -> msgspec.Raw | str | float | None:
+    """The same, and of an RFC 3339 time its Unix seconds."""
+    number = number_in(text)
+    if not isinstance(number, str) or not _OFFSET.fullmatch(number.strip()):
+        return number
+    try:
+        return datetime.fromisoformat(number.strip()).timestamp()
+    except (ValueError, OverflowError):
+        return number
+
+
+def _objects_in_text(column: pa.Array) -> Values:
+    return [_object_in(text) for text in _values(column)]
+
+
+def _object_in(text: str | None) -> msgspec.Raw | str | None:
+    """In one line, for lines are what is sent; a text that is no object as it is."""
+    if text is None:
+        return None
+    try:
+        _is_object(text)
+        return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _without_nulls(row: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if row is None else {name: value for name, value in row.items() if value is not None}
+
+
+# Keys
+
+
+def key_reader(kind: pa.DataType) -> Callable[[pa.Array], Sequence[bytes | None]]:
+    """What reads keys: 5 and "5" are the same one, so that the same rows from another format have the same ids.
+
+    Raises:
+        Refused: a column of that type says nothing exactly.
+    """
+    if _is_text(kind):
+        return lambda column: _values(column.cast(pa.large_binary()))
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return lambda column: _values(column.cast(pa.large_string()).cast(pa.large_binary()))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _values
+    if _is_exact(kind):
+        return lambda column: [None if value is None else _key_text(value).encode() for value in _values(column)]
+    raise Refused(f"key: expected strings, integers, decimals, dates, timestamps or structs of these, got a column of "
+                  f"{kind}", KEY)  # fmt: skip
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_is_exact(kind.field(i).type) for i in range(kind.num_fields))
+    is_number = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
+    return bool(is_number or _is_text(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _key_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return _encode([_part(part) for part in value.values()]).decode()
+    return str(_part(value))
+
+
+def _part(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [_part(part) for part in value.values()]
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def known(names: Iterable[str]) -> list[str]:
+    """Those of a table's columns that are a task's, by their names."""
+    return [name for name in names if name in (*FIELDS, KEY)]

@@ -1,0 +1,146 @@
+"""Jobs over a whole input, as `later bulk` runs them: one pass each, exact sums, what is wrong as a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, Observation, Row
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from later.bulk import work
+from later.bulk.doors import Counts
+from later.bulk.inputs import Found
+from later.bulk.lines import Reject
+from later.bulk.way import Way
+from later.core.errors import LaterError
+
+SHOWN = 20
+"""Rows of what is wrong that are shown."""
+LOOK_EVERY_S = 0.5
+
+Heard = Callable[[Counts], None]
+
+
+class Created(NamedTuple):
+    """What an input came to; the first of what was rejected. `created` is what the store has counted meanwhile."""
+
+    rows: int
+    created: int
+    existing: int
+    rejected: int
+    seconds: float
+    examples: list[Reject]
+
+
+class Missing(NamedTuple):
+    """A row whose task is not there."""
+
+    key: str | None
+    id: str
+    row: str
+
+
+class Standings(NamedTuple):
+    """How many rows' tasks are where; the first of those that are missing."""
+
+    rows: int
+    pending: int
+    dead: int
+    ended: int
+    missing: int
+    unfit: int
+    seconds: float
+    examples: list[Missing]
+
+
+def create(found: Found, way: Way, rejects: str | None, heard: Heard) -> Created:
+    """Create the input's tasks; what is rejected goes to the directory `rejects` (Parquet), where one is named.
+
+    `heard` is told now and then what the store has counted since this began.
+
+    Raises:
+        LaterError: the daemon, or the store, cannot be reached.
+        PySparkException: a partition could not be sent.
+    """
+    job = found.table.job
+    with way.door(job) as door:
+        before = door.counts()
+    started = time.monotonic()
+    told = SHOWN if rejects is None else None
+    with _watched(way, job, before, heard):
+        sums, told_rows = _run(found.frame, work.Create(way=way, table=found.table, told=told), work.CREATED, rejects)
+    seconds = time.monotonic() - started
+    with way.door(job) as door:
+        counted = door.counts().created - before.created
+    fit = sums["rows"] - sums["rejected"]
+    created = min(max(counted, sums["created"]), fit)
+    examples = [Reject(row.key, row.row, row.field, row.reason) for row in told_rows]
+    return Created(sums["rows"], created, fit - created, sums["rejected"], seconds, examples)
+
+
+def judge(found: Found, way: Way, rejects: str | None) -> Created:
+    """The same without creating anything: what would be refused."""
+    started = time.monotonic()
+    task = work.Create(way=way, table=found.table, dry_run=True, told=SHOWN if rejects is None else None)
+    sums, told_rows = _run(found.frame, task, work.CREATED, rejects)
+    examples = [Reject(row.key, row.row, row.field, row.reason) for row in told_rows]
+    return Created(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
+
+
+def find(found: Found, way: Way, missing: str | None) -> Standings:
+    """Where the tasks of the input's rows are; rows without one go to the directory `missing`, where one is named."""
+    task = work.Find(way=way, table=found.table, told=SHOWN if missing is None else None)
+    return _standings(found.frame, task, missing)
+
+
+def cancel(found: Found, way: Way) -> Standings:
+    """Delete the tasks of the input's rows that are pending; where each was."""
+    return _standings(found.frame, work.Cancel(way=way, table=found.table), None)
+
+
+def _standings(frame: DataFrame, task: work.Find | work.Cancel, to: str | None) -> Standings:
+    started = time.monotonic()
+    sums, rows = _run(frame, task, work.FOUND, to)
+    examples = [Missing(row.key, row.id, row.row) for row in rows]
+    return Standings(**sums, seconds=time.monotonic() - started, examples=examples)
+
+
+def _run(frame: DataFrame, task: Any, schema: str, to: str | None) -> tuple[dict[str, int], list[Row]]:
+    """The sums of all partitions' tallies, and the first of the rows that came out, which go to `to`, if anywhere."""
+    observation = Observation()
+    names = [name for name, kind in (part.split() for part in schema.split(", ")) if kind == "bigint"]
+    out = frame.mapInArrow(task, schema)
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
+    wrong = out.observe(observation, *sums).filter(F.col("rows").isNull()).drop(*names)
+    if to is None:
+        rows = wrong.collect()
+    else:
+        wrong.write.mode("error").parquet(to)
+        rows = frame.sparkSession.read.parquet(to).limit(SHOWN).collect()
+    return observation.get, rows[:SHOWN]
+
+
+@contextmanager
+def _watched(way: Way, job: str, before: Counts, heard: Heard) -> Iterator[None]:
+    """Tell of the job's counts until the end, from a thread that has nothing to do with Spark."""
+    over = Event()
+
+    def watch() -> None:
+        with way.door(job) as door:
+            while not over.wait(LOOK_EVERY_S):
+                try:
+                    heard(Counts(*(now - then for now, then in zip(door.counts(), before, strict=True))))
+                except LaterError:
+                    continue  # the job will say so, if it stays so
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,133 @@
+"""Batches of lines through a door, and again where that is safe: every line has an id of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+from later.bulk.doors import Came, Door, Standing, Unreached, Wrong
+from later.bulk.lines import Lines, Reject
+from later.client import pause_before_again
+from later.core.errors import LaterError
+
+BATCH_BYTES = 8 * 1024 * 1024
+"""A batch is sent when it has grown so large, though it has few lines: a request may be of 16 MiB."""
+MAX_LINE_BYTES = 16 * 1024 * 1024 - 1024
+JITTER = 0.5
+"""By up to what share of itself a pause is lengthened: or executors that were sent away together come back together."""
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+Ask = Callable[[Sequence[str]], list[Standing | Wrong]]
+
+
+class Sent(NamedTuple):
+    """What lines came to."""
+
+    created: int
+    existing: int
+    rejects: list[Reject]
+
+
+class Batches:
+    """Sends lines, at most `batch` at a time, each up to `retries` times more. `sleep` takes seconds."""
+
+    def __init__(self, door: Door, *, batch: int, retries: int, sleep: Callable[[float], None]) -> None:
+        self._door = door
+        self._batch = batch
+        self._retries = retries
+        self._sleep = sleep
+
+    def create(self, lines: Lines) -> Iterator[Sent]:
+        """Create the tasks, batch by batch. Raises LaterError: one cannot be sent; what follows it was not tried."""
+        return self._send(lines, self._door.create)
+
+    def judge(self, lines: Lines) -> Iterator[Sent]:
+        """The same without creating anything."""
+        return self._send(lines, self._door.judge)
+
+    def find(self, ids: Sequence[str]) -> list[Standing]:
+        """Where tasks are. Raises LaterError."""
+        return self._ask(ids, self._door.find)
+
+    def cancel(self, ids: Sequence[str]) -> list[Standing]:
+        """Delete those that are pending; where each was. Raises LaterError."""
+        return self._ask(ids, self._door.cancel)
+
+    def _send(self, lines: Lines, send: Callable[[Sequence[bytes]], Came]) -> Iterator[Sent]:
+        for part in parts(lines, self._batch):
+            if len(part.bodies[0]) > MAX_LINE_BYTES:
+                yield Sent(0, 0, [part.reject(0, None, f"expected a body of at most {MAX_LINE_BYTES} bytes")])
+            else:
+                yield self._until_decided(part, send)
+
+    def _until_decided(self, lines: Lines, send: Callable[[Sequence[bytes]], Came]) -> Sent:
+        """Until each line is created, known or refused, or there were tries enough."""
+        created, existing, rejects, left = 0, 0, list[Reject](), lines
+        for attempt in range(self._retries + 1):
+            came = self._try(attempt, send, left.bodies)
+            if came is None:
+                continue
+            created += came.created
+            existing += came.existing
+            again, reason = [], ""
+            for position, wrong in came.wrong.items():
+                if wrong.may_pass:
+                    again.append(position)
+                    reason = wrong.reason
+                else:
+                    rejects.append(left.reject(position, wrong.field, wrong.reason))
+            if not again:
+                return Sent(created, existing, rejects)
+            self._rest(attempt, Unreached(reason))
+            left = left.some(again)
+        raise AssertionError("the last try rests by raising")
+
+    def _ask(self, ids: Sequence[str], ask: Ask) -> list[Standing]:
+        found: list[Standing] = []
+        for start in range(0, len(ids), self._batch):
+            found += self._until_known(ids[start : start + self._batch], ask)
+        return found
+
+    def _until_known(self, ids: Sequence[str], ask: Ask) -> list[Standing]:
+        known: dict[str, Standing] = {}
+        left = list(ids)
+        for attempt in range(self._retries + 1):
+            answers = self._try(attempt, ask, left)
+            if answers is None:
+                continue
+            known |= {id: a for id, a in zip(left, answers, strict=True) if isinstance(a, Standing)}
+            wrong = [a for a in answers if isinstance(a, Wrong)]
+            if not wrong:
+                return [known[id] for id in ids]
+            if not wrong[-1].may_pass:
+                raise LaterError(wrong[-1].reason)
+            self._rest(attempt, Unreached(wrong[-1].reason))
+            left = [id for id in left if id not in known]
+        raise AssertionError("the last try rests by raising")
+
+    def _try(self, attempt: int, call: Callable[[Question], Answer], what: Question) -> Answer | None:
+        """The answer; None after a rest, where there was none. Raises LaterError: it was the last try."""
+        try:
+            return call(what)
+        except Unreached as error:
+            self._rest(attempt, error)
+            return None
+
+    def _rest(self, attempt: int, error: Unreached) -> None:
+        if attempt == self._retries:
+            raise LaterError(f"{error} (tried {attempt + 1} times)") from error
+        self._sleep(pause_before_again(attempt, error.again_ms) * random.uniform(1, 1 + JITTER))
+
+
+def parts(lines: Lines, most: int) -> Iterator[Lines]:
+    """The lines, at most so many at a time and no more bytes than a batch may have; one that has more is alone."""
+    start = size = 0
+    for position, body in enumerate(lines.bodies):
+        if position > start and (position - start == most or size + len(body) > BATCH_BYTES):
+            yield lines.part(start, position)
+            start, size = position, 0
+        size += len(body) + 1
+    if start < len(lines.bodies):
+        yield lines.part(start, len(lines.bodies))

@@ -1,0 +1,218 @@
+"""`bulk create`, `verify` and `cancel`: the tasks of an input's rows. Each imports its heavy half when it runs."""
+# ruff: noqa: PLC0415  # that is why: what help needs is little
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from later.cli.bar import Bar
+from later.cli.bulk_input import of_input
+from later.cli.bulk_options import Target, on_spark, to_later
+from later.cli.options import examples, one_object, reading, seconds
+from later.cli.say import one_line, say
+
+if TYPE_CHECKING:
+    from later.bulk.doors import Counts
+    from later.bulk.inputs import Found, Input
+    from later.bulk.run import Created, Standings
+    from later.bulk.way import Way
+
+LONGEST_ROW = 200
+"""Characters of a row that is shown."""
+
+
+@click.command(
+    epilog=examples(
+        "later bulk create s3a://lake/orders/2026-11-21 --job orders-2026-11-21 --column key=order_id \\\n"
+        "    --column callback=hook_url --set topic=order --rejects s3a://lake/rejects/orders-2026-11-21",
+        "later bulk create reminders.csv --job reminders-7 --spread 6h --dry-run",
+        about="A row's task has the fields of /create, from columns of their names: topic, callback, delay or "
+        "execute_time, retry, content, headers, ttl; and `key` says which row it is.",
+    )
+)
+@of_input
+@click.option(
+    "--spread", type=str, callback=reading(seconds), default="0", metavar="DURATION",
+    help="Put off each task by its part of this window, evenly, and the same whenever it is sent.",
+)  # fmt: skip
+@click.option("--rejects", metavar="DIR", help="Where rejected rows go: Parquet with key, row, field and reason.")
+@click.option(
+    "--max-rejects", type=click.IntRange(0), default=0, show_default=True, help="More of them: exit status 1."
+)
+@click.option("--allow-duplicates", is_flag=True, help="Take rows without a key, though one sent twice is two tasks.")
+@click.option("--dry-run", is_flag=True, help="Create nothing: say what would be refused.")
+@on_spark
+@to_later
+@one_object
+def create(
+    *, given: Input, job: str, batch: int, retries: int, rejects: str | None, max_rejects: int, dry_run: bool,
+    master: str, conf: dict[str, str], target: Target, as_json: bool,
+) -> int:  # fmt: skip
+    """Create a task of each row.
+
+    Rows that /create would refuse are left out and told, the others go on. Run again with the same --job, it creates
+    what is not there yet, and nothing twice. Exit status 1 if more was rejected than --max-rejects.
+    """
+    from later.bulk import run
+
+    way = _way(target, batch, retries)
+    with _found(given, job, master, conf) as found:
+        if dry_run:
+            came = run.judge(found, way, rejects)
+        else:
+            with _RowsBar(given, found) as bar:
+                came = run.create(found, way, rejects, bar.hear)
+    _tell_created(came, job, rejects, dry_run=dry_run, as_json=as_json)
+    return 1 if came.rejected > max_rejects else 0
+
+
+@click.command(epilog=examples("later bulk verify orders.parquet --job orders-2026-11-21 --column key=order_id"))
+@of_input
+@click.option("--missing", metavar="DIR", help="Where rows without a task go: Parquet with key, id and row.")
+@on_spark
+@to_later
+@one_object
+def verify(
+    *, given: Input, job: str, batch: int, retries: int, missing: str | None,
+    master: str, conf: dict[str, str], target: Target, as_json: bool,
+) -> int:  # fmt: skip
+    """Say of each row whether its task is pending, has ended, is dead or missing.
+
+    Missing is what was rejected, deleted, or forgotten (--remember after it had ended). Exit status 1 if any is.
+    """
+    from later.bulk import run
+
+    with _found(given, job, master, conf) as found:
+        standings = run.find(found, _way(target, batch, retries), missing)
+    _tell_standings(standings, "pending", as_json=as_json)
+    for row in () if as_json else standings.examples:
+        say(f"missing: {_whose(row.key)}{row.id}: {_short(row.row)}")
+    if standings.missing and not as_json:
+        say(_where(missing, "missing"))
+    return 1 if standings.missing or standings.unfit else 0
+
+
+@click.command(epilog=examples("later bulk cancel orders.parquet --job orders-2026-11-21 --column key=order_id --yes"))
+@of_input
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@on_spark
+@to_later
+@one_object
+def cancel(
+    *, given: Input, job: str, batch: int, retries: int, yes: bool,
+    master: str, conf: dict[str, str], target: Target, as_json: bool,
+) -> int:  # fmt: skip
+    """Delete the tasks of the rows that are still pending.
+
+    What has ended or is dead stays as it is. A cancelled task is forgotten: creating the job again makes it anew.
+    """
+    from later.bulk import run
+
+    if not yes and not _sure(given, job):
+        say("nothing was cancelled")
+        return 1
+    with _found(given, job, master, conf) as found:
+        standings = run.cancel(found, _way(target, batch, retries))
+    _tell_standings(standings, "cancelled", as_json=as_json)
+    return 0
+
+
+def _sure(given: Input, job: str) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("There is no terminal to ask on: --yes to cancel unasked.")
+    return click.confirm(one_line(f"delete the pending tasks of the job {job}, of all rows of {given.path}?"), err=True)
+
+
+def _way(target: Target, batch: int, retries: int) -> Way:
+    from later.bulk.way import Way
+
+    return Way(url=target.url, prefix=target.prefix, timeout_s=target.timeout_s, batch=batch, retries=retries)
+
+
+@contextmanager
+def _found(given: Input, job: str, master: str, conf: dict[str, str]) -> Iterator[Found]:
+    """The input, in a session that ends with it. Raises LaterError: whatever Spark says went wrong."""
+    from later.bulk import inputs
+    from later.bulk.faults import translated
+    from later.bulk.session import open_session
+
+    with open_session(master, conf, f"later bulk {job}") as spark, translated():
+        found = inputs.read(spark, given, job)
+        if found.unused:
+            say(f"columns that are no task's, and are not used: {', '.join(found.unused)}")
+        yield found
+
+
+class _RowsBar:
+    """A bar in rows, by what the store has counted. A context: its end takes the bar away."""
+
+    def __init__(self, given: Input, found: Found) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+        from later.bulk.inputs import row_count
+
+        total = row_count(found.frame.sparkSession, given)
+        self._bar = Bar(total, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+        self._rows = 0
+
+    def __enter__(self) -> _RowsBar:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._bar.__exit__(*error)
+
+    def hear(self, counts: Counts) -> None:
+        """What the store has counted since the job began; of a job that is run again, little: it knows the batches."""
+        rows = sum(counts)
+        if rows > self._rows:
+            self._bar.advance(rows - self._rows)
+            self._rows = rows
+
+
+def _tell_created(came: Created, job: str, rejects: str | None, *, dry_run: bool, as_json: bool) -> None:
+    per_second = round(came.rows / came.seconds) if came.seconds else 0
+    valid = came.rows - came.rejected
+    if as_json:
+        counts = {"valid": valid} if dry_run else {"created": came.created, "existing": came.existing}
+        told = {"job": job, "rows": came.rows, **counts, "rejected": came.rejected}
+        print(json.dumps({**told, "seconds": round(came.seconds, 3), "rows_per_second": per_second}))
+    else:
+        counts_told = f"{valid:,} valid" if dry_run else f"{came.created:,} created, {came.existing:,} already there"
+        print(f"{came.rows:,} rows: {counts_told}, {came.rejected:,} rejected; {came.seconds:.1f} s, {per_second:,}/s")
+    for reject in came.examples:
+        say(f"rejected: {_whose(reject.key)}{reject.reason}: {_short(reject.row)}")
+    if came.rejected:
+        say(_where(rejects, "rejects"))
+
+
+def _tell_standings(standings: Standings, pending: str, *, as_json: bool) -> None:
+    if as_json:
+        told = standings._asdict()
+        told[pending] = told.pop("pending")
+        told["seconds"] = round(standings.seconds, 3)
+        del told["examples"]
+        print(json.dumps(told))
+        return
+    counts = {pending: standings.pending, "ended": standings.ended, "dead": standings.dead}
+    counts |= {"missing": standings.missing, "without a key or corrupt": standings.unfit}
+    told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"{standings.rows:,} rows: {told}; {standings.seconds:.1f} s")
+
+
+def _where(directory: str | None, option: str) -> str:
+    return f"all of them: --{option} DIR writes them as a table" if directory is None else f"all of them: {directory}"
+
+
+def _whose(key: str | None) -> str:
+    return f"key {key}: " if key else ""
+
+
+def _short(row: str) -> str:
+    return one_line(row if len(row) <= LONGEST_ROW else row[: LONGEST_ROW - 1] + "…")
