@@ -1,0 +1,207 @@
+"""A session's life: what it says, which Python it runs, what is told of its errors, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from later.bulk.faults import translated
+from later.bulk.session import open_session
+from later.core.errors import LaterError, StoreDown
+
+DEADLINE_S = 60
+TOO_MUCH = {"spark.driver.memory": "99999999g"}
+
+
+def a_program(
+    body: str,
+    master: str = "local[2,4]",
+    settings: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    """A process that does something in a session as a command would, once it has printed its Java's process id."""
+    code = f"""
+import sys, time
+from later.bulk.faults import translated
+from later.cli.end import attempt
+
+def job():
+    from later.bulk.session import open_session
+    with open_session({master!r}, {dict(settings or {})!r}, "a test") as spark, translated():
+        from pyspark import SparkContext
+        print(SparkContext._gateway.proc.pid, flush=True)
+{textwrap.indent(textwrap.dedent(body), " " * 8)}
+    return 0
+
+sys.exit(attempt(job))
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environ or {})},
+        start_new_session=True,
+    )
+
+
+def ended(program: subprocess.Popen[str]) -> tuple[int, list[str], str]:
+    """Its status, what it printed, and its standard error."""
+    with program:
+        printed, said = program.communicate(timeout=DEADLINE_S)
+    return program.returncode, printed.splitlines(), said
+
+
+def is_gone(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_job_says_nothing_of_its_own_and_ctrl_c_leaves_no_process() -> None:
+    program = a_program("""
+        def waits(batches):
+            time.sleep(60)
+            yield from batches
+
+        print(spark.range(10).count(), flush=True)
+        try:
+            spark.range(1).select("nope")
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+        spark.range(2).mapInArrow(waits, "id long").collect()
+        """)
+    assert program.stdout is not None
+    java, count, error = (next(program.stdout).strip() for _ in range(3))
+
+    os.killpg(program.pid, signal.SIGINT)  # as a terminal does: the workers get it, too
+
+    status, _, said = ended(program)
+    assert (count, error, status, said) == ("10", "AnalysisException", 130, "")
+    assert is_gone(java)
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "why"),
+    [
+        ("nope", {}, "Master must either be yarn or start with spark, k8s, or local"),
+        ("local[2]", TOO_MUCH, "Could not reserve enough space"),
+    ],
+)
+def test_a_session_that_does_not_start_says_why_in_one_line(master: str, settings: dict[str, str], why: str) -> None:
+    status, _, said = ended(a_program("", master, settings))
+
+    assert said.startswith("later: Spark did not start")
+    assert why in said
+    assert said.count("\n") == 1
+    assert status == 1
+
+
+def test_whoever_asks_for_sparks_log_sees_all_that_java_says() -> None:
+    _, _, said = ended(a_program("", settings={**TOO_MUCH, "spark.log.level": "WARN"}))
+
+    assert re.search("Could not reserve enough space.*\nlater: Spark did not start: the reason is above\n", said)
+
+
+def test_without_a_java_one_line_says_what_to_install() -> None:
+    status, _, said = ended(a_program("", environ={"JAVA_HOME": "/nowhere"}))
+
+    assert said.startswith(
+        "later: Spark needs Java 17 or newer, and there is none (JAVA_HOME is /nowhere): install one"
+    )
+    assert said.count("\n") == 1
+    assert status == 1
+
+
+def test_an_active_session_is_used_and_left_open(spark: SparkSession) -> None:
+    with open_session("local[1]", {"spark.app.name": "another"}, "another") as session:
+        assert session is spark
+
+    assert spark.range(3).count() == 3
+
+
+def test_workers_here_run_this_python(spark: SparkSession) -> None:
+    def its_python(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"python": [sys.executable]})
+
+    (row,) = spark.range(1).coalesce(1).mapInArrow(its_python, "python string").collect()
+
+    assert row["python"] == sys.executable
+
+
+def test_what_a_worker_raises_of_ours_comes_in_its_words(spark: SparkSession) -> None:
+    down = raising(StoreDown("the store cannot be reached: [Errno 111]: refused"))
+
+    with pytest.raises(LaterError) as error, translated():
+        spark.range(1).coalesce(1).mapInArrow(down, "id long").collect()
+
+    assert str(error.value) == "the store cannot be reached: [Errno 111]: refused"
+
+
+def test_what_else_a_worker_raises_says_where(spark: SparkSession) -> None:
+    wrong = raising(KeyError("x"))
+
+    with pytest.raises(LaterError) as error, translated():
+        spark.range(1).coalesce(1).mapInArrow(wrong, "id long").collect()
+
+    assert re.fullmatch(r"a worker failed: KeyError: 'x' \(.*test_session.py, line \d+\)", str(error.value))
+
+
+def raising(error: Exception) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                raise error
+            yield batch
+
+    return work
+
+
+def test_a_worker_that_is_killed_is_told(spark: SparkSession) -> None:
+    def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                os._exit(9)
+            yield batch
+
+    with pytest.raises(LaterError) as error, translated():
+        spark.range(1).coalesce(1).mapInArrow(dies, "id long").collect()
+
+    assert str(error.value).startswith("Python worker exited unexpectedly")
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/nowhere/at/all", "Path does not exist: file:/nowhere/at/all."),
+        ("nope://h/x", "No FileSystem for scheme .*nope"),
+    ],
+)
+def test_a_path_that_cannot_be_read_is_named(spark: SparkSession, path: str, why: str) -> None:
+    with pytest.raises(LaterError, match=f"^{why}"), translated():
+        spark.read.parquet(path).count()
+
+
+def test_a_path_that_cannot_be_written_is_named(spark: SparkSession) -> None:
+    with pytest.raises(LaterError, match=r"^Mkdirs failed to create file:/proc/nope"), translated():
+        spark.range(1).write.parquet("/proc/nope")
+
+
+def test_spark_finds_the_source_without_registration(spark: SparkSession) -> None:
+    with pytest.raises(LaterError) as error, translated():
+        spark.range(1).write.format("later").mode("append").save()
+
+    assert "Failed to find the data source" not in str(error.value)
+    assert "url" in str(error.value)
