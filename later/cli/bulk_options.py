@@ -31,17 +31,10 @@ class Target(NamedTuple):
 
 def on_spark(command: Command) -> Command:
     """Give a command --master and --conf, as its parameters `master` and `conf`; it runs only where Spark is."""
-
-    @wraps(command)
-    def with_spark(**given: Any) -> int:
-        from later.bulk.needs import check_packages  # noqa: PLC0415  # no other command needs it
-
-        check_packages()  # now, or the command's imports fail
-        return command(**given)
-
     decorated = click.option(
-        "--conf", callback=_settings, metavar="KEY=VALUE", multiple=True, help="A setting of Spark's; repeatable."
-    )(with_spark)
+        "--conf", callback=_settings_of_what_is_here, metavar="KEY=VALUE", multiple=True,
+        help="A setting of Spark's; repeatable.",
+    )(command)  # fmt: skip
     return click.option(
         "--master", default=MASTER, show_default=True, metavar="URL",
         help="Where Spark runs: here, or spark://, yarn or k8s:// for a cluster.",
@@ -81,7 +74,18 @@ def of_store(command: Command) -> Command:
     )(decorated)  # fmt: skip
 
 
-def _settings(context: click.Context, parameter: click.Parameter, lines: Sequence[str]) -> dict[str, str]:
+def _settings_of_what_is_here(
+    context: click.Context, parameter: click.Parameter, lines: Sequence[str]
+) -> dict[str, str]:
+    """The settings. Spark is looked for before the command begins: its own imports and its other options' need it."""
+    from later.bulk.needs import check_packages  # noqa: PLC0415  # no other command needs it
+
+    found = _settings(lines)
+    check_packages()
+    return found
+
+
+def _settings(lines: Sequence[str]) -> dict[str, str]:
     """`spark.key=value`, again and again; the last of a key counts, as for spark-submit."""
     found: dict[str, str] = {}
     for line in lines:
