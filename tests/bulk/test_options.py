@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,15 @@ def test_the_api_is_no_store() -> None:
 def test_help_needs_no_spark(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bulk", "--help"]).status == 0
     assert "pip install 'later[spark]'" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("command", ["create", "verify", "cancel"])
+def test_without_spark_a_command_says_what_to_install(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    assert run(["bulk", command, "tasks.parquet", "--job", "import-7"]).status == 1
+    assert capsys.readouterr().err == (
+        "later: later bulk needs Spark: pip install 'later[spark]' (there is no pyspark, no pyarrow, no pandas)\n"
+    )
