@@ -270,6 +270,7 @@ def test_every_row_of_the_table_is_there() -> None:
         "create",
         "query",
         "batch",
+        "bulk",
         "deliver",
         "lateness-200",
         "lateness-1000",

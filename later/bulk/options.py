@@ -10,7 +10,7 @@ from later.bulk.ids import checked_job
 from later.bulk.way import BATCH, PREFIX, RETRIES, TIMEOUT_S, Way
 from later.bulk.work import Table
 from later.core.errors import LaterError, Refused
-from later.values import duration, integer, prefix
+from later.values import duration, http_url, integer, prefix
 
 ON_ERROR = ("fail", "reject")
 OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "numpartitions"})
@@ -90,7 +90,9 @@ _NEEDED = {
 
 
 def _url(text: str) -> str:
-    from later.bulk.place import check_url  # noqa: PLC0415  # the driver's alone
+    if text.startswith(("http://", "https://")):
+        return str(http_url(text))
+    from later.bulk.place import check_url  # noqa: PLC0415  # what the store takes, a driver for an API need not have
 
     return check_url(text)
 

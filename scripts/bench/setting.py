@@ -25,6 +25,8 @@ class Scale:
     """Ids to ask for."""
     batched: int
     """Tasks created in batches."""
+    bulk: int
+    """Rows that Spark makes tasks of."""
     together: int
     """Tasks due at the same instant."""
     lateness_s: float
@@ -48,6 +50,7 @@ FULL = Scale(
     load_s=4.0,
     known=100_000,
     batched=1_000_000,
+    bulk=1_000_000,
     together=20_000,
     lateness_s=10.0,
     million=1_000_000,
@@ -64,6 +67,7 @@ QUICK = Scale(
     load_s=1.0,
     known=10_000,
     batched=50_000,
+    bulk=50_000,
     together=5_000,
     lateness_s=2.0,
     million=20_000,

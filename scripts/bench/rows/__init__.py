@@ -2,6 +2,7 @@
 
 from scripts.bench.results import Row
 from scripts.bench.rows.batch import BATCH
+from scripts.bench.rows.bulk import BULK
 from scripts.bench.rows.create import CREATE
 from scripts.bench.rows.deliver import DELIVER
 from scripts.bench.rows.idle import IDLE
@@ -16,6 +17,7 @@ ROWS: tuple[Row, ...] = (
     CREATE,
     QUERY,
     BATCH,
+    BULK,
     DELIVER,
     LATENESS_200,
     LATENESS_1000,
