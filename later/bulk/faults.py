@@ -19,7 +19,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$", re.MULTILINE)
 _FAILED_TASK = re.compile(r"most recent failure: Lost task .*?\(TID \d+\) \([^)]*\): ")
-_JAVA_CLASS = re.compile(r'^(?:Exception in thread "[^"]*" )?(?:[a-z]\w*\.)+[\w$]+: ')
+_JAVA_CLASS = re.compile(r'^(?:Exception in thread "[^"]*" )?(?:(?:[a-z]\w*\.)+[\w$]+:|\((?:[a-z]\w*\.)+[\w$]+\)) ')
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _STATE = re.compile(r"\s*SQLSTATE: \w{5}")
 

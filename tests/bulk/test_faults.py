@@ -67,6 +67,10 @@ def test_an_error_without_words_is_named() -> None:
             "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.S3A not found",
             "Class org.apache.S3A not found",
         ),
+        (
+            "(org.apache.spark.SparkClassNotFoundException) [DATA_SOURCE_NOT_FOUND] Failed to find nosuch. SQLSTATE: 42K02",
+            "Failed to find nosuch.",
+        ),
         (STAGE.partition(": ")[2], "Mkdirs failed to create file:/proc/nope (exists=false, cwd=file:/)"),
         ("\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\nselec",
          "Syntax error at or near 'selec'."),
