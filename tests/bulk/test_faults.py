@@ -68,8 +68,8 @@ def test_an_error_without_words_is_named() -> None:
             "Class org.apache.S3A not found",
         ),
         (
-            "(org.apache.spark.SparkClassNotFoundException) [DATA_SOURCE_NOT_FOUND] There is no nosuch. SQLSTATE: 42K02",
-            "There is no nosuch.",
+            "(org.apache.spark.SparkClassNotFoundException) [DATA_SOURCE_NOT_FOUND] No nosuch. SQLSTATE: 42K02",
+            "No nosuch.",
         ),
         (STAGE.partition(": ")[2], "Mkdirs failed to create file:/proc/nope (exists=false, cwd=file:/)"),
         ("\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\nselec",
