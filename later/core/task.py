@@ -30,8 +30,12 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     id: str | None = None
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that was admitted. Times are ms of the store's clock."""
+class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A task that was admitted. Times are ms of the store's clock.
+
+    Strings and numbers make no circle: the collector, looking through them for one, takes a fifth of the work of
+    reading many.
+    """
 
     id: str
     own_id: bool
@@ -59,7 +63,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return self.expires_at is not None and now >= self.expires_at
 
 
-class _Body(msgspec.Struct, frozen=True, array_like=True):
+class _Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the pool holds of a task: a MessagePack array, times as differences, for they are shorter."""
 
     version: int
@@ -74,7 +78,7 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
     ttl_ms: int | None
 
 
-class _RenewedBody(_Body, frozen=True, array_like=True):
+class _RenewedBody(_Body, frozen=True, array_like=True, gc=False):
     """The same with one more, which few tasks have: it costs the others nothing."""
 
     renewed_ms: int | None = None

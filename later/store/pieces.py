@@ -15,8 +15,8 @@ from later.core.task import unpack_id
 from later.store import scripts
 from later.store.census import Census
 from later.store.client import Client
-from later.store.keys import Bucket, Keys, Shard
-from later.store.reading import decoded, failure_of, pairs
+from later.store.keys import Bucket, Keys
+from later.store.reading import MAX_BODIES, decoded, failure_of, pairs
 from later.store.records import Found
 from later.store.scripts import MAX_TASKS, Argument, Command
 
@@ -68,22 +68,22 @@ class Pieces:
         self._keys = keys
 
     async def cut(self, part: Part, size: int) -> list[Piece]:
-        """The whole part in pieces of about `size` tasks at most, ordered by topic, bucket and shard."""
-        order = {bucket: place for place, bucket in enumerate(Bucket)}
-        wholes = sorted(await self._wholes(part), key=lambda whole: (whole.topic, order[whole.bucket], whole.shard))
+        """The whole part in pieces of about `size` tasks at most, in order: by topic, bucket, shard and place."""
+        wholes = await self._wholes(part)
         pieces: list[Piece] = []
         for start in range(0, len(wholes), CUT_AT_ONCE):
             pieces += await self._cut(wholes[start : start + CUT_AT_ONCE], size)
-        return pieces
+        return sorted(pieces, key=_order)
 
     async def read(self, pieces: Iterable[Piece]) -> AsyncIterator[list[Found]]:
         """The pieces' tasks, some at a time, each as it stood when it was read."""
-        for some in packs(pieces, MAX_TASKS):
+        for some in packs(pieces, MAX_BODIES):
             left = some
             while left:
-                answers = await self._client.all("read", [self._read_call(piece) for piece in left])
+                share = MAX_BODIES // len(left)
+                answers = await self._client.all("read", [self._read_call(piece, share) for piece in left])
                 yield [found for piece, answer in zip(left, answers, strict=True) for found in _found(piece, answer)]
-                left = [_rest(piece, answer) for piece, answer in zip(left, answers, strict=True) if answer[0]]
+                left = [_rest(piece, answer[1]) for piece, answer in zip(left, answers, strict=True) if answer[0]]
 
     async def _wholes(self, part: Part) -> list[Piece]:
         """A piece for each bucket that has some of the part, uncut."""
@@ -95,15 +95,87 @@ class Pieces:
         buckets = {(topic, bucket, shard.index) for topic, bucket, shard in places if bucket in part.buckets}
         return [Piece(*place, part.since, part.before) for place in buckets]
 
-    async def _cut(self, wholes: Sequence[Piece], size: int) -> list[Piece]:
-        """Cut off what one call cuts off each, again and again."""
-        pieces: dict[Piece, list[Piece]] = {whole: [] for whole in wholes}
-        left = {whole: whole for whole in wholes}
+    async def _cut(self, wholes: list[Piece], size: int) -> list[Piece]:
+        pieces: list[Piece] = []
+        left = wholes
         while left:
-            answers = await self._client.all("cut", [self._cut_call(rest, size) for rest in left.values()])
-            for (whole, rest), (tasks, *marks) in zip(list(left.items()), answers, strict=True):
-                for score, packed in pairs(marks):
-                    mark = Mark(int(float(score)), packed)
-                    pieces[whole].append(rest._replace(up_to=mark, tasks=size))
-                    rest = rest._replace(after=mark)
-        return []
+            answers = await self._client.all("cut", [self._cut_call(whole, size) for whole in left])
+            cuts = [_cut_off(whole, size, answer) for whole, answer in zip(left, answers, strict=True)]
+            pieces += [piece for cut, _ in cuts for piece in cut]
+            pieces += [rest for cut, rest in cuts if rest.tasks and len(cut) < MAX_CUTS]
+            left = [rest for cut, rest in cuts if len(cut) == MAX_CUTS]
+        return pieces
+
+    def _cut_call(self, whole: Piece, size: int) -> Command:
+        arguments = [*_bounds(whole), *_mark(whole.after), size, MAX_CUTS]
+        return scripts.CUT.call([self._bucket(whole)], arguments)
+
+    def _read_call(self, piece: Piece, least: int) -> Command:
+        """Reads all that was expected there, if that is not too much; `least` tasks where more have come since."""
+        shard = self._keys.shards[piece.shard]
+        most = max(min(piece.tasks, MAX_TASKS), least)
+        arguments = [*_bounds(piece), *_mark(piece.after), *_mark(piece.up_to), most, MAX_BYTES]
+        return scripts.READ.call([self._bucket(piece), shard.pool, shard.attempts, shard.outcome], arguments)
+
+    def _bucket(self, piece: Piece) -> bytes:
+        return self._keys.shards[piece.shard].bucket(piece.bucket, piece.topic.encode())
+
+
+def packs(pieces: Iterable[Piece], tasks: int) -> Iterator[list[Piece]]:
+    """The pieces in order, as many at once as hold no more than so many tasks together; one at least."""
+    pack, held = list[Piece](), 0
+    for piece in pieces:
+        if pack and held + piece.tasks > tasks:
+            yield pack
+            pack, held = [], 0
+        pack.append(piece)
+        held += piece.tasks
+    if pack:
+        yield pack
+
+
+_ORDER = {bucket: place for place, bucket in enumerate(Bucket)}
+
+
+def _order(piece: Piece) -> tuple[str, int, int, tuple[()] | Mark]:
+    return piece.topic, _ORDER[piece.bucket], piece.shard, piece.after or ()
+
+
+def _bounds(piece: Piece) -> list[Argument]:
+    return ["-inf" if piece.since is None else piece.since, "+inf" if piece.before is None else piece.before]
+
+
+def _mark(mark: Mark | None) -> list[Argument]:
+    return ["", b""] if mark is None else [*mark]
+
+
+def _cut_off(whole: Piece, size: int, answer: Sequence[Any]) -> tuple[list[Piece], Piece]:
+    """The pieces that one call cuts off, and the rest."""
+    tasks, *marks = answer
+    cut: list[Piece] = []
+    rest = whole._replace(tasks=tasks)
+    for score, packed in pairs(marks):
+        mark = Mark(int(float(score)), packed)
+        cut.append(rest._replace(up_to=mark, tasks=size))
+        rest = rest._replace(after=mark, tasks=rest.tasks - size)
+    return cut, rest
+
+
+def _rest(piece: Piece, entries: Sequence[bytes]) -> Piece:
+    """What is left of a piece once these were read of it."""
+    packed, score = entries[-2:]
+    read = len(entries) // 2
+    return piece._replace(after=Mark(int(float(score)), packed), tasks=max(piece.tasks - read, 0))
+
+
+def _found(piece: Piece, answer: Sequence[Any]) -> list[Found]:
+    """The tasks that were read; an entry without a body is none."""
+    _, entries, *rows = answer
+    found: list[Found] = []
+    for (packed, score), raw, attempts, failure in zip(pairs(entries), *rows, strict=True):
+        if raw is not None:
+            id = unpack_id(packed)
+            begun = int(attempts.split()[0]) if attempts else 0
+            task = decoded(id, raw)
+            found.append(Found(id, piece.topic, task, piece.bucket, int(float(score)), begun, failure_of(failure)))
+    return found

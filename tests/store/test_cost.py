@@ -12,6 +12,7 @@ from later.core.edit import Changes
 from later.core.policy import Policies, Policy
 from later.core.task import Task
 from later.store.keys import Bucket
+from later.store.pieces import Part, Pieces
 from later.store.records import Edit, Stretch
 from later.store.scripts import BY_SHA
 from tests.builders import NOW, a_task
@@ -119,6 +120,13 @@ async def listing(house: House, tasks: list[Task]) -> Counts:
     return await commands_of(house, lambda: house.store.page(Stretch("order", Bucket.DELAY), 1000))
 
 
+async def exporting(house: House, tasks: list[Task]) -> Counts:
+    await house.store.create(tasks)
+    pieces = Pieces(house.client, house.keys)
+    [piece] = await pieces.cut(Part("order", (Bucket.DELAY,)), 1000)
+    return await commands_of(house, lambda: anext(pieces.read([piece])))
+
+
 @pytest.fixture(autouse=True)
 async def scripts(house: House) -> None:
     await house.client.all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
@@ -150,6 +158,7 @@ async def scripts(house: House) -> None:
         }),
         (purging, {"evalsha": 1, "zrangebyscore": 1, "zrem": 3, "hdel": 3, "zrange": 2, "zscore": 1}),
         (listing, {"evalsha": 2, "zcount": 2, "zrange": 1, "hmget": 3, "zmscore": 5}),
+        (exporting, {"evalsha": 1, "zcount": 2, "zrange": 1, "hmget": 7}),
         (deleting, {"hmget": 2, "evalsha": 1, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
     ],
 )  # fmt: skip
