@@ -17,6 +17,7 @@ from types import ModuleType
 import click
 import pytest
 
+from later.bulk.place import PASSWORD, PASSWORD_FILE
 from later.cli import later
 from later.config import OPTIONS
 from later.core.policy import DEFAULT, FIELDS, Ack, shown
@@ -107,6 +108,7 @@ OF_OTHER_PROGRAMS = {
     *("--name", "--stop-timeout", "--no-healthcheck"),  # docker
     *("--fix",),  # valkey-check-aof
     *("--pid", "--duration", "--output", "--format", "--rate"),  # py-spy
+    *("--py-files", "--host", "--port", "--cores", "--memory"),  # spark-submit, spark-class
 }
 
 
@@ -133,9 +135,8 @@ def options_in(text: str) -> set[str]:
 @every_document
 def test_every_option_that_is_named_exists(document: Path) -> None:
     of_later = {option for command in COMMANDS for option in options_of(command)}
-    of_scripts = set(
-        re.findall(r'"(--[a-z-]+)"', "".join(path.read_text() for path in (ROOT / "scripts").rglob("*.py")))
-    )
+    scripts = [path.read_text() for folder in ("scripts", "deploy") for path in (ROOT / folder).rglob("*.py")]
+    of_scripts = set(re.findall(r'"(--[a-z-]+)"', "".join(scripts)))
     assert options_in(document.read_text()) <= of_later | of_scripts | OF_OTHER_PROGRAMS
 
 
@@ -150,7 +151,9 @@ def test_every_command_line_has_options_of_its_command(document: Path) -> None:
 
 @every_document
 def test_every_environment_variable_that_is_named_exists(document: Path) -> None:
-    assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {option.variable for option in OPTIONS}
+    assert set(re.findall(r"\bLATER_[A-Z_]+\b", document.read_text())) <= {PASSWORD, PASSWORD_FILE} | {
+        option.variable for option in OPTIONS
+    }
 
 
 def test_options_to_know_have_the_defaults_that_are_documented() -> None:

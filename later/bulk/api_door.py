@@ -81,7 +81,7 @@ def _joined(one: Came, other: Came, shift: int) -> Came:
 
 
 def _by_id(ids: Sequence[str]) -> bytes:
-    return b"\n".join(b'{"id":"%s"}' % id.encode() for id in ids)
+    return "\n".join(f'{{"id":"{id}"}}' for id in ids).encode()
 
 
 def _wrong(error: Any) -> Wrong:

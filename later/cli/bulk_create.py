@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from later.cli.bar import Bar
 from later.cli.bulk_input import of_input
 from later.cli.bulk_options import Target, on_spark, to_later
 from later.cli.options import examples, one_object, reading, seconds
@@ -156,6 +155,7 @@ class _RowsBar:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
         from later.bulk.inputs import row_count
+        from later.cli.bar import Bar
 
         total = row_count(found.frame.sparkSession, given)
         self._bar = Bar(total, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
@@ -202,8 +202,8 @@ def _tell_standings(standings: Standings, pending: str, *, as_json: bool) -> Non
         return
     counts = {pending: standings.pending, "ended": standings.ended, "dead": standings.dead}
     counts |= {"missing": standings.missing, "without a key or corrupt": standings.unfit}
-    told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print(f"{standings.rows:,} rows: {told}; {standings.seconds:.1f} s")
+    in_words = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"{standings.rows:,} rows: {in_words}; {standings.seconds:.1f} s")
 
 
 def _where(directory: str | None, option: str) -> str:
