@@ -144,18 +144,9 @@ def key_of(raw: msgspec.Raw) -> bytes:
 
 
 def _put_off(fields: Fields, offset: float) -> None:
-    columns: dict[str, Values] = {name: [_number(fields[name])] for name in ("delay", "execute_time") if name in fields}
+    columns: dict[str, Values] = {name: [fields[name]] for name in ("delay", "execute_time") if name in fields}
     put_off(columns, [offset])
     fields |= {name: values[0] for name, values in columns.items() if values[0] is not None}
-
-
-def _number(raw: msgspec.Raw) -> Any:
-    """What is a number; anything else as it stands, to be refused as it is."""
-    try:
-        value = _value(raw)
-    except ValueError:
-        return raw
-    return value if isinstance(value, int | float) else value if isinstance(value, str) else raw
 
 
 def _one_line(text: bytes | str) -> bytes:

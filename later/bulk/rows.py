@@ -119,15 +119,20 @@ def put_off(columns: dict[str, Values], offsets: Sequence[float]) -> None:
 
 
 def _plus(value: Any, seconds: float) -> Any:
-    """What is no number stays as it is, to be refused as it is."""
-    if isinstance(value, msgspec.Raw):
-        try:
-            value = float(bytes(value))
-        except ValueError:
-            return value
-    if value is None or isinstance(value, str | bool) or not math.isfinite(value):
-        return value
-    return float(value) + seconds
+    """What is no number from 0 up stays as it is, to be refused as it is: -5 must not become a delay."""
+    number = _number(value)
+    return value if number is None else number + seconds
+
+
+def _number(value: Any) -> float | None:
+    """None: it is none, or none that a sum could be made of."""
+    if value is None or isinstance(value, str | bool):
+        return None
+    try:
+        number = float(bytes(value) if isinstance(value, msgspec.Raw) else value)
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 <= number < math.inf else None
 
 
 def offsets_of(ids: Sequence[str], spread_s: float) -> list[float]:
