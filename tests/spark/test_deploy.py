@@ -1,0 +1,67 @@
+"""The job to start from, as docs/spark.md has it: sent to Spark with later beside it as a zip."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import later
+from later.bulk.needs import check_packages
+from tests.system.calls import post
+from tests.system.daemons import an_up, environment
+
+HOUSE = Path(later.__file__).parent
+JOB = HOUSE.parent / "deploy" / "spark" / "reminders.py"
+DAY = date(2026, 12, 1)
+HOOK = "http://127.0.0.1:9/hook"
+
+
+def appointments(file: Path) -> Path:
+    hours = [datetime(DAY.year, DAY.month, day, 9, tzinfo=UTC) for day in (1, 1, 2, 1)]
+    table = {
+        "id": [1, 2, 3, 4],
+        "starts_at": pa.array(hours, pa.timestamp("us", "UTC")),
+        "hook": [HOOK, HOOK, HOOK, None],
+        "customer": ["Ada", "Bob", "Cyd", "Dan"],
+        "cancelled": [False, True, False, False],
+    }
+    pq.write_table(pa.table(table), file)
+    return file
+
+
+def zipped(file: Path) -> Path:
+    """What `git archive` makes of a clone: the package and its scripts."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for path in [*HOUSE.rglob("*.py"), *HOUSE.rglob("*.lua")]:
+            archive.write(path, path.relative_to(HOUSE.parent))
+    return file
+
+
+def submit(tmp_path: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        str(Path(sys.executable).parent / "spark-submit"),
+        *("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
+        *("--conf", "spark.sql.session.timeZone=UTC", "--py-files", str(zipped(tmp_path / "later.zip"))),
+        *(str(JOB), "--appointments", str(appointments(tmp_path / "appointments.parquet"))),
+        *("--day", str(DAY), "--url", url, *options),
+    ]
+    env = {**environment(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env, cwd=tmp_path)
+
+
+def test_the_example_makes_a_reminder_of_each_appointment_that_stands(tmp_path: Path) -> None:
+    check_packages()
+    with an_up(tmp_path, tmp_path / "data") as up:
+        done = submit(tmp_path, up.url, "--max-rejects", "1")
+        assert done.returncode == 0, done.stderr
+        (task,) = post(up.url, "/list", {"topic": "reminders", "state": "delay"}).body["tasks"]
+        assert task["id"].startswith("reminders-2026-12-01:")
+        assert task["execute_time"] == datetime(2026, 11, 30, 9, tzinfo=UTC).timestamp()
+        assert (task["callback"], task["max_retry"]) == (HOOK, 5)
+        assert task["content"] == '{"appointment":1,"customer":"Ada","starts_at":"2026-12-01T09:00:00.000Z"}'
