@@ -1,0 +1,192 @@
+"""What the tests of Spark's jobs stand on: a daemon with a store of its own, rows, and what has become of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from io import StringIO
+from pathlib import Path
+from subprocess import DEVNULL, Popen
+from typing import Any, NamedTuple, cast
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+import redis
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from later.cli.bulk_commands import of_bulk
+from later.cli.end import attempt
+from later.core.task import unpack_id
+from later.store.keys import Keys
+from tests.system.calls import get
+from tests.system.daemons import Later, a_later, environment
+from tests.system.stores import a_store
+from tests.system.waiting import POLL_S
+
+NOWHERE = "http://127.0.0.1:9/"
+"""A callback that is not to be called while a test runs."""
+LONG_S = 86_400
+"""A delay that no test outlasts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ground:
+    """A daemon and its store."""
+
+    later: Later
+    store: str
+    """The store's URL, redis://."""
+    redis: redis.Redis
+
+    @property
+    def url(self) -> str:
+        return self.later.url
+
+    def ids(self, topic: str) -> list[str]:
+        """Every task of the topic, in whatever bucket, sorted: one that is there twice stands there twice."""
+        (shard,) = Keys("later", 1).shards
+        buckets = shard.buckets(topic.encode())
+        packed = (cast("list[bytes]", self.redis.zrange(bucket, 0, -1)) for bucket in buckets)
+        return sorted(unpack_id(id) for ids in packed for id in ids)
+
+    def counted(self, job: str) -> tuple[int, int, int]:
+        """What the store has counted of the job: created, existing, refused."""
+        return counted(self.url, job)
+
+
+def counted(url: str, job: str) -> tuple[int, int, int]:
+    """What `Ground.counted` answers, for who has no ground."""
+    answer = get(url, f"/jobs/{job}")
+    if answer.status == 404:
+        return 0, 0, 0
+    return answer.body["created"], answer.body["existing"], answer.body["refused"]
+
+
+@contextmanager
+def a_ground(folder: Path, *options: str) -> Iterator[Ground]:
+    """A `later up` on an empty Valkey, each as a user runs it."""
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}/0"
+    always = ("--port", str(port), "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always")
+    with (
+        a_store("valkey", folder, *always),
+        a_later("up", folder, "--redis", url, *options) as later,
+        redis.Redis.from_url(url) as client,
+    ):
+        yield Ground(later=later, store=url, redis=client)
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+def ids_of(job: str, keys: Iterable[object]) -> list[str]:
+    """The tasks of the rows that have these keys, sorted: as docs/spark.md says, and in other words than the code."""
+    return sorted(f"{job}:{urlsafe_b64encode(sha256(str(key).encode()).digest()[:15]).decode()}" for key in keys)
+
+
+# Rows
+
+
+def rows(spark: SparkSession, topic: str, count: int, partitions: int = 2) -> DataFrame:
+    """Rows with the keys 0, 1, …, each a right task that is due tomorrow."""
+    return spark.range(0, count, 1, partitions).select(
+        F.col("id").alias("key"),
+        F.lit(topic).alias("topic"),
+        F.lit(NOWHERE).alias("callback"),
+        (F.lit(LONG_S) + F.col("id") % 100).alias("delay"),
+    )
+
+
+def to_later(frame: DataFrame, url: str, job: str, **options: object) -> DataFrameWriter:
+    """What writes a frame; options as they are named."""
+    writer = frame.write.format("later").mode("append").option("url", url).option("jobId", job)
+    return writer.options(**{name: str(value) for name, value in options.items()})
+
+
+def a_parquet(path: Path, files: int, **columns: Sequence[Any] | pa.Array) -> Path:
+    """A directory of so many files with these columns, cut evenly."""
+    path.mkdir()
+    table = pa.table(columns)
+    size = -(-table.num_rows // files)
+    for number in range(files):
+        pq.write_table(table.slice(number * size, size), path / f"{number:03d}.parquet")
+    return path
+
+
+# The command line
+
+
+class Ended(NamedTuple):
+    """A command's exit status, what it printed, and what it said on standard error."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What `--json` printed."""
+        told: dict[str, Any] = json.loads(self.out)
+        return told
+
+
+def bulk(spark: SparkSession, *arguments: object) -> Ended:
+    """`later bulk …` in this process, which has a session: no second one is started."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        status = attempt(lambda: _run([str(argument) for argument in arguments]))
+    return Ended(status, out.getvalue(), err.getvalue())
+
+
+def _run(arguments: list[str]) -> int:
+    context: click.Context = of_bulk.make_context("later bulk", arguments)
+    with context:
+        return int(of_bulk.invoke(context))
+
+
+@contextmanager
+def a_process(*command: object) -> Iterator[Popen[bytes]]:
+    """A process of its own, with Spark's Java and workers of its own; they end with this."""
+    process = Popen(
+        [sys.executable, *map(str, command)], stdin=DEVNULL, stdout=DEVNULL, env=environment(), start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        kill_all(process)
+
+
+def kill_all(process: Popen[bytes]) -> None:
+    """`kill -9`: it, its Java, and the workers, which are in groups of their own, but in one session with it."""
+    while members := _session(process.pid):
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.poll()
+        time.sleep(POLL_S)
+    process.wait()
+
+
+def _session(leader: int) -> list[int]:
+    """Processes of a session that live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state not in "ZX":
+                found.append(int(stat.parent.name))
+    return found

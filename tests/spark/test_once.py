@@ -1,0 +1,188 @@
+"""Each row is one task, whatever fails between Spark and the store: attempts, answers, drivers, and jobs run again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from tests.spark import mishaps
+from tests.spark.grounds import (
+    LONG_S,
+    NOWHERE,
+    Ended,
+    Ground,
+    a_ground,
+    a_parquet,
+    a_process,
+    bulk,
+    counted,
+    ids_of,
+    kill_all,
+    rows,
+    to_later,
+)
+from tests.spark.mishaps import Mishap, a_proxy
+from tests.system.calls import post
+from tests.system.receivers import Receiver, a_receiver
+from tests.system.waiting import eventually
+
+COUNT = 3000
+BATCH = 300
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with a_ground(tmp_path_factory.mktemp("once")) as ground:
+        yield ground
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with a_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Spark hands its workers few rows at a time, so that a partition of a test has a middle."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BATCH)
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["raises", "dies"])
+@pytest.mark.usefixtures("small_batches")
+def test_a_partition_that_fails_in_its_middle_is_tried_anew(
+    dies: bool, spark: SparkSession, ground: Ground, tmp_path: Path
+) -> None:
+    job = topic = f"fails-{dies}"
+    failed, url = tmp_path / "failed", ground.url
+
+    def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fails when some of this partition's tasks are in the store."""
+        for number, batch in enumerate(batches):
+            if number == 6 and not failed.exists():
+                eventually(lambda: counted(url, job)[0], "a batch is created")
+                failed.touch()
+                if dies:
+                    os._exit(9)
+                raise RuntimeError("in the middle")
+            yield batch
+
+    frame = rows(spark, topic, COUNT, partitions=1).withColumn("content", F.repeat(F.lit("x"), F.lit(1000)))
+    to_later(frame.mapInArrow(once, frame.schema), ground.url, job, batchSize=BATCH).save()
+
+    assert failed.exists()
+    assert ground.ids(topic) == ids_of(job, range(COUNT))
+    assert ground.counted(job) == (COUNT, 0, 0)
+
+
+EACH: dict[str, Mishap] = {
+    "lost": mishaps.lost,
+    "503": mishaps.turned_away(503),
+    "half-done": mishaps.half_done,
+    "429": mishaps.turned_away(429),
+    "cut": mishaps.cut,
+}
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_batch_whose_answer_went_astray_is_sent_again(name: str, spark: SparkSession, ground: Ground) -> None:
+    job = topic = f"astray-{name}"
+
+    with a_proxy(ground.url, mishaps.through, EACH[name], EACH[name]) as proxy:
+        to_later(rows(spark, topic, COUNT), proxy.url, job, batchSize=BATCH).save()
+
+    assert proxy.batches == COUNT / BATCH + 2
+    assert ground.ids(topic) == ids_of(job, range(COUNT))
+    assert ground.counted(job) == (COUNT, 0, 0)
+
+
+def test_a_command_gets_through_whatever_befalls_its_batches(
+    spark: SparkSession, ground: Ground, tmp_path: Path
+) -> None:
+    """Also a failed attempt: one of its batches is refused for good."""
+    orders = an_input(tmp_path, "befallen")
+
+    with a_proxy(ground.url, mishaps.through, mishaps.refused, *EACH.values()) as proxy:
+        ended = create(spark, orders, proxy.url, "befallen")
+
+    assert proxy.batches >= COUNT / BATCH + 5
+    assert ended.status == 0, ended.err
+    assert counts(ended) == (COUNT, COUNT, 0, 0)
+    assert ground.ids("befallen") == ids_of("befallen", range(COUNT))
+    assert ground.counted("befallen")[0] == COUNT
+
+
+def test_a_killed_job_is_run_again(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+    orders = an_input(tmp_path, "killed")
+
+    with a_proxy(ground.url) as proxy:
+        proxy.hold_after(4)
+        with a_process("-m", "later", *line(orders, proxy.url, "killed")) as driver:
+            eventually(lambda: proxy.held.is_set() and ground.counted("killed")[0] == 4 * BATCH, "its middle", 60)
+            kill_all(driver)
+    ended = create(spark, orders, ground.url, "killed")
+
+    assert ended.status == 0, ended.err
+    assert counts(ended) == (COUNT, COUNT - 4 * BATCH, 4 * BATCH, 0)
+    assert ground.ids("killed") == ids_of("killed", range(COUNT))
+    assert ground.counted("killed") == (COUNT, 0, 0)
+
+
+def test_a_job_that_is_run_again_makes_nothing_of_what_was_delivered(
+    spark: SparkSession, ground: Ground, receiver: Receiver, tmp_path: Path
+) -> None:
+    """A third is due at once."""
+    orders = an_input(tmp_path, "again", callback=receiver.url(), delay=lambda key: 0 if key < COUNT / 3 else LONG_S)
+    every, third = ids_of("again", range(COUNT)), ids_of("again", range(COUNT // 3))
+
+    create(spark, orders, ground.url, "again")
+    eventually(lambda: len(ground.ids("again")) == len(every) - len(third), "a third is delivered")
+    by_command = create(spark, orders, ground.url, "again")
+    to_later(spark.read.parquet(str(orders)), ground.url, "again").save()
+
+    assert counts(by_command) == (COUNT, 0, COUNT, 0)
+    assert ground.ids("again") == sorted({*every} - {*third})
+    for id in ground.ids("again")[:50]:
+        post(ground.url, "/run-now", {"id": id})
+    eventually(lambda: len(ground.ids("again")) == len(every) - len(third) - 50, "the next are delivered")
+    assert len(receiver.ids) == len(third) + 50
+    assert receiver.repeats() == []
+
+
+def an_input(
+    folder: Path, topic: str, callback: str = NOWHERE, delay: Callable[[int], int] = lambda key: LONG_S + key % 100
+) -> Path:
+    """Parquet of two files."""
+    keys = range(COUNT)
+    return a_parquet(
+        folder / "orders",
+        2,
+        key=list(keys),
+        topic=[topic] * COUNT,
+        callback=[callback] * COUNT,
+        delay=[delay(key) for key in keys],
+    )
+
+
+def line(orders: Path, url: str, job: str) -> Sequence[object]:
+    """`bulk create`."""
+    sent = ("--url", url, "--batch", BATCH)
+    return "bulk", "create", orders, "--job", job, *sent, "--master", "local[2,4]"
+
+
+def create(spark: SparkSession, orders: Path, url: str, job: str) -> Ended:
+    return bulk(spark, *line(orders, url, job)[1:], "--json")
+
+
+def counts(ended: Ended) -> tuple[int, int, int, int]:
+    """The summary's rows, created, already there, rejected."""
+    told = ended.told
+    return told["rows"], told["created"], told["existing"], told["rejected"]
