@@ -14,8 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
 
+from later.bulk.keys import KEY
 from later.bulk.objects import TEXT
-from later.bulk.rows import CORRUPT, FIELDS, KEY, NUMBERS
+from later.bulk.rows import CORRUPT, FIELDS, NUMBERS
 from later.bulk.work import Table
 from later.core.errors import Refused
 

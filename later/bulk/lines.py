@@ -8,6 +8,8 @@ from typing import NamedTuple
 import msgspec
 
 KEYLESS = "key: expected a value, got nothing"
+EMPTY_KEY = 'key: expected a value, got ""'
+"""Or all rows that lack one would be the same row: one task, and the others already there."""
 
 
 class Reject(NamedTuple):
@@ -24,7 +26,7 @@ class Lines(NamedTuple):
 
     bodies: list[bytes]
     ids: list[str]
-    keys: list[bytes] | None
+    keys: list[bytes | None] | None
 
     def part(self, start: int, end: int) -> Lines:
         """Those from `start` on and before `end`."""
@@ -44,7 +46,8 @@ class Lines(NamedTuple):
 
     def key(self, position: int) -> str | None:
         """A row's key, for a person."""
-        return None if self.keys is None else self.keys[position].decode("utf-8", "backslashreplace")
+        key = None if self.keys is None else self.keys[position]
+        return None if key is None else readable(key)
 
 
 class Read(NamedTuple):
@@ -63,6 +66,11 @@ def row_of(body: bytes) -> str:
     try:
         fields = _decode(body)
     except (ValueError, RecursionError):
-        return body.decode("utf-8", "backslashreplace")
+        return readable(body)
     fields.pop("id", None)
-    return _encode(fields).decode()
+    return readable(_encode(fields))
+
+
+def readable(text: bytes) -> str:
+    """As text, whatever it is: a line may be of any bytes."""
+    return text.decode("utf-8", "backslashreplace")

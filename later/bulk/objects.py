@@ -13,8 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from later.bulk.ids import ids_of
+from later.bulk.keys import KEY
 from later.bulk.lines import KEYLESS, Lines, Read, Reject
-from later.bulk.rows import FIELDS, KEY, Values, offsets_of, put_off
+from later.bulk.rows import FIELDS, Values, offsets_of, put_off
 from later.core.task import new_id
 
 TEXT = "value"

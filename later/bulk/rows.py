@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
 from zlib import crc32
 
 import msgspec
@@ -18,25 +18,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from later.bulk.ids import ids_of
-from later.bulk.lines import KEYLESS, Lines, Read, Reject
+from later.bulk.keys import KEY, Keys, key_reader
+from later.bulk.lines import EMPTY_KEY, KEYLESS, Lines, Read, Reject, readable
+from later.bulk.texts import is_text, objects, texts, values
 from later.core.errors import Refused
 from later.core.task import new_id
 
 TEXTS = ("topic", "callback", "content")
 NUMBERS = ("delay", "execute_time", "retry", "ttl")
 FIELDS = (*TEXTS, *NUMBERS, "headers")
-KEY = "key"
 CORRUPT = "_corrupt"
 """A column of the reader's: the text of a row that it could not make sense of."""
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_OFFSET = re.compile(r".*[Tt].*(Z|z|[+-][0-9]{2}:[0-9]{2})")
-"""What RFC 3339 demands: a time of day and where on Earth it is that time."""
+_Rfc3339 = Annotated[datetime, msgspec.Meta(tz=True)]
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 UNREADABLE = "expected a row of as many columns as the header has"
 
 Values = Sequence[Any]
 Reader = Callable[[pa.Array], Values]
+
+
+def sources_of(mapped: Mapping[str, str]) -> dict[str, str]:
+    """Which column each of a task's fields is, and the key: the one that is mapped to it, or that has its name.
+
+    What is another field's is not its own any more, but where one of them is the key, which is not sent.
+    """
+    taken = {source for field, source in mapped.items() if field != KEY}
+    return {
+        name: mapped.get(name, name) for name in (*FIELDS, KEY) if name in mapped or name == KEY or name not in taken
+    }
 
 
 class Item(msgspec.Struct, omit_defaults=True):
@@ -77,7 +89,10 @@ class Rows:
                 "twice is made twice (allowDuplicates takes that)",
                 KEY,
             )
+        if CORRUPT in schema.names and not is_text(schema.field(CORRUPT).type):
+            raise Refused(f"{CORRUPT}: expected strings, got a column of {schema.field(CORRUPT).type}", CORRUPT)
         self._job = job
+        self._keyless = keyless
         self._spread_s = spread_s
         self._readers = {name: reader_of(name, schema.field(name).type) for name in schema.names if name in FIELDS}
         self._key = key_reader(schema.field(KEY).type) if KEY in schema.names else None
@@ -86,18 +101,23 @@ class Rows:
         """Lines of the rows that can be sent, the others told of."""
         columns = {name: read(batch.column(name)) for name, read in self._readers.items()}
         keys = None if self._key is None else self._key(batch.column(KEY))
-        unfit = {**_keyless(keys, columns), **_corrupt(batch)}
+        unfit = _corrupt(batch) if self._keyless else {**_without_key(keys or (), columns), **_corrupt(batch)}
         if unfit:
             fit = [position for position in range(batch.num_rows) if position not in unfit]
-            columns = {name: [values[i] for i in fit] for name, values in columns.items()}
+            columns = {name: [column[i] for i in fit] for name, column in columns.items()}
             keys = None if keys is None else [keys[i] for i in fit]
         return Read(self._lines(batch.num_rows - len(unfit), columns, keys), list(unfit.values()))
 
-    def _lines(self, count: int, columns: dict[str, Values], keys: Sequence[Any] | None) -> Lines:
-        ids = [new_id() for _ in range(count)] if keys is None else ids_of(self._job, keys)
+    def _lines(self, count: int, columns: dict[str, Values], keys: Keys | None) -> Lines:
+        ids = [new_id() for _ in range(count)] if keys is None else self._ids(keys)
         if self._spread_s:
             put_off(columns, offsets_of(ids, self._spread_s))
-        return Lines(bodies_of(ids, columns), ids, None if keys is None else list(keys))
+        return Lines(bodies_of(ids, columns), ids, None if keys is None else [key or None for key in keys])
+
+    def _ids(self, keys: Keys) -> list[str]:
+        there = [key for key in keys if key]
+        ids = iter(ids_of(self._job, there))
+        return list(ids) if len(there) == len(keys) else [next(ids) if key else new_id() for key in keys]
 
 
 def bodies_of(ids: Sequence[str], columns: dict[str, Values]) -> list[bytes]:
@@ -140,9 +160,12 @@ def offsets_of(ids: Sequence[str], spread_s: float) -> list[float]:
     return [round(crc32(id.encode()) / 2**32 * spread_s, 3) for id in ids]
 
 
-def _keyless(keys: Sequence[bytes | None] | None, columns: dict[str, Values]) -> dict[int, Reject]:
-    missing = [position for position, key in enumerate(keys or ()) if key is None]
-    return {position: Reject(None, _row(columns, position), KEY, KEYLESS) for position in missing}
+def _without_key(keys: Keys, columns: dict[str, Values]) -> dict[int, Reject]:
+    return {
+        position: Reject(None, _row(columns, position), KEY, KEYLESS if key is None else EMPTY_KEY)
+        for position, key in enumerate(keys)
+        if not key
+    }
 
 
 def _row(columns: dict[str, Values], position: int) -> str:
@@ -151,8 +174,8 @@ def _row(columns: dict[str, Values], position: int) -> str:
 
 
 def _corrupt(batch: pa.RecordBatch) -> dict[int, Reject]:
-    texts = batch.column(CORRUPT).to_pylist() if CORRUPT in batch.schema.names else []
-    return {i: Reject(None, text, None, UNREADABLE) for i, text in enumerate(texts) if text is not None}
+    found = values(batch.column(CORRUPT).cast(pa.large_binary())) if CORRUPT in batch.schema.names else []
+    return {i: Reject(None, readable(text), None, UNREADABLE) for i, text in enumerate(found) if text is not None}
 
 
 # Columns
@@ -165,19 +188,19 @@ def reader_of(field: str, kind: pa.DataType) -> Reader:
         Refused: no column of that type can be it.
     """
     if pa.types.is_null(kind):
-        return _values
+        return values
     if field in TEXTS:
-        return _values if _is_text(kind) else _wrong(field, "strings (to_json makes them of others)", kind)
+        return texts if is_text(kind) else _wrong(field, "strings (to_json makes them of others)", kind)
     if field == "headers":
         return _headers_reader(kind)
     return _number_reader(field, kind)
 
 
 def _number_reader(field: str, kind: pa.DataType) -> Reader:
-    if _is_text(kind):
+    if is_text(kind):
         return _times_in_text if field == "execute_time" else _numbers_in_text
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind):
-        return _floats if pa.types.is_floating(kind) else _values
+        return _floats if pa.types.is_floating(kind) else values
     if field == "execute_time":
         is_moment = pa.types.is_timestamp(kind) and kind.tz is not None
         return _seconds if is_moment else _wrong(field, "Unix seconds or timestamps (with a time zone: cast)", kind)
@@ -185,12 +208,12 @@ def _number_reader(field: str, kind: pa.DataType) -> Reader:
 
 
 def _headers_reader(kind: pa.DataType) -> Reader:
-    if _is_text(kind):
+    if is_text(kind):
         return _objects_in_text
-    if pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type):
-        return lambda column: [None if row is None else dict(row) for row in column.to_pylist()]
-    if pa.types.is_struct(kind) and all(_is_text(kind.field(i).type) for i in range(kind.num_fields)):
-        return lambda column: [_without_nulls(row) for row in column.to_pylist()]
+    if pa.types.is_map(kind) and is_text(kind.key_type) and is_text(kind.item_type):
+        return lambda column: [dict(row) if isinstance(row, list) else row for row in objects(column)]
+    if pa.types.is_struct(kind) and _is_of_texts(kind):
+        return lambda column: [_without_nulls(row) for row in objects(column)]
     return _wrong("headers", "maps or structs of strings, or JSON objects", kind)
 
 
@@ -198,21 +221,12 @@ def _wrong(field: str, takes: str, kind: pa.DataType) -> Reader:
     raise Refused(f"{field}: expected {takes}, got a column of {kind}", field)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _values(column: pa.Array) -> Values:
-    values: list[Any] = column.to_pylist()
-    return values
-
-
 def _floats(column: pa.Array) -> Values:
     """What JSON has no number for is spelt out: or it would go as null, which means that there is none."""
-    values = _values(column)
+    numbers = values(column)
     if pc.all(pc.is_finite(column), min_count=0).as_py():
-        return values
-    return [value if value is None or math.isfinite(value) else _spelt(value) for value in values]
+        return numbers
+    return [number if number is None or math.isfinite(number) else _spelt(number) for number in numbers]
 
 
 def _spelt(value: float) -> msgspec.Raw:
@@ -220,98 +234,59 @@ def _spelt(value: float) -> msgspec.Raw:
 
 
 def _seconds(column: pa.Array) -> Values:
-    """Timestamps as seconds since the Unix epoch, durations as seconds; to the microsecond."""
-    kind = pa.timestamp("us", "UTC") if pa.types.is_timestamp(column.type) else pa.duration("us")
-    micros = column.cast(kind, safe=False).cast(pa.int64())
-    return _values(pc.divide(micros.cast(pa.float64(), safe=False), 1e6))
+    """Timestamps as seconds since the Unix epoch, durations as seconds; both with their fractions."""
+    units = column.cast(pa.int64()).cast(pa.float64(), safe=False)
+    return values(pc.divide(units, _PER_SECOND[column.type.unit]))
 
 
 def _numbers_in_text(column: pa.Array) -> Values:
-    return [number_in(text) for text in _values(column)]
+    return [number_in(text) for text in texts(column)]
 
 
 def _times_in_text(column: pa.Array) -> Values:
-    return [time_in(text) for text in _values(column)]
+    return [time_in(text) for text in texts(column)]
 
 
-def number_in(text: str | None) -> msgspec.Raw | str | None:
+def number_in(text: Any) -> Any:
     """The number that stands there, as it stands; a text that is none as it is; nothing for nothing."""
-    if text is None:
-        return None
+    if not isinstance(text, str):
+        return text
     stripped = text.strip()
     return msgspec.Raw(stripped.encode()) if _NUMBER.fullmatch(stripped) else (text if stripped else None)
 
 
-def time_in(text: str | None) -> msgspec.Raw | str | float | None:
+def time_in(text: Any) -> Any:
     """The same, and of an RFC 3339 time its Unix seconds."""
     number = number_in(text)
-    if not isinstance(number, str) or not _OFFSET.fullmatch(number.strip()):
+    if not isinstance(number, str):
         return number
     try:
-        return datetime.fromisoformat(number.strip()).timestamp()
-    except (ValueError, OverflowError):
+        return msgspec.convert(number.strip(), _Rfc3339).timestamp()
+    except msgspec.ValidationError:
         return number
 
 
 def _objects_in_text(column: pa.Array) -> Values:
-    return [_object_in(text) for text in _values(column)]
+    return [_object_in(text) for text in texts(column)]
 
 
-def _object_in(text: str | None) -> msgspec.Raw | str | None:
-    """In one line, for lines are what is sent; a text that is no object as it is."""
-    if text is None:
-        return None
+def _object_in(text: Any) -> Any:
+    """In one line, for lines are what is sent; a text that is no object as it is; nothing for nothing."""
+    if not isinstance(text, str):
+        return text
     try:
         _is_object(text)
         return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1))
     except (ValueError, RecursionError):
-        return text
+        return text if text.strip() else None
 
 
-def _without_nulls(row: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if row is None else {name: value for name, value in row.items() if value is not None}
+def _is_of_texts(kind: pa.StructType) -> bool:
+    """Of texts, each by a name of its own."""
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    names = {field.name for field in fields}
+    return len(names) == len(fields) and all(is_text(field.type) or pa.types.is_null(field.type) for field in fields)
 
 
-# Keys
-
-
-def key_reader(kind: pa.DataType) -> Callable[[pa.Array], Sequence[bytes | None]]:
-    """What reads keys: 5 and "5" are the same one, so that the same rows from another format have the same ids.
-
-    Raises:
-        Refused: a column of that type says nothing exactly.
-    """
-    if _is_text(kind):
-        return lambda column: _values(column.cast(pa.large_binary()))
-    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
-        return lambda column: _values(column.cast(pa.large_string()).cast(pa.large_binary()))
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _values
-    if _is_exact(kind):
-        return lambda column: [None if value is None else _key_text(value).encode() for value in _values(column)]
-    raise Refused(f"key: expected strings, integers, decimals, dates, timestamps or structs of these, got a column of "
-                  f"{kind}", KEY)  # fmt: skip
-
-
-def _is_exact(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return all(_is_exact(kind.field(i).type) for i in range(kind.num_fields))
-    is_number = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
-    return bool(is_number or _is_text(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
-
-
-def _key_text(value: Any) -> str:
-    if isinstance(value, dict):
-        return _encode([_part(part) for part in value.values()]).decode()
-    return str(_part(value))
-
-
-def _part(value: Any) -> Any:
-    if isinstance(value, dict):
-        return [_part(part) for part in value.values()]
-    return value.isoformat() if isinstance(value, date) else value
-
-
-def known(names: Iterable[str]) -> list[str]:
-    """Those of a table's columns that are a task's, by their names."""
-    return [name for name in names if name in (*FIELDS, KEY)]
+def _without_nulls(row: Any) -> Any:
+    return {name: value for name, value in row.items() if value is not None} if isinstance(row, dict) else row

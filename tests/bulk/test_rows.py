@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from later.bulk.lines import Read
-from later.bulk.rows import Rows
-from tests.bulk.judging import CALLBACK, NOW_S, refusals, tasks
+from later.bulk.ids import ids_of
+from later.bulk.lines import EMPTY_KEY, KEYLESS, Read, Reject
+from later.bulk.rows import CORRUPT, UNREADABLE, Rows, sources_of
+from later.bulk.texts import is_text
+from later.core.errors import Refused
+from later.core.fields import milliseconds
+from later.core.task import Task
+from tests.builders import NOW
+from tests.bulk.judging import CALLBACK, NOW_S, judged, refusals, tasks
 
 DELAY = "delay: expected a number of seconds ≥ 0, got"
+NO_TIME = "execute_time: expected a number of Unix seconds, got"
+HEADERS = "maps or structs of strings, or JSON objects"
+NOT_UNICODE = "expected Unicode text, got a lone surrogate in it"
 HOUR = 3600.0
+JOB = "a-job"
 
 
 def read(*, spread_s: float = 0, keyless: bool = False, **columns: Any) -> Read:
@@ -24,12 +40,378 @@ def read(*, spread_s: float = 0, keyless: bool = False, **columns: Any) -> Read:
     if not keyless:
         others["key"] = [f"row {number}" for number in range(count)]
     batch = pa.record_batch({name: pa.array(values) for name, values in others.items()} | arrays)
-    return Rows(batch.schema, "a-job", keyless=keyless, spread_s=spread_s).read(batch)
+    return Rows(batch.schema, JOB, keyless=keyless, spread_s=spread_s).read(batch)
+
+
+def wrong(name: str, kind: pa.DataType) -> str:
+    """Why a column cannot be of a type."""
+    with pytest.raises(Refused) as refused:
+        Rows(pa.schema([("key", pa.string()), (name, kind)]), JOB, keyless=False)
+    assert refused.value.field == name
+    return refused.value.detail
 
 
 def due_s(read: Read) -> list[float]:
     """In how many seconds each task is due."""
-    return [task.execute_at / 1000 - NOW_S for task in tasks(read)]
+    return [(task.execute_at - NOW) / 1000 for task in tasks(read)]
+
+
+def texts(*values: bytes | None) -> pa.Array:
+    """As Spark has them: of any bytes."""
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
+def of_kind(kind: pa.DataType, values: Sequence[int | None]) -> pa.Array:
+    """Numbers as that type has them, null where it has not."""
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values))
+    if pa.types.is_unsigned_integer(kind):
+        values = [None if value is None or value < 0 else value for value in values]
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    return pa.array([None if value is None else str(value) if is_text(kind) else value for value in values], kind)
+
+
+class TestColumns:
+    def test_a_row_becomes_the_task_that_it_says(self) -> None:
+        (task,) = tasks(
+            read(key=["17"], topic=["t"], content=["c"], delay=[1.5], retry=[7], ttl=[60], headers=[{"A": "b"}])
+        )
+        assert task == Task(
+            id=ids_of(JOB, [b"17"])[0], own_id=True, topic="t", callback=CALLBACK, content="c", headers={"A": "b"},
+            max_retry=7, created_at=NOW, execute_at=NOW + 1500, expires_at=NOW + 60_000,
+        )  # fmt: skip
+
+    def test_null_is_absent(self) -> None:
+        nothing = {name: pa.nulls(1, pa.string()) for name in ("content", "delay", "retry", "ttl", "headers")}
+        assert read(**nothing).lines.bodies == read(topic=["order"]).lines.bodies
+        assert read(**{name: pa.nulls(1) for name in nothing}).lines.bodies == read(topic=["order"]).lines.bodies
+
+    def test_no_rows_are_no_lines(self) -> None:
+        empty = read(delay=pa.array([], pa.float64()), key=pa.array([], pa.int64()), spread_s=HOUR)
+        assert empty == (([], [], []), [])
+
+    def test_no_other_column_is_taken(self) -> None:
+        assert wrong("dealy", pa.string()).startswith("dealy: no column of a task; there are topic, callback, ")
+
+    def test_no_column_stands_there_twice(self) -> None:
+        twice = pa.schema([("key", pa.string()), ("topic", pa.string()), ("topic", pa.string())])
+        with pytest.raises(Refused, match="topic: expected it once"):
+            Rows(twice, JOB, keyless=False)
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "takes"),
+        [
+            ("topic", pa.int64(), "strings (to_json makes them of others)"),
+            ("callback", pa.binary(), "strings (to_json makes them of others)"),
+            ("content", pa.struct([("a", pa.string())]), "strings (to_json makes them of others)"),
+            ("delay", pa.bool_(), "numbers"),
+            ("delay", pa.timestamp("us", "UTC"), "numbers"),
+            ("retry", pa.duration("us"), "numbers"),
+            ("ttl", pa.list_(pa.int64()), "numbers"),
+            ("execute_time", pa.timestamp("us"), "Unix seconds or timestamps (with a time zone: cast)"),
+            ("execute_time", pa.date32(), "Unix seconds or timestamps (with a time zone: cast)"),
+            ("execute_time", pa.duration("us"), "Unix seconds or timestamps (with a time zone: cast)"),
+            ("headers", pa.list_(pa.string()), HEADERS),
+            ("headers", pa.map_(pa.string(), pa.int64()), HEADERS),
+            ("headers", pa.struct([("a", pa.int64())]), HEADERS),
+            ("headers", pa.struct([("a", pa.string()), ("a", pa.string())]), HEADERS),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_a_column_that_its_field_cannot_be_is_refused_as_a_whole(
+        self, name: str, kind: pa.DataType, takes: str
+    ) -> None:
+        assert wrong(name, kind) == f"{name}: expected {takes}, got a column of {kind}"
+
+
+class TestTexts:
+    @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+    @given(content=st.text(max_size=30))
+    def test_any_text_arrives_as_it_was(self, kind: pa.DataType, content: str) -> None:
+        assert [task.content for task in tasks(read(content=pa.array([content], kind)))] == [content]
+
+    @pytest.mark.parametrize("content", ["a\nb", "\r\n", "\u2028", "\0", "\ufeff", "x" * 5_000_000])
+    def test_so_do_those_that_lines_or_json_might_mind(self, content: str) -> None:
+        (body,) = read(content=[content]).lines.bodies
+        assert b"\n" not in body
+        assert json.loads(body)["content"] == content
+
+    @pytest.mark.parametrize(("name", "good"), [("topic", b"t"), ("callback", CALLBACK.encode()), ("content", b"")])
+    def test_what_is_no_utf_8_fails_its_row_alone(self, name: str, good: bytes) -> None:
+        came = judged(read(**{name: texts(b"caf\xe9", good, b"\xed\xa0\x80")}).lines.bodies)
+        assert [str(task) for task in came if isinstance(task, Refused)] == [f"{name}: {NOT_UNICODE}"] * 2
+        assert isinstance(came[1], Task)
+
+    @pytest.mark.parametrize(("name", "takes"), [("delay", DELAY), ("execute_time", NO_TIME)])
+    def test_nor_is_it_a_number(self, name: str, takes: str) -> None:
+        for spread_s in (0, HOUR):
+            assert refusals(read(**{name: texts(b"5\xe9")}, spread_s=spread_s)) == [f'{takes} "5\\udce9"']
+
+    def test_the_row_that_is_told_of_says_which_bytes_they_were(self) -> None:
+        lines = read(content=texts(b"caf\xe9")).lines
+        assert json.loads(lines.reject(0, "content", "why").row)["content"] == "caf\udce9"
+
+
+class TestNumbers:
+    @pytest.mark.parametrize(
+        "values",
+        [
+            pa.array([5], pa.int8()),
+            pa.array([5], pa.uint64()),
+            pa.array([5], pa.float16()),
+            pa.array([5], pa.float32()),
+            pa.array([5.0]),
+            pa.array([Decimal(5)], pa.decimal128(9, 4)),
+            pa.array([Decimal(5)], pa.decimal256(76, 0)),
+            pa.array(["5"]),
+            pa.array(["5"], pa.large_string()),
+            pa.array([" 5.00\t"]),
+            pa.array(["0.5e1"]),
+            pa.array(["\u00a05"]),
+            *(pa.array([timedelta(seconds=5)], pa.duration(unit)) for unit in ("s", "ms", "us", "ns")),
+        ],
+        ids=lambda array: f"{array.type}: {array[0]}",
+    )
+    def test_five_is_five(self, values: pa.Array) -> None:
+        assert due_s(read(delay=values)) == [5]
+
+    @pytest.mark.parametrize(
+        "text", ["1_000", "٣", "+5", "05", ".5", "5.", "0x10", "5s", "NaN", "inf", "null", "1e", "5\n6"]
+    )
+    def test_a_text_that_json_has_no_number_for_is_none(self, text: str) -> None:
+        assert refusals(read(delay=[text])) == [f"{DELAY} {json.dumps(text, ensure_ascii=False)}"]
+
+    @pytest.mark.parametrize("blank", ["", " ", "\t", "\u2003"])
+    def test_a_blank_text_is_nothing(self, blank: str) -> None:
+        columns: dict[str, Any] = {name: [blank] for name in ("delay", "execute_time", "retry", "ttl", "headers")}
+        assert read(**columns).lines.bodies == read(topic=["order"]).lines.bodies
+
+    @pytest.mark.parametrize(
+        ("values", "got"),
+        [
+            (pa.array([math.nan], pa.float32()), "nan"),
+            ([math.inf], "inf"),
+            ([-math.inf], "-inf"),
+            (pa.array([-1]), "-1"),
+            (["1e400"], "inf"),
+            (pa.array([timedelta(seconds=-1)]), "-1"),
+        ],
+        ids=str,
+    )
+    def test_what_no_delay_can_be_is_no_missing_one(self, values: Any, got: str) -> None:
+        assert refusals(read(delay=values)) == [f"{DELAY} {got}"]
+
+    @given(st.lists(st.none() | st.floats() | st.floats(0, 1e9), min_size=1, max_size=20), st.booleans())
+    def test_a_float_is_due_when_it_says_or_refused(self, values: list[float | None], spread: bool) -> None:
+        lines = read(delay=pa.array(values, pa.float64()), spread_s=HOUR if spread else 0).lines
+        for value, task in zip(values, judged(lines.bodies), strict=True):
+            if isinstance(task, Task):
+                own, latest = 0 if value is None else milliseconds(value), HOUR * 1000 + 1 if spread else 0
+                assert 0 <= task.execute_at - NOW - own <= latest
+            else:
+                assert value is not None
+                assert task.field == "delay"
+                assert not 0 <= value < 300_000_000
+
+    @given(st.lists(st.none() | st.text("0123456789.eE+-_ n", max_size=12), min_size=1, max_size=20))
+    def test_a_text_is_due_when_it_says_or_refused(self, values: list[str | None]) -> None:
+        lines = read(delay=pa.array(values, pa.string())).lines
+        for value, task in zip(values, judged(lines.bodies), strict=True):
+            if isinstance(task, Task):
+                assert task.execute_at - NOW == milliseconds(float(value or "0") if (value or "").strip() else 0)
+            else:
+                assert task.field == "delay"
+
+    @pytest.mark.parametrize(("value", "got"), [(3.0, "3.0"), ("3.0", "3.0"), (Decimal("3.0"), "3.0"), (1001, "1001")])
+    def test_how_many_retries_there_are_is_an_integer(self, value: Any, got: str) -> None:
+        assert refusals(read(retry=[value])) == [f"retry: expected an integer from 0 to 1000, got {got}"]
+
+
+class TestTimes:
+    @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+    @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "-11:30"])
+    def test_a_moment_is_that_moment_whatever_the_columns_zone(self, unit: str, zone: str) -> None:
+        moment = datetime.fromtimestamp(NOW_S, UTC) + timedelta(days=200)
+        assert due_s(read(execute_time=pa.array([moment], pa.timestamp(unit, zone)))) == [200 * 86_400]
+
+    @given(st.integers(-(2**62), 2**62) | st.integers(NOW * 1000, NOW * 1000 + 10**14))
+    def test_no_moment_is_early_or_a_millisecond_late(self, micros: int) -> None:
+        (task,) = judged(read(execute_time=pa.array([micros], pa.timestamp("us", "UTC"))).lines.bodies)
+        if isinstance(task, Task):
+            assert task.execute_at == max(-(-micros // 1000), NOW)
+        else:
+            assert str(task).startswith("execute_time: expected a time at most ten years ahead")
+
+    @pytest.mark.parametrize("unit", ["s", "ms"])
+    def test_a_moment_that_no_clock_shows_does_not_become_another(self, unit: str) -> None:
+        (reason,) = refusals(read(execute_time=pa.array([2**62], pa.timestamp(unit, "UTC"))))
+        assert "at most ten years ahead" in reason
+
+    def test_a_moment_past_means_now(self) -> None:
+        moments = pa.array([0, -1, -(2**55)], pa.timestamp("us", "UTC"))
+        assert due_s(read(execute_time=moments)) == [0, 0, 0]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "2027-01-15T08:00:05Z",
+            "2027-01-15T09:00:05+01:00",
+            "2027-01-15t08:00:05z",
+            "2027-01-15 08:00:05Z",
+            "2027-01-15T13:30:05.000+05:30",
+            "2027-01-14T21:00:05-11:00",
+            " 1800000005 ",
+            "1800000005.0",
+            "1.800000005e9",
+        ],
+    )
+    def test_a_text_may_be_a_number_or_as_rfc_3339_has_it(self, text: str) -> None:
+        assert due_s(read(execute_time=[text])) == [5]
+
+    @pytest.mark.parametrize(
+        "text",
+        ["2027-01-15T08:00:05", "2027-01-15", "20270115T080005Z", "2027-W02-5T08:00:05Z", "2027-01-15T08:00Z", "now",
+         "2027-01-15T24:00:00Z", "2027-02-30T08:00:00Z", "2027-01-15T08:00:05,5Z", "0000-00-00T00:00:00Z", "08:00:05Z"],
+    )  # fmt: skip
+    def test_a_text_that_leaves_the_moment_open_is_none(self, text: str) -> None:
+        assert refusals(read(execute_time=[text])) == [f'{NO_TIME} "{text}"']
+
+
+class TestHeaders:
+    @pytest.mark.parametrize(
+        "values",
+        [
+            pa.array([{"A": "1", "B": "ä"}]),
+            pa.array([{"A": "1", "B": "ä", "C": None}]),
+            pa.array([[("A", "1"), ("B", "ä")]], pa.map_(pa.string(), pa.string())),
+            pa.array(['{"A": "1",\r\n "B": "\\u00e4"}']),
+            pa.array(['{"A": "0", "B": "ä", "A": "1"}']),
+        ],
+        ids=lambda array: str(array.type),
+    )  # fmt: skip
+    def test_maps_structs_and_objects_are_headers(self, values: pa.Array) -> None:
+        assert [task.headers for task in tasks(read(headers=values))] == [{"A": "1", "B": "ä"}]
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            pa.array([None], pa.map_(pa.string(), pa.string())),
+            pa.array([[]], pa.map_(pa.string(), pa.string())),
+            pa.array([None], pa.struct([("A", pa.string())])),
+            pa.array([{"A": None}], pa.struct([("A", pa.string())])),
+            pa.array(["{}"]),
+        ],
+        ids=str,
+    )
+    def test_there_may_be_none(self, values: pa.Array) -> None:
+        assert [task.headers for task in tasks(read(headers=values))] == [{}]
+
+    def test_a_null_in_a_map_is_refused_where_it_is_left_out_of_a_struct(self) -> None:
+        (reason,) = refusals(read(headers=pa.array([[("A", None)]], pa.map_(pa.string(), pa.string()))))
+        assert reason == 'headers: expected an object of up to 20 strings, got null in "A"'
+
+    @pytest.mark.parametrize(
+        "text", ["[]", "null", '"x"', "A: b", '{"A": NaN}', '{"A": "\\ud800"}', '{"A": "b"', "{" * 5000]
+    )
+    def test_a_text_that_is_no_object_is_refused_as_the_text_it_is(self, text: str) -> None:
+        assert refusals(read(headers=[text])) == ["headers: expected an object of up to 20 strings, got a string"]
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            pa.MapArray.from_arrays([0, 1, 2], pa.array(["A", "A"]), texts(b"\xe9", b"ok")),
+            pa.StructArray.from_arrays([texts(b"\xe9", b"ok")], ["A"]),
+        ],
+        ids=lambda array: str(array.type),
+    )
+    def test_those_that_are_no_utf_8_fail_their_row_alone(self, values: pa.Array) -> None:
+        first, second = judged(read(headers=values).lines.bodies)
+        assert str(first) == f"headers: {NOT_UNICODE}"
+        assert isinstance(second, Task)
+        assert second.headers == {"A": "ok"}
+
+
+class TestKeys:
+    def test_a_row_without_a_key_is_told_of_and_the_others_are_sent(self) -> None:
+        came = read(key=["a", None, "", "b"], delay=[1, 2, math.nan, 4])
+        told = {"topic": "order", "callback": CALLBACK}
+        assert came.lines.ids == ids_of(JOB, [b"a", b"b"])
+        assert came.lines.keys == [b"a", b"b"]
+        assert [(reject.field, reject.reason) for reject in came.unfit] == [("key", KEYLESS), ("key", EMPTY_KEY)]
+        assert json.loads(came.unfit[0].row) == {**told, "delay": 2}
+        assert [task.execute_at - NOW for task in judged(came.lines.bodies) if isinstance(task, Task)] == [1000, 4000]
+
+    def test_rows_that_are_all_without_one_are_all_told_of(self) -> None:
+        came = read(key=pa.array([None, None], pa.int64()))
+        assert (came.lines.bodies, len(came.unfit)) == ([], 2)
+
+    def test_a_job_without_keys_must_take_duplicates(self) -> None:
+        with pytest.raises(Refused, match="key: expected a column of that name"):
+            Rows(pa.schema([("topic", pa.string())]), JOB, keyless=False)
+        one, other = tasks(read(topic=["a", "a"], keyless=True))
+        assert one.id != other.id
+
+    def test_who_takes_duplicates_takes_rows_without_a_key_beside_those_with_one(self) -> None:
+        came = read(key=["a", None, "", "b"], keyless=True)
+        assert came.unfit == []
+        assert [came.lines.ids[0], came.lines.ids[3]] == ids_of(JOB, [b"a", b"b"])
+        assert len(set(came.lines.ids)) == 4
+        assert came.lines.keys == [b"a", None, None, b"b"]
+        assert came.lines.reject(1, None, "why").key is None
+
+    def test_a_key_may_be_of_any_length(self) -> None:
+        assert tasks(read(key=["k" * 100_000]))[0].id == ids_of(JOB, [b"k" * 100_000])[0]
+
+
+class TestCorruptRows:
+    def test_one_is_told_of_as_it_was_and_the_others_are_sent(self) -> None:
+        came = read(key=[None, "a"], **{CORRUPT: texts(b"a;b;caf\xe9", None)})
+        assert came.unfit == [Reject(None, "a;b;caf\\xe9", None, UNREADABLE)]
+        assert came.lines.ids == ids_of(JOB, [b"a"])
+
+    def test_their_column_is_of_texts(self) -> None:
+        assert wrong(CORRUPT, pa.int64()) == "_corrupt: expected strings, got a column of int64"
+
+
+class TestSources:
+    def test_a_field_is_the_column_of_its_name_or_what_is_mapped_to_it(self) -> None:
+        sources = sources_of({"callback": "hook"})
+        assert (sources["callback"], sources["topic"], sources["key"]) == ("hook", "topic", "key")
+
+    def test_what_is_another_field_is_not_its_own_any_more(self) -> None:
+        sources = sources_of({"execute_time": "delay"})
+        assert sources["execute_time"] == "delay"
+        assert "delay" not in sources
+
+    def test_but_a_key_may_be_a_field_too(self) -> None:
+        sources = sources_of({"key": "topic", "content": "key"})
+        assert (sources["key"], sources["topic"], sources["content"]) == ("topic", "topic", "key")
+        assert sources_of({"content": "key"})["key"] == "key"
+
+    def test_a_column_may_be_two_fields(self) -> None:
+        sources = sources_of({"topic": "x", "content": "x"})
+        assert (sources["topic"], sources["content"]) == ("x", "x")
+
+
+KINDS = (
+    pa.string(), pa.large_string(), pa.string_view(), pa.int8(), pa.int64(), pa.uint64(), pa.float16(), pa.float32(),
+    pa.float64(), pa.decimal128(38, 18), pa.decimal256(76, 3), pa.timestamp("us", "Asia/Kolkata"), pa.duration("us"),
+    pa.null(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("name", ["topic", "content", "delay", "execute_time", "retry", "ttl", "headers", "key"])
+@pytest.mark.parametrize("spread_s", [0, HOUR])
+def test_of_whatever_type_a_column_is_each_row_comes_out_once(name: str, kind: pa.DataType, spread_s: float) -> None:
+    values = of_kind(kind, [None, 0, -1, 5, 127])
+    try:
+        came = read(**{name: values}, spread_s=spread_s)
+    except Refused:
+        return  # as a whole, before any row is read
+    assert len(came.lines.bodies) + len(came.unfit) == len(values)
+    assert len(judged(came.lines.bodies)) == len(came.lines.ids)
 
 
 class TestSpreading:
@@ -66,7 +448,7 @@ class TestSpreading:
 
     def test_a_window_begins_where_the_row_says(self) -> None:
         offset = due_s(read(content=["x"], spread_s=HOUR))[0]
-        assert due_s(read(delay=[10], spread_s=HOUR)) == [10 + offset]
+        assert due_s(read(delay=[10], spread_s=HOUR)) == [pytest.approx(10 + offset, abs=0.002)]
         assert due_s(read(execute_time=[NOW_S + 10.5], spread_s=HOUR)) == [pytest.approx(10.5 + offset, abs=0.001)]
 
     def test_both_a_delay_and_a_time_are_refused_as_ever(self) -> None:

@@ -1,0 +1,120 @@
+"""A row's id: the same whenever and from wherever the row is sent. What these tests say is for ever."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from hashlib import sha256
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from later.bulk.ids import MAX_JOB_CHARS, checked_job, ids_of
+from later.bulk.keys import key_reader
+from later.core.errors import Refused
+from later.core.fields import task_id
+
+
+def keys(values: Any, kind: pa.DataType | None = None) -> list[bytes | None]:
+    array = pa.array(values, kind)
+    return list(key_reader(array.type)(array))
+
+
+class TestAnId:
+    def test_it_is_the_jobs_and_a_hash_of_the_key(self) -> None:
+        assert ids_of("orders-7", [b"17"]) == ["orders-7:RSNUDxUEzRcQDEg16Ft-"]
+
+    @given(st.lists(st.binary(max_size=40)))
+    def test_the_hash_is_what_docs_say(self, some: list[bytes]) -> None:
+        hashes = [base64.urlsafe_b64encode(sha256(key).digest())[:20].decode() for key in some]
+        assert ids_of("j", some) == [f"j:{hash}" for hash in hashes]
+
+    @given(st.text("azAZ09._~:-", min_size=1, max_size=MAX_JOB_CHARS), st.binary(max_size=9))
+    def test_every_jobs_ids_are_ids(self, job: str, key: bytes) -> None:
+        (id,) = ids_of(checked_job(job), [key])
+        assert task_id(id) == id
+
+    @pytest.mark.parametrize("job", ["", "a b", "a/b", "ä", "a\n", "x" * (MAX_JOB_CHARS + 1)])
+    def test_what_no_id_begins_with_is_no_job(self, job: str) -> None:
+        with pytest.raises(Refused, match=f"expected 1 to {MAX_JOB_CHARS} characters"):
+            checked_job(job)
+
+
+class TestAKey:
+    @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+    def test_a_text_is_itself(self, kind: pa.DataType) -> None:
+        assert keys(["5", "ä\n", " ", None], kind) == [b"5", "ä\n".encode(), b" ", None]
+
+    @pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64(), pa.decimal128(38, 0), pa.decimal256(76, 0)])
+    def test_a_whole_number_is_the_text_of_it(self, kind: pa.DataType) -> None:
+        assert keys([5, None, 0], kind) == [b"5", None, b"0"]
+        assert keys([2**64 - 1], pa.uint64()) == [b"18446744073709551615"]
+
+    @pytest.mark.parametrize(
+        ("number", "scale", "text"),
+        [("5", 2, b"5.00"), ("-0.05", 2, b"-0.05"), ("0.0000000001", 10, b"0.0000000001"), ("0", 10, b"0.0000000000"),
+         ("500", -2, b"500")],
+    )  # fmt: skip
+    def test_a_decimal_has_the_digits_of_its_column_and_no_exponent(self, number: str, scale: int, text: bytes) -> None:
+        assert keys([Decimal(number), None], pa.decimal128(38, scale)) == [text, None]
+
+    @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+    def test_bytes_are_themselves(self, kind: pa.DataType) -> None:
+        assert keys([b"5", b"\xff", None], kind) == [b"5", b"\xff", None]
+
+    def test_a_text_that_is_no_utf_8_is_its_bytes(self) -> None:
+        broken = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())
+        assert list(key_reader(broken.type)(broken)) == [b"caf\xe9"]
+
+    @pytest.mark.parametrize("unit", ["s", "ms", "us"])
+    @pytest.mark.parametrize("zone", ["UTC", "Etc/UTC", "+02:00", "America/New_York"])
+    def test_a_moment_is_told_in_utc_whatever_the_sessions_zone(self, unit: str, zone: str) -> None:
+        moment = datetime(2026, 11, 21, 22, tzinfo=UTC)
+        assert keys([moment, None], pa.timestamp(unit, zone)) == [b"2026-11-21T22:00:00+00:00", None]
+
+    def test_a_time_without_a_zone_stays_one(self) -> None:
+        local = datetime(1969, 12, 31, 23, 59, 59, 500)
+        assert keys([local], pa.timestamp("us")) == [b"1969-12-31T23:59:59.000500"]
+
+    def test_a_day_is_told_as_iso_has_it(self) -> None:
+        assert keys([date(2026, 11, 21), None], pa.date32()) == [b"2026-11-21", None]
+        assert keys([date(2026, 11, 21)], pa.date64()) == [b"2026-11-21"]
+
+    def test_times_that_no_calendar_here_has_are_told_by_their_number(self) -> None:
+        assert keys([2**62, -(2**62)], pa.timestamp("us", "UTC")) == [b"4611686018427387904", b"-4611686018427387904"]
+        assert keys([10**7, -(10**7)], pa.date32()) == [b"10000000", b"-10000000"]
+
+    def test_a_truth_is_told_as_json_has_it(self) -> None:
+        assert keys([True, False, None]) == [b"true", b"false", None]
+
+    def test_a_struct_is_the_array_of_its_parts(self) -> None:
+        kind = pa.struct(
+            [("a", pa.int64()), ("b", pa.string()), ("c", pa.decimal128(9, 1)), ("d", pa.timestamp("us", "+02:00")),
+             ("e", pa.struct([("f", pa.bool_()), ("g", pa.date32())]))]
+        )  # fmt: skip
+        row = {"a": 1, "b": '"ä', "c": Decimal(5), "d": datetime(2026, 1, 1, tzinfo=UTC), "e": {"f": True, "g": None}}
+
+        assert keys([row, None, {}], kind) == [
+            '[1,"\\"ä",5.0,"2026-01-01T00:00:00+00:00",[true,null]]'.encode(),
+            None,
+            b"[null,null,null,null,null]",
+        ]
+
+    def test_a_slice_of_structs_is_read_where_it_lies(self) -> None:
+        array = pa.array([{"a": 1}, None, {"a": 3}, {"a": None}])[1:]
+        assert list(key_reader(array.type)(array)) == [None, b"[3]", b"[null]"]
+
+    @pytest.mark.parametrize(
+        "kind",
+        [pa.float64(), pa.float16(), pa.list_(pa.string()), pa.map_(pa.string(), pa.string()), pa.null(), pa.struct([]),
+         pa.struct([("a", pa.float32())]), pa.timestamp("ns"), pa.duration("us"), pa.time64("us"), pa.binary(2)],
+        ids=str,
+    )  # fmt: skip
+    def test_what_says_nothing_exactly_is_no_key(self, kind: pa.DataType) -> None:
+        with pytest.raises(Refused, match=r"key: expected strings, integers, .*, got a column of ") as refused:
+            key_reader(kind)
+        assert refused.value.field == "key"
