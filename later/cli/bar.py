@@ -32,6 +32,9 @@ class Bar:
     def advance(self, by: int) -> None:
         self._progress.advance(self._task, by)
 
+    def stand_at(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total)
+
     def again(self, reason: str, pause_s: float) -> None:
         self.say(f"{reason}; trying again in {pause_s:g} s")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from later.cli.bulk_create import cancel, create, verify
+from later.cli.bulk_export import export
 from later.cli.bulk_report import report
 from later.cli.options import InOrder
 
@@ -23,5 +24,5 @@ def of_bulk() -> None:
     """
 
 
-for command in (create, verify, cancel, report):
+for command in (create, verify, cancel, export, report):
     of_bulk.add_command(command)

@@ -1,0 +1,105 @@
+"""`later bulk export`: the tasks of a store as they stand, or a part of them, to Parquet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Literal, NamedTuple
+from uuid import uuid4
+
+from pyspark import SparkContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from later.bulk.faults import translated
+from later.bulk.source import NAME, LaterDataSource
+from later.core.errors import LaterError
+from later.store.keys import Bucket
+
+LOOK_EVERY_S = 0.5
+
+Mode = Literal["error", "overwrite"]
+"""What becomes of a directory that is there already, in Spark's words."""
+Heard = Callable[[int, int], None]
+
+
+class Exported(NamedTuple):
+    """How many tasks were written, by state."""
+
+    states: dict[str, int]
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        return sum(self.states.values())
+
+
+def export(spark: SparkSession, options: Mapping[str, str], to: str, mode: Mode, heard: Heard) -> Exported:
+    """Write what a reader with these options reads into the directory `to`.
+
+    `heard` is told now and then how many parts are written, and of how many.
+
+    Raises:
+        LaterError: the directory is there already, or is to be overwritten and holds what is no export's; the store
+            cannot be reached; whatever Spark says went wrong.
+    """
+    if mode == "overwrite":
+        check_replaceable(Path(to.removeprefix("file:")))
+    started = time.monotonic()
+    states = Observation()
+    counts = [F.count_if(F.col("state") == bucket.value).alias(bucket.value) for bucket in Bucket]
+    with translated(), _watched(spark.sparkContext, heard):
+        spark.dataSource.register(LaterDataSource)
+        tasks = spark.read.format(NAME).options(**options).load().observe(states, *counts)
+        try:
+            tasks.write.mode(mode).parquet(to)
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_ALREADY_EXISTS":
+                raise
+            raise LaterError(f"{to} is there already: --overwrite replaces it") from error
+    return Exported(states.get, time.monotonic() - started)
+
+
+def check_replaceable(directory: Path) -> None:
+    """Spark would remove it with all that is in it. Raises LaterError: that is more than an export."""
+    if not directory.exists():  # or it is in another file system
+        return
+    if not directory.is_dir():
+        raise LaterError(f"{directory} is no directory")
+    for found in sorted(directory.iterdir()):
+        if not found.name.startswith(("part-", "_", ".")):
+            raise LaterError(f"{directory} is to be overwritten, but {found.name} in it is of no export")
+
+
+@contextmanager
+def _watched(spark: SparkContext, heard: Heard) -> Iterator[None]:
+    """Tell how far the jobs of this thread are, until the end."""
+    group = f"later-export-{uuid4()}"
+    spark.setJobGroup(group, "later bulk export")
+    over = Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_EVERY_S):
+            with suppress(LaterError), translated():  # whoever waits for the jobs will hear of it
+                heard(*_progress(spark, group))
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _progress(spark: SparkContext, group: str) -> tuple[int, int]:
+    """How many tasks of Spark's are done, and of how many."""
+    tracker = spark.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    known = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)

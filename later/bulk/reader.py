@@ -1,0 +1,114 @@
+"""`spark.read.format("later")`: the tasks of a store as rows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from later.bulk import columns
+from later.bulk.columns import batch_of
+from later.bulk.place import place_of
+from later.bulk.wanted import Wanted, wanted
+from later.core.clock import Clock
+from later.core.errors import LaterError, Refused
+from later.core.policy import DEFAULT
+from later.core.task import Task
+from later.store.memory import build_as_laid_out
+from later.store.opening import check_store, stored_shards
+from later.store.pieces import Piece, Pieces, packs
+from later.store.records import Found
+
+SCHEMA = (
+    "id string, topic string, execute_time bigint, max_retry int, has_retry int, callback string, content string, "
+    "creat_time bigint, state string, due_at timestamp, died_at timestamp, attempts bigint, "
+    "last_error struct<reason string, status int, message string, at timestamp>, headers array<string>, "
+    "expires_at timestamp"
+)
+"""That of `columns`, in Spark's words."""
+BATCH_ROWS = 4000
+BATCH_CHARS = 4 * 1024 * 1024
+"""Of content. A batch is handed on once it is as large as either."""
+
+
+class LaterReader(DataSourceReader):
+    """Reads what `options` ask for (see `wanted`), with the columns of SCHEMA.
+
+    Each row was true when it was read: state, times, attempts and last error come with the body from one step of the
+    store. The rows together are no snapshot. A task that stays where it is during the reading comes exactly once; one
+    that moves meanwhile (is claimed, released, edited, brought back) comes once as a rule, but may come twice, each
+    time as it was, or not at all. `dropDuplicates(["id"])` leaves one of each. Of a task that is created, ends or is
+    deleted meanwhile nobody can say whether it comes.
+
+    Raises:
+        Refused: an option is unknown or wrong; columns are asked for that it does not have.
+        ConfigError: the URL is none of a store, or holds a password.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._wanted = wanted(options)
+        if to_arrow_schema(schema, timezone="UTC") != columns.SCHEMA:
+            raise Refused("schema: the columns are the reader's own: select those that you need")
+
+    def partitions(self) -> list[InputPartition]:
+        """The parts that are read apart, in the order of topics, states and times; on the driver."""
+        pieces = asyncio.run(_cut(self._wanted))
+        return [InputPartition(pack) for pack in packs(pieces, self._wanted.rows)] or [InputPartition([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One part, a few thousand rows at a time; on an executor."""
+        with asyncio.Runner() as runner:
+            batches = _batches(self._wanted, partition.value)
+            try:
+                while (batch := runner.run(_next(batches))) is not None:
+                    yield batch
+            finally:
+                runner.run(batches.aclose())
+
+
+async def _cut(wanted: Wanted) -> list[Piece]:
+    async with _opened(wanted) as pieces:
+        return await pieces.cut(wanted.part, wanted.rows)
+
+
+async def _batches(wanted: Wanted, pieces: Sequence[Piece]) -> AsyncGenerator[pa.RecordBatch]:
+    rows: list[Found] = []
+    chars = 0
+    async with _opened(wanted) as store:
+        async for found in store.read(pieces):
+            rows += found
+            chars += sum(len(one.task.content) for one in found if isinstance(one.task, Task))
+            if len(rows) >= BATCH_ROWS or chars >= BATCH_CHARS:
+                yield batch_of(rows)
+                rows, chars = [], 0
+    if rows:
+        yield batch_of(rows)
+
+
+async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(batches, None)
+
+
+@asynccontextmanager
+async def _opened(wanted: Wanted) -> AsyncIterator[Pieces]:
+    """Raises LaterError: there is nothing of later's, or it is of another version. StoreDown."""
+    place = place_of(wanted.url, wanted.prefix, wanted.timeout_s, os.environ)
+    memory = await build_as_laid_out(place, 1, DEFAULT, Clock(time.monotonic, time.time), _unseen)
+    try:
+        if await stored_shards(memory.client.run, place.prefix) is None:  # a mistyped URL is no empty store
+            raise LaterError(f'there is nothing of later\'s in the store: its keys would begin with "{place.prefix}"')
+        await check_store(memory.client.run, place.prefix, memory.shards)
+        yield Pieces(memory.client, memory.keys)
+    finally:
+        await memory.client.aclose()
+
+
+def _unseen(verb: str, seconds: float) -> None:
+    """Nobody looks at an executor's metrics."""

@@ -1,0 +1,91 @@
+"""What a reader's options ask for, and how each is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from later.bulk.wanted import Wanted, wanted
+from later.core.errors import ConfigError, Refused
+from later.store.keys import Bucket
+from later.store.pieces import Part
+
+URL = "redis://127.0.0.1:6379/0"
+
+
+def refused(name: str, text: str) -> str:
+    with pytest.raises(Refused) as error:
+        wanted({"url": URL, name: text})
+    assert error.value.field == name
+    return str(error.value)
+
+
+def test_the_url_alone_asks_for_all() -> None:
+    assert wanted({"url": URL}) == Wanted(
+        url=URL, prefix="later", timeout_s=10, part=Part(None, tuple(Bucket)), rows=100_000
+    )
+
+
+def test_options_have_any_case() -> None:
+    asked = wanted(
+        {
+            "URL": "unix:///run/store.sock",
+            "prefix": "mine",
+            "TIMEOUT": "2.5",
+            "topic": "default/order",
+            "State": "dead, error",
+            "dueafter": "2027-01-15T08:00:00.5Z",
+            "DueBefore": "1800000001",
+            "partitionROWS": "5000",
+        }
+    )
+    part = Part("order", (Bucket.DEAD, Bucket.ERROR), 1_800_000_000_500, 1_800_000_001_000)
+    assert asked == Wanted(url="unix:///run/store.sock", prefix="mine", timeout_s=2.5, part=part, rows=5000)
+
+
+@pytest.mark.parametrize("name", ["duaAfter", "path", "states"])
+def test_an_unknown_option_is_refused_with_those_that_there_are(name: str) -> None:
+    known = "url, prefix, timeout, topic, state, dueAfter, dueBefore, partitionRows"
+    with pytest.raises(Refused, match=f"{name.lower()}: no option of a reader; there are {known}"):
+        wanted({"url": URL, name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("state", "deads", 'state: expected one or more of delay, unack, error and dead, with commas between them, '
+         'got "deads"'),
+        ("state", "", 'state: expected one or more of delay, unack, error and dead, with commas between them, got ""'),
+        ("dueAfter", "tomorrow", 'dueAfter: expected a number of Unix seconds or an RFC 3339 time, got "tomorrow"'),
+        ("dueBefore", "nan", 'dueBefore: expected a number of Unix seconds or an RFC 3339 time, got "nan"'),
+        ("timeout", "0", 'timeout: expected a duration from 0.1 to 600 s, got "0"'),
+        ("partitionRows", "1e6", 'partitionRows: expected an integer from 1000 to 10000000, got "1e6"'),
+        ("partitionRows", "999", 'partitionRows: expected an integer from 1000 to 10000000, got "999"'),
+        ("prefix", "a b", 'prefix: expected 1 to 64 characters without white space, control characters or any of '
+         r'{}*?[]\^, got "a b"'),
+        ("topic", "x/", 'topic: expected a string of 1 to 255 bytes without control characters or empty parts, '
+         'got "x/"'),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_with_what_it_takes(name: str, text: str, told: str) -> None:
+    assert refused(name, text) == told
+
+
+def test_a_range_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(Refused, match="dueBefore: expected a time after dueAfter"):
+        wanted({"url": URL, "dueAfter": "20", "dueBefore": "20"})
+
+
+def test_no_store_is_guessed() -> None:
+    with pytest.raises(ConfigError, match=r"url: expected the store's .*, got nothing"):
+        wanted({"topic": "order"})
+
+
+def test_a_daemons_url_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match=r"url http://h:8080: expected the store's .*no call of the API"):
+        wanted({"url": "http://h:8080"})
+
+
+def test_a_password_in_the_url_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match="LATER_REDIS_PASSWORD") as error:
+        wanted({"url": "redis://:hush@h"})
+    assert "hush" not in str(error.value)

@@ -1,0 +1,162 @@
+"""`spark.read.format("later")` and `bulk export`, with Spark: its table, its words, its files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from later.bulk import columns
+from later.bulk.faults import translated
+from later.bulk.reader import SCHEMA
+from later.bulk.source import LaterDataSource
+from later.cli.bulk_export import export
+from later.cli.end import attempt
+from later.core.errors import LaterError
+from later.store.keys import Bucket
+from later.store.records import Found
+from tests.builders import NOW, a_task
+from tests.house import a_house
+from tests.servers import a_server
+from tests.store.sight import FAILURE, died, failed, take
+
+Capture = pytest.CaptureFixture[str]
+
+WAITING = [a_task(id=f"w{n}", topic=f"topic-{n % 3}", delay=60 + n) for n in range(2500)]
+FULL = a_task(id="full", topic="topic-0", delay=60, ttl=90, headers={"X-A": "b"}, content="é\n", max_retry=1)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a store of sixteen shards: 2,501 tasks wait, 3 are in flight, 4 failed, 5 are dead."""
+    with a_server("valkey", tmp_path_factory.mktemp("export")) as (url, _):
+        asyncio.run(_fill(url))
+        yield url
+
+
+async def _fill(url: str) -> None:
+    async with a_house(url, shards=16) as house:
+        await house.store.create([a_task(id=f"t{n}") for n in range(12)])
+        claims = sorted(await take(house), key=lambda claim: int(claim.id[1:]))
+        await house.store.settle([died(claim) for claim in claims[:5]])
+        await house.store.settle([failed(claim, NOW + 60_000) for claim in claims[5:9]])
+        await house.store.create([*WAITING, FULL])
+
+
+@pytest.fixture
+def tasks(spark: SparkSession, store: str) -> DataFrame:
+    spark.dataSource.register(LaterDataSource)
+    return spark.read.format("later").option("url", store).load()
+
+
+def ended(*arguments: str) -> int:
+    """The command's exit status."""
+    return attempt(lambda: int(export.main(list(arguments), prog_name="later bulk export", standalone_mode=False)))
+
+
+def states(frame: DataFrame) -> dict[str, int]:
+    return {row["state"]: row["count"] for row in frame.groupBy("state").count().collect()}
+
+
+def test_spark_and_the_reader_mean_the_same_columns(spark: SparkSession) -> None:
+    parsed = StructType.fromDDL(SCHEMA)
+    assert isinstance(parsed, StructType)
+    assert to_arrow_schema(parsed, timezone="UTC") == columns.SCHEMA
+
+
+def test_a_store_is_a_table(tasks: DataFrame) -> None:
+    assert states(tasks) == {"delay": 2501, "unack": 3, "error": 4, "dead": 5}
+    ids = {row["id"] for row in tasks.select("id").collect()}
+    assert ids == {"full", *(task.id for task in WAITING), *(f"t{n}" for n in range(12))}
+
+
+def test_values_come_through(tasks: DataFrame) -> None:
+    [row] = tasks.where("id = 'full'").toArrow().to_pylist()
+    assert row == a_row(Found("full", "topic-0", FULL, Bucket.DELAY, FULL.execute_at, 0, None))
+    [row] = tasks.where("state = 'error' and id = 't5'").toArrow().to_pylist()
+    task = a_task(id="t5")
+    assert row == a_row(Found("t5", "order", task, Bucket.ERROR, NOW + 60_000, 1, FAILURE))
+
+
+def a_row(found: Found) -> dict[str, Any]:
+    [row] = columns.batch_of([found]).to_pylist()
+    return dict(row)
+
+
+def test_options_say_what_is_read(spark: SparkSession, tasks: DataFrame, store: str) -> None:
+    reader = spark.read.format("later").option("url", store)
+    assert states(reader.option("topic", "order").option("state", "dead,unack").load()) == {"unack": 3, "dead": 5}
+
+
+def test_the_same_table_is_read_in_many_parts(spark: SparkSession, tasks: DataFrame, store: str) -> None:
+    parts = spark.read.format("later").option("url", store).option("partitionRows", "1000").load()
+    assert parts.rdd.getNumPartitions() == 3
+    assert parts.select("id").distinct().count() == parts.count() == 2513
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("stat", "stat: no option of a reader"), ("state", "state: expected one or more of delay, unack, error and dead")],
+)
+def test_a_wrong_option_is_refused_in_one_line(
+    spark: SparkSession, tasks: DataFrame, store: str, option: str, told: str
+) -> None:
+    with pytest.raises(LaterError) as error, translated():
+        spark.read.format("later").option("url", store).option(option, "x").load().collect()
+    assert str(error.value).startswith(told)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("spark")
+class TestCommand:
+    def test_writes_the_pool(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
+        to = str(tmp_path / "pool")
+        assert ended(to, "--url", store, "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["tasks"] == {"delay": 2501, "unack": 3, "error": 4, "dead": 5}
+        assert (told["rows"], told["directory"]) == (2513, to)
+        written = spark.read.parquet(to)
+        assert states(written) == told["tasks"]
+        assert to_arrow_schema(written.schema, timezone="UTC") == columns.SCHEMA
+
+    def test_writes_the_dead_of_a_topic(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
+        assert ended(f"{tmp_path}/dead", "--url", store, "--topic", "order", "--state", "dead") == 0
+        assert capsys.readouterr().out.startswith("5 rows: 5 dead; ")
+        assert sorted(row["id"] for row in spark.read.parquet(f"{tmp_path}/dead").collect()) == [
+            f"t{n}" for n in range(5)
+        ]
+
+    def test_nothing_is_an_export_too(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
+        assert ended(f"{tmp_path}/none", "--url", store, "--topic", "nowhere") == 0
+        assert capsys.readouterr().out.startswith("0 rows; ")
+        assert spark.read.parquet(f"{tmp_path}/none").count() == 0
+
+    def test_replaces_an_export_only_where_it_is_told_to(
+        self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture
+    ) -> None:
+        to = str(tmp_path / "again")
+        assert ended(to, "--url", store, "--topic", "order") == 0
+        assert ended(to, "--url", store) == 1
+        assert capsys.readouterr().err == f"later: {to} is there already: --overwrite replaces it\n"
+        assert spark.read.parquet(to).count() == 12
+        assert ended(to, "--url", store, "--overwrite") == 0
+        assert spark.read.parquet(to).count() == 2513
+
+    def test_removes_nothing_that_is_no_exports(self, store: str, tmp_path: Path, capsys: Capture) -> None:
+        (tmp_path / "thesis.txt").write_text("years")
+        assert ended(str(tmp_path), "--url", store, "--overwrite") == 1
+        assert "thesis.txt in it is of no export" in capsys.readouterr().err
+        assert (tmp_path / "thesis.txt").read_text() == "years"
+
+    def test_a_store_that_is_away_is_told_in_one_line(self, tmp_path: Path, capsys: Capture) -> None:
+        assert ended(f"{tmp_path}/x", "--url", f"unix://{tmp_path}/nowhere.sock") == 1
+        told = capsys.readouterr().err
+        assert told.startswith("later: the store cannot be reached")
+        assert told.count("\n") == 1
