@@ -1,0 +1,262 @@
+"""JSON into tasks: values go out as they stand, and whatever a text is, it comes out once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from later.bulk.ids import ids_of
+from later.bulk.lines import EMPTY_KEY, KEYLESS, Read
+from later.bulk.objects import CORRUPT_ID, LONGEST_SHOWN, TAKEN_ID, TEXT, Documents, Objects, key_of
+from later.core.errors import Refused
+from later.core.task import Task
+from tests.builders import NOW
+from tests.bulk.judging import CALLBACK, judged, refusals, tasks
+
+JOB = "a-job"
+ID = ids_of(JOB, [b"17"])[0]
+GOOD = {"key": "17", "topic": "order", "callback": CALLBACK}
+MARK = b"\xef\xbb\xbf"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def objects(
+    *,
+    sources: Mapping[str, str] | None = None,
+    constants: Mapping[str, bytes] | None = None,
+    keyless: bool = False,
+    strangers: bool = True,
+    spread_s: float = 0,
+) -> Objects:
+    return Objects(
+        JOB,
+        sources=sources or {},
+        constants=constants or {},
+        keyless=keyless,
+        strangers=strangers,
+        spread_s=spread_s,
+    )
+
+
+def batch(*texts: str | bytes | None) -> pa.RecordBatch:
+    """As Spark has lines: of any bytes."""
+    raw = [text.encode() if isinstance(text, str) else text for text in texts]
+    return pa.record_batch({TEXT: pa.array(raw, pa.binary()).view(pa.string())})
+
+
+def read(*texts: str | bytes | None, **options: Any) -> Read:
+    return objects(**options).read(batch(*texts))
+
+
+def documents(*texts: str | bytes) -> Read:
+    return Documents(objects()).read(batch(*texts))
+
+
+def good(**changes: Any) -> str:
+    return json.dumps(GOOD | changes)
+
+
+class TestAnObject:
+    def test_it_becomes_the_task_that_it_says(self) -> None:
+        row = good(content="ä\n", delay=1.5, retry=7, ttl=60, headers={"A": "b"})
+        assert tasks(read(row)) == [
+            Task(
+                id=ID, own_id=True, topic="order", callback=CALLBACK, content="ä\n", headers={"A": "b"}, max_retry=7,
+                created_at=NOW, execute_at=NOW + 1500, expires_at=NOW + 60_000,
+            )
+        ]  # fmt: skip
+
+    def test_null_is_absent(self) -> None:
+        assert read(good(delay=None, id=None, other=None)).lines == read(good()).lines
+
+    def test_of_a_name_that_comes_twice_the_last_counts(self) -> None:
+        row = '{"key": 1, "topic": 5, ' + good()[1:]
+        assert read(row).lines == read(good()).lines
+
+    def test_a_number_is_what_json_says_it_is(self) -> None:
+        row = '{"delay": 1.50e1, ' + good()[1:]
+        assert b'"delay":1.50e1' in read(row).lines.bodies[0]
+
+    @pytest.mark.parametrize("around", [b"%s\r", b" \t%s ", MARK + b"%s"])
+    def test_what_stands_around_it_is_none_of_it(self, around: bytes) -> None:
+        assert read(around % good().encode()).lines == read(good()).lines
+
+    @pytest.mark.parametrize("blank", ["", " \t\r", MARK, MARK + b" ", None])
+    def test_a_blank_text_is_no_row(self, blank: str | bytes | None) -> None:
+        assert read(blank) == (([], [], []), [])
+
+
+class TestWhatIsNoTask:
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"delay": "5"}, 'delay: expected a number of seconds ≥ 0, got "5"'),
+            ({"delay": True}, "delay: expected a number of seconds ≥ 0, got true"),
+            ({"delay": float("nan")}, "delay: expected a number of seconds ≥ 0, got nan"),
+            ({"delay": 10**400}, f"delay: expected a number of seconds ≥ 0, got 1{'0' * 76}…"),
+            ({"retry": 3.0}, "retry: expected an integer from 0 to 1000, got 3.0"),
+            ({"content": "\ud800"}, "content: expected Unicode text, got a lone surrogate in it"),
+            ({"headers": []}, "headers: expected an object of up to 20 strings, got an array"),
+            ({"dealy": 5}, "dealy: unknown field"),
+            ({"\ud800": 5}, r"\\ud800: unknown field"),
+            ({"method": "PUT"}, "method: not a field of this version"),
+        ],
+    )  # fmt: skip
+    def test_a_wrong_field_is_refused_as_by_create(self, changes: dict[str, Any], reason: str) -> None:
+        assert refusals(read(good(**changes))) == [reason]
+        assert refusals(read(good(**changes), spread_s=3600)) == [reason]
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("[]", "expected a JSON object, got an array"),
+            ("5", "expected a JSON object, got a number"),
+            ('{"key": "17"', "expected JSON: Expecting ',' delimiter: line 1 column 13 (char 12)"),
+            ('{"delay": NaN, "key": ' + "9" * 5000, "expected JSON, got an integer of too many digits in it"),
+            ("{} {}", "expected JSON: Extra data: line 1 column 4 (char 3)"),
+            (b'{"key": "caf\xe9"', "expected UTF-8, got the byte 0xe9 at position 12"),
+            ("[" * 100_000, "expected JSON, got it nested too deeply"),
+        ],
+        ids=lambda text: str(text[:20]),
+    )  # fmt: skip
+    def test_what_is_no_object_is_refused_as_by_create(self, text: str | bytes, reason: str) -> None:
+        assert refusals(read(text)) == [reason]
+
+    def test_what_is_no_utf_8_fails_its_row_alone(self) -> None:
+        first, second = judged(read(good(content="x").encode().replace(b'"x"', b'"\xe9"'), good()).lines.bodies)
+        assert "expected UTF-8, got the byte 0xe9" in str(first)
+        assert isinstance(second, Task)
+
+    def test_a_wrong_value_before_a_right_one_makes_no_task_without_the_jobs_id(self) -> None:
+        row = '{"delay": NaN, ' + good(delay=5)[1:]
+        assert [task.id for task in tasks(read(row))] == [ID]
+
+    def test_an_id_is_no_field_of_a_row(self) -> None:
+        (reject,) = read(good(id="mine")).unfit
+        assert (reject.key, reject.field, reject.reason) == ("17", "id", TAKEN_ID)
+        assert json.loads(reject.row)["id"] == "mine"
+
+    @example(b'{"topic": "order", "callback": "http://127.0.0.1:8888/", "content": "a\nb"}')
+    @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
+    def test_whatever_a_text_is_it_comes_out_once_and_makes_no_task_without_an_id(self, text: bytes) -> None:
+        blank = not text.removeprefix(MARK) or text.removeprefix(MARK).isspace()
+        for keyless in (True, False):
+            came = read(text, keyless=keyless)
+            assert len(came.lines.bodies) + len(came.unfit) == (0 if blank else 1)
+            for id, task in zip(came.lines.ids, judged(came.lines.bodies), strict=True):
+                assert isinstance(task, Refused) or task.id == id != CORRUPT_ID
+
+    @given(
+        st.dictionaries(st.sampled_from([*GOOD, "delay", "execute_time", "retry", "ttl", "headers", "id", "x"]), JSON)
+    )
+    def test_whatever_an_object_holds_it_comes_out_once(self, changes: dict[str, Any]) -> None:
+        came = read(good(**changes), spread_s=60)
+        assert len(came.lines.bodies) + len(came.unfit) == len(judged(came.lines.bodies)) + len(came.unfit) == 1
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        ("written", "text"),
+        [
+            ("5", b"5"),
+            ('"5"', b"5"),
+            (r'"\u0061\n"', b"a\n"),
+            ("5.0", b"5.0"),
+            ("true", b"true"),
+            ('{"a": 1,\n "b": [2, null]}', b'{"a":1,"b":[2,null]}'),
+            ("9" * 30, b"9" * 30),
+        ],
+    )
+    def test_a_key_is_its_text_as_in_a_column(self, written: str, text: bytes) -> None:
+        assert key_of(msgspec.Raw(written.encode())) == text
+
+    @pytest.mark.parametrize("key", [None, ""])
+    def test_a_row_without_one_is_told_of(self, key: str | None) -> None:
+        (reject,) = read(good(key=key)).unfit
+        assert (reject.key, reject.field) == (None, "key")
+        assert reject.reason == (KEYLESS if key is None else EMPTY_KEY)
+
+    @pytest.mark.parametrize("key", [float("nan"), float("inf"), "\ud800"])
+    def test_what_others_could_be_too_is_no_key(self, key: object) -> None:
+        (reject,) = read(good(key=key)).unfit
+        assert (reject.field, reject.reason) == ("key", "key: expected Unicode text or a finite number")
+
+    def test_who_takes_duplicates_takes_rows_without_one_beside_those_with_one(self) -> None:
+        came = read(good(), good(key=None), good(key=""), keyless=True)
+        first, *others = tasks(came)
+        assert (first.id, len({task.id for task in others} - {ID})) == (ID, 2)
+        assert came.lines.reject(1, None, "why").key is None
+
+
+class TestMapping:
+    def test_a_field_may_have_another_name(self) -> None:
+        row = json.dumps({"order": 17, "hook": CALLBACK, "topic": "order"})
+        assert read(row, sources={"key": "order", "callback": "hook"}).lines == read(good()).lines
+
+    def test_one_may_be_two_fields(self) -> None:
+        (task,) = tasks(read(good(topic="17"), sources={"key": "topic", "content": "key"}))
+        assert (task.id, task.topic, task.content) == (ID, "17", "17")
+
+    def test_what_is_another_field_is_not_its_own_any_more(self) -> None:
+        (task,) = tasks(read(good(delay=NOW // 1000 + 5), sources={"execute_time": "delay"}))
+        assert task.execute_at == NOW + 5000
+
+    def test_what_is_mapped_counts_and_not_what_has_the_name(self) -> None:
+        row = good(callback="no URL", hook=CALLBACK)
+        assert read(row, sources={"callback": "hook"}).lines == read(good()).lines
+
+    def test_what_is_for_all_rows_is_for_all_rows(self) -> None:
+        first, second = tasks(read(good(retry=1), good(), constants={"retry": b"7"}))
+        assert (first.max_retry, second.max_retry) == (7, 7)
+
+    def test_fields_that_no_task_has_may_be_left_out(self) -> None:
+        assert read(good(dealy=5, id="mine"), strangers=False).lines == read(good()).lines
+
+
+class TestDocuments:
+    def test_a_document_is_an_array_of_objects(self) -> None:
+        rows = [GOOD, GOOD | {"key": 18, "headers": {"A": "b"}}]
+        for indent in (None, 2):
+            came = documents(json.dumps(rows, indent=indent))
+            assert [task.id for task in tasks(came)] == ids_of(JOB, [b"17", b"18"])
+
+    def test_or_one_object(self) -> None:
+        row = json.dumps(GOOD | {"headers": {"A": "b"}}, indent=2)
+        assert [task.id for task in tasks(documents(row, MARK + row.encode()))] == [ID, ID]
+
+    def test_or_a_file_of_lines_which_spark_calls_json(self) -> None:
+        came = documents(f"{good()}\r\n\r\n{good(key=18)}\n5\n")
+        assert came.lines.ids == [*ids_of(JOB, [b"17", b"18"]), CORRUPT_ID]
+
+    @pytest.mark.parametrize(
+        "bad", ['{"delay": NaN}', '{"content": "\\ud800"}', "5", "[1,\n2]", '"a"', '{"key": %s}' % ("9" * 9999)]
+    )
+    def test_one_wrong_element_spoils_no_other(self, bad: str) -> None:
+        came = documents(f"[{good()}, {bad}\n, {good(key=18)} ]\n")
+        there = [task.id for task in judged(came.lines.bodies) if isinstance(task, Task)]
+        assert there == ids_of(JOB, [b"17", b"18"])
+        assert len(came.lines.bodies) + len(came.unfit) == 3
+
+    @pytest.mark.parametrize(
+        "text",
+        ["[1 2]", f"[{good()}", f"[{good()},]", f"[{good()}] 5", "{", '{"a": 1', "5", "[" * 100_000, b"[\xe9]", "nope"],
+    )
+    def test_what_is_none_of_these_is_told_of_once_and_shortly(self, text: str | bytes) -> None:
+        (reject,) = documents(text).unfit
+        assert reject.reason.startswith("expected JSON: ")
+        assert len(reject.row) <= LONGEST_SHOWN
+
+    @pytest.mark.parametrize("text", ["", "\n", MARK, "[]", " [ ] "])
+    def test_an_empty_one_has_no_rows(self, text: str | bytes) -> None:
+        assert documents(text) == (([], [], []), [])
