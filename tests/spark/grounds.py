@@ -6,10 +6,9 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -159,11 +158,17 @@ def _run(arguments: list[str]) -> int:
 
 
 @contextmanager
-def a_process(*command: object) -> Iterator[Popen[bytes]]:
-    """A process of its own, with Spark's Java and workers of its own; they end with this."""
-    process = Popen(
-        [sys.executable, *map(str, command)], stdin=DEVNULL, stdout=DEVNULL, env=environment(), start_new_session=True
-    )
+def a_process(*command: object, log: Path, env: Mapping[str, str] | None = None) -> Iterator[Popen[bytes]]:
+    """A process of its own, with all that it starts; they end with this. What it says goes to `log`."""
+    with log.open("wb") as said:
+        process = Popen(
+            [str(word) for word in command],
+            stdin=DEVNULL,
+            stdout=said,
+            stderr=said,
+            env={**environment(), **(env or {})},
+            start_new_session=True,
+        )
     try:
         yield process
     finally:
@@ -171,7 +176,7 @@ def a_process(*command: object) -> Iterator[Popen[bytes]]:
 
 
 def kill_all(process: Popen[bytes]) -> None:
-    """`kill -9`: it, its Java, and the workers, which are in groups of their own, but in one session with it."""
+    """`kill -9`: it, its Java, and Spark's workers, which are in groups of their own, but in one session with it."""
     while members := _session(process.pid):
         for pid in members:
             with suppress(ProcessLookupError):

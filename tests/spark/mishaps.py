@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from tests.system.waiting import POLL_S
 
 BATCHES = "/create/batch"
 PATIENCE_S = 60
@@ -50,8 +53,13 @@ class Passage(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.body = self.rfile.read(int(self.headers["Content-Length"]))
-        mishap = self.server.proxy.next_mishap() if self.path.startswith(BATCHES) else through
-        mishap(self)
+        if not self.path.startswith(BATCHES):
+            through(self)
+            return
+        try:
+            self.server.proxy.next_mishap(self.body)(self)
+        finally:
+            self.server.proxy.ended()
 
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads it."""
@@ -74,6 +82,18 @@ def cut(passage: Passage) -> None:
     """The work is done, and half of the answer arrives."""
     answer = passage.forward()
     passage.answer(answer, cut=len(answer.body) // 2)
+
+
+def after(ready: Callable[[], object]) -> Mishap:
+    """Done and answered as ever, but not before this is the case."""
+
+    def mishap(passage: Passage) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not ready() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        through(passage)
+
+    return mishap
 
 
 def turned_away(status: int, retry_after: str = "0") -> Mishap:
@@ -108,20 +128,37 @@ class Proxy:
     """
 
     def __init__(self, url: str, *mishaps: Mishap) -> None:
-        self.batches = 0
-        """How many have come."""
+        self.batches: list[bytes] = []
+        """Those that have come."""
         self.held = threading.Event()
         """Is one held?"""
+        self._ended = 0
         self._over = threading.Event()
         self._mishaps = mishaps
         self._lock = threading.Lock()
         self._server = _Server(self, urlsplit(url).netloc)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def next_mishap(self) -> Mishap:
+    @property
+    def repeated(self) -> int:
+        """How many batches came that had come before."""
+        return len(self.batches) - len({*self.batches})
+
+    def next_mishap(self, batch: bytes) -> Mishap:
         with self._lock:
-            self.batches += 1
-            return self._mishaps[self.batches - 1] if self.batches <= len(self._mishaps) else through
+            self.batches.append(batch)
+            number = len(self.batches)
+            return self._mishaps[number - 1] if number <= len(self._mishaps) else through
+
+    @property
+    def is_idle(self) -> bool:
+        """Is no batch under way?"""
+        with self._lock:
+            return self._ended == len(self.batches)
+
+    def ended(self) -> None:
+        with self._lock:
+            self._ended += 1
 
     def hold(self, passage: Passage) -> None:
         """Nothing is done, nothing answered."""

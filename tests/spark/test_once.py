@@ -29,6 +29,7 @@ from tests.spark.grounds import (
 )
 from tests.spark.mishaps import Mishap, a_proxy
 from tests.system.calls import post
+from tests.system.daemons import COMMAND
 from tests.system.receivers import Receiver, a_receiver
 from tests.system.waiting import eventually
 
@@ -99,7 +100,7 @@ def test_a_batch_whose_answer_went_astray_is_sent_again(name: str, spark: SparkS
     with a_proxy(ground.url, mishaps.through, EACH[name], EACH[name]) as proxy:
         to_later(rows(spark, topic, COUNT), proxy.url, job, batchSize=BATCH).save()
 
-    assert proxy.batches == COUNT / BATCH + 2
+    assert len(proxy.batches) == COUNT / BATCH + 2
     assert ground.ids(topic) == ids_of(job, range(COUNT))
     assert ground.counted(job) == (COUNT, 0, 0)
 
@@ -113,7 +114,7 @@ def test_a_command_gets_through_whatever_befalls_its_batches(
     with a_proxy(ground.url, mishaps.through, mishaps.refused, *EACH.values()) as proxy:
         ended = create(spark, orders, proxy.url, "befallen")
 
-    assert proxy.batches >= COUNT / BATCH + 5
+    assert len(proxy.batches) >= COUNT / BATCH + 5
     assert ended.status == 0, ended.err
     assert counts(ended) == (COUNT, COUNT, 0, 0)
     assert ground.ids("befallen") == ids_of("befallen", range(COUNT))
@@ -125,7 +126,7 @@ def test_a_killed_job_is_run_again(spark: SparkSession, ground: Ground, tmp_path
 
     with a_proxy(ground.url) as proxy:
         proxy.hold_after(4)
-        with a_process("-m", "later", *line(orders, proxy.url, "killed")) as driver:
+        with a_process(*COMMAND, *line(orders, proxy.url, "killed"), log=tmp_path / "driver.log") as driver:
             eventually(lambda: proxy.held.is_set() and ground.counted("killed")[0] == 4 * BATCH, "its middle", 60)
             kill_all(driver)
     ended = create(spark, orders, ground.url, "killed")

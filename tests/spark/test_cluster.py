@@ -1,0 +1,98 @@
+"""A cluster of Spark's own kind: a master and two workers. A task that is slow is begun a second time elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.spark.conftest import QUICK
+from tests.spark.grounds import LONG_S, NOWHERE, a_ground, a_parquet, a_process, free_port, ids_of
+from tests.spark.mishaps import a_proxy, after, through
+from tests.system.daemons import COMMAND, environment
+from tests.system.waiting import eventually
+
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+HOSTS = ("127.0.0.1", "localhost")
+"""Spark begins no task twice on one host: here two that are the same machine."""
+MEMORY = "512m"
+COUNT = 2000
+BATCH = 250
+
+IMPATIENT = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+}
+SMALL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": MEMORY,
+    "spark.executor.memory": MEMORY,
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.executor.extraJavaOptions": QUICK,
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """Its URL."""
+    with a_cluster(tmp_path) as url:
+        yield url
+
+
+@contextmanager
+def a_cluster(folder: Path) -> Iterator[str]:
+    env = {"SPARK_DAEMON_MEMORY": MEMORY, "SPARK_DAEMON_JAVA_OPTS": QUICK, "SPARK_NO_DAEMONIZE": "1"}
+    port = free_port()
+    address = ("--host", "127.0.0.1", "--port", port, "--webui-port", 0)
+    with ExitStack() as running:
+        log = folder / "master.log"
+        name = "org.apache.spark.deploy.master.Master"
+        running.enter_context(a_process(SPARK_CLASS, name, *address, log=log, env=env))
+        eventually(lambda: "New state: ALIVE" in log.read_text(), "the master is there", 60)
+        for host in HOSTS:
+            name = "org.apache.spark.deploy.worker.Worker"
+            size = ("--cores", 1, "--memory", MEMORY, "--work-dir", folder / host, "--webui-port", 0)
+            worker = (SPARK_CLASS, name, "--host", host, *size, f"spark://127.0.0.1:{port}")
+            running.enter_context(a_process(*worker, log=folder / f"{host}.log", env=env))
+        yield f"spark://127.0.0.1:{port}"
+
+
+def test_a_task_that_is_done_twice_makes_each_of_its_tasks_once(cluster: str, tmp_path: Path) -> None:
+    """One of its batches is held until the job, which the other attempt ends, is over: the loser writes after that."""
+    keys, over = range(COUNT), threading.Event()
+    constants = {name: [value] * COUNT for name, value in (("topic", "slow"), ("callback", NOWHERE))}
+    orders = a_parquet(tmp_path / "orders", 8, key=list(keys), delay=[LONG_S + key % 9 for key in keys], **constants)
+
+    with (
+        a_ground(tmp_path) as ground,
+        a_proxy(ground.url, through, after(over.is_set)) as proxy,
+    ):
+        conf = [word for name, value in {**SMALL, **IMPATIENT}.items() for word in ("--conf", f"{name}={value}")]
+        sent = ("--url", proxy.url, "--batch", str(BATCH), "--wait", "100", "--master", cluster)
+        ended = subprocess.run(
+            [*COMMAND, "bulk", "create", str(orders), "--job", "slow", *sent, *conf, "--json"],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            env={**environment(), "PYSPARK_PYTHON": sys.executable},
+            check=False,
+        )
+
+        assert ended.returncode == 0, ended.stderr
+        told = json.loads(ended.stdout)
+        assert (told["rows"], told["created"], told["existing"], told["rejected"]) == (COUNT, COUNT, 0, 0)
+        over.set()
+        eventually(lambda: proxy.is_idle, "the loser's batch is done")
+        assert ground.ids("slow") == ids_of("slow", keys)
+        assert ground.counted("slow") == (COUNT, 0, 0)
+        assert proxy.repeated
