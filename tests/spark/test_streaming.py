@@ -1,0 +1,107 @@
+"""A stream's rows are one task each: killed in the middle of a batch, begun again, and with the checkpoint deleted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.spark import mishaps
+from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_process, ids_of, kill_all
+from tests.spark.mishaps import a_proxy
+from tests.system.waiting import eventually
+
+FILES, ROWS = 3, 600
+BATCH = 200
+SCHEMA = "key string, topic string, callback string, delay double"
+PATIENCE_S = 60
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from later.bulk.session import open_session
+from tests.spark.conftest import MASTER, QUICK
+from tests.spark.test_streaming import stream
+
+with open_session(MASTER, {"spark.driver.extraJavaOptions": QUICK}, "a stream") as spark:
+    stream(spark, Path(sys.argv[1]), *sys.argv[2:]).awaitTermination()
+"""
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with a_ground(tmp_path_factory.mktemp("streaming")) as ground:
+        yield ground
+
+
+def stream(spark: SparkSession, folder: Path, url: str, job: str) -> StreamingQuery:
+    """All files of the folder, one a batch, into tasks."""
+    read = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    written = read.writeStream.format("later").options(url=url, jobId=job, batchSize=BATCH)
+    return written.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+
+
+def test_a_stream_that_is_killed_goes_on_and_begins_anew(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+    """Killed when a batch's first third is created, begun again with its checkpoint, then without it."""
+    arrive(tmp_path / "in", "stream", 0, FILES)
+    every = ids_of("stream", range(FILES * ROWS))
+
+    with a_proxy(ground.url, *[mishaps.through] * 4) as proxy:
+        proxy.hold_after(4)
+        program = (sys.executable, "-c", PROGRAM, tmp_path, proxy.url, "stream")
+        with a_process(*program, log=tmp_path / "stream.log") as driver:
+            eventually(
+                lambda: proxy.held.is_set() and ground.counted("stream")[0] == 4 * BATCH, "its middle", PATIENCE_S
+            )
+            kill_all(driver)
+    assert len(ground.ids("stream")) == 4 * BATCH
+    end(stream(spark, tmp_path, ground.url, "stream"))
+    assert ground.ids("stream") == every
+    shutil.rmtree(tmp_path / "checkpoint")
+    end(stream(spark, tmp_path, ground.url, "stream"))
+
+    assert ground.ids("stream") == every
+    assert ground.counted("stream") == (len(every), 0, 0)
+
+
+def test_a_stream_takes_what_comes_later(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+    """And makes nothing of what it had."""
+    arrive(tmp_path / "in", "later", 0, 1)
+    end(stream(spark, tmp_path, ground.url, "later"))
+    arrive(tmp_path / "in", "later", 1, 2)
+
+    with a_proxy(ground.url) as proxy:
+        end(stream(spark, tmp_path, proxy.url, "later"))
+
+    assert len(proxy.batches) == ROWS / BATCH
+    assert ground.ids("later") == ids_of("later", range(2 * ROWS))
+
+
+def test_a_row_that_is_refused_stops_a_stream_and_is_told(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+    arrive(tmp_path / "in", "", 0, 1)
+
+    with pytest.raises(
+        StreamingQueryException, match="row with the key '0' was refused: topic: expected a string of 1"
+    ):
+        end(stream(spark, tmp_path, ground.url, "refused"))
+
+
+def end(query: StreamingQuery) -> None:
+    """Wait until it has taken all that is there. Raises StreamingQueryException."""
+    assert query.awaitTermination(PATIENCE_S), "the stream does not end"
+
+
+def arrive(folder: Path, topic: str, first: int, end: int) -> None:
+    """Files of NDJSON, by their numbers."""
+    folder.mkdir(exist_ok=True)
+    for number in range(first, end):
+        keys = range(number * ROWS, (number + 1) * ROWS)
+        rows = ({"key": str(key), "topic": topic, "callback": NOWHERE, "delay": LONG_S} for key in keys)
+        (folder / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
