@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import NamedTuple
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from later.bulk.keys import KEY
 from later.bulk.objects import TEXT
-from later.bulk.rows import CORRUPT, FIELDS, NUMBERS
-from later.bulk.work import Table
+from later.bulk.rows import CORRUPT, FIELDS, reader_of, sources_of
+from later.bulk.work import Shape, Table
 from later.core.errors import Refused
 
 COUNTED = frozenset({"parquet", "orc", "table"})
@@ -25,8 +28,9 @@ COUNTED = frozenset({"parquet", "orc", "table"})
 OBJECTS = frozenset({"json", "ndjson"})
 FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
 
-CSV = {"header": "true", "escape": '"'}
-"""As RFC 4180 has it: a quote within quotes is doubled. (Spark's own default is a backslash.)"""
+CSV = {"header": "true", "escape": '"', "enforceSchema": "false"}
+"""As RFC 4180 has it: a quote within quotes is doubled. (Spark's own default is a backslash.) And each file has its
+columns in the order of its header: by default Spark takes them in that of the first file's, whatever theirs is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,63 +69,76 @@ def read(spark: SparkSession, given: Input, job: str) -> Found:
     for name in (*given.columns, *given.constants):
         if name not in (*FIELDS, KEY):
             raise Refused(f"{name}: no field of a task; there are {', '.join(FIELDS)} and {KEY}", name)
+    if KEY in given.constants:
+        raise Refused("key: expected a column, for rows that all have the same key are one task", KEY)
     table = Table(job=job, keyless=given.keyless, spread_s=given.spread_s, strangers=given.strangers)
     return _objects(spark, given, table) if given.format in OBJECTS else _columns(spark, given, table)
 
 
 def row_count(spark: SparkSession, given: Input) -> int | None:
     """How many rows there are, where that is known without reading them."""
-    return _frame(spark, given).count() if given.format in COUNTED else None
+    return _frame(spark, given)[0].count() if given.format in COUNTED else None
 
 
 # Objects
 
 
 def _objects(spark: SparkSession, given: Input, table: Table) -> Found:
-    documents = given.format == "json"
-    options = {"wholetext": "true"} if documents else {}
+    shape = Shape.DOCUMENTS if given.format == "json" else Shape.OBJECTS
+    options = {"wholetext": "true"} if shape is Shape.DOCUMENTS else {}
     frame = spark.read.options(**{**options, **given.options}).format("text").load(given.path).select(TEXT)
     constants = {name: _json(name, text) for name, text in given.constants.items()}
-    table = replace(table, documents=documents, sources=dict(given.columns), constants=constants)
+    table = replace(table, shape=shape, sources=dict(given.columns), constants=constants)
     return Found(frame, table, [])
 
 
 def _json(field: str, text: str) -> bytes:
-    """A constant as it stands in JSON: of a number's field a number, if it is one."""
-    if field in NUMBERS or field == "headers":
-        try:
-            msgspec.json.decode(text)
-            return text.encode()
-        except ValueError:
-            pass
-    return msgspec.json.encode(text)
+    """A constant as JSON: what it would be in a column of texts."""
+    (value,) = reader_of(field, pa.string())(pa.array([text]))
+    return msgspec.json.encode(value)
 
 
 # Columns
 
 
 def _columns(spark: SparkSession, given: Input, table: Table) -> Found:
-    frame = _frame(spark, given)
-    taken = _taken([name for name in frame.columns if name != CORRUPT], given)
-    columns = [_column(frame, source).alias(field) for field, source in taken.items()]
+    frame, corrupt = _frame(spark, given)
+    names = [name for name in frame.columns if name != corrupt]
+    taken = _taken(names, given)
+    columns = [frame[_reference(names, source)].alias(field) for field, source in taken.items()]
     constants = [F.lit(text).alias(field) for field, text in given.constants.items()]
-    corrupt = [frame[CORRUPT]] if CORRUPT in frame.columns else []
-    unused = [name for name in frame.columns if name not in (*taken.values(), CORRUPT)]
-    return Found(_by_due_time(_with_zones(frame.select(*columns, *constants, *corrupt))), table, unused)
+    told = [] if corrupt is None else [frame[_quoted(corrupt)].alias(CORRUPT)]
+    rows = _with_zones(frame.select(*columns, *constants, *told))
+    table.reading(to_arrow_schema(rows.schema, timezone="UTC"))  # now: or it is refused in a worker, four times
+    used = {_whole(names, source) for source in taken.values()}
+    return Found(_by_due_time(rows), table, [name for name in names if name not in used])
 
 
 def _taken(names: Sequence[str], given: Input) -> dict[str, str]:
     """Which column each field is."""
     for field, source in given.columns.items():
-        if source.partition(".")[0] not in names and source not in names:
+        if _whole(names, source) not in names:
             raise Refused(f"{field}: there is no column {source}; there are {', '.join(names)}", field)
-    same = {name: name for name in names if name in (*FIELDS, KEY) and name not in given.columns.values()}
-    return {field: source for field, source in {**same, **given.columns}.items() if field not in given.constants}
+    return {
+        field: source
+        for field, source in sources_of(given.columns).items()
+        if field not in given.constants and (field in given.columns or source in names)
+    }
 
 
-def _column(frame: DataFrame, name: str) -> Column:
-    """A column by its name, or a field of a struct, with dots."""
-    return frame[f"`{name}`"] if name in frame.columns else frame[name]
+def _whole(names: Sequence[str], source: str) -> str:
+    """The column that a field of a struct, with dots, is in."""
+    return source if source in names else source.partition(".")[0]
+
+
+def _reference(names: Sequence[str], source: str) -> str:
+    """A column as Spark wants to have it called; a field of a struct as it stands."""
+    return _quoted(source) if source in names else source
+
+
+def _quoted(name: str) -> str:
+    """Whatever is in the name: spaces, dots, backticks."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _with_zones(frame: DataFrame) -> DataFrame:
@@ -143,18 +160,27 @@ def _sortable(frame: DataFrame, name: str) -> Column:
     return frame[name]
 
 
-def _frame(spark: SparkSession, given: Input) -> DataFrame:
+def _frame(spark: SparkSession, given: Input) -> tuple[DataFrame, str | None]:
+    """The rows, and the column that has the texts of corrupt ones, where there may be such."""
+    reader = spark.read.options(**given.options)
     if given.format == "table":
-        return spark.read.options(**given.options).table(given.path)
-    if given.format == "csv":
-        return _csv(spark, given)
-    return spark.read.options(**given.options).format(given.format).load(given.path)
+        return reader.table(given.path), None
+    return _csv(spark, given) if given.format == "csv" else (reader.format(given.format).load(given.path), None)
 
 
-def _csv(spark: SparkSession, given: Input) -> DataFrame:
+def _csv(spark: SparkSession, given: Input) -> tuple[DataFrame, str]:
     """All columns are texts, read in one pass; a row of too many or too few is corrupt, and its text kept."""
     options = {**CSV, **given.options}
     names = spark.read.options(**options).csv(given.path).columns
-    schema = T.StructType([T.StructField(name, T.StringType()) for name in (*names, CORRUPT)])
-    strict = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "columnPruning": "false"}
-    return spark.read.options(**{**options, **strict}).schema(schema).csv(given.path)
+    if not names:
+        raise Refused(f"{given.path}: expected a header, got nothing")
+    corrupt = _free_name(names)
+    schema = T.StructType([T.StructField(name, T.StringType()) for name in (*names, corrupt)])
+    strict = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt, "columnPruning": "false"}
+    return spark.read.options(**{**options, **strict}).schema(schema).csv(given.path), corrupt
+
+
+def _free_name(names: Sequence[str]) -> str:
+    """That no column has, whatever its case, for Spark does not heed it."""
+    taken = {name.lower() for name in names}
+    return next(name for name in (CORRUPT + "_" * more for more in count()) if name not in taken)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Protocol
 
 import pyarrow as pa
 
 from later.bulk.doors import Standing
 from later.bulk.lines import Lines, Read, Reject
-from later.bulk.objects import CORRUPT_ID, TEXT, Documents, Objects
+from later.bulk.objects import CORRUPT_ID, Documents, Objects
 from later.bulk.rows import Rows
 from later.bulk.way import Way
 
@@ -38,6 +39,14 @@ _FOUND = pa.schema(
 Batches = Iterator[pa.RecordBatch]
 
 
+class Shape(Enum):
+    """What a row is: a value in each column, or the JSON of an object, or of many of them."""
+
+    COLUMNS = auto()
+    OBJECTS = auto()
+    DOCUMENTS = auto()
+
+
 class Reading(Protocol):
     """Reads batches of rows."""
 
@@ -46,21 +55,20 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """How the rows of a job are read: columns as they are named, or JSON objects in a column of texts."""
+    """How the rows of a job are read: as columns by their names, or as JSON, where there is one column of texts."""
 
     job: str
     keyless: bool = False
     spread_s: float = 0
-    documents: bool = False
-    """Is each text a whole document, and not one object?"""
+    shape: Shape = Shape.COLUMNS
     sources: Mapping[str, str] | None = None
-    """For objects alone: see `Objects`."""
+    """For JSON alone, as the others: see `Objects`."""
     constants: Mapping[str, bytes] | None = None
     strangers: bool = True
 
     def reading(self, schema: pa.Schema) -> Reading:
         """What reads batches of that schema. Raises Refused: it does not say what a task needs."""
-        if TEXT not in schema.names:
+        if self.shape is Shape.COLUMNS:
             return Rows(schema, self.job, keyless=self.keyless, spread_s=self.spread_s)
         objects = Objects(
             self.job,
@@ -70,7 +78,7 @@ class Table:
             strangers=self.strangers,
             spread_s=self.spread_s,
         )
-        return Documents(objects) if self.documents else objects
+        return Documents(objects) if self.shape is Shape.DOCUMENTS else objects
 
     def reads(self, batches: Batches) -> Iterator[Read]:
         """What each batch came to."""
