@@ -1,0 +1,146 @@
+"""What `later bulk verify` finds of tasks that went different ways, and what `cancel` leaves alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from later.store.keys import Bucket
+from tests.spark.grounds import LONG_S, NOWHERE, Ended, Ground, a_ground, a_parquet, bulk, ids_of
+from tests.system.calls import post
+from tests.system.receivers import Receiver, a_receiver, hang, status
+from tests.system.stores import count_in
+from tests.system.waiting import eventually
+
+COUNT = 200
+WAYS = {"/done": range(40), "/gone": range(40, 60), "/fails": range(60, 65), "/hangs": range(65, 70)}
+"""Where the rows with these keys call, at once; the others wait."""
+WAITING = range(70, COUNT)
+DELETED = (100, 101, 102)
+PENDING = 5 + 5 + len(WAITING) - len(DELETED)
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with a_ground(tmp_path_factory.mktemp("verify"), "--timeout", "100") as ground:
+        yield ground
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with a_receiver() as receiver:
+        receiver.rules |= {"/gone": status(410), "/fails": status(500), "/hangs": hang}
+        yield receiver
+
+
+@pytest.fixture(params=["api", "store"])
+def door(request: pytest.FixtureRequest) -> str:
+    """By what a job reaches later: its API, or the store."""
+    return str(request.param)
+
+
+def test_each_row_is_pending_ended_dead_or_missing(
+    door: str, spark: SparkSession, ground: Ground, receiver: Receiver, tmp_path: Path
+) -> None:
+    job = f"verify-{door}"
+    orders = a_job(spark, ground, receiver, tmp_path / "orders", job)
+
+    ended = run(spark, "verify", orders, ground, door, job, "--missing", tmp_path / "missing")
+
+    assert ended.status == 1
+    expected = {"rows": COUNT, "pending": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
+    assert ended.told == {**expected, "seconds": ended.told["seconds"]}
+    missing = pq.read_table(tmp_path / "missing").sort_by("key").to_pylist()
+    assert [row["key"] for row in missing] == list(map(str, DELETED))
+    assert [row["id"] for row in missing] == [ids_of(job, [key])[0] for key in DELETED]
+    row = {"topic": job, "callback": NOWHERE, "delay": LONG_S}
+    assert [json.loads(found["row"]) for found in missing] == [row] * len(DELETED)
+
+
+def test_a_cancelled_job_leaves_what_has_ended_or_is_dead(
+    door: str, spark: SparkSession, ground: Ground, receiver: Receiver, tmp_path: Path
+) -> None:
+    """And may be created anew: what it left is not made again."""
+    job = f"cancel-{door}"
+    orders = a_job(spark, ground, receiver, tmp_path / "orders", job)
+
+    cancelled = run(spark, "cancel", orders, ground, door, job, "--yes")
+
+    expected = {"rows": COUNT, "cancelled": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
+    assert (cancelled.status, cancelled.told) == (0, {**expected, "seconds": cancelled.told["seconds"]})
+    assert ground.ids(job) == ids_of(job, WAYS["/gone"])
+    assert count_in(ground.redis, Bucket.DEAD, job) == 20
+    anew = run(spark, "create", orders, ground, door, job)
+    assert (anew.told["created"], anew.told["existing"]) == (PENDING + len(DELETED), 60)
+
+
+def test_a_job_is_not_cancelled_unasked(
+    spark: SparkSession, ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO())
+    orders = lines(tmp_path / "few.ndjson", [a_line(1, "unasked")])
+    run(spark, "create", orders, ground, "api", "unasked")
+
+    ended = bulk(spark, "cancel", orders, "--job", "unasked", "--url", ground.url)
+
+    assert (ended.status, ended.out) == (2, "")
+    assert "--yes" in ended.err
+    assert ground.ids("unasked") == ids_of("unasked", [1])
+
+
+def test_a_person_is_told_what_is_missing(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+    """Rows without a key and corrupt ones can have no task."""
+    few = lines(tmp_path / "few.ndjson", [a_line(1, "told"), a_line(2, "told")])
+    more = lines(tmp_path / "more.ndjson", [a_line(1, "told"), a_line(3, "told"), '{"topic": "told"}', "{"])
+    run(spark, "create", few, ground, "api", "told")
+
+    all_there = bulk(spark, "verify", few, "--job", "told", "--url", ground.url)
+    missing = bulk(spark, "verify", more, "--job", "told", "--url", ground.url)
+
+    assert (all_there.status, all_there.err) == (0, "")
+    assert all_there.out.startswith("2 rows: 2 pending, 0 ended, 0 dead, 0 missing, 0 without a key or corrupt; ")
+    assert missing.status == 1
+    assert missing.out.startswith("4 rows: 1 pending, 0 ended, 0 dead, 1 missing, 2 without a key or corrupt; ")
+    said = missing.err.splitlines()
+    assert said[0].startswith(f"later: missing: key 3: {ids_of('told', [3])[0]}: {{")
+    assert said[1:] == ["later: all of them: --missing DIR writes them as a table"]
+
+
+def a_job(spark: SparkSession, ground: Ground, receiver: Receiver, path: Path, job: str) -> Path:
+    """An input whose tasks have gone their ways; the topic has the job's name."""
+    callbacks = {key: receiver.url(way) for way, keys in WAYS.items() for key in keys}
+    orders = a_parquet(
+        path,
+        2,
+        key=list(range(COUNT)),
+        topic=[job] * COUNT,
+        callback=[callbacks.get(key, NOWHERE) for key in range(COUNT)],
+        delay=[LONG_S if key in WAITING else 0 for key in range(COUNT)],
+    )
+    assert run(spark, "create", orders, ground, "api", job).status == 0
+    for id in ids_of(job, DELETED):
+        assert post(ground.url, "/delete", {"id": id}).status == 200
+    standing = {Bucket.DELAY: len(WAITING) - len(DELETED), Bucket.UNACK: 5, Bucket.ERROR: 5, Bucket.DEAD: 20}
+    eventually(lambda: standing == {b: count_in(ground.redis, b, job) for b in Bucket}, "all have gone their ways")
+    return orders
+
+
+def run(spark: SparkSession, verb: str, orders: Path, ground: Ground, door: str, job: str, *options: object) -> Ended:
+    url = ground.url if door == "api" else ground.store
+    return bulk(spark, verb, orders, "--job", job, "--url", url, "--json", *options)
+
+
+def lines(path: Path, rows: list[str]) -> Path:
+    path.write_text("\n".join(rows))
+    return path
+
+
+def a_line(key: int, topic: str) -> str:
+    return json.dumps({"key": key, "topic": topic, "callback": NOWHERE, "delay": LONG_S})
