@@ -21,6 +21,8 @@ from later.core.errors import LaterError
 from later.store.keys import Bucket
 
 LOOK_EVERY_S = 0.5
+GROUP = "spark.jobGroup.id"
+"""By which Spark knows what jobs a thread has started."""
 
 Mode = Literal["error", "overwrite"]
 """What becomes of a directory that is there already, in Spark's words."""
@@ -78,8 +80,8 @@ def check_replaceable(directory: Path) -> None:
 @contextmanager
 def _watched(spark: SparkContext, heard: Heard) -> Iterator[None]:
     """Tell how far the jobs of this thread are, until the end."""
-    group = f"later-export-{uuid4()}"
-    spark.setJobGroup(group, "later bulk export")
+    before, group = spark.getLocalProperty(GROUP), f"later-export-{uuid4()}"
+    spark.setLocalProperty(GROUP, group)
     over = Event()
 
     def watch() -> None:
@@ -94,6 +96,7 @@ def _watched(spark: SparkContext, heard: Heard) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+        spark.setLocalProperty(GROUP, before)  # type: ignore[arg-type]  # None takes it away
 
 
 def _progress(spark: SparkContext, group: str) -> tuple[int, int]:

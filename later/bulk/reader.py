@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pyarrow as pa
@@ -20,11 +21,9 @@ from later.bulk.wanted import Wanted, wanted
 from later.core.clock import Clock
 from later.core.errors import LaterError, Refused
 from later.core.policy import DEFAULT
-from later.core.task import Task
 from later.store.memory import build_as_laid_out
 from later.store.opening import check_store, stored_shards
 from later.store.pieces import Piece, Pieces, packs
-from later.store.records import Found
 
 SCHEMA = (
     "id string, topic string, execute_time bigint, max_retry int, has_retry int, callback string, content string, "
@@ -34,8 +33,8 @@ SCHEMA = (
 )
 """That of `columns`, in Spark's words."""
 BATCH_ROWS = 4000
-BATCH_CHARS = 4 * 1024 * 1024
-"""Of content. A batch is handed on once it is as large as either."""
+BATCH_BYTES = 4 * 1024 * 1024
+"""A batch is handed on once it is as large as either."""
 
 
 class LaterReader(DataSourceReader):
@@ -63,14 +62,16 @@ class LaterReader(DataSourceReader):
         return [InputPartition(pack) for pack in packs(pieces, self._wanted.rows)] or [InputPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One part, a few thousand rows at a time; on an executor."""
-        with asyncio.Runner() as runner:
-            batches = _batches(self._wanted, partition.value)
+        """One part, a few thousand rows at a time, and the next of them while Spark takes these; on an executor."""
+        batches = _batches(self._wanted, partition.value)
+        with asyncio.Runner() as runner, ThreadPoolExecutor(1) as beside:
+            ahead = beside.submit(runner.run, _next(batches))
             try:
-                while (batch := runner.run(_next(batches))) is not None:
+                while (batch := ahead.result()) is not None:
+                    ahead = beside.submit(runner.run, _next(batches))
                     yield batch
             finally:
-                runner.run(batches.aclose())
+                beside.submit(runner.run, batches.aclose()).result()
 
 
 async def _cut(wanted: Wanted) -> list[Piece]:
@@ -79,17 +80,21 @@ async def _cut(wanted: Wanted) -> list[Piece]:
 
 
 async def _batches(wanted: Wanted, pieces: Sequence[Piece]) -> AsyncGenerator[pa.RecordBatch]:
-    rows: list[Found] = []
-    chars = 0
+    read: list[pa.RecordBatch] = []
     async with _opened(wanted) as store:
         async for found in store.read(pieces):
-            rows += found
-            chars += sum(len(one.task.content) for one in found if isinstance(one.task, Task))
-            if len(rows) >= BATCH_ROWS or chars >= BATCH_CHARS:
-                yield batch_of(rows)
-                rows, chars = [], 0
-    if rows:
-        yield batch_of(rows)
+            if found:
+                read.append(batch_of(found))
+            if sum(map(len, read)) >= BATCH_ROWS or sum(batch.nbytes for batch in read) >= BATCH_BYTES:
+                yield _joined(read)
+                read = []
+    if read:
+        yield _joined(read)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    [whole] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
 
 
 async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:

@@ -90,6 +90,13 @@ async def test_an_empty_store_is_one_part_of_no_rows(reading: Reading) -> None:
     assert list(await asyncio.to_thread(list, made.read(partitions[0]))) == []
 
 
+async def test_a_part_whose_tasks_have_all_left_is_one_of_no_rows(house: House, reading: Reading) -> None:
+    await create(house, [a_task() for _ in range(50)])
+    made, partitions = await reading.partitions(state="delay")
+    await take(house)
+    assert [row for part in partitions for row in await asyncio.to_thread(list, made.read(part))] == []
+
+
 async def test_small_buckets_share_a_part_and_large_ones_are_several(house: House, reading: Reading) -> None:
     await create(house, [a_task(topic=f"topic-{n}") for n in range(300)])
     _, partitions = await reading.partitions(partitionRows="1000")
@@ -111,7 +118,7 @@ async def test_batches_are_of_a_few_rows_and_of_sparks_columns(house: House, rea
 async def test_batches_of_large_contents_are_small(
     house: House, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "BATCH_CHARS", 300_000)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 300_000)
     await create(house, [a_task(content="x" * 100_000, id=f"t{n}") for n in range(250)])
     assert max(batch.num_rows for batch in await reading.batches()) <= MAX_BODIES
 

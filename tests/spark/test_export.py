@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from later.bulk import columns
+from later.bulk import export as export_module
 from later.bulk.faults import translated
 from later.bulk.reader import SCHEMA
 from later.bulk.source import LaterDataSource
@@ -112,6 +113,18 @@ def test_a_wrong_option_is_refused_in_one_line(
         spark.read.format("later").option("url", store).option(option, "x").load().collect()
     assert str(error.value).startswith(told)
     assert "\n" not in str(error.value)
+
+
+def test_it_is_told_how_many_parts_are_written(
+    spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_module, "LOOK_EVERY_S", 0.005)
+    heard: list[tuple[int, int]] = []
+    options = {"url": store, "partitionRows": "1000"}
+    export_module.export(spark, options, str(tmp_path / "to"), "error", lambda *told: heard.append(told))
+    assert {of for _, of in heard} == {0, 3}
+    assert heard == sorted(heard)
+    assert spark.sparkContext.getLocalProperty(export_module.GROUP) is None
 
 
 @pytest.mark.usefixtures("spark")
