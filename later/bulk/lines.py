@@ -57,7 +57,7 @@ class Read(NamedTuple):
 
 def row_of(body: bytes, id: str) -> str:
     """The row that a body was made of: without the id that it begins with, which is of our making."""
-    ours = b'{"id":"%s"' % id.encode()
+    ours = f'{{"id":"{id}"'.encode()
     if not body.startswith(ours):
         return readable(body)
     return "{" + readable(body[len(ours) :].removeprefix(b","))

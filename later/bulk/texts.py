@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-NOT_UTF_8 = msgspec.Raw(b'{"\\udcff":""}')
+NOT_UTF_8 = msgspec.Raw(json.dumps({"\udcff": ""}).encode())
 """In place of an object that has such a text in it."""
 
 
