@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -11,7 +12,12 @@ from later.client import CallFailed, Client, results_of
 
 NDJSON = "application/x-ndjson"
 TOO_LARGE = 413
-_PENDING = frozenset({"delay", "unack", "error"})
+_STANDING = {
+    "delay": Standing.PENDING,
+    "unack": Standing.PENDING,
+    "error": Standing.PENDING,
+    "dead": Standing.DEAD,
+}
 
 
 class ApiDoor:
@@ -22,7 +28,10 @@ class ApiDoor:
         self._job = quote(job, safe="")
 
     def create(self, bodies: Sequence[bytes]) -> Came:
-        return self._create(f"/create/batch?job={self._job}", bodies)
+        came = self._create(f"/create/batch?job={self._job}", bodies)
+        if came.created + came.existing + len(came.wrong) != len(bodies):
+            raise _stranger()
+        return came
 
     def judge(self, bodies: Sequence[bytes]) -> Came:
         return self._create("/create/batch?dry_run=true", bodies)
@@ -37,19 +46,22 @@ class ApiDoor:
                 return Came(0, 0, {0: Wrong(TOO_LARGE, None, str(error))})
             half = len(bodies) // 2  # something between us and the daemon takes less
             return _joined(self._create(path, bodies[:half]), self._create(path, bodies[half:]), half)
-        results = results_of(answer, len(bodies))
-        if not answer.get("refused") and not answer.get("failed"):
-            return Came(answer["created"], answer["existing"], {})
-        wrong = {i: _wrong(result["error"]) for i, result in enumerate(results) if "error" in result}
-        return Came(answer["created"], answer["existing"], wrong)
+        with _of_later():
+            results = results_of(answer, len(bodies))
+            if not answer["refused"] and not answer["failed"]:
+                return Came(int(answer["created"]), int(answer["existing"]), {})
+            wrong = {i: _wrong(result["error"]) for i, result in enumerate(results) if "error" in result}
+            return Came(int(answer["created"]), int(answer["existing"]), wrong)
 
     def find(self, ids: Sequence[str]) -> list[Standing | Wrong]:
         answer = self._post("/query/batch", _by_id(ids))
-        return [_found(result) for result in results_of(answer, len(ids))]
+        with _of_later():
+            return [_found(result) for result in results_of(answer, len(ids))]
 
     def cancel(self, ids: Sequence[str]) -> list[Standing | Wrong]:
         answer = self._post("/delete/batch?pending=true", _by_id(ids))
-        return [_cancelled(result) for result in results_of(answer, len(ids))]
+        with _of_later():
+            return [_cancelled(result) for result in results_of(answer, len(ids))]
 
     def counts(self) -> Counts:
         try:
@@ -58,7 +70,8 @@ class ApiDoor:
             if error.status == 404:
                 return Counts()
             raise
-        return Counts(answer["created"], answer["existing"], answer["refused"])
+        with _of_later():
+            return Counts(*(int(answer[name]) for name in Counts._fields))
 
     def close(self) -> None:
         """It keeps nothing open."""
@@ -73,6 +86,19 @@ class ApiDoor:
             if error.may_pass:
                 raise Unreached(str(error), error.again_ms) from error
             raise
+
+
+@contextmanager
+def _of_later() -> Iterator[None]:
+    """Around the reading of an answer. Raises CallFailed: something is not where later says it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _stranger() from None
+
+
+def _stranger() -> CallFailed:
+    return CallFailed("the answer is none of later's: is it later that answers there?", 200)
 
 
 def _joined(one: Came, other: Came, shift: int) -> Came:
@@ -91,7 +117,7 @@ def _wrong(error: Any) -> Wrong:
 def _found(result: dict[str, Any]) -> Standing | Wrong:
     if "error" in result:
         return _absent(result["error"])
-    return Standing.PENDING if result["state"] in _PENDING else Standing.DEAD
+    return _STANDING[result["state"]]
 
 
 def _cancelled(result: dict[str, Any]) -> Standing | Wrong:

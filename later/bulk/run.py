@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import Any, NamedTuple
 
@@ -74,10 +74,8 @@ def create(found: Found, way: Way, rejects: str | None, heard: Heard) -> Created
     with _watched(way, job, before, heard):
         sums, told_rows = _run(found.frame, work.Create(way=way, table=found.table, told=told), work.CREATED, rejects)
     seconds = time.monotonic() - started
-    with way.door(job) as door:
-        counted = door.counts().created - before.created
     fit = sums["rows"] - sums["rejected"]
-    created = min(max(counted, sums["created"]), fit)
+    created = min(max(_created_since(way, job, before), sums["created"]), fit)
     examples = [Reject(row.key, row.row, row.field, row.reason) for row in told_rows]
     return Created(sums["rows"], created, fit - created, sums["rejected"], seconds, examples)
 
@@ -124,23 +122,36 @@ def _run(frame: DataFrame, task: Any, schema: str, to: str | None) -> tuple[dict
     return observation.get, rows[:SHOWN]
 
 
+def _created_since(way: Way, job: str, before: Counts) -> int:
+    """What the store has counted; 0 where it cannot be asked any more: then the tallies must do, which know no less
+    than what the attempts that count have done.
+    """
+    try:
+        with way.batches(job) as out:
+            return out.counts().created - before.created
+    except LaterError:
+        return 0
+
+
 @contextmanager
 def _watched(way: Way, job: str, before: Counts, heard: Heard) -> Iterator[None]:
     """Tell of the job's counts until the end, from a thread that has nothing to do with Spark."""
     over = Event()
-
-    def watch() -> None:
-        with way.door(job) as door:
-            while not over.wait(LOOK_EVERY_S):
-                try:
-                    heard(Counts(*(now - then for now, then in zip(door.counts(), before, strict=True))))
-                except LaterError:
-                    continue  # the job will say so, if it stays so
-
-    thread = Thread(target=watch, daemon=True)
+    thread = Thread(target=watch, args=(way, job, before, heard, over), daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
-        thread.join()
+        thread.join(LOOK_EVERY_S)  # an answer that takes longer is of no use any more
+
+
+def watch(way: Way, job: str, before: Counts, heard: Heard, over: Event) -> None:
+    """Tell of the job's counts until it is over. What cannot be asked is asked again: the job will say so itself."""
+    while not over.is_set():
+        with suppress(LaterError), way.door(job) as door:
+            while not over.wait(LOOK_EVERY_S):
+                counts = Counts(*(now - then for now, then in zip(door.counts(), before, strict=True)))
+                if not over.is_set():
+                    heard(counts)
+        over.wait(LOOK_EVERY_S)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
-from later.bulk.doors import Came, Door, Standing, Unreached, Wrong
+from later.bulk.doors import Came, Counts, Door, Standing, Unreached, Wrong
 from later.bulk.lines import Lines, Reject
 from later.client import pause_before_again
 from later.core.errors import LaterError
@@ -17,7 +18,8 @@ MAX_LINE_BYTES = 16 * 1024 * 1024 - 1024
 JITTER = 0.5
 """By up to what share of itself a pause is lengthened: or executors that were sent away together come back together."""
 
-Question = TypeVar("Question")
+NO_REST = "the last try rests by raising"
+
 Answer = TypeVar("Answer")
 Ask = Callable[[Sequence[str]], list[Standing | Wrong]]
 
@@ -30,14 +32,48 @@ class Sent(NamedTuple):
     rejects: list[Reject]
 
 
-class Batches:
-    """Sends lines, at most `batch` at a time, each up to `retries` times more. `sleep` takes seconds."""
+class Patience:
+    """How often what was not reached is tried again, with pauses. `sleep` takes seconds."""
 
-    def __init__(self, door: Door, *, batch: int, retries: int, sleep: Callable[[float], None]) -> None:
-        self._door = door
-        self._batch = batch
+    def __init__(self, retries: int, sleep: Callable[[float], None]) -> None:
         self._retries = retries
         self._sleep = sleep
+
+    @property
+    def tries(self) -> range:
+        """The attempts that there may be; the last one's rest raises."""
+        return range(self._retries + 1)
+
+    def until_reached(self, call: Callable[[], Answer]) -> Answer:
+        """What the call answers in the end. Raises LaterError: it was never reached, or something else is wrong."""
+        for attempt in self.tries:
+            answer = self.reached(attempt, call)
+            if answer is not None:
+                return answer
+        raise AssertionError(NO_REST)
+
+    def reached(self, attempt: int, call: Callable[[], Answer]) -> Answer | None:
+        """The answer; None after a rest, where there was none. Raises LaterError: it was the last try."""
+        try:
+            return call()
+        except Unreached as error:
+            self.rest(attempt, error)
+            return None
+
+    def rest(self, attempt: int, error: Unreached) -> None:
+        """Wait before the next try. Raises LaterError: there is none."""
+        if attempt == self._retries:
+            raise LaterError(f"{error} (tried {attempt + 1} times)" if attempt else str(error)) from error
+        self._sleep(pause_before_again(attempt, error.again_ms) * random.uniform(1, 1 + JITTER))
+
+
+class Batches:
+    """Sends lines, at most `batch` at a time, each again as often as the patience has it."""
+
+    def __init__(self, door: Door, patience: Patience, *, batch: int) -> None:
+        self._door = door
+        self._patience = patience
+        self._batch = batch
 
     def create(self, lines: Lines) -> Iterator[Sent]:
         """Create the tasks, batch by batch. Raises LaterError: one cannot be sent; what follows it was not tried."""
@@ -55,6 +91,10 @@ class Batches:
         """Delete those that are pending; where each was. Raises LaterError."""
         return self._ask(ids, self._door.cancel)
 
+    def counts(self) -> Counts:
+        """What the job has come to. Raises LaterError."""
+        return self._patience.until_reached(self._door.counts)
+
     def _send(self, lines: Lines, send: Callable[[Sequence[bytes]], Came]) -> Iterator[Sent]:
         for part in parts(lines, self._batch):
             if len(part.bodies[0]) > MAX_LINE_BYTES:
@@ -65,8 +105,8 @@ class Batches:
     def _until_decided(self, lines: Lines, send: Callable[[Sequence[bytes]], Came]) -> Sent:
         """Until each line is created, known or refused, or there were tries enough."""
         created, existing, rejects, left = 0, 0, list[Reject](), lines
-        for attempt in range(self._retries + 1):
-            came = self._try(attempt, send, left.bodies)
+        for attempt in self._patience.tries:
+            came = self._patience.reached(attempt, partial(send, left.bodies))
             if came is None:
                 continue
             created += came.created
@@ -80,9 +120,9 @@ class Batches:
                     rejects.append(left.reject(position, wrong.field, wrong.reason))
             if not again:
                 return Sent(created, existing, rejects)
-            self._rest(attempt, Unreached(reason))
+            self._patience.rest(attempt, Unreached(reason))
             left = left.some(again)
-        raise AssertionError("the last try rests by raising")
+        raise AssertionError(NO_REST)
 
     def _ask(self, ids: Sequence[str], ask: Ask) -> list[Standing]:
         found: list[Standing] = []
@@ -92,9 +132,9 @@ class Batches:
 
     def _until_known(self, ids: Sequence[str], ask: Ask) -> list[Standing]:
         known: dict[str, Standing] = {}
-        left = list(ids)
-        for attempt in range(self._retries + 1):
-            answers = self._try(attempt, ask, left)
+        left = list(dict.fromkeys(ids))  # of a task that is deleted twice, the second answer is that it is missing
+        for attempt in self._patience.tries:
+            answers = self._patience.reached(attempt, partial(ask, left))
             if answers is None:
                 continue
             known |= {id: a for id, a in zip(left, answers, strict=True) if isinstance(a, Standing)}
@@ -103,22 +143,9 @@ class Batches:
                 return [known[id] for id in ids]
             if not wrong[-1].may_pass:
                 raise LaterError(wrong[-1].reason)
-            self._rest(attempt, Unreached(wrong[-1].reason))
+            self._patience.rest(attempt, Unreached(wrong[-1].reason))
             left = [id for id in left if id not in known]
-        raise AssertionError("the last try rests by raising")
-
-    def _try(self, attempt: int, call: Callable[[Question], Answer], what: Question) -> Answer | None:
-        """The answer; None after a rest, where there was none. Raises LaterError: it was the last try."""
-        try:
-            return call(what)
-        except Unreached as error:
-            self._rest(attempt, error)
-            return None
-
-    def _rest(self, attempt: int, error: Unreached) -> None:
-        if attempt == self._retries:
-            raise LaterError(f"{error} (tried {attempt + 1} times)") from error
-        self._sleep(pause_before_again(attempt, error.again_ms) * random.uniform(1, 1 + JITTER))
+        raise AssertionError(NO_REST)
 
 
 def parts(lines: Lines, most: int) -> Iterator[Lines]:

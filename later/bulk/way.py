@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from later.bulk.api_door import ApiDoor
 from later.bulk.doors import Door
-from later.bulk.sending import Batches
+from later.bulk.sending import Batches, Patience
 from later.client import Client
 
 BATCH = 1000
@@ -45,9 +46,13 @@ class Way:
 
     @contextmanager
     def batches(self, job: str) -> Iterator[Batches]:
-        """What sends lines that way."""
-        with self.door(job) as door:
-            yield Batches(door, batch=self.batch, retries=self.retries, sleep=time.sleep)
+        """What sends lines that way. Raises LaterError: it cannot be opened, however often it is tried."""
+        patience = Patience(self.retries, time.sleep)
+        door = patience.until_reached(partial(self._opened, job))
+        try:
+            yield Batches(door, patience, batch=self.batch)
+        finally:
+            door.close()
 
     def _opened(self, job: str) -> Door:
         if self.is_api:

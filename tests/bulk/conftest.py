@@ -1,0 +1,50 @@
+"""Fixtures: a store for callers that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+import redis
+
+from later.core.clock import Clock
+from later.core.policy import DEFAULT
+from later.store.keys import Keys
+from later.store.memory import Memory, Place, build
+from later.store.opening import check_store
+
+
+class Stored(NamedTuple):
+    """A store that a daemon has laid out; `redis` looks at it behind later's back."""
+
+    place: Place
+    redis: redis.Redis
+    keys: Keys
+
+    def tasks(self) -> int:
+        """How many there are."""
+        return sum(self.redis.hlen(shard.pool) for shard in self.keys.shards)
+
+
+@pytest.fixture
+def stored(server_url: str, shards: int) -> Iterator[Stored]:
+    """An empty store."""
+    place = Place(url=server_url, prefix="later", timeout_s=5)
+    with redis.Redis.from_url(server_url) as client:
+        client.flushall()
+        asyncio.run(lay_out(place, shards))
+        yield Stored(place, client, Keys("later", shards))
+
+
+async def lay_out(place: Place, shards: int) -> None:
+    """As a daemon's first start does."""
+    memory = a_memory(place, shards)
+    await check_store(memory.client.run, place.prefix, shards)
+    await memory.client.aclose()
+
+
+def a_memory(place: Place, shards: int) -> Memory:
+    return build(place, shards, DEFAULT, Clock(time.monotonic, time.time), lambda verb, seconds: None)
