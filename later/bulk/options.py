@@ -10,7 +10,7 @@ from later.bulk.ids import checked_job
 from later.bulk.way import BATCH, PREFIX, RETRIES, TIMEOUT_S, Way
 from later.bulk.work import Table
 from later.core.errors import LaterError, Refused
-from later.values import duration, http_url, integer, prefix
+from later.values import duration, http_url, integer, masked, prefix
 
 ON_ERROR = ("fail", "reject")
 OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "numpartitions"})
@@ -91,10 +91,18 @@ _NEEDED = {
 
 def _url(text: str) -> str:
     if text.startswith(("http://", "https://")):
-        return str(http_url(text))
+        return _api_url(text)
     from later.bulk.place import check_url  # noqa: PLC0415  # what the store takes, a driver for an API need not have
 
     return check_url(text)
+
+
+def _api_url(text: str) -> str:
+    """Raises LaterError: it is none; the text has no secret in it, as every error of a URL's."""
+    try:
+        return str(http_url(text))
+    except ValueError as error:
+        raise LaterError(f"url {masked(text)}: expected {error}") from None
 
 
 def _job(text: str) -> str:

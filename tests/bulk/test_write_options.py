@@ -1,0 +1,97 @@
+"""The options of `df.write.format("later")`, as Spark hands them on: texts, whatever the case of their names."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from later.bulk.options import WriteOptions, write_options
+from later.bulk.way import Way
+from later.bulk.work import Table
+from later.core.errors import LaterError
+
+NEEDED = {"url": "http://127.0.0.1:8080", "jobId": "orders-7"}
+
+
+def options(**given: str) -> WriteOptions:
+    return write_options(NEEDED | given)
+
+
+def refused(**given: str) -> str:
+    with pytest.raises(LaterError) as error:
+        options(**given)
+    return str(error.value)
+
+
+def test_two_are_enough() -> None:
+    assert options() == WriteOptions(
+        way=Way(url="http://127.0.0.1:8080", prefix="later", timeout_s=30, batch=1000, retries=8),
+        table=Table(job="orders-7"),
+        fails=True,
+        max_rejects=None,
+    )
+
+
+def test_each_is_taken() -> None:
+    given = {"batchSize": "500", "timeout": "1m", "retries": "0", "onError": "Reject", "maxRejects": "7",
+             "allowDuplicates": "TRUE", "prefix": "mine", "url": "redis://h/1", "jobId": " j "}  # fmt: skip
+    assert options(**given) == WriteOptions(
+        way=Way(url="redis://h/1", prefix="mine", timeout_s=60, batch=500, retries=0),
+        table=Table(job="j", keyless=True),
+        fails=False,
+        max_rejects=7,
+    )
+
+
+def test_the_case_of_a_name_is_nothing_and_what_is_sparks_is_not_ours() -> None:
+    others = {"path": "x", "checkpointLocation": "y", "queryName": "z"}
+    assert write_options({"URL": NEEDED["url"], "jobid": "orders-7", "BATCHSIZE": "5"} | others).way.batch == 5
+
+
+def test_they_travel_to_the_executors() -> None:
+    assert pickle.loads(pickle.dumps(options())) == options()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("batchSize", "0", "expected an integer from 1 to 10000, got '0'"),
+        ("batchSize", "1e3", "expected an integer from 1 to 10000, got '1e3'"),
+        ("retries", "٣", "expected an integer from 0 to 100, got '٣'"),
+        ("timeout", "soon", "expected a duration from 0.1 to 3600 s, like 15, 500ms, 15s, 10m, 2h or 7d, got 'soon'"),
+        ("onError", "stop", "expected fail or reject, got 'stop'"),
+        ("maxRejects", "-1", "expected an integer from 0 to 1000000000000000, got '-1'"),
+        ("allowDuplicates", "yes", "expected true or false, got 'yes'"),
+        ("jobId", "a b", "expected 1 to 107 characters of A-Za-z0-9._~:-, got 'a b'"),
+        ("jobId", "", "expected 1 to 107 characters of A-Za-z0-9._~:-, got ''"),
+    ],
+)
+def test_one_that_is_wrong_is_named(name: str, text: str, why: str) -> None:
+    assert refused(**{name: text}) == f"{name}: {why}"
+
+
+def test_a_name_that_is_none_is_no_default() -> None:
+    assert refused(batchsze="5").startswith("batchsze: no option; there are url, jobId, batchSize, ")
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_what_must_be_said_is_asked_for(name: str) -> None:
+    with pytest.raises(LaterError, match=f"^{name}: expected "):
+        write_options({other: text for other, text in NEEDED.items() if other != name})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hush@h",
+        "unix:///s?password=hush",
+        "http://me:hush@h",
+        "http://h?token=hush",
+        "https://me:hush@",
+        "hush",
+    ],
+)
+def test_a_url_that_is_refused_is_told_without_its_secrets(url: str) -> None:
+    assert refused(url=url).startswith("url ")
+    assert "hush" not in refused(url=url) or url == "hush"
