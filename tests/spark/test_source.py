@@ -1,0 +1,227 @@
+"""`df.write.format("later")`: what it takes, what it makes of it, and what it refuses in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from threading import Thread
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from later.bulk.faults import translated
+from later.core.errors import LaterError
+from tests.spark.grounds import NOWHERE, Ground, a_ground, free_port, ids_of, rows, to_later
+from tests.spark.mishaps import a_proxy
+from tests.system.calls import query
+
+COUNT = 10
+OPTIONS = "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, prefix"
+FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, headers"
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with a_ground(tmp_path_factory.mktemp("source")) as ground:
+        yield ground
+
+
+def refusal(writer: DataFrameWriter) -> str:
+    """Why it does not work, as somebody is told who uses the commands."""
+    with pytest.raises(LaterError) as error, translated():
+        writer.save()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# What is asked for
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("jobId", None, "expected an id for the job, the same whenever the same rows are written again"),
+        ("url", None, "expected where later is, as http://127.0.0.1:8080"),
+        ("batch", "7", f"no option; there are {OPTIONS}"),
+        ("batchSize", "0", "expected an integer from 1 to 10000, got '0'"),
+        ("onError", "ignore", "expected fail or reject, got 'ignore'"),
+    ],
+)
+def test_an_option_that_is_wrong_is_named(
+    option: str, value: str | None, why: str, spark: SparkSession, ground: Ground
+) -> None:
+    options = {"url": ground.url, "jobId": "wrong", option: value}
+    given = {name: text for name, text in options.items() if text is not None}
+    advice = f': .option("{option}", …)' if value is None else ""
+
+    told = refusal(rows(spark, "wrong", COUNT).write.format("later").mode("append").options(**given))
+
+    assert told == f"{option}: {why}{advice}"
+    assert ground.ids("wrong") == []
+
+
+def test_a_url_with_a_password_is_refused(spark: SparkSession) -> None:
+    told = refusal(to_later(rows(spark, "wrong", COUNT), "redis://:secret@h/0", "wrong"))
+
+    assert told.startswith(
+        "url redis://***@h/0: a password in an option shows up in plans and logs: put it into LATER_"
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("note", "'x'", f"no column of a task; there are {FIELDS} and key"),
+        ("topic", "1", "expected strings (to_json makes them of others), got a column of int32"),
+        (
+            "execute_time",
+            "date'2030-01-01'",
+            "expected Unix seconds or timestamps (with a time zone: cast), got a column of date32[day]",
+        ),
+        (
+            "key",
+            "1.5D",
+            "expected strings, integers, decimals, dates, timestamps or structs of these, got a column of double",
+        ),
+    ],
+)
+def test_a_column_that_cannot_be_is_named(
+    column: str, value: str, why: str, spark: SparkSession, ground: Ground
+) -> None:
+    frame = rows(spark, "wrong", COUNT).withColumn(column, F.expr(value))
+
+    assert refusal(to_later(frame, ground.url, "wrong")) == f"{column}: {why}"
+    assert ground.ids("wrong") == []
+
+
+def test_nothing_is_overwritten(spark: SparkSession, ground: Ground) -> None:
+    writer = to_later(rows(spark, "wrong", COUNT), ground.url, "wrong")
+
+    assert refusal(writer.mode("overwrite")) == 'there is nothing to overwrite: .mode("append")'
+    assert refusal(writer.mode("errorifexists")).startswith(
+        'The data source "later" cannot be written in the "ErrorIfExists" mode. Please use either the "Append"'
+    )
+
+
+def test_rows_without_a_key_are_taken_where_twice_is_right(spark: SparkSession, ground: Ground) -> None:
+    keyless = rows(spark, "keyless", COUNT).drop("key")
+
+    assert refusal(to_later(keyless, ground.url, "keyless")) == (
+        "key: expected a column of that name, which says what row is which: without one a row that is sent twice is "
+        "made twice (allowDuplicates takes that)"
+    )
+    for _ in range(2):
+        to_later(keyless, ground.url, "keyless", allowDuplicates=True).save()
+
+    assert len({*ground.ids("keyless")}) == 2 * COUNT
+
+
+# What becomes of rows
+
+TYPES = {
+    "k": "timestamp'2030-01-01 00:00:00.25Z' execute_time, 7Y retry, map('X-A', 'a', 'X-B', '') headers, '{}' content",
+    "kk": "100.125BD delay, 3BD retry, 7200.5BD ttl",
+    '["k",2]': "interval '25:30:00.5' hour to second delay, interval 30 hour ttl, struct('a' `X-A`) headers",
+    "12.50": "'2030-01-01T01:00:00.25+01:00' execute_time, '4' retry, '{\"X-A\": \"a\"}' headers",
+    "2026-11-21": "'1e2' delay, cast(null as int) retry, null headers",
+}
+"""Columns, by the key that the row has."""
+KEYS = ("'k'", "X'6b6b'", "struct('k' a, 2 b)", "12.50BD", "date'2026-11-21'")
+
+
+@pytest.mark.parametrize("door", ["api", "store"])
+def test_columns_of_many_types_are_what_they_say(door: str, spark: SparkSession, ground: Ground) -> None:
+    job = f"types-{door}"
+    for key, columns in zip(KEYS, TYPES.values(), strict=True):
+        frame = spark.sql(f"select {key} key, '{job}' topic, '{NOWHERE}' callback, {columns}")
+        to_later(frame, ground.url if door == "api" else ground.store, job).save()
+
+    mapped, decimal, interval, text, nothing = (query(ground.url, ids_of(job, [key])[0]) for key in TYPES)
+    assert (mapped["due_at"], mapped["max_retry"], mapped["content"]) == ("2030-01-01T00:00:00.250Z", 7, "{}")
+    assert mapped["headers"] == ["X-A", "X-B"]
+    assert decimal["max_retry"] == 3
+    assert seconds(decimal, "due_at", "expires_at") == 7200.5 - 100.125
+    assert interval["headers"] == ["X-A"]
+    assert seconds(interval, "due_at", "expires_at") == 30 * 3600 - (25.5 * 3600 + 0.5)
+    assert (text["due_at"], text["max_retry"], text["headers"]) == ("2030-01-01T00:00:00.250Z", 4, ["X-A"])
+    assert nothing["execute_time"] - nothing["creat_time"] in (100, 101)
+    assert (nothing["max_retry"], "headers" in nothing) == (3, False)
+
+
+def seconds(task: dict[str, Any], since: str, until: str) -> float:
+    return (datetime.fromisoformat(task[until]) - datetime.fromisoformat(task[since])).total_seconds()
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+@pytest.mark.parametrize("count", [0, 1])
+def test_frames_with_little_in_them_are_written(
+    count: int, partitions: int, spark: SparkSession, ground: Ground
+) -> None:
+    """Most partitions have nothing at all."""
+    job = topic = f"little-{count}-{partitions}"
+
+    to_later(rows(spark, topic, count, partitions), ground.url, job).save()
+
+    assert ground.ids(topic) == ids_of(job, range(count))
+
+
+def test_a_batch_has_as_many_rows_as_it_is_told_to(spark: SparkSession, ground: Ground) -> None:
+    with a_proxy(ground.url) as proxy:
+        to_later(rows(spark, "batches", 100, partitions=1), proxy.url, "batches", batchSize=30).save()
+
+    assert [len(batch.splitlines()) for batch in proxy.batches] == [30, 30, 30, 10]
+    assert ground.ids("batches") == ids_of("batches", range(100))
+
+
+def test_a_row_that_is_refused_fails_the_job(spark: SparkSession, ground: Ground) -> None:
+    frame = three_wrong(spark, "fail")
+
+    assert re.fullmatch(
+        r"the row with the key '[012]' was refused: delay: expected a number of seconds ≥ 0, got -1 "
+        r"\(onError=reject leaves such rows out\)",
+        refusal(to_later(frame, ground.url, "fail")),
+    )
+
+
+def test_rows_that_are_refused_are_left_out_where_that_is_asked_for(spark: SparkSession, ground: Ground) -> None:
+    """As many as may be."""
+    left = ids_of("reject", range(3, COUNT))
+    three = three_wrong(spark, "reject")
+
+    to_later(three, ground.url, "reject", onError="reject").save()
+    assert ground.ids("reject") == left
+    to_later(three, ground.url, "reject", onError="reject", maxRejects=3).save()
+    told = refusal(to_later(three, ground.url, "reject", onError="reject", maxRejects=2))
+
+    assert told.startswith("3 rows were refused, 2 may be (maxRejects); the others are created. One of them: the row")
+    assert ground.ids("reject") == left
+    assert ground.counted("reject") == (len(left), 0, 3)
+
+
+def three_wrong(spark: SparkSession, topic: str) -> DataFrame:
+    return rows(spark, topic, COUNT).withColumn("delay", F.when(F.col("key") < 3, -1).otherwise(F.col("delay")))
+
+
+def test_where_nobody_answers_one_line_says_so(spark: SparkSession) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+
+    told = refusal(to_later(rows(spark, "nobody", COUNT), url, "nobody", retries=0))
+
+    assert told.startswith(f"{url} did not answer: Connection refused")
+
+
+def test_a_second_thread_writes_once_the_session_is_active_in_it(spark: SparkSession, ground: Ground) -> None:
+    """As docs/spark.md says: Spark looks for sources of Python's in the session that is active, by thread."""
+
+    def write() -> None:
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]  # of a connection
+        to_later(rows(spark, "thread", COUNT), ground.url, "thread").save()
+
+    thread = Thread(target=write)
+    thread.start()
+    thread.join()
+
+    assert ground.ids("thread") == ids_of("thread", range(COUNT))
