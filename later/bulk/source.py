@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
 from later.bulk.lines import Reject
@@ -69,10 +70,22 @@ def _checked(source: DataSource, schema: StructType) -> WriteOptions:
     """The options, of a frame that tasks can be made of."""
     options = write_options(source.options)
     try:
-        options.table.reading(to_arrow_schema(schema, timezone="UTC"))
+        options.table.reading(_in_arrow(schema))
     except Refused as error:
         raise LaterError(error.detail) from None
     return options
+
+
+def _in_arrow(schema: StructType) -> pa.Schema:
+    """The columns as they will come. Raises Refused: Spark can hand on none of that type."""
+    for field in schema:
+        try:
+            to_arrow_type(field.dataType, timezone="UTC")
+        except PySparkTypeError:
+            raise Refused(
+                f"{field.name}: no task has a column of {field.dataType.simpleString()}", field.name
+            ) from None
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 class LaterWriter(DataSourceArrowWriter):

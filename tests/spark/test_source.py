@@ -86,6 +86,7 @@ def test_a_url_with_a_password_is_refused(spark: SparkSession) -> None:
             "1.5D",
             "expected strings, integers, decimals, dates, timestamps or structs of these, got a column of double",
         ),
+        ("ttl", "interval 1 month", "no task has a column of interval month"),
     ],
 )
 def test_a_column_that_cannot_be_is_named(
