@@ -23,8 +23,8 @@ from later.bulk.rows import CORRUPT, FIELDS, reader_of, sources_of
 from later.bulk.work import Shape, Table
 from later.core.errors import Refused
 
-COUNTED = frozenset({"parquet", "orc", "table"})
-"""Formats whose rows Spark counts by their metadata."""
+COUNTED = frozenset({"parquet", "orc"})
+"""Formats whose rows Spark counts by their metadata. (A table may be a view, whose rows it would have to make.)"""
 OBJECTS = frozenset({"json", "ndjson"})
 FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
 

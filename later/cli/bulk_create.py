@@ -157,7 +157,7 @@ class _RowsBar:
         from later.bulk.inputs import row_count
         from later.cli.bar import Bar
 
-        total = row_count(found.frame.sparkSession, given)
+        total = row_count(found.frame.sparkSession, given) if sys.stderr.isatty() else None
         self._bar = Bar(total, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
         self._rows = 0
 

@@ -13,7 +13,9 @@ import click
 from later.cli.options import retries
 
 FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
-ENDINGS = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".orc": "orc"}
+ENDINGS = {
+    ".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".orc": "orc",
+}  # fmt: skip
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
