@@ -88,10 +88,10 @@ class TestWhatIsTaken:
 
     def test_all_that_is_said_is_taken(self, spark: Spark) -> None:
         said = [
-            "--format", "csv", "--column", "key=id", "--column", "callback=a=b", "--set", "topic=order", "--set", "content=",
-            "--option", "sep=;", "--spread", "6h", "--allow-duplicates", "--ignore-others", "--batch", "7", "--retries", "0",
-            "--url", "redis://h/1", "--prefix", "mine", "--store-timeout", "3s", "--master", "spark://h:7077", "--conf",
-            "spark.a=1", "--rejects", "out",
+            "--format", "csv", "--column", "key=id", "--column", "callback=a=b", "--set", "topic=order",
+            "--set", "content=", "--option", "sep=;", "--spread", "6h", "--allow-duplicates", "--ignore-others",
+            "--batch", "7", "--retries", "0", "--url", "redis://h/1", "--prefix", "mine", "--store-timeout", "3s",
+            "--master", "spark://h:7077", "--conf", "spark.a=1", "--rejects", "out",
         ]  # fmt: skip
         assert status("create", "in", "--job", "j", *said) == 0
         assert spark.session == ("spark://h:7077", {"spark.a": "1"}, "later bulk j")
