@@ -87,7 +87,9 @@ def _watched(spark: SparkContext, heard: Heard) -> Iterator[None]:
     def watch() -> None:
         while not over.wait(LOOK_EVERY_S):
             with suppress(LaterError), translated():  # whoever waits for the jobs will hear of it
-                heard(*_progress(spark, group))
+                done, of = _progress(spark, group)
+                if of:
+                    heard(done, of)
 
     thread = Thread(target=watch, daemon=True)
     thread.start()
