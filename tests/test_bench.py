@@ -271,6 +271,7 @@ def test_every_row_of_the_table_is_there() -> None:
         "query",
         "batch",
         "bulk",
+        "export",
         "deliver",
         "lateness-200",
         "lateness-1000",

@@ -34,6 +34,7 @@ FIGURES = {
     "rate": Figure("rate", "/s"),
     "server_cpu": Figure("process", " ms CPU per 1,000", 1),
     "store_cpu": Figure("store", " ms", 1),
+    "spark_cpu": Figure("Spark", " ms", 1),
     "receiver_cpu": Figure("receiver", " % of a core"),
     "asked": Figure("tasks a second", "/s"),
     "p50": Figure("p50", " ms", 1),

@@ -2,7 +2,7 @@
 
 from scripts.bench.results import Row
 from scripts.bench.rows.batch import BATCH
-from scripts.bench.rows.bulk import BULK
+from scripts.bench.rows.bulk import BULK, EXPORT
 from scripts.bench.rows.create import CREATE
 from scripts.bench.rows.deliver import DELIVER
 from scripts.bench.rows.idle import IDLE
@@ -18,6 +18,7 @@ ROWS: tuple[Row, ...] = (
     QUERY,
     BATCH,
     BULK,
+    EXPORT,
     DELIVER,
     LATENESS_200,
     LATENESS_1000,

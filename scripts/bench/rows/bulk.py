@@ -17,7 +17,8 @@ from later.core.task import Task, encode, pack_id
 from later.store.records import Batch
 from later.store.store import Store
 from scripts.bench.daemons import an_api
-from scripts.bench.filling import a_task
+from scripts.bench.filling import a_task, fill
+from scripts.bench.processes import family_cpu_s
 from scripts.bench.results import AtLeast, BenchError, Contender, Row, Sample, ShareOf
 from scripts.bench.setting import Setting
 from scripts.bench.stores import OwnStore, a_store
@@ -166,8 +167,22 @@ def ours(setting: Setting, session: Any, file: Path, durability: str, *, by_api:
     with a_store(setting, durability) as store, an_api(setting, "serve", store) as server:
         url = server.url if by_api else store.url
         create(session, file.with_name("warm.parquet"), url, WARM_ROWS)
+        pids = {"server_cpu": server.pids, "store_cpu": [store.pid], "spark_cpu": [java_of(session)]}
+        before = {name: cpu_s(of) for name, of in pids.items()}
         seconds = create(session, file, url, setting.scale.bulk)
-        return {"rate": setting.scale.bulk / seconds, "bytes": _bytes_each(store, setting.scale.bulk)}
+        per_1000 = 1_000_000 / setting.scale.bulk
+        used = {name: (cpu_s(of) - before[name]) * per_1000 for name, of in pids.items()}
+        return {"rate": setting.scale.bulk / seconds, "bytes": _bytes_each(store, setting.scale.bulk), **used}
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    return sum(map(family_cpu_s, pids))
+
+
+def java_of(session: Any) -> int:
+    """Whose children are the workers in Python."""
+    pid: int = session.sparkContext._gateway.proc.pid
+    return pid
 
 
 def create(session: Any, file: Path, url: str, rows: int) -> float:
@@ -191,6 +206,50 @@ BULK = Row(
     title="a million rows of Parquet made into tasks by Spark, in a warm session, an empty store",
     target="≥ 60,000 tasks/s by the API, ≥ 0.5 of the script driven raw with the same tasks",
     figures=("rate",),
-    besides=("bytes",),
+    besides=("bytes", "server_cpu", "store_cpu", "spark_cpu"),
     contenders=contenders,
+)
+
+
+# Export
+
+
+@contextmanager
+def exports(setting: Setting) -> Iterator[list[Contender]]:
+    with a_session() as (session, missing):
+        yield [
+            Contender(
+                name="later bulk export",
+                store="none",
+                goals=[AtLeast("rate", 150_000)],
+                skip=missing,
+                measure=partial(exported, setting, session),
+            )
+        ]
+
+
+def exported(setting: Setting, session: Any) -> Sample:
+    """A job like `later bulk export`'s, in a session that has done one before."""
+    with a_store(setting, "none") as store, an_api(setting, "serve", store), setting.a_folder() as folder:
+        export(session, store, folder / "warm", 0)
+        fill(store.url, tasks(setting.scale.bulk))
+        return {"rate": setting.scale.bulk / export(session, store, folder / "tasks", setting.scale.bulk)}
+
+
+def export(session: Any, store: OwnStore, to: Path, rows: int) -> float:
+    """The seconds that it took. Raises BenchError: not every task became a row."""
+    from later.bulk import export  # noqa: PLC0415  # only where Spark is
+
+    came = export.export(session, {"url": store.url}, str(to), "error", lambda parts, of: None)
+    if came.rows != rows:
+        raise BenchError(f"{rows} tasks became {came.rows} rows")
+    return came.seconds
+
+
+EXPORT = Row(
+    name="export",
+    title="a million tasks exported to Parquet by Spark, in a warm session",
+    target="≥ 150,000 rows/s",
+    figures=("rate",),
+    contenders=exports,
 )
