@@ -303,7 +303,9 @@ def test_what_runs_on_a_store_is_measured_on_every_kind_of_store(row: Row, tmp_p
     setting = a_setting(tmp_path)
     with row.contenders(setting) as contenders:
         stores = {contender.store for contender in contenders} - {""}
-    assert stores == {"memory": {"none"}, "sweep": {"none", "always"}}.get(row.name, set(DURABILITIES))
+    assert stores == {"memory": {"none"}, "export": {"none"}, "sweep": {"none", "always"}}.get(
+        row.name, set(DURABILITIES)
+    )
 
 
 def test_rows_come_in_their_own_order_whatever_the_order_asked_for() -> None:
