@@ -159,7 +159,6 @@ class TestNumbers:
         [
             pa.array([5], pa.int8()),
             pa.array([5], pa.uint64()),
-            pa.array([5], pa.float16()),
             pa.array([5], pa.float32()),
             pa.array([5.0]),
             pa.array([Decimal(5)], pa.decimal128(9, 4)),
@@ -395,7 +394,7 @@ class TestSources:
 
 
 KINDS = (
-    pa.string(), pa.large_string(), pa.string_view(), pa.int8(), pa.int64(), pa.uint64(), pa.float16(), pa.float32(),
+    pa.string(), pa.large_string(), pa.string_view(), pa.int8(), pa.int64(), pa.uint64(), pa.float32(),
     pa.float64(), pa.decimal128(38, 18), pa.decimal256(76, 3), pa.timestamp("us", "Asia/Kolkata"), pa.duration("us"),
     pa.null(),
 )  # fmt: skip
