@@ -103,7 +103,7 @@ class Client:
             return _Reply(response.status, response.reason, response.headers.get("Retry-After"), read)
         except TimeoutError:
             raise CallFailed(f"{self._url} did not answer within {self._timeout_s:g} s") from None
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: no such name can be
             raise CallFailed(f"{self._url} did not answer: {_why(error)}") from error
         finally:
             connection.close()

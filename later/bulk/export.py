@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from threading import Event, Thread
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 from pyspark import SparkContext
-from pyspark.errors import AnalysisException
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from later.bulk.faults import translated
+from later.bulk.output import Output
 from later.bulk.source import NAME, LaterDataSource
 from later.core.errors import LaterError
 from later.store.keys import Bucket
@@ -24,8 +23,6 @@ LOOK_EVERY_S = 0.5
 GROUP = "spark.jobGroup.id"
 """By which Spark knows what jobs a thread has started."""
 
-Mode = Literal["error", "overwrite"]
-"""What becomes of a directory that is there already, in Spark's words."""
 Heard = Callable[[int, int], None]
 
 
@@ -40,8 +37,8 @@ class Exported(NamedTuple):
         return sum(self.states.values())
 
 
-def export(spark: SparkSession, options: Mapping[str, str], to: str, mode: Mode, heard: Heard) -> Exported:
-    """Write what a reader with these options reads into the directory `to`.
+def export(spark: SparkSession, options: Mapping[str, str], to: Output, heard: Heard) -> Exported:
+    """Write what a reader with these options reads.
 
     `heard` is told now and then how many parts are written, and of how many.
 
@@ -49,32 +46,15 @@ def export(spark: SparkSession, options: Mapping[str, str], to: str, mode: Mode,
         LaterError: the directory is there already, or is to be overwritten and holds what is no export's; the store
             cannot be reached; whatever Spark says went wrong.
     """
-    if mode == "overwrite":
-        check_replaceable(Path(to.removeprefix("file:")))
+    to.check()
     started = time.monotonic()
     states = Observation()
     counts = [F.count_if(F.col("state") == bucket.value).alias(bucket.value) for bucket in Bucket]
     with translated(), _watched(spark.sparkContext, heard):
         spark.dataSource.register(LaterDataSource)
         tasks = spark.read.format(NAME).options(**options).load().observe(states, *counts)
-        try:
-            tasks.write.mode(mode).parquet(to)
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_ALREADY_EXISTS":
-                raise
-            raise LaterError(f"{to} is there already: --overwrite replaces it") from error
+        to.write(tasks)
     return Exported(states.get, time.monotonic() - started)
-
-
-def check_replaceable(directory: Path) -> None:
-    """Spark would remove it with all that is in it. Raises LaterError: that is more than an export."""
-    if not directory.exists():  # or it is in another file system
-        return
-    if not directory.is_dir():
-        raise LaterError(f"{directory} is no directory")
-    for found in sorted(directory.iterdir()):
-        if not found.name.startswith(("part-", "_", ".")):
-            raise LaterError(f"{directory} is to be overwritten, but {found.name} in it is of no export")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -21,6 +21,7 @@ _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$", re.MULTI
 _FAILED_TASK = re.compile(r"most recent failure: Lost task .*?\(TID \d+\) \([^)]*\): ")
 _JAVA_CLASS = re.compile(r'^(?:Exception in thread "[^"]*" )?(?:(?:[a-z]\w*\.)+[\w$]+:|\((?:[a-z]\w*\.)+[\w$]+\)) ')
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_UNREAD_FILE = "[FAILED_READ_FILE"
 _STATE = re.compile(r"\s*SQLSTATE: \w{5}")
 
 
@@ -45,7 +46,9 @@ def reason(error: BaseException) -> str:
         return GONE  # whatever was called: there is nobody who could say why
     texts = list(_texts(error))
     raised = next((text for text in texts if _TRACEBACK in text), None)
-    return of_worker(raised) if raised is not None else of_spark(texts[0])
+    if raised is not None:
+        return of_worker(raised)
+    return of_file(texts) if _UNREAD_FILE in texts[0] else of_spark(texts[0])
 
 
 def of_worker(text: str) -> str:
@@ -73,6 +76,12 @@ def of_spark(text: str) -> str:
         text = text[match.end() :]
     state = _STATE.search(text)
     return _one_line(text[: state.start()] if state else text.partition("\n")[0])
+
+
+def of_file(texts: Sequence[str]) -> str:
+    """Which file could not be read, and why, which Spark says behind it, in several lines."""
+    why = "" if len(texts) == 1 else _JAVA_CLASS.sub("", texts[-1])
+    return _one_line(f"{of_spark(texts[0])} {why}")
 
 
 def _texts(error: BaseException) -> Iterator[str]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from later.bulk.ids import ids_of
 from later.bulk.keys import KEY
 from later.bulk.lines import EMPTY_KEY, KEYLESS, Lines, Read, Reject, readable
-from later.bulk.rows import FIELDS, Values, offsets_of, put_off, sources_of
+from later.bulk.rows import FIELDS, Values, offsets_of, put_off, sources_of, time_in
 from later.core.errors import Refused
 from later.core.task import new_id
 
@@ -100,7 +100,10 @@ class Objects:
     def _fields(self, given: Fields) -> Fields:
         """Those that say something; null says nothing."""
         fields = {name: given[source] for name, source in self._sources.items() if source in given}
-        return {name: value for name, value in fields.items() if not _is_null(value)} | self._constants
+        said = {name: value for name, value in fields.items() if not _is_null(value)}
+        if "execute_time" in said:
+            said["execute_time"] = _time(said["execute_time"])
+        return said | self._constants
 
     def _key(self, fields: Fields) -> bytes | None:
         """Raises Refused: there is none, though there must be one."""
@@ -236,6 +239,15 @@ def key_of(raw: msgspec.Raw) -> bytes:
         return _text(text).encode() if text.startswith(b'"') else msgspec.json.format(text, indent=-1)
     except (ValueError, RecursionError):
         raise Refused("key: expected Unicode text or a finite number", KEY) from None
+
+
+def _time(raw: msgspec.Raw) -> Any:
+    """Of an RFC 3339 time its Unix seconds: JSON has no timestamps, and Spark's to_json writes them so."""
+    try:
+        found = time_in(_text(bytes(raw)))
+    except (ValueError, RecursionError):
+        return raw
+    return found if isinstance(found, float) else raw
 
 
 def _is_null(value: msgspec.Raw) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -16,13 +15,10 @@ from pyspark.sql.types import StructType
 
 from later.bulk import columns
 from later.bulk.columns import batch_of
+from later.bulk.opened import opened
 from later.bulk.place import place_of
 from later.bulk.wanted import Wanted, wanted
-from later.core.clock import Clock
-from later.core.errors import LaterError, Refused
-from later.core.policy import DEFAULT
-from later.store.memory import build_as_laid_out
-from later.store.opening import check_store, stored_shards
+from later.core.errors import Refused
 from later.store.pieces import Piece, Pieces, packs
 
 SCHEMA = (
@@ -103,17 +99,8 @@ async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None
 
 @asynccontextmanager
 async def _opened(wanted: Wanted) -> AsyncIterator[Pieces]:
-    """Raises LaterError: there is nothing of later's, or it is of another version. StoreDown."""
-    place = place_of(wanted.url, wanted.prefix, wanted.timeout_s, os.environ)
-    memory = await build_as_laid_out(place, 1, DEFAULT, Clock(time.monotonic, time.time), _unseen)
+    memory = await opened(place_of(wanted.url, wanted.prefix, wanted.timeout_s, os.environ))
     try:
-        if await stored_shards(memory.client.run, place.prefix) is None:  # a mistyped URL is no empty store
-            raise LaterError(f'there is nothing of later\'s in the store: its keys would begin with "{place.prefix}"')
-        await check_store(memory.client.run, place.prefix, memory.shards)
         yield Pieces(memory.client, memory.keys)
     finally:
         await memory.client.aclose()
-
-
-def _unseen(verb: str, seconds: float) -> None:
-    """Nobody looks at an executor's metrics."""

@@ -15,6 +15,7 @@ from later.bulk import work
 from later.bulk.doors import Counts
 from later.bulk.inputs import Found
 from later.bulk.lines import Reject
+from later.bulk.output import Output
 from later.bulk.way import Way
 from later.core.errors import LaterError
 
@@ -57,8 +58,8 @@ class Standings(NamedTuple):
     examples: list[Missing]
 
 
-def create(found: Found, way: Way, rejects: str | None, heard: Heard) -> Created:
-    """Create the input's tasks; what is rejected goes to the directory `rejects` (Parquet), where one is named.
+def create(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Created:
+    """Create the input's tasks; what is rejected goes to `rejects`, if anywhere.
 
     `heard` is told now and then what the store has counted since this began.
 
@@ -80,7 +81,7 @@ def create(found: Found, way: Way, rejects: str | None, heard: Heard) -> Created
     return Created(sums["rows"], created, fit - created, sums["rejected"], seconds, examples)
 
 
-def judge(found: Found, way: Way, rejects: str | None) -> Created:
+def judge(found: Found, way: Way, rejects: Output | None) -> Created:
     """The same without creating anything: what would be refused."""
     started = time.monotonic()
     task = work.Create(way=way, table=found.table, dry_run=True, told=SHOWN if rejects is None else None)
@@ -89,8 +90,8 @@ def judge(found: Found, way: Way, rejects: str | None) -> Created:
     return Created(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
 
 
-def find(found: Found, way: Way, missing: str | None) -> Standings:
-    """Where the tasks of the input's rows are; rows without one go to the directory `missing`, where one is named."""
+def find(found: Found, way: Way, missing: Output | None) -> Standings:
+    """Where the tasks of the input's rows are; rows without one go to `missing`, if anywhere."""
     task = work.Find(way=way, table=found.table, told=SHOWN if missing is None else None)
     return _standings(found.frame, task, missing)
 
@@ -100,14 +101,14 @@ def cancel(found: Found, way: Way) -> Standings:
     return _standings(found.frame, work.Cancel(way=way, table=found.table), None)
 
 
-def _standings(frame: DataFrame, task: work.Find | work.Cancel, to: str | None) -> Standings:
+def _standings(frame: DataFrame, task: work.Find | work.Cancel, to: Output | None) -> Standings:
     started = time.monotonic()
     sums, rows = _run(frame, task, work.FOUND, to)
     examples = [Missing(row.key, row.id, row.row) for row in rows]
     return Standings(**sums, seconds=time.monotonic() - started, examples=examples)
 
 
-def _run(frame: DataFrame, task: Any, schema: str, to: str | None) -> tuple[dict[str, int], list[Row]]:
+def _run(frame: DataFrame, task: Any, schema: str, to: Output | None) -> tuple[dict[str, int], list[Row]]:
     """The sums of all partitions' tallies, and the first of the rows that came out, which go to `to`, if anywhere."""
     observation = Observation()
     names = [name for name, kind in (part.split() for part in schema.split(", ")) if kind == "bigint"]
@@ -117,8 +118,9 @@ def _run(frame: DataFrame, task: Any, schema: str, to: str | None) -> tuple[dict
     if to is None:
         rows = wrong.collect()
     else:
-        wrong.write.mode("error").parquet(to)
-        rows = frame.sparkSession.read.parquet(to).limit(SHOWN).collect()
+        to.check()
+        to.write(wrong)
+        rows = frame.sparkSession.read.parquet(to.directory).limit(SHOWN).collect()
     return observation.get, rows[:SHOWN]
 
 

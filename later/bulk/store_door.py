@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
 from later.bulk.doors import Came, Counts, Standing, Unreached, Wrong
+from later.bulk.opened import opened
 from later.core.admit import admit
-from later.core.clock import Clock
 from later.core.drafts import read_draft
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
-from later.core.policy import DEFAULT
 from later.core.task import Task, new_id
 from later.store.keys import Bucket
-from later.store.memory import Memory, Place, build_as_laid_out
-from later.store.opening import check_store, stored_shards
+from later.store.memory import Place
 from later.store.records import Batch, Found
 
 REMEMBER_MS = 7 * 86_400_000
@@ -39,7 +35,7 @@ class StoreDoor:
         self._job = job
         self._runner = asyncio.Runner()
         try:
-            self._memory = self._run(_opened(place))
+            self._memory = self._run(opened(place))
         except BaseException:
             self._runner.close()
             raise
@@ -100,29 +96,6 @@ class StoreDoor:
             return self._runner.run(work)
         except StoreDown as error:
             raise Unreached(str(error)) from error
-
-
-async def _opened(place: Place) -> Memory:
-    """The store, as a daemon has laid it out. Raises StoreMismatch, StoreDown."""
-    clock = Clock(time.monotonic, time.time)
-    memory = await build_as_laid_out(place, 1, DEFAULT, clock, _unseen)
-    try:
-        if await stored_shards(memory.client.run, place.prefix) is None:
-            raise LaterError(
-                f'there is nothing of later\'s in the store (its keys would begin with "{place.prefix}"): start a '
-                "daemon on it first, which lays its data out"
-            )
-        check: Callable[..., Awaitable[None]] = partial(check_store, prefix=place.prefix, shards=memory.shards)
-        await check(memory.client.run)
-        await memory.store.measure_time()
-    except BaseException:
-        await memory.client.aclose()
-        raise
-    return memory
-
-
-def _unseen(verb: str, seconds: float) -> None:
-    """Nobody looks at an executor's metrics."""
 
 
 def _judged(body: bytes, judge: Callable[[Any], Task]) -> Task | Refused:

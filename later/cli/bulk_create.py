@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from later.cli.bulk_input import of_input
+from later.cli.bulk_input import of_input, overwrites
 from later.cli.bulk_options import Target, on_spark, to_later
 from later.cli.options import examples, one_object, reading, seconds
 from later.cli.say import one_line, say
@@ -19,6 +19,7 @@ from later.cli.say import one_line, say
 if TYPE_CHECKING:
     from later.bulk.doors import Counts
     from later.bulk.inputs import Found, Input
+    from later.bulk.output import Output
     from later.bulk.run import Created, Standings
     from later.bulk.way import Way
 
@@ -41,6 +42,7 @@ LONGEST_ROW = 200
     help="Put off each task by its part of this window, evenly, and the same whenever it is sent.",
 )  # fmt: skip
 @click.option("--rejects", metavar="DIR", help="Where rejected rows go: Parquet with key, row, field and reason.")
+@overwrites("rejects")
 @click.option(
     "--max-rejects", type=click.IntRange(0), default=0, show_default=True, help="More of them: exit status 1."
 )
@@ -50,8 +52,8 @@ LONGEST_ROW = 200
 @to_later
 @one_object
 def create(
-    *, given: Input, job: str, batch: int, retries: int, rejects: str | None, max_rejects: int, dry_run: bool,
-    master: str, conf: dict[str, str], target: Target, as_json: bool,
+    *, given: Input, job: str, batch: int, retries: int, rejects: str | None, overwrite: bool, max_rejects: int,
+    dry_run: bool, master: str, conf: dict[str, str], target: Target, as_json: bool,
 ) -> int:  # fmt: skip
     """Create a task of each row.
 
@@ -63,10 +65,10 @@ def create(
     way = _way(target, batch, retries)
     with _found(given, job, master, conf) as found:
         if dry_run:
-            came = run.judge(found, way, rejects)
+            came = run.judge(found, way, _output(rejects, overwrite))
         else:
             with _RowsBar(given, found) as bar:
-                came = run.create(found, way, rejects, bar.hear)
+                came = run.create(found, way, _output(rejects, overwrite), bar.hear)
     _tell_created(came, job, rejects, dry_run=dry_run, as_json=as_json)
     return 1 if came.rejected > max_rejects else 0
 
@@ -74,11 +76,12 @@ def create(
 @click.command(epilog=examples("later bulk verify orders.parquet --job orders-2026-11-21 --column key=order_id"))
 @of_input
 @click.option("--missing", metavar="DIR", help="Where rows without a task go: Parquet with key, id and row.")
+@overwrites("missing")
 @on_spark
 @to_later
 @one_object
 def verify(
-    *, given: Input, job: str, batch: int, retries: int, missing: str | None,
+    *, given: Input, job: str, batch: int, retries: int, missing: str | None, overwrite: bool,
     master: str, conf: dict[str, str], target: Target, as_json: bool,
 ) -> int:  # fmt: skip
     """Say of each row whether its task is pending, has ended, is dead or missing.
@@ -88,7 +91,7 @@ def verify(
     from later.bulk import run
 
     with _found(given, job, master, conf) as found:
-        standings = run.find(found, _way(target, batch, retries), missing)
+        standings = run.find(found, _way(target, batch, retries), _output(missing, overwrite))
     _tell_standings(standings, "pending", as_json=as_json)
     for row in () if as_json else standings.examples:
         say(f"missing: {_whose(row.key)}{row.id}: {_short(row.row)}")
@@ -132,6 +135,12 @@ def _way(target: Target, batch: int, retries: int) -> Way:
     from later.bulk.way import Way
 
     return Way(url=target.url, prefix=target.prefix, timeout_s=target.timeout_s, batch=batch, retries=retries)
+
+
+def _output(directory: str | None, replaces: bool) -> Output | None:
+    from later.bulk.output import Output
+
+    return None if directory is None else Output(directory, replaces)
 
 
 @contextmanager

@@ -52,12 +52,13 @@ def export(
     asked |= {"url": target.url, "prefix": target.prefix, "timeout": target.timeout_s, "partitionRows": partition_rows}
     options = {name: str(value) for name, value in asked.items() if value is not None}
     from later.bulk.export import export as write
+    from later.bulk.output import Output
     from later.bulk.session import open_session
     from later.bulk.wanted import wanted
 
     wanted(options)  # what is wrong with them is known before Spark has started
     with open_session(master, conf, "later bulk export") as spark, _parts_bar() as bar:
-        exported = write(spark, options, directory, "overwrite" if overwrite else "error", bar.stand_at)
+        exported = write(spark, options, Output(directory, overwrite), bar.stand_at)
     _tell(exported, directory, as_json=as_json)
     return 0
 

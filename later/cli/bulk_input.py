@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 import click
 
-from later.cli.options import retries
-
 FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
 ENDINGS = {
     ".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".orc": "orc",
@@ -106,5 +104,13 @@ _OF_INPUT: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--batch", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Rows sent at once."
     ),
-    retries("How often a batch is sent again that did not get through, before Spark tries the partition anew."),
+    click.option(
+        "--retries", type=click.IntRange(0, 100), default=8, show_default=True,
+        help="How often a batch is sent again that did not get through, before Spark tries the partition anew.",
+    ),
 )  # fmt: skip
+
+
+def overwrites(table: str) -> Callable[[Any], Any]:
+    """Give a command that writes a table --overwrite."""
+    return click.option("--overwrite", is_flag=True, help=f"Replace a table that is at --{table}.")

@@ -129,3 +129,9 @@ def test_what_is_pending_is_cancelled_and_the_rest_stays(api: Served) -> None:
     assert door(api).find(list(there)) == list(there.values())
     assert door(api).cancel(list(there)) == list(there.values())
     assert door(api).find(list(there)) == [Standing.MISSING] * 3 + [Standing.DEAD, Standing.ENDED, Standing.MISSING]
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_name_that_no_machine_can_have_is_one_that_does_not_answer(host: str) -> None:
+    with pytest.raises(Unreached, match="did not answer"):
+        ApiDoor(Client(f"http://{host}:1", 1, lambda: 0.0), "j").counts()

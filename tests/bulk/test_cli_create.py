@@ -14,6 +14,7 @@ import pytest
 from later.bulk import inputs, run, session
 from later.bulk.inputs import Found, Input
 from later.bulk.lines import Reject
+from later.bulk.output import Output
 from later.bulk.run import Created, Missing, Standings
 from later.bulk.way import Way
 from later.bulk.work import Table
@@ -84,14 +85,14 @@ class TestWhatIsTaken:
         assert spark.session == ("local[*,4]", {}, "later bulk j")
         assert spark.given == Input(path="in.parquet", format="parquet", options={}, columns={}, constants={})
         assert spark.called is not None
-        assert spark.called[:2] == ("create", Way(url="http://127.0.0.1:8080", batch=1000, retries=5))
+        assert spark.called[:2] == ("create", Way(url="http://127.0.0.1:8080", batch=1000, retries=8))
 
     def test_all_that_is_said_is_taken(self, spark: Spark) -> None:
         said = [
             "--format", "csv", "--column", "key=id", "--column", "callback=a=b", "--set", "topic=order",
             "--set", "content=", "--option", "sep=;", "--spread", "6h", "--allow-duplicates", "--ignore-others",
             "--batch", "7", "--retries", "0", "--url", "redis://h/1", "--prefix", "mine", "--store-timeout", "3s",
-            "--master", "spark://h:7077", "--conf", "spark.a=1", "--rejects", "out",
+            "--master", "spark://h:7077", "--conf", "spark.a=1", "--rejects", "out", "--overwrite",
         ]  # fmt: skip
         assert status("create", "in", "--job", "j", *said) == 0
         assert spark.session == ("spark://h:7077", {"spark.a": "1"}, "later bulk j")
@@ -101,7 +102,7 @@ class TestWhatIsTaken:
         )  # fmt: skip
         assert spark.called is not None
         name, way, (rejects, _) = spark.called
-        assert (name, rejects) == ("create", "out")
+        assert (name, rejects) == ("create", Output("out", replaces=True))
         assert way == Way(url="redis://h/1", prefix="mine", timeout_s=3, batch=7, retries=0)
 
     @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ class TestCreating:
         spark.answer = CAME._replace(created=0)
         assert status("create", "in", "--job", "j", "--dry-run", "--rejects", "out") == 1
         assert spark.called is not None
-        assert (spark.called[0], spark.called[2]) == ("judge", ("out",))
+        assert (spark.called[0], spark.called[2]) == ("judge", (Output("out"),))
         assert capsys.readouterr().out.startswith("1,000,000 rows: 988,000 valid, 12,000 rejected; ")
         assert status("create", "in", "--job", "j", "--dry-run", "--json") == 1
         assert json.loads(capsys.readouterr().out)["valid"] == 988_000
@@ -227,7 +228,7 @@ class TestVerifying:
         spark.answer = STANDINGS
         assert status("verify", "in", "--job", "j", "--missing", "out") == 1
         assert spark.called is not None
-        assert (spark.called[0], spark.called[2]) == ("find", ("out",))
+        assert (spark.called[0], spark.called[2]) == ("find", (Output("out"),))
         assert "later: all of them: out" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("missing", "unfit", "ends"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])

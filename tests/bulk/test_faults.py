@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import AnalysisException, PythonException
 
-from later.bulk.faults import GONE, of_spark, of_worker, translated
+from later.bulk.faults import GONE, of_file, of_spark, of_worker, translated
 from later.core.errors import LaterError
 
 OURS = """An exception was thrown from the Python worker:
@@ -41,6 +41,17 @@ def test_of_a_chain_of_errors_the_last_is_told_and_no_java_below_it() -> None:
     )
 
     assert of_worker(text) == "the store cannot be reached: refused"
+
+
+def test_of_a_file_that_cannot_be_read_the_reason_is_told_too() -> None:
+    texts = [
+        "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///b.csv."
+        "  SQLSTATE: KD001",
+        "org.apache.spark.SparkIllegalArgumentException: CSV header does not conform to the schema.\n Header: topic",
+    ]
+    told = "Encountered error while reading file file:///b.csv."
+    assert of_file(texts) == f"{told} CSV header does not conform to the schema. Header: topic"
+    assert of_file(texts[:1]) == told
 
 
 def test_an_error_without_words_is_named() -> None:

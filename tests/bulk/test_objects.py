@@ -96,6 +96,18 @@ class TestAnObject:
     def test_a_blank_text_is_no_row(self, blank: str | bytes | None) -> None:
         assert read(blank) == (([], [], []), [])
 
+    @pytest.mark.parametrize(
+        ("text", "seconds"), [("2026-11-21T09:00:00Z", 1795251600.0), ("2026-11-21T09:00:00.5+01:00", 1795248000.5)]
+    )
+    def test_a_time_in_text_is_its_unix_seconds(self, text: str, seconds: float) -> None:
+        (body,) = read(good(execute_time=text)).lines.bodies
+        assert json.loads(body)["execute_time"] == seconds
+
+    @pytest.mark.parametrize("text", ["2026-11-21", "soon", "1795251600", "\ud800"])
+    def test_a_text_that_is_no_time_is_refused_as_by_create(self, text: str) -> None:
+        (refusal,) = refusals(read(good(execute_time=text)))
+        assert refusal.startswith("execute_time: expected")
+
 
 class TestWhatIsNoTask:
     @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ async def test_a_reading_that_is_given_up_leaves_no_connection(house: House, rea
 
 
 async def test_what_is_no_store_of_ours_is_told(house: House, reading: Reading) -> None:
-    with pytest.raises(LaterError, match='nothing of later\'s in the store: its keys would begin with "latr"'):
+    with pytest.raises(LaterError, match=r'nothing of later.s in the store \(its keys would begin with "latr"'):
         await reading.rows(prefix="latr")
     await ask(house, [("HSET", house.keys.meta, "schema", 9)])
     with pytest.raises(LaterError, match="schema version 9"):

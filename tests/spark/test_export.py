@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from later.bulk import columns
 from later.bulk import export as export_module
 from later.bulk.faults import translated
+from later.bulk.output import Output
 from later.bulk.reader import SCHEMA
 from later.bulk.source import LaterDataSource
 from later.cli.bulk_export import export
@@ -121,7 +122,7 @@ def test_it_is_told_how_many_parts_are_written(
     monkeypatch.setattr(export_module, "LOOK_EVERY_S", 0.005)
     heard: list[tuple[int, int]] = []
     options = {"url": store, "partitionRows": "1000"}
-    export_module.export(spark, options, str(tmp_path / "to"), "error", lambda *told: heard.append(told))
+    export_module.export(spark, options, Output(str(tmp_path / "to")), lambda *told: heard.append(told))
     assert {of for _, of in heard} == {3}
     assert heard == sorted(heard)
     assert spark.sparkContext.getLocalProperty(export_module.GROUP) is None

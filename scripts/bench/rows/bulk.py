@@ -239,8 +239,9 @@ def exported(setting: Setting, session: Any) -> Sample:
 def export(session: Any, store: OwnStore, to: Path, rows: int) -> float:
     """The seconds that it took. Raises BenchError: not every task became a row."""
     from later.bulk import export  # noqa: PLC0415  # only where Spark is
+    from later.bulk.output import Output  # noqa: PLC0415
 
-    came = export.export(session, {"url": store.url}, str(to), "error", lambda parts, of: None)
+    came = export.export(session, {"url": store.url}, Output(str(to)), lambda parts, of: None)
     if came.rows != rows:
         raise BenchError(f"{rows} tasks became {came.rows} rows")
     return came.seconds
