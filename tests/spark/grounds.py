@@ -30,7 +30,7 @@ from later.core.task import unpack_id
 from later.store.keys import Keys
 from tests.system.calls import get
 from tests.system.daemons import Later, a_later, environment
-from tests.system.stores import a_store
+from tests.system.stores import Server, a_store
 from tests.system.waiting import POLL_S
 
 NOWHERE = "http://127.0.0.1:9/"
@@ -47,6 +47,7 @@ class Ground:
     store: str
     """The store's URL, redis://."""
     redis: redis.Redis
+    server: Server
 
     @property
     def url(self) -> str:
@@ -79,11 +80,11 @@ def a_ground(folder: Path, *options: str) -> Iterator[Ground]:
     url = f"redis://127.0.0.1:{port}/0"
     always = ("--port", str(port), "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always")
     with (
-        a_store("valkey", folder, *always),
+        a_store("valkey", folder, *always) as server,
         a_later("up", folder, "--redis", url, *options) as later,
         redis.Redis.from_url(url) as client,
     ):
-        yield Ground(later=later, store=url, redis=client)
+        yield Ground(later=later, store=url, redis=client, server=server)
 
 
 def free_port() -> int:

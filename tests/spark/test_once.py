@@ -27,7 +27,7 @@ from tests.spark.grounds import (
     rows,
     to_later,
 )
-from tests.spark.mishaps import Mishap, a_proxy
+from tests.spark.mishaps import Mishap, Passage, a_proxy
 from tests.system.calls import post
 from tests.system.daemons import COMMAND
 from tests.system.receivers import Receiver, a_receiver
@@ -57,12 +57,13 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["raises", "dies"])
+@pytest.mark.parametrize(("dies", "door"), [(False, "api"), (True, "store")])
 @pytest.mark.usefixtures("small_batches")
 def test_a_partition_that_fails_in_its_middle_is_tried_anew(
-    dies: bool, spark: SparkSession, ground: Ground, tmp_path: Path
+    dies: bool, door: str, spark: SparkSession, ground: Ground, tmp_path: Path
 ) -> None:
-    job = topic = f"fails-{dies}"
+    """It raises an error, or its worker is gone from one moment to the next."""
+    job = topic = f"fails-{door}"
     failed, url = tmp_path / "failed", ground.url
 
     def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -77,7 +78,8 @@ def test_a_partition_that_fails_in_its_middle_is_tried_anew(
             yield batch
 
     frame = rows(spark, topic, COUNT, partitions=1).withColumn("content", F.repeat(F.lit("x"), F.lit(1000)))
-    to_later(frame.mapInArrow(once, frame.schema), ground.url, job, batchSize=BATCH).save()
+    where = ground.url if door == "api" else ground.store
+    to_later(frame.mapInArrow(once, frame.schema), where, job, batchSize=BATCH).save()
 
     assert failed.exists()
     assert ground.ids(topic) == ids_of(job, range(COUNT))
@@ -119,6 +121,25 @@ def test_a_command_gets_through_whatever_befalls_its_batches(
     assert counts(ended) == (COUNT, COUNT, 0, 0)
     assert ground.ids("befallen") == ids_of("befallen", range(COUNT))
     assert ground.counted("befallen")[0] == COUNT
+
+
+def test_a_store_that_is_killed_in_the_middle_is_waited_for(spark: SparkSession, ground: Ground) -> None:
+    """The daemon turns batches away meanwhile, in its own words."""
+
+    def kill(passage: Passage) -> None:
+        passage.forward()
+        ground.server.kill()
+
+    def start(passage: Passage) -> None:
+        mishaps.through(passage)
+        ground.server.start()
+
+    with a_proxy(ground.url, mishaps.through, mishaps.through, kill, start) as proxy:
+        to_later(rows(spark, "outage", COUNT, partitions=1), proxy.url, "outage", batchSize=BATCH).save()
+
+    assert len(proxy.batches) >= COUNT / BATCH + 2
+    assert ground.ids("outage") == ids_of("outage", range(COUNT))
+    assert ground.counted("outage") == (COUNT, 0, 0)
 
 
 def test_a_killed_job_is_run_again(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
