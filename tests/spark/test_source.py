@@ -110,10 +110,9 @@ def test_nothing_is_overwritten(spark: SparkSession, ground: Ground) -> None:
 def test_rows_without_a_key_are_taken_where_twice_is_right(spark: SparkSession, ground: Ground) -> None:
     keyless = rows(spark, "keyless", COUNT).drop("key")
 
-    assert refusal(to_later(keyless, ground.url, "keyless")) == (
-        "key: expected a column of that name, which says what row is which: without one a row that is sent twice is "
-        "made twice (allowDuplicates takes that)"
-    )
+    told = refusal(to_later(keyless, ground.url, "keyless"))
+    assert told.startswith("key: expected a column of that name, which says what row is which: without one a row that")
+    assert "allowDuplicates" in told
     for _ in range(2):
         to_later(keyless, ground.url, "keyless", allowDuplicates=True).save()
 
