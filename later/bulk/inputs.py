@@ -28,9 +28,10 @@ COUNTED = frozenset({"parquet", "orc"})
 OBJECTS = frozenset({"json", "ndjson"})
 FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
 
-CSV = {"header": "true", "escape": '"', "enforceSchema": "false"}
-"""As RFC 4180 has it: a quote within quotes is doubled. (Spark's own default is a backslash.) And each file has its
-columns in the order of its header: by default Spark takes them in that of the first file's, whatever theirs is."""
+CSV = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"}
+"""As RFC 4180 has it: a quote within quotes is doubled (Spark's own default is a backslash), and a line may end within
+quotes (or such a row would be a task of its first half). Each file must have the first one's header: by default Spark
+takes the columns in that order, whatever the file says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

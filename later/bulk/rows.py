@@ -86,7 +86,7 @@ class Rows:
         if KEY not in schema.names and not keyless:
             raise Refused(
                 "key: expected a column of that name, which says what row is which: without one a row that is sent "
-                "twice is made twice (allowDuplicates takes that)",
+                "twice is made twice (allowDuplicates, or --allow-duplicates, takes that)",
                 KEY,
             )
         if CORRUPT in schema.names and not is_text(schema.field(CORRUPT).type):

@@ -21,6 +21,8 @@ from later.core.errors import LaterError
 
 SHOWN = 20
 """Rows of what is wrong that are shown."""
+LONGEST = 500
+"""Characters of a row that is shown."""
 LOOK_EVERY_S = 0.5
 
 Heard = Callable[[Counts], None]
@@ -83,6 +85,7 @@ def create(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Crea
 
 def judge(found: Found, way: Way, rejects: Output | None) -> Created:
     """The same without creating anything: what would be refused."""
+    _reach(way, found)
     started = time.monotonic()
     task = work.Create(way=way, table=found.table, dry_run=True, told=SHOWN if rejects is None else None)
     sums, told_rows = _run(found.frame, task, work.CREATED, rejects)
@@ -92,13 +95,21 @@ def judge(found: Found, way: Way, rejects: Output | None) -> Created:
 
 def find(found: Found, way: Way, missing: Output | None) -> Standings:
     """Where the tasks of the input's rows are; rows without one go to `missing`, if anywhere."""
+    _reach(way, found)
     task = work.Find(way=way, table=found.table, told=SHOWN if missing is None else None)
     return _standings(found.frame, task, missing)
 
 
 def cancel(found: Found, way: Way) -> Standings:
     """Delete the tasks of the input's rows that are pending; where each was."""
+    _reach(way, found)
     return _standings(found.frame, work.Cancel(way=way, table=found.table), None)
+
+
+def _reach(way: Way, found: Found) -> None:
+    """Raises LaterError: nobody is there. Now: workers would be patient, and silent, for a quarter of an hour."""
+    with way.door(found.table.job) as door:
+        door.counts()
 
 
 def _standings(frame: DataFrame, task: work.Find | work.Cancel, to: Output | None) -> Standings:
@@ -116,12 +127,16 @@ def _run(frame: DataFrame, task: Any, schema: str, to: Output | None) -> tuple[d
     sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
     wrong = out.observe(observation, *sums).filter(F.col("rows").isNull()).drop(*names)
     if to is None:
-        rows = wrong.collect()
+        rows = _cut(wrong).collect()
     else:
-        to.check()
         to.write(wrong)
-        rows = frame.sparkSession.read.parquet(to.directory).limit(SHOWN).collect()
+        rows = _cut(frame.sparkSession.read.parquet(to.directory).limit(SHOWN)).collect()
     return observation.get, rows[:SHOWN]
+
+
+def _cut(wrong: DataFrame) -> DataFrame:
+    """As much of each row as is shown: a content of megabytes, and so many partitions, would be too much for one."""
+    return wrong.withColumns({name: F.left(name, F.lit(LONGEST)) for name in ("key", "row")})
 
 
 def _created_since(way: Way, job: str, before: Counts) -> int:

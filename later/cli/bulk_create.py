@@ -67,7 +67,7 @@ def create(
         if dry_run:
             came = run.judge(found, way, _output(rejects, overwrite))
         else:
-            with _RowsBar(given, found) as bar:
+            with _RowsBar(given, found) as bar, _told_what_there_is(bar):
                 came = run.create(found, way, _output(rejects, overwrite), bar.hear)
     _tell_created(came, job, rejects, dry_run=dry_run, as_json=as_json)
     return 1 if came.rejected > max_rejects else 0
@@ -75,6 +75,9 @@ def create(
 
 @click.command(epilog=examples("later bulk verify orders.parquet --job orders-2026-11-21 --column key=order_id"))
 @of_input
+@click.option(
+    "--max-missing", type=click.IntRange(0), default=0, show_default=True, help="More of them: exit status 1."
+)
 @click.option("--missing", metavar="DIR", help="Where rows without a task go: Parquet with key, id and row.")
 @overwrites("missing")
 @on_spark
@@ -82,11 +85,12 @@ def create(
 @one_object
 def verify(
     *, given: Input, job: str, batch: int, retries: int, missing: str | None, overwrite: bool,
-    master: str, conf: dict[str, str], target: Target, as_json: bool,
+    max_missing: int, master: str, conf: dict[str, str], target: Target, as_json: bool,
 ) -> int:  # fmt: skip
     """Say of each row whether its task is pending, has ended, is dead or missing.
 
-    Missing is what was rejected, deleted, or forgotten (--remember after it had ended). Exit status 1 if any is.
+    Missing is what was rejected, deleted, or forgotten (--remember after it had ended). Exit status 1 if more is than
+    --max-missing, with the rows that say no key or are corrupt.
     """
     from later.bulk import run
 
@@ -97,7 +101,8 @@ def verify(
         say(f"missing: {_whose(row.key)}{row.id}: {_short(row.row)}")
     if standings.missing and not as_json:
         say(_where(missing, "missing"))
-    return 1 if standings.missing or standings.unfit else 0
+    _hint(standings)
+    return 1 if standings.missing + standings.unfit > max_missing else 0
 
 
 @click.command(epilog=examples("later bulk cancel orders.parquet --job orders-2026-11-21 --column key=order_id --yes"))
@@ -122,7 +127,15 @@ def cancel(
     with _found(given, job, master, conf) as found:
         standings = run.cancel(found, _way(target, batch, retries))
     _tell_standings(standings, "cancelled", as_json=as_json)
-    return 0
+    return 1 if _hint(standings) else 0
+
+
+def _hint(standings: Standings) -> bool:
+    """Say so where no row has a task: that is seldom meant."""
+    nothing = bool(standings.rows) and not standings.pending + standings.ended + standings.dead
+    if nothing:
+        say("none of the rows has a task: --job and the column that is the key must be those that create was given")
+    return nothing
 
 
 def _sure(given: Input, job: str) -> bool:
@@ -169,6 +182,8 @@ class _RowsBar:
         total = row_count(found.frame.sparkSession, given) if sys.stderr.isatty() else None
         self._bar = Bar(total, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
         self._rows = 0
+        self.created = 0
+        """Tasks, as far as it was told."""
 
     def __enter__(self) -> _RowsBar:
         self._bar.__enter__()
@@ -180,9 +195,21 @@ class _RowsBar:
     def hear(self, counts: Counts) -> None:
         """What the store has counted since the job began; of a job that is run again, little: it knows the batches."""
         rows = sum(counts)
+        self.created = max(counts.created, self.created)
         if rows > self._rows:
             self._bar.advance(rows - self._rows)
             self._rows = rows
+
+
+@contextmanager
+def _told_what_there_is(bar: _RowsBar) -> Iterator[None]:
+    """Say of a job that ends too early that it did something, and that nothing is to be done but to run it again."""
+    try:
+        yield
+    except BaseException:
+        if bar.created:
+            say(f"{bar.created:,} tasks or more were created; the same command goes on where this ended")
+        raise
 
 
 def _tell_created(came: Created, job: str, rejects: str | None, *, dry_run: bool, as_json: bool) -> None:

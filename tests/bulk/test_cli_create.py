@@ -231,6 +231,17 @@ class TestVerifying:
         assert (spark.called[0], spark.called[2]) == ("find", (Output("out"),))
         assert "later: all of them: out" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(("most", "ends"), [("3", 0), ("2", 1)])
+    def test_so_many_may_be_missing_as_it_is_told(self, most: str, ends: int, spark: Spark) -> None:
+        spark.answer = THERE._replace(missing=2, unfit=1)
+        assert status("verify", "in", "--job", "j", "--max-missing", most) == ends
+
+    def test_where_no_row_has_a_task_a_hint_is_given(self, spark: Spark, capsys: Capture) -> None:
+        spark.answer = THERE._replace(pending=0, dead=0, ended=0, missing=3)
+        for words in (["verify"], ["cancel", "--yes"]):
+            assert status(words[0], "in", "--job", "j", *words[1:]) == 1
+            assert "later: none of the rows has a task: --job and the column" in capsys.readouterr().err
+
     @pytest.mark.parametrize(("missing", "unfit", "ends"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
     def test_a_row_that_has_no_task_is_a_failure(self, missing: int, unfit: int, ends: int, spark: Spark) -> None:
         spark.answer = THERE._replace(missing=missing, unfit=unfit)

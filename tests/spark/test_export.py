@@ -158,7 +158,9 @@ class TestCommand:
         to = str(tmp_path / "again")
         assert ended(to, "--url", store, "--topic", "order") == 0
         assert ended(to, "--url", store) == 1
-        assert capsys.readouterr().err == f"later: {to} is there already: --overwrite replaces it\n"
+        assert capsys.readouterr().err == (
+            f"later: {to} is there already: --overwrite replaces a table that later has written\n"
+        )
         assert spark.read.parquet(to).count() == 12
         assert ended(to, "--url", store, "--overwrite") == 0
         assert spark.read.parquet(to).count() == 2513
@@ -166,7 +168,7 @@ class TestCommand:
     def test_removes_nothing_that_is_no_exports(self, store: str, tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / "thesis.txt").write_text("years")
         assert ended(str(tmp_path), "--url", store, "--overwrite") == 1
-        assert "thesis.txt in it is of no export" in capsys.readouterr().err
+        assert "is no table that later has written" in capsys.readouterr().err
         assert (tmp_path / "thesis.txt").read_text() == "years"
 
     def test_a_store_that_is_away_is_told_in_one_line(self, tmp_path: Path, capsys: Capture) -> None:

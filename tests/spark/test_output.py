@@ -1,0 +1,69 @@
+"""A table takes the place of one that later has written, when it is whole, and of nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+from later.bulk.output import Output
+from later.core.errors import LaterError
+
+
+def ids_in(spark: SparkSession, directory: Path) -> list[int]:
+    return sorted(row.id for row in spark.read.parquet(str(directory)).collect())
+
+
+def test_a_table_of_ours_is_replaced_and_nothing_is_left_beside_it(spark: SparkSession, tmp_path: Path) -> None:
+    for count in (2, 3):
+        Output(str(tmp_path / "to"), replaces=count > 2).write(spark.range(count))
+    assert ids_in(spark, tmp_path / "to") == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["to"]
+
+
+def test_it_is_not_replaced_unasked(spark: SparkSession, tmp_path: Path) -> None:
+    to = Output(str(tmp_path / "to"))
+    to.write(spark.range(2))
+    with pytest.raises(LaterError, match="is there already: --overwrite replaces"):
+        to.write(spark.range(3))
+    assert ids_in(spark, tmp_path / "to") == [0, 1]
+
+
+def test_what_a_user_has_is_never_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    spark.range(4).write.parquet(str(lake))
+    with pytest.raises(LaterError, match="is no table that later has written"):
+        Output(str(lake), replaces=True).write(spark.range(1))
+    assert ids_in(spark, lake) == [0, 1, 2, 3]
+
+
+def test_a_table_that_cannot_be_made_leaves_the_old_one(spark: SparkSession, tmp_path: Path) -> None:
+    Output(str(tmp_path / "to")).write(spark.range(2))
+    broken = spark.range(3).withColumn("id", F.raise_error(F.lit("no")).cast("bigint"))
+    with pytest.raises(PySparkException):
+        Output(str(tmp_path / "to"), replaces=True).write(broken)
+    assert ids_in(spark, tmp_path / "to") == [0, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["to"]
+
+
+def test_one_that_could_not_be_made_bars_no_other(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException):
+        Output(str(tmp_path / "to")).write(spark.range(1).select(F.raise_error(F.lit("no"))))
+    Output(str(tmp_path / "to")).write(spark.range(1))
+    assert ids_in(spark, tmp_path / "to") == [0]
+
+
+def test_a_table_may_take_the_place_of_what_it_was_made_of(spark: SparkSession, tmp_path: Path) -> None:
+    to = str(tmp_path / "to")
+    Output(to).write(spark.range(3))
+    Output(to, replaces=True).write(spark.read.parquet(to).where("id > 0"))
+    assert ids_in(spark, tmp_path / "to") == [1, 2]
+
+
+def test_an_empty_directory_is_taken(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    Output(str(tmp_path / "to")).write(spark.range(1))
+    assert ids_in(spark, tmp_path / "to") == [0]
