@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
@@ -35,6 +36,7 @@ from tests.system.waiting import eventually
 
 COUNT = 3000
 BATCH = 300
+WRONG = 3
 
 
 @pytest.fixture(scope="module")
@@ -143,19 +145,24 @@ def test_a_store_that_is_killed_in_the_middle_is_waited_for(spark: SparkSession,
 
 
 def test_a_killed_job_is_run_again(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
-    orders = an_input(tmp_path, "killed")
+    """By the very same command, though some of its rows are wrong."""
+    orders = an_input(tmp_path, "killed", delay=lambda key: -1 if key < WRONG else LONG_S)
+    options = ("--rejects", tmp_path / "rejects", "--max-rejects", WRONG)
 
     with a_proxy(ground.url) as proxy:
         proxy.hold_after(4)
-        with a_process(*COMMAND, *line(orders, proxy.url, "killed"), log=tmp_path / "driver.log") as driver:
-            eventually(lambda: proxy.held.is_set() and ground.counted("killed")[0] == 4 * BATCH, "its middle", 60)
+        command = (*COMMAND, *line(orders, proxy.url, "killed"), *options)
+        with a_process(*command, log=tmp_path / "driver.log") as driver:
+            eventually(lambda: proxy.held.is_set() and sum(ground.counted("killed")) == 4 * BATCH, "its middle", 60)
             kill_all(driver)
-    ended = create(spark, orders, ground.url, "killed")
+    before, _, _ = ground.counted("killed")
+    ended = create(spark, orders, ground.url, "killed", *options)
 
     assert ended.status == 0, ended.err
-    assert counts(ended) == (COUNT, COUNT - 4 * BATCH, 4 * BATCH, 0)
-    assert ground.ids("killed") == ids_of("killed", range(COUNT))
-    assert ground.counted("killed") == (COUNT, 0, 0)
+    assert counts(ended) == (COUNT, COUNT - before - WRONG, before, WRONG)
+    assert ground.ids("killed") == ids_of("killed", range(WRONG, COUNT))
+    assert ground.counted("killed") == (COUNT - WRONG, 0, WRONG)
+    assert sorted(pq.read_table(tmp_path / "rejects")["key"].to_pylist()) == list(map(str, range(WRONG)))
 
 
 def test_a_job_that_is_run_again_makes_nothing_of_what_was_delivered(
@@ -200,8 +207,8 @@ def line(orders: Path, url: str, job: str) -> Sequence[object]:
     return "bulk", "create", orders, "--job", job, *sent, "--master", "local[2,4]"
 
 
-def create(spark: SparkSession, orders: Path, url: str, job: str) -> Ended:
-    return bulk(spark, *line(orders, url, job)[1:], "--json")
+def create(spark: SparkSession, orders: Path, url: str, job: str, *options: object) -> Ended:
+    return bulk(spark, *line(orders, url, job)[1:], "--json", *options)
 
 
 def counts(ended: Ended) -> tuple[int, int, int, int]:
