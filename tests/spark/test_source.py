@@ -214,7 +214,7 @@ def test_where_nobody_answers_one_line_says_so(spark: SparkSession) -> None:
 
 
 def test_a_second_thread_writes_once_the_session_is_active_in_it(spark: SparkSession, ground: Ground) -> None:
-    """As docs/spark.md says: Spark looks for sources of Python's in the session that is active, by thread."""
+    """Spark looks for sources of Python's in the session that is active, and that is a matter of the thread."""
 
     def write() -> None:
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]  # of a connection
