@@ -5,16 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import later
 from later.bulk.needs import check_packages
 from tests.system.calls import post
-from tests.system.daemons import an_up, environment
+from tests.system.daemons import an_up, end_orphan, environment
 
 HOUSE = Path(later.__file__).parent
 JOB = HOUSE.parent / "deploy" / "spark" / "reminders.py"
@@ -55,9 +57,15 @@ def submit(tmp_path: Path, url: str, *options: str) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env, cwd=tmp_path)
 
 
-def test_the_example_makes_a_reminder_of_each_appointment_that_stands(tmp_path: Path) -> None:
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "data"
+    end_orphan(tmp_path / "data")
+
+
+def test_the_example_makes_a_reminder_of_each_appointment_that_stands(tmp_path: Path, data: Path) -> None:
     check_packages()
-    with an_up(tmp_path, tmp_path / "data") as up:
+    with an_up(tmp_path, data) as up:
         done = submit(tmp_path, up.url, "--max-rejects", "1")
         assert done.returncode == 0, done.stderr
         (task,) = post(up.url, "/list", {"topic": "reminders", "state": "delay"}).body["tasks"]
