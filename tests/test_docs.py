@@ -109,6 +109,7 @@ OF_OTHER_PROGRAMS = {
     *("--fix",),  # valkey-check-aof
     *("--pid", "--duration", "--output", "--format", "--rate"),  # py-spy
     *("--py-files", "--host", "--port", "--cores", "--memory"),  # spark-submit, spark-class
+    *("--pipe",),  # redis-cli
 }
 
 
