@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, Observation, Row
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
@@ -25,7 +25,15 @@ LONGEST = 500
 """Characters of a row that is shown."""
 LOOK_EVERY_S = 0.5
 
-Heard = Callable[[Counts], None]
+
+class Audience(Protocol):
+    """Who is told how a job goes, by a thread of its own."""
+
+    def hear(self, counts: Counts) -> None:
+        """What the store has counted since the job began."""
+
+    def trouble(self, reason: str) -> None:
+        """Nobody could be asked: nor can the workers send anything, who try again."""
 
 
 class Created(NamedTuple):
@@ -60,10 +68,10 @@ class Standings(NamedTuple):
     examples: list[Missing]
 
 
-def create(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Created:
+def create(found: Found, way: Way, rejects: Output | None, audience: Audience) -> Created:
     """Create the input's tasks; what is rejected goes to `rejects`, if anywhere.
 
-    `heard` is told now and then what the store has counted since this began.
+    `audience` is told now and then how it goes.
 
     Raises:
         LaterError: the daemon, or the store, cannot be reached.
@@ -74,7 +82,7 @@ def create(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Crea
         before = door.counts()
     started = time.monotonic()
     told = SHOWN if rejects is None else None
-    with _watched(way, job, before, heard):
+    with _watched(way, job, before, audience):
         sums, told_rows = _run(found.frame, work.Create(way=way, table=found.table, told=told), work.CREATED, rejects)
     seconds = time.monotonic() - started
     fit = sums["rows"] - sums["rejected"]
@@ -151,10 +159,10 @@ def _created_since(way: Way, job: str, before: Counts) -> int:
 
 
 @contextmanager
-def _watched(way: Way, job: str, before: Counts, heard: Heard) -> Iterator[None]:
+def _watched(way: Way, job: str, before: Counts, audience: Audience) -> Iterator[None]:
     """Tell of the job's counts until the end, from a thread that has nothing to do with Spark."""
     over = Event()
-    thread = Thread(target=watch, args=(way, job, before, heard, over), daemon=True)
+    thread = Thread(target=watch, args=(way, job, before, audience, over), daemon=True)
     thread.start()
     try:
         yield
@@ -163,12 +171,16 @@ def _watched(way: Way, job: str, before: Counts, heard: Heard) -> Iterator[None]
         thread.join(LOOK_EVERY_S)  # an answer that takes longer is of no use any more
 
 
-def watch(way: Way, job: str, before: Counts, heard: Heard, over: Event) -> None:
-    """Tell of the job's counts until it is over. What cannot be asked is asked again: the job will say so itself."""
+def watch(way: Way, job: str, before: Counts, audience: Audience, over: Event) -> None:
+    """Tell of the job's counts until it is over. What cannot be asked is asked again."""
     while not over.is_set():
-        with suppress(LaterError), way.door(job) as door:
-            while not over.wait(LOOK_EVERY_S):
-                counts = Counts(*(now - then for now, then in zip(door.counts(), before, strict=True)))
-                if not over.is_set():
-                    heard(counts)
+        try:
+            with way.door(job) as door:
+                while not over.wait(LOOK_EVERY_S):
+                    counts = Counts(*(now - then for now, then in zip(door.counts(), before, strict=True)))
+                    if not over.is_set():
+                        audience.hear(counts)
+        except LaterError as error:
+            if not over.is_set():
+                audience.trouble(str(error))
         over.wait(LOOK_EVERY_S)

@@ -68,7 +68,7 @@ def create(
             came = run.judge(found, way, _output(rejects, overwrite))
         else:
             with _RowsBar(given, found) as bar, _told_what_there_is(bar):
-                came = run.create(found, way, _output(rejects, overwrite), bar.hear)
+                came = run.create(found, way, _output(rejects, overwrite), bar)
     _tell_created(came, job, rejects, dry_run=dry_run, as_json=as_json)
     return 1 if came.rejected > max_rejects else 0
 
@@ -182,6 +182,7 @@ class _RowsBar:
         total = row_count(found.frame.sparkSession, given) if sys.stderr.isatty() else None
         self._bar = Bar(total, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
         self._rows = 0
+        self._trouble = ""
         self.created = 0
         """Tasks, as far as it was told."""
 
@@ -194,11 +195,18 @@ class _RowsBar:
 
     def hear(self, counts: Counts) -> None:
         """What the store has counted since the job began; of a job that is run again, little: it knows the batches."""
+        self._trouble = ""
         rows = sum(counts)
         self.created = max(counts.created, self.created)
         if rows > self._rows:
             self._bar.advance(rows - self._rows)
             self._rows = rows
+
+    def trouble(self, reason: str) -> None:
+        """Said once, until there was none: the workers go on trying for minutes."""
+        if reason != self._trouble:
+            self._trouble = reason
+            self._bar.say(f"{reason}; the workers try again")
 
 
 @contextmanager

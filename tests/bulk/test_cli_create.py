@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from later.bulk import inputs, run, session
+from later.bulk.doors import Counts
 from later.bulk.inputs import Found, Input
 from later.bulk.lines import Reject
 from later.bulk.output import Output
@@ -59,7 +60,7 @@ class Spark:
             self.called = (name, way, rest)
             if isinstance(self.answer, Exception):
                 raise self.answer
-            return self.answer
+            return self.answer(*rest) if callable(self.answer) else self.answer
 
         return called
 
@@ -211,6 +212,33 @@ class TestCreating:
         spark.answer = error
         assert status("create", "in", "--job", "j") == 1
         assert capsys.readouterr() == ("", f"later: {error}\n")
+
+
+class TestHowItGoes:
+    def test_trouble_is_said_once_until_it_is_over(self, spark: Spark, capsys: Capture) -> None:
+        def troubled(rejects: object, audience: run.Audience) -> Created:
+            for reason in ("it is away", "it is away", "it is full"):
+                audience.trouble(reason)
+            audience.hear(Counts(1))
+            audience.trouble("it is full")
+            return GOOD
+
+        spark.answer = troubled
+        assert status("create", "in", "--job", "j") == 0
+        away, full = "later: it is away; the workers try again\n", "later: it is full; the workers try again\n"
+        assert capsys.readouterr().err == away + full + full
+
+    def test_a_job_that_ends_too_early_says_what_it_did(self, spark: Spark, capsys: Capture) -> None:
+        def stopped(rejects: object, audience: run.Audience) -> Created:
+            audience.hear(Counts(60_000, 5, 1))
+            raise LaterError("Unexpected end of input stream")
+
+        spark.answer = stopped
+        assert status("create", "in", "--job", "j") == 1
+        assert capsys.readouterr().err == (
+            "later: 60,000 tasks or more were created; the same command goes on where this ended\n"
+            "later: Unexpected end of input stream\n"
+        )
 
 
 class TestVerifying:

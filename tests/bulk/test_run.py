@@ -33,10 +33,28 @@ def counts(created: int, existing: int = 0, refused: int = 0) -> Answer:
     return Answer(200, {"job": "j", "created": created, "existing": existing, "refused": refused})
 
 
+class Listener:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Counts] = []
+        self.troubles: list[str] = []
+
+    def hear(self, counts: Counts) -> None:
+        self.heard.append(counts)
+
+    def trouble(self, reason: str) -> None:
+        self.troubles.append(reason)
+
+
 def heard(way: Way, looks: int, before: Counts | None = None) -> list[Counts]:
-    found: list[Counts] = []
-    watch(way, "j", before or Counts(), found.append, Over(looks))
-    return found
+    return listened(way, looks, before).heard
+
+
+def listened(way: Way, looks: int, before: Counts | None = None) -> Listener:
+    listener = Listener()
+    watch(way, "j", before or Counts(), listener, Over(looks))
+    return listener
 
 
 def test_what_came_since_the_job_began_is_told() -> None:
@@ -55,8 +73,11 @@ def test_what_cannot_be_asked_is_asked_again(answer: Answer) -> None:
         assert heard(Way(url=api.url), 3) == [Counts(5)]
 
 
-def test_a_store_that_is_not_there_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert heard(Way(url=f"unix://{tmp_path}/none"), 3) == []
+def test_a_store_that_is_not_there_is_told_of_and_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listener = listened(Way(url=f"unix://{tmp_path}/none"), 3)
+    assert listener.heard == []
+    assert listener.troubles
+    assert all(reason.startswith("the store cannot be reached") for reason in listener.troubles)
     assert capsys.readouterr() == ("", "")
 
 
@@ -67,8 +88,8 @@ def test_nothing_is_told_once_the_job_is_over() -> None:
         over.set()
         return counts(5)
 
-    found: list[Counts] = []
+    listener = Listener()
     with told(late) as api, pytest.MonkeyPatch.context() as patch:
         patch.setattr("later.bulk.run.LOOK_EVERY_S", 0)
-        watch(Way(url=api.url), "j", Counts(), found.append, over)
-    assert found == []
+        watch(Way(url=api.url), "j", Counts(), listener, over)
+    assert (listener.heard, listener.troubles) == ([], [])

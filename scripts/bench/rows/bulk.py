@@ -191,10 +191,18 @@ def create(session: Any, file: Path, url: str, rows: int) -> float:
     from later.bulk.way import Way  # noqa: PLC0415
 
     given = inputs.Input(path=str(file), format="parquet", options={}, columns={}, constants={})
-    came = run.create(inputs.read(session, given, f"{JOB}-{rows}"), Way(url=url), None, lambda counts: None)
+    came = run.create(inputs.read(session, given, f"{JOB}-{rows}"), Way(url=url), None, _Nobody())
     if came.created != rows:
         raise BenchError(f"{came.created} of {rows} rows became tasks")
     return came.seconds
+
+
+class _Nobody:
+    """Listens to no job."""
+
+    def hear(self, counts: object) -> None: ...
+
+    def trouble(self, reason: str) -> None: ...
 
 
 def _bytes_each(store: OwnStore, rows: int) -> float:
