@@ -17,9 +17,7 @@ from later.bulk.forecast import OVERDUE, Allowed, Due, Forecast, Load, Outlook, 
 from later.bulk.forecast import outlook as outlook_of
 from later.bulk.plot import draw
 from later.bulk.report import Dead, Deaths, Exported, Rejected, Rejection, Report, missing, rejection
-from later.cli import loads
-from later.cli.bulk_report import report
-from later.cli.end import attempt
+from later.cli import loads, run
 from later.cli.loads import Found, allowed_of, tell
 from later.cli.report_tables import as_json, print_text
 from later.client import Client
@@ -379,7 +377,7 @@ def test_nothing_can_be_drawn_too(tmp_path: Path) -> None:
 
 def ended(*arguments: str) -> int:
     """The command's exit status."""
-    return attempt(lambda: int(report.main(list(arguments), prog_name="later bulk report", standalone_mode=False)))
+    return run(["bulk", "report", *arguments]).status
 
 
 @pytest.mark.parametrize(

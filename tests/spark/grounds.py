@@ -17,15 +17,13 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any, NamedTuple, cast
 
-import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import redis
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from later.cli.bulk_commands import of_bulk
-from later.cli.end import attempt
+from later.cli import run
 from later.core.task import unpack_id
 from later.store.keys import Keys
 from tests.system.calls import get
@@ -148,14 +146,8 @@ class Ended(NamedTuple):
 def bulk(spark: SparkSession, *arguments: object) -> Ended:
     """`later bulk …` in this process, which has a session: no second one is started."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-        status = attempt(lambda: _run([str(argument) for argument in arguments]))
+        status = run(["bulk", *map(str, arguments)]).status
     return Ended(status, out.getvalue(), err.getvalue())
-
-
-def _run(arguments: list[str]) -> int:
-    context: click.Context = of_bulk.make_context("later bulk", arguments)
-    with context:
-        return int(of_bulk.invoke(context))
 
 
 @contextmanager

@@ -19,8 +19,7 @@ from later.bulk.faults import translated
 from later.bulk.output import Output
 from later.bulk.reader import SCHEMA
 from later.bulk.source import LaterDataSource
-from later.cli.bulk_export import export
-from later.cli.end import attempt
+from later.cli import run
 from later.core.errors import LaterError
 from later.store.keys import Bucket
 from later.store.records import Found
@@ -60,7 +59,7 @@ def tasks(spark: SparkSession, store: str) -> DataFrame:
 
 def ended(*arguments: str) -> int:
     """The command's exit status."""
-    return attempt(lambda: int(export.main(list(arguments), prog_name="later bulk export", standalone_mode=False)))
+    return run(["bulk", "export", *arguments]).status
 
 
 def states(frame: DataFrame) -> dict[str, int]:

@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 
 from later.bulk.forecast import Load, Window
 from later.bulk.report import Deaths, Exported, Rejected, Rejection, read_export, read_rejects
-from later.cli.bulk_report import report
-from later.cli.end import attempt
+from later.cli import run
 from later.core.errors import LaterError
 
 Capture = pytest.CaptureFixture[str]
@@ -215,4 +214,4 @@ def test_what_cannot_be_read_is_told_in_one_line(
 
 def ended(*arguments: str) -> int:
     """The command's exit status."""
-    return attempt(lambda: int(report.main(list(arguments), prog_name="later bulk report", standalone_mode=False)))
+    return run(["bulk", "report", *arguments]).status

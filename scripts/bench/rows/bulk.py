@@ -18,7 +18,7 @@ from later.store.records import Batch
 from later.store.store import Store
 from scripts.bench.daemons import an_api
 from scripts.bench.filling import a_task, fill
-from scripts.bench.processes import family_cpu_s
+from scripts.bench.processes import family, family_cpu_s, peak_resident_bytes
 from scripts.bench.results import AtLeast, BenchError, Contender, Row, Sample, ShareOf
 from scripts.bench.setting import Setting
 from scripts.bench.stores import OwnStore, a_store
@@ -172,7 +172,13 @@ def ours(setting: Setting, session: Any, file: Path, durability: str, *, by_api:
         seconds = create(session, file, url, setting.scale.bulk)
         per_1000 = 1_000_000 / setting.scale.bulk
         used = {name: (cpu_s(of) - before[name]) * per_1000 for name, of in pids.items()}
-        return {"rate": setting.scale.bulk / seconds, "bytes": _bytes_each(store, setting.scale.bulk), **used}
+        figures = {"rate": setting.scale.bulk / seconds, "bytes": _bytes_each(store, setting.scale.bulk)}
+        return {**figures, **used, "resident": _most_resident(java_of(session)) / 2**20}
+
+
+def _most_resident(java: int) -> float:
+    """Of a worker in Python, in bytes, since it started."""
+    return max(peak_resident_bytes(pid) for pid in family(java) if pid != java)
 
 
 def cpu_s(pids: Sequence[int]) -> float:
@@ -214,7 +220,7 @@ BULK = Row(
     title="a million rows of Parquet made into tasks by Spark, in a warm session, an empty store",
     target="≥ 60,000 tasks/s by the API, ≥ 0.5 of the script driven raw with the same tasks",
     figures=("rate",),
-    besides=("bytes", "server_cpu", "store_cpu", "spark_cpu"),
+    besides=("bytes", "server_cpu", "store_cpu", "spark_cpu", "resident"),
     contenders=contenders,
 )
 
