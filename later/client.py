@@ -16,6 +16,9 @@ JSON = "application/json"
 AGAIN = frozenset({429, 500, 502, 503, 504})
 """What may go away by itself."""
 LONGEST_PAUSE_S = 60.0
+MAX_LINE_BYTES = 16 * 1024 * 1024 - 1024
+BATCH_BYTES = 8 * 1024 * 1024
+"""A batch is sent when it has grown so large, though it has few lines: a request may be of 16 MiB."""
 
 
 class CallFailed(LaterError):

@@ -20,11 +20,12 @@ import structlog
 
 from later import cli, memory
 from later.cli import fields, later, run, survey, tables
-from later.cli.batch import MAX_LINE_BYTES, Line, Unfit, read_lines
+from later.cli.batch import Line, Unfit, read_lines
 from later.cli.bulk_commands import of_bulk
 from later.cli.end import Ended, attempt
 from later.cli.examination import look_through
 from later.cli.options import CALL
+from later.client import MAX_LINE_BYTES
 from later.config import OPTIONS, Config, Option
 from later.core.errors import ConfigError, StoreDown
 from later.core.policy import DEFAULT, FIELDS

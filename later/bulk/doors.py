@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from later.client import AGAIN
 from later.core.errors import LaterError
-
-TRY_AGAIN = frozenset({429, 500, 502, 503, 504})
-"""Of what went wrong with a single item: what may go away by itself."""
 
 
 class Wrong(NamedTuple):
@@ -21,7 +19,7 @@ class Wrong(NamedTuple):
 
     @property
     def may_pass(self) -> bool:
-        return self.status in TRY_AGAIN
+        return self.status in AGAIN
 
 
 class Came(NamedTuple):

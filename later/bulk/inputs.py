@@ -26,7 +26,6 @@ from later.core.errors import Refused
 COUNTED = frozenset({"parquet", "orc"})
 """Formats whose rows Spark counts by their metadata. (A table may be a view, whose rows it would have to make.)"""
 OBJECTS = frozenset({"json", "ndjson"})
-FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
 
 CSV = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"}
 """As RFC 4180 has it: a quote within quotes is doubled (Spark's own default is a backslash), and a line may end within

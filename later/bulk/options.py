@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from later.bulk.ids import checked_job
+from later.bulk.place import check_url
 from later.bulk.way import BATCH, PREFIX, RETRIES, TIMEOUT_S, Way
 from later.bulk.work import Table
 from later.core.errors import LaterError, Refused
-from later.values import duration, http_url, integer, masked, prefix
+from later.values import duration, integer, prefix
 
 ON_ERROR = ("fail", "reject")
 OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "numpartitions"})
@@ -40,7 +41,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """
     options = _Options(given, _WRITE)
     way = Way(
-        url=options.take("url", _url, None),
+        url=options.take("url", check_url, None),
         prefix=options.take("prefix", prefix, PREFIX),
         timeout_s=options.take("timeout", _seconds, TIMEOUT_S),
         batch=options.take("batchSize", integer(1, MAX_BATCH), BATCH),
@@ -87,22 +88,6 @@ _NEEDED = {
     "url": "where later is, as http://127.0.0.1:8080",
     "jobId": "an id for the job, the same whenever the same rows are written again",
 }
-
-
-def _url(text: str) -> str:
-    if text.startswith(("http://", "https://")):
-        return _api_url(text)
-    from later.bulk.place import check_url  # noqa: PLC0415  # what the store takes, a driver for an API need not have
-
-    return check_url(text)
-
-
-def _api_url(text: str) -> str:
-    """Raises LaterError: it is none; the text has no secret in it, as every error of a URL's."""
-    try:
-        return str(http_url(text))
-    except ValueError as error:
-        raise LaterError(f"url {masked(text)}: expected {error}") from None
 
 
 def _job(text: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 from later.core.errors import ConfigError
-from later.store.memory import Place
+from later.store.place import Place
 from later.values import http_url, masked, store_url
 
 PASSWORD = "LATER_REDIS_PASSWORD"

@@ -9,12 +9,9 @@ from typing import NamedTuple, TypeVar
 
 from later.bulk.doors import Came, Counts, Door, Standing, Unreached, Wrong
 from later.bulk.lines import Lines, Reject
-from later.client import pause_before_again
+from later.client import BATCH_BYTES, MAX_LINE_BYTES, pause_before_again
 from later.core.errors import LaterError
 
-BATCH_BYTES = 8 * 1024 * 1024
-"""A batch is sent when it has grown so large, though it has few lines: a request may be of 16 MiB."""
-MAX_LINE_BYTES = 16 * 1024 * 1024 - 1024
 JITTER = 0.5
 """By up to what share of itself a pause is lengthened: or executors that were sent away together come back together."""
 

@@ -14,7 +14,7 @@ from later.core.drafts import read_draft
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
 from later.core.task import Task, new_id
 from later.store.keys import Bucket
-from later.store.memory import Place
+from later.store.place import Place
 from later.store.records import Batch, Found
 
 REMEMBER_MS = 7 * 86_400_000

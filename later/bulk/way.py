@@ -11,6 +11,7 @@ from functools import partial
 
 from later.bulk.api_door import ApiDoor
 from later.bulk.doors import Door
+from later.bulk.place import place_of
 from later.bulk.sending import Batches, Patience
 from later.client import Client
 
@@ -57,7 +58,6 @@ class Way:
     def _opened(self, job: str) -> Door:
         if self.is_api:
             return ApiDoor(Client(self.url, self.timeout_s, time.time), job)
-        from later.bulk.place import place_of  # noqa: PLC0415  # what the store takes, executors of an API need not have
-        from later.bulk.store_door import StoreDoor  # noqa: PLC0415
+        from later.bulk.store_door import StoreDoor  # noqa: PLC0415  # what it takes, executors of an API need not have
 
         return StoreDoor(place_of(self.url, self.prefix, self.timeout_s, os.environ), job)

@@ -13,11 +13,16 @@ from urllib.parse import quote
 
 import msgspec
 
-from later.client import AGAIN, CallFailed, Client, pause_before_again, results_of
+from later.client import (
+    AGAIN,
+    BATCH_BYTES,
+    MAX_LINE_BYTES,
+    CallFailed,
+    Client,
+    pause_before_again,
+    results_of,
+)
 
-MAX_LINE_BYTES = 16 * 1024 * 1024 - 1024
-BATCH_BYTES = 8 * 1024 * 1024
-"""A batch is sent when it has grown so large, though it has few lines: a request may be of 16 MiB."""
 BOM = b"\xef\xbb\xbf"
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from later.store import scripts
 from later.store.client import Client
 from later.store.keys import SCHEMA_VERSION, Bucket, Keys, Shard
+from later.store.many import by_weight
 from later.store.opening import server_info, server_version
 from later.store.scripts import Command
 
@@ -261,15 +262,7 @@ def _slices(items: Sequence[Item], size: int = SLICE) -> Iterator[Sequence[Item]
 
 def _packed(items: Sequence[Weighed]) -> Iterator[list[Weighed]]:
     """The items in order, as many at once as weigh no more than a slice; one at least."""
-    pack, weight = list[Weighed](), 0
-    for item in items:
-        if pack and weight + item.weight > SLICE:
-            yield pack
-            pack, weight = [], 0
-        pack.append(item)
-        weight += item.weight
-    if pack:
-        yield pack
+    return by_weight(items, SLICE, lambda item: item.weight)
 
 
 def _add(tallies: dict[bytes, _Tally], named: _Named, answer: Sequence[int]) -> None:

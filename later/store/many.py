@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from later.core.errors import LaterError
@@ -37,6 +37,19 @@ async def each(
         for position, part in zip(positions, parts, strict=True):
             answers[position] = part
     return answers
+
+
+def by_weight(items: Iterable[Item], most: int, weight: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in order, as many at once as weigh no more than `most`; one at least."""
+    pack, held = list[Item](), 0
+    for item in items:
+        if pack and held + weight(item) > most:
+            yield pack
+            pack, held = [], 0
+        pack.append(item)
+        held += weight(item)
+    if pack:
+        yield pack
 
 
 def _groups(items: Sequence[Item], place: Callable[[Item], Lane]) -> list[tuple[Lane, list[int]]]:

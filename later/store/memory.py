@@ -14,17 +14,9 @@ from later.store.ends import Ends
 from later.store.jobs import Jobs
 from later.store.keys import Keys
 from later.store.opening import Run, stored_shards
+from later.store.place import Place
 from later.store.policies import PolicyBook
 from later.store.store import Store
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where a store is, what its keys begin with, and how long (s) it may take to answer."""
-
-    url: str
-    prefix: str
-    timeout_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from later.store import scripts
 from later.store.census import Census
 from later.store.client import Client
 from later.store.keys import Bucket, Keys
+from later.store.many import by_weight
 from later.store.reading import MAX_BODIES, decoded, failure_of, pairs
 from later.store.records import Found
 from later.store.scripts import MAX_TASKS, Argument, Command
@@ -123,15 +124,7 @@ class Pieces:
 
 def packs(pieces: Iterable[Piece], tasks: int) -> Iterator[list[Piece]]:
     """The pieces in order, as many at once as hold no more than so many tasks together; one at least."""
-    pack, held = list[Piece](), 0
-    for piece in pieces:
-        if pack and held + piece.tasks > tasks:
-            yield pack
-            pack, held = [], 0
-        pack.append(piece)
-        held += piece.tasks
-    if pack:
-        yield pack
+    return by_weight(pieces, tasks, lambda piece: piece.tasks)
 
 
 _ORDER = {bucket: place for place, bucket in enumerate(Bucket)}

@@ -13,8 +13,9 @@ import redis
 from later.core.clock import Clock
 from later.core.policy import DEFAULT
 from later.store.keys import Keys
-from later.store.memory import Memory, Place, build
+from later.store.memory import Memory, build
 from later.store.opening import check_store
+from later.store.place import Place
 
 
 class Stored(NamedTuple):

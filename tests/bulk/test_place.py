@@ -9,7 +9,7 @@ from redis.asyncio import ConnectionPool
 
 from later.bulk.place import check_url, is_store, place_of
 from later.core.errors import ConfigError
-from later.store.memory import Place
+from later.store.place import Place
 
 HARD = "p@ss/w:ö rd%25?#[&="
 

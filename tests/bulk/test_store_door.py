@@ -20,7 +20,7 @@ from later.core.policy import Place as PolicyPlace
 from later.core.policy import a_namespace, a_topic
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.memory import Place
+from later.store.place import Place
 from tests.bulk.conftest import Stored, a_memory, lay_out
 from tests.bulk.judging import CALLBACK
 from tests.servers import a_server
