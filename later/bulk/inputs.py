@@ -59,18 +59,27 @@ class Found(NamedTuple):
     unused: list[str]
 
 
-def read(spark: SparkSession, given: Input, job: str) -> Found:
-    """The input, not yet read.
+def check(given: Input) -> None:
+    """Look at what can be known of an input before Spark has started.
 
     Raises:
-        Refused: a column is not there, or no task has such a field.
-        PySparkException: Spark cannot read it.
+        Refused: no task has such a field, or it cannot be the same for all rows.
     """
     for name in (*given.columns, *given.constants):
         if name not in (*FIELDS, KEY):
             raise Refused(f"{name}: no field of a task; there are {', '.join(FIELDS)} and {KEY}", name)
     if KEY in given.constants:
         raise Refused("key: expected a column, for rows that all have the same key are one task", KEY)
+
+
+def read(spark: SparkSession, given: Input, job: str) -> Found:
+    """The input, not yet read.
+
+    Raises:
+        Refused: as above, or a column is not there.
+        PySparkException: Spark cannot read it.
+    """
+    check(given)
     table = Table(job=job, keyless=given.keyless, spread_s=given.spread_s, strangers=given.strangers)
     return _objects(spark, given, table) if given.format in OBJECTS else _columns(spark, given, table)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from later.core.errors import ConfigError
 from later.store.place import Place
@@ -56,6 +56,16 @@ def place_of(url: str, prefix: str, timeout_s: float, environ: Mapping[str, str]
     check_store_url(url)
     password = password_of(environ)
     return Place(url=url if password is None else _with(url, password), prefix=prefix, timeout_s=timeout_s)
+
+
+def apart(url: str) -> tuple[str, str | None]:
+    """A URL of the store without its password, which does not travel, and the password, if it has one."""
+    netloc = urlsplit(url).netloc
+    head, _, place = netloc.rpartition("@")
+    user, colon, password = head.partition(":")
+    if not colon:
+        return url, None
+    return url.replace(netloc, f"{user}@{place}" if user else place, 1), unquote(password)
 
 
 def password_of(environ: Mapping[str, str]) -> str | None:

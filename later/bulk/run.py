@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import Event, Thread
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from later.bulk.doors import Counts
 from later.bulk.inputs import Found
 from later.bulk.lines import Reject
 from later.bulk.output import Output
+from later.bulk.parts import Heard, watched
 from later.bulk.way import Way
 from later.core.errors import LaterError
 
@@ -27,10 +28,13 @@ LOOK_EVERY_S = 0.5
 
 
 class Audience(Protocol):
-    """Who is told how a job goes, by a thread of its own."""
+    """Who is told how a job goes, by threads of its own."""
 
     def hear(self, counts: Counts) -> None:
         """What the store has counted since the job began."""
+
+    def parts(self, done: int, of: int) -> None:
+        """How far Spark is, which goes on where the store's counts stand still: in a job that is run again."""
 
     def trouble(self, reason: str) -> None:
         """Nobody could be asked: nor can the workers send anything, who try again."""
@@ -82,7 +86,7 @@ def create(found: Found, way: Way, rejects: Output | None, audience: Audience) -
         before = door.counts()
     started = time.monotonic()
     told = SHOWN if rejects is None else None
-    with _watched(way, job, before, audience):
+    with _counted(way, job, before, audience), _watched(found, audience.parts):
         sums, told_rows = _run(found.frame, work.Create(way=way, table=found.table, told=told), work.CREATED, rejects)
     seconds = time.monotonic() - started
     fit = sums["rows"] - sums["rejected"]
@@ -91,27 +95,28 @@ def create(found: Found, way: Way, rejects: Output | None, audience: Audience) -
     return Created(sums["rows"], created, fit - created, sums["rejected"], seconds, examples)
 
 
-def judge(found: Found, way: Way, rejects: Output | None) -> Created:
-    """The same without creating anything: what would be refused."""
+def judge(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Created:
+    """The same without creating anything: what would be refused. `heard` is told how far Spark is."""
     _reach(way, found)
     started = time.monotonic()
     task = work.Create(way=way, table=found.table, dry_run=True, told=SHOWN if rejects is None else None)
-    sums, told_rows = _run(found.frame, task, work.CREATED, rejects)
+    with _watched(found, heard):
+        sums, told_rows = _run(found.frame, task, work.CREATED, rejects)
     examples = [Reject(row.key, row.row, row.field, row.reason) for row in told_rows]
     return Created(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
 
 
-def find(found: Found, way: Way, missing: Output | None) -> Standings:
+def find(found: Found, way: Way, missing: Output | None, heard: Heard) -> Standings:
     """Where the tasks of the input's rows are; rows without one go to `missing`, if anywhere."""
     _reach(way, found)
     task = work.Find(way=way, table=found.table, told=SHOWN if missing is None else None)
-    return _standings(found.frame, task, missing)
+    return _standings(found, task, missing, heard)
 
 
-def cancel(found: Found, way: Way) -> Standings:
+def cancel(found: Found, way: Way, heard: Heard) -> Standings:
     """Delete the tasks of the input's rows that are pending; where each was."""
     _reach(way, found)
-    return _standings(found.frame, work.Cancel(way=way, table=found.table), None)
+    return _standings(found, work.Cancel(way=way, table=found.table), None, heard)
 
 
 def _reach(way: Way, found: Found) -> None:
@@ -120,9 +125,10 @@ def _reach(way: Way, found: Found) -> None:
         door.counts()
 
 
-def _standings(frame: DataFrame, task: work.Find | work.Cancel, to: Output | None) -> Standings:
+def _standings(found: Found, task: work.Find | work.Cancel, to: Output | None, heard: Heard) -> Standings:
     started = time.monotonic()
-    sums, rows = _run(frame, task, work.FOUND, to)
+    with _watched(found, heard):
+        sums, rows = _run(found.frame, task, work.FOUND, to)
     examples = [Missing(row.key, row.id, row.row) for row in rows]
     return Standings(**sums, seconds=time.monotonic() - started, examples=examples)
 
@@ -158,8 +164,12 @@ def _created_since(way: Way, job: str, before: Counts) -> int:
         return 0
 
 
+def _watched(found: Found, heard: Heard) -> AbstractContextManager[None]:
+    return watched(found.frame.sparkSession.sparkContext, heard)
+
+
 @contextmanager
-def _watched(way: Way, job: str, before: Counts, audience: Audience) -> Iterator[None]:
+def _counted(way: Way, job: str, before: Counts, audience: Audience) -> Iterator[None]:
     """Tell of the job's counts until the end, from a thread that has nothing to do with Spark."""
     over = Event()
     thread = Thread(target=watch, args=(way, job, before, audience, over), daemon=True)

@@ -7,9 +7,14 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from later.cli.say import one_line
+
+
+def bar_of(unit: str, total: int | None, *more: ProgressColumn) -> Bar:
+    """A bar that counts something."""
+    return Bar(total, BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), *more)
 
 
 class Bar:
@@ -34,6 +39,10 @@ class Bar:
 
     def stand_at(self, done: int, total: int) -> None:
         self._progress.update(self._task, completed=done, total=total)
+
+    def describe(self, text: str) -> None:
+        """What a column of `{task.description}` says."""
+        self._progress.update(self._task, description=text)
 
     def again(self, reason: str, pause_s: float) -> None:
         self.say(f"{reason}; trying again in {pause_s:g} s")

@@ -61,11 +61,13 @@ def create(
     what is not there yet, and nothing twice. Exit status 1 if more was rejected than --max-rejects.
     """
     from later.bulk import run
+    from later.cli.bar import bar_of
 
     way = _way(target, batch, retries)
     with _found(given, job, master, conf) as found:
         if dry_run:
-            came = run.judge(found, way, _output(rejects, overwrite))
+            with bar_of("parts", None) as parts:
+                came = run.judge(found, way, _output(rejects, overwrite), parts.stand_at)
         else:
             with _RowsBar(given, found) as bar, _told_what_there_is(bar):
                 came = run.create(found, way, _output(rejects, overwrite), bar)
@@ -93,9 +95,10 @@ def verify(
     --max-missing, with the rows that say no key or are corrupt.
     """
     from later.bulk import run
+    from later.cli.bar import bar_of
 
-    with _found(given, job, master, conf) as found:
-        standings = run.find(found, _way(target, batch, retries), _output(missing, overwrite))
+    with _found(given, job, master, conf) as found, bar_of("parts", None) as bar:
+        standings = run.find(found, _way(target, batch, retries), _output(missing, overwrite), bar.stand_at)
     _tell_standings(standings, "pending", as_json=as_json)
     for row in () if as_json else standings.examples:
         say(f"missing: {_whose(row.key)}{row.id}: {_short(row.row)}")
@@ -120,12 +123,13 @@ def cancel(
     What has ended or is dead stays as it is. A cancelled task is forgotten: creating the job again makes it anew.
     """
     from later.bulk import run
+    from later.cli.bar import bar_of
 
     if not yes and not _sure(given, job):
         say("nothing was cancelled")
         return 1
-    with _found(given, job, master, conf) as found:
-        standings = run.cancel(found, _way(target, batch, retries))
+    with _found(given, job, master, conf) as found, bar_of("parts", None) as bar:
+        standings = run.cancel(found, _way(target, batch, retries), bar.stand_at)
     _tell_standings(standings, "cancelled", as_json=as_json)
     return 1 if _hint(standings) else 0
 
@@ -171,16 +175,16 @@ def _found(given: Input, job: str, master: str, conf: dict[str, str]) -> Iterato
 
 
 class _RowsBar:
-    """A bar in rows, by what the store has counted. A context: its end takes the bar away."""
+    """A bar in rows, by what the store has counted, beside how far Spark is. A context: its end takes the bar away."""
 
     def __init__(self, given: Input, found: Found) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import TextColumn
 
         from later.bulk.inputs import row_count
-        from later.cli.bar import Bar
+        from later.cli.bar import bar_of
 
         total = row_count(found.frame.sparkSession, given) if sys.stderr.isatty() else None
-        self._bar = Bar(total, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+        self._bar = bar_of("rows", total, TextColumn("{task.description}"))
         self._rows = 0
         self._trouble = ""
         self.created = 0
@@ -201,6 +205,10 @@ class _RowsBar:
         if rows > self._rows:
             self._bar.advance(rows - self._rows)
             self._rows = rows
+
+    def parts(self, done: int, of: int) -> None:
+        """How far Spark is."""
+        self._bar.describe(f"{done}/{of} parts")
 
     def trouble(self, reason: str) -> None:
         """Said once, until there was none: the workers go on trying for minutes."""

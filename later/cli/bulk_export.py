@@ -14,7 +14,6 @@ from later.cli.options import examples, one_object
 
 if TYPE_CHECKING:
     from later.bulk.export import Exported
-    from later.cli.bar import Bar
 
 STATES = ("delay", "unack", "error", "dead")
 
@@ -55,20 +54,13 @@ def export(
     from later.bulk.output import Output
     from later.bulk.session import open_session
     from later.bulk.wanted import wanted
+    from later.cli.bar import bar_of
 
     wanted(options)  # what is wrong with them is known before Spark has started
-    with open_session(master, conf, "later bulk export") as spark, _parts_bar() as bar:
+    with open_session(master, conf, "later bulk export") as spark, bar_of("parts", None) as bar:
         exported = write(spark, options, Output(directory, overwrite), bar.stand_at)
     _tell(exported, directory, as_json=as_json)
     return 0
-
-
-def _parts_bar() -> Bar:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    from later.cli.bar import Bar
-
-    return Bar(None, BarColumn(), MofNCompleteColumn(), TextColumn("parts"), TimeRemainingColumn())
 
 
 def _tell(exported: Exported, directory: str, *, as_json: bool) -> None:

@@ -58,7 +58,8 @@ def of_input(command: Command) -> Command:
         *, path: str, format: str | None, column: dict[str, str], constants: dict[str, str], option: dict[str, str],
         ignore_others: bool, job: str, spread: float = 0, allow_duplicates: bool = False, **rest: Any,
     ) -> int:  # fmt: skip
-        from later.bulk.inputs import Input
+        from later.bulk.inputs import Input, check
+        from later.core.errors import Refused
 
         if column.keys() & constants.keys():
             raise click.UsageError(f"{min(column.keys() & constants.keys())}: either --column or --set.")
@@ -72,6 +73,10 @@ def of_input(command: Command) -> Command:
             keyless=allow_duplicates,
             strangers=not ignore_others,
         )
+        try:
+            check(given)
+        except Refused as error:
+            raise click.UsageError(f"{error}.") from None
         result: int = command(given=given, job=job, **rest)
         return result
 

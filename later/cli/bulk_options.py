@@ -109,14 +109,19 @@ def _target(url: str | None, flags: dict[str, str | None]) -> Target:
 
 def _store(url: str | None, flags: dict[str, str | None]) -> Target:
     """Raises ConfigError."""
-    from later.bulk.place import check_store_url  # noqa: PLC0415  # as above
+    from later.bulk.place import PASSWORD, apart, check_store_url, password_of  # noqa: PLC0415  # as above
 
     if url is not None:
         if flags["redis"] is not None or flags["data"] is not None:
             raise click.UsageError("Either --url, --redis or --data.")
         flags = flags | {"redis": check_store_url(url)}
     config = load("status", flags, os.environ)
-    return _target_of_store(check_store_url(_store_url(config)), config)
+    found = _store_url(config)
+    if flags["redis"] is None:  # it is not on the command line: the password goes on to where Spark's processes look
+        found, password = apart(found)
+        if password and password_of(os.environ) is None:
+            os.environ[PASSWORD] = password
+    return _target_of_store(check_store_url(found), config)
 
 
 def _store_url(config: Config) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,6 +126,8 @@ class TestWhatIsTaken:
             (["--job", "j", "--column", "=x"], "=x: expected NAME=VALUE"),
             (["--job", "j", "--set", "topic=a", "--set", "topic=b"], "topic is given twice"),
             (["--job", "j", "--set", "topic=a", "--column", "topic=b"], "topic: either --column or --set"),
+            (["--job", "j", "--column", "hook=x"], "hook: no field of a task; there are topic, callback, "),
+            (["--job", "j", "--set", "key=x"], "key: expected a column"),
             (["--job", "j", "--batch", "0"], "0 is not in the range 1<=x<=10000"),
             (["--job", "j", "--batch", "10001"], "10001 is not in the range 1<=x<=10000"),
             (["--job", "j", "--format", "xml"], "'xml' is not one of"),
@@ -175,7 +178,7 @@ class TestCreating:
         spark.answer = CAME._replace(created=0)
         assert status("create", "in", "--job", "j", "--dry-run", "--rejects", "out") == 1
         assert spark.called is not None
-        assert (spark.called[0], spark.called[2]) == ("judge", (Output("out"),))
+        assert (spark.called[0], spark.called[2][0]) == ("judge", Output("out"))
         assert capsys.readouterr().out.startswith("1,000,000 rows: 988,000 valid, 12,000 rejected; ")
         assert status("create", "in", "--job", "j", "--dry-run", "--json") == 1
         assert json.loads(capsys.readouterr().out)["valid"] == 988_000
@@ -228,6 +231,26 @@ class TestHowItGoes:
         away, full = "later: it is away; the workers try again\n", "later: it is full; the workers try again\n"
         assert capsys.readouterr().err == away + full + full
 
+    @pytest.mark.parametrize(
+        "words", [["create"], ["create", "--dry-run"], ["verify"], ["cancel", "--yes"]], ids=" ".join
+    )
+    def test_on_a_terminal_a_bar_says_how_far_spark_is(
+        self, words: list[str], spark: Spark, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def goes(*rest: Any) -> Any:
+            told = rest[-1]
+            (told.parts if words == ["create"] else told)(3, 12)
+            return GOOD if words[0] == "create" else THERE
+
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        monkeypatch.setattr(inputs, "row_count", lambda session, given: 70)
+        spark.answer = goes
+        assert status(words[0], "in", "--job", "j", *words[1:]) == 0
+        err = capsys.readouterr().err
+        assert "3/12" in err
+        assert "parts" in err
+        assert ("0/70" in err) == (words == ["create"])
+
     def test_a_job_that_ends_too_early_says_what_it_did(self, spark: Spark, capsys: Capture) -> None:
         def stopped(rejects: object, audience: run.Audience) -> Created:
             audience.hear(Counts(60_000, 5, 1))
@@ -256,7 +279,7 @@ class TestVerifying:
         spark.answer = STANDINGS
         assert status("verify", "in", "--job", "j", "--missing", "out") == 1
         assert spark.called is not None
-        assert (spark.called[0], spark.called[2]) == ("find", (Output("out"),))
+        assert (spark.called[0], spark.called[2][0]) == ("find", Output("out"))
         assert "later: all of them: out" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("most", "ends"), [("3", 0), ("2", 1)])

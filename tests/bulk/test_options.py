@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +111,39 @@ def test_the_store_is_found_as_for_every_command(monkeypatch: pytest.MonkeyPatch
     assert target(of_store, "--url", "redis://nearer").url == "redis://nearer"
 
 
-def test_a_password_in_the_environments_url_is_not_taken_either(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "bare"),
+    [("redis://:h%2Fush@h:1/2", "redis://h:1/2"), ("rediss://me:h%2Fush@h", "rediss://me@h"),
+     ("unix://me:h%2Fush@/run/s", "unix://me@/run/s"), ("unix://:h%2Fush@/run/s", "unix:///run/s")],
+)  # fmt: skip
+def test_the_password_of_the_environments_url_goes_where_sparks_processes_look(
+    url: str, bare: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LATER_REDIS_PASSWORD", "")  # and so it is as it was, after this
+    monkeypatch.setenv("LATER_REDIS", url)
+
+    assert target(of_store).url == bare
+    assert os.environ["LATER_REDIS_PASSWORD"] == "h/ush"
+
+
+def test_a_password_of_its_own_comes_before_that_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATER_REDIS_PASSWORD", "nearer")
     monkeypatch.setenv("LATER_REDIS", "redis://:hush@h")
+
+    assert target(of_store).url == "redis://h"
+    assert os.environ["LATER_REDIS_PASSWORD"] == "nearer"
+
+
+def test_a_password_in_the_query_of_the_environments_url_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATER_REDIS", "redis://h?password=hush")
 
     with pytest.raises(ConfigError, match="LATER_REDIS_PASSWORD"):
         target(of_store)
+
+
+def test_a_password_on_the_command_line_is_not_taken() -> None:
+    with pytest.raises(ConfigError, match="LATER_REDIS_PASSWORD"):
+        target(of_store, "--redis", "redis://:hush@h")
 
 
 @pytest.mark.parametrize("other", [("--redis", "redis://h"), ("--data", "d")])

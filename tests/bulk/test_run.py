@@ -43,6 +43,9 @@ class Listener:
     def hear(self, counts: Counts) -> None:
         self.heard.append(counts)
 
+    def parts(self, done: int, of: int) -> None:
+        raise AssertionError("Spark is not there")
+
     def trouble(self, reason: str) -> None:
         self.troubles.append(reason)
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from later.bulk import columns
+from later.bulk import columns, parts
 from later.bulk import export as export_module
 from later.bulk.faults import translated
 from later.bulk.output import Output
@@ -118,13 +118,13 @@ def test_a_wrong_option_is_refused_in_one_line(
 def test_it_is_told_how_many_parts_are_written(
     spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_module, "LOOK_EVERY_S", 0.005)
+    monkeypatch.setattr(parts, "LOOK_EVERY_S", 0.005)
     heard: list[tuple[int, int]] = []
     options = {"url": store, "partitionRows": "1000"}
     export_module.export(spark, options, Output(str(tmp_path / "to")), lambda *told: heard.append(told))
     assert {of for _, of in heard} == {3}
     assert heard == sorted(heard)
-    assert spark.sparkContext.getLocalProperty(export_module.GROUP) is None
+    assert spark.sparkContext.getLocalProperty(parts.GROUP) is None
 
 
 @pytest.mark.usefixtures("spark")

@@ -1,0 +1,66 @@
+"""Whoever runs a job over an input hears how far Spark is, also where the store has nothing new to count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from later.bulk import inputs, parts, run
+from later.bulk.doors import Counts
+from later.bulk.inputs import Found, Input
+from later.bulk.way import Way
+from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet
+
+COUNT = 200
+FILES = 2
+
+
+class Listener:
+    """Keeps how far Spark was."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, int]] = []
+
+    def parts(self, done: int, of: int) -> None:
+        self.heard.append((done, of))
+
+    def hear(self, counts: Counts) -> None: ...
+
+    def trouble(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+Job = Callable[[Found, Way, Listener], object]
+JOBS: dict[str, Job] = {
+    "create": lambda found, way, listener: run.create(found, way, None, listener),
+    "create again": lambda found, way, listener: run.create(found, way, None, listener),
+    "judge": lambda found, way, listener: run.judge(found, way, None, listener.parts),
+    "find": lambda found, way, listener: run.find(found, way, None, listener.parts),
+    "cancel": lambda found, way, listener: run.cancel(found, way, listener.parts),
+}
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    with a_ground(tmp_path) as ground:
+        yield ground
+
+
+def test_it_is_told_how_many_parts_are_done(
+    spark: SparkSession, ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "LOOK_EVERY_S", 0.005)
+    columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [NOWHERE] * COUNT}
+    path = a_parquet(tmp_path / "orders", FILES, **columns, delay=[LONG_S] * COUNT)
+    given = Input(path=str(path), format="parquet", options={}, columns={}, constants={})
+    found = inputs.read(spark, given, "parts")
+    for name, job in JOBS.items():
+        listener = Listener()
+        job(found, Way(url=ground.url), listener)
+        assert listener.heard, name
+        assert listener.heard == sorted(listener.heard), name
+        assert all(done <= of <= FILES for done, of in listener.heard), name
+    assert spark.sparkContext.getLocalProperty(parts.GROUP) is None
