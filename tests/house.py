@@ -44,8 +44,8 @@ class House:
 
 
 @asynccontextmanager
-async def a_house(url: str, shards: int = 1, timeout_s: float = 2.0) -> AsyncIterator[House]:
-    """The store behind `url`, emptied and opened."""
+async def a_house(url: str, shards: int = 1, timeout_s: float = 10.0) -> AsyncIterator[House]:
+    """The store behind `url`, emptied and opened. Nothing that is well takes `timeout_s`, on a busy machine either."""
     clock = Clock(time.monotonic, time.time)
     redis = connect(url, clock, timeout_s)
     await redis.flushall()

@@ -119,7 +119,7 @@ async def a_front(
     """The whole frontend, listening."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
     client = UnsureClient(
-        FakeAsyncRedis(server=server, protocol=2), timeout_s=2, monotonic=time.monotonic, observe=metrics.observe_store
+        FakeAsyncRedis(server=server, protocol=2), timeout_s=10, monotonic=time.monotonic, observe=metrics.observe_store
     )
     store = Store(client, keys, a_clock())
     policies = PolicyBook(client, keys, policy or Policy(), lambda: 0.0)

@@ -33,7 +33,7 @@ class Stored(NamedTuple):
 @pytest.fixture
 def stored(server_url: str, shards: int) -> Iterator[Stored]:
     """An empty store."""
-    place = Place(url=server_url, prefix="later", timeout_s=5)
+    place = Place(url=server_url, prefix="later", timeout_s=10)
     with redis.Redis.from_url(server_url) as client:
         client.flushall()
         asyncio.run(lay_out(place, shards))

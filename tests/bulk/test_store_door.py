@@ -160,7 +160,7 @@ class TestAStoreThatIsAway:
 
     def test_one_that_ends_in_the_middle_leaves_it_unknown_and_the_door_closes(self, tmp_path: Path) -> None:
         with a_server("valkey", tmp_path) as (url, process):
-            place = Place(url=url, prefix="later", timeout_s=2)
+            place = Place(url=url, prefix="later", timeout_s=10)
             asyncio.run(lay_out(place, 1))
             door = StoreDoor(place, JOB)
             door.create([body("j:1")])
@@ -179,11 +179,11 @@ class TestAStoreThatIsAway:
 
     def test_one_that_is_not_there_cannot_be_opened_now(self, tmp_path: Path) -> None:
         with pytest.raises(Unreached, match="the store cannot be reached"):
-            StoreDoor(Place(url=f"unix://{tmp_path}/none", prefix="later", timeout_s=2), JOB)
+            StoreDoor(Place(url=f"unix://{tmp_path}/none", prefix="later", timeout_s=10), JOB)
 
     def test_one_that_no_daemon_has_laid_out_is_left_alone(self, stored: Stored) -> None:
         with pytest.raises(LaterError, match='would begin with "other"') as failed:
-            StoreDoor(Place(url=stored.place.url, prefix="other", timeout_s=2), JOB)
+            StoreDoor(Place(url=stored.place.url, prefix="other", timeout_s=10), JOB)
         assert not isinstance(failed.value, Unreached)
         assert stored.redis.keys("other*") == []
 

@@ -31,7 +31,7 @@ LINES = Table(job=JOB, shape=Shape.OBJECTS)
 
 @pytest.fixture
 def way(stored: Stored) -> Way:
-    return Way(url=stored.place.url, timeout_s=5, batch=3, retries=0)
+    return Way(url=stored.place.url, timeout_s=10, batch=3, retries=0)
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from tests.store.sight import ask
 
 def a_client(url: str, shards: int, prefix: str = "later") -> Client:
     return Client(
-        connect(url, Clock(time.monotonic, time.time), 2),
-        timeout_s=2,
+        connect(url, Clock(time.monotonic, time.time), 10),
+        timeout_s=10,
         monotonic=time.monotonic,
         observe=lambda verb, seconds: None,
         check=lambda run: check_store(run, prefix, shards),
