@@ -151,9 +151,13 @@ def run(*arguments: str, within: float = 60, stdin: str | None = None) -> subpro
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what would configure later; but how many processes it has is the test's to say."""
+    """Ours, without what would configure later; but how many processes it has is the test's to say.
+
+    A disk that all tests share may keep a store that is well for longer than the default.
+    """
     kept = {"LATER_PROCESSES"}
-    return {name: value for name, value in os.environ.items() if name in kept or not name.startswith("LATER_")}
+    ours = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("LATER_")}
+    return ours | {"LATER_STORE_TIMEOUT": "10"}
 
 
 def shards(processes: int) -> tuple[str, str]:
