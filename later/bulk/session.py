@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from subprocess import TimeoutExpired
 from tempfile import TemporaryFile
 from typing import IO
+from warnings import catch_warnings
 
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError
@@ -22,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from later.bulk.faults import of_spark, reason, translated
 from later.bulk.needs import check_java
+from later.bulk.signals import interrupt_kept, undisturbed
 from later.core.errors import LaterError
 
 QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -39,7 +41,8 @@ _IDLE = re.compile(r"WARNING: |\d\d/\d\d/\d\d [\d:]+ |Using Spark's|Setting |To 
 
 @contextmanager
 def open_session(master: str, conf: Mapping[str, str], name: str) -> Iterator[SparkSession]:
-    """A session on a master, with these settings before ours; stopped at the end, also by Ctrl-C.
+    """A session on a master, with these settings before ours; stopped at the end, also by Ctrl-C; a second one
+    does not break that off.
 
     A session that is active here already (a notebook's, a test's) is used as it is, and left open. Spark says nothing
     of its own, unless the settings have a spark.log.level.
@@ -76,10 +79,14 @@ def _quiet() -> Iterator[IO[bytes]]:
     for logger in contexts:
         logger.disabled = True
     logging.root.addFilter(_is_not_of_py4j)
+    py4j = logging.getLogger("py4j")
+    level = py4j.level
+    py4j.setLevel(logging.CRITICAL)
     try:
         with TemporaryFile() as said:
             yield said
     finally:
+        py4j.setLevel(level)
         logging.root.removeFilter(_is_not_of_py4j)
         for logger in contexts:
             logger.disabled = False
@@ -93,13 +100,20 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 @contextmanager
 def _started(settings: Mapping[str, str], said: IO[bytes] | int) -> Iterator[SparkSession]:
     conf = SparkConf().setAll(list(settings.items()))
-    with ExitStack() as until_the_end:
+    until_the_end = ExitStack()
+    try:
+        until_the_end.enter_context(interrupt_kept())
         with _this_python(settings["spark.master"]), translated():
             gateway = until_the_end.enter_context(_java(conf, said))
             context = _context(conf, gateway)
             until_the_end.callback(_stop, context)
+            if not isinstance(said, int):
+                _hush(context)
             session = SparkSession.builder.getOrCreate()
         yield session
+    finally:
+        with undisturbed():
+            until_the_end.close()
 
 
 def _context(conf: SparkConf, gateway: JavaGateway | None) -> SparkContext:
@@ -112,9 +126,18 @@ def _context(conf: SparkConf, gateway: JavaGateway | None) -> SparkContext:
         raise LaterError(f"Spark did not start on {conf.get('spark.master')}: {why}") from error
 
 
+def _hush(context: SparkContext) -> None:
+    """Let the server that Java tells of accumulators say nothing of a Java that goes in the middle of a word."""
+    context._accumulatorServer.handle_error = _unheard  # type: ignore[assignment]  # Spark makes the server
+
+
+def _unheard(request: object, client: object) -> None:
+    """Nobody is told: who asked Java for something hears of it."""
+
+
 def _stop(context: SparkContext) -> None:
     """Whatever state it is in: what goes wrong here would hide why it ends."""
-    with suppress(LaterError), translated():
+    with suppress(LaterError), translated(), catch_warnings(action="ignore"):
         context.stop()
 
 

@@ -92,6 +92,47 @@ def test_a_job_says_nothing_of_its_own_and_ctrl_c_leaves_no_process() -> None:
     assert is_gone(java)
 
 
+def test_ctrl_c_again_does_not_break_off_the_end() -> None:
+    program = a_program("""
+        from pyspark import SparkContext
+
+        stop = SparkContext.stop
+
+        def stops(context):
+            print("stopping", flush=True)
+            time.sleep(1)
+            stop(context)
+            print("stopped", flush=True)
+
+        SparkContext.stop = stops
+        print(spark.range(10).count(), flush=True)
+        time.sleep(60)
+        """)
+    assert program.stdout is not None
+    java, *_ = (next(program.stdout).strip() for _ in range(2))
+    os.killpg(program.pid, signal.SIGINT)
+    assert next(program.stdout) == "stopping\n"
+
+    os.killpg(program.pid, signal.SIGINT)
+
+    assert ended(program) == (130, ["stopped"], "")
+    assert is_gone(java)
+
+
+def test_a_java_that_goes_in_the_middle_of_a_word_is_no_traceback() -> None:
+    program = a_program("""
+        import socket
+
+        with socket.create_connection(spark.sparkContext._accumulatorServer.server_address) as java:
+            java.shutdown(socket.SHUT_WR)
+            java.recv(1)  # nothing, once it is told
+        """)
+
+    status, _, said = ended(program)
+
+    assert (status, said) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("master", "settings", "why"),
     [
