@@ -6,11 +6,14 @@ there, and a table that was read may be replaced by what came of it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
+from later.bulk.faults import translated
+from later.bulk.signals import undisturbed
 from later.core.errors import LaterError
 
 MARK = "_later"
@@ -39,12 +42,14 @@ class Output(NamedTuple):
         place.check(replaces=self.replaces)
         fresh = _Place(spark, f"{self.directory.rstrip('/')}.{uuid4().hex[:8]}.new")
         try:
-            frame.write.parquet(fresh.name)
+            fresh.make()
+            frame.write.mode("append").parquet(fresh.name)
             fresh.mark()
             place.remove()
             fresh.move(place)
         except BaseException:
-            fresh.remove()
+            with undisturbed(), suppress(LaterError), translated():  # or who is gone would hide what went wrong
+                fresh.remove()
             raise
 
 
@@ -69,6 +74,11 @@ class _Place:
             raise LaterError(f"{self.name} is there already: --overwrite replaces a table that later has written")
         if not self._files.exists(self._mark):
             raise LaterError(f"{self.name} is no table that later has written (there is no {MARK} in it): remove it")
+
+    def make(self) -> None:
+        """Make it, and let Java remove it when it leaves: tasks that outlive their job's end write there again."""
+        self._files.mkdirs(self._path)
+        self._files.deleteOnExit(self._path)
 
     def mark(self) -> None:
         self._files.create(self._mark).close()

@@ -7,6 +7,7 @@ import click
 from later.cli.bulk_create import cancel, create, verify
 from later.cli.bulk_export import export
 from later.cli.bulk_report import report
+from later.cli.end import stoppable
 from later.cli.options import InOrder
 
 
@@ -16,12 +17,14 @@ from later.cli.options import InOrder
     epilog="It needs Spark, which is not installed with later: pip install 'later[spark]', and a Java, 17 or newer. "
     "docs/spark.md has more, for a laptop and for a cluster.",
 )
-def of_bulk() -> None:
+@click.pass_context
+def of_bulk(context: click.Context) -> None:
     """Create and look after tasks by the hundred million, with Spark.
 
     From Parquet, CSV, JSON, ORC or a table. Every row becomes one task, or one rejected row that says why; a job that
     is run again, after whatever ended it, makes no task twice.
     """
+    context.with_resource(stoppable())
 
 
 for command in (create, verify, cancel, export, report):

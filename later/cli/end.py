@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import NamedTuple
 
 import click
@@ -21,6 +25,45 @@ class Ended(NamedTuple):
     at_once: bool = False
 
 
+class Stopped(BaseException):
+    """A signal of this number has ended the work."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, in the main thread: all that is under way is brought to an end.
+
+    What is ignored (SIGHUP, by nohup) stays so. Afterwards they do what they did before.
+
+    Raises:
+        Stopped: one came, and the work did not get to its end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
+    try:
+        yield
+    except BaseException as error:  # also what it led to: a terminal that is gone cannot be told
+        if came:
+            raise Stopped(came[0]) from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def attempt(work: Callable[[], int]) -> int:
     """The exit status of some work; where it does not work, the reason is said in one line."""
     try:
@@ -28,8 +71,8 @@ def attempt(work: Callable[[], int]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return 130
+    except (click.Abort, KeyboardInterrupt, Stopped) as error:
+        return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
     except BrokenPipeError:
         _drop_output()
         return 1
