@@ -25,13 +25,13 @@ HOOK = "http://127.0.0.1:9/hook"
 
 
 def appointments(file: Path) -> Path:
-    hours = [datetime(DAY.year, DAY.month, day, 9, tzinfo=UTC) for day in (1, 1, 2, 1)]
+    hours = [datetime(DAY.year, DAY.month, day, 9, tzinfo=UTC) for day in (1, 1, 2, 1, 1)]
     table = {
-        "id": [1, 2, 3, 4],
+        "id": [1, 2, 3, 4, 5],
         "starts_at": pa.array(hours, pa.timestamp("us", "UTC")),
-        "hook": [HOOK, HOOK, HOOK, None],
-        "customer": ["Ada", "Bob", "Cyd", "Dan"],
-        "cancelled": [False, True, False, False],
+        "hook": [HOOK, HOOK, HOOK, None, HOOK],
+        "customer": ["Ada", "Bob", "Cyd", "Dan", "Eve"],
+        "cancelled": [False, True, False, False, None],
     }
     pq.write_table(pa.table(table), file)
     return file
@@ -68,8 +68,15 @@ def test_the_example_makes_a_reminder_of_each_appointment_that_stands(tmp_path: 
     with an_up(tmp_path, data) as up:
         done = submit(tmp_path, up.url, "--max-rejects", "1")
         assert done.returncode == 0, done.stderr
-        (task,) = post(up.url, "/list", {"topic": "reminders", "state": "delay"}).body["tasks"]
-        assert task["id"].startswith("reminders-2026-12-01:")
-        assert task["execute_time"] == datetime(2026, 11, 30, 9, tzinfo=UTC).timestamp()
-        assert (task["callback"], task["max_retry"]) == (HOOK, 5)
-        assert task["content"] == '{"appointment":1,"customer":"Ada","starts_at":"2026-12-01T09:00:00.000Z"}'
+        tasks = post(up.url, "/list", {"topic": "reminders", "state": "delay"}).body["tasks"]
+        assert {task["content"] for task in tasks} == {
+            '{"appointment":1,"customer":"Ada","starts_at":"2026-12-01T09:00:00.000Z"}',
+            '{"appointment":5,"customer":"Eve","starts_at":"2026-12-01T09:00:00.000Z"}',
+        }
+        for task in tasks:
+            assert task["id"].startswith("reminders-2026-12-01:")
+            assert task["execute_time"] == datetime(2026, 11, 30, 9, tzinfo=UTC).timestamp()
+            assert (task["callback"], task["max_retry"]) == (HOOK, 5)
+        assert done.stdout == (
+            "reminders-2026-12-01: 4 appointments, 3 of them stand; in all runs 2 created, 0 already there, 1 refused\n"
+        )
