@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +26,8 @@ from later.core.errors import Refused
 
 COUNTED = frozenset({"parquet", "orc"})
 """Formats whose rows Spark counts by their metadata. (A table may be a view, whose rows it would have to make.)"""
+MERGED = {"mergeSchema": "true"}
+"""The columns of all files: by default Spark takes those of one, and a column that only others have is dropped."""
 OBJECTS = frozenset({"json", "ndjson"})
 
 CSV = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"}
@@ -68,8 +71,16 @@ def check(given: Input) -> None:
     for name in (*given.columns, *given.constants):
         if name not in (*FIELDS, KEY):
             raise Refused(f"{name}: no field of a task; there are {', '.join(FIELDS)} and {KEY}", name)
+    if given.format != "table" and _is_stream(given.path):
+        raise Refused(f"{given.path}: expected a file or a directory, which Spark reads in parts and more than once")
     if KEY in given.constants:
         raise Refused("key: expected a column, for rows that all have the same key are one task", KEY)
+
+
+def _is_stream(path: str) -> bool:
+    """Is it a pipe, a terminal or the like, of this machine?"""
+    local = Path(path.removeprefix("file://"))
+    return local.exists() and not local.is_file() and not local.is_dir()
 
 
 def read(spark: SparkSession, given: Input, job: str) -> Found:
@@ -80,7 +91,13 @@ def read(spark: SparkSession, given: Input, job: str) -> Found:
         PySparkException: Spark cannot read it.
     """
     check(given)
-    table = Table(job=job, keyless=given.keyless, spread_s=given.spread_s, strangers=given.strangers)
+    table = Table(
+        job=job,
+        keyless=given.keyless,
+        spread_s=given.spread_s,
+        strangers=given.strangers,
+        constants={name: _json(name, text) for name, text in given.constants.items()},
+    )
     return _objects(spark, given, table) if given.format in OBJECTS else _columns(spark, given, table)
 
 
@@ -95,10 +112,16 @@ def row_count(spark: SparkSession, given: Input) -> int | None:
 def _objects(spark: SparkSession, given: Input, table: Table) -> Found:
     shape = Shape.DOCUMENTS if given.format == "json" else Shape.OBJECTS
     options = {"wholetext": "true"} if shape is Shape.DOCUMENTS else {}
-    frame = spark.read.options(**{**options, **given.options}).format("text").load(given.path).select(TEXT)
-    constants = {name: _json(name, text) for name, text in given.constants.items()}
-    table = replace(table, shape=shape, sources=dict(given.columns), constants=constants)
-    return Found(frame, table, [])
+    frame = spark.read.options(**{**options, **given.options}).format("text").load(given.path)
+    table = replace(table, shape=shape, sources=dict(given.columns))
+    for name in frame.columns:
+        if name in sources_of(given.columns).values() and name not in given.constants:
+            raise Refused(
+                f"{name}: a column of the directories' names ({name}=…), which objects of JSON are not given: read one "
+                f"directory at a time, with --set",
+                name,
+            )
+    return Found(frame.select(TEXT), table, [name for name in frame.columns if name != TEXT])
 
 
 def _json(field: str, text: str) -> bytes:
@@ -115,12 +138,15 @@ def _columns(spark: SparkSession, given: Input, table: Table) -> Found:
     names = [name for name in frame.columns if name != corrupt]
     taken = _taken(names, given)
     columns = [frame[_reference(names, source)].alias(field) for field, source in taken.items()]
-    constants = [F.lit(text).alias(field) for field, text in given.constants.items()]
     told = [] if corrupt is None else [frame[_quoted(corrupt)].alias(CORRUPT)]
-    rows = _with_zones(frame.select(*columns, *constants, *told))
+    if not columns and not told:  # without any, Spark has no rows to hand on
+        told = [F.lit(None).cast("string").alias(CORRUPT)]
+    rows = _with_zones(frame.select(*columns, *told))
+    table = replace(table, replaced=given.format == "csv")
     table.reading(to_arrow_schema(rows.schema, timezone="UTC"))  # now: or it is refused in a worker, four times
     used = {_whole(names, source) for source in taken.values()}
-    return Found(_by_due_time(rows), table, [name for name in names if name not in used])
+    unused = [name for name in names if name not in used and name not in given.constants]
+    return Found(_by_due_time(rows), table, unused)
 
 
 def _taken(names: Sequence[str], given: Input) -> dict[str, str]:
@@ -171,7 +197,7 @@ def _sortable(frame: DataFrame, name: str) -> Column:
 
 def _frame(spark: SparkSession, given: Input) -> tuple[DataFrame, str | None]:
     """The rows, and the column that has the texts of corrupt ones, where there may be such."""
-    reader = spark.read.options(**given.options)
+    reader = spark.read.options(**({**MERGED, **given.options} if given.format in COUNTED else given.options))
     if given.format == "table":
         return reader.table(given.path), None
     return _csv(spark, given) if given.format == "csv" else (reader.format(given.format).load(given.path), None)
@@ -183,10 +209,28 @@ def _csv(spark: SparkSession, given: Input) -> tuple[DataFrame, str]:
     names = spark.read.options(**options).csv(given.path).columns
     if not names:
         raise Refused(f"{given.path}: expected a header, got nothing")
+    if str(options["enforceSchema"]).lower() == "false":
+        _check_header(names, given.path)
     corrupt = _free_name(names)
     schema = T.StructType([T.StructField(name, T.StringType()) for name in (*names, corrupt)])
     strict = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt, "columnPruning": "false"}
     return spark.read.options(**{**options, **strict}).schema(schema).csv(given.path), corrupt
+
+
+def _check_header(names: Sequence[str], path: str) -> None:
+    """Raises Refused: Spark has renamed a column that has no name, or another's, and would not know it any more."""
+    for at, name in enumerate(names):
+        base = name.removesuffix(str(at)).lower()
+        if name == f"_c{at}":
+            wrong = f"column {at + 1} has none"
+        elif name != base and any(other.lower() == f"{base}{i}" for i, other in enumerate(names) if i != at):
+            wrong = f"two have {base!r}"
+        else:
+            continue
+        raise Refused(
+            f"{path}: expected a header with a name for each column, {wrong} (--option enforceSchema=true takes "
+            "columns by their order, whatever the other files' headers say)"
+        )
 
 
 def _free_name(names: Sequence[str]) -> str:

@@ -39,9 +39,15 @@ def key_reader(kind: pa.DataType) -> Reader:
     if pa.types.is_integer(kind):
         return lambda column: values(column.cast(pa.large_string()).cast(pa.large_binary()))
     if _is_exact(kind):
-        return lambda column: [None if part is None else _text(part) for part in _parts(column)]
+        return lambda column: [None if says_nothing(part) else _text(part) for part in _parts(column)]
     raise Refused(f"key: expected strings, integers, decimals, dates, timestamps or structs of these, got a column of "
                   f"{kind}", KEY)  # fmt: skip
+
+
+def says_nothing(part: Any) -> bool:
+    """None, and a list or an object of nothing: or all rows that lack every part would be the same row."""
+    parts = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else None
+    return part is None if parts is None else all(inner == "" or says_nothing(inner) for inner in parts)
 
 
 def _is_exact(kind: pa.DataType) -> bool:

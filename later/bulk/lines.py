@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
 
 KEYLESS = "key: expected a value, got nothing"
 EMPTY_KEY = 'key: expected a value, got ""'
 """Or all rows that lack one would be the same row: one task, and the others already there."""
+HIDDEN = "***"
+"""In place of what may be a secret."""
+
+_USERINFO = re.compile(r"\A([^/?#]*//)[^/?#]*@")
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Reject(NamedTuple):
@@ -59,8 +69,57 @@ def row_of(body: bytes, id: str) -> str:
     """The row that a body was made of: without the id that it begins with, which is of our making."""
     ours = f'{{"id":"{id}"'.encode()
     if not body.startswith(ours):
-        return readable(body)
-    return "{" + readable(body[len(ours) :].removeprefix(b","))
+        return shown(body)
+    return shown(b"{" + body[len(ours) :].removeprefix(b","))
+
+
+def shown(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A row as it is told, without secrets: of the headers the names alone, of the callback no user and password.
+
+    `sources` says what the row calls them, where it does not call them so. What is no JSON is told as it is: nobody
+    knows what would be a header there.
+    """
+    names = {field: sources.get(field, field) for field in _HIDE}
+    if not any(json.dumps(name).encode() in row for name in names.values()):
+        return readable(row)
+    try:
+        return _hidden_exactly(row, names)
+    except (ValueError, RecursionError):
+        return _hidden_loosely(row, names)
+
+
+def _hidden_exactly(row: bytes, names: Mapping[str, str]) -> str:
+    """All else as it stands, numbers of many digits too."""
+    fields = _decode(row)
+    for field, name in names.items():
+        if name in fields:
+            fields[name] = msgspec.Raw(msgspec.json.encode(_HIDE[field](msgspec.json.decode(fields[name]))))
+    return msgspec.json.encode(fields).decode()
+
+
+def _hidden_loosely(row: bytes, names: Mapping[str, str]) -> str:
+    """Where there are other bytes in it than UTF-8, NaN, or lone surrogates."""
+    try:
+        fields = json.loads(row.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        return readable(row)
+    if not isinstance(fields, dict):
+        return readable(row)
+    fields |= {name: _HIDE[field](fields[name]) for field, name in names.items() if name in fields}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
+
+
+def _of_headers(value: Any) -> Any:
+    if value is None:
+        return None
+    return dict.fromkeys(value, HIDDEN) if isinstance(value, dict) else HIDDEN
+
+
+def _of_callback(value: Any) -> Any:
+    return _USERINFO.sub(rf"\1{HIDDEN}@", value) if isinstance(value, str) else value
+
+
+_HIDE: dict[str, Callable[[Any], Any]] = {"headers": _of_headers, "callback": _of_callback}
 
 
 def readable(text: bytes) -> str:

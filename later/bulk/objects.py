@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from later.bulk.ids import ids_of
-from later.bulk.keys import KEY
-from later.bulk.lines import EMPTY_KEY, KEYLESS, Lines, Read, Reject, readable
+from later.bulk.keys import KEY, says_nothing
+from later.bulk.lines import EMPTY_KEY, KEYLESS, Lines, Read, Reject, readable, shown
 from later.bulk.rows import FIELDS, Values, offsets_of, put_off, sources_of, time_in
 from later.core.errors import Refused
 from later.core.task import new_id
@@ -28,6 +29,7 @@ CORRUPT_ID = ""
 LONGEST_SHOWN = 1000
 """Bytes of a document that is told of: it may be of gigabytes."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+DUE = ("delay", "execute_time")
 TAKEN_ID = "id: expected none, for the ids of a job's tasks are made of their keys: name it as the key"
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -60,10 +62,14 @@ class Objects:
         keyless: bool,
         strangers: bool,
         spread_s: float = 0,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._job = job
+        self._mapped = [field for field in DUE if sources.get(field, field) != field]
+        self._now = now
         self._sources = sources_of(sources)
-        self._known = frozenset((*FIELDS, KEY, *self._sources.values()))
+        used = self._sources.values()
+        self._known = frozenset((*FIELDS, KEY, *used, *(source.partition(".")[0] for source in used)))
         self._constants = {name: msgspec.Raw(value) for name, value in constants.items()}
         self._keyless = keyless
         self._strangers = strangers
@@ -89,18 +95,20 @@ class Objects:
         try:
             key = self._key(fields)
             self._check_id(given)
+            self._check_times(given)
         except Refused as error:
-            read.unfit.append(Reject(None if key is None else readable(key), readable(text), error.field, error.detail))
+            row = shown(text, self._sources)
+            read.unfit.append(Reject(None if key is None else readable(key), row, error.field, error.detail))
             return
         id = new_id() if key is None else ids_of(self._job, [key])[0]
         if self._spread_s:
-            _put_off(fields, offsets_of([id], self._spread_s)[0])
+            _put_off(fields, offsets_of([id], self._spread_s)[0], self._now())
         _add(read.lines, _one_line(_encode({"id": id, **fields, **self._others(given)})), id, key)
 
     def _fields(self, given: Fields) -> Fields:
         """Those that say something; null says nothing."""
-        fields = {name: given[source] for name, source in self._sources.items() if source in given}
-        said = {name: value for name, value in fields.items() if not _is_null(value)}
+        fields = {name: _at(given, source) for name, source in self._sources.items()}
+        said = {name: value for name, value in fields.items() if value is not None and not _is_null(value)}
         if "execute_time" in said:
             said["execute_time"] = _time(said["execute_time"])
         return said | self._constants
@@ -117,6 +125,12 @@ class Objects:
         """Raises Refused: there is one."""
         if "id" in self._others(given):
             raise Refused(TAKEN_ID, "id")
+
+    def _check_times(self, given: Fields) -> None:
+        """Raises Refused: a time that was said to be somewhere is not there. By a typo, all would be due now."""
+        for field in self._mapped:
+            if _at(given, self._sources[field]) is None:
+                raise Refused(f"{field}: expected a field {self._sources[field]}, or null in it, got none", field)
 
     def _others(self, given: Fields) -> Fields:
         """What no task has: to be refused, or left out."""
@@ -236,6 +250,8 @@ def key_of(raw: msgspec.Raw) -> bytes:
     """
     text = bytes(raw)
     try:
+        if text.startswith((b"{", b"[")) and says_nothing(_value(text)):
+            return b""
         return _text(text).encode() if text.startswith(b'"') else msgspec.json.format(text, indent=-1)
     except (ValueError, RecursionError):
         raise Refused("key: expected Unicode text or a finite number", KEY) from None
@@ -254,9 +270,19 @@ def _is_null(value: msgspec.Raw) -> bool:
     return bytes(value) == b"null"
 
 
-def _put_off(fields: Fields, offset: float) -> None:
+def _at(given: Fields, source: str) -> msgspec.Raw | None:
+    """The field of that name; else, with dots, one of an object in it, as of a column's struct."""
+    if source in given:
+        found: msgspec.Raw = given[source]
+        return found
+    first, dot, rest = source.partition(".")
+    inner = object_in(bytes(given[first])) if dot and first in given else None
+    return None if inner is None else _at(inner, rest)
+
+
+def _put_off(fields: Fields, offset: float, now: float) -> None:
     columns: dict[str, Values] = {name: [fields[name]] for name in ("delay", "execute_time") if name in fields}
-    put_off(columns, [offset])
+    put_off(columns, [offset], now)
     fields |= {name: values[0] for name, values in columns.items() if values[0] is not None}
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Annotated, Any
 from zlib import crc32
 
@@ -19,7 +21,7 @@ import pyarrow.compute as pc
 
 from later.bulk.ids import ids_of
 from later.bulk.keys import KEY, Keys, key_reader
-from later.bulk.lines import EMPTY_KEY, KEYLESS, Lines, Read, Reject, readable
+from later.bulk.lines import EMPTY_KEY, KEYLESS, Lines, Read, Reject, readable, shown
 from later.bulk.texts import is_text, objects, texts, values
 from later.core.errors import Refused
 from later.core.task import new_id
@@ -35,6 +37,9 @@ _Rfc3339 = Annotated[datetime, msgspec.Meta(tz=True)]
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 UNREADABLE = "expected a row of as many columns as the header has"
+REPLACED = "\ufffd"
+"""What Java puts where bytes are no characters of an encoding."""
+UNREAD = "expected UTF-8, got bytes that are none (U+FFFD stands for them): --option encoding=ISO-8859-1, or what it is"
 
 Values = Sequence[Any]
 Reader = Callable[[pa.Array], Values]
@@ -72,12 +77,25 @@ _is_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class Rows:
     """Reads batches of one schema into lines of one job. Each is due up to `spread_s` seconds later than it says.
 
+    `constants` are values (JSON) that fields have in all rows. With `replaced`, whatever reads the texts puts U+FFFD
+    where it cannot: such a row is told of, or two keys would become the same.
+
     Raises:
         Refused: a column is none of a task's, or of a type that its field cannot be; there is no key, and none of
             the job's tasks may exist twice (`keyless`).
     """
 
-    def __init__(self, schema: pa.Schema, job: str, *, keyless: bool, spread_s: float = 0) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        job: str,
+        *,
+        keyless: bool,
+        spread_s: float = 0,
+        constants: Mapping[str, bytes] | None = None,
+        replaced: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         for name in schema.names:
             if name not in (*FIELDS, KEY, CORRUPT):
                 raise Refused(f"{name}: no column of a task; there are {', '.join(FIELDS)} and {KEY}", name)
@@ -96,22 +114,29 @@ class Rows:
         self._spread_s = spread_s
         self._readers = {name: reader_of(name, schema.field(name).type) for name in schema.names if name in FIELDS}
         self._key = key_reader(schema.field(KEY).type) if KEY in schema.names else None
+        self._constants = {name: msgspec.Raw(value) for name, value in (constants or {}).items() if value != b"null"}
+        self._replaced = replaced
+        self._now = now
 
     def read(self, batch: pa.RecordBatch) -> Read:
         """Lines of the rows that can be sent, the others told of."""
         columns = {name: read(batch.column(name)) for name, read in self._readers.items()}
         keys = None if self._key is None else self._key(batch.column(KEY))
-        unfit = _corrupt(batch) if self._keyless else {**_without_key(keys or (), columns), **_corrupt(batch)}
+        unfit = {} if self._keyless else _without_key(keys or (), columns)
+        unfit |= _corrupt(batch)
+        if self._replaced:
+            unfit = {**_replaced(batch, keys, columns), **unfit}
         if unfit:
             fit = [position for position in range(batch.num_rows) if position not in unfit]
             columns = {name: [column[i] for i in fit] for name, column in columns.items()}
             keys = None if keys is None else [keys[i] for i in fit]
-        return Read(self._lines(batch.num_rows - len(unfit), columns, keys), list(unfit.values()))
+        return Read(self._lines(batch.num_rows - len(unfit), columns, keys), [unfit[i] for i in sorted(unfit)])
 
     def _lines(self, count: int, columns: dict[str, Values], keys: Keys | None) -> Lines:
         ids = [new_id() for _ in range(count)] if keys is None else self._ids(keys)
+        columns = {**columns, **{name: [value] * count for name, value in self._constants.items()}}
         if self._spread_s:
-            put_off(columns, offsets_of(ids, self._spread_s))
+            put_off(columns, offsets_of(ids, self._spread_s), self._now())
         return Lines(bodies_of(ids, columns), ids, None if keys is None else [key or None for key in keys])
 
     def _ids(self, keys: Keys) -> list[str]:
@@ -127,21 +152,27 @@ def bodies_of(ids: Sequence[str], columns: dict[str, Values]) -> list[bytes]:
     return [_encode(item) for item in map(Item, ids, *values)]
 
 
-def put_off(columns: dict[str, Values], offsets: Sequence[float]) -> None:
-    """Make each row due so many seconds later: by its own time where it has one, else by its delay."""
+def put_off(columns: dict[str, Values], offsets: Sequence[float], now: float) -> None:
+    """Make each row due so many seconds later: by its own time where it has one, else by its delay.
+
+    Of times that are past the window begins `now` (Unix seconds), or all of them would fall due at once.
+    """
     nothing = [None] * len(offsets)
     times, delays = columns.get("execute_time", nothing), columns.get("delay", nothing)
-    columns["execute_time"] = [_plus(time, s) for time, s in zip(times, offsets, strict=True)]
+    columns["execute_time"] = [_plus(due, s, -math.inf, now) for due, s in zip(times, offsets, strict=True)]
     columns["delay"] = [
-        delay if time is not None else _plus(0 if delay is None else delay, s)
-        for time, delay, s in zip(times, delays, offsets, strict=True)
+        delay if due is not None else _plus(0 if delay is None else delay, s, 0, 0)
+        for due, delay, s in zip(times, delays, offsets, strict=True)
     ]
 
 
-def _plus(value: Any, seconds: float) -> Any:
-    """What is no number from 0 up stays as it is, to be refused as it is: -5 must not become a delay."""
+def _plus(value: Any, seconds: float, least: float, earliest: float) -> Any:
+    """So many seconds after the value, and after the `earliest`.
+
+    What is no number from `least` up stays as it is, to be refused as it is: -5 must not become a delay.
+    """
     number = _number(value)
-    return value if number is None else number + seconds
+    return value if number is None or number < least else max(number, earliest) + seconds
 
 
 def _number(value: Any) -> float | None:
@@ -152,7 +183,7 @@ def _number(value: Any) -> float | None:
         number = float(bytes(value) if isinstance(value, msgspec.Raw) else value)
     except (ValueError, OverflowError):
         return None
-    return number if 0 <= number < math.inf else None
+    return number if math.isfinite(number) else None
 
 
 def offsets_of(ids: Sequence[str], spread_s: float) -> list[float]:
@@ -170,7 +201,22 @@ def _without_key(keys: Keys, columns: dict[str, Values]) -> dict[int, Reject]:
 
 def _row(columns: dict[str, Values], position: int) -> str:
     given = {name: values[position] for name, values in columns.items() if values[position] is not None}
-    return _encode(given).decode()
+    return shown(_encode(given))
+
+
+def _replaced(batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]) -> dict[int, Reject]:
+    """Rows in whose texts there is something that could not be read."""
+    found = dict[int, Reject]()
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name == CORRUPT or not is_text(column.type):
+            continue
+        mask = pc.match_substring(column, REPLACED)
+        if pc.any(mask, min_count=0).as_py():
+            for position in pc.indices_nonzero(mask).to_pylist():
+                key = None if keys is None else keys[position]
+                told = None if key is None else readable(key)
+                found[position] = Reject(told, _row(columns, position), name, f"{name}: {UNREAD}")
+    return found
 
 
 def _corrupt(batch: pa.RecordBatch) -> dict[int, Reject]:
@@ -200,6 +246,8 @@ def _number_reader(field: str, kind: pa.DataType) -> Reader:
     if is_text(kind):
         return _times_in_text if field == "execute_time" else _numbers_in_text
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind):
+        if field == "retry" and not pa.types.is_integer(kind):
+            return _whole_numbers
         return _floats if pa.types.is_floating(kind) else values
     if field == "execute_time":
         is_moment = pa.types.is_timestamp(kind) and kind.tz is not None
@@ -227,6 +275,12 @@ def _floats(column: pa.Array) -> Values:
     if pc.all(pc.is_finite(column), min_count=0).as_py():
         return numbers
     return [number if number is None or math.isfinite(number) else _spelt(number) for number in numbers]
+
+
+def _whole_numbers(column: pa.Array) -> Values:
+    """1.0 as 1: what has no integers that may be missing, as pandas, writes them so."""
+    numbers = _floats(column) if pa.types.is_floating(column.type) else values(column)
+    return [int(n) if isinstance(n, float | Decimal) and n == int(n) else n for n in numbers]
 
 
 def _spelt(value: float) -> msgspec.Raw:

@@ -55,21 +55,31 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """How the rows of a job are read: as columns by their names, or as JSON, where there is one column of texts."""
+    """How the rows of a job are read: as columns by their names, or as JSON, where there is one column of texts.
+
+    `constants` are JSON; `replaced` is for columns alone: see `Rows`; the others for JSON alone: see `Objects`.
+    """
 
     job: str
     keyless: bool = False
     spread_s: float = 0
     shape: Shape = Shape.COLUMNS
-    sources: Mapping[str, str] | None = None
-    """For JSON alone, as the others: see `Objects`."""
     constants: Mapping[str, bytes] | None = None
+    replaced: bool = False
+    sources: Mapping[str, str] | None = None
     strangers: bool = True
 
     def reading(self, schema: pa.Schema) -> Reading:
         """What reads batches of that schema. Raises Refused: it does not say what a task needs."""
         if self.shape is Shape.COLUMNS:
-            return Rows(schema, self.job, keyless=self.keyless, spread_s=self.spread_s)
+            return Rows(
+                schema,
+                self.job,
+                keyless=self.keyless,
+                spread_s=self.spread_s,
+                constants=self.constants,
+                replaced=self.replaced,
+            )
         objects = Objects(
             self.job,
             sources=self.sources or {},

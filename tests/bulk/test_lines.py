@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from later.bulk.lines import Lines, Reject, readable
+from later.bulk.lines import Lines, Reject, readable, shown
 from later.bulk.objects import CORRUPT_ID
 
 
@@ -42,6 +42,38 @@ def test_a_row_of_nothing_is_an_empty_object() -> None:
 def test_so_has_one_that_is_no_json(value: bytes) -> None:
     there = Lines([b'{"id":"j:x","delay":' + value + b"}"], ["j:x"], [b"17"])
     assert there.reject(0, None, "why").row == '{"delay":' + readable(value) + "}"
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (b'{"delay":1.00000000000000000001,"headers":{"A":"hush","B":"hush"}}',
+         '{"delay":1.00000000000000000001,"headers":{"A":"***","B":"***"}}'),
+        (b'{"headers":"hush"}', '{"headers":"***"}'),
+        (b'{"headers":["hush"]}', '{"headers":"***"}'),
+        (b'{"headers":null}', '{"headers":null}'),
+        (b'{"delay":NaN,"headers":{"A":"hush"}}', '{"delay":NaN,"headers":{"A":"***"}}'),
+        (b'{"content":"caf\xe9","headers":{"A":"hush"}}', '{"content":"caf\\udce9","headers":{"A":"***"}}'),
+        (b'{"topic":"\\ud800","headers":{"A":"hush"}}', '{"topic":"\\ud800","headers":{"A":"***"}}'),
+        (b'{"content":"\\"headers\\"","delay":1e400}', '{"content":"\\"headers\\"","delay":1e400}'),
+        (b'{"content":"a \\"headers\\""}', '{"content":"a \\"headers\\""}'),
+        (b'["headers"]', '["headers"]'),
+        (b'{"callback":"http://me:hush@h/a@b?c=d@e"}', '{"callback":"http://***@h/a@b?c=d@e"}'),
+        (b'{"callback":"http://me:hu@sh@h","delay":NaN}', '{"callback":"http://***@h","delay":NaN}'),
+        (b'{"callback":"//me:hush@h"}', '{"callback":"//***@h"}'),
+        (b'{"callback":"http://h/a//b@c?d=//e@f"}', '{"callback":"http://h/a//b@c?d=//e@f"}'),
+        (b'{"callback":5}', '{"callback":5}'),
+    ],
+)  # fmt: skip
+def test_of_headers_the_names_alone_are_told(row: bytes, told: str) -> None:
+    assert shown(row) == told
+    assert Lines([b'{"id":"j:x",' + row[1:]], ["j:x"], None).reject(0, None, "why").row == told or row[:1] == b"["
+
+
+def test_whatever_the_row_calls_them() -> None:
+    row = b'{"my \\"h":{"A":"hush"},"headers":{"A":"b"},"callback":"http://a:b@c"}'
+    told = '{"my \\"h":{"A":"***"},"headers":{"A":"b"},"callback":"http://***@c"}'
+    assert shown(row, {"headers": 'my "h', "topic": "callback"}) == told
 
 
 def test_a_corrupt_line_is_told_as_it_was() -> None:

@@ -272,3 +272,38 @@ class TestDocuments:
     @pytest.mark.parametrize("text", ["", "\n", MARK, "[]", " [ ] "])
     def test_an_empty_one_has_no_rows(self, text: str | bytes) -> None:
         assert documents(text) == (([], [], []), [])
+
+
+class TestPlaces:
+    """Where a field is said to be."""
+
+    def test_a_field_of_an_object_in_it_is_found_as_in_a_struct(self) -> None:
+        text = line(meta={"id": 7, "to": {"url": CALLBACK}}, content="c")
+        came = read(text, sources={"key": "meta.id", "callback": "meta.to.url"})
+        assert [task.callback for task in tasks(came)] == [CALLBACK]
+        assert came.lines.keys == [b"7"]
+
+    def test_a_name_with_dots_comes_before_a_place(self) -> None:
+        came = read(line(**{"meta.id": 7, "meta": {"id": 8}, "callback": CALLBACK}), sources={"key": "meta.id"})
+        assert came.lines.keys == [b"7"]
+
+    @pytest.mark.parametrize("meta", [None, 5, "x", [], {}, {"id": None}])
+    def test_what_is_no_object_has_none(self, meta: Any) -> None:
+        came = read(line(meta=meta, callback=CALLBACK), sources={"key": "meta.id"})
+        assert [reject.reason for reject in came.unfit] == [KEYLESS]
+
+    @pytest.mark.parametrize("field", ["delay", "execute_time"])
+    def test_a_time_that_is_not_where_it_was_said_to_be_is_refused(self, field: str) -> None:
+        [reject] = read(line(key=7, callback=CALLBACK, headers={"A": "hush"}), sources={field: "due"}).unfit
+        assert (reject.key, reject.field) == ("7", field)
+        assert reject.reason == f"{field}: expected a field due, or null in it, got none"
+        assert json.loads(reject.row) == {"topic": "order", "key": 7, "callback": CALLBACK, "headers": {"A": "***"}}
+        assert len(read(line(key=7, callback=CALLBACK, due=None), sources={field: "due"}).lines.ids) == 1
+
+    @pytest.mark.parametrize("key", [[], {}, [None], {"a": None}, {"a": {"b": ""}}, [[""]]])
+    def test_a_key_of_nothing_is_none(self, key: Any) -> None:
+        assert [reject.reason for reject in read(line(key=key, callback=CALLBACK)).unfit] == [EMPTY_KEY]
+
+
+def line(**fields: Any) -> str:
+    return json.dumps({"topic": "order"} | fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from later.bulk.ids import ids_of
 from later.bulk.lines import EMPTY_KEY, KEYLESS, Read, Reject
-from later.bulk.rows import CORRUPT, UNREADABLE, Rows, sources_of
+from later.bulk.rows import CORRUPT, UNREAD, UNREADABLE, Rows, sources_of
 from later.bulk.texts import is_text
 from later.core.errors import Refused
 from later.core.fields import milliseconds
+from later.core.policy import DEFAULT
 from later.core.task import Task
 from tests.builders import NOW
 from tests.bulk.judging import CALLBACK, NOW_S, judged, refusals, tasks
@@ -40,7 +41,7 @@ def read(*, spread_s: float = 0, keyless: bool = False, **columns: Any) -> Read:
     if not keyless:
         others["key"] = [f"row {number}" for number in range(count)]
     batch = pa.record_batch({name: pa.array(values) for name, values in others.items()} | arrays)
-    return Rows(batch.schema, JOB, keyless=keyless, spread_s=spread_s).read(batch)
+    return Rows(batch.schema, JOB, keyless=keyless, spread_s=spread_s, now=lambda: NOW_S).read(batch)
 
 
 def wrong(name: str, kind: pa.DataType) -> str:
@@ -222,9 +223,16 @@ class TestNumbers:
             else:
                 assert task.field == "delay"
 
-    @pytest.mark.parametrize(("value", "got"), [(3.0, "3.0"), ("3.0", "3.0"), (Decimal("3.0"), "3.0"), (1001, "1001")])
+    @pytest.mark.parametrize(
+        ("value", "got"),
+        [(3.5, "3.5"), ("3.0", "3.0"), (Decimal("3.5"), "3.5"), (1001.0, "1001"), (math.nan, "nan"), (math.inf, "inf")],
+    )
     def test_how_many_retries_there_are_is_an_integer(self, value: Any, got: str) -> None:
         assert refusals(read(retry=[value])) == [f"retry: expected an integer from 0 to 1000, got {got}"]
+
+    @pytest.mark.parametrize("values", [[3.0, None, 0.0], [Decimal("3.00"), None, Decimal(0)], [3, None, 0]])
+    def test_what_has_no_integers_that_may_be_missing_writes_them_as_other_numbers(self, values: list[Any]) -> None:
+        assert [task.max_retry for task in tasks(read(retry=values))] == [3, DEFAULT.retry, 0]
 
 
 class TestTimes:
@@ -450,5 +458,65 @@ class TestSpreading:
         assert due_s(read(delay=[10], spread_s=HOUR)) == [pytest.approx(10 + offset, abs=0.002)]
         assert due_s(read(execute_time=[NOW_S + 10.5], spread_s=HOUR)) == [pytest.approx(10.5 + offset, abs=0.001)]
 
+    @pytest.mark.parametrize("past", [NOW_S - 1000, 0, -86_400, "2020-01-01T00:00:00Z"])
+    def test_of_times_that_are_past_it_begins_now(self, past: Any) -> None:
+        offset = due_s(read(content=["x"], spread_s=HOUR))[0]
+        assert due_s(read(execute_time=[past], spread_s=HOUR)) == [pytest.approx(offset, abs=0.001)]
+
     def test_both_a_delay_and_a_time_are_refused_as_ever(self) -> None:
         assert "got both" in refusals(read(delay=[5], execute_time=[NOW_S], spread_s=HOUR))[0]
+
+
+class TestConstants:
+    def test_all_rows_have_them(self) -> None:
+        came = read_with(constants={"topic": b'"order"', "headers": b'{"A":"b"}'}, callback=[CALLBACK] * 2)
+        assert [(task.topic, task.headers) for task in tasks(came)] == [("order", {"A": "b"})] * 2
+
+    def test_one_that_says_nothing_is_none(self) -> None:
+        came = read_with(constants={"topic": b'"order"', "execute_time": b"null"}, callback=[CALLBACK], delay=[5])
+        assert due_s(came) == [5]
+
+    def test_they_are_put_off_as_any(self) -> None:
+        offset = due_s(read(content=["x"], spread_s=HOUR))[0]
+        constants = {"topic": b'"order"', "delay": b"10"}
+        came = read_with(constants=constants, spread_s=HOUR, callback=[CALLBACK])
+        assert due_s(came) == [pytest.approx(10 + offset, abs=0.002)]
+
+
+class TestReplaced:
+    """What Java has put U+FFFD into, for it could not read it."""
+
+    def test_keys_that_became_the_same_are_told_of(self) -> None:
+        came = read_with(replaced=True, key=["M\ufffdller", "M\ufffdller", "Maier"], content=["x", None, "z"])
+        assert [json.loads(body)["content"] for body in came.lines.bodies] == ["z"]
+        assert [(reject.key, reject.field, reject.reason) for reject in came.unfit] == [
+            ("M\ufffdller", "key", f"key: {UNREAD}")
+        ] * 2
+
+    def test_so_is_any_text(self) -> None:
+        came = read_with(replaced=True, content=["caf\ufffd", "tea"])
+        assert [(reject.key, reject.field) for reject in came.unfit] == [("row 0", "content")]
+        assert json.loads(came.unfit[0].row)["content"] == "caf\ufffd"
+        assert len(came.lines.ids) == 1
+
+    def test_rows_without_keys_too(self) -> None:
+        came = read_with(replaced=True, keyless=True, key=None, content=["caf\ufffd", "tea"])
+        assert ([reject.key for reject in came.unfit], len(came.lines.ids)) == ([None], 1)
+
+    def test_where_nothing_is_replaced_it_is_a_character_as_any(self) -> None:
+        assert len(read(content=["caf\ufffd"]).lines.ids) == 1
+
+
+def read_with(
+    *, constants: Mapping[str, bytes] | None = None, replaced: bool = False, keyless: bool = False,
+    spread_s: float = 0, **columns: list[Any] | None,
+) -> Read:  # fmt: skip
+    """What `read` reads, also with what is the same for all rows."""
+    count = len(next(values for values in columns.values() if values is not None))
+    others = {"topic": ["order"] * count, "callback": [CALLBACK] * count, "key": [f"row {n}" for n in range(count)]}
+    given = {name: values for name, values in (others | columns).items() if values is not None}
+    batch = pa.record_batch({name: values for name, values in given.items() if name not in (constants or {})})
+    rows = Rows(
+        batch.schema, JOB, keyless=keyless, spread_s=spread_s, constants=constants, replaced=replaced, now=lambda: NOW_S
+    )
+    return rows.read(batch)
