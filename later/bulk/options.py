@@ -52,9 +52,10 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         keyless=options.take("allowDuplicates", _switch, False),
     )
     fails = options.take("onError", _on_error, ON_ERROR[0]) == ON_ERROR[0]
-    return WriteOptions(
-        way=way, table=table, fails=fails, max_rejects=options.take("maxRejects", integer(0, MOST), None)
-    )
+    max_rejects = options.take("maxRejects", integer(0, MOST), None)
+    if fails and max_rejects:
+        raise LaterError("maxRejects: expected onError=reject with it: else the first row that is refused fails all")
+    return WriteOptions(way=way, table=table, fails=fails, max_rejects=max_rejects)
 
 
 _WRITE = (

@@ -70,6 +70,8 @@ class Standings(NamedTuple):
     unfit: int
     seconds: float
     examples: list[Missing]
+    known: bool = True
+    """Has the store ever heard of the job?"""
 
 
 def create(found: Found, way: Way, rejects: Output | None, audience: Audience) -> Created:
@@ -115,14 +117,18 @@ def find(found: Found, way: Way, missing: Output | None, heard: Heard) -> Standi
 
 def cancel(found: Found, way: Way, heard: Heard) -> Standings:
     """Delete the tasks of the input's rows that are pending; where each was."""
-    _reach(way, found)
-    return _standings(found, work.Cancel(way=way, table=found.table), None, heard)
+    known = any(_reach(way, found))
+    return _standings(found, work.Cancel(way=way, table=found.table), None, heard)._replace(known=known)
 
 
-def _reach(way: Way, found: Found) -> None:
-    """Raises LaterError: nobody is there. Now: workers would be patient, and silent, for a quarter of an hour."""
+def _reach(way: Way, found: Found) -> Counts:
+    """What the job has come to before.
+
+    Raises:
+        LaterError: nobody is there. Now: workers would be patient, and silent, for a quarter of an hour.
+    """
     with way.door(found.table.job) as door:
-        door.counts()
+        return door.counts()
 
 
 def _standings(found: Found, task: work.Find | work.Cancel, to: Output | None, heard: Heard) -> Standings:
@@ -130,7 +136,9 @@ def _standings(found: Found, task: work.Find | work.Cancel, to: Output | None, h
     with _watched(found, heard):
         sums, rows = _run(found.frame, task, work.FOUND, to)
     examples = [Missing(row.key, row.id, row.row) for row in rows]
-    return Standings(**sums, seconds=time.monotonic() - started, examples=examples)
+    seconds = time.monotonic() - started
+    counts: dict[str, Any] = dict(sums)
+    return Standings(**counts, seconds=seconds, examples=examples)
 
 
 def _run(frame: DataFrame, task: Any, schema: str, to: Output | None) -> tuple[dict[str, int], list[Row]]:

@@ -58,11 +58,14 @@ class LaterDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise LaterError('there is nothing to overwrite: .mode("append")')
-        return LaterWriter(_checked(self, schema))
+        options = _checked(self, schema)
+        with options.way.door(options.table.job) as door:
+            door.counts()  # or workers would be patient, and silent, for a quarter of an hour where nobody is
+        return LaterWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's
         if overwrite:
-            raise LaterError('there is nothing to overwrite: .outputMode("append") or "update"')
+            raise LaterError('there is nothing to overwrite: .outputMode("append")')
         return LaterStreamWriter(_checked(self, schema))
 
 

@@ -120,7 +120,8 @@ def cancel(
 ) -> int:  # fmt: skip
     """Delete the tasks of the rows that are still pending.
 
-    What has ended or is dead stays as it is. A cancelled task is forgotten: creating the job again makes it anew.
+    What has ended or is dead stays as it is. A cancelled task is forgotten: creating the job again makes it anew. Exit
+    status 1 if there is no such job.
     """
     from later.bulk import run
     from later.cli.bar import bar_of
@@ -131,7 +132,7 @@ def cancel(
     with _found(given, job, master, conf) as found, bar_of("parts", None) as bar:
         standings = run.cancel(found, _way(target, batch, retries), bar.stand_at)
     _tell_standings(standings, "cancelled", as_json=as_json)
-    return 1 if _hint(standings) else 0
+    return 1 if _hint(standings) and not standings.known else 0
 
 
 def _hint(standings: Standings) -> bool:
@@ -249,7 +250,7 @@ def _tell_standings(standings: Standings, pending: str, *, as_json: bool) -> Non
         told = standings._asdict()
         told[pending] = told.pop("pending")
         told["seconds"] = round(standings.seconds, 3)
-        del told["examples"]
+        del told["examples"], told["known"]
         print(json.dumps(told))
         return
     counts = {pending: standings.pending, "ended": standings.ended, "dead": standings.dead}

@@ -289,8 +289,11 @@ class TestVerifying:
 
     def test_where_no_row_has_a_task_a_hint_is_given(self, spark: Spark, capsys: Capture) -> None:
         spark.answer = THERE._replace(pending=0, dead=0, ended=0, missing=3)
-        for words in (["verify"], ["cancel", "--yes"]):
-            assert status(words[0], "in", "--job", "j", *words[1:]) == 1
+        for words, known, ends in (
+            (["verify"], True, 1), (["cancel", "--yes"], False, 1), (["cancel", "--yes"], True, 0),
+        ):  # fmt: skip
+            spark.answer = spark.answer._replace(known=known)
+            assert status(words[0], "in", "--job", "j", *words[1:]) == ends
             assert "later: none of the rows has a task: --job and the column" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("missing", "unfit", "ends"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
@@ -363,10 +366,12 @@ def test_help_says_what_a_command_does(name: str, capsys: Capture) -> None:
         ({"columns": {"hook": "x"}}, "hook: no field of a task; there are topic, callback, "),
         ({"constants": {"id": "x"}}, "id: no field of a task; there are topic, callback, "),
         ({"constants": {"key": "x"}}, "key: expected a column, for rows that all have the same key are one task"),
+        ({"path": "/dev/null"}, "/dev/null: expected a file or a directory"),
+        ({"path": "file:///dev/null"}, "file:///dev/null: expected a file or a directory"),
     ],
 )
-def test_what_is_no_field_is_refused_before_anything_is_read(said: dict[str, dict[str, str]], why: str) -> None:
+def test_what_cannot_be_is_refused_before_anything_is_read(said: dict[str, Any], why: str) -> None:
     nobody: Any = None
-    given = Input(**({"path": "in", "format": "csv", "options": {}, "columns": {}, "constants": {}} | said))  # type: ignore[arg-type]
+    given = Input(**({"path": "in", "format": "csv", "options": {}, "columns": {}, "constants": {}} | said))
     with pytest.raises(Refused, match=f"^{why}"):
         inputs.read(nobody, given, "j")

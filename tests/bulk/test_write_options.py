@@ -61,6 +61,7 @@ def test_they_travel_to_the_executors() -> None:
         ("retries", "٣", "expected an integer from 0 to 100, got '٣'"),
         ("timeout", "soon", "expected a duration from 0.1 to 3600 s, like 15, 500ms, 15s, 10m, 2h or 7d, got 'soon'"),
         ("onError", "stop", "expected fail or reject, got 'stop'"),
+        ("maxRejects", "1", "expected onError=reject with it: else the first row that is refused fails all"),
         ("maxRejects", "-1", "expected an integer from 0 to 1000000000000000, got '-1'"),
         ("allowDuplicates", "yes", "expected true or false, got 'yes'"),
         ("jobId", "a b", "expected 1 to 107 characters of A-Za-z0-9._~:-, got 'a b'"),

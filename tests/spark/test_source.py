@@ -205,12 +205,14 @@ def three_wrong(spark: SparkSession, topic: str) -> DataFrame:
     return rows(spark, topic, COUNT).withColumn("delay", F.when(F.col("key") < 3, -1).otherwise(F.col("delay")))
 
 
-def test_where_nobody_answers_one_line_says_so(spark: SparkSession) -> None:
+def test_where_nobody_answers_one_line_says_so_at_once(spark: SparkSession) -> None:
+    """The workers' patience is for a daemon that goes away, not for a wrong URL."""
     url = f"http://127.0.0.1:{free_port()}"
 
-    told = refusal(to_later(rows(spark, "nobody", COUNT), url, "nobody", retries=0))
+    told = refusal(to_later(rows(spark, "nobody", COUNT), url, "nobody"))
 
     assert told.startswith(f"{url} did not answer: Connection refused")
+    assert "tried" not in told
 
 
 def test_a_second_thread_writes_once_the_session_is_active_in_it(spark: SparkSession, ground: Ground) -> None:
