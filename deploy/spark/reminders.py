@@ -39,7 +39,7 @@ def main() -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--appointments", required=True, help="Parquet: id, starts_at, hook, customer, cancelled or null"
+        "--appointments", required=True, help="Parquet: id, starts_at, hook, customer, cancelled (null is no)"
     )
     parser.add_argument("--day", required=True, type=date.fromisoformat, help="in the session's time zone")
     parser.add_argument("--hours-before", type=int, default=24)
