@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ OTHERS = "others"
 
 _HOST = r"(?i)^https?://(?:[^/?#@]*@)?(\[[^\]/?#]*\]|[^:/?#\[\]]+)"
 """Java's own parser knows no host with an underscore, and fails the job for what is no URL."""
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
+"""What Hadoop takes for a pattern of paths."""
 _DETAILS = r"(?s)(, got |: line [0-9]+ column ).*$"
 """From where on a reason is about its row alone: the value, or where in the line it is."""
 
@@ -136,7 +139,7 @@ def read_rejects(spark: SparkSession, directory: str, most: int) -> Rejected:
 
 def _table(spark: SparkSession, directory: str, what: str, columns: dict[str, str]) -> DataFrame:
     try:
-        table = spark.read.parquet(directory)
+        table = spark.read.parquet(literal(directory))
     except AnalysisException as error:
         if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
             raise LaterError(f"{directory} is not {what}: no Parquet in it") from None
@@ -145,6 +148,11 @@ def _table(spark: SparkSession, directory: str, what: str, columns: dict[str, st
     if wrong:
         raise LaterError(f"{directory} is not {what}: {wrong}")
     return table
+
+
+def literal(path: str) -> str:
+    """A path that means itself: `export` writes to what it is called, and Spark reads what matches."""
+    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def missing(expected: dict[str, str], found: dict[str, str]) -> str:

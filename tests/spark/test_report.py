@@ -192,6 +192,18 @@ def test_the_command_tells_both_tables_and_draws_them(
     assert picture.exists()
 
 
+@pytest.mark.parametrize("name", ["[ab]b", "{ab,ab}", "a*", "a?", "a\\b"])
+def test_a_directory_is_read_by_its_name_and_not_by_what_that_matches(
+    name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    for table, rows in (("ab", 1), (name, 0)):
+        _written(spark, [waiting(NOW)] * rows, EXPORT, tmp_path / table)
+        _written(spark, [reject(None, "no")] * rows, REJECTS, tmp_path / "rejects" / table)
+
+    assert counted(spark, str(tmp_path / name)).states == {}
+    assert read_rejects(spark, str(tmp_path / "rejects" / name), 20).rows == 0
+
+
 @pytest.mark.parametrize(
     ("content", "said"), [(None, "Path does not exist"), ({}, "no Parquet in it"), ({"x.parquet": "x"}, "x.parquet")]
 )
