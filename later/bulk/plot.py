@@ -143,9 +143,9 @@ def _hatch(axes: Axes, top: Sequence[float], topic: Forecast) -> None:
 
 
 def _draw_rate(axes: Axes, stacked: Sequence[Forecast]) -> None:
-    """Of the topic at the bottom: any other's line would stand above what is not its own."""
+    """Of the topic at the bottom, if it is above its rate: any other line would cut through what is not its own."""
     lowest = stacked[0] if stacked else None
-    if lowest is None or lowest.allowed is None or not lowest.is_limited:
+    if lowest is None or lowest.allowed is None or not lowest.over:
         return
     rate, name = lowest.allowed.a_second * 3600, _shortened(lowest.load.topic, LEGEND_CHARS - 8)
     label = f"{name} is paused" if lowest.allowed.paused else f"rate of {name}:\n{rate:,.0f} an hour"

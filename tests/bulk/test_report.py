@@ -366,6 +366,15 @@ def test_whatever_names_there_are_can_be_drawn(hours: int, tmp_path: Path) -> No
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("rate", "is_drawn"), [(2, True), (3, False)])
+def test_a_rate_is_a_line_only_where_its_topic_is_above_it(rate: float, is_drawn: bool, tmp_path: Path) -> None:
+    topics = (a_load(9000, 0), a_load(5000, 0, topic="mail"))
+    for name, limits in (("with", {"order": Allowed(rate)}), ("without", {"order": Allowed(0)})):
+        draw(a_report(an_outlook(*topics, limits=limits)), tmp_path / name)
+
+    assert ((tmp_path / "with").read_bytes() != (tmp_path / "without").read_bytes()) is is_drawn
+
+
 def test_nothing_can_be_drawn_too(tmp_path: Path) -> None:
     draw(a_report(dead=NOTHING_DIED, rejected=Rejected((), 0, 0)), tmp_path / "a.png")
 
