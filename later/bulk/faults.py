@@ -21,7 +21,16 @@ _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$", re.MULTI
 _FAILED_TASK = re.compile(r"most recent failure: Lost task .*?\(TID \d+\) \([^)]*\): ")
 _JAVA_CLASS = re.compile(r'^(?:Exception in thread "[^"]*" )?(?:(?:[a-z]\w*\.)+[\w$]+:|\((?:[a-z]\w*\.)+[\w$]+\)) ')
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
-_UNREAD_FILE = "[FAILED_READ_FILE"
+_OF_FILE = ("[FAILED_READ_FILE", "[TASK_WRITE_FAILED")
+_HALF_WRITTEN = re.compile(r"/_temporary/\S*[^\s.]")
+_OVER = (
+    "cancelled because SparkContext was shut down",
+    "Cannot call methods on a stopped SparkContext",
+    'because the return value of "org.apache.spark.SparkContext.',
+)
+"""What Spark says of whatever is asked of it while its Java ends."""
+_STACK = "JVM stacktrace:"
+_CAUSE = re.compile(r"^Caused by: (.*)", re.MULTILINE)
 _STATE = re.compile(r"\s*SQLSTATE: \w{5}")
 
 
@@ -48,7 +57,9 @@ def reason(error: BaseException) -> str:
     raised = next((text for text in texts if _TRACEBACK in text), None)
     if raised is not None:
         return of_worker(raised)
-    return of_file(texts) if _UNREAD_FILE in texts[0] else of_spark(texts[0])
+    if any(words in texts[0] for words in _OVER):
+        return GONE
+    return of_file(texts) if any(condition in texts[0] for condition in _OF_FILE) else of_spark(texts[0])
 
 
 def of_worker(text: str) -> str:
@@ -69,7 +80,7 @@ def of_worker(text: str) -> str:
 
 def of_spark(text: str) -> str:
     """Spark's own words without class names, the code of the condition, its state, and the plan or stack below."""
-    text = text.strip()
+    text = _without_stack(text).strip()
     failed = _FAILED_TASK.search(text)
     text = text[failed.end() :] if failed else text
     while match := _JAVA_CLASS.match(text) or _CONDITION.match(text):
@@ -78,10 +89,20 @@ def of_spark(text: str) -> str:
     return _one_line(text[: state.start()] if state else text.partition("\n")[0])
 
 
+def _without_stack(text: str) -> str:
+    """Of words that only announce what is in the stack (`Error while …:`), that: the last cause."""
+    told, _, stack = text.partition(_STACK)
+    causes = _CAUSE.findall(stack)
+    return causes[-1] if causes and told.rstrip().endswith(":") else told
+
+
 def of_file(texts: Sequence[str]) -> str:
-    """Which file could not be read, and why, which Spark says behind it, in several lines."""
+    """Which file could not be read, or where none could be written, and why.
+
+    Spark says the reason behind it, in several lines.
+    """
     why = "" if len(texts) == 1 else _JAVA_CLASS.sub("", texts[-1])
-    return _one_line(f"{of_spark(texts[0])} {why}")
+    return _one_line(f"{_HALF_WRITTEN.sub('', of_spark(texts[0]))} {why}")
 
 
 def _texts(error: BaseException) -> Iterator[str]:

@@ -120,9 +120,9 @@ def _context(conf: SparkConf, gateway: JavaGateway | None) -> SparkContext:
     try:
         return SparkContext(conf=conf, gateway=gateway)
     except Py4JJavaError as error:
-        why = reason(error)
-        if "stopped SparkContext" in why:  # all that Spark says where no master answers
-            why = "it does not answer, or does not take the job"
+        why = "it does not answer, or does not take the job"
+        if "stopped SparkContext" not in str(error):  # all that Spark says where no master answers
+            why = reason(error)
         raise LaterError(f"Spark did not start on {conf.get('spark.master')}: {why}") from error
 
 

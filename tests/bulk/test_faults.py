@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from py4j.protocol import Py4JNetworkError
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, PythonException, SparkRuntimeException
 
 from later.bulk.faults import GONE, of_file, of_spark, of_worker, translated
 from later.core.errors import LaterError
@@ -54,6 +54,16 @@ def test_of_a_file_that_cannot_be_read_the_reason_is_told_too() -> None:
     assert of_file(texts[:1]) == told
 
 
+def test_of_a_table_that_cannot_be_written_the_reason_is_told_too() -> None:
+    texts = [
+        "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to "
+        "file:/full/to/_temporary/0/_temporary/attempt_2026_0000_m_000001_2/part-01-8a.c000.parquet. SQLSTATE: 58030",
+        "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device",
+        "java.io.IOException: No space left on device",
+    ]
+    assert of_file(texts) == "Task failed while writing rows to file:/full/to. No space left on device"
+
+
 def test_an_error_without_words_is_named() -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in a\n    fail()\nMemoryError\n'
 
@@ -85,6 +95,15 @@ def test_an_error_without_words_is_named() -> None:
         (STAGE.partition(": ")[2], "Mkdirs failed to create file:/proc/nope (exists=false, cwd=file:/)"),
         ("\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\nselec",
          "Syntax error at or near 'selec'."),
+        ("Wrong.\n\nJVM stacktrace:\njava.lang.Error: Wrong.\n\tat a.B(C.scala:1)\nCaused by: a.b: Else", "Wrong."),
+        (
+            "Error while instantiating 'org.apache.Builder':\n\nJVM stacktrace:\n"
+            "java.lang.IllegalArgumentException: Error while instantiating 'org.apache.Builder':\n\tat a.B(C.scala:1)\n"
+            "Caused by: java.lang.Exception: between\n\t... 1 more\n"
+            "Caused by: org.apache.SparkException: [INVALID.TIME_ZONE] The value 'Mars' is invalid. SQLSTATE: 22022\n"
+            "\tat a.B(C.scala:2)\n",
+            "The value 'Mars' is invalid.",
+        ),
         ("plain words", "plain words"),
     ],
 )  # fmt: skip
@@ -106,8 +125,11 @@ def test_a_reason_has_an_end() -> None:
         (PythonException(OURS), "the store cannot be reached: refused"),
         (Py4JNetworkError("Answer from Java side is empty"), GONE),
         (ConnectionRefusedError(111, "Connection refused"), GONE),
+        (SparkRuntimeException("Job 1 cancelled because SparkContext was shut down"), GONE),
+        (SparkRuntimeException("Cannot call methods on a stopped SparkContext.\nThis was made at:"), GONE),
+        (SparkRuntimeException('because the return value of "org.apache.spark.SparkContext.dagScheduler()" is null'), GONE),
     ],
-)
+)  # fmt: skip
 def test_errors_of_spark_become_ours(raised: Exception, told: str) -> None:
     with pytest.raises(LaterError) as error, translated():
         raise raised
