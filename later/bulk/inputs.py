@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from later.bulk.csv_faults import Csv
 from later.bulk.keys import KEY
 from later.bulk.objects import TEXT
 from later.bulk.rows import CORRUPT, FIELDS, reader_of, sources_of
@@ -142,7 +143,8 @@ def _columns(spark: SparkSession, given: Input, table: Table) -> Found:
     if not columns and not told:  # without any, Spark has no rows to hand on
         told = [F.lit(None).cast("string").alias(CORRUPT)]
     rows = _with_zones(frame.select(*columns, *told))
-    table = replace(table, replaced=given.format == "csv")
+    if given.format == "csv":
+        table = replace(table, csv=_looks(given, names, taken))
     table.reading(to_arrow_schema(rows.schema, timezone="UTC"))  # now: or it is refused in a worker, four times
     used = {_whole(names, source) for source in taken.values()}
     unused = [name for name in names if name not in used and name not in given.constants]
@@ -215,6 +217,13 @@ def _csv(spark: SparkSession, given: Input) -> tuple[DataFrame, str]:
     schema = T.StructType([T.StructField(name, T.StringType()) for name in (*names, corrupt)])
     strict = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt, "columnPruning": "false"}
     return spark.read.options(**{**options, **strict}).schema(schema).csv(given.path), corrupt
+
+
+def _looks(given: Input, names: Sequence[str], taken: Mapping[str, str]) -> Csv:
+    options = {name.lower(): value for name, value in given.options.items()}
+    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    callback = taken.get("callback")
+    return Csv(separator or ",", len(names), names.index(callback) if callback in names else None)
 
 
 def _check_header(names: Sequence[str], path: str) -> None:

@@ -70,7 +70,7 @@ def row_of(body: bytes, id: str) -> str:
     ours = f'{{"id":"{id}"'.encode()
     if not body.startswith(ours):
         return shown(body)
-    return shown(b"{" + body[len(ours) :].removeprefix(b","))
+    return shown(body[:1] + body[len(ours) :].removeprefix(b","))
 
 
 def shown(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) -> str:

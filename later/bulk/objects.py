@@ -38,6 +38,7 @@ _text = msgspec.json.Decoder(str).decode
 _value = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
+_OPENING = frozenset(map(ord, "[{"))
 _scan = json.JSONDecoder(parse_int=float).raw_decode  # float: Python refuses to read integers of many digits
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BETWEEN = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
@@ -250,7 +251,7 @@ def key_of(raw: msgspec.Raw) -> bytes:
     """
     text = bytes(raw)
     try:
-        if text.startswith((b"{", b"[")) and says_nothing(_value(text)):
+        if text[0] in _OPENING and says_nothing(_value(text)):
             return b""
         return _text(text).encode() if text.startswith(b'"') else msgspec.json.format(text, indent=-1)
     except (ValueError, RecursionError):

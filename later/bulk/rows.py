@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from later.bulk.csv_faults import Csv, faults
 from later.bulk.ids import ids_of
 from later.bulk.keys import KEY, Keys, key_reader
 from later.bulk.lines import EMPTY_KEY, KEYLESS, Lines, Read, Reject, readable, shown
@@ -37,9 +38,6 @@ _Rfc3339 = Annotated[datetime, msgspec.Meta(tz=True)]
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 UNREADABLE = "expected a row of as many columns as the header has"
-REPLACED = "\ufffd"
-"""What Java puts where bytes are no characters of an encoding."""
-UNREAD = "expected UTF-8, got bytes that are none (U+FFFD stands for them): --option encoding=ISO-8859-1, or what it is"
 
 Values = Sequence[Any]
 Reader = Callable[[pa.Array], Values]
@@ -77,8 +75,8 @@ _is_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class Rows:
     """Reads batches of one schema into lines of one job. Each is due up to `spread_s` seconds later than it says.
 
-    `constants` are values (JSON) that fields have in all rows. With `replaced`, whatever reads the texts puts U+FFFD
-    where it cannot: such a row is told of, or two keys would become the same.
+    `constants` are values (JSON) that fields have in all rows. Of what was read from `csv` a row that shows that it was
+    not read right is told of.
 
     Raises:
         Refused: a column is none of a task's, or of a type that its field cannot be; there is no key, and none of
@@ -93,7 +91,7 @@ class Rows:
         keyless: bool,
         spread_s: float = 0,
         constants: Mapping[str, bytes] | None = None,
-        replaced: bool = False,
+        csv: Csv | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         for name in schema.names:
@@ -115,7 +113,7 @@ class Rows:
         self._readers = {name: reader_of(name, schema.field(name).type) for name in schema.names if name in FIELDS}
         self._key = key_reader(schema.field(KEY).type) if KEY in schema.names else None
         self._constants = {name: msgspec.Raw(value) for name, value in (constants or {}).items() if value != b"null"}
-        self._replaced = replaced
+        self._csv = csv
         self._now = now
 
     def read(self, batch: pa.RecordBatch) -> Read:
@@ -124,13 +122,20 @@ class Rows:
         keys = None if self._key is None else self._key(batch.column(KEY))
         unfit = {} if self._keyless else _without_key(keys or (), columns)
         unfit |= _corrupt(batch)
-        if self._replaced:
-            unfit = {**_replaced(batch, keys, columns), **unfit}
+        if self._csv is not None:
+            unfit = self._misread(self._csv, batch, keys, columns) | unfit
         if unfit:
             fit = [position for position in range(batch.num_rows) if position not in unfit]
             columns = {name: [column[i] for i in fit] for name, column in columns.items()}
             keys = None if keys is None else [keys[i] for i in fit]
         return Read(self._lines(batch.num_rows - len(unfit), columns, keys), [unfit[i] for i in sorted(unfit)])
+
+    def _misread(
+        self, csv: Csv, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]
+    ) -> dict[int, Reject]:
+        found = faults(csv, batch.drop_columns(CORRUPT) if CORRUPT in batch.schema.names else batch)
+        whose = {i: None if keys is None or keys[i] is None else readable(keys[i] or b"") for i in found}
+        return {i: Reject(whose[i], _row(columns, i), *wrong) for i, wrong in found.items()}
 
     def _lines(self, count: int, columns: dict[str, Values], keys: Keys | None) -> Lines:
         ids = [new_id() for _ in range(count)] if keys is None else self._ids(keys)
@@ -202,21 +207,6 @@ def _without_key(keys: Keys, columns: dict[str, Values]) -> dict[int, Reject]:
 def _row(columns: dict[str, Values], position: int) -> str:
     given = {name: values[position] for name, values in columns.items() if values[position] is not None}
     return shown(_encode(given))
-
-
-def _replaced(batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]) -> dict[int, Reject]:
-    """Rows in whose texts there is something that could not be read."""
-    found = dict[int, Reject]()
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name == CORRUPT or not is_text(column.type):
-            continue
-        mask = pc.match_substring(column, REPLACED)
-        if pc.any(mask, min_count=0).as_py():
-            for position in pc.indices_nonzero(mask).to_pylist():
-                key = None if keys is None else keys[position]
-                told = None if key is None else readable(key)
-                found[position] = Reject(told, _row(columns, position), name, f"{name}: {UNREAD}")
-    return found
 
 
 def _corrupt(batch: pa.RecordBatch) -> dict[int, Reject]:

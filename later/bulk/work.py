@@ -12,6 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from later.bulk.csv_faults import Csv
 from later.bulk.doors import Standing
 from later.bulk.lines import Lines, Read, Reject
 from later.bulk.objects import CORRUPT_ID, Documents, Objects
@@ -57,7 +58,7 @@ class Reading(Protocol):
 class Table:
     """How the rows of a job are read: as columns by their names, or as JSON, where there is one column of texts.
 
-    `constants` are JSON; `replaced` is for columns alone: see `Rows`; the others for JSON alone: see `Objects`.
+    `constants` are JSON; `csv` is for columns alone: see `Rows`; the others for JSON alone: see `Objects`.
     """
 
     job: str
@@ -65,7 +66,7 @@ class Table:
     spread_s: float = 0
     shape: Shape = Shape.COLUMNS
     constants: Mapping[str, bytes] | None = None
-    replaced: bool = False
+    csv: Csv | None = None
     sources: Mapping[str, str] | None = None
     strangers: bool = True
 
@@ -78,7 +79,7 @@ class Table:
                 keyless=self.keyless,
                 spread_s=self.spread_s,
                 constants=self.constants,
-                replaced=self.replaced,
+                csv=self.csv,
             )
         objects = Objects(
             self.job,

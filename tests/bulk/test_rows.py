@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from later.bulk.csv_faults import SWALLOWED, UNREAD, Csv
 from later.bulk.ids import ids_of
 from later.bulk.lines import EMPTY_KEY, KEYLESS, Read, Reject
-from later.bulk.rows import CORRUPT, UNREAD, UNREADABLE, Rows, sources_of
+from later.bulk.rows import CORRUPT, UNREADABLE, Rows, sources_of
 from later.bulk.texts import is_text
 from later.core.errors import Refused
 from later.core.fields import milliseconds
@@ -483,32 +484,49 @@ class TestConstants:
         assert due_s(came) == [pytest.approx(10 + offset, abs=0.002)]
 
 
-class TestReplaced:
-    """What Java has put U+FFFD into, for it could not read it."""
+CSV = Csv(separator=";", columns=4, callback=2)
+
+
+class TestMisread:
+    """CSV that was read, but not right: U+FFFD stands where Java found no character, or rows in a value."""
 
     def test_keys_that_became_the_same_are_told_of(self) -> None:
-        came = read_with(replaced=True, key=["M\ufffdller", "M\ufffdller", "Maier"], content=["x", None, "z"])
+        came = read_with(csv=CSV, key=["M\ufffdller", "M\ufffdller", "Maier"], content=["x", None, "z"])
         assert [json.loads(body)["content"] for body in came.lines.bodies] == ["z"]
         assert [(reject.key, reject.field, reject.reason) for reject in came.unfit] == [
             ("M\ufffdller", "key", f"key: {UNREAD}")
         ] * 2
 
     def test_so_is_any_text(self) -> None:
-        came = read_with(replaced=True, content=["caf\ufffd", "tea"])
+        came = read_with(csv=CSV, content=["caf\ufffd", "tea"])
         assert [(reject.key, reject.field) for reject in came.unfit] == [("row 0", "content")]
         assert json.loads(came.unfit[0].row)["content"] == "caf\ufffd"
         assert len(came.lines.ids) == 1
 
     def test_rows_without_keys_too(self) -> None:
-        came = read_with(replaced=True, keyless=True, key=None, content=["caf\ufffd", "tea"])
+        came = read_with(csv=CSV, keyless=True, key=None, content=["caf\ufffd", "tea"])
         assert ([reject.key for reject in came.unfit], len(came.lines.ids)) == ([None], 1)
 
-    def test_where_nothing_is_replaced_it_is_a_character_as_any(self) -> None:
+    @pytest.mark.parametrize(
+        "inner", [f"2;t;{CALLBACK};c", f'2;t;"{CALLBACK}";c;', "2;t; https://h/;c\n3;t", "x\n2;t;http://h;"]
+    )
+    def test_rows_in_a_value_are_told_of(self, inner: str) -> None:
+        [reject] = read_with(csv=CSV, content=[f"hello\n{inner}"]).unfit
+        assert (reject.key, reject.field, reject.reason) == ("row 0", "content", f"content: {SWALLOWED}")
+
+    @pytest.mark.parametrize(
+        "inner", ["a; b; c; d; e", f"2;t;{CALLBACK}", f"2,t,{CALLBACK},c", f"{CALLBACK};b;c;d", "", f"\r;{CALLBACK}"]
+    )
+    def test_lines_that_are_no_rows_are_right(self, inner: str) -> None:
+        assert len(read_with(csv=CSV, content=[f"hello\n{inner}\nbye"]).lines.ids) == 1
+        assert len(read_with(csv=CSV._replace(callback=None), content=[f"hello\n{inner}"]).lines.ids) == 1
+
+    def test_elsewhere_than_in_csv_it_is_a_character_as_any(self) -> None:
         assert len(read(content=["caf\ufffd"]).lines.ids) == 1
 
 
 def read_with(
-    *, constants: Mapping[str, bytes] | None = None, replaced: bool = False, keyless: bool = False,
+    *, constants: Mapping[str, bytes] | None = None, csv: Csv | None = None, keyless: bool = False,
     spread_s: float = 0, **columns: list[Any] | None,
 ) -> Read:  # fmt: skip
     """What `read` reads, also with what is the same for all rows."""
@@ -516,7 +534,5 @@ def read_with(
     others = {"topic": ["order"] * count, "callback": [CALLBACK] * count, "key": [f"row {n}" for n in range(count)]}
     given = {name: values for name, values in (others | columns).items() if values is not None}
     batch = pa.record_batch({name: values for name, values in given.items() if name not in (constants or {})})
-    rows = Rows(
-        batch.schema, JOB, keyless=keyless, spread_s=spread_s, constants=constants, replaced=replaced, now=lambda: NOW_S
-    )
+    rows = Rows(batch.schema, JOB, keyless=keyless, spread_s=spread_s, constants=constants, csv=csv, now=lambda: NOW_S)
     return rows.read(batch)

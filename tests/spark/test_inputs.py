@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from later.bulk.csv_faults import SWALLOWED, UNREAD
 from later.bulk.inputs import Found, Input, read
-from later.bulk.rows import CORRUPT, UNREAD
+from later.bulk.rows import CORRUPT
 from later.bulk.work import Table
 from later.core.errors import Refused
 
@@ -63,6 +64,20 @@ def test_what_is_no_utf_8_is_told_of(spark: SparkSession, tmp_path: Path) -> Non
         assert [reject.reason for reject in came.unfit] == [f"key: {UNREAD}"] * 2 + [f"content: {UNREAD}"]
     right = sent(found_in(spark, tmp_path / "a.csv", "csv", options={"encoding": "ISO-8859-1"}))
     assert (right.lines.keys, right.unfit) == (["Müller".encode(), "Möller".encode(), b"Maier"], [])
+
+
+@pytest.mark.parametrize("end", ["", '"'])
+@pytest.mark.parametrize("sep", [",", ";", "\\t"])
+def test_rows_behind_a_quote_that_is_not_closed_are_told_of(
+    sep: str, end: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    between = sep.replace("\\t", "\t")
+    lines = ["key,topic,hook,content", '1,order,http://h/,"hello', "2,order,http://h/,x", f"3,order,http://h/,bye{end}"]
+    lines += ["4,order,http://h/,y"] if end else []
+    (tmp_path / "a.csv").write_text("\n".join(lines).replace(",", between) + "\n")
+    came = sent(found_in(spark, tmp_path / "a.csv", "csv", options={"sep": sep}, columns={"callback": "hook"}))
+    assert [(reject.key, reject.reason) for reject in came.unfit] == [("1", f"content: {SWALLOWED}")]
+    assert came.lines.keys == ([b"4"] if end else [])
 
 
 def sent(found: Found) -> Any:
