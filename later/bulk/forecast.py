@@ -66,6 +66,10 @@ class Load(NamedTuple):
         return self.overdue + self.in_hours
 
     @property
+    def tasks(self) -> int:
+        return self.soon + self.later
+
+    @property
     def busiest(self) -> int:
         """The first of the hours with most to do."""
         return max(range(len(self.hours)), key=self.hours.__getitem__)
@@ -78,6 +82,11 @@ def loads_of(counts: Iterable[tuple[str, int, int]], window: Window) -> list[Loa
         slots.setdefault(topic, [0] * (window.hours + 2))[slot - OVERDUE] += count
     loads = [Load(topic, due[0], tuple(due[1:-1]), due[-1]) for topic, due in slots.items()]
     return sorted(loads, key=lambda load: (-load.soon, -load.later, load.topic))
+
+
+def no_load(topic: str, window: Window) -> Load:
+    """Of a topic of which nothing falls due."""
+    return Load(topic, 0, (0,) * window.hours, 0)
 
 
 def together(topic: str, loads: Sequence[Load], window: Window) -> Load:
@@ -181,11 +190,16 @@ class Outlook(NamedTuple):
     def total(self) -> Load:
         return together("all topics", [*(topic.load for topic in self.topics), self.others], self.window)
 
+    def busiest(self, most: int) -> tuple[Forecast, ...]:
+        """The first topics, of those of which anything falls due."""
+        return tuple(topic for topic in self.topics[:most] if topic.load.tasks)
+
     def without(self, first: int) -> Load | None:
-        """All topics but the first ones, as one; None where there are no more."""
-        if len(self.topics) <= first and not self.other_topics:
+        """All topics but the busiest ones, as one; None where of no other anything falls due."""
+        rest = [topic.load for topic in self.topics[first:] if topic.load.tasks]
+        if not rest and not self.other_topics:
             return None
-        return together("others", [*(topic.load for topic in self.topics[first:]), self.others], self.window)
+        return together("others", [*rest, self.others], self.window)
 
     @property
     def limits_known(self) -> bool:

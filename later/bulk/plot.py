@@ -122,8 +122,7 @@ def _draw_due(axes: Axes, outlook: Outlook) -> None:
 
 def _limited_first(outlook: Outlook) -> list[Forecast]:
     """Topics with colours of their own; at the bottom, where a line can be drawn, what is most above its rate."""
-    apart = outlook.topics[: len(COLOURS)]
-    return sorted(apart, key=lambda topic: (not topic.is_limited, -sum(topic.excess)))
+    return sorted(outlook.busiest(len(COLOURS)), key=lambda topic: (not topic.is_limited, -sum(topic.excess)))
 
 
 def _stack(axes: Axes, bottom: Sequence[float], load: Load, colour: str) -> list[float]:

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its name wherever Spark is spoken
 
 from later.bulk.faults import translated
-from later.bulk.forecast import HOUR_MS, OVERDUE, Due, Outlook, Window, loads_of, together
+from later.bulk.forecast import HOUR_MS, OVERDUE, Due, Outlook, Window, loads_of, no_load, together
 from later.core.errors import LaterError
 
 EXPORTED = {
@@ -85,12 +85,14 @@ class Rejected(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """What an export holds: tasks by state, what falls due, what died, and when it was written (ms; None: unknown)."""
+    """What an export holds: tasks by state, what falls due, what died; and of which topics, though named, nothing."""
 
     states: dict[str, int]
     due: Due
     dead: Dead
     written_at: int | None
+    """In ms; None: nobody knows."""
+    absent: tuple[str, ...] = ()
 
 
 class Report(NamedTuple):
@@ -115,16 +117,27 @@ def read_export(spark: SparkSession, directory: str, topics: Collection[str], wi
                 named: Collection[str]) -> Exported:  # fmt: skip
     """Count an export's tasks, of these topics or (none) of all; `most` groups of each kind are told apart.
 
+    So are the topics that are named, if they are to be counted.
+
     Raises:
         LaterError: it is not there, or no export.
     """
     with translated():
         export = _table(spark, directory, "an export", EXPORTED)
         written_at = export.agg(F.unix_millis(F.max("_metadata.file_modification_time"))).collect()[0][0]
+        absent = _absent(export, {*topics, *named})
         if topics:
             export = export.where(F.col("topic").isin(*topics))
-        states, due = count_due(export, window, most, named)
-        return Exported(states, due, count_dead(export, most), written_at or None)
+        states, due = count_due(export, window, most, [name for name in named if not topics or name in topics])
+        return Exported(states, due, count_dead(export, most), written_at or None, absent)
+
+
+def _absent(export: DataFrame, topics: set[str]) -> tuple[str, ...]:
+    """Those of which there is no task, whatever its state."""
+    if not topics:
+        return ()
+    there = export.where(F.col("topic").isin(*topics)).select("topic").distinct().collect()
+    return tuple(sorted(topics - {row["topic"] for row in there}))
 
 
 def read_rejects(spark: SparkSession, directory: str, most: int) -> Rejected:
@@ -198,6 +211,7 @@ def _due(due: DataFrame, window: Window, most: int, named: Collection[str]) -> D
     others = _sums(rest, "slot").collect()
     count = rest.agg(F.count_distinct("topic")).collect()[0][0]
     loads = loads_of([(row["topic"], row["slot"], row["tasks"]) for row in apart], window)
+    loads += [no_load(topic, window) for topic in sorted(shown - {load.topic for load in loads})]
     summed = loads_of([(OTHERS, row["slot"], row["tasks"]) for row in others], window)
     return Due(window, tuple(loads), together(OTHERS, summed, window), count)
 

@@ -49,7 +49,11 @@ def check_can_draw() -> None:
 
 
 def count(wanted: Wanted, rates: Mapping[str, float], master: str, conf: Mapping[str, str]) -> Found:
-    """Count in a Spark session on `master`; topics with a rate are told apart. Raises LaterError."""
+    """Count in a Spark session on `master`; topics with a rate are told apart, whatever falls due of them.
+
+    Raises:
+        LaterError: one of the tables is not there, or none of that kind.
+    """
     window = next_days(int(time.time() * 1000), wanted.days)
     exported = rejected = None
     with open_session(master, conf, "later bulk report") as spark:
@@ -69,6 +73,7 @@ def tell(found: Found, rates: Mapping[str, float], client: Client | None, plot: 
 
         draw(report, plot)
     if found.exported is not None:
+        _tell_absent(found.exported.absent)
         _tell_age(found.exported, found.window.now)
     return 0
 
@@ -102,6 +107,12 @@ def _by_policy(topic: str, client: Client) -> Allowed:
         return Allowed(float(applied["rate"]["value"]), bool(applied["paused"]["value"]))
     except (KeyError, TypeError, ValueError):
         raise CallFailed("the answer tells no rate: is it later that answers there?", 200) from None
+
+
+def _tell_absent(topics: Sequence[str]) -> None:
+    """Or a slip in --rate would leave the topic that was meant without one."""
+    if topics:
+        say(f"--topic and --rate name topics of which the export has no task: {', '.join(topics)}")
 
 
 def _tell_age(exported: Exported, now: int) -> None:

@@ -85,7 +85,7 @@ def _print_hours(outlook: Outlook) -> None:
 
 def _columns(outlook: Outlook) -> list[_Column]:
     """All topics, the busiest, and the others."""
-    shown, rest = outlook.topics[:BUSIEST], outlook.without(BUSIEST)
+    shown, rest = outlook.busiest(BUSIEST), outlook.without(BUSIEST)
     columns = [_Column(_shortened(topic.load.topic, NAME_CHARS), topic.load, frozenset(topic.over)) for topic in shown]
     if len(columns) == 1 and rest is None:
         return columns

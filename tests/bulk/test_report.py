@@ -240,6 +240,15 @@ def test_each_topic_tells_its_rate_and_what_becomes_of_it(capsys: Capture) -> No
     assert "all topics - 7,254 Sat 21 08:00 7,219 - - - -" in lines
 
 
+def test_a_topic_with_nothing_due_has_a_row_and_no_column(capsys: Capture) -> None:
+    topics = (a_load(7200, 0), a_load(0, 0, topic="nosuch"))
+
+    lines = printed(a_report(an_outlook(*topics, limits={"nosuch": Allowed(5)})), capsys)
+
+    assert "due order backlog" in lines
+    assert "nosuch - - - - 5/s - - -" in lines
+
+
 def test_without_any_rate_no_column_tells_of_one(capsys: Capture) -> None:
     lines = printed(a_report(an_outlook(a_load(5, 6), limits={})), capsys)
 
@@ -341,6 +350,17 @@ def test_an_export_that_is_old_is_said_to_be(written_at: int | None, told: bool,
     assert tell(found(written_at), {}, None, None, as_json=True) == 0
 
     assert capsys.readouterr().err.startswith("later: the export is 3 h old: ") is told
+
+
+def test_topics_that_are_named_in_vain_are_said_to_be(capsys: Capture) -> None:
+    told = found(None)
+    assert told.exported is not None
+
+    tell(told._replace(exported=told.exported._replace(absent=("nosuch", "ordr"))), {}, None, None, as_json=True)
+
+    assert capsys.readouterr().err == (
+        "later: --topic and --rate name topics of which the export has no task: nosuch, ordr\n"
+    )
 
 
 def test_a_picture_is_drawn_beside_the_text(tmp_path: Path, capsys: Capture) -> None:

@@ -96,7 +96,8 @@ def test_topics_with_most_to_do_and_those_that_are_named_are_told_apart(spark: S
 
     due = counted(spark, export(tasks + far), most=2, named=["d", "nowhere"]).due
 
-    assert [load.topic for load in due.topics] == ["a", "c", "d"]
+    assert [load.topic for load in due.topics] == ["a", "c", "d", "nowhere"]
+    assert due.topics[-1] == Load("nowhere", 0, (0, 0, 0), 0)
     assert due.others == Load("others", 1, (1, 0, 0), 9)
     assert due.other_topics == 3
 
@@ -107,6 +108,16 @@ def test_only_the_topics_that_were_asked_for_are_counted(spark: SparkSession, ex
     assert found.states == {"delay": 1}
     assert [load.topic for load in found.due.topics] == ["a"]
     assert found.dead.tasks == 0
+
+
+def test_a_topic_that_is_named_and_has_no_task_is_told(spark: SparkSession, export: Table) -> None:
+    directory = export([waiting(NOW, "a"), waiting(NOW, "b"), dead("gone", "http://h/")])
+
+    assert counted(spark, directory, named=["b", "order", "nowhere", "ordr"]).absent == ("nowhere", "ordr")
+    assert counted(spark, directory).absent == ()
+    of_two = counted(spark, directory, "a", "c", named=["b", "ordr"])
+    assert of_two.absent == ("c", "ordr")
+    assert [load.topic for load in of_two.due.topics] == ["a"]
 
 
 def test_the_dead_are_counted_by_reason_and_host_whatever_their_callback_is(spark: SparkSession, export: Table) -> None:
