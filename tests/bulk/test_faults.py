@@ -127,7 +127,7 @@ def test_a_reason_has_an_end() -> None:
         (ConnectionRefusedError(111, "Connection refused"), GONE),
         (SparkRuntimeException("Job 1 cancelled because SparkContext was shut down"), GONE),
         (SparkRuntimeException("Cannot call methods on a stopped SparkContext.\nThis was made at:"), GONE),
-        (SparkRuntimeException('because the return value of "org.apache.spark.SparkContext.dagScheduler()" is null'), GONE),
+        (SparkRuntimeException('because the return value of "org.apache.spark.SparkContext.ui()" is null'), GONE),
     ],
 )  # fmt: skip
 def test_errors_of_spark_become_ours(raised: Exception, told: str) -> None:
