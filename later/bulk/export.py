@@ -36,7 +36,8 @@ def export(spark: SparkSession, options: Mapping[str, str], to: Output, heard: H
         LaterError: the directory is there already, or is to be overwritten and holds what is no export's; the store
             cannot be reached; whatever Spark says went wrong.
     """
-    to.check(spark)
+    with translated():
+        to.check(spark)
     started = time.monotonic()
     states = Observation()
     counts = [F.count_if(F.col("state") == bucket.value).alias(bucket.value) for bucket in Bucket]

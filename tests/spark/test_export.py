@@ -170,6 +170,16 @@ class TestCommand:
         assert "is no table that later has written" in capsys.readouterr().err
         assert (tmp_path / "thesis.txt").read_text() == "years"
 
+    @pytest.mark.parametrize(
+        ("to", "told"),
+        [("hdfs://nobody.invalid:9/x", "nobody.invalid"), ("nofs://x/y", 'No FileSystem for scheme "nofs"')],
+    )
+    def test_a_place_that_is_none_is_told_in_one_line(self, to: str, told: str, store: str, capsys: Capture) -> None:
+        assert ended(to, "--url", store) == 1
+        err = capsys.readouterr().err
+        assert told in err
+        assert (err.count("\n"), "Traceback" in err) == (1, False)
+
     def test_a_store_that_is_away_is_told_in_one_line(self, tmp_path: Path, capsys: Capture) -> None:
         assert ended(f"{tmp_path}/x", "--url", f"unix://{tmp_path}/nowhere.sock") == 1
         told = capsys.readouterr().err
