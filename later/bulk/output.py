@@ -13,6 +13,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from later.bulk.faults import translated
+from later.bulk.names import literal
 from later.bulk.signals import undisturbed
 from later.core.errors import LaterError
 
@@ -51,6 +52,10 @@ class Output(NamedTuple):
             with undisturbed(), suppress(LaterError), translated():  # or who is gone would hide what went wrong
                 fresh.remove()
             raise
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The table that was written."""
+        return spark.read.parquet(literal(self.directory))
 
 
 class _Place:

@@ -152,7 +152,7 @@ def _run(frame: DataFrame, task: Any, schema: str, to: Output | None) -> tuple[d
         rows = _cut(wrong).collect()
     else:
         to.write(wrong)
-        rows = _cut(frame.sparkSession.read.parquet(to.directory).limit(SHOWN)).collect()
+        rows = _cut(to.read(frame.sparkSession).limit(SHOWN)).collect()
     return observation.get, rows[:SHOWN]
 
 

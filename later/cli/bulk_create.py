@@ -13,6 +13,7 @@ import click
 
 from later.cli.bulk_input import of_input, overwrites
 from later.cli.bulk_options import Target, on_spark, to_later
+from later.cli.bulk_output import a_directory
 from later.cli.options import examples, one_object, reading, seconds
 from later.cli.say import one_line, say
 
@@ -41,7 +42,8 @@ LONGEST_ROW = 200
     "--spread", type=str, callback=reading(seconds), default="0", metavar="DURATION",
     help="Put off each task by its part of this window, evenly, and the same whenever it is sent.",
 )  # fmt: skip
-@click.option("--rejects", metavar="DIR", help="Where rejected rows go: Parquet with key, row, field and reason.")
+@click.option("--rejects", callback=a_directory, metavar="DIR",
+              help="Where rejected rows go: Parquet with key, row, field and reason.")  # fmt: skip
 @overwrites("rejects")
 @click.option(
     "--max-rejects", type=click.IntRange(0), default=0, show_default=True, help="More of them: exit status 1."
@@ -80,7 +82,8 @@ def create(
 @click.option(
     "--max-missing", type=click.IntRange(0), default=0, show_default=True, help="More of them: exit status 1."
 )
-@click.option("--missing", metavar="DIR", help="Where rows without a task go: Parquet with key, id and row.")
+@click.option("--missing", callback=a_directory, metavar="DIR",
+              help="Where rows without a task go: Parquet with key, id and row.")  # fmt: skip
 @overwrites("missing")
 @on_spark
 @to_later

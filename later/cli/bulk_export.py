@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from later.cli.bulk_options import Target, of_store, on_spark
+from later.cli.bulk_output import a_directory
 from later.cli.moments import DUE_TIMES, due_times
 from later.cli.options import examples, one_object
 
@@ -26,7 +27,7 @@ STATES = ("delay", "unack", "error", "dead")
         about=DUE_TIMES,
     )
 )
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", callback=a_directory, metavar="DIR")
 @click.option("--topic", metavar="TEXT", help="This topic's tasks alone.  [default: all]")
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True,
               help="Tasks in this state alone; repeatable.  [default: all]")  # fmt: skip

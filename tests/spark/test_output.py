@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from later.bulk.output import Output
+from later.bulk.run import _run
 from later.core.errors import LaterError
 
 
@@ -67,3 +70,19 @@ def test_an_empty_directory_is_taken(spark: SparkSession, tmp_path: Path) -> Non
     (tmp_path / "to").mkdir()
     Output(str(tmp_path / "to")).write(spark.range(1))
     assert ids_in(spark, tmp_path / "to") == [0]
+
+
+@pytest.mark.parametrize("name", ["rej-[a]", "a{b,c}", "*", "a?", "a\\b", "2026-11-21T09:00"])
+def test_a_name_is_no_pattern_when_what_is_wrong_is_read_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    def rejecting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = [str(id) for id in batch.column("id").to_pylist()]
+            yield pa.RecordBatch.from_pydict({"rows": [1] + [None] * len(keys), "key": ["", *keys], "row": ["", *keys]})
+
+    spark.range(1).write.parquet(str(tmp_path / "rej-a:b"))
+
+    sums, rows = _run(spark.range(3).coalesce(1), rejecting, "rows bigint, key string, row string",
+                      Output(str(tmp_path / name)))  # fmt: skip
+
+    assert sums == {"rows": 1}
+    assert sorted(row.key for row in rows) == ["0", "1", "2"]

@@ -1,0 +1,70 @@
+"""What a table's directory may be called, and what commands say of one that Spark could not read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from later.bulk import session
+from later.bulk.names import checked_directory, literal
+from later.cli import run
+from later.core.errors import Refused
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rejects", "a/b_c.d/", "./2026-11-21T09:00", "/lake/2026-11-21T09:00", "a/b:c", "rej-[a]", "_a/b", "../b",
+     "s3a://lake/rejects", "s3a://lake/_a/rejects/", "s3a://_lake/rejects", "file:/rejects", "hdfs://h:8020/rejects"],
+)  # fmt: skip
+def test_most_names_will_do(name: str) -> None:
+    assert checked_directory(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "expected the name of a directory"),
+        ("/", "expected the name of a directory"),
+        ("s3a://lake", "expected the name of a directory"),
+        ("s3a://lake/", "expected the name of a directory"),
+        ("_rejects", "to Spark _rejects is hidden"),
+        ("s3a://lake/_rejects/", "to Spark _rejects is hidden"),
+        ("a/.rejects", r"to Spark \.rejects is hidden"),
+        (".", r"to Spark \. is hidden"),
+        ("rej-2026-11-21T09:00", r"a directory here is \./rej-2026-11-21T09:00"),
+        ("file:rejects", r"a directory here is \./file:rejects"),
+    ],
+)
+def test_a_name_that_spark_cannot_read_is_refused(name: str, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        checked_directory(name)
+
+
+def test_a_name_as_a_pattern_is_itself_alone() -> None:
+    assert literal(r"s3a://b/rej-[a]{b,c}*?\d e") == r"s3a://b/rej-\[a\]\{b,c\}\*\?\\d e"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["create", "in", "--job", "j", "--rejects", "_out"],
+        ["verify", "in", "--job", "j", "--missing", "_out"],
+        ["export", "_out"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_refuse_it_before_spark_starts(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def starts(*_: Any) -> None:
+        raise AssertionError("Spark starts")
+
+    monkeypatch.setattr(session, "open_session", starts)
+
+    assert run(["bulk", *words]).status == 2
+    assert (
+        "_out: to Spark _out is hidden, as all that begins with _ or .: choose another name" in capsys.readouterr().err
+    )
