@@ -21,7 +21,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from later.bulk.faults import of_spark, reason, translated
+from later.bulk.faults import GONE, of_spark, reason, translated
 from later.bulk.needs import check_java
 from later.bulk.signals import interrupt_kept, undisturbed
 from later.core.errors import LaterError
@@ -105,25 +105,28 @@ def _started(settings: Mapping[str, str], said: IO[bytes] | int) -> Iterator[Spa
         until_the_end.enter_context(interrupt_kept())
         with _this_python(settings["spark.master"]), translated():
             gateway = until_the_end.enter_context(_java(conf, said))
-            context = _context(conf, gateway)
-            until_the_end.callback(_stop, context)
-            if not isinstance(said, int):
-                _hush(context)
-            session = SparkSession.builder.getOrCreate()
+            with _starting(settings["spark.master"]):
+                context = SparkContext(conf=conf, gateway=gateway)
+                until_the_end.callback(_stop, context)
+                if not isinstance(said, int):
+                    _hush(context)
+                session = SparkSession.builder.getOrCreate()
         yield session
     finally:
         with undisturbed():
             until_the_end.close()
 
 
-def _context(conf: SparkConf, gateway: JavaGateway | None) -> SparkContext:
+@contextmanager
+def _starting(master: str) -> Iterator[None]:
+    """Say which master it was that failed. Where none answers, Spark says no more than that it has stopped."""
     try:
-        return SparkContext(conf=conf, gateway=gateway)
+        yield
     except Py4JJavaError as error:
-        why = "it does not answer, or does not take the job"
-        if "stopped SparkContext" not in str(error):  # all that Spark says where no master answers
-            why = reason(error)
-        raise LaterError(f"Spark did not start on {conf.get('spark.master')}: {why}") from error
+        why = reason(error)
+        if why == GONE and not is_local(master):
+            why = "it does not answer, or does not take the job"
+        raise LaterError(f"Spark did not start on {master}: {why}") from error
 
 
 def _hush(context: SparkContext) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
-from later.bulk.session import is_local, settings_of
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from later.bulk.session import _starting, is_local, settings_of
+from later.core.errors import LaterError
 
 
 @pytest.mark.parametrize(
@@ -41,3 +45,13 @@ def test_whoever_runs_it_has_the_last_word() -> None:
     chosen = {"spark.driver.host": "10.0.0.1", "spark.ui.enabled": "true", "spark.log.level": "WARN"}
 
     assert settings_of("local[2]", chosen, "x").items() >= chosen.items()
+
+
+def test_a_master_that_does_not_answer_is_told_and_not_a_java_that_has_ended() -> None:
+    text = "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis was created at:"
+    java = SimpleNamespace(_target_id="o1", toString=lambda: text, getCause=lambda: None)
+
+    with pytest.raises(LaterError) as error, _starting("spark://h:7077"):
+        raise Py4JJavaError("An error occurred", java)
+
+    assert str(error.value) == "Spark did not start on spark://h:7077: it does not answer, or does not take the job"
