@@ -49,6 +49,8 @@ class Created(NamedTuple):
     rejected: int
     seconds: float
     examples: list[Reject]
+    known: bool = True
+    """Had the store heard of the job before?"""
 
 
 class Missing(NamedTuple):
@@ -94,7 +96,7 @@ def create(found: Found, way: Way, rejects: Output | None, audience: Audience) -
     fit = sums["rows"] - sums["rejected"]
     created = min(max(_created_since(way, job, before), sums["created"]), fit)
     examples = [Reject(row.key, row.row, row.field, row.reason) for row in told_rows]
-    return Created(sums["rows"], created, fit - created, sums["rejected"], seconds, examples)
+    return Created(sums["rows"], created, fit - created, sums["rejected"], seconds, examples, any(before))
 
 
 def judge(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Created:

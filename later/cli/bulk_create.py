@@ -246,6 +246,8 @@ def _tell_created(came: Created, job: str, rejects: str | None, *, dry_run: bool
         say(f"rejected: {_whose(reject.key)}{reject.reason}: {_short(reject.row)}")
     if came.rejected:
         say(_where(rejects, "rejects"))
+    if came.existing and not came.known:
+        say(f"{came.existing:,} were there already, though the job is new: rows that have the same key are one task")
 
 
 def _tell_standings(standings: Standings, pending: str, *, as_json: bool) -> None:

@@ -183,6 +183,15 @@ class TestCreating:
         assert status("create", "in", "--job", "j", "--dry-run", "--json") == 1
         assert json.loads(capsys.readouterr().out)["valid"] == 988_000
 
+    @pytest.mark.parametrize("known", [True, False])
+    def test_rows_of_the_same_key_are_told_of_where_the_job_is_new(
+        self, known: bool, spark: Spark, capsys: Capture
+    ) -> None:
+        spark.answer = GOOD._replace(known=known)
+        assert status("create", "in", "--job", "j") == 0
+        told = "later: 2 were there already, though the job is new: rows that have the same key are one task\n"
+        assert capsys.readouterr().err == ("" if known else told)
+
     def test_no_rows_in_no_time_are_no_error(self, spark: Spark, capsys: Capture) -> None:
         spark.answer = Created(0, 0, 0, 0, 0.0, [])
         assert status("create", "in", "--job", "j") == 0
