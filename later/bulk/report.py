@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its name wherever Spark 
 
 from later.bulk.faults import translated
 from later.bulk.forecast import HOUR_MS, OVERDUE, Due, Outlook, Window, loads_of, no_load, together
+from later.bulk.names import literal
 from later.core.errors import LaterError
 
 EXPORTED = {
@@ -31,8 +31,6 @@ OTHERS = "others"
 
 _HOST = r"(?i)^https?://(?:[^/?#@]*@)?(\[[^\]/?#]*\]|[^:/?#\[\]]+)"
 """Java's own parser knows no host with an underscore, and fails the job for what is no URL."""
-_PATTERN = re.compile(r"[\[\]{}*?\\]")
-"""What Hadoop takes for a pattern of paths."""
 _DETAILS = r"(?s)(, got |: line [0-9]+ column ).*$"
 """From where on a reason is about its row alone: the value, or where in the line it is."""
 
@@ -161,11 +159,6 @@ def _table(spark: SparkSession, directory: str, what: str, columns: dict[str, st
     if wrong:
         raise LaterError(f"{directory} is not {what}: {wrong}")
     return table
-
-
-def literal(path: str) -> str:
-    """A path that means itself: `export` writes to what it is called, and Spark reads what matches."""
-    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def missing(expected: dict[str, str], found: dict[str, str]) -> str:
