@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console
 
 from later.bulk.forecast import Allowed, Forecast, Load, Outlook, Window
 from later.bulk.report import Dead, Deaths, Rejected, Rejection, Report
@@ -17,6 +22,12 @@ BUSIEST = 4
 """Topics with a column of their own in the table of hours: as many as 120 columns hold."""
 NAME_CHARS, TOPIC_CHARS, KEY_CHARS = 13, 20, 20
 """Of a topic that heads a column, of one that begins a row, of a key."""
+FEWEST_CHARS = 8
+"""Of a topic or a host where there is no room for more."""
+ENDLESS = 10**6
+"""The width of what is no terminal: a file, a pipe."""
+GAP = 3
+"""Between the columns of a table that is drawn."""
 MORE = ">"
 """Marks a figure that is more than can be delivered in its hour."""
 NOTHING = "-"
@@ -27,29 +38,72 @@ NOTHING = "-"
 
 def print_text(report: Report) -> None:
     """Print what was found, the longest table first: a terminal shows the end."""
+    room = Console().width if sys.stdout.isatty() else ENDLESS
     if report.outlook is not None:
-        _print_head(report)
+        _print_head(report, room)
         print()
-        _print_hours(report.outlook)
+        _print_hours(report.outlook, room)
         print()
-        _print_topics(report.outlook)
+        _print_topics(report.outlook, room)
     if report.dead is not None:
         print()
-        _print_dead(report.dead)
+        _print_dead(report.dead, room)
     if report.rejected is not None:
         if report.outlook is not None:
             print()
         _print_rejected(report.rejected)
 
 
-def _print_head(report: Report) -> None:
+# Room
+
+
+class _Table(NamedTuple):
+    """Its heads, and its rows with as many cells."""
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def width(self) -> int:
+        """Drawn with each cell in one line."""
+        columns = zip(self.headers, *self.rows, strict=True)
+        return sum(max(map(cell_len, column)) + GAP for column in columns) - 1
+
+    def of(self, *places: int) -> _Table:
+        """These columns alone, counted from 0."""
+        headers, *rows = ([row[place] for place in places] for row in (self.headers, *self.rows))
+        return _Table(headers, rows)
+
+
+def _fitting(tables: Iterable[_Table], room: int) -> _Table:
+    """The first table that there is room for, else the last: a figure over two lines is none that can be read."""
+    for table in tables:
+        if table.width <= room:
+            break
+    return table
+
+
+def _print_filled(text: str, room: int, indent: int = 0) -> None:
+    """In as many lines as it takes; all but the first begin further to the right."""
+    print(textwrap.fill(text, room, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False))
+
+
+# The head
+
+
+def _print_head(report: Report, room: int) -> None:
     assert report.outlook is not None  # there is nothing to head otherwise
     window, total = report.outlook.window, report.outlook.total
     states = report.states or {}
     apart = ", ".join(f"{count:,} {one_line(state)}" for state, count in states.items())
-    print(f"tasks  {sum(states.values()):,}{': ' if apart else ''}{apart}")
-    print(f"due    {total.overdue:,} overdue, {total.in_hours:,} in the hours shown, {total.later:,} later")
-    print(f"hours  of UTC, from {_at(window.now, 'now, %a %d %b %Y %H:%M')} to {_at(window.end, '%a %d %b %H:%M')}")
+    due = f"{total.overdue:,} overdue, {total.in_hours:,} in the hours shown, {total.later:,} later"
+    hours = f"of UTC, from {_at(window.now, 'now, %a %d %b %Y %H:%M')} to {_at(window.end, '%a %d %b %H:%M')}"
+    for name, text in (
+        ("tasks", f"{sum(states.values()):,}{': ' if apart else ''}{apart}"),
+        ("due", due),
+        ("hours", hours),
+    ):
+        _print_filled(f"{name:7}{text}", room, indent=7)
 
 
 # Hours
@@ -67,8 +121,18 @@ class _Column(NamedTuple):
         return MORE + figure if slot in self.over else figure
 
 
-def _print_hours(outlook: Outlook) -> None:
-    columns = _columns(outlook)
+def _print_hours(outlook: Outlook, room: int) -> None:
+    """With as many topics side by side as there is room for."""
+    table = _fitting((_hours(outlook, _columns(outlook, most)) for most in range(BUSIEST, -1, -1)), room)
+    print_figures(*table)
+    if len(table.rows) - 2 < outlook.window.hours:
+        _print_filled("Hours in which nothing is due are left out.", room)
+    if any(cell.startswith(MORE) for row in table.rows for cell in row):
+        note = f"{MORE} is more than the topic's rate delivers in the hour; the backlog is that at the hour's end."
+        _print_filled(note, room)
+
+
+def _hours(outlook: Outlook, columns: Sequence[_Column]) -> _Table:
     headers = ["due", *(column.name for column in columns)] + (["backlog"] if outlook.limits_known else [])
     backlog = [NOTHING] if outlook.limits_known else []
     rows = [
@@ -76,16 +140,14 @@ def _print_hours(outlook: Outlook) -> None:
         *_hour_rows(outlook, columns),
         ["later", *(_figure(column.load.later) for column in columns), *backlog],
     ]
-    print_figures(headers, rows)
-    if len(rows) - 2 < outlook.window.hours:
-        print("Hours in which nothing is due are left out.")
-    if any(column.over for column in columns):
-        print(f"{MORE} is more than the topic's rate delivers in the hour; the backlog is that at the hour's end.")
+    return _Table(headers, rows)
 
 
-def _columns(outlook: Outlook) -> list[_Column]:
-    """All topics, the busiest, and the others."""
-    shown, rest = outlook.busiest(BUSIEST), outlook.without(BUSIEST)
+def _columns(outlook: Outlook, most: int) -> list[_Column]:
+    """All topics, the busiest (so many at most), and the others."""
+    if not most:
+        return [_Column("all topics", outlook.total)]
+    shown, rest = outlook.busiest(most), outlook.without(most)
     columns = [_Column(_shortened(topic.load.topic, NAME_CHARS), topic.load, frozenset(topic.over)) for topic in shown]
     if len(columns) == 1 and rest is None:
         return columns
@@ -105,22 +167,52 @@ def _hour_rows(outlook: Outlook, columns: Sequence[_Column]) -> Iterator[list[st
 # Topics
 
 
-def _print_topics(outlook: Outlook) -> None:
-    headers = ["topic", "overdue", "in hours", "busiest hour", "due in it"]
-    beside = ["rate", "over", "backlog", "worked off"] if outlook.limits_known else []
-    rows = [_topic_row(topic, beside) for topic in outlook.topics]
+OF_LOAD = ("overdue", "in hours", "busiest hour", "due in it")
+OF_LIMITS = ("rate", "over", "backlog", "worked off")
+LOADS, LIMITS = range(1, 5), range(5, 9)
+"""Where these columns are, beside the topic."""
+
+
+def _print_topics(outlook: Outlook, room: int) -> None:
+    """Their loads, and their limits beside, where there is room, or below."""
+    table = _topics(outlook, TOPIC_CHARS)
+    if table.width <= room:
+        print_figures(*table)
+    else:
+        print_figures(*_fitting(_narrower(outlook, LOADS), room))
+        if outlook.limits_known:
+            print()
+            print_figures(*_fitting(map(_telling, _narrower(outlook, LIMITS)), room))
+    if outlook.limits_known:
+        note = "over: hours in which more falls due than the rate delivers; backlog: the largest that follows."
+        _print_filled(note, room)
+
+
+def _narrower(outlook: Outlook, places: range) -> Iterator[_Table]:
+    """These columns with shorter and shorter names, then fewer and fewer of them."""
+    for count in range(len(places), 0, -1):
+        for chars in range(TOPIC_CHARS, FEWEST_CHARS - 1, -1):
+            yield _topics(outlook, chars).of(0, *places[:count])
+
+
+def _telling(table: _Table) -> _Table:
+    """The rows that tell anything."""
+    return _Table(table.headers, [row for row in table.rows if set(row[1:]) != {NOTHING}])
+
+
+def _topics(outlook: Outlook, chars: int) -> _Table:
+    beside = OF_LIMITS if outlook.limits_known else ()
+    rows = [_topic_row(topic, beside, chars) for topic in outlook.topics]
     if outlook.other_topics:
         name = f"{outlook.other_topics:,} others"
         rows.append([name, *_load_cells(outlook.window, outlook.others), *(NOTHING for _ in beside)])
     if len(rows) > 1:
         rows.append(["all topics", *_load_cells(outlook.window, outlook.total), *(NOTHING for _ in beside)])
-    print_figures([*headers, *beside], rows)
-    if beside:
-        print("over: hours in which more falls due than the rate delivers; backlog: the largest that follows.")
+    return _Table(["topic", *OF_LOAD, *beside], rows)
 
 
-def _topic_row(topic: Forecast, beside: Sequence[str]) -> list[str]:
-    name = _shortened(topic.load.topic, TOPIC_CHARS)
+def _topic_row(topic: Forecast, beside: Sequence[str], chars: int) -> list[str]:
+    name = _shortened(topic.load.topic, chars)
     return [name, *_load_cells(topic.window, topic.load), *(_forecast_cells(topic) if beside else [])]
 
 
@@ -157,25 +249,40 @@ def _worked_off(topic: Forecast) -> str:
 # The dead and the rejected
 
 
-def _print_dead(dead: Dead) -> None:
+HOST = "host of the callback"
+
+
+def _print_dead(dead: Dead, room: int) -> None:
     if not dead.tasks:
         print("dead   0")
         return
-    print(
-        f"dead   {dead.tasks:,}: " + ", ".join(f"{count:,} {_word(reason)}" for reason, count in dead.reasons.items())
-    )
+    apart = ", ".join(f"{count:,} {one_line(_word(reason))}" for reason, count in dead.reasons.items())
+    _print_filled(f"dead   {dead.tasks:,}: {apart}", room, indent=7)
     print()
-    rows = [_dead_row(deaths) for deaths in dead.groups]
+    print_words(*_fitting(_with_hosts(dead, room), room))
+
+
+def _with_hosts(dead: Dead, room: int) -> Iterator[_Table]:
+    """With shorter and shorter hosts, then without one of the columns."""
+    longest = max(len(text) for text in (HOST, *(one_line(deaths.host) for deaths in dead.groups)))
+    for places in ((0, 1, 2, 3, 4), (0, 1, 2, 4), (0, 1, 2)):
+        for chars in (longest, *range(min(longest, room), FEWEST_CHARS - 1, -1)):
+            yield _deaths(dead, chars).of(*places)
+
+
+def _deaths(dead: Dead, chars: int) -> _Table:
+    rows = [_dead_row(deaths, chars) for deaths in dead.groups]
     counts = [f"{deaths.tasks:,}" for deaths in dead.groups]
     if dead.other_groups:
         rows.append((f"{dead.other_groups:,} others", NOTHING, NOTHING, NOTHING))
         counts.append(f"{dead.in_others:,}")
-    _print_counted(("reason", "host of the callback", "last answer", "latest death"), rows, counts, "dead")
+    host = HOST if chars >= len(HOST) else "host"
+    return _counted(("dead", "reason", host, "last answer", "latest death"), rows, counts)
 
 
-def _dead_row(deaths: Deaths) -> Sequence[str]:
+def _dead_row(deaths: Deaths, chars: int) -> Sequence[str]:
     latest = NOTHING if deaths.latest is None else rfc3339(deaths.latest / 1000)
-    return (_word(deaths.reason), _word(deaths.host), _status(deaths.status), latest)
+    return (_word(deaths.reason), _shortened(_word(deaths.host), chars), _status(deaths.status), latest)
 
 
 def _status(status: int | None) -> str:
@@ -192,18 +299,18 @@ def _print_rejected(rejected: Rejected) -> None:
     if rejected.other_groups:
         rows.append((f"{rejected.other_groups:,} others", NOTHING, NOTHING))
         counts.append(f"{rejected.in_others:,}")
-    _print_counted(("field", "reason", "key of one"), rows, counts, "rejects")
+    print_words(*_counted(("rejects", "field", "reason", "key of one"), rows, counts))
 
 
 def _rejection_row(group: Rejection) -> Sequence[str]:
     return (_word(group.field), _word(group.reason), _shortened(_word(group.key), KEY_CHARS))
 
 
-def _print_counted(headers: Sequence[str], rows: Sequence[Sequence[str]], counts: Sequence[str], what: str) -> None:
+def _counted(headers: Sequence[str], rows: Sequence[Sequence[str]], counts: Sequence[str]) -> _Table:
     """A table of words with a first column of figures."""
-    width = max(map(len, (what, *counts)))
+    width = max(map(len, (headers[0], *counts)))
     counted = [(count.rjust(width), *row) for count, row in zip(counts, rows, strict=True)]
-    print_words((what.rjust(width), *headers), counted)
+    return _Table((headers[0].rjust(width), *headers[1:]), counted)
 
 
 # Words and figures

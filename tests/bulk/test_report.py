@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,7 @@ from later.client import Client
 from tests.api.front import Front, a_front
 
 Capture = pytest.CaptureFixture[str]
+Drawn = Callable[[Report, int], list[str]]
 
 HOUR = 3_600_000
 EIGHT = 1_795_248_000_000
@@ -282,6 +284,7 @@ def test_the_dead_are_told_by_reason_and_host(capsys: Capture) -> None:
     lines = printed(a_report(dead=Dead({"exhausted": 1205, "expired": 30}, groups, 2, 5)), capsys)
 
     assert "dead 1,235: 1,205 exhausted, 30 expired" in lines
+    assert "dead reason host of the callback last answer latest death" in lines
     assert "1,200 exhausted a.example mostly 503 2026-11-21T08:00:00Z" in lines
     assert "30 expired - mostly none -" in lines
     assert "5 2 others - - -" in lines
@@ -306,6 +309,84 @@ def test_an_export_of_nothing_is_told_as_such(capsys: Capture) -> None:
     assert "tasks 0" in lines
     assert "due 0 overdue, 0 in the hours shown, 0 later" in lines
     assert "dead 0" in lines
+
+
+# On a terminal
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Drawn:
+    """Prints on a terminal so many columns wide; each line, whatever stands between its words."""
+
+    def lines(told: Report, width: int) -> list[str]:
+        for name, value in {"COLUMNS": str(width), "LINES": "50", "NO_COLOR": "1", "TERM": "dumb"}.items():
+            monkeypatch.setenv(name, value)
+        with monkeypatch.context() as patched:
+            patched.setattr(sys.stdout, "isatty", lambda: True)
+            print_text(told)
+        printed = capsys.readouterr().out.splitlines()
+        assert max(map(len, printed)) <= width
+        return [" ".join(line.split()) for line in printed]
+
+    return lines
+
+
+def a_wide_report() -> Report:
+    topics = [
+        a_load(15_068 - 5000 * n, 100_000, topic=topic, later=29_920)
+        for n, topic in enumerate(("order", "mail/reminders", "invoices", "tenant-27/jobs"))
+    ]
+    due = Due(a_window(2), tuple(topics), a_load(1, 1, topic="others"), 1234)
+    hosts = ("127.0.0.1", "ip-10-0-0-1.eu-west-1.compute.internal")
+    groups = tuple(Deaths("exhausted", host, 1_234_567, EIGHT, None) for host in hosts)
+    return a_report(outlook_of(due, {"order": Allowed(3)}), Dead({"exhausted": 2_469_134}, groups, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "first"),
+    [
+        (
+            120,
+            "due all topics order mail/r…inders invoices tenant…7/jobs others backlog",
+            "Sat 21 08:00 30,273 >15,068 10,068 5,068 68 1 4,268",
+        ),
+        (80, "due all topics order mail/r…inders others backlog", "Sat 21 08:00 30,273 >15,068 10,068 5,137 4,268"),
+        (60, "due all topics order others backlog", "Sat 21 08:00 30,273 >15,068 15,205 4,268"),
+        (40, "due all topics backlog", "Sat 21 08:00 30,273 4,268"),
+    ],
+)
+def test_a_narrow_terminal_has_fewer_topics_side_by_side_and_whole_figures(
+    width: int, heads: str, first: str, drawn: Drawn
+) -> None:
+    lines = drawn(a_wide_report(), width)
+
+    assert heads in lines
+    assert first in lines
+
+
+def test_limits_stand_below_the_loads_where_there_is_no_room_beside_them(
+    drawn: Drawn,
+) -> None:
+    lines = drawn(a_wide_report(), 80)
+
+    assert "topic overdue in hours busiest hour due in it" in lines
+    assert "mail/reminders - 110,068 Sat 21 09:00 100,000" in lines
+    below = lines[lines.index("topic rate over backlog worked off") :]
+    assert "order 3/s 2 h 93,468 not by then" in below
+    assert not [line for line in below if line.startswith("invoices")]
+
+
+@pytest.mark.parametrize(
+    ("width", "row"),
+    [
+        (120, "1,234,567 exhausted ip-10-0-0-1.eu-west-1.compute.internal mostly none 2026-11-21T08:00:00Z"),
+        (80, "1,234,567 exhausted ip-10-0-…internal mostly none 2026-11-21T08:00:00Z"),
+        (60, "1,234,567 exhausted ip-10…ernal 2026-11-21T08:00:00Z"),
+        (40, "1,234,567 exhausted ip-10-0…ternal"),
+    ],
+)
+def test_hosts_of_the_dead_give_way_and_then_whole_columns(width: int, row: str, drawn: Drawn) -> None:
+    assert row in drawn(a_wide_report(), width)
 
 
 # For a machine
