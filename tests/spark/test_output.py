@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from later.bulk.output import Output
+from later.bulk.output import Output, _Place
 from later.bulk.run import _run
 from later.core.errors import LaterError
 
@@ -70,6 +70,86 @@ def test_an_empty_directory_is_taken(spark: SparkSession, tmp_path: Path) -> Non
     (tmp_path / "to").mkdir()
     Output(str(tmp_path / "to")).write(spark.range(1))
     assert ids_in(spark, tmp_path / "to") == [0]
+
+
+def test_an_empty_directory_is_written_to_where_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    """It may be a volume, which is not replaced, and beside which is no room."""
+    (tmp_path / "to").mkdir()
+    before = (tmp_path / "to").stat().st_ino
+    broken = spark.range(3, numPartitions=3).withColumn(
+        "id", F.when(F.col("id") < 2, F.col("id")).otherwise(F.raise_error(F.lit("no")).cast("bigint"))
+    )
+    with pytest.raises(PySparkException):
+        Output(str(tmp_path / "to")).write(broken)
+    assert list((tmp_path / "to").iterdir()) == []
+    Output(str(tmp_path / "to")).write(spark.range(2))
+    assert (tmp_path / "to").stat().st_ino == before
+    assert ids_in(spark, tmp_path / "to") == [0, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["to"]
+
+
+def test_a_table_on_a_volume_of_its_own_is_not_replaced(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = Output(str(tmp_path / "to"), replaces=True)
+    to.write(spark.range(2))
+    monkeypatch.setattr("os.path.ismount", lambda path: path == str(tmp_path / "to"))
+    with pytest.raises(LaterError, match="to is a volume of its own, and cannot be replaced: name a directory in it"):
+        to.write(spark.range(3))
+    assert ids_in(spark, tmp_path / "to") == [0, 1]
+
+
+def test_a_link_stays_one(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for count in (2, 3):
+        Output(str(tmp_path / "link"), replaces=count > 2).write(spark.range(count))
+    assert (tmp_path / "link").is_symlink()
+    assert ids_in(spark, tmp_path / "real") == [0, 1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_a_move_that_fails_loses_neither_table(
+    fails: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = Output(str(tmp_path / "to"), replaces=True)
+    to.write(spark.range(2))
+    move, moves = _Place.move, []
+
+    def failing(self: _Place, to: _Place) -> None:
+        moves.append(to.name)
+        if len(moves) == fails:
+            raise LaterError("no space left")
+        move(self, to)
+
+    monkeypatch.setattr(_Place, "move", failing)
+    with pytest.raises(LaterError) as error:
+        to.write(spark.range(3))
+    why, new = str(error.value).split("; the new table is ")
+    assert why == "no space left"
+    assert ids_in(spark, tmp_path / "to") == [0, 1]
+    assert ids_in(spark, Path(new)) == [0, 1, 2]
+
+
+def test_where_all_moves_fail_it_is_told_where_both_are(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = Output(str(tmp_path / "to"), replaces=True)
+    to.write(spark.range(2))
+    move, moves = _Place.move, []
+
+    def failing(self: _Place, to: _Place) -> None:
+        moves.append(to.name)
+        if len(moves) > 1:
+            raise LaterError("no space left")
+        move(self, to)
+
+    monkeypatch.setattr(_Place, "move", failing)
+    with pytest.raises(LaterError, match=r"^no space left; the new table is .*\.new, the old one .*\.old$") as error:
+        to.write(spark.range(3))
+    new, old = str(error.value).partition(" is ")[2].split(", the old one ")
+    assert (ids_in(spark, Path(new)), ids_in(spark, Path(old))) == ([0, 1, 2], [0, 1])
 
 
 @pytest.mark.parametrize("name", ["rej-[a]", "a{b,c}", "*", "a?", "a\\b", "2026-11-21T09:00"])
