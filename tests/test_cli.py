@@ -1400,6 +1400,14 @@ def test_a_table_is_drawn_on_a_terminal_and_takes_no_markup(monkeypatch: pytest.
     assert "─" in out
 
 
+def test_a_head_takes_no_markup_either(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    tables.print_figures(["hour", "[/x]", "[red]y"], [["12:00", "1", "2"]])
+    head = capsys.readouterr().out.splitlines()[0]
+    assert "[/x]" in head
+    assert "[red]y" in head
+
+
 async def test_a_survey_reads_a_real_store(house: House) -> None:
     now = (await house.store.now()).low
     await house.store.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from later.bulk.faults import GONE, of_spark, reason, translated
 from later.bulk.needs import check_java
-from later.bulk.signals import interrupt_kept, undisturbed
+from later.bulk.signals import deferred, interrupt_kept, undisturbed
 from later.core.errors import LaterError
 
 QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -149,20 +149,25 @@ def _this_python(master: str) -> Iterator[None]:
     """Let Spark's workers on this machine run this Python: `python3` on PATH may be another, without later.
 
     Those of a cluster run what PYSPARK_PYTHON says; the planner of data sources runs beside this process anyway.
+    And there is always a master, so a server of Connect's that the environment names is not for us.
     """
-    chosen = {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    chosen: dict[str, str | None] = {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_REMOTE": None}
     if is_local(master):
         chosen["PYSPARK_PYTHON"] = sys.executable
     before = {name: os.environ.get(name) for name in chosen}
-    os.environ.update(chosen)
+    _put_into_environment(chosen)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        _put_into_environment(before)
+
+
+def _put_into_environment(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextmanager
@@ -171,14 +176,21 @@ def _java(conf: SparkConf, said: IO[bytes] | int) -> Iterator[JavaGateway | None
     if SparkContext._gateway is not None:
         yield None
         return
+    gateway = None
     try:
-        gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]  # it has no types
-    except PySparkException as error:
-        raise LaterError(f"Spark did not start: {_words(said)}") from error
-    try:
+        with deferred():  # or a Java would stay that nobody knows
+            gateway = _launched(conf, said)
         yield gateway
     finally:
-        _end(gateway)
+        if gateway is not None:
+            _end(gateway)
+
+
+def _launched(conf: SparkConf, said: IO[bytes] | int) -> JavaGateway:
+    try:
+        return launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]  # it has no types
+    except PySparkException as error:
+        raise LaterError(f"Spark did not start: {_words(said)}") from error
 
 
 def _words(said: IO[bytes] | int) -> str:

@@ -49,7 +49,7 @@ def _print(headers: Sequence[str], rows: Sequence[Sequence[str]], figures: int) 
 def _draw(headers: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> None:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for index, header in enumerate(headers):
-        table.add_column(header, justify="right" if index >= texts else "left", overflow="fold")
+        table.add_column(Text(header), justify="right" if index >= texts else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console(highlight=False).print(table)

@@ -170,7 +170,7 @@ def a_process(*command: object, log: Path, env: Mapping[str, str] | None = None)
 
 def kill_all(process: Popen[bytes]) -> None:
     """`kill -9`: it, its Java, and Spark's workers, which are in groups of their own, but in one session with it."""
-    while members := _session(process.pid):
+    while members := members_of(process.pid):
         for pid in members:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -179,7 +179,7 @@ def kill_all(process: Popen[bytes]) -> None:
     process.wait()
 
 
-def _session(leader: int) -> list[int]:
+def members_of(leader: int) -> list[int]:
     """Processes of a session that live."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,6 +19,8 @@ from pyspark.sql import SparkSession
 from later.bulk.faults import translated
 from later.bulk.session import open_session
 from later.core.errors import LaterError, StoreDown
+from tests.spark.grounds import members_of
+from tests.system.waiting import eventually
 
 DEADLINE_S = 60
 TOO_MUCH = {"spark.driver.memory": "99999999g"}
@@ -90,6 +94,29 @@ def test_a_job_says_nothing_of_its_own_and_ctrl_c_leaves_no_process() -> None:
     status, _, said = ended(program)
     assert (count, error, status, said) == ("10", "AnalysisException", 130, "")
     assert is_gone(java)
+
+
+def test_ctrl_c_while_java_starts_leaves_none() -> None:
+    program = a_program("raise AssertionError")
+    eventually(lambda: any(map(is_sparks_java, members_of(program.pid))), "Java starts")
+
+    os.killpg(program.pid, signal.SIGINT)
+
+    assert ended(program) == (130, [], "")
+    assert members_of(program.pid) == []
+
+
+def is_sparks_java(pid: int) -> bool:
+    with suppress(OSError):
+        name, *arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return name.endswith("java") and "pyspark-shell" in arguments
+    return False
+
+
+def test_a_server_of_connects_in_the_environment_is_not_for_a_command() -> None:
+    program = a_program("print(spark.range(3).count())", environ={"SPARK_REMOTE": "sc://127.0.0.1:1"})
+    status, printed, said = ended(program)
+    assert (status, printed[1:], said) == (0, ["3"], "")
 
 
 def test_ctrl_c_again_does_not_break_off_the_end() -> None:
