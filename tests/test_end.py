@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -43,6 +45,26 @@ def test_whatever_it_leads_to_it_was_the_signal(number: int) -> None:
         work()
 
     assert stopped.value.number == number
+
+
+def test_what_cannot_be_told_any_more_does_not_change_the_status(number: int) -> None:
+    """The interpreter flushes at its end, and has a status of its own for what fails then."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    code = f"""
+import io, os, sys
+from later.cli.end import attempt, stoppable
+
+def work():
+    with stoppable():
+        sys.stderr = io.TextIOWrapper(sys.stderr.buffer)
+        sys.stderr.write("half a line")
+        os.kill(os.getpid(), {number:d})
+
+sys.exit(attempt(work))
+"""
+    assert subprocess.run([sys.executable, "-c", code], stderr=writes, check=False).returncode == 128 + number
+    os.close(writes)
 
 
 def test_what_is_ignored_stays_ignored(number: int) -> None:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import click
 
@@ -72,9 +72,10 @@ def attempt(work: Callable[[], int]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt, Stopped) as error:
+        _drop_untold()
         return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
     except BrokenPipeError:
-        _drop_output()
+        _drop_output(sys.stdout)
         return 1
     except (LaterError, OSError) as error:
         say(_reason(error))
@@ -90,8 +91,17 @@ def _reason(error: LaterError | OSError) -> str:
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
-def _drop_output() -> None:
+def _drop_untold() -> None:
+    """What a terminal that is gone, by SIGHUP, will never be told."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _drop_output(stream)
+
+
+def _drop_output(stream: TextIO) -> None:
     """Nobody reads on (`later query … | head -1`); or the interpreter complains when it flushes at the end."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(descriptor, sys.stdout.fileno())
+    os.dup2(descriptor, stream.fileno())
     os.close(descriptor)
