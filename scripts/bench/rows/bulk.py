@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -177,8 +177,15 @@ def ours(setting: Setting, session: Any, file: Path, durability: str, *, by_api:
 
 
 def _most_resident(java: int) -> float:
-    """Of a worker in Python, in bytes, since it started."""
-    return max(peak_resident_bytes(pid) for pid in family(java) if pid != java)
+    """Of a worker in Python, in bytes, since it started. Of one that has ended the kernel says nothing."""
+    peaks = []
+    for pid in family(java):
+        if pid != java:
+            with suppress(BenchError, OSError):
+                peaks.append(peak_resident_bytes(pid))
+    if not peaks:
+        raise BenchError("Spark has no worker in Python any more")
+    return max(peaks)
 
 
 def cpu_s(pids: Sequence[int]) -> float:
