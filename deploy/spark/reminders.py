@@ -82,8 +82,7 @@ def send(tasks: DataFrame, given: argparse.Namespace) -> None:
 
 def told(read: Observation, given: argparse.Namespace) -> str:
     """What was read beside what later counts of the job: as `GET /jobs/ID`, over all its runs."""
-    with Way(url=given.url).door(job_of(given)) as door:
-        come = door.counts()
+    come = Way(url=given.url).counts(job_of(given))
     return (
         f"{job_of(given)}: {read.get['appointments']:,} appointments, {read.get['standing']:,} of them stand; "
         f"in all runs {come.created:,} created, {come.existing:,} already there, {come.refused:,} refused"

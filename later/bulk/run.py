@@ -86,8 +86,7 @@ def create(found: Found, way: Way, rejects: Output | None, audience: Audience) -
         PySparkException: a partition could not be sent.
     """
     job = found.table.job
-    with way.door(job) as door:
-        before = door.counts()
+    before = way.counts(job)
     started = time.monotonic()
     told = SHOWN if rejects is None else None
     with _counted(way, job, before, audience), _watched(found, audience.parts):
@@ -101,7 +100,7 @@ def create(found: Found, way: Way, rejects: Output | None, audience: Audience) -
 
 def judge(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Created:
     """The same without creating anything: what would be refused. `heard` is told how far Spark is."""
-    _reach(way, found)
+    way.counts(found.table.job)  # or nobody is there
     started = time.monotonic()
     task = work.Create(way=way, table=found.table, dry_run=True, told=SHOWN if rejects is None else None)
     with _watched(found, heard):
@@ -112,25 +111,15 @@ def judge(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Creat
 
 def find(found: Found, way: Way, missing: Output | None, heard: Heard) -> Standings:
     """Where the tasks of the input's rows are; rows without one go to `missing`, if anywhere."""
-    _reach(way, found)
+    way.counts(found.table.job)  # or nobody is there
     task = work.Find(way=way, table=found.table, told=SHOWN if missing is None else None)
     return _standings(found, task, missing, heard)
 
 
 def cancel(found: Found, way: Way, heard: Heard) -> Standings:
     """Delete the tasks of the input's rows that are pending; where each was."""
-    known = any(_reach(way, found))
+    known = any(way.counts(found.table.job))
     return _standings(found, work.Cancel(way=way, table=found.table), None, heard)._replace(known=known)
-
-
-def _reach(way: Way, found: Found) -> Counts:
-    """What the job has come to before.
-
-    Raises:
-        LaterError: nobody is there. Now: workers would be patient, and silent, for a quarter of an hour.
-    """
-    with way.door(found.table.job) as door:
-        return door.counts()
 
 
 def _standings(found: Found, task: work.Find | work.Cancel, to: Output | None, heard: Heard) -> Standings:

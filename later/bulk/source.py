@@ -59,8 +59,7 @@ class LaterDataSource(DataSource):
         if overwrite:
             raise LaterError('there is nothing to overwrite: .mode("append")')
         options = _checked(self, schema)
-        with options.way.door(options.table.job) as door:
-            door.counts()  # or workers would be patient, and silent, for a quarter of an hour where nobody is
+        options.way.counts(options.table.job)  # or nobody is there
         return LaterWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from later.bulk.api_door import ApiDoor
-from later.bulk.doors import Door
+from later.bulk.doors import Counts, Door
 from later.bulk.place import place_of
 from later.bulk.sending import Batches, Patience
 from later.client import Client
@@ -44,6 +44,11 @@ class Way:
             yield door
         finally:
             door.close()
+
+    def counts(self, job: str) -> Counts:
+        """What a job has come to. Raises LaterError: nobody is there now; workers would be patient, and silent."""
+        with self.door(job) as door:
+            return door.counts()
 
     @contextmanager
     def batches(self, job: str) -> Iterator[Batches]:
