@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,21 +110,25 @@ def test_a_link_stays_one(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
+def let_fail(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
+    """Let these moves fail, of those that come, counted from 1."""
+    move, moves = _Place.move, itertools.count(1)
+
+    def failing(self: _Place, to: _Place) -> None:
+        if next(moves) in which:
+            raise LaterError("no space left")
+        move(self, to)
+
+    monkeypatch.setattr(_Place, "move", failing)
+
+
 @pytest.mark.parametrize("fails", [1, 2])
 def test_a_move_that_fails_loses_neither_table(
     fails: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = Output(str(tmp_path / "to"), replaces=True)
     to.write(spark.range(2))
-    move, moves = _Place.move, []
-
-    def failing(self: _Place, to: _Place) -> None:
-        moves.append(to.name)
-        if len(moves) == fails:
-            raise LaterError("no space left")
-        move(self, to)
-
-    monkeypatch.setattr(_Place, "move", failing)
+    let_fail(monkeypatch, fails)
     with pytest.raises(LaterError) as error:
         to.write(spark.range(3))
     why, new = str(error.value).split("; the new table is ")
@@ -137,15 +142,7 @@ def test_where_all_moves_fail_it_is_told_where_both_are(
 ) -> None:
     to = Output(str(tmp_path / "to"), replaces=True)
     to.write(spark.range(2))
-    move, moves = _Place.move, []
-
-    def failing(self: _Place, to: _Place) -> None:
-        moves.append(to.name)
-        if len(moves) > 1:
-            raise LaterError("no space left")
-        move(self, to)
-
-    monkeypatch.setattr(_Place, "move", failing)
+    let_fail(monkeypatch, 2, 3)
     with pytest.raises(LaterError, match=r"^no space left; the new table is .*\.new, the old one .*\.old$") as error:
         to.write(spark.range(3))
     new, old = str(error.value).partition(" is ")[2].split(", the old one ")
