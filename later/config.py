@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from later.core.errors import ConfigError
-from later.core.fields import MAX_RETRY
 from later.core.policy import LEAST_RATE, LONGEST_TIMEOUT_MS, MAX_LIMIT, Ack, DelayMode, Policy
-from later.values import (
+from later.core.validation import MAX_RETRY
+from later.option_types import (
     Address,
     Reader,
     address,

@@ -10,9 +10,9 @@ from functools import partial
 from later.config import Config
 from later.core.clock import Clock
 from later.metrics import Metrics
-from later.store.memory import Memory, build, build_as_laid_out
-from later.store.opening import check_store
-from later.store.place import Place
+from later.store.open import Memory, build, build_as_laid_out
+from later.store.schema import check_store
+from later.store.settings import Place
 
 
 @asynccontextmanager

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from later.core.fields import milliseconds
 from later.core.task import Draft, Task, new_id
+from later.core.validation import milliseconds
 
 NOW = 1_800_000_000_000
 """A time of the store's clock, in ms."""

@@ -11,15 +11,15 @@ from redis.asyncio import Redis
 
 from later.core.clock import Clock
 from later.core.policy import Policy
-from later.store.census import Census
+from later.store.bulk_jobs import Jobs
 from later.store.client import Client, connect
-from later.store.ends import Ends
-from later.store.flow import Flow
-from later.store.jobs import Jobs
+from later.store.expiry import Ends
 from later.store.keys import Keys
-from later.store.opening import check_store
+from later.store.permits import Flow
 from later.store.policies import PolicyBook
-from later.store.store import Store
+from later.store.schema import check_store
+from later.store.stats import Census
+from later.store.tasks import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ FLOORS = {
     "config": 35, "log": 35, "embedded": 35,
     "api": 30, "worker": 30, "bulk": 30,
     "store": 20, "delivery": 20, "client": 20,
-    "core": 10, "metrics": 10, "values": 10,
+    "core": 10, "metrics": 10, "option_types": 10,
 }  # fmt: skip
 HOMES = {
     "redis": {"store"},

@@ -19,20 +19,21 @@ import pytest
 import structlog
 
 from later import cli, memory
-from later.cli import fields, later, run, survey, tables
+from later.cli import later, policy_options, run, tables
 from later.cli.batch import Line, Unfit, read_lines
-from later.cli.bulk_commands import of_bulk
-from later.cli.end import Ended, attempt
-from later.cli.examination import look_through
+from later.cli.bulk.group import of_bulk
+from later.cli.commands import status
+from later.cli.commands.doctor import look_through
+from later.cli.exit import Ended, attempt
 from later.cli.options import CALL
-from later.client import MAX_LINE_BYTES
+from later.client.http import MAX_LINE_BYTES
 from later.config import OPTIONS, Config, Option
 from later.core.errors import ConfigError, StoreDown
 from later.core.policy import DEFAULT, FIELDS
 from later.core.policy import shown as written
-from later.store.census import ServerFacts, TopicCounts
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
+from later.store.stats import ServerFacts, TopicCounts
 from tests.builders import a_task
 from tests.house import House
 
@@ -138,7 +139,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Pauses that were asked for; none is made."""
     asked: list[float] = []
-    monkeypatch.setattr("later.cli.from_file.time.sleep", asked.append)
+    monkeypatch.setattr("later.cli.commands.create_file.time.sleep", asked.append)
     return asked
 
 
@@ -311,7 +312,7 @@ def daemons(monkeypatch: pytest.MonkeyPatch) -> Ran:
 
         return run
 
-    monkeypatch.setattr("later.daemon.alone.run", note("alone"))
+    monkeypatch.setattr("later.daemon.single.run", note("alone"))
     monkeypatch.setattr("later.processes.supervisor.run", note("several"))
     return ran
 
@@ -338,7 +339,7 @@ def test_a_daemon_that_fails_leaves_at_once_too(monkeypatch: pytest.MonkeyPatch,
     def fail(command: str, config: Config) -> int:
         raise OSError(98, "address already in use")
 
-    monkeypatch.setattr("later.daemon.alone.run", fail)
+    monkeypatch.setattr("later.daemon.single.run", fail)
     assert run(["up"]) == Ended(1, at_once=True)
     assert capsys.readouterr().err == "later: address already in use\n"
 
@@ -710,7 +711,7 @@ def test_topics_of_something_else_than_later(arguments: tuple[str, ...], api: Ap
      (604_800, "7d"), (3_155_760_000, "36525d")],
 )  # fmt: skip
 def test_a_fields_duration_is_shown_as_it_can_be_given(seconds: float, shown: str) -> None:
-    assert fields.shown("timeout", seconds) == shown
+    assert policy_options.shown("timeout", seconds) == shown
 
 
 # List
@@ -781,7 +782,7 @@ NOW_S = 1_800_000_000.5
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr("later.cli.moments.time.time", lambda: NOW_S)
+    monkeypatch.setattr("later.cli.times.time.time", lambda: NOW_S)
     return NOW_S
 
 
@@ -1170,7 +1171,7 @@ def test_whoever_stops_it_is_told_what_was_done(api: Api, capsys: Capture, monke
     def stop(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("later.cli.crowds.time.sleep", stop)
+    monkeypatch.setattr("later.cli.commands.mass.time.sleep", stop)
     api.replies = [Reply(200, {"redriven": 200, "more": True})]
     assert status_of(*REDRIVE, "--yes", "--rate", "20") == 130
     assert capsys.readouterr() == ("200 tasks redriven\n", "later: the same command goes on with the rest\n\n")
@@ -1337,8 +1338,8 @@ def test_large_lines_make_small_batches(api: Api) -> None:
 # Status
 
 
-def a_survey(**changes: Any) -> survey.Survey:
-    built = survey.Survey(
+def a_survey(**changes: Any) -> status.Survey:
+    built = status.Survey(
         address="unix:///s",
         shards=1,
         server=ServerFacts("Valkey", "9.1.2", 1536, 0, "appendonly"),
@@ -1355,7 +1356,7 @@ def a_survey(**changes: Any) -> survey.Survey:
 
 
 def test_status_shows_the_largest_backlog_first(capsys: Capture) -> None:
-    survey.print_text(a_survey(), 2)
+    status.print_text(a_survey(), 2)
     assert capsys.readouterr().out.splitlines() == [
         "store    Valkey 9.1.2 at unix:///s, 1 shard",
         "memory   1.5 KiB, no limit set",
@@ -1374,14 +1375,14 @@ def test_status_shows_the_largest_backlog_first(capsys: Capture) -> None:
 
 
 def test_status_says_when_nobody_works(capsys: Capture) -> None:
-    survey.print_text(a_survey(workers={"host:2": 10_000}), 20)
+    status.print_text(a_survey(workers={"host:2": 10_000}), 20)
     assert "workers  no worker has beaten for 10 s: nothing is delivered" in capsys.readouterr().out
-    survey.print_json(a_survey(workers={}), 20)
-    assert json.loads(capsys.readouterr().out)["warnings"] == [survey.NOBODY]
+    status.print_json(a_survey(workers={}), 20)
+    assert json.loads(capsys.readouterr().out)["warnings"] == [status.NOBODY]
 
 
 def test_status_is_one_json_object_for_machines(capsys: Capture) -> None:
-    survey.print_json(a_survey(), 1)
+    status.print_json(a_survey(), 1)
     told = json.loads(capsys.readouterr().out)
     assert told["store"]["memory_bytes"] == 1536
     assert told["workers"][0] == {"instance": "host:1", "last_beat_s": 0.7, "alive": True}
@@ -1394,7 +1395,7 @@ def test_status_is_one_json_object_for_machines(capsys: Capture) -> None:
 
 def test_a_table_is_drawn_on_a_terminal_and_takes_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    survey.print_text(a_survey(topics={"[red]x\x1b": TopicCounts(1, 0, 0, 0, 0, None)}), 20)
+    status.print_text(a_survey(topics={"[red]x\x1b": TopicCounts(1, 0, 0, 0, 0, None)}), 20)
     out = capsys.readouterr().out
     assert "[red]x\\x1b" in out
     assert "─" in out
@@ -1412,7 +1413,7 @@ async def test_a_survey_reads_a_real_store(house: House) -> None:
     now = (await house.store.now()).low
     await house.store.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
     await house.census.beat("host:1", now)
-    found = await survey.survey(house.store, house.census, len(house.keys.shards), "unix:///s")
+    found = await status.survey(house.store, house.census, len(house.keys.shards), "unix:///s")
     assert found.total[:5] == (2, 0, 0, 0, 1)
     assert found.alive == 1
     assert found.server.name in ("Valkey", "Redis")

@@ -11,7 +11,7 @@ import pytest
 
 from later.config import ALL, OPTIONS, Config, Option, load
 from later.core.errors import ConfigError
-from later.values import Address, masked
+from later.option_types import Address, masked
 
 NAMES = [option.name for option in OPTIONS]
 

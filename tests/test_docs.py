@@ -17,13 +17,13 @@ from types import ModuleType
 import click
 import pytest
 
-from later.bulk.place import PASSWORD, PASSWORD_FILE
 from later.cli import later
 from later.config import OPTIONS
 from later.core.policy import DEFAULT, FIELDS, Ack, shown
 from later.core.reply import Reply, read_reply
 from later.core.retry import Backoff, Kind
 from later.metrics import Metrics
+from later.store.url import PASSWORD, PASSWORD_FILE
 from tests.builders import NOW, a_task
 from tests.receivers import Caller, a_sender
 

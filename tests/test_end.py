@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from later.cli.end import Stopped, attempt, stoppable
+from later.cli.exit import Stopped, attempt, stoppable
 
 
 @pytest.fixture(autouse=True, params=[signal.SIGTERM, signal.SIGHUP])
@@ -53,7 +53,7 @@ def test_what_cannot_be_told_any_more_does_not_change_the_status(number: int) ->
     os.close(reads)
     code = f"""
 import io, os, sys
-from later.cli.end import attempt, stoppable
+from later.cli.exit import attempt, stoppable
 
 def work():
     with stoppable():

@@ -58,7 +58,7 @@ def test_where_ours_cannot_work_it_is_not_in_the_way_of_other_sources(monkeypatc
     module = import_module("later.bulk.pyspark_later")
     with monkeypatch.context() as without:
         without.delattr(module, "DefaultSource")
-        without.setitem(sys.modules, "later.bulk.source", None)
+        without.setitem(sys.modules, "later.bulk.datasource.source", None)
 
         assert not hasattr(reload(module), "DefaultSource")
 

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from aioresponses import aioresponses
 
-from later.core.fields import DAY_MS
 from later.core.retry import Kind, Outcome
+from later.core.validation import DAY_MS
 from later.delivery.sender import MAX_REPLY_BYTES
 from tests.builders import NOW, a_task
 from tests.receivers import Caller, a_sender

@@ -17,8 +17,8 @@ from datetime import date, timedelta
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from later.bulk.source import LaterDataSource
-from later.bulk.way import Way
+from later.bulk.datasource.source import LaterDataSource
+from later.bulk.transport.target import Way
 
 TOPIC = "reminders"
 RETRY = 5

@@ -6,22 +6,22 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from later.api.backlog import Backlog
 from later.api.batch import MAX_BYTES, BatchCalls
 from later.api.edits import EditCalls
 from later.api.explain import ExplainCalls
 from later.api.health import HealthCalls
-from later.api.lists import ListCalls
+from later.api.listing import ListCalls
+from later.api.load_shedding import Backlog
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarCalls, asked_persistent_topic
 from later.api.server import DIRECT
 from later.api.tasks import TaskCalls
 from later.api.topics import PolicyCalls, TopicCalls, asked_namespace, asked_topic
 from later.metrics import Metrics
-from later.store.census import Census
-from later.store.jobs import Jobs
+from later.store.bulk_jobs import Jobs
 from later.store.policies import PolicyBook
-from later.store.store import Store
+from later.store.stats import Census
+from later.store.tasks import Store
 
 TOPIC = "/topics/{topic:[^/]+}"
 """aiohttp's own pattern takes no braces; a `/` in a topic's name comes percent-encoded."""

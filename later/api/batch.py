@@ -16,10 +16,10 @@ import structlog
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from later.api.backlog import Backlog
+from later.api.batch_body import split
+from later.api.load_shedding import Backlog
 from later.api.problems import Fault, fault, problem
-from later.api.split import split
-from later.api.wire import (
+from later.api.schemas import (
     Created,
     Deleted,
     Shown,
@@ -34,13 +34,13 @@ from later.api.wire import (
 from later.core.admit import admit
 from later.core.drafts import read_draft
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
-from later.core.fields import EXPECTED, show, task_id
 from later.core.task import Task, new_id
+from later.core.validation import EXPECTED, show, task_id
 from later.metrics import Metrics
-from later.store.jobs import Jobs
+from later.store.bulk_jobs import Jobs
 from later.store.policies import PolicyBook
-from later.store.records import Batch
-from later.store.store import Store
+from later.store.tasks import Store
+from later.store.types import Batch
 
 MAX_BYTES = 16 * 1024 * 1024
 AT_ONCE = 500

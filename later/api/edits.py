@@ -8,19 +8,19 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from later.api.backlog import Backlog
+from later.api.load_shedding import Backlog
+from later.api.schemas import read_body, read_id, read_query, reader, reply, shown
 from later.api.topics import asked_topic
-from later.api.wire import read_body, read_id, read_query, reader, reply, shown
 from later.core.edit import Changes
 from later.core.errors import LaterError, Refused
-from later.core.fields import EXPECTED, moment, refusal, show, task_id, topic
 from later.core.policy import LEAST_RATE
-from later.store.group import Group
+from later.core.validation import EXPECTED, moment, refusal, show, task_id, topic
+from later.store.group_commit import Group
 from later.store.keys import Bucket
 from later.store.policies import PolicyBook
 from later.store.purges import PURGED
-from later.store.records import Edit, Found, Moved, Stretch
-from later.store.store import Store
+from later.store.tasks import Store
+from later.store.types import Edit, Found, Moved, Stretch
 
 log = structlog.get_logger("later.edits")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from later.api.backlog import Backlog
-from later.api.wire import last_error, read_body, reader, reply
+from later.api.load_shedding import Backlog
+from later.api.schemas import last_error, read_body, reader, reply
 from later.core.errors import LaterError, Refused
 from later.core.explain import SILENT_MS, Explanation, TaskFacts, TopicFacts, explain_task, explain_topic
-from later.core.fields import task_id, topic
 from later.core.task import Task
-from later.store.census import Census
+from later.core.validation import task_id, topic
 from later.store.policies import PolicyBook
-from later.store.records import Found
-from later.store.store import Store
+from later.store.stats import Census
+from later.store.tasks import Store
+from later.store.types import Found
 
 
 class Explaining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

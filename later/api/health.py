@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from later.api.problems import Fault, problem
-from later.api.wire import reply
+from later.api.schemas import reply
 from later.core.errors import LaterError
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from later.api.schemas import path_part, read_body, read_switch, reply
 from later.api.topics import asked_namespace
-from later.api.wire import path_part, read_body, read_switch, reply
 from later.core.errors import Refused
-from later.core.fields import MAX_TTL_MS, show, topic
-from later.core.loosely import read_object, unknown
+from later.core.parsing import read_object, unknown
 from later.core.policy import FIELDS, Place, Policies, Settings, Value, a_topic
+from later.core.validation import MAX_TTL_MS, show, topic
 from later.store.policies import PolicyBook
 
 ACTIVE = "active"

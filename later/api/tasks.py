@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from later.api.backlog import Backlog
-from later.api.wire import Deleted, created_answer, read_body, read_id, reply, shown
+from later.api.load_shedding import Backlog
+from later.api.schemas import Deleted, created_answer, read_body, read_id, reply, shown
 from later.core.admit import admit
 from later.core.drafts import read_draft
 from later.core.errors import Refused
 from later.core.task import Draft, Task, new_id
 from later.metrics import Metrics
-from later.store.group import Group
+from later.store.group_commit import Group
 from later.store.policies import PolicyBook
-from later.store.store import Store
+from later.store.tasks import Store
 
 
 class TaskCalls:

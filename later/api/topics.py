@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from later.api.wire import path_part, read_body, read_query, read_switch, reply
+from later.api.schemas import path_part, read_body, read_query, read_switch, reply
 from later.core import policy
 from later.core.errors import Refused
-from later.core.fields import namespace, show, topic
-from later.core.loosely import read_object
+from later.core.parsing import read_object
 from later.core.policy import NOTHING_SET, Level, Place, Policies, Settings, Value, a_namespace, a_topic, read_fields
-from later.store.census import Census, TopicCounts
+from later.core.validation import namespace, show, topic
 from later.store.policies import PolicyBook
-from later.store.store import Store
+from later.store.stats import Census, TopicCounts
+from later.store.tasks import Store
 
 MAX_PAGE = 1000
 PAGE = 100

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from later.client import AGAIN
+from later.client.http import AGAIN
 from later.core.errors import LaterError
 
 

@@ -7,9 +7,9 @@ import time
 from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.core.policy import DEFAULT
-from later.store.memory import Memory, build_as_laid_out
-from later.store.opening import check_store, stored_shards
-from later.store.place import Place
+from later.store.open import Memory, build_as_laid_out
+from later.store.schema import check_store, stored_shards
+from later.store.settings import Place
 
 
 async def opened(place: Place) -> Memory:

@@ -9,6 +9,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 with suppress(ImportError):
-    from later.bulk.source import LaterDataSource as DefaultSource
+    from later.bulk.datasource.source import LaterDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

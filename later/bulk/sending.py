@@ -8,8 +8,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from later.bulk.doors import Came, Counts, Door, Standing, Unreached, Wrong
-from later.bulk.lines import Lines, Reject
-from later.client import BATCH_BYTES, MAX_LINE_BYTES, pause_before_again
+from later.bulk.input.payload import Lines, Reject
+from later.client.http import BATCH_BYTES, MAX_LINE_BYTES, pause_before_again
 from later.core.errors import LaterError
 
 JITTER = 0.5

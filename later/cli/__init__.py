@@ -13,17 +13,17 @@ import click
 
 from later import __version__
 from later.cli.api import client_of
-from later.cli.bulk_commands import of_bulk
-from later.cli.dead_commands import of_dead
-from later.cli.end import Ended, attempt
+from later.cli.bulk.group import of_bulk
+from later.cli.commands.dead import of_dead
+from later.cli.commands.tasks import explain, list_tasks, run_now, update
+from later.cli.commands.topics import of_namespaces, of_topics
+from later.cli.exit import Ended, attempt
 from later.cli.options import InOrder, an_object_a_line, configured, examples, headers, reading, retries, seconds
-from later.cli.task_commands import explain, list_tasks, run_now, update
-from later.cli.topic_commands import of_namespaces, of_topics
 from later.config import Config, load
 from later.core.errors import StoreDown
 
 if TYPE_CHECKING:
-    from later.store.memory import Memory
+    from later.store.open import Memory
 
 
 def main() -> None:
@@ -167,7 +167,7 @@ def create(
     if source is not None:
         if any(value is not None for value in task.values()):
             raise click.UsageError("--from takes the tasks from the file alone.")
-        from later.cli.from_file import create_from
+        from later.cli.commands.create_file import create_from
 
         return create_from(client, source, job=job, batch=batch, retries=retries, as_json=as_json)
     if job is not None:
@@ -226,11 +226,11 @@ def status(*, topics: int, as_json: bool, **flags: str | None) -> int:
     The tasks by state and topic, what is due, and how late the oldest of it is.
     """
     config = _prepared("status", flags)
-    from later.cli import survey
+    from later.cli.commands import status
 
     async def look(memory: Memory) -> int:
-        found = await survey.survey(memory.store, memory.census, memory.shards, config.shown_store_url)
-        (survey.print_json if as_json else survey.print_text)(found, topics)
+        found = await status.survey(memory.store, memory.census, memory.shards, config.shown_store_url)
+        (status.print_json if as_json else status.print_text)(found, topics)
         return 0
 
     return _with_memory(config, look)
@@ -247,7 +247,7 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
     workers. Exit status 1 if something is wrong and was not mended.
     """
     config = _prepared("doctor", flags)
-    from later.cli.examination import look_through
+    from later.cli.commands.doctor import look_through
 
     async def look(memory: Memory) -> int:
         return await look_through(memory.store, memory.doctor, repair=repair, as_json=as_json)
@@ -261,7 +261,7 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
 def _run_daemon(command: str, flags: Mapping[str, str | None]) -> Ended:
     config = _prepared(command, flags)
     if config.processes == 1:
-        from later.daemon.alone import run
+        from later.daemon.single import run
     else:
         from later.processes.supervisor import run
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from later.client import (
+from later.client.http import (
     AGAIN,
     BATCH_BYTES,
     MAX_LINE_BYTES,

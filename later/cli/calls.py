@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 
 import click
 
-from later.cli.fields import shown
+from later.cli.policy_options import shown
 from later.cli.say import one_line, say
-from later.client import CallFailed, Client
+from later.client.http import CallFailed, Client
 from later.core.errors import LaterError
 
 OF_ONE = frozenset({404, 409})

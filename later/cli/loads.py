@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from later.bulk.forecast import Allowed, Window, next_days, outlook
-from later.bulk.report import Exported, Rejected, Report, read_export, read_rejects
-from later.bulk.session import open_session
+from later.bulk.report.counts import Exported, Rejected, Report, read_export, read_rejects
+from later.bulk.report.forecast import Allowed, Window, next_days, outlook
+from later.bulk.spark.session import open_session
+from later.cli.bulk.report_view import print_json, print_text
 from later.cli.calls import ask
-from later.cli.report_tables import print_json, print_text
 from later.cli.say import say
 from later.cli.tables import seconds
-from later.client import CallFailed, Client
+from later.client.http import CallFailed, Client
 from later.core.errors import LaterError
 
 MOST = 20
@@ -69,7 +69,7 @@ def tell(found: Found, rates: Mapping[str, float], client: Client | None, plot: 
     report = with_rates(found, rates, client)
     (print_json if as_json else print_text)(report)
     if plot is not None:
-        from later.bulk.plot import draw  # noqa: PLC0415  # heavy, and no report needs it
+        from later.bulk.report.plot import draw  # noqa: PLC0415  # heavy, and no report needs it
 
         draw(report, plot)
     if found.exported is not None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from later.config import OPTIONS, Option
-from later.values import milliseconds
+from later.option_types import milliseconds
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from later.cli.calls import ask
-from later.client import CallFailed, Client, pause_before_again
+from later.client.http import CallFailed, Client, pause_before_again
 
 SLICE = 5000
 """How many tasks a call is to be about: an answer comes soon, and nobody else waits for long."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from later.core.errors import Refused
-from later.core.fields import (
+from later.core.policy import DelayMode, Policies, Policy
+from later.core.task import Draft, Task
+from later.core.validation import (
     MAX_AHEAD_MS,
     MAX_RETRY,
     MAX_TTL_MS,
@@ -18,8 +20,6 @@ from later.core.fields import (
     topic,
     utf8_size,
 )
-from later.core.policy import DelayMode, Policies, Policy
-from later.core.task import Draft, Task
 
 
 def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from later.core.loosely import read_loosely
+from later.core.parsing import read_loosely
 from later.core.task import Draft
 
 _decode_draft = msgspec.json.Decoder(Draft).decode

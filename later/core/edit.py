@@ -7,9 +7,9 @@ from msgspec import UNSET, UnsetType
 
 from later.core.admit import content_of, execute_at_of, max_retry_of, ttl_ms_of
 from later.core.errors import Refused
-from later.core.fields import callback, headers
 from later.core.policy import DelayMode, Policies, Policy
 from later.core.task import Draft, Task
+from later.core.validation import callback, headers
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from later.core.errors import Refused
-from later.core.fields import DEFAULT_NAMESPACE, MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, milliseconds, show
 from later.core.retry import Backoff
+from later.core.validation import DEFAULT_NAMESPACE, MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, milliseconds, show
 
 Value = bool | int | float | str
 """Of a field, as it is written in JSON: durations in seconds."""

@@ -11,8 +11,8 @@ from enum import StrEnum
 import msgspec
 
 from later.core.errors import UnreadableBody
-from later.core.fields import DAY_MS
 from later.core.task import Task
+from later.core.validation import DAY_MS
 
 MAX_LOST = 16
 """Leases lost in a row before a task is given up: it probably takes its worker down with it."""

@@ -16,7 +16,7 @@ import structlog
 
 from later.config import Config
 from later.metrics import Figures
-from later.processes.channel import Answers, Channel, NoAnswer, open_channel
+from later.processes.rpc import Answers, Channel, NoAnswer, open_channel
 
 log = structlog.get_logger("later.processes")
 
@@ -24,7 +24,9 @@ MANY_MISSED = 3
 """So many questions in a row without an answer, and a process counts as hanging."""
 
 
-_START = "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from later.processes.inside import main; main()"
+_START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from later.processes.child_main import main; main()"
+)
 """Where it finds `later` comes as its last argument; in PYTHONPATH, a path with a colon would become two."""
 
 

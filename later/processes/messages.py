@@ -11,8 +11,8 @@ import msgspec
 from later import __version__
 from later.config import Config
 from later.metrics import Figures
-from later.processes.channel import NoAnswer
-from later.values import Address
+from later.option_types import Address
+from later.processes.rpc import NoAnswer
 
 
 class Sight(msgspec.Struct):

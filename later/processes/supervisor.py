@@ -18,16 +18,16 @@ import structlog
 from later.config import Config
 from later.core.errors import LaterError, StoreDown
 from later.daemon.background import a_ticker
-from later.daemon.doors import cannot_listen, door, may_go_without, say_closed, say_open
-from later.daemon.ground import ground
-from later.daemon.life import Life, run_in_loop
+from later.daemon.backing_store import ground
+from later.daemon.lifecycle import Life, run_in_loop
+from later.daemon.listen import cannot_listen, door, may_go_without, say_closed, say_open
 from later.metrics import Metrics
-from later.processes.channel import Answers, NoAnswer
 from later.processes.child import Child
-from later.processes.children import Children
-from later.processes.ledger import Ledger
 from later.processes.messages import Leaving, Sight, orders
-from later.processes.port import Reserved, reserve
+from later.processes.metrics import Ledger
+from later.processes.pool import Children
+from later.processes.reserved_port import Reserved, reserve
+from later.processes.rpc import Answers, NoAnswer
 from later.worker.ticker import Ticked
 
 log = structlog.get_logger("later.processes")

@@ -17,7 +17,7 @@ from redis.asyncio.connection import AbstractConnection
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreFault, StoreMismatch
 from later.store.connections import Connections
-from later.store.opening import Run
+from later.store.schema import Run
 from later.store.scripts import BY_SHA, Command
 
 UNAVAILABLE = (

@@ -7,11 +7,11 @@ from typing import Any
 
 from later.core.errors import LaterError
 from later.store.client import Client
+from later.store.codec import failure_of
+from later.store.cursor import Entry, Walk
+from later.store.fanout import each
 from later.store.keys import Keys
-from later.store.many import each
-from later.store.reading import failure_of
-from later.store.records import Stretch
-from later.store.walk import Entry, Walk
+from later.store.types import Stretch
 
 
 class DeadWalk:

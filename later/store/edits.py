@@ -13,14 +13,14 @@ from later.core.edit import edit, renewed
 from later.core.errors import Conflict, LaterError, StoreDown, UnreadableBody
 from later.core.task import Task, encode, pack_id
 from later.store import scripts
-from later.store.by_id import MAX_STARTS, ById, restless
 from later.store.client import Client
+from later.store.codec import MAX_BODIES, Body, Row, found_of, in_no_bucket, yielded
+from later.store.fanout import Lane, each
 from later.store.keys import Bucket, Keys, Shard
-from later.store.many import Lane, each
-from later.store.reading import MAX_BODIES, Body, Row, found_of, in_no_bucket, yielded
-from later.store.records import Edit, Found
+from later.store.lookup import MAX_STARTS, ById, restless
 from later.store.redrives import Redrive, redrive_call
 from later.store.scripts import Argument, Command
+from later.store.types import Edit, Found
 
 CHANGED, ANOTHER_BODY = 1, 0
 """What scripts answer of a task; else it was not where it would have to be."""

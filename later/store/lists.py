@@ -9,12 +9,12 @@ from later.core.errors import LaterError
 from later.core.task import unpack_id
 from later.store import scripts
 from later.store.client import Client
+from later.store.codec import MAX_BODIES, Row, decoded, found_of, rows_of
+from later.store.cursor import Entry, Walk
+from later.store.fanout import each
 from later.store.keys import Bucket, Keys, Shard
-from later.store.many import each
-from later.store.reading import MAX_BODIES, Row, decoded, found_of, rows_of
-from later.store.records import Found, Page, Stretch
 from later.store.scripts import Command
-from later.store.walk import Entry, Walk
+from later.store.types import Found, Page, Stretch
 
 
 class Lists:

@@ -15,8 +15,8 @@ from later.core.errors import Conflict
 from later.core.policy import NOTHING_SET, Level, Place, Policies, Policy, Settings
 from later.store import scripts
 from later.store.client import Client
+from later.store.codec import pairs
 from later.store.keys import Keys
-from later.store.reading import pairs
 from later.store.scripts import Argument
 
 FRESH_S = 1.5

@@ -8,10 +8,10 @@ from later.core.task import unpack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.dead import DeadWalk, good
-from later.store.ends import Ends
+from later.store.expiry import Ends
 from later.store.keys import Bucket, Keys, Shard
-from later.store.records import Dead, Moved, Stretch
 from later.store.scripts import MAX_TASKS, Command
+from later.store.types import Dead, Moved, Stretch
 
 PURGED = (Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
 """The buckets where nothing is in flight, in the order in which they are emptied: a pause that ends goes to delay."""

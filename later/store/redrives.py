@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from later.core.edit import renewed
-from later.core.fields import MAX_AHEAD_MS
 from later.core.task import Task, encode, unpack_id
+from later.core.validation import MAX_AHEAD_MS
 from later.store import scripts
 from later.store.client import Client
+from later.store.codec import MAX_BODIES, decoded
+from later.store.cursor import Entry
 from later.store.dead import DeadWalk, good
+from later.store.fanout import each
 from later.store.keys import Bucket, Keys, Shard
-from later.store.many import each
-from later.store.reading import MAX_BODIES, decoded
-from later.store.records import Moved, Stretch
 from later.store.scripts import Argument, Command
-from later.store.walk import Entry
+from later.store.types import Moved, Stretch
 
 
 class Redrive(NamedTuple):

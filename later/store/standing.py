@@ -6,9 +6,9 @@ import math
 
 from later.store import scripts
 from later.store.client import Client
+from later.store.codec import time_of
 from later.store.keys import Bucket, Keys
-from later.store.reading import time_of
-from later.store.records import Standing
+from later.store.types import Standing
 
 
 async def standing(client: Client, keys: Keys, topic: bytes) -> Standing:

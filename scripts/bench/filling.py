@@ -15,7 +15,7 @@ from later.core.errors import LaterError
 from later.core.task import Task, new_id
 from later.store.client import Client, connect
 from later.store.keys import Keys
-from later.store.store import Store
+from later.store.tasks import Store
 
 PATIENCE_S = 60.0
 AT_ONCE = 5_000

@@ -17,7 +17,7 @@ from later.core.task import pack_id
 from later.store.client import Client
 from later.store.keys import Keys
 from later.store.scripts import BY_SHA, Command
-from later.store.store import Store
+from later.store.tasks import Store
 from scripts.bench.filling import a_task
 from scripts.bench.results import BenchError
 

@@ -22,13 +22,13 @@ from later.core.clock import Clock
 from later.core.errors import StoreDown
 from later.core.policy import Policy
 from later.metrics import Metrics
-from later.store.census import Census
+from later.store.bulk_jobs import Jobs
 from later.store.client import Client
-from later.store.jobs import Jobs
 from later.store.keys import Keys
 from later.store.policies import PolicyBook
 from later.store.scripts import Command
-from later.store.store import Store
+from later.store.stats import Census
+from later.store.tasks import Store
 from tests.builders import NOW
 
 Answer = tuple[int, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from later.core.retry import Failure, Fate, Verdict
-from later.store.records import Settlement, Want
+from later.store.types import Settlement, Want
 from tests.api.front import Front
 from tests.builders import NOW, a_task
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from later.core.fields import EXPECTED
 from later.core.task import pack_id
-from later.store.census import Census
-from later.store.flow import Flow
+from later.core.validation import EXPECTED
+from later.store.permits import Flow
+from later.store.stats import Census
 from tests.api.front import Front, a_front, bad
 from tests.api.states import STATES, put, put_all
 from tests.builders import NOW, a_task

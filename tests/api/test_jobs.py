@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from later.core.errors import StoreDown
-from later.store.jobs import Jobs
+from later.store.bulk_jobs import Jobs
 from tests.api.front import DAY_MS, Front, a_front, bad, came_to, ids_of_shards, named
 from tests.builders import NOW
 

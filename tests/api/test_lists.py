@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from later.core.fields import EXPECTED
 from later.core.retry import Failure, Fate, Verdict
-from later.store.records import Settlement, Want
+from later.core.validation import EXPECTED
+from later.store.types import Settlement, Want
 from tests.api.front import Front, a_front, bad
 from tests.builders import NOW, a_task
 

@@ -9,7 +9,7 @@ import pytest
 
 from later.core.retry import Failure, Fate, Verdict
 from later.core.task import Task, pack_id
-from later.store.records import Claim, Settlement, Want
+from later.store.types import Claim, Settlement, Want
 from tests.api.front import DAY_MS, GOOD, Answer, Front, bad
 from tests.builders import NOW, a_task
 

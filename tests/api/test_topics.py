@@ -13,7 +13,7 @@ from later.core.policy import DEFAULT, FIELDS, Policy, shown
 from later.core.retry import Failure, Fate, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.records import Claim, Claims, Settlement, Want
+from later.store.types import Claim, Claims, Settlement, Want
 from tests.api.front import GOOD, Answer, Front, a_front, bad, came_to
 from tests.builders import NOW, a_task
 

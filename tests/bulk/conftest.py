@@ -13,9 +13,9 @@ import redis
 from later.core.clock import Clock
 from later.core.policy import DEFAULT
 from later.store.keys import Keys
-from later.store.memory import Memory, build
-from later.store.opening import check_store
-from later.store.place import Place
+from later.store.open import Memory, build
+from later.store.schema import check_store
+from later.store.settings import Place
 
 
 class Stored(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from later.bulk.lines import Read
+from later.bulk.input.payload import Read
 from later.core.admit import admit
 from later.core.drafts import read_draft
 from later.core.errors import Refused

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from later.bulk.api_door import ApiDoor
 from later.bulk.doors import Came, Counts, Standing, Unreached, Wrong
-from later.client import CallFailed, Client
+from later.bulk.transport.api import ApiDoor
+from later.client.http import CallFailed, Client
 from later.core.policy import Policy
 from later.core.task import pack_id
 from tests.api.front import ids_of_shards

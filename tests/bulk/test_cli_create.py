@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from later.bulk import inputs, run, session
 from later.bulk.doors import Counts
-from later.bulk.inputs import Found, Input
-from later.bulk.lines import Reject
-from later.bulk.output import Output
-from later.bulk.run import Created, Missing, Standings
-from later.bulk.way import Way
-from later.bulk.work import Table
+from later.bulk.input import reader
+from later.bulk.input.payload import Reject
+from later.bulk.input.reader import Found, Input
+from later.bulk.jobs import run
+from later.bulk.jobs.output import Output
+from later.bulk.jobs.partition import Table
+from later.bulk.jobs.run import Created, Missing, Standings
+from later.bulk.spark import session
+from later.bulk.transport.target import Way
 from later.cli import run as command
-from later.cli.bulk_input import format_of
+from later.cli.bulk.input_options import format_of
 from later.core.errors import LaterError, Refused
 
 Capture = pytest.CaptureFixture[str]
@@ -71,7 +73,7 @@ def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Spark:
     monkeypatch.chdir(tmp_path)
     spark = Spark()
     monkeypatch.setattr(session, "open_session", spark.open)
-    monkeypatch.setattr(inputs, "read", spark.read)
+    monkeypatch.setattr(reader, "read", spark.read)
     for name in ("create", "judge", "find", "cancel"):
         monkeypatch.setattr(run, name, spark.call(name))
     return spark
@@ -252,7 +254,7 @@ class TestHowItGoes:
             return GOOD if words[0] == "create" else THERE
 
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        monkeypatch.setattr(inputs, "row_count", lambda session, given: 70)
+        monkeypatch.setattr(reader, "row_count", lambda session, given: 70)
         spark.answer = goes
         assert status(words[0], "in", "--job", "j", *words[1:]) == 0
         err = capsys.readouterr().err
@@ -383,4 +385,4 @@ def test_what_cannot_be_is_refused_before_anything_is_read(said: dict[str, Any],
     nobody: Any = None
     given = Input(**({"path": "in", "format": "csv", "options": {}, "columns": {}, "constants": {}} | said))
     with pytest.raises(Refused, match=f"^{why}"):
-        inputs.read(nobody, given, "j")
+        reader.read(nobody, given, "j")

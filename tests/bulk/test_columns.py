@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from later.api.wire import shown
-from later.bulk.columns import SCHEMA, batch_of
+from later.api.schemas import shown
+from later.bulk.datasource.arrow_schema import SCHEMA, batch_of
 from later.core.errors import UnreadableBody
 from later.core.retry import Failure
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.records import Found
+from later.store.types import Found
 from tests.builders import NOW, a_task
 
 FAILURE = Failure(5, "exhausted", None, "5 failures, the last: no answer", NOW + 1, None, 5)

@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import AnalysisException, PythonException, SparkRuntimeException
 
-from later.bulk.faults import GONE, of_file, of_spark, of_worker, translated
+from later.bulk.spark.errors import GONE, of_file, of_spark, of_worker, translated
 from later.core.errors import LaterError
 
 OURS = """An exception was thrown from the Python worker:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.bulk.ids import MAX_JOB_CHARS, checked_job, ids_of
-from later.bulk.keys import key_reader
+from later.bulk.input.row_keys import key_reader
 from later.core.errors import Refused
-from later.core.fields import task_id
+from later.core.validation import task_id
 
 
 def keys(values: Any, kind: pa.DataType | None = None) -> list[bytes | None]:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from later.bulk.lines import Lines, Reject, readable, shown
-from later.bulk.objects import CORRUPT_ID
+from later.bulk.input.json import CORRUPT_ID
+from later.bulk.input.payload import Lines, Reject, readable, shown
 
 
 def body(id: str, **fields: object) -> bytes:

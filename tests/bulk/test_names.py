@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from later.bulk import session
 from later.bulk.names import checked_directory, literal
+from later.bulk.spark import session
 from later.cli import run
 from later.core.errors import Refused
 

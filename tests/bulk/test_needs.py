@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from later.bulk.needs import SparkMissing, check_java, check_packages, java_version
+from later.bulk.spark.preflight import SparkMissing, check_java, check_packages, java_version
 
 
 def a_java(directory: Path, version: str) -> str:

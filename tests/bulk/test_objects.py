@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.bulk.ids import ids_of
-from later.bulk.lines import EMPTY_KEY, KEYLESS, Read
-from later.bulk.objects import CORRUPT_ID, LONGEST_SHOWN, TAKEN_ID, TEXT, Documents, Objects, key_of
+from later.bulk.input.json import CORRUPT_ID, LONGEST_SHOWN, TAKEN_ID, TEXT, Documents, Objects, key_of
+from later.bulk.input.payload import EMPTY_KEY, KEYLESS, Read
 from later.core.errors import Refused
 from later.core.task import Task
 from tests.builders import NOW

@@ -10,10 +10,10 @@ from typing import Any
 import click
 import pytest
 
-from later.bulk import needs
-from later.bulk.needs import SparkMissing
+from later.bulk.spark import preflight
+from later.bulk.spark.preflight import SparkMissing
 from later.cli import run
-from later.cli.bulk_options import Target, of_store, on_spark, to_later
+from later.cli.bulk.options import Target, of_store, on_spark, to_later
 from later.core.errors import ConfigError
 
 HTTP = "http://127.0.0.1:8080"
@@ -65,7 +65,7 @@ def test_a_command_runs_only_where_spark_is(monkeypatch: pytest.MonkeyPatch) -> 
     def is_missing() -> None:
         raise SparkMissing("pip install")
 
-    monkeypatch.setattr(needs, "check_packages", is_missing)
+    monkeypatch.setattr(preflight, "check_packages", is_missing)
 
     with pytest.raises(SparkMissing):
         given(on_spark)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import ConnectionPool
 
-from later.bulk.place import check_url, is_store, place_of
 from later.core.errors import ConfigError
-from later.store.place import Place
+from later.store.settings import Place
+from later.store.url import check_url, is_store, place_of
 
 HARD = "p@ss/w:ö rd%25?#[&="
 

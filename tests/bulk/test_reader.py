@@ -12,17 +12,17 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from later.bulk import columns, reader
-from later.bulk.place import PASSWORD
-from later.bulk.reader import LaterReader
+from later.bulk.datasource import arrow_schema, reader
+from later.bulk.datasource.reader import LaterReader
 from later.core.errors import LaterError, Refused, StoreDown
 from later.core.task import Task
-from later.store.reading import MAX_BODIES
+from later.store.codec import MAX_BODIES
+from later.store.url import PASSWORD
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import ask, died, take
 
-SPARK_SCHEMA = from_arrow_schema(columns.SCHEMA)
+SPARK_SCHEMA = from_arrow_schema(arrow_schema.SCHEMA)
 
 
 class Reading:
@@ -111,7 +111,7 @@ async def test_batches_are_of_a_few_rows_and_of_sparks_columns(house: House, rea
     ids = await create(house, [a_task() for _ in range(800)])
     batches = await reading.batches()
     assert sorted(id for batch in batches for id in batch.column("id").to_pylist()) == ids
-    assert {batch.schema for batch in batches} == {columns.SCHEMA}
+    assert {batch.schema for batch in batches} == {arrow_schema.SCHEMA}
     assert max(batch.num_rows for batch in batches) <= 510
 
 

@@ -14,14 +14,25 @@ from typing import Any
 
 import pytest
 
-from later.bulk.forecast import OVERDUE, Allowed, Due, Forecast, Load, Outlook, Window, forecast, loads_of, next_days
-from later.bulk.forecast import outlook as outlook_of
-from later.bulk.plot import draw
-from later.bulk.report import Dead, Deaths, Exported, Rejected, Rejection, Report, missing, rejection
+from later.bulk.report.counts import Dead, Deaths, Exported, Rejected, Rejection, Report, missing, rejection
+from later.bulk.report.forecast import (
+    OVERDUE,
+    Allowed,
+    Due,
+    Forecast,
+    Load,
+    Outlook,
+    Window,
+    forecast,
+    loads_of,
+    next_days,
+)
+from later.bulk.report.forecast import outlook as outlook_of
+from later.bulk.report.plot import draw
 from later.cli import loads, run
+from later.cli.bulk.report_view import as_json, print_text
 from later.cli.loads import Found, allowed_of, tell
-from later.cli.report_tables import as_json, print_text
-from later.client import Client
+from later.client.http import Client
 from tests.api.front import Front, a_front
 
 Capture = pytest.CaptureFixture[str]

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.bulk.csv_faults import SWALLOWED, UNREAD, Csv
 from later.bulk.ids import ids_of
-from later.bulk.lines import EMPTY_KEY, KEYLESS, Read, Reject
-from later.bulk.rows import CORRUPT, UNREADABLE, Rows, sources_of
-from later.bulk.texts import is_text
+from later.bulk.input.arrow_text import is_text
+from later.bulk.input.columns import CORRUPT, UNREADABLE, Rows, sources_of
+from later.bulk.input.csv_checks import SWALLOWED, UNREAD, Csv
+from later.bulk.input.payload import EMPTY_KEY, KEYLESS, Read, Reject
 from later.core.errors import Refused
-from later.core.fields import milliseconds
 from later.core.policy import DEFAULT
 from later.core.task import Task
+from later.core.validation import milliseconds
 from tests.builders import NOW
 from tests.bulk.judging import CALLBACK, NOW_S, judged, refusals, tasks
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from later.bulk.doors import Counts
-from later.bulk.run import watch
-from later.bulk.way import Way
+from later.bulk.jobs.run import watch
+from later.bulk.transport.target import Way
 from tests.bulk.answers import Answer, problem, told
 
 
@@ -93,6 +93,6 @@ def test_nothing_is_told_once_the_job_is_over() -> None:
 
     listener = Listener()
     with told(late) as api, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("later.bulk.run.LOOK_EVERY_S", 0)
+        patch.setattr("later.bulk.jobs.run.LOOK_EVERY_S", 0)
         watch(Way(url=api.url), "j", Counts(), listener, over)
     assert (listener.heard, listener.troubles) == ([], [])

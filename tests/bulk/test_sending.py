@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.bulk.api_door import ApiDoor
 from later.bulk.doors import Counts, Standing, Unreached
-from later.bulk.lines import Lines, Reject
+from later.bulk.input.payload import Lines, Reject
 from later.bulk.sending import JITTER, Batches, Patience, Sent, parts
-from later.client import MAX_LINE_BYTES, CallFailed, Client
+from later.bulk.transport.api import ApiDoor
+from later.client.http import MAX_LINE_BYTES, CallFailed, Client
 from later.core.errors import LaterError
 from tests.bulk.answers import Answer, Asked, Told, batch, problem, taken, told, wrong
 

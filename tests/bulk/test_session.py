@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from later.bulk.session import _starting, is_local, settings_of
+from later.bulk.spark.session import _starting, is_local, settings_of
 from later.core.errors import LaterError
 
 

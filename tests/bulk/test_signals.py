@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from later.bulk.signals import ENDING, deferred, undisturbed
+from later.bulk.spark.signals import ENDING, deferred, undisturbed
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from later.bulk.lines import Reject
-from later.bulk.options import WriteOptions, write_options
-from later.bulk.source import LaterStreamWriter, LaterWriter, Written, told
+from later.bulk.datasource.source import LaterStreamWriter, LaterWriter, Written, told
+from later.bulk.datasource.write_options import WriteOptions, write_options
+from later.bulk.input.payload import Reject
 from later.core.errors import LaterError, Refused
 from tests.bulk.answers import Served, problem, served
 from tests.bulk.answers import told as an_api

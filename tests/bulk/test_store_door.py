@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from later.bulk.doors import Came, Counts, Standing, Unreached, Wrong
-from later.bulk.lines import Lines
+from later.bulk.input.payload import Lines
 from later.bulk.sending import Batches, Patience
-from later.bulk.store_door import MAX_BODY, StoreDoor
+from later.bulk.transport.store import MAX_BODY, StoreDoor
 from later.core.errors import LaterError
 from later.core.policy import Place as PolicyPlace
 from later.core.policy import a_namespace, a_topic
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.place import Place
+from later.store.settings import Place
 from tests.bulk.conftest import Stored, a_memory, lay_out
 from tests.bulk.judging import CALLBACK
 from tests.servers import a_server

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from later.bulk.wanted import Wanted, wanted
+from later.bulk.datasource.read_options import Wanted, wanted
 from later.core.errors import ConfigError, Refused
 from later.store.keys import Bucket
-from later.store.pieces import Part
+from later.store.scan import Part
 
 URL = "redis://127.0.0.1:6379/0"
 

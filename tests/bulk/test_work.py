@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from later.bulk.ids import ids_of
-from later.bulk.lines import KEYLESS
-from later.bulk.objects import TEXT
-from later.bulk.way import Way
-from later.bulk.work import CREATED, FOUND, Cancel, Create, Find, Shape, Table
+from later.bulk.input.json import TEXT
+from later.bulk.input.payload import KEYLESS
+from later.bulk.jobs.partition import CREATED, FOUND, Cancel, Create, Find, Shape, Table
+from later.bulk.transport.target import Way
 from later.core.errors import LaterError, Refused
 from later.core.task import pack_id
 from later.store.keys import Bucket
@@ -38,7 +38,7 @@ def way(stored: Stored) -> Way:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Pauses that were asked for; none is made."""
     asked: list[float] = []
-    monkeypatch.setattr("later.bulk.way.time.sleep", asked.append)
+    monkeypatch.setattr("later.bulk.transport.target.time.sleep", asked.append)
     return asked
 
 
@@ -182,7 +182,7 @@ class TestByTheApi:
                 api.front.client.away = []
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("later.bulk.way.time.sleep", back)
+                patch.setattr("later.bulk.transport.target.time.sleep", back)
                 done = came(Create(way=Way(url=api.url), table=TABLE), batch(*"abc"))
         assert done.tally == {"rows": 3, "created": 3, "existing": 0, "rejected": 0}
 

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from later.bulk.options import WriteOptions, write_options
-from later.bulk.way import Way
-from later.bulk.work import Table
+from later.bulk.datasource.write_options import WriteOptions, write_options
+from later.bulk.jobs.partition import Table
+from later.bulk.transport.target import Way
 from later.core.errors import LaterError
 
 NEEDED = {"url": "http://127.0.0.1:8080", "jobId": "orders-7"}

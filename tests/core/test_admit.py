@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from later.core.admit import admit
 from later.core.errors import Refused
-from later.core.fields import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, milliseconds
 from later.core.policy import DelayMode, Policies, Policy, Settings, a_namespace, a_topic
 from later.core.task import Draft, Task, decode, encode
+from later.core.validation import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, milliseconds
 from tests.builders import NOW, a_draft
 from tests.core.test_task import LEGAL_IDS
 

@@ -9,9 +9,9 @@ import pytest
 
 from later.core.edit import Changes, edit, renewed
 from later.core.errors import Refused
-from later.core.fields import EXPECTED, MAX_AHEAD_MS
 from later.core.policy import DelayMode, Policies, Policy
 from later.core.task import Task, decode, encode
+from later.core.validation import EXPECTED, MAX_AHEAD_MS
 from tests.builders import NOW, a_task
 
 LATER = NOW + 60_000

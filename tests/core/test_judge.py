@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.errors import UnreadableBody
-from later.core.fields import DAY_MS
 from later.core.retry import (
     MAX_MESSAGE_CHARS,
     NO_FAILURE,
@@ -25,6 +24,7 @@ from later.core.retry import (
     unreadable,
 )
 from later.core.task import Task
+from later.core.validation import DAY_MS
 from tests.builders import NOW, a_task
 
 DONE = Outcome(kind=Kind.DONE, status=200)

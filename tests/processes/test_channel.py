@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from later.core.errors import StoreDown
-from later.processes.channel import MOST_UNREAD, Answers, Channel, NoAnswer, open_channel
+from later.processes.rpc import MOST_UNREAD, Answers, Channel, NoAnswer, open_channel
 
 LARGE = "x" * 5_000_000
 

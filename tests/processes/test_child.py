@@ -15,8 +15,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from later.config import load
-from later.processes.channel import Answers, Channel, NoAnswer, open_channel
 from later.processes.child import MANY_MISSED, Child, spawn
+from later.processes.rpc import Answers, Channel, NoAnswer, open_channel
 
 PATHS = ["/a:b", "/ä b", "/\udcff", "/usr/lib"]
 

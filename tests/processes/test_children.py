@@ -6,9 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from later.config import Config, load
-from later.processes.channel import Answers
 from later.processes.child import Child
-from later.processes.children import Children
+from later.processes.pool import Children
+from later.processes.rpc import Answers
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from later.metrics import Figures, Metrics
-from later.processes.ledger import Ledger
+from later.processes.metrics import Ledger
 
 PLACES = 3
 

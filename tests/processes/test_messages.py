@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from later.config import load
-from later.processes.channel import NoAnswer
+from later.option_types import Address
 from later.processes.messages import orders, understood
-from later.values import Address
+from later.processes.rpc import NoAnswer
 
 PLACES = [Address("127.0.0.1", 8080), Address("::1", 8080)]
 OPTIONS = {"redis": "redis://me:secret@a:1/2", "health": "[::1]:9000", "max_body": "2KiB", "retry_jitter": "0.5"}

@@ -11,8 +11,8 @@ from threading import Barrier
 
 import pytest
 
-from later.processes.port import Reserved, reserve
-from later.values import Address
+from later.option_types import Address
+from later.processes.reserved_port import Reserved, reserve
 
 ANY = Address("127.0.0.1", 0)
 

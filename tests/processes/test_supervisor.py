@@ -9,10 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from later.config import load
-from later.daemon.life import Life
-from later.processes.channel import Answers
+from later.daemon.lifecycle import Life
 from later.processes.child import Child
 from later.processes.messages import understood
+from later.processes.rpc import Answers
 from later.processes.supervisor import _Supervisor
 
 FAILURE = {"figures": [], "failure": "cannot listen"}

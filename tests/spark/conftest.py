@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from later.bulk.needs import check_packages
+from later.bulk.spark.preflight import check_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     Without Spark or a Java for it, whatever asks for it fails, with what to install.
     """
     check_packages()
-    from later.bulk.session import open_session
+    from later.bulk.spark.session import open_session
 
     settings = {
         "spark.driver.extraJavaOptions": QUICK,

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import later
-from later.bulk.needs import check_packages
+from later.bulk.spark.preflight import check_packages
 from tests.system.calls import post
 from tests.system.daemons import an_up, end_orphan, environment
 

@@ -13,16 +13,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from later.bulk import columns, parts
-from later.bulk import export as export_module
-from later.bulk.faults import translated
-from later.bulk.output import Output
-from later.bulk.reader import SCHEMA
-from later.bulk.source import LaterDataSource
+from later.bulk.datasource import arrow_schema
+from later.bulk.datasource.reader import SCHEMA
+from later.bulk.datasource.source import LaterDataSource
+from later.bulk.jobs import export as export_module
+from later.bulk.jobs import progress
+from later.bulk.jobs.output import Output
+from later.bulk.spark.errors import translated
 from later.cli import run
 from later.core.errors import LaterError
 from later.store.keys import Bucket
-from later.store.records import Found
+from later.store.types import Found
 from tests.builders import NOW, a_task
 from tests.house import a_house
 from tests.servers import a_server
@@ -69,7 +70,7 @@ def states(frame: DataFrame) -> dict[str, int]:
 def test_spark_and_the_reader_mean_the_same_columns(spark: SparkSession) -> None:
     parsed = StructType.fromDDL(SCHEMA)
     assert isinstance(parsed, StructType)
-    assert to_arrow_schema(parsed, timezone="UTC") == columns.SCHEMA
+    assert to_arrow_schema(parsed, timezone="UTC") == arrow_schema.SCHEMA
 
 
 def test_a_store_is_a_table(tasks: DataFrame) -> None:
@@ -87,7 +88,7 @@ def test_values_come_through(tasks: DataFrame) -> None:
 
 
 def a_row(found: Found) -> dict[str, Any]:
-    [row] = columns.batch_of([found]).to_pylist()
+    [row] = arrow_schema.batch_of([found]).to_pylist()
     return dict(row)
 
 
@@ -118,13 +119,13 @@ def test_a_wrong_option_is_refused_in_one_line(
 def test_it_is_told_how_many_parts_are_written(
     spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "LOOK_EVERY_S", 0.005)
+    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.005)
     heard: list[tuple[int, int]] = []
     options = {"url": store, "partitionRows": "1000"}
     export_module.export(spark, options, Output(str(tmp_path / "to")), lambda *told: heard.append(told))
     assert {of for _, of in heard} == {3}
     assert heard == sorted(heard)
-    assert spark.sparkContext.getLocalProperty(parts.GROUP) is None
+    assert spark.sparkContext.getLocalProperty(progress.GROUP) is None
 
 
 @pytest.mark.usefixtures("spark")
@@ -137,7 +138,7 @@ class TestCommand:
         assert (told["rows"], told["directory"]) == (2513, to)
         written = spark.read.parquet(to)
         assert states(written) == told["tasks"]
-        assert to_arrow_schema(written.schema, timezone="UTC") == columns.SCHEMA
+        assert to_arrow_schema(written.schema, timezone="UTC") == arrow_schema.SCHEMA
 
     def test_writes_the_dead_of_a_topic(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
         assert ended(f"{tmp_path}/dead", "--url", store, "--topic", "order", "--state", "dead") == 0

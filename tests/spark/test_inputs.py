@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.csv_faults import SWALLOWED, UNREAD
-from later.bulk.inputs import Found, Input, read
-from later.bulk.rows import CORRUPT
-from later.bulk.work import Table
+from later.bulk.input.columns import CORRUPT
+from later.bulk.input.csv_checks import SWALLOWED, UNREAD
+from later.bulk.input.reader import Found, Input, read
+from later.bulk.jobs.partition import Table
 from later.core.errors import Refused
 
 HEADER = "key,topic,content\n"

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from later.bulk.output import Output, _Place
-from later.bulk.run import _run
+from later.bulk.jobs.output import Output, _Place
+from later.bulk.jobs.run import _run
 from later.core.errors import LaterError
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk import inputs, parts, run
 from later.bulk.doors import Counts
-from later.bulk.inputs import Found, Input
-from later.bulk.way import Way
+from later.bulk.input import reader
+from later.bulk.input.reader import Found, Input
+from later.bulk.jobs import progress, run
+from later.bulk.transport.target import Way
 from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet
 
 COUNT = 200
@@ -52,15 +53,15 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 def test_it_is_told_how_many_parts_are_done(
     spark: SparkSession, ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "LOOK_EVERY_S", 0.005)
+    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.005)
     columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [NOWHERE] * COUNT}
     path = a_parquet(tmp_path / "orders", FILES, **columns, delay=[LONG_S] * COUNT)
     given = Input(path=str(path), format="parquet", options={}, columns={}, constants={})
-    found = inputs.read(spark, given, "parts")
+    found = reader.read(spark, given, "parts")
     for name, job in JOBS.items():
         listener = Listener()
         job(found, Way(url=ground.url), listener)
         assert listener.heard, name
         assert listener.heard == sorted(listener.heard), name
         assert all(done <= of <= FILES for done, of in listener.heard), name
-    assert spark.sparkContext.getLocalProperty(parts.GROUP) is None
+    assert spark.sparkContext.getLocalProperty(progress.GROUP) is None

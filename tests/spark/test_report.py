@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.forecast import Load, Window
-from later.bulk.report import Deaths, Exported, Rejected, Rejection, read_export, read_rejects
+from later.bulk.report.counts import Deaths, Exported, Rejected, Rejection, read_export, read_rejects
+from later.bulk.report.forecast import Load, Window
 from later.cli import run
 from later.core.errors import LaterError
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.faults import translated
-from later.bulk.session import open_session
+from later.bulk.spark.errors import translated
+from later.bulk.spark.session import open_session
 from later.core.errors import LaterError, StoreDown
 from tests.spark.grounds import members_of
 from tests.system.waiting import eventually
@@ -35,11 +35,11 @@ def a_program(
     """A process that does something in a session as a command would, once it has printed its Java's process id."""
     code = f"""
 import sys, time
-from later.bulk.faults import translated
-from later.cli.end import attempt
+from later.bulk.spark.errors import translated
+from later.cli.exit import attempt
 
 def job():
-    from later.bulk.session import open_session
+    from later.bulk.spark.session import open_session
     with open_session({master!r}, {dict(settings or {})!r}, "a test") as spark, translated():
         from pyspark import SparkContext
         print(SparkContext._gateway.proc.pid, flush=True)

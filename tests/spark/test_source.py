@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from later.bulk.faults import translated
+from later.bulk.spark.errors import translated
 from later.core.errors import LaterError
 from tests.spark.grounds import NOWHERE, Ground, a_ground, free_port, ids_of, rows, to_later
 from tests.spark.mishaps import a_proxy

@@ -26,7 +26,7 @@ PATIENCE_S = 60
 PROGRAM = """
 import sys
 from pathlib import Path
-from later.bulk.session import open_session
+from later.bulk.spark.session import open_session
 from tests.spark.conftest import MASTER, QUICK
 from tests.spark.test_streaming import stream
 

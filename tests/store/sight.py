@@ -10,8 +10,8 @@ from later.core.retry import Failure, Fate, Verdict
 from later.core.task import unpack_id
 from later.store.doctor import Doctor, Finding
 from later.store.keys import Bucket, expiring_parts
-from later.store.records import Claim, Claims, Settlement, Want
 from later.store.scripts import Command
+from later.store.types import Claim, Claims, Settlement, Want
 from tests.builders import NOW
 from tests.house import House
 

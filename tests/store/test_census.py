@@ -11,11 +11,11 @@ import pytest
 
 from later.core.clock import Clock
 from later.core.task import pack_id
-from later.store.census import FORGET_WORKER_MS, SLICE, TopicCounts
 from later.store.client import connect
 from later.store.keys import Bucket, Keys, glob_escape
 from later.store.scripts import Command
-from later.store.store import Store
+from later.store.stats import FORGET_WORKER_MS, SLICE, TopicCounts
+from later.store.tasks import Store
 from tests.builders import NOW, a_task
 from tests.house import House, a_house
 from tests.store.sight import ask, died, done, failed, take

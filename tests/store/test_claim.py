@@ -7,7 +7,7 @@ import pytest
 from later.core.errors import UnreadableBody
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket, Shard
-from later.store.records import Around, Claims, Look, Wake, Want
+from later.store.types import Around, Claims, Look, Wake, Want
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (

@@ -12,9 +12,9 @@ from later.core.edit import Changes
 from later.core.policy import Policies, Policy
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.pieces import Part, Pieces
-from later.store.records import Edit, Stretch
+from later.store.scan import Part, Pieces
 from later.store.scripts import BY_SHA
+from later.store.types import Edit, Stretch
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, died, done, failed, let_go, take

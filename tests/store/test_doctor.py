@@ -12,8 +12,8 @@ from later.core.task import encode, pack_id
 from later.store import scripts
 from later.store.doctor import Doctor, Finding, Wrong
 from later.store.keys import Bucket
-from later.store.records import Claim, Settlement, Want
 from later.store.scripts import Command, Script
+from later.store.types import Claim, Settlement, Want
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (

@@ -12,7 +12,7 @@ from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown
 from later.core.policy import Policies, Policy
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.records import Claim, Edit, Found
+from later.store.types import Claim, Edit, Found
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (

@@ -7,10 +7,10 @@ from typing import Any
 
 from later.core.retry import Failure, encode_failure, expired
 from later.core.task import Task
+from later.store.codec import MAX_BODIES
 from later.store.doctor import Doctor, Wrong
 from later.store.keys import Bucket
-from later.store.reading import MAX_BODIES
-from later.store.records import Dead, Wake
+from later.store.types import Dead, Wake
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, ask, assert_sound, died, done, failed, let_go, place, see, take

@@ -18,8 +18,8 @@ from later.core.errors import LaterError, StoreDown, StoreFault, StoreMismatch
 from later.store.client import Client, connect, translate
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
-from later.store.opening import check_store
-from later.store.records import Batch, Claim
+from later.store.schema import check_store
+from later.store.types import Batch, Claim
 from tests.builders import NOW, a_task
 from tests.house import House, a_house
 from tests.servers import SERVERS, a_server

@@ -9,7 +9,7 @@ import pytest
 
 from later.core.errors import LaterError
 from later.store.keys import Bucket
-from later.store.records import Claim
+from later.store.types import Claim
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, assert_sound, died, done, failed, let_go, see, take

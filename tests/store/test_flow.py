@@ -8,9 +8,9 @@ import pytest
 
 from later.core.policy import LEAST_RATE
 from later.store.doctor import Doctor
-from later.store.flow import SAVED_MS, Ask, Flow, Granted
 from later.store.keys import Bucket
-from later.store.records import Want
+from later.store.permits import SAVED_MS, Ask, Flow, Granted
+from later.store.types import Want
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, ask, assert_sound, findings, see, take, whole

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from later.core.errors import LaterError, NotFound, StoreDown
-from later.store.group import HEAVIEST, LARGEST, UNDER_WAY, Group
+from later.store.group_commit import HEAVIEST, LARGEST, UNDER_WAY, Group
 
 
 class Calls:

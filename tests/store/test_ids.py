@@ -7,7 +7,7 @@ import pytest
 from later.core.errors import NotFound, StoreFault, UnreadableBody
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.records import Found, Want
+from later.store.types import Found, Want
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (

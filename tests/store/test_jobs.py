@@ -6,7 +6,7 @@ import pytest
 
 from later.core.errors import NotFound
 from later.core.task import Task
-from later.store.records import Batch, JobCounts
+from later.store.types import Batch, JobCounts
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import ask, done, take

@@ -24,7 +24,7 @@ from later.core.retry import Failure, Fate, Verdict, encode_failure, expired
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
 from later.store.purges import PURGED
-from later.store.records import Claim, Edit, Found, Moved, Released, Settlement, Stretch, Wake, Want
+from later.store.types import Claim, Edit, Found, Moved, Released, Settlement, Stretch, Wake, Want
 from tests.builders import NOW, a_task
 from tests.house import House, a_house
 from tests.servers import a_server

@@ -10,10 +10,10 @@ import pytest
 
 from later.core.errors import StoreDown, UnreadableBody
 from later.core.task import Task, pack_id
+from later.store.codec import MAX_BODIES
+from later.store.cursor import Walk
 from later.store.keys import Bucket
-from later.store.reading import MAX_BODIES
-from later.store.records import Found, Stretch
-from later.store.walk import Walk
+from later.store.types import Found, Stretch
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, ask, died, failed, take

@@ -9,7 +9,7 @@ import pytest
 from later.core.clock import Clock
 from later.core.errors import StoreMismatch
 from later.store.client import Client, connect
-from later.store.opening import check_server, check_store, stored_shards
+from later.store.schema import check_server, check_store, stored_shards
 from tests.builders import a_task
 from tests.house import House
 from tests.store.sight import ask

@@ -10,11 +10,11 @@ import pytest
 
 from later.core.errors import UnreadableBody
 from later.core.task import Task, pack_id
-from later.store import pieces as pieces_module
+from later.store import scan as pieces_module
+from later.store.codec import MAX_BODIES
 from later.store.keys import Bucket
-from later.store.pieces import MAX_BYTES, Mark, Part, Piece, Pieces, packs
-from later.store.reading import MAX_BODIES
-from later.store.records import Found
+from later.store.scan import MAX_BYTES, Mark, Part, Piece, Pieces, packs
+from later.store.types import Found
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import ask, died, failed, take

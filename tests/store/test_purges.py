@@ -12,8 +12,8 @@ from later.core.retry import Failure, Fate, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.purges import PURGED
-from later.store.records import Claim, Moved, Settlement, Stretch
 from later.store.scripts import BY_SHA, MAX_TASKS
+from later.store.types import Claim, Moved, Settlement, Stretch
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import Sight, ask, assert_sound, died, done, failed, see, take

@@ -10,10 +10,10 @@ import pytest
 from later.core.errors import StoreDown
 from later.core.retry import Failure, Fate, Verdict
 from later.core.task import Task, pack_id
+from later.store.codec import MAX_BODIES
 from later.store.keys import Bucket
-from later.store.reading import MAX_BODIES
-from later.store.records import Claim, Moved, Settlement, Stretch, Wake
 from later.store.scripts import BY_SHA
+from later.store.types import Claim, Moved, Settlement, Stretch, Wake
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, ask, assert_sound, died, let_go, see, take

@@ -10,7 +10,7 @@ import msgspec
 from later.core.retry import Fate, Verdict
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.records import Claim, Found, Released, Settlement, Wake
+from later.store.types import Claim, Found, Released, Settlement, Wake
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import FAILURE, LEASE_MS, ask, assert_sound, died, done, failed, let_go, place, see, take

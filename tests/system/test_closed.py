@@ -10,7 +10,7 @@ import pytest
 LOOK = """
 import os, sys
 from later import cli
-from later.cli.end import Ended
+from later.cli.exit import Ended
 
 def look(arguments):
     print("said")

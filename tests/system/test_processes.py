@@ -259,7 +259,7 @@ def test_a_process_that_stops_before_it_has_its_orders_logs_as_it_was_told_to() 
     ours.close()
     with theirs:
         line = ("serve", "1/2", "--channel", str(theirs.fileno()), "--log", "json", "debug")
-        code = "from later.processes.inside import main; main()"
+        code = "from later.processes.child_main import main; main()"
         ended = subprocess.run(
             [sys.executable, "-c", code, *line],
             pass_fds=(theirs.fileno(),),

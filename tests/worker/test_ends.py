@@ -9,7 +9,7 @@ from later.core.policy import Policy, a_namespace, a_topic
 from later.core.retry import Outcome
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.worker.ends import SWEEP_TASKS
+from later.worker.expiry import SWEEP_TASKS
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import take

@@ -9,14 +9,14 @@ import pytest
 from later.core.clock import Clock
 from later.core.errors import StoreDown
 from later.core.policy import Policy, a_topic
+from later.daemon.store_metrics import Figures
 from later.metrics import MAX_TOPICS, Metrics
-from later.store.census import Census
 from later.store.client import Client, connect
-from later.store.flow import Ask, Flow
 from later.store.keys import Bucket, Keys
+from later.store.permits import Ask, Flow
 from later.store.policies import PolicyBook
-from later.store.store import Store
-from later.worker.figures import Figures
+from later.store.stats import Census
+from later.store.tasks import Store
 from tests.builders import a_task
 from tests.house import House
 

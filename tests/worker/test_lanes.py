@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.store.records import Wake
-from later.worker.lanes import Lanes, share
+from later.store.types import Wake
+from later.worker.fair_share import Lanes, share
 
 NOW = 1_000
 HANDS = st.integers(1, 5000)

@@ -11,8 +11,8 @@ from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
-from later.store.records import Want
-from later.store.store import MAX_CLAIM_BYTES
+from later.store.tasks import MAX_CLAIM_BYTES
+from later.store.types import Want
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, Receivers, Worker, busy
@@ -240,7 +240,7 @@ async def test_large_tasks_are_claimed_a_few_at_a_time(house: House) -> None:
 async def test_a_task_larger_than_all_that_may_be_claimed_is_delivered(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("later.store.store.MAX_CLAIM_BYTES", 10)
+    monkeypatch.setattr("later.store.tasks.MAX_CLAIM_BYTES", 10)
     task = a_task()
     worker, _ = await a_worker_with(house, task)
     await worker.work()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from later.worker.release import TRIM_LIMIT, Trim
+from later.worker.requeue import TRIM_LIMIT, Trim
 from tests.builders import NOW
 from tests.house import House
 

@@ -12,14 +12,14 @@ from later.core.retry import Kind, Outcome
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.keys import Bucket
-from later.store.records import Around, Found
-from later.worker.delay import Delay
-from later.worker.ends import Expiry, Sweep
-from later.worker.gate import Gate
-from later.worker.hands import Hands
-from later.worker.holds import Holds
-from later.worker.lanes import Lanes
-from later.worker.release import Release
+from later.store.types import Around, Found
+from later.worker.claimer import Delay
+from later.worker.deliveries import Hands
+from later.worker.expiry import Expiry, Sweep
+from later.worker.fair_share import Lanes
+from later.worker.requeue import Release
+from later.worker.resume import Holds
+from later.worker.throttle import Gate
 from tests.builders import NOW
 from tests.house import House
 

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from later.bulk.needs import check_java, check_packages
+from later.bulk.spark.preflight import check_java, check_packages
 from later.core.errors import LaterError
 from later.core.task import Task, encode, pack_id
-from later.store.records import Batch
-from later.store.store import Store
+from later.store.tasks import Store
+from later.store.types import Batch
 from scripts.bench.daemons import an_api
 from scripts.bench.filling import a_task, fill
 from scripts.bench.processes import family, family_cpu_s, peak_resident_bytes
@@ -81,7 +81,7 @@ def a_session() -> Iterator[tuple[Any, str]]:
     except LaterError as error:
         yield None, str(error)
         return
-    from later.bulk.session import open_session  # noqa: PLC0415  # only where Spark is
+    from later.bulk.spark.session import open_session  # noqa: PLC0415  # only where Spark is
 
     with open_session(MASTER, {}, "bench") as session:
         yield session, ""
@@ -200,11 +200,12 @@ def java_of(session: Any) -> int:
 
 def create(session: Any, file: Path, url: str, rows: int) -> float:
     """The seconds that it took. Raises BenchError: not every row became a task."""
-    from later.bulk import inputs, run  # noqa: PLC0415  # only where Spark is
-    from later.bulk.way import Way  # noqa: PLC0415
+    from later.bulk.input import reader  # noqa: PLC0415  # only where Spark is
+    from later.bulk.jobs import run  # noqa: PLC0415  # only where Spark is
+    from later.bulk.transport.target import Way  # noqa: PLC0415
 
-    given = inputs.Input(path=str(file), format="parquet", options={}, columns={}, constants={})
-    came = run.create(inputs.read(session, given, f"{JOB}-{rows}"), Way(url=url), None, _Nobody())
+    given = reader.Input(path=str(file), format="parquet", options={}, columns={}, constants={})
+    came = run.create(reader.read(session, given, f"{JOB}-{rows}"), Way(url=url), None, _Nobody())
     if came.created != rows:
         raise BenchError(f"{came.created} of {rows} rows became tasks")
     return came.seconds
@@ -261,8 +262,8 @@ def exported(setting: Setting, session: Any) -> Sample:
 
 def export(session: Any, store: OwnStore, to: Path, rows: int) -> float:
     """The seconds that it took. Raises BenchError: not every task became a row."""
-    from later.bulk import export  # noqa: PLC0415  # only where Spark is
-    from later.bulk.output import Output  # noqa: PLC0415
+    from later.bulk.jobs import export  # noqa: PLC0415  # only where Spark is
+    from later.bulk.jobs.output import Output  # noqa: PLC0415
 
     came = export.export(session, {"url": store.url}, Output(str(to)), lambda parts, of: None)
     if came.rows != rows:

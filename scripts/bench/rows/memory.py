@@ -14,9 +14,9 @@ from functools import partial
 
 from later.core.retry import Backoff, Kind, Outcome, judge
 from later.core.task import Task
-from later.store.records import Claim, Settlement, Want
 from later.store.scripts import MAX_TASKS
-from later.store.store import Store
+from later.store.tasks import Store
+from later.store.types import Claim, Settlement, Want
 from scripts.bench.filling import a_task, create_all, good, using
 from scripts.bench.results import AtMost, Contender, Goal, Row, Sample
 from scripts.bench.setting import Setting

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
-from later.store.records import Want
 from later.store.scripts import MAX_TASKS
-from later.store.store import Store
+from later.store.tasks import Store
+from later.store.types import Want
 from scripts.bench.daemons import an_api
 from scripts.bench.filling import a_task, good, using
 from scripts.bench.loads import press

@@ -1,0 +1,236 @@
+"""The wire: JSON into words of the house and back.
+
+Bodies are read by compiled decoders. Only what these refuse is read once more, loosely and slowly, to say which field
+is wrong and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, UnsetType
+
+from later.api.response import Answer
+from later.core.clock import rfc3339
+from later.core.errors import Refused, TooLarge
+from later.core.parsing import read_loosely
+from later.core.retry import Failure
+from later.core.shown import creat_time, execute_time, has_retry
+from later.core.task import Task
+from later.core.validation import refusal, show, task_id
+from later.store.keys import Bucket
+from later.store.types import Found
+
+WARNING = "The task will expire before it is due and never be delivered."
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class ById(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a call that knows only an id sends."""
+
+    id: str | None = None
+
+
+class Created(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a create."""
+
+    id: str
+    created: bool | UnsetType = UNSET
+    warning: str | UnsetType = UNSET
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """The answer to a delete."""
+
+    id: str
+
+
+class LastError(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the last attempt did not do it."""
+
+    reason: str
+    status: int | None
+    message: str
+    at: str
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a query, its fields in the contract's order. None: its body cannot be read. UNSET: left out."""
+
+    id: str
+    topic: str
+    execute_time: int | None = None
+    max_retry: int | None = None
+    has_retry: int
+    callback: str | None = None
+    content: str | None = None
+    creat_time: int | None = None
+    state: str
+    due_at: str | UnsetType
+    died_at: str | UnsetType
+    attempts: int
+    last_error: LastError | None
+    headers: list[str] | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+
+
+_decode_by_id = msgspec.json.Decoder(ById).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def reply(answer: object) -> Answer:
+    """200, with the answer as JSON."""
+    return Answer(_encode(answer))
+
+
+async def read_body(request: web.BaseRequest, limit: int) -> bytes:
+    """The request's body, decompressed, of at most `limit` bytes; never much more than that is held.
+
+    Raises:
+        TooLarge: it is longer, or says so.
+        Refused: it ends too early, or is not compressed as it says.
+    """
+    if (request.content_length or 0) > limit:
+        raise too_large(limit)
+    content = request.content
+    try:
+        chunks = [await content.readany()]
+        size = len(chunks[0])
+        while size <= limit and not content.at_eof():
+            chunks.append(await content.readany())
+            size += len(chunks[-1])
+    except (web.RequestPayloadError, ConnectionError):
+        raise Refused("expected a whole body, compressed as Content-Encoding says, if at all") from None
+    if size > limit:
+        raise too_large(limit)
+    return b"".join(chunks)
+
+
+def too_large(limit: int) -> TooLarge:
+    """The refusal of a body of more than `limit` bytes."""
+    return TooLarge(f"expected a body of at most {limit} bytes")
+
+
+def path_part(request: web.Request, name: str) -> str:
+    """What stands in the path for `name`, decoded.
+
+    Raises:
+        Refused: the path is no UTF-8, and what aiohttp makes of it might be the name of something else.
+    """
+    try:
+        unquote(request.rel_url.raw_path, errors="strict")
+    except UnicodeDecodeError:
+        raise Refused(f"{name}: expected percent-encoded UTF-8", name) from None
+    return request.match_info[name]
+
+
+def read_query(request: web.Request, *names: str) -> dict[str, str]:
+    """What the query says, of these parameters.
+
+    Raises:
+        Refused: it has another, which may be one of them misspelt; or one twice; or it is no UTF-8.
+    """
+    try:
+        unquote(request.rel_url.raw_query_string, errors="strict")
+    except UnicodeDecodeError:
+        raise Refused("expected a query of percent-encoded UTF-8") from None
+    for name in request.query:
+        if name not in names:
+            printable = repr(name[:80])[1:-1]
+            raise Refused(f"{printable}: unknown parameter", printable)
+        if len(request.query.getall(name)) > 1:
+            raise Refused(f"{name}: expected it once, got it more than once", name)
+    return dict(request.query)
+
+
+def read_switch(query: Mapping[str, str], name: str) -> bool:
+    """A parameter that is true or false, and false where it is not there. Raises Refused."""
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise Refused(f"{name}: expected true or false, got {show(text)}", name)
+    return text == "true"
+
+
+def read_id(body: bytes) -> str:
+    """The id that a call is about. Raises Refused."""
+    try:
+        given = _decode_by_id(body)
+    except (ValueError, RecursionError):
+        given = read_loosely(body, ById)
+    if given.id is None:
+        raise refusal("id", None)
+    return task_id(given.id)
+
+
+def reader(kind: type[Body]) -> Callable[[bytes], Body]:
+    """What reads bodies of this kind, and raises Refused."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(body: bytes) -> Body:
+        try:
+            return decode(body)
+        except (ValueError, RecursionError):
+            return read_loosely(body, kind)
+
+    return read
+
+
+def created_answer(task: Task, created: bool) -> Created:
+    """The answer to a create; whether the task is new only where the caller chose its id."""
+    return Created(id=task.id, created=created if task.own_id else UNSET, warning=_warning(task, created))
+
+
+def created_item(task: Task, created: bool) -> Created:
+    """The same as one of a batch's results, which always say it."""
+    return Created(id=task.id, created=created, warning=_warning(task, created))
+
+
+def _warning(task: Task, created: bool) -> str | UnsetType:
+    never = created and task.expires_at is not None and task.expires_at <= task.execute_at
+    return WARNING if never else UNSET
+
+
+def shown(found: Found) -> Shown:
+    """What a query tells of a task."""
+    task, dead = found.task, found.state is Bucket.DEAD
+    score = rfc3339(found.score)
+    if not isinstance(task, Task):
+        return Shown(
+            id=found.id,
+            topic=found.topic,
+            has_retry=has_retry(task, found.failure),
+            state=found.state.value,
+            due_at=UNSET if dead else score,
+            died_at=score if dead else UNSET,
+            attempts=found.attempts,
+            last_error=last_error(found.failure),
+        )
+    return Shown(
+        id=found.id,
+        topic=found.topic,
+        execute_time=execute_time(task),
+        max_retry=task.max_retry,
+        has_retry=has_retry(task, found.failure),
+        callback=task.callback,
+        content=task.content,
+        creat_time=creat_time(task),
+        state=found.state.value,
+        due_at=UNSET if dead else score,
+        died_at=score if dead else UNSET,
+        attempts=found.attempts,
+        last_error=last_error(found.failure),
+        headers=list(task.headers) or UNSET,
+        expires_at=UNSET if task.expires_at is None else rfc3339(task.expires_at),
+    )
+
+
+def last_error(failure: Failure | None) -> LastError | None:
+    """Why the last attempt did not do it, if it did not."""
+    if failure is None:
+        return None
+    return LastError(reason=failure.reason, status=failure.status, message=failure.message, at=rfc3339(failure.at))

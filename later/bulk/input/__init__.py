@@ -1,0 +1,1 @@
+"""Rows of a table or a file, read as tasks."""

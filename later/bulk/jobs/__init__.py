@@ -1,0 +1,1 @@
+"""The jobs that Spark runs: create, verify, cancel, export."""

@@ -1,0 +1,214 @@
+"""What Spark's workers do with a partition: Arrow batches of rows in, batches of what came of them out.
+
+Each partition ends with a tally of its own, so that the sums are exact: a failed or overtaken attempt's does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+import pyarrow as pa
+
+from later.bulk.doors import Standing
+from later.bulk.input.columns import Rows
+from later.bulk.input.csv_checks import Csv
+from later.bulk.input.json import CORRUPT_ID, Documents, Objects
+from later.bulk.input.payload import Lines, Read, Reject
+from later.bulk.transport.target import Way
+
+CREATED = (
+    "rows bigint, created bigint, existing bigint, rejected bigint, key string, row string, field string, reason string"
+)
+FOUND = (
+    "rows bigint, pending bigint, dead bigint, ended bigint, missing bigint, unfit bigint, "
+    "key string, id string, row string"
+)
+
+_INT, _TEXT = pa.int64(), pa.string()
+_CREATED = pa.schema(
+    [(name, _INT) for name in ("rows", "created", "existing", "rejected")]
+    + [(name, _TEXT) for name in ("key", "row", "field", "reason")]
+)
+_FOUND = pa.schema(
+    [(name, _INT) for name in ("rows", "pending", "dead", "ended", "missing", "unfit")]
+    + [(name, _TEXT) for name in ("key", "id", "row")]
+)
+
+Batches = Iterator[pa.RecordBatch]
+
+
+class Shape(Enum):
+    """What a row is: a value in each column, or the JSON of an object, or of many of them."""
+
+    COLUMNS = auto()
+    OBJECTS = auto()
+    DOCUMENTS = auto()
+
+
+class Reading(Protocol):
+    """Reads batches of rows."""
+
+    def read(self, batch: pa.RecordBatch) -> Read: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """How the rows of a job are read: as columns by their names, or as JSON, where there is one column of texts.
+
+    `constants` are JSON; `csv` is for columns alone: see `Rows`; the others for JSON alone: see `Objects`.
+    """
+
+    job: str
+    keyless: bool = False
+    spread_s: float = 0
+    shape: Shape = Shape.COLUMNS
+    constants: Mapping[str, bytes] | None = None
+    csv: Csv | None = None
+    sources: Mapping[str, str] | None = None
+    strangers: bool = True
+
+    def reading(self, schema: pa.Schema) -> Reading:
+        """What reads batches of that schema. Raises Refused: it does not say what a task needs."""
+        if self.shape is Shape.COLUMNS:
+            return Rows(
+                schema,
+                self.job,
+                keyless=self.keyless,
+                spread_s=self.spread_s,
+                constants=self.constants,
+                csv=self.csv,
+            )
+        objects = Objects(
+            self.job,
+            sources=self.sources or {},
+            constants=self.constants or {},
+            keyless=self.keyless,
+            strangers=self.strangers,
+            spread_s=self.spread_s,
+        )
+        return Documents(objects) if self.shape is Shape.DOCUMENTS else objects
+
+    def reads(self, batches: Batches) -> Iterator[Read]:
+        """What each batch came to."""
+        reading: Reading | None = None
+        for batch in batches:
+            if reading is None:
+                reading = self.reading(batch.schema)
+            yield reading.read(batch)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Create:
+    """Creates tasks of a partition's rows, or with `dry_run` says what would be refused.
+
+    Answers what was refused, at most `told` rows (None: all), and the tally, as `CREATED`.
+    """
+
+    way: Way
+    table: Table
+    dry_run: bool = False
+    told: int | None = None
+
+    def __call__(self, batches: Batches) -> Batches:
+        rows = created = existing = rejected = 0
+        with self.way.batches(self.table.job) as out:
+            send = out.judge if self.dry_run else out.create
+            for read in self.table.reads(batches):
+                rejects = list(read.unfit)
+                for part in send(read.lines):
+                    created += part.created
+                    existing += part.existing
+                    rejects += part.rejects
+                told = rejects if self.told is None else rejects[: max(self.told - rejected, 0)]
+                rows += len(read.lines.bodies) + len(read.unfit)
+                rejected += len(rejects)
+                if told:
+                    yield _told(told)
+        yield _tally(_CREATED, rows=rows, created=created, existing=existing, rejected=rejected)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Find:
+    """Finds out where the tasks of a partition's rows are.
+
+    Answers the rows whose tasks are missing, at most `told` (None: all), and the tally, as `FOUND`.
+    """
+
+    way: Way
+    table: Table
+    told: int | None = None
+
+    def __call__(self, batches: Batches) -> Batches:
+        tally = _FoundTally()
+        with self.way.batches(self.table.job) as out:
+            for read in self.table.reads(batches):
+                there = tally.fit(read)
+                missing = tally.add(there, out.find(there.ids))
+                told = missing if self.told is None else missing[: max(self.told - tally.told, 0)]
+                tally.told += len(told)
+                if told:
+                    yield _missing(there, told)
+        yield tally.batch()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cancel:
+    """Deletes the tasks of a partition's rows that are pending. Answers the tally, as `FOUND`: where each was."""
+
+    way: Way
+    table: Table
+
+    def __call__(self, batches: Batches) -> Batches:
+        tally = _FoundTally()
+        with self.way.batches(self.table.job) as out:
+            for read in self.table.reads(batches):
+                there = tally.fit(read)
+                tally.add(there, out.cancel(there.ids))
+        yield tally.batch()
+
+
+class _FoundTally:
+    """Counts a partition's rows by where their tasks are; `unfit` rows can have none: without a key, or corrupt."""
+
+    def __init__(self) -> None:
+        self.rows = self.unfit = self.told = 0
+        self.standing = dict.fromkeys(Standing, 0)
+
+    def fit(self, read: Read) -> Lines:
+        there = [position for position, id in enumerate(read.lines.ids) if id != CORRUPT_ID]
+        self.rows += len(read.lines.ids) + len(read.unfit)
+        self.unfit += len(read.lines.ids) + len(read.unfit) - len(there)
+        return read.lines if len(there) == len(read.lines.ids) else read.lines.some(there)
+
+    def add(self, lines: Lines, found: list[Standing]) -> list[int]:
+        """Count what was found; the positions of what is missing."""
+        for standing in Standing:
+            self.standing[standing] += found.count(standing)
+        return [position for position, standing in enumerate(found) if standing is Standing.MISSING]
+
+    def batch(self) -> pa.RecordBatch:
+        counts = {standing.value: count for standing, count in self.standing.items()}
+        return _tally(_FOUND, rows=self.rows, unfit=self.unfit, **counts)
+
+
+def _tally(schema: pa.Schema, **counts: int) -> pa.RecordBatch:
+    return pa.record_batch({name: [counts.get(name)] for name in schema.names}, schema=schema)
+
+
+def _told(rejects: list[Reject]) -> pa.RecordBatch:
+    columns = dict(zip(Reject._fields, zip(*rejects, strict=True), strict=True))
+    return _of(_CREATED, len(rejects), {name: list(values) for name, values in columns.items()})
+
+
+def _missing(lines: Lines, positions: list[int]) -> pa.RecordBatch:
+    some = lines.some(positions)
+    rows = [some.reject(i, None, "").row for i in range(len(positions))]
+    keys = [some.key(i) for i in range(len(positions))]
+    return _of(_FOUND, len(positions), {"key": keys, "id": list(some.ids), "row": list(rows)})
+
+
+def _of(schema: pa.Schema, count: int, columns: dict[str, list[str | None]]) -> pa.RecordBatch:
+    return pa.record_batch({name: columns.get(name, [None] * count) for name in schema.names}, schema=schema)

@@ -1,0 +1,1 @@
+"""The report on an export and its rejects."""

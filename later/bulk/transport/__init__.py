@@ -1,0 +1,1 @@
+"""Where tasks are sent: the HTTP API or the store."""

@@ -1,0 +1,135 @@
+"""By the store itself: the same `admit` as the API's, the same scripts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from later.bulk.doors import Came, Counts, Standing, Unreached, Wrong
+from later.bulk.opened import opened
+from later.core.admit import admit
+from later.core.drafts import read_draft
+from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
+from later.core.task import Task, new_id
+from later.store.keys import Bucket
+from later.store.settings import Place
+from later.store.types import Batch, Found
+
+REMEMBER_MS = 7 * 86_400_000
+"""How long a job's counts are kept."""
+MAX_BODY = 1024 * 1024
+"""As large as a body may be where nobody says otherwise."""
+
+Result = TypeVar("Result")
+
+
+class StoreDoor:
+    """Writes to the store at `place` for one job. Tasks are judged by the policies that are set in the store, and
+
+    below them by later's own defaults: what a daemon was told by its flags is not known here.
+    """
+
+    def __init__(self, place: Place, job: str) -> None:
+        self._job = job
+        self._runner = asyncio.Runner()
+        try:
+            self._memory = self._run(opened(place))
+        except BaseException:
+            self._runner.close()
+            raise
+
+    def create(self, bodies: Sequence[bytes]) -> Came:
+        return self._run(self._create(bodies))
+
+    def judge(self, bodies: Sequence[bytes]) -> Came:
+        judged = self._run(self._judge(bodies))
+        return Came(0, 0, {i: _wrong(error) for i, error in enumerate(judged) if isinstance(error, Refused)})
+
+    def find(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+        return [_found(answer) for answer in self._run(self._memory.store.query(ids))]
+
+    def cancel(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+        return [_cancelled(answer) for answer in self._run(self._memory.store.delete_pending(ids))]
+
+    def counts(self) -> Counts:
+        try:
+            return Counts(*self._run(self._memory.jobs.counts(self._job)))
+        except NotFound:
+            return Counts()
+
+    def close(self) -> None:
+        try:
+            self._run(self._memory.client.aclose())
+        finally:
+            self._runner.close()
+
+    async def _judge(self, bodies: Sequence[bytes]) -> list[Task | Refused]:
+        policies = await self._memory.policies.current()
+        await self._memory.store.measure_time()  # or what is known of it grows vaguer, and tasks later, by the minute
+        now = self._memory.clock.now().high
+        return [_judged(body, lambda draft: admit(draft, policies, now, new_id())) for body in bodies]
+
+    async def _create(self, bodies: Sequence[bytes]) -> Came:
+        judged = await self._judge(bodies)
+        tasks = [task for task in judged if isinstance(task, Task)]
+        batch = self._batch(bodies, len(bodies) - len(tasks))
+        answers = iter(await self._memory.store.create(tasks, batch))
+        results = [next(answers) if isinstance(task, Task) else task for task in judged]
+        wrong = {i: _wrong(result) for i, result in enumerate(results) if isinstance(result, LaterError)}
+        failed = sum(fault.may_pass for fault in wrong.values())
+        if failed:
+            await self._memory.jobs.count(batch, len(tasks) - failed)
+        return Came(sum(result is True for result in results), sum(result is False for result in results), wrong)
+
+    def _batch(self, bodies: Sequence[bytes], refused: int) -> Batch:
+        digest = blake2b(b"\n".join(bodies), digest_size=12).digest()
+        return Batch(self._job, digest, refused, self._memory.clock.now().high + REMEMBER_MS)
+
+    def _run(self, call: Awaitable[Result]) -> Result:
+        async def waited() -> Result:
+            return await call
+
+        work: Coroutine[Any, Any, Result] = waited()
+        try:
+            return self._runner.run(work)
+        except StoreDown as error:
+            raise Unreached(str(error)) from error
+
+
+def _judged(body: bytes, judge: Callable[[Any], Task]) -> Task | Refused:
+    try:
+        if len(body) > MAX_BODY:
+            raise TooLarge(f"expected a body of at most {MAX_BODY} bytes")
+        return judge(read_draft(body))
+    except Refused as error:
+        return error
+
+
+def _wrong(error: LaterError) -> Wrong:
+    match error:
+        case Refused():
+            return Wrong(413 if isinstance(error, TooLarge) else 400, error.field, error.detail)
+        case StoreDown():
+            return Wrong(503, None, str(error))
+        case _:
+            return Wrong(500, None, str(error))
+
+
+def _found(answer: Found | LaterError) -> Standing | Wrong:
+    if isinstance(answer, Found):
+        return Standing.DEAD if answer.state is Bucket.DEAD else Standing.PENDING
+    return _absent(answer)
+
+
+def _cancelled(answer: str | LaterError) -> Standing | Wrong:
+    if isinstance(answer, str):
+        return Standing.PENDING
+    return Standing.DEAD if isinstance(answer, Conflict) else _absent(answer)
+
+
+def _absent(error: LaterError) -> Standing | Wrong:
+    if isinstance(error, NotFound):
+        return Standing.ENDED if error.ended else Standing.MISSING
+    return _wrong(error)

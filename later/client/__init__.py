@@ -1,0 +1,1 @@
+"""Another later's HTTP API: one client, one batch sender."""

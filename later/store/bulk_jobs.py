@@ -1,0 +1,58 @@
+"""Counts of bulk jobs: exact, whatever was sent twice.
+
+`create` counts what it creates, in the same step. The batch as a whole is counted in the same round trip, under a
+digest of its bytes, so that one sent again counts once; what was found existing is what was valid and not created.
+"""
+
+from __future__ import annotations
+
+from later.core.errors import NotFound
+from later.store import scripts
+from later.store.client import Client
+from later.store.keys import Keys
+from later.store.scripts import Argument, Command
+from later.store.types import Batch, JobCounts
+
+TRIM_LIMIT = 100
+
+
+class Jobs:
+    """Every method raises StoreDown."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+
+    async def count(self, batch: Batch, valid: int) -> None:
+        """How many of the batch's items are valid, in place of what was counted under its digest before."""
+        await self._client.one("count_batch", count_call(self._keys, batch, valid))
+
+    async def counts(self, job: str) -> JobCounts:
+        """What the job has come to. Raises NotFound: nothing was counted into it, or it is forgotten."""
+        home = self._keys.shard_of(job)
+        created = await self._client.all("job", [("HGET", s.job(job), "created") for s in self._keys.shards])
+        valid, refused = await self._client.one("job", ("HMGET", home.job(job), "valid", "refused"))
+        if valid is None and refused is None and not any(created):
+            raise NotFound(job)
+        total = sum(int(count or 0) for count in created)
+        return JobCounts(total, max(int(valid or 0) - total, 0), int(refused or 0))
+
+    async def trim(self, now: int) -> None:
+        """Forget jobs that nothing was counted into for long enough."""
+        looks = await self._client.all(
+            "trim",
+            [("ZRANGEBYSCORE", s.jobs, "-inf", now, "LIMIT", 0, TRIM_LIMIT) for s in self._keys.shards],
+        )
+        forgets = [
+            scripts.FORGET_JOB.call([shard.job(job.decode()), shard.jobs], [job, now])
+            for shard, jobs in zip(self._keys.shards, looks, strict=True)
+            for job in jobs
+        ]
+        await self._client.all("trim", forgets)
+
+
+def count_call(keys: Keys, batch: Batch, valid: int) -> Command:
+    """Counts a batch with that many valid items; `Store.create` sends it along with them."""
+    shard = keys.shard_of(batch.job)
+    arguments: list[Argument] = [batch.job, batch.forget_at, batch.digest, valid, batch.refused]
+    return scripts.COUNT_BATCH.call([shard.job(batch.job), shard.jobs], arguments)

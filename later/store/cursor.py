@@ -1,0 +1,98 @@
+"""A walk through one of a topic's buckets, over all shards at once: by score, then by packed id.
+
+That order is total, and a place in it means the same whatever comes and goes: what is there all the time is met once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from later.core.task import pack_id
+from later.store import scripts
+from later.store.client import Client
+from later.store.codec import pairs
+from later.store.keys import Keys, Shard
+from later.store.scripts import Argument, Command
+from later.store.types import Stretch
+
+SLACK = 8
+"""Read ahead of each shard beyond its even part: tasks are not spread so evenly."""
+MOST = 1000
+"""Entries read of a shard at once."""
+
+
+class Entry(NamedTuple):
+    """Of a bucket. They are ordered as they stand here."""
+
+    score: int
+    packed: bytes
+    shard: int
+
+
+class _Source:
+    """One shard's part of the walk: what was read of it and not met yet."""
+
+    def __init__(self, shard: Shard, after: tuple[int, bytes] | None) -> None:
+        self.shard = shard
+        self.after = after
+        self.waiting: deque[Entry] = deque()
+        self.ended = False
+
+    def take_in(self, answer: Sequence[bytes], asked: int) -> None:
+        for packed, score in pairs(answer):
+            self.after = int(float(score)), packed
+            self.waiting.append(Entry(*self.after, self.shard.index))
+        self.ended = len(answer) < 2 * asked
+
+
+class Walk:
+    """Meets the entries of a stretch. `ahead` is about how many will be wanted."""
+
+    def __init__(self, client: Client, keys: Keys, stretch: Stretch, ahead: int) -> None:
+        self._client = client
+        self._stretch = stretch
+        self._chunk = min(ahead if len(keys.shards) == 1 else ahead // len(keys.shards) + SLACK, MOST)
+        after = None if stretch.after is None else (stretch.after[0], pack_id(stretch.after[1]))
+        self._sources = [_Source(shard, after) for shard in keys.shards]
+
+    async def take(self, count: int) -> list[Entry]:
+        """The next entries; fewer than `count` only at the end. Raises StoreDown."""
+        taken: list[Entry] = []
+        while len(taken) < count:
+            await self._fill()
+            heads = [(source.waiting[0], source) for source in self._sources if source.waiting]
+            if not heads:
+                break
+            heapq.heapify(heads)
+            self._merge(heads, taken, count)
+        return taken
+
+    async def _fill(self) -> None:
+        """So that no source is empty that has not ended."""
+        hungry = [source for source in self._sources if not source.waiting and not source.ended]
+        asked = self._chunk
+        answers = await self._client.all("list", [self._read(source, asked) for source in hungry])
+        for source, answer in zip(hungry, answers, strict=True):
+            source.take_in(answer, asked)
+
+    def _read(self, source: _Source, count: int) -> Command:
+        topic, bucket, since, before, _ = self._stretch
+        arguments: list[Argument] = ["-inf" if since is None else since, "+inf" if before is None else before, count]
+        arguments += ["", b""] if source.after is None else [*source.after]
+        return scripts.LIST.call([source.shard.bucket(bucket, topic.encode())], arguments)
+
+    def _merge(self, heads: list[Any], taken: list[Entry], count: int) -> None:
+        """The smallest of the heads, one after the other, until as many are taken or a source must be read again."""
+        while heads and len(taken) < count:
+            entry, source = heads[0]
+            taken.append(entry)
+            source.waiting.popleft()
+            if source.waiting:
+                heapq.heapreplace(heads, (source.waiting[0], source))
+            elif source.ended:
+                heapq.heappop(heads)
+            else:
+                return

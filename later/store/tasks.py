@@ -1,0 +1,307 @@
+"""The memory: one method for each thing that can happen to a task.
+
+Methods take many tasks at once and make one round trip. Where single tasks can fail on their own, the answers say so
+one by one: a `LaterError` in the place of an answer is what that task's caller is to be told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from later.core.clock import Clock, Interval
+from later.core.errors import LaterError, NotFound
+from later.core.task import Task, encode, pack_id
+from later.store import scripts
+from later.store.bulk_jobs import count_call
+from later.store.client import Client
+from later.store.codec import (
+    claims_of,
+    each_once,
+    first_time,
+    pairs,
+    settle_arguments,
+    time_of,
+    yes,
+)
+from later.store.edits import Edits
+from later.store.fanout import Lane, each
+from later.store.keys import Bucket, Keys, Shard
+from later.store.lists import Lists
+from later.store.lookup import ById
+from later.store.purges import Purges
+from later.store.redrives import Redrives
+from later.store.scripts import MAX_TASKS, Argument, Command
+from later.store.standing import standing
+from later.store.types import (
+    Around,
+    Batch,
+    Claim,
+    Claims,
+    Edit,
+    Found,
+    Look,
+    Moved,
+    Page,
+    Released,
+    Settlement,
+    Standing,
+    Stretch,
+    Wake,
+    Want,
+)
+
+MAX_CLAIM_BYTES = 32 * 1024 * 1024
+"""How much one claim may answer, all its topics together: more might not come through in the store's timeout."""
+
+
+class Store:
+    """Tasks in the store. `clock` is the store's own, kept up by each new connection and by `now`."""
+
+    def __init__(self, client: Client, keys: Keys, clock: Clock) -> None:
+        self._client = client
+        self._keys = keys
+        self._clock = clock
+        self._by_id = ById(client, keys)
+        self._lists = Lists(client, keys)
+        self._edits = Edits(client, keys)
+        self._redrives = Redrives(client, keys)
+        self._purges = Purges(client, keys)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long the store may take to answer."""
+        return self._client.timeout_s
+
+    async def now(self) -> Interval:
+        """The store's time now, measured again where this machine's clocks disagree.
+
+        Raises:
+            StoreDown: it would have to be measured, and the store cannot be reached.
+        """
+        if not self._clock.steady():
+            await self.measure_time()
+        return self._clock.now()
+
+    async def measure_time(self) -> None:
+        """Ask the store for its time. Raises StoreDown."""
+        await self._timed("time", [])
+
+    async def _timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        """The commands' answers, and the store's time measured by the way."""
+        sent = self._clock.monotonic()
+        (seconds, micros), *answers = await self._client.all(verb, [("TIME",), *commands])
+        self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
+        return answers
+
+    async def create(self, tasks: Sequence[Task], batch: Batch | None = None) -> list[bool | LaterError]:
+        """Store new tasks, each into pool and delay at once; False where the caller's id is known already.
+
+        With a `batch`, they are counted into its job: what is created in the same step, the batch in the same round
+        trip. Raises StoreDown: nobody can know.
+        """
+        job, forget_job_at = ("", 0) if batch is None else (batch.job, batch.forget_at)
+
+        def call(shard: Shard, topic: bytes, some: list[Task]) -> Command:
+            keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY], shard.expiry]
+            arguments: list[Argument] = [topic, job, forget_job_at]
+            if job:
+                keys += [shard.job(job), shard.jobs]
+            for task in some:
+                own = int(task.own_id)
+                flags: Argument = own if task.expires_at is None else f"{own}{task.expires_at}"
+                arguments += [pack_id(task.id), encode(task), task.execute_at, flags]
+            return scripts.CREATE.call(keys, arguments)
+
+        count = [] if batch is None else [count_call(self._keys, batch, len(tasks))]
+        answers = await each(
+            self._client, "create", tasks, lambda task: (self._keys.shard_of(task.id), task.topic.encode()), call, count
+        )
+        return [answer if isinstance(answer, LaterError) else bool(answer) for answer in answers]
+
+    async def look(self, bucket: Bucket, limit: int) -> Look:
+        """The `limit` earliest wake entries of each shard; of delay, those that are held too. Raises StoreDown."""
+        held = self._look_held(limit) if bucket is Bucket.DELAY else []
+        answers = await self._client.all("look", [*self._look(bucket, limit), *held])
+        shards = len(self._keys.shards)
+        return self._look_of(limit, answers[:shards], answers[shards:])
+
+    async def look_around(self, limit: int, *, held: bool = True) -> Around:
+        """The same of delay, and when the first topics of unack and error are to be looked at. Raises StoreDown.
+
+        One round trip for all that a worker has to know each tick, with the store's time in it. Topics that are held
+        are left out unless `held`.
+        """
+        heads = [*self._look(Bucket.UNACK, 1), *self._look(Bucket.ERROR, 1)]
+        holds = self._look_held(limit) if held else []
+        answers = await self._timed("look", [*heads, *self._look(Bucket.DELAY, limit), *holds])
+        shards = len(self._keys.shards)
+        unack, error, delay, held_back = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
+        ends = [math.ceil(-float(at)) for answer in held_back for _, at in pairs(answer)]
+        return Around(self._look_of(limit, delay, held_back), ends, first_time(unack), first_time(error))
+
+    def _look(self, bucket: Bucket, limit: int) -> list[Command]:
+        return [
+            ("ZRANGE", shard.wakes[bucket], 0, "+inf", "BYSCORE", "LIMIT", 0, limit, "WITHSCORES")
+            for shard in self._keys.shards
+        ]
+
+    def _look_held(self, limit: int) -> list[Command]:
+        """Topics that are held until a moment, which is their score below zero (see `hold`), the earliest first."""
+        return [
+            ("ZRANGE", shard.wakes[Bucket.DELAY], "(0", "(-inf", "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
+            for shard in self._keys.shards
+        ]
+
+    def _look_of(self, limit: int, *ranges: Sequence[list[bytes]]) -> Look:
+        wakes, cut_at = list[Wake](), list[int]()
+        for answers in filter(None, ranges):
+            for shard, answer in zip(self._keys.shards, answers, strict=True):
+                wakes += [Wake(math.ceil(abs(float(at))), topic.decode(), shard.index) for topic, at in pairs(answer)]
+                if len(answer) >= 2 * limit:
+                    cut_at.append(wakes[-1].at)
+        return Look(sorted(wakes), min(cut_at, default=None))
+
+    async def claim(self, wants: Sequence[Want], now: int, lease_end: int) -> list[Claims | LaterError]:
+        """Take due tasks in hand, delay → unack, each want at most 500. Raises StoreDown: nobody can know.
+
+        `lease_end` is that of topics whose leases are as long as most.
+
+        Large tasks come a few at a time: of each topic at least one, but no more than its part of `MAX_CLAIM_BYTES`.
+        """
+        max_bytes = MAX_CLAIM_BYTES // max(len(wants), 1)
+        commands = [self._claim(want, now, lease_end, max_bytes) for want in wants]
+        answers = await self._client.run("claim", commands)
+        return [
+            answer if isinstance(answer, LaterError) else claims_of(want, answer, lease_end)
+            for want, answer in zip(wants, answers, strict=True)
+        ]
+
+    def _claim(self, want: Want, now: int, lease_end: int, max_bytes: int) -> Command:
+        shard, topic = self._keys.shards[want.shard], want.topic.encode()
+        keys = [
+            shard.bucket(Bucket.DELAY, topic),
+            shard.bucket(Bucket.UNACK, topic),
+            shard.pool,
+            shard.attempts,
+        ]
+        keys += [shard.outcome, shard.fence, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
+        arguments: list[Argument] = [topic, now, min(want.limit, MAX_TASKS), lease_end + want.longer_ms, max_bytes]
+        arguments += ["" if want.hold_until is None else want.hold_until, int(want.permitted)]
+        return scripts.CLAIM.call(keys, arguments)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
+        """Carry out verdicts: unack → gone, error or dead; False where the lease is another's by now.
+
+        Raises StoreDown: nobody can know; it may be settled again, for only the first one counts.
+        """
+
+        def call(shard: Shard, topic: bytes, some: list[Settlement]) -> Command:
+            _, unack, error, dead = shard.buckets(topic)
+            keys = [shard.pool, shard.attempts, shard.outcome, shard.done, unack, error, dead]
+            keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD], shard.expiry]
+            arguments: list[Argument] = [topic]
+            for settlement in some:
+                arguments += settle_arguments(settlement)
+            return scripts.SETTLE.call(keys, arguments)
+
+        return yes(await each(self._client, "settle", settlements, lambda s: self._lane(s.claim), call))
+
+    async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
+        """Return claims that were not delivered, unack → delay; False where the lease is another's by now."""
+
+        def call(shard: Shard, topic: bytes, some: list[Claim]) -> Command:
+            delay, unack, _, _ = shard.buckets(topic)
+            keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
+            arguments: list[Argument] = [topic]
+            for claim in some:
+                arguments += [pack_id(claim.id), claim.fence, claim.due_at]
+            return scripts.GIVE_BACK.call(keys, arguments)
+
+        return yes(await each(self._client, "give_back", claims, self._lane, call))
+
+    async def release(self, bucket: Bucket, wakes: Sequence[Wake], now: int) -> list[Released | LaterError]:
+        """Move what has waited long enough, unack or error → delay, at most 500 of each topic. Raises StoreDown."""
+        commands = []
+        for _, name, index in wakes:
+            shard, topic = self._keys.shards[index], name.encode()
+            keys = [shard.bucket(bucket, topic), shard.bucket(Bucket.DELAY, topic)]
+            keys += [shard.wakes[bucket], shard.wakes[Bucket.DELAY]]
+            commands.append(scripts.RELEASE.call(keys, [topic, now, MAX_TASKS]))
+        answers = await self._client.run("release", commands)
+        return [
+            answer if isinstance(answer, LaterError) else Released(answer[1], time_of(answer[0])) for answer in answers
+        ]
+
+    async def trim(self, now: int, limit: int) -> int:
+        """Forget ids that were remembered long enough, at most `limit` of each shard; how many. Raises StoreDown."""
+        commands = [scripts.TRIM.call([shard.done], [now, limit]) for shard in self._keys.shards]
+        return sum(await self._client.all("trim", commands))
+
+    async def query(self, ids: Sequence[str]) -> list[Found | LaterError]:
+        """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
+        return await self._by_id.query(ids)
+
+    async def update(self, edits: Sequence[Edit]) -> list[Found | LaterError]:
+        """Edit tasks in delay or error; where each is then. `Conflict` for one that is in flight, or dead.
+
+        Raises StoreDown: nobody can know.
+        """
+        return await self._edits.update(edits)
+
+    async def run_now(self, ids: Sequence[str], now: int) -> list[Found | LaterError]:
+        """Make tasks due now, from delay, error or dead; where each is then. `Conflict` for one that is in flight.
+
+        Raises StoreDown: nobody can know.
+        """
+        return await self._edits.run_now(ids, now)
+
+    async def redrive(self, ids: Sequence[str], now: int) -> list[Found | LaterError]:
+        """Bring tasks back, dead → delay, due now; where each is then. `Conflict` for one that is not dead.
+
+        Raises StoreDown: nobody can know.
+        """
+        return await self._edits.redrive(ids, now)
+
+    async def redrive_dead(
+        self, dead: Stretch, *, now: int, reason: str | None = None, rate: float | None = None, limit: int | None = None
+    ) -> Moved:
+        """Bring back who died before `now`, of a stretch of the dead. Raises StoreDown: some may be back."""
+        return await self._redrives.redrive(dead, reason=reason, now=now, rate=rate, limit=limit)
+
+    async def purge(self, stretches: Sequence[Stretch], limit: int | None = None) -> Moved:
+        """Remove all tasks of these stretches, none of which is in unack. Raises StoreDown: some may be gone."""
+        return await self._purges.purge(stretches, limit)
+
+    async def purge_dead(self, dead: Stretch, reason: str, limit: int | None = None) -> Moved:
+        """Remove the dead of a stretch that died for one reason. Raises StoreDown: some may be gone."""
+        return await self._purges.purge_dead(dead, reason, limit)
+
+    async def page(self, stretch: Stretch, limit: int) -> Page:
+        """The first tasks of a part of a bucket, by score and packed id. Raises StoreDown."""
+        return await self._lists.page(stretch, limit)
+
+    async def standing(self, topic: str) -> Standing:
+        """Is a topic held, and when is its next task due? Raises StoreDown."""
+        return await standing(self._client, self._keys, topic.encode())
+
+    async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
+        """Remove tasks from whatever bucket and forget their ids; `NotFound` for one that is not there.
+
+        An id that had ended is forgotten too. Raises StoreDown: nobody can know.
+        """
+        answers = await self._by_id.delete(ids)
+        ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
+        await self._client.all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
+        return each_once(ids, answers)
+
+    async def delete_pending(self, ids: Sequence[str]) -> list[str | LaterError]:
+        """Remove tasks that are not dead; `Conflict` for one that is, `NotFound` for one that is not there.
+
+        An id that had ended is still remembered. Raises StoreDown: nobody can know.
+        """
+        return each_once(ids, await self._by_id.delete_pending(ids))
+
+    def _lane(self, claim: Claim) -> Lane:
+        return self._keys.shards[claim.shard], claim.topic.encode()
