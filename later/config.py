@@ -88,7 +88,7 @@ class Config:
     drain_ms: int
     max_body: int
     """Bytes."""
-    backlog: int
+    max_pending_writes: int
     log_format: str
     log_level: str
     url: str
@@ -190,7 +190,7 @@ OPTIONS = (
     Option("drain", "drain_ms", duration(0), "30s", DAEMONS, "How long a stop waits for what is under way."),
     Option("max-body", "max_body", size(1024, 16 * 1024 * 1024), "1MiB", API,
            "The largest request body: bytes, or KiB, MiB; at most 16MiB."),
-    Option("backlog", "backlog", integer(1, 10_000_000), "10000", API,
+    Option("max-pending-writes", "max_pending_writes", integer(1, 10_000_000), "10000", API,
            "How many tasks may wait for a slow store; then requests are answered 503. Per process."),
     Option("log-format", "log_format", choice("console", "json"), "console", DAEMONS,
            "console for a person, json for a machine."),

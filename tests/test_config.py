@@ -49,7 +49,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "store-timeout": (("0.1", 100), ("60", 60_000), ("5s", 5000)),
     "drain": (("0", 0), ("5m", 300_000), ("1.5", 1500)),
     "max-body": (("1024", 1024), ("16MiB", 16_777_216), ("64KiB", 65_536)),
-    "backlog": (("1", 1), ("10000000", 10_000_000), ("500", 500)),
+    "max-pending-writes": (("1", 1), ("10000000", 10_000_000), ("500", 500)),
     "log-format": (("json", "json"), ("console", "console"), ("json", "json")),
     "log-level": (("debug", "debug"), ("warning", "warning"), ("error", "error")),
     "url": (("http://a", "http://a"), ("https://b:1/x/", "https://b:1/x"), ("http://[::1]:2", "http://[::1]:2")),
@@ -111,7 +111,7 @@ def test_the_defaults_are_those_that_are_promised() -> None:
         topic_rate=0.0, topic_concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000, shards=1, prefix="later",
         remember_ms=7 * 86_400_000, store_timeout_ms=2000,
         drain_ms=30_000,
-        max_body=1_048_576, backlog=10_000, log_format="console", log_level="info", url="http://127.0.0.1:8080",
+        max_body=1_048_576, max_pending_writes=10_000, log_format="console", log_level="info", url="http://127.0.0.1:8080",
         wait_ms=30_000,
     )  # fmt: skip
 
@@ -258,7 +258,7 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("shards", "16385", "expected an integer from 1 to 16384"),
         ("store-timeout", "0", "expected a duration from 0.1 to 60 s"),
         ("wait", "2h", "expected a duration from 0.1 to 3600 s"),
-        ("backlog", "0", "expected an integer from 1 to 10000000"),
+        ("max-pending-writes", "0", "expected an integer from 1 to 10000000"),
         ("max-body", "1023", "expected a size from 1024 bytes to 16MiB, like 65536, 512KiB or 1MiB"),
         ("max-body", "17MiB", "expected a size from"),
         ("max-body", "1MB", "expected a size from"),

@@ -29,7 +29,7 @@ class Room(NamedTuple):
         """Raises StoreDown: there is none. Nothing was sent to the store."""
         waiting, limit = self.backlog.waiting, self.backlog.limit
         if waiting >= limit:
-            raise StoreDown(f"{waiting} tasks wait for the store already (--backlog {limit})")
+            raise StoreDown(f"{waiting} tasks wait for the store already (--max-pending-writes {limit})")
         self.backlog.waiting += self.tasks
 
     def __exit__(self, *_: object) -> None:

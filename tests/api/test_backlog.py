@@ -12,7 +12,7 @@ from tests.api.front import GOOD, Answer, Front, a_front
 LIMIT = 3
 BODIES = {"/create": GOOD, "/update": {"id": "a", "delay": 1}, "/list": {"topic": "order"}, "/explain": {"id": "a"}}
 """Of calls that take more than an id."""
-FULL = "3 tasks wait for the store already (--backlog 3)"
+FULL = "3 tasks wait for the store already (--max-pending-writes 3)"
 
 
 @pytest.fixture

@@ -155,14 +155,14 @@ def test_where_the_line_for_a_store_that_hangs_is_full_callers_are_turned_away_a
     folder: Path, store: Server, receiver: Receiver, processes: int
 ) -> None:
     callers, room = 300, 50
-    options = ("--backlog", f"{room}", "--store-timeout", "60")
+    options = ("--max-pending-writes", f"{room}", "--store-timeout", "60")
     with a_later("serve", folder, "--redis", store.url, *options) as serve:
         eventually(serve.is_ready, "it is ready")
         store.hang()
         turned_away = callers - room * processes
         answers = asyncio.run(_told(serve.url, receiver, callers, then=(turned_away, store.go_on)))
         assert [answer.status for answer in answers] == [503] * turned_away + [200] * room * processes
-        assert all(answer.detail.endswith(f"(--backlog {room})") for answer in answers if answer.status == 503)
+        assert all(answer.detail.endswith(f"(--max-pending-writes {room})") for answer in answers if answer.status == 503)
 
 
 def test_those_who_wait_in_line_for_a_store_that_hangs_are_told_in_time(
