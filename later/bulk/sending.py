@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from later.bulk.doors import Came, Counts, Door, Standing, Unreached, Wrong
-from later.bulk.input.payload import Lines, Reject
+from later.bulk.input.payload import Payloads, Reject
 from later.client.http import BATCH_BYTES, MAX_LINE_BYTES, pause_before_again
 from later.core.errors import LaterError
 
@@ -72,11 +72,11 @@ class Batches:
         self._patience = patience
         self._batch = batch
 
-    def create(self, lines: Lines) -> Iterator[Sent]:
+    def create(self, lines: Payloads) -> Iterator[Sent]:
         """Create the tasks, batch by batch. Raises LaterError: one cannot be sent; what follows it was not tried."""
         return self._send(lines, self._door.create)
 
-    def judge(self, lines: Lines) -> Iterator[Sent]:
+    def judge(self, lines: Payloads) -> Iterator[Sent]:
         """The same without creating anything."""
         return self._send(lines, self._door.judge)
 
@@ -92,14 +92,14 @@ class Batches:
         """What the job has come to. Raises LaterError."""
         return self._patience.until_reached(self._door.counts)
 
-    def _send(self, lines: Lines, send: Callable[[Sequence[bytes]], Came]) -> Iterator[Sent]:
+    def _send(self, lines: Payloads, send: Callable[[Sequence[bytes]], Came]) -> Iterator[Sent]:
         for part in parts(lines, self._batch):
             if len(part.bodies[0]) > MAX_LINE_BYTES:
                 yield Sent(0, 0, [part.reject(0, None, f"expected a body of at most {MAX_LINE_BYTES} bytes")])
             else:
                 yield self._until_decided(part, send)
 
-    def _until_decided(self, lines: Lines, send: Callable[[Sequence[bytes]], Came]) -> Sent:
+    def _until_decided(self, lines: Payloads, send: Callable[[Sequence[bytes]], Came]) -> Sent:
         """Until each line is created, known or refused, or there were tries enough."""
         created, existing, rejects, left = 0, 0, list[Reject](), lines
         for attempt in self._patience.tries:
@@ -118,7 +118,7 @@ class Batches:
             if not again:
                 return Sent(created, existing, rejects)
             self._patience.rest(attempt, Unreached(reason))
-            left = left.some(again)
+            left = left.select(again)
         raise AssertionError(NO_REST)
 
     def _ask(self, ids: Sequence[str], ask: Ask) -> list[Standing]:
@@ -145,13 +145,13 @@ class Batches:
         raise AssertionError(NO_REST)
 
 
-def parts(lines: Lines, most: int) -> Iterator[Lines]:
+def parts(lines: Payloads, most: int) -> Iterator[Payloads]:
     """The lines, at most so many at a time and no more bytes than a batch may have; one that has more is alone."""
     start = size = 0
     for position, body in enumerate(lines.bodies):
         if position > start and (position - start == most or size + len(body) > BATCH_BYTES):
-            yield lines.part(start, position)
+            yield lines.slice(start, position)
             start, size = position, 0
         size += len(body) + 1
     if start < len(lines.bodies):
-        yield lines.part(start, len(lines.bodies))
+        yield lines.slice(start, len(lines.bodies))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from later.bulk.report.counts import Exported, Rejected, Report, read_export, read_rejects
-from later.bulk.report.forecast import Allowed, Window, next_days, outlook
+from later.bulk.report.counts import ExportCounts, RejectCounts, Report, read_export, read_rejects
+from later.bulk.report.forecast import ReportWindow, TopicLimit, forecast_topics, next_days
 from later.bulk.spark.session import open_session
 from later.cli.bulk.report_view import print_json, print_text
 from later.cli.calls import ask
@@ -37,9 +37,9 @@ class Wanted(NamedTuple):
 class Found(NamedTuple):
     """What Spark counted."""
 
-    window: Window
-    exported: Exported | None
-    rejected: Rejected | None
+    window: ReportWindow
+    exported: ExportCounts | None
+    rejected: RejectCounts | None
 
 
 def check_can_draw() -> None:
@@ -84,12 +84,14 @@ def with_rates(found: Found, rates: Mapping[str, float], client: Client | None) 
         return Report(found.window, None, None, None, found.rejected)
     due = found.exported.due
     allowed = allowed_of([load.topic for load in due.topics], rates, client)
-    return Report(found.window, found.exported.states, outlook(due, allowed), found.exported.dead, found.rejected)
+    return Report(
+        found.window, found.exported.states, forecast_topics(due, allowed), found.exported.dead, found.rejected
+    )
 
 
-def allowed_of(topics: Sequence[str], rates: Mapping[str, float], client: Client | None) -> dict[str, Allowed]:
+def allowed_of(topics: Sequence[str], rates: Mapping[str, float], client: Client | None) -> dict[str, TopicLimit]:
     """What topics are allowed: by the rate that is given, else by the policy as applied; without what nobody tells."""
-    allowed = {topic: Allowed(rate) for topic, rate in rates.items()}
+    allowed = {topic: TopicLimit(rate) for topic, rate in rates.items()}
     if client is None:
         return allowed
     try:
@@ -101,10 +103,10 @@ def allowed_of(topics: Sequence[str], rates: Mapping[str, float], client: Client
     return allowed
 
 
-def _by_policy(topic: str, client: Client) -> Allowed:
+def _by_policy(topic: str, client: Client) -> TopicLimit:
     applied = ask(client, "GET", f"/topics/{quote(topic, safe='', errors='surrogateescape')}/policy?applied=true")
     try:
-        return Allowed(float(applied["rate"]["value"]), bool(applied["paused"]["value"]))
+        return TopicLimit(float(applied["rate"]["value"]), bool(applied["paused"]["value"]))
     except (KeyError, TypeError, ValueError):
         raise CallFailed("the answer tells no rate: is it later that answers there?", 200) from None
 
@@ -115,7 +117,7 @@ def _tell_absent(topics: Sequence[str]) -> None:
         say(f"--topic and --rate name topics of which the export has no task: {', '.join(topics)}")
 
 
-def _tell_age(exported: Exported, now: int) -> None:
+def _tell_age(exported: ExportCounts, now: int) -> None:
     if exported.written_at is not None and now - exported.written_at >= OLD_MS:
         age = seconds(now - exported.written_at)
         say(f"the export is {age} old: what has fallen due since may have been delivered, and counts as overdue here")

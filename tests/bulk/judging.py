@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from later.bulk.input.payload import Read
+from later.bulk.input.payload import Parsed
 from later.core.admit import admit
 from later.core.drafts import read_draft
 from later.core.errors import Refused
@@ -29,15 +29,15 @@ def _judged(body: bytes) -> Task | Refused:
         return error
 
 
-def tasks(read: Read) -> list[Task]:
+def tasks(read: Parsed) -> list[Task]:
     """The tasks of rows that are all good."""
-    assert read.unfit == []
-    came = judged(read.lines.bodies)
-    assert [task.id for task in came if isinstance(task, Task)] == read.lines.ids
+    assert read.rejected == []
+    came = judged(read.payloads.bodies)
+    assert [task.id for task in came if isinstance(task, Task)] == read.payloads.ids
     return [task for task in came if isinstance(task, Task)]
 
 
-def refusals(read: Read) -> list[str]:
+def refusals(read: Parsed) -> list[str]:
     """Why rows that are all bad are refused."""
-    came = judged(read.lines.bodies)
-    return [reject.reason for reject in read.unfit] + [str(error) for error in came if isinstance(error, Refused)]
+    came = judged(read.payloads.bodies)
+    return [reject.reason for reject in read.rejected] + [str(error) for error in came if isinstance(error, Refused)]

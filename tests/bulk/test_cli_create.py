@@ -15,7 +15,7 @@ import pytest
 from later.bulk.doors import Counts
 from later.bulk.input import reader
 from later.bulk.input.payload import Reject
-from later.bulk.input.reader import Found, Input
+from later.bulk.input.reader import InputFrame, JobInput
 from later.bulk.jobs import run
 from later.bulk.jobs.output import Output
 from later.bulk.jobs.partition import Table
@@ -43,7 +43,7 @@ class Spark:
 
     def __init__(self) -> None:
         self.session: tuple[str, dict[str, str], str] | None = None
-        self.given: Input | None = None
+        self.given: JobInput | None = None
         self.called: tuple[str, Way, tuple[Any, ...]] | None = None
         self.answer: Any = GOOD
         self.unused: list[str] = []
@@ -53,13 +53,13 @@ class Spark:
         self.session = (master, conf, name)
         yield self
 
-    def read(self, spark: Any, given: Input, job: str) -> Found:
+    def read(self, spark: Any, given: JobInput, job: str) -> InputFrame:
         self.given = given
         frame: Any = SimpleNamespace(sparkSession=spark)
-        return Found(frame, Table(job=job), self.unused)
+        return InputFrame(frame, Table(job=job), self.unused)
 
     def call(self, name: str) -> Any:
-        def called(found: Found, way: Way, *rest: Any) -> Any:
+        def called(found: InputFrame, way: Way, *rest: Any) -> Any:
             self.called = (name, way, rest)
             if isinstance(self.answer, Exception):
                 raise self.answer
@@ -73,7 +73,7 @@ def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Spark:
     monkeypatch.chdir(tmp_path)
     spark = Spark()
     monkeypatch.setattr(session, "open_session", spark.open)
-    monkeypatch.setattr(reader, "read", spark.read)
+    monkeypatch.setattr(reader, "read_input", spark.read)
     for name in ("create", "judge", "find", "cancel"):
         monkeypatch.setattr(run, name, spark.call(name))
     return spark
@@ -87,7 +87,7 @@ class TestWhatIsTaken:
     def test_what_is_not_said_is_what_it_mostly_is(self, spark: Spark) -> None:
         assert status("create", "in.parquet", "--job", "j") == 0
         assert spark.session == ("local[*,4]", {}, "later bulk j")
-        assert spark.given == Input(path="in.parquet", format="parquet", options={}, columns={}, constants={})
+        assert spark.given == JobInput(path="in.parquet", format="parquet", options={}, columns={}, constants={})
         assert spark.called is not None
         assert spark.called[:2] == ("create", Way(url="http://127.0.0.1:8080", batch=1000, retries=8))
 
@@ -100,9 +100,10 @@ class TestWhatIsTaken:
         ]  # fmt: skip
         assert status("create", "in", "--job", "j", *said) == 0
         assert spark.session == ("spark://h:7077", {"spark.a": "1"}, "later bulk j")
-        assert spark.given == Input(
+        assert spark.given == JobInput(
             path="in", format="csv", options={"sep": ";"}, columns={"key": "id", "callback": "a=b"},
-            constants={"topic": "order", "content": ""}, spread_s=21_600, keyless=True, strangers=False,
+            constants={"topic": "order", "content": ""}, spread_s=21_600, allow_duplicates=True,
+            send_unknown_fields=False,
         )  # fmt: skip
         assert spark.called is not None
         name, way, (rejects, _) = spark.called
@@ -383,6 +384,6 @@ def test_help_says_what_a_command_does(name: str, capsys: Capture) -> None:
 )
 def test_what_cannot_be_is_refused_before_anything_is_read(said: dict[str, Any], why: str) -> None:
     nobody: Any = None
-    given = Input(**({"path": "in", "format": "csv", "options": {}, "columns": {}, "constants": {}} | said))
+    given = JobInput(**({"path": "in", "format": "csv", "options": {}, "columns": {}, "constants": {}} | said))
     with pytest.raises(Refused, match=f"^{why}"):
-        reader.read(nobody, given, "j")
+        reader.read_input(nobody, given, "j")

@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import AnalysisException, PythonException, SparkRuntimeException
 
-from later.bulk.spark.errors import GONE, of_file, of_spark, of_worker, translated
+from later.bulk.spark.errors import JAVA_GONE, file_error, spark_error, translate_errors, worker_error
 from later.core.errors import LaterError
 
 OURS = """An exception was thrown from the Python worker:
@@ -24,13 +24,13 @@ Mkdirs failed to create file:/proc/nope (exists=false, cwd=file:/)
 
 
 def test_what_a_worker_raised_of_ours_comes_in_its_words() -> None:
-    assert of_worker(OURS) == "the store cannot be reached: refused"
+    assert worker_error(OURS) == "the store cannot be reached: refused"
 
 
 def test_what_else_a_worker_raised_says_where() -> None:
     text = 'Traceback (most recent call last):\n  File "/srv/job.py", line 26, in rows\n    a["x"]\nKeyError: \'x\'\n'
 
-    assert of_worker(text) == "a worker failed: KeyError: 'x' (/srv/job.py, line 26)"
+    assert worker_error(text) == "a worker failed: KeyError: 'x' (/srv/job.py, line 26)"
 
 
 def test_of_a_chain_of_errors_the_last_is_told_and_no_java_below_it() -> None:
@@ -40,7 +40,7 @@ def test_of_a_chain_of_errors_the_last_is_told_and_no_java_below_it() -> None:
         "\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:586)\n\nDriver stacktrace:\n"
     )
 
-    assert of_worker(text) == "the store cannot be reached: refused"
+    assert worker_error(text) == "the store cannot be reached: refused"
 
 
 def test_of_a_file_that_cannot_be_read_the_reason_is_told_too() -> None:
@@ -50,8 +50,8 @@ def test_of_a_file_that_cannot_be_read_the_reason_is_told_too() -> None:
         "org.apache.spark.SparkIllegalArgumentException: CSV header does not conform to the schema.\n Header: topic",
     ]
     told = "Encountered error while reading file file:///b.csv."
-    assert of_file(texts) == f"{told} CSV header does not conform to the schema. Header: topic"
-    assert of_file(texts[:1]) == told
+    assert file_error(texts) == f"{told} CSV header does not conform to the schema. Header: topic"
+    assert file_error(texts[:1]) == told
 
 
 def test_of_a_table_that_cannot_be_written_the_reason_is_told_too() -> None:
@@ -61,13 +61,13 @@ def test_of_a_table_that_cannot_be_written_the_reason_is_told_too() -> None:
         "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device",
         "java.io.IOException: No space left on device",
     ]
-    assert of_file(texts) == "Task failed while writing rows to file:/full/to. No space left on device"
+    assert file_error(texts) == "Task failed while writing rows to file:/full/to. No space left on device"
 
 
 def test_an_error_without_words_is_named() -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in a\n    fail()\nMemoryError\n'
 
-    assert of_worker(text) == "a worker failed: MemoryError (a.py, line 1)"
+    assert worker_error(text) == "a worker failed: MemoryError (a.py, line 1)"
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_an_error_without_words_is_named() -> None:
     ],
 )  # fmt: skip
 def test_what_spark_says_comes_without_codes_classes_plans_and_stacks(said: str, told: str) -> None:
-    assert of_spark(said) == told
+    assert spark_error(said) == told
 
 
 def test_a_reason_has_an_end() -> None:
-    assert len(of_spark("x" * 100_000)) < 1000
+    assert len(spark_error("x" * 100_000)) < 1000
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,15 @@ def test_a_reason_has_an_end() -> None:
             "Path does not exist: file:/x.",
         ),
         (PythonException(OURS), "the store cannot be reached: refused"),
-        (Py4JNetworkError("Answer from Java side is empty"), GONE),
-        (ConnectionRefusedError(111, "Connection refused"), GONE),
-        (SparkRuntimeException("Job 1 cancelled because SparkContext was shut down"), GONE),
-        (SparkRuntimeException("Cannot call methods on a stopped SparkContext.\nThis was made at:"), GONE),
-        (SparkRuntimeException('because the return value of "org.apache.spark.SparkContext.ui()" is null'), GONE),
+        (Py4JNetworkError("Answer from Java side is empty"), JAVA_GONE),
+        (ConnectionRefusedError(111, "Connection refused"), JAVA_GONE),
+        (SparkRuntimeException("Job 1 cancelled because SparkContext was shut down"), JAVA_GONE),
+        (SparkRuntimeException("Cannot call methods on a stopped SparkContext.\nThis was made at:"), JAVA_GONE),
+        (SparkRuntimeException('because the return value of "org.apache.spark.SparkContext.ui()" is null'), JAVA_GONE),
     ],
 )  # fmt: skip
 def test_errors_of_spark_become_ours(raised: Exception, told: str) -> None:
-    with pytest.raises(LaterError) as error, translated():
+    with pytest.raises(LaterError) as error, translate_errors():
         raise raised
 
     assert str(error.value) == told
@@ -140,7 +140,7 @@ def test_errors_of_spark_become_ours(raised: Exception, told: str) -> None:
 def test_errors_of_ours_pass_as_they_are() -> None:
     error = LaterError("ours")
 
-    with pytest.raises(LaterError) as raised, translated():
+    with pytest.raises(LaterError) as raised, translate_errors():
         raise error
 
     assert raised.value is error

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.bulk.ids import MAX_JOB_CHARS, checked_job, ids_of
-from later.bulk.input.row_keys import key_reader
+from later.bulk.input.row_keys import key_decoder
 from later.core.errors import Refused
 from later.core.validation import task_id
 
 
 def keys(values: Any, kind: pa.DataType | None = None) -> list[bytes | None]:
     array = pa.array(values, kind)
-    return list(key_reader(array.type)(array))
+    return list(key_decoder(array.type)(array))
 
 
 class TestAnId:
@@ -68,7 +68,7 @@ class TestAKey:
 
     def test_a_text_that_is_no_utf_8_is_its_bytes(self) -> None:
         broken = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())
-        assert list(key_reader(broken.type)(broken)) == [b"caf\xe9"]
+        assert list(key_decoder(broken.type)(broken)) == [b"caf\xe9"]
 
     @pytest.mark.parametrize("unit", ["s", "ms", "us"])
     @pytest.mark.parametrize("zone", ["UTC", "Etc/UTC", "+02:00", "America/New_York"])
@@ -111,7 +111,7 @@ class TestAKey:
 
     def test_a_slice_of_structs_is_read_where_it_lies(self) -> None:
         array = pa.array([{"a": 1}, None, {"a": 3}, {"a": None}])[1:]
-        assert list(key_reader(array.type)(array)) == [None, b"[3]", None]
+        assert list(key_decoder(array.type)(array)) == [None, b"[3]", None]
 
     @pytest.mark.parametrize(
         "kind",
@@ -121,5 +121,5 @@ class TestAKey:
     )  # fmt: skip
     def test_what_says_nothing_exactly_is_no_key(self, kind: pa.DataType) -> None:
         with pytest.raises(Refused, match=r"key: expected strings, integers, .*, got a column of ") as refused:
-            key_reader(kind)
+            key_decoder(kind)
         assert refused.value.field == "key"

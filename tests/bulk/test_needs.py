@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from later.bulk.spark.preflight import SparkMissing, check_java, check_packages, java_version
+from later.bulk.spark.preflight import SparkMissing, check_java, check_packages, parse_java_version
 
 
 def a_java(directory: Path, version: str) -> str:
@@ -31,7 +31,7 @@ def a_java(directory: Path, version: str) -> str:
     ],
 )
 def test_a_java_tells_its_version(told: str, version: int | None) -> None:
-    assert java_version(told) == version
+    assert parse_java_version(told) == version
 
 
 @pytest.mark.parametrize("version", ["17.0.1", "21", "25"])

@@ -13,8 +13,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.bulk.ids import ids_of
-from later.bulk.input.json import CORRUPT_ID, LONGEST_SHOWN, TAKEN_ID, TEXT, Documents, Objects, key_of
-from later.bulk.input.payload import EMPTY_KEY, KEYLESS, Read
+from later.bulk.input.json import (
+    ID_NOT_ALLOWED,
+    MAX_SHOWN_BYTES,
+    NO_ID,
+    TEXT_COLUMN,
+    JsonDocumentReader,
+    JsonLinesReader,
+    parse_key,
+)
+from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed
 from later.core.errors import Refused
 from later.core.task import Task
 from tests.builders import NOW
@@ -38,13 +46,13 @@ def objects(
     keyless: bool = False,
     strangers: bool = True,
     spread_s: float = 0,
-) -> Objects:
-    return Objects(
+) -> JsonLinesReader:
+    return JsonLinesReader(
         JOB,
         sources=sources or {},
         constants=constants or {},
-        keyless=keyless,
-        strangers=strangers,
+        allow_duplicates=keyless,
+        send_unknown_fields=strangers,
         spread_s=spread_s,
     )
 
@@ -52,15 +60,15 @@ def objects(
 def batch(*texts: str | bytes | None) -> pa.RecordBatch:
     """As Spark has lines: of any bytes."""
     raw = [text.encode() if isinstance(text, str) else text for text in texts]
-    return pa.record_batch({TEXT: pa.array(raw, pa.binary()).view(pa.string())})
+    return pa.record_batch({TEXT_COLUMN: pa.array(raw, pa.binary()).view(pa.string())})
 
 
-def read(*texts: str | bytes | None, **options: Any) -> Read:
+def read(*texts: str | bytes | None, **options: Any) -> Parsed:
     return objects(**options).read(batch(*texts))
 
 
-def documents(*texts: str | bytes) -> Read:
-    return Documents(objects()).read(batch(*texts))
+def documents(*texts: str | bytes) -> Parsed:
+    return JsonDocumentReader(objects()).read(batch(*texts))
 
 
 def good(**changes: Any) -> str:
@@ -78,19 +86,19 @@ class TestAnObject:
         ]  # fmt: skip
 
     def test_null_is_absent(self) -> None:
-        assert read(good(delay=None, id=None, other=None)).lines == read(good()).lines
+        assert read(good(delay=None, id=None, other=None)).payloads == read(good()).payloads
 
     def test_of_a_name_that_comes_twice_the_last_counts(self) -> None:
         row = '{"key": 1, "topic": 5, ' + good()[1:]
-        assert read(row).lines == read(good()).lines
+        assert read(row).payloads == read(good()).payloads
 
     def test_a_number_is_what_json_says_it_is(self) -> None:
         row = '{"delay": 1.50e1, ' + good()[1:]
-        assert b'"delay":1.50e1' in read(row).lines.bodies[0]
+        assert b'"delay":1.50e1' in read(row).payloads.bodies[0]
 
     @pytest.mark.parametrize("around", [b"%s\r", b" \t%s ", MARK + b"%s"])
     def test_what_stands_around_it_is_none_of_it(self, around: bytes) -> None:
-        assert read(around % good().encode()).lines == read(good()).lines
+        assert read(around % good().encode()).payloads == read(good()).payloads
 
     @pytest.mark.parametrize("blank", ["", " \t\r", MARK, MARK + b" ", None])
     def test_a_blank_text_is_no_row(self, blank: str | bytes | None) -> None:
@@ -100,7 +108,7 @@ class TestAnObject:
         ("text", "seconds"), [("2026-11-21T09:00:00Z", 1795251600.0), ("2026-11-21T09:00:00.5+01:00", 1795248000.5)]
     )
     def test_a_time_in_text_is_its_unix_seconds(self, text: str, seconds: float) -> None:
-        (body,) = read(good(execute_time=text)).lines.bodies
+        (body,) = read(good(execute_time=text)).payloads.bodies
         assert json.loads(body)["execute_time"] == seconds
 
     @pytest.mark.parametrize("text", ["2026-11-21", "soon", "1795251600", "\ud800"])
@@ -146,7 +154,7 @@ class TestWhatIsNoTask:
         assert refusals(read(text)) == [reason]
 
     def test_what_is_no_utf_8_fails_its_row_alone(self) -> None:
-        first, second = judged(read(good(content="x").encode().replace(b'"x"', b'"\xe9"'), good()).lines.bodies)
+        first, second = judged(read(good(content="x").encode().replace(b'"x"', b'"\xe9"'), good()).payloads.bodies)
         assert "expected UTF-8, got the byte 0xe9" in str(first)
         assert isinstance(second, Task)
 
@@ -155,8 +163,8 @@ class TestWhatIsNoTask:
         assert [task.id for task in tasks(read(row))] == [ID]
 
     def test_an_id_is_no_field_of_a_row(self) -> None:
-        (reject,) = read(good(id="mine")).unfit
-        assert (reject.key, reject.field, reject.reason) == ("17", "id", TAKEN_ID)
+        (reject,) = read(good(id="mine")).rejected
+        assert (reject.key, reject.field, reject.reason) == ("17", "id", ID_NOT_ALLOWED)
         assert json.loads(reject.row)["id"] == "mine"
 
     @example(b'{"topic": "order", "callback": "http://127.0.0.1:8888/", "content": "a\nb"}')
@@ -165,16 +173,20 @@ class TestWhatIsNoTask:
         blank = not text.removeprefix(MARK) or text.removeprefix(MARK).isspace()
         for keyless in (True, False):
             came = read(text, keyless=keyless)
-            assert len(came.lines.bodies) + len(came.unfit) == (0 if blank else 1)
-            for id, task in zip(came.lines.ids, judged(came.lines.bodies), strict=True):
-                assert isinstance(task, Refused) or task.id == id != CORRUPT_ID
+            assert len(came.payloads.bodies) + len(came.rejected) == (0 if blank else 1)
+            for id, task in zip(came.payloads.ids, judged(came.payloads.bodies), strict=True):
+                assert isinstance(task, Refused) or task.id == id != NO_ID
 
     @given(
         st.dictionaries(st.sampled_from([*GOOD, "delay", "execute_time", "retry", "ttl", "headers", "id", "x"]), JSON)
     )
     def test_whatever_an_object_holds_it_comes_out_once(self, changes: dict[str, Any]) -> None:
         came = read(good(**changes), spread_s=60)
-        assert len(came.lines.bodies) + len(came.unfit) == len(judged(came.lines.bodies)) + len(came.unfit) == 1
+        assert (
+            len(came.payloads.bodies) + len(came.rejected)
+            == len(judged(came.payloads.bodies)) + len(came.rejected)
+            == 1
+        )
 
 
 class TestKeys:
@@ -191,30 +203,30 @@ class TestKeys:
         ],
     )
     def test_a_key_is_its_text_as_in_a_column(self, written: str, text: bytes) -> None:
-        assert key_of(msgspec.Raw(written.encode())) == text
+        assert parse_key(msgspec.Raw(written.encode())) == text
 
     @pytest.mark.parametrize("key", [None, ""])
     def test_a_row_without_one_is_told_of(self, key: str | None) -> None:
-        (reject,) = read(good(key=key)).unfit
+        (reject,) = read(good(key=key)).rejected
         assert (reject.key, reject.field) == (None, "key")
-        assert reject.reason == (KEYLESS if key is None else EMPTY_KEY)
+        assert reject.reason == (MISSING_KEY if key is None else EMPTY_KEY)
 
     @pytest.mark.parametrize("key", [float("nan"), float("inf"), "\ud800"])
     def test_what_others_could_be_too_is_no_key(self, key: object) -> None:
-        (reject,) = read(good(key=key)).unfit
+        (reject,) = read(good(key=key)).rejected
         assert (reject.field, reject.reason) == ("key", "key: expected Unicode text or a finite number")
 
     def test_who_takes_duplicates_takes_rows_without_one_beside_those_with_one(self) -> None:
         came = read(good(), good(key=None), good(key=""), keyless=True)
         first, *others = tasks(came)
         assert (first.id, len({task.id for task in others} - {ID})) == (ID, 2)
-        assert came.lines.reject(1, None, "why").key is None
+        assert came.payloads.reject(1, None, "why").key is None
 
 
 class TestMapping:
     def test_a_field_may_have_another_name(self) -> None:
         row = json.dumps({"order": 17, "hook": CALLBACK, "topic": "order"})
-        assert read(row, sources={"key": "order", "callback": "hook"}).lines == read(good()).lines
+        assert read(row, sources={"key": "order", "callback": "hook"}).payloads == read(good()).payloads
 
     def test_one_may_be_two_fields(self) -> None:
         (task,) = tasks(read(good(topic="17"), sources={"key": "topic", "content": "key"}))
@@ -226,14 +238,14 @@ class TestMapping:
 
     def test_what_is_mapped_counts_and_not_what_has_the_name(self) -> None:
         row = good(callback="no URL", hook=CALLBACK)
-        assert read(row, sources={"callback": "hook"}).lines == read(good()).lines
+        assert read(row, sources={"callback": "hook"}).payloads == read(good()).payloads
 
     def test_what_is_for_all_rows_is_for_all_rows(self) -> None:
         first, second = tasks(read(good(retry=1), good(), constants={"retry": b"7"}))
         assert (first.max_retry, second.max_retry) == (7, 7)
 
     def test_fields_that_no_task_has_may_be_left_out(self) -> None:
-        assert read(good(dealy=5, id="mine"), strangers=False).lines == read(good()).lines
+        assert read(good(dealy=5, id="mine"), strangers=False).payloads == read(good()).payloads
 
 
 class TestDocuments:
@@ -249,25 +261,25 @@ class TestDocuments:
 
     def test_or_a_file_of_lines_which_spark_calls_json(self) -> None:
         came = documents(f"{good()}\r\n\r\n{good(key=18)}\n5\n")
-        assert came.lines.ids == [*ids_of(JOB, [b"17", b"18"]), CORRUPT_ID]
+        assert came.payloads.ids == [*ids_of(JOB, [b"17", b"18"]), NO_ID]
 
     @pytest.mark.parametrize(
         "bad", ['{"delay": NaN}', '{"content": "\\ud800"}', "5", "[1,\n2]", '"a"', '{"key": %s}' % ("9" * 9999)]
     )
     def test_one_wrong_element_spoils_no_other(self, bad: str) -> None:
         came = documents(f"[{good()}, {bad}\n, {good(key=18)} ]\n")
-        there = [task.id for task in judged(came.lines.bodies) if isinstance(task, Task)]
+        there = [task.id for task in judged(came.payloads.bodies) if isinstance(task, Task)]
         assert there == ids_of(JOB, [b"17", b"18"])
-        assert len(came.lines.bodies) + len(came.unfit) == 3
+        assert len(came.payloads.bodies) + len(came.rejected) == 3
 
     @pytest.mark.parametrize(
         "text",
         ["[1 2]", f"[{good()}", f"[{good()},]", f"[{good()}] 5", "{", '{"a": 1', "5", "[" * 100_000, b"[\xe9]", "nope"],
     )
     def test_what_is_none_of_these_is_told_of_once_and_shortly(self, text: str | bytes) -> None:
-        (reject,) = documents(text).unfit
+        (reject,) = documents(text).rejected
         assert reject.reason.startswith("expected JSON: ")
-        assert len(reject.row) <= LONGEST_SHOWN
+        assert len(reject.row) <= MAX_SHOWN_BYTES
 
     @pytest.mark.parametrize("text", ["", "\n", MARK, "[]", " [ ] "])
     def test_an_empty_one_has_no_rows(self, text: str | bytes) -> None:
@@ -281,28 +293,28 @@ class TestPlaces:
         text = line(meta={"id": 7, "to": {"url": CALLBACK}}, content="c")
         came = read(text, sources={"key": "meta.id", "callback": "meta.to.url"})
         assert [task.callback for task in tasks(came)] == [CALLBACK]
-        assert came.lines.keys == [b"7"]
+        assert came.payloads.keys == [b"7"]
 
     def test_a_name_with_dots_comes_before_a_place(self) -> None:
         came = read(line(**{"meta.id": 7, "meta": {"id": 8}, "callback": CALLBACK}), sources={"key": "meta.id"})
-        assert came.lines.keys == [b"7"]
+        assert came.payloads.keys == [b"7"]
 
     @pytest.mark.parametrize("meta", [None, 5, "x", [], {}, {"id": None}])
     def test_what_is_no_object_has_none(self, meta: Any) -> None:
         came = read(line(meta=meta, callback=CALLBACK), sources={"key": "meta.id"})
-        assert [reject.reason for reject in came.unfit] == [KEYLESS]
+        assert [reject.reason for reject in came.rejected] == [MISSING_KEY]
 
     @pytest.mark.parametrize("field", ["delay", "execute_time"])
     def test_a_time_that_is_not_where_it_was_said_to_be_is_refused(self, field: str) -> None:
-        [reject] = read(line(key=7, callback=CALLBACK, headers={"A": "hush"}), sources={field: "due"}).unfit
+        [reject] = read(line(key=7, callback=CALLBACK, headers={"A": "hush"}), sources={field: "due"}).rejected
         assert (reject.key, reject.field) == ("7", field)
         assert reject.reason == f"{field}: expected a field due, or null in it, got none"
         assert json.loads(reject.row) == {"topic": "order", "key": 7, "callback": CALLBACK, "headers": {"A": "***"}}
-        assert len(read(line(key=7, callback=CALLBACK, due=None), sources={field: "due"}).lines.ids) == 1
+        assert len(read(line(key=7, callback=CALLBACK, due=None), sources={field: "due"}).payloads.ids) == 1
 
     @pytest.mark.parametrize("key", [[], {}, [None], {"a": None}, {"a": {"b": ""}}, [[""]]])
     def test_a_key_of_nothing_is_none(self, key: Any) -> None:
-        assert [reject.reason for reject in read(line(key=key, callback=CALLBACK)).unfit] == [EMPTY_KEY]
+        assert [reject.reason for reject in read(line(key=key, callback=CALLBACK)).rejected] == [EMPTY_KEY]
 
 
 def line(**fields: Any) -> str:

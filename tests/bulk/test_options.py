@@ -13,7 +13,7 @@ import pytest
 from later.bulk.spark import preflight
 from later.bulk.spark.preflight import SparkMissing
 from later.cli import run
-from later.cli.bulk.options import Target, of_store, on_spark, to_later
+from later.cli.bulk.options import LaterAddress, of_store, on_spark, to_later
 from later.core.errors import ConfigError
 
 HTTP = "http://127.0.0.1:8080"
@@ -36,9 +36,9 @@ def given(decorate: Any, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def target(decorate: Any, *arguments: str) -> Target:
+def target(decorate: Any, *arguments: str) -> LaterAddress:
     found = given(decorate, *arguments)["target"]
-    assert isinstance(found, Target)
+    assert isinstance(found, LaterAddress)
     return found
 
 
@@ -72,16 +72,16 @@ def test_a_command_runs_only_where_spark_is(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_tasks_go_by_the_api_where_nothing_is_said() -> None:
-    assert target(to_later) == Target(HTTP, "later", 30.0)
+    assert target(to_later) == LaterAddress(HTTP, "later", 30.0)
 
 
 def test_the_api_is_found_as_for_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "later.toml").write_text('url = "http://file:1"\nwait = "5s"\n', encoding="utf-8")
-    assert target(to_later) == Target("http://file:1", "later", 5.0)
+    assert target(to_later) == LaterAddress("http://file:1", "later", 5.0)
 
     monkeypatch.setenv("LATER_URL", "http://environment:2")
     assert target(to_later).url == "http://environment:2"
-    assert target(to_later, "--url", "https://flag:3/", "--wait", "10") == Target("https://flag:3", "later", 10.0)
+    assert target(to_later, "--url", "https://flag:3/", "--wait", "10") == LaterAddress("https://flag:3", "later", 10.0)
 
 
 @pytest.mark.parametrize("url", ["redis://h:6380/1", "rediss://me@h", "unix:///run/store.sock"])
@@ -89,7 +89,7 @@ def test_the_api_is_found_as_for_every_command(monkeypatch: pytest.MonkeyPatch, 
 def test_a_url_may_name_the_store(decorate: Any, url: str) -> None:
     options = ("--url", url, "--prefix", "mine", "--store-timeout", "3s")
 
-    assert target(decorate, *options) == Target(url, "mine", 3.0)
+    assert target(decorate, *options) == LaterAddress(url, "mine", 3.0)
 
 
 @pytest.mark.parametrize("decorate", [to_later, of_store])
@@ -102,7 +102,7 @@ def test_a_password_is_not_taken(decorate: Any, url: str) -> None:
 
 
 def test_the_store_is_found_as_for_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert target(of_store) == Target("redis://127.0.0.1:6379/0", "later", 2.0)
+    assert target(of_store) == LaterAddress("redis://127.0.0.1:6379/0", "later", 2.0)
     assert target(of_store, "--data", "d").url == f"unix://{tmp_path}/d/store.sock"
 
     monkeypatch.setenv("LATER_REDIS", "redis://environment")

@@ -14,20 +14,29 @@ from typing import Any
 
 import pytest
 
-from later.bulk.report.counts import Dead, Deaths, Exported, Rejected, Rejection, Report, missing, rejection
+from later.bulk.report.counts import (
+    DeadCounts,
+    DeadGroup,
+    ExportCounts,
+    RejectCounts,
+    RejectGroup,
+    Report,
+    describe_missing_columns,
+    reject_group,
+)
 from later.bulk.report.forecast import (
     OVERDUE,
-    Allowed,
-    Due,
-    Forecast,
+    DueCounts,
+    DueForecast,
     Load,
-    Outlook,
-    Window,
-    forecast,
-    loads_of,
+    ReportWindow,
+    TopicForecast,
+    TopicLimit,
+    forecast_topic,
+    loads_from_counts,
     next_days,
 )
-from later.bulk.report.forecast import outlook as outlook_of
+from later.bulk.report.forecast import forecast_topics as outlook_of
 from later.bulk.report.plot import draw
 from later.cli import loads, run
 from later.cli.bulk.report_view import as_json, print_text
@@ -41,29 +50,33 @@ Drawn = Callable[[Report, int], list[str]]
 HOUR = 3_600_000
 EIGHT = 1_795_248_000_000
 """Sat 21 Nov 2026 08:00 UTC."""
-NOTHING_DIED = Dead({}, (), 0, 0)
+NOTHING_DIED = DeadCounts({}, (), 0, 0)
 
 
-def a_window(hours: int = 4, past_ms: int = 0) -> Window:
+def a_window(hours: int = 4, past_ms: int = 0) -> ReportWindow:
     """From 08:00 on, so much of the hour being over."""
-    return Window(EIGHT + past_ms, hours)
+    return ReportWindow(EIGHT + past_ms, hours)
 
 
 def a_load(*hours: int, topic: str = "order", overdue: int = 0, later: int = 0) -> Load:
     return Load(topic, overdue, hours, later)
 
 
-def a_forecast(*hours: int, rate: float | None, overdue: int = 0, past_ms: int = 0, paused: bool = False) -> Forecast:
-    allowed = None if rate is None else Allowed(rate, paused)
-    return forecast(a_window(len(hours), past_ms), a_load(*hours, overdue=overdue), allowed)
+def a_forecast(
+    *hours: int, rate: float | None, overdue: int = 0, past_ms: int = 0, paused: bool = False
+) -> TopicForecast:
+    allowed = None if rate is None else TopicLimit(rate, paused)
+    return forecast_topic(a_window(len(hours), past_ms), a_load(*hours, overdue=overdue), allowed)
 
 
-def an_outlook(*topics: Load, limits: Mapping[str, Allowed], window: Window | None = None) -> Outlook:
+def an_outlook(*topics: Load, limits: Mapping[str, TopicLimit], window: ReportWindow | None = None) -> DueForecast:
     window = window or a_window(len(topics[0].hours))
-    return outlook_of(Due(window, topics, a_load(*([0] * window.hours), topic="others"), 0), limits)
+    return outlook_of(DueCounts(window, topics, a_load(*([0] * window.hours), topic="others"), 0), limits)
 
 
-def a_report(outlook: Outlook | None = None, dead: Dead | None = None, rejected: Rejected | None = None) -> Report:
+def a_report(
+    outlook: DueForecast | None = None, dead: DeadCounts | None = None, rejected: RejectCounts | None = None
+) -> Report:
     states = None if outlook is None else {"delay": 90, "dead": 10}
     return Report(a_window(), states, outlook, dead, rejected)
 
@@ -90,7 +103,7 @@ def test_the_first_hour_is_what_is_left_of_this_one() -> None:
 def test_counts_become_loads_with_most_to_do_first() -> None:
     counts = [("a", 0, 1), ("b", OVERDUE, 5), ("b", 2, 7), ("c", 3, 90), ("a", 1, 2), ("b", 3, 4)]
 
-    assert loads_of(counts, a_window(3)) == [
+    assert loads_from_counts(counts, a_window(3)) == [
         Load("b", 5, (0, 0, 7), 4),
         Load("a", 0, (1, 2, 0), 0),
         Load("c", 0, (0, 0, 0), 90),
@@ -113,7 +126,7 @@ def test_of_an_hour_that_has_begun_its_rest_counts() -> None:
 
 
 def test_the_hours_with_more_than_the_rate_delivers_are_told() -> None:
-    assert a_forecast(3600, 3601, 0, 7200, rate=1).over == [1, 3]
+    assert a_forecast(3600, 3601, 0, 7200, rate=1).hours_over_rate == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -137,13 +150,13 @@ def test_where_nothing_is_left_over_nothing_is_worked_off() -> None:
 def test_a_backlog_may_outlast_the_hours() -> None:
     told = a_forecast(3600, 9000, rate=1)
 
-    assert (told.left, told.worked_off_at) == (5400, None)
+    assert (told.final_backlog, told.worked_off_at) == (5400, None)
 
 
 def test_a_topic_without_a_limit_has_no_backlog() -> None:
     told = a_forecast(10**9, 0, rate=0, overdue=10**9)
 
-    assert (told.backlog, told.over, told.is_limited, told.worked_off_at) == ((0, 0), [], False, EIGHT)
+    assert (told.backlog, told.hours_over_rate, told.is_limited, told.worked_off_at) == ((0, 0), [], False, EIGHT)
 
 
 def test_a_paused_topic_delivers_nothing() -> None:
@@ -153,13 +166,13 @@ def test_a_paused_topic_delivers_nothing() -> None:
 def test_nothing_is_foreseen_of_a_topic_whose_rate_nobody_knows() -> None:
     told = a_forecast(10**9, 0, rate=None)
 
-    assert (told.backlog, told.over, told.left, told.worked_off_at) == ((), [], 0, None)
+    assert (told.backlog, told.hours_over_rate, told.final_backlog, told.worked_off_at) == ((), [], 0, None)
 
 
 def test_the_backlogs_of_topics_add_up() -> None:
     topics = (a_load(7200, 0), a_load(3700, 0, topic="mail"), a_load(50, 0, topic="sms"))
 
-    told = an_outlook(*topics, limits={"order": Allowed(1), "mail": Allowed(1)})
+    told = an_outlook(*topics, limits={"order": TopicLimit(1), "mail": TopicLimit(1)})
 
     assert [told.backlog(slot) for slot in range(2)] == [3700, 0]
     assert told.total == Load("all topics", 0, (10_950, 0), 0)
@@ -184,19 +197,19 @@ async def test_rates_are_those_of_the_policies_as_applied(front: Front) -> None:
 
     allowed = await asyncio.to_thread(allowed_of, ["shop/order", "mail", "other"], {}, a_client(front))
 
-    assert allowed == {"shop/order": Allowed(12.5), "mail": Allowed(3, True), "other": Allowed(0)}
+    assert allowed == {"shop/order": TopicLimit(12.5), "mail": TopicLimit(3, True), "other": TopicLimit(0)}
 
 
 async def test_a_rate_that_is_given_counts_before_the_policy(front: Front) -> None:
     await front.ask("PATCH", "/topics/mail/policy", {"rate": 3})
 
-    assert await asyncio.to_thread(allowed_of, ["mail"], {"mail": 50.0}, a_client(front)) == {"mail": Allowed(50)}
+    assert await asyncio.to_thread(allowed_of, ["mail"], {"mail": 50.0}, a_client(front)) == {"mail": TopicLimit(50)}
 
 
 def test_a_daemon_that_cannot_be_reached_is_one_line_and_no_error(capsys: Capture) -> None:
     client = Client("http://127.0.0.1:1", 1, time.time)
 
-    assert allowed_of(["order", "mail"], {"mail": 5.0}, client) == {"mail": Allowed(5)}
+    assert allowed_of(["order", "mail"], {"mail": 5.0}, client) == {"mail": TopicLimit(5)}
     said = capsys.readouterr().err
     assert said.startswith("later: not every topic's rate is known: http://127.0.0.1:1 did not answer")
     assert said.count("\n") == 1
@@ -208,14 +221,19 @@ def test_a_daemon_that_cannot_be_reached_is_one_line_and_no_error(capsys: Captur
 def test_what_a_table_lacks_is_told_by_name() -> None:
     expected = {"topic": "string", "due_at": "timestamp", "state": "string"}
 
-    assert missing(expected, expected | {"id": "string"}) == ""
-    assert missing(expected, {"topic": "string"}) == "no column due_at, state"
-    assert missing(expected, expected | {"due_at": "timestamp_ntz"}) == "due_at is a timestamp_ntz, not a timestamp"
+    assert describe_missing_columns(expected, expected | {"id": "string"}) == ""
+    assert describe_missing_columns(expected, {"topic": "string"}) == "no column due_at, state"
+    assert (
+        describe_missing_columns(expected, expected | {"due_at": "timestamp_ntz"})
+        == "due_at is a timestamp_ntz, not a timestamp"
+    )
 
 
 def test_a_refusal_is_told_without_its_field() -> None:
-    assert rejection("delay", "delay: expected a number", 3, "k") == Rejection("delay", "expected a number", 3, "k")
-    assert rejection("", "expected JSON", 3, None) == Rejection("", "expected JSON", 3, None)
+    assert reject_group("delay", "delay: expected a number", 3, "k") == RejectGroup(
+        "delay", "expected a number", 3, "k"
+    )
+    assert reject_group("", "expected JSON", 3, None) == RejectGroup("", "expected JSON", 3, None)
 
 
 # For a person
@@ -224,7 +242,7 @@ def test_a_refusal_is_told_without_its_field() -> None:
 def test_each_hour_tells_what_is_due_and_what_is_left(capsys: Capture) -> None:
     order, mail = a_load(3700, 0, 0, overdue=40, later=7), a_load(5, 0, 1200, topic="mail")
 
-    lines = printed(a_report(an_outlook(order, mail, limits={"order": Allowed(1)})), capsys)
+    lines = printed(a_report(an_outlook(order, mail, limits={"order": TopicLimit(1)})), capsys)
 
     assert "due all topics order mail backlog" in lines
     assert "overdue 40 40 - -" in lines
@@ -242,7 +260,7 @@ def test_each_topic_tells_its_rate_and_what_becomes_of_it(capsys: Capture) -> No
         a_load(9, 9, 8, topic="sms"),
         a_load(1, 0, 0, topic="x"),
     )
-    limits = {"order": Allowed(1), "mail": Allowed(50, paused=True), "sms": Allowed(0)}
+    limits = {"order": TopicLimit(1), "mail": TopicLimit(50, paused=True), "sms": TopicLimit(0)}
 
     lines = printed(a_report(an_outlook(*topics, limits=limits)), capsys)
 
@@ -256,7 +274,7 @@ def test_each_topic_tells_its_rate_and_what_becomes_of_it(capsys: Capture) -> No
 def test_a_topic_with_nothing_due_has_a_row_and_no_column(capsys: Capture) -> None:
     topics = (a_load(7200, 0), a_load(0, 0, topic="nosuch"))
 
-    lines = printed(a_report(an_outlook(*topics, limits={"nosuch": Allowed(5)})), capsys)
+    lines = printed(a_report(an_outlook(*topics, limits={"nosuch": TopicLimit(5)})), capsys)
 
     assert "due order backlog" in lines
     assert "nosuch - - - - 5/s - - -" in lines
@@ -271,7 +289,7 @@ def test_without_any_rate_no_column_tells_of_one(capsys: Capture) -> None:
 
 def test_topics_that_are_not_told_apart_are_summed(capsys: Capture) -> None:
     topics = tuple(a_load(10 - number, 0, topic=f"t{number}") for number in range(6))
-    due = Due(a_window(2), topics, a_load(3, 4, topic="others", overdue=1), 1234)
+    due = DueCounts(a_window(2), topics, a_load(3, 4, topic="others", overdue=1), 1234)
 
     lines = printed(a_report(outlook_of(due, {})), capsys)
 
@@ -290,9 +308,9 @@ def test_a_long_topic_keeps_both_its_ends_and_moves_no_cursor(capsys: Capture) -
 
 
 def test_the_dead_are_told_by_reason_and_host(capsys: Capture) -> None:
-    groups = (Deaths("exhausted", "a.example", 1200, EIGHT, 503), Deaths("expired", "", 30, None, None))
+    groups = (DeadGroup("exhausted", "a.example", 1200, EIGHT, 503), DeadGroup("expired", "", 30, None, None))
 
-    lines = printed(a_report(dead=Dead({"exhausted": 1205, "expired": 30}, groups, 2, 5)), capsys)
+    lines = printed(a_report(dead=DeadCounts({"exhausted": 1205, "expired": 30}, groups, 2, 5)), capsys)
 
     assert "dead 1,235: 1,205 exhausted, 30 expired" in lines
     assert "dead reason host of the callback last answer latest death" in lines
@@ -302,9 +320,9 @@ def test_the_dead_are_told_by_reason_and_host(capsys: Capture) -> None:
 
 
 def test_rejects_are_told_by_field_and_reason(capsys: Capture) -> None:
-    groups = (Rejection("delay", "expected a number", 1200, "row-7"), Rejection("", "expected JSON", 30, None))
+    groups = (RejectGroup("delay", "expected a number", 1200, "row-7"), RejectGroup("", "expected JSON", 30, None))
 
-    lines = printed(a_report(rejected=Rejected(groups, 2, 5)), capsys)
+    lines = printed(a_report(rejected=RejectCounts(groups, 2, 5)), capsys)
 
     assert "rejects 1,235" in lines
     assert "1,200 delay expected a number row-7" in lines
@@ -313,7 +331,7 @@ def test_rejects_are_told_by_field_and_reason(capsys: Capture) -> None:
 
 
 def test_an_export_of_nothing_is_told_as_such(capsys: Capture) -> None:
-    told = a_report(outlook_of(Due(a_window(2), (), a_load(0, 0, topic="others"), 0), {}), NOTHING_DIED)
+    told = a_report(outlook_of(DueCounts(a_window(2), (), a_load(0, 0, topic="others"), 0), {}), NOTHING_DIED)
 
     lines = printed(told._replace(states={}), capsys)
 
@@ -347,10 +365,10 @@ def a_wide_report() -> Report:
         a_load(15_068 - 5000 * n, 100_000, topic=topic, later=29_920)
         for n, topic in enumerate(("order", "mail/reminders", "invoices", "tenant-27/jobs"))
     ]
-    due = Due(a_window(2), tuple(topics), a_load(1, 1, topic="others"), 1234)
+    due = DueCounts(a_window(2), tuple(topics), a_load(1, 1, topic="others"), 1234)
     hosts = ("127.0.0.1", "ip-10-0-0-1.eu-west-1.compute.internal")
-    groups = tuple(Deaths("exhausted", host, 1_234_567, EIGHT, None) for host in hosts)
-    return a_report(outlook_of(due, {"order": Allowed(3)}), Dead({"exhausted": 2_469_134}, groups, 0, 0))
+    groups = tuple(DeadGroup("exhausted", host, 1_234_567, EIGHT, None) for host in hosts)
+    return a_report(outlook_of(due, {"order": TopicLimit(3)}), DeadCounts({"exhausted": 2_469_134}, groups, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -404,10 +422,14 @@ def test_hosts_of_the_dead_give_way_and_then_whole_columns(width: int, row: str,
 
 
 def test_a_machine_is_told_all_of_it() -> None:
-    groups = (Deaths("gone", "h", 2, EIGHT, 410),)
-    outlook = an_outlook(a_load(7200, 0, overdue=1, later=2), a_load(1, 0, topic="mail"), limits={"order": Allowed(1)})
+    groups = (DeadGroup("gone", "h", 2, EIGHT, 410),)
+    outlook = an_outlook(
+        a_load(7200, 0, overdue=1, later=2), a_load(1, 0, topic="mail"), limits={"order": TopicLimit(1)}
+    )
 
-    told = as_json(a_report(outlook, Dead({"gone": 2}, groups, 0, 0), Rejected((Rejection("f", "r", 1, "k"),), 0, 0)))
+    told = as_json(
+        a_report(outlook, DeadCounts({"gone": 2}, groups, 0, 0), RejectCounts((RejectGroup("f", "r", 1, "k"),), 0, 0))
+    )
 
     assert json.loads(json.dumps(told)) == told
     assert told["now"] == "2026-11-21T08:00:00Z"
@@ -433,8 +455,8 @@ def test_a_machine_is_told_all_of_it() -> None:
 
 
 def found(written_at: int | None) -> Found:
-    due = Due(a_window(2), (a_load(5, 6),), a_load(0, 0, topic="others"), 0)
-    return Found(a_window(2), Exported({"delay": 11}, due, NOTHING_DIED, written_at), None)
+    due = DueCounts(a_window(2), (a_load(5, 6),), a_load(0, 0, topic="others"), 0)
+    return Found(a_window(2), ExportCounts({"delay": 11}, due, NOTHING_DIED, written_at), None)
 
 
 @pytest.mark.parametrize(("written_at", "told"), [(EIGHT - 3 * HOUR, True), (EIGHT - 60_000, False), (None, False)])
@@ -469,9 +491,9 @@ HOSTILE = ("_", "$x", "$", "注文", "\x1b[2J\ud800", "a" * 300, "")
 def test_whatever_names_there_are_can_be_drawn(hours: int, tmp_path: Path) -> None:
     window = a_window(hours)
     topics = [a_load(*([1000] * hours), topic=name, overdue=9) for name in HOSTILE]
-    limits = {name: Allowed(rate) for name, rate in zip(HOSTILE, (0.1, 0, 1e6), strict=False)}
-    dead = Dead(dict.fromkeys(HOSTILE, 1), tuple(Deaths(name, name, 1, None, None) for name in HOSTILE), 3, 4)
-    rejected = Rejected(tuple(Rejection(name, name, 1, name) for name in HOSTILE), 3, 4)
+    limits = {name: TopicLimit(rate) for name, rate in zip(HOSTILE, (0.1, 0, 1e6), strict=False)}
+    dead = DeadCounts(dict.fromkeys(HOSTILE, 1), tuple(DeadGroup(name, name, 1, None, None) for name in HOSTILE), 3, 4)
+    rejected = RejectCounts(tuple(RejectGroup(name, name, 1, name) for name in HOSTILE), 3, 4)
 
     draw(a_report(an_outlook(*topics, limits=limits, window=window), dead, rejected), tmp_path / "a.png")
 
@@ -481,14 +503,14 @@ def test_whatever_names_there_are_can_be_drawn(hours: int, tmp_path: Path) -> No
 @pytest.mark.parametrize(("rate", "is_drawn"), [(2, True), (3, False)])
 def test_a_rate_is_a_line_only_where_its_topic_is_above_it(rate: float, is_drawn: bool, tmp_path: Path) -> None:
     topics = (a_load(9000, 0), a_load(5000, 0, topic="mail"))
-    for name, limits in (("with", {"order": Allowed(rate)}), ("without", {"order": Allowed(0)})):
+    for name, limits in (("with", {"order": TopicLimit(rate)}), ("without", {"order": TopicLimit(0)})):
         draw(a_report(an_outlook(*topics, limits=limits)), tmp_path / name)
 
     assert ((tmp_path / "with").read_bytes() != (tmp_path / "without").read_bytes()) is is_drawn
 
 
 def test_nothing_can_be_drawn_too(tmp_path: Path) -> None:
-    draw(a_report(dead=NOTHING_DIED, rejected=Rejected((), 0, 0)), tmp_path / "a.png")
+    draw(a_report(dead=NOTHING_DIED, rejected=RejectCounts((), 0, 0)), tmp_path / "a.png")
 
     assert (tmp_path / "a.png").exists()
 

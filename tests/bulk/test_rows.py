@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.bulk.ids import ids_of
-from later.bulk.input.arrow_text import is_text
-from later.bulk.input.columns import CORRUPT, UNREADABLE, Rows, sources_of
-from later.bulk.input.csv_checks import SWALLOWED, UNREAD, Csv
-from later.bulk.input.payload import EMPTY_KEY, KEYLESS, Read, Reject
+from later.bulk.input.arrow_text import is_string_type
+from later.bulk.input.columns import CORRUPT_COLUMN, WRONG_COLUMN_COUNT, ColumnReader, source_columns
+from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE, CsvLayout
+from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Reject
 from later.core.errors import Refused
 from later.core.policy import DEFAULT
 from later.core.task import Task
@@ -34,7 +34,7 @@ HOUR = 3600.0
 JOB = "a-job"
 
 
-def read(*, spread_s: float = 0, keyless: bool = False, **columns: Any) -> Read:
+def read(*, spread_s: float = 0, keyless: bool = False, **columns: Any) -> Parsed:
     """Rows with these columns, each an array or what makes one; a topic, a callback and keys where they say none."""
     arrays = {name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()}
     count = len(next(iter(arrays.values())))
@@ -42,18 +42,18 @@ def read(*, spread_s: float = 0, keyless: bool = False, **columns: Any) -> Read:
     if not keyless:
         others["key"] = [f"row {number}" for number in range(count)]
     batch = pa.record_batch({name: pa.array(values) for name, values in others.items()} | arrays)
-    return Rows(batch.schema, JOB, keyless=keyless, spread_s=spread_s, now=lambda: NOW_S).read(batch)
+    return ColumnReader(batch.schema, JOB, allow_duplicates=keyless, spread_s=spread_s, now=lambda: NOW_S).read(batch)
 
 
 def wrong(name: str, kind: pa.DataType) -> str:
     """Why a column cannot be of a type."""
     with pytest.raises(Refused) as refused:
-        Rows(pa.schema([("key", pa.string()), (name, kind)]), JOB, keyless=False)
+        ColumnReader(pa.schema([("key", pa.string()), (name, kind)]), JOB, allow_duplicates=False)
     assert refused.value.field == name
     return refused.value.detail
 
 
-def due_s(read: Read) -> list[float]:
+def due_s(read: Parsed) -> list[float]:
     """In how many seconds each task is due."""
     return [(task.execute_at - NOW) / 1000 for task in tasks(read)]
 
@@ -71,7 +71,9 @@ def of_kind(kind: pa.DataType, values: Sequence[int | None]) -> pa.Array:
         values = [None if value is None or value < 0 else value for value in values]
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         return pa.array(values, pa.int64()).cast(kind)
-    return pa.array([None if value is None else str(value) if is_text(kind) else value for value in values], kind)
+    return pa.array(
+        [None if value is None else str(value) if is_string_type(kind) else value for value in values], kind
+    )
 
 
 class TestColumns:
@@ -86,8 +88,8 @@ class TestColumns:
 
     def test_null_is_absent(self) -> None:
         nothing = {name: pa.nulls(1, pa.string()) for name in ("content", "delay", "retry", "ttl", "headers")}
-        assert read(**nothing).lines.bodies == read(topic=["order"]).lines.bodies
-        assert read(**{name: pa.nulls(1) for name in nothing}).lines.bodies == read(topic=["order"]).lines.bodies
+        assert read(**nothing).payloads.bodies == read(topic=["order"]).payloads.bodies
+        assert read(**{name: pa.nulls(1) for name in nothing}).payloads.bodies == read(topic=["order"]).payloads.bodies
 
     def test_no_rows_are_no_lines(self) -> None:
         empty = read(delay=pa.array([], pa.float64()), key=pa.array([], pa.int64()), spread_s=HOUR)
@@ -99,7 +101,7 @@ class TestColumns:
     def test_no_column_stands_there_twice(self) -> None:
         twice = pa.schema([("key", pa.string()), ("topic", pa.string()), ("topic", pa.string())])
         with pytest.raises(Refused, match="topic: expected it once"):
-            Rows(twice, JOB, keyless=False)
+            ColumnReader(twice, JOB, allow_duplicates=False)
 
     @pytest.mark.parametrize(
         ("name", "kind", "takes"),
@@ -135,13 +137,13 @@ class TestTexts:
 
     @pytest.mark.parametrize("content", ["a\nb", "\r\n", "\u2028", "\0", "\ufeff", "x" * 5_000_000])
     def test_so_do_those_that_lines_or_json_might_mind(self, content: str) -> None:
-        (body,) = read(content=[content]).lines.bodies
+        (body,) = read(content=[content]).payloads.bodies
         assert b"\n" not in body
         assert json.loads(body)["content"] == content
 
     @pytest.mark.parametrize(("name", "good"), [("topic", b"t"), ("callback", CALLBACK.encode()), ("content", b"")])
     def test_what_is_no_utf_8_fails_its_row_alone(self, name: str, good: bytes) -> None:
-        came = judged(read(**{name: texts(b"caf\xe9", good, b"\xed\xa0\x80")}).lines.bodies)
+        came = judged(read(**{name: texts(b"caf\xe9", good, b"\xed\xa0\x80")}).payloads.bodies)
         assert [str(task) for task in came if isinstance(task, Refused)] == [f"{name}: {NOT_UNICODE}"] * 2
         assert isinstance(came[1], Task)
 
@@ -151,7 +153,7 @@ class TestTexts:
             assert refusals(read(**{name: texts(b"5\xe9")}, spread_s=spread_s)) == [f'{takes} "5\\udce9"']
 
     def test_the_row_that_is_told_of_says_which_bytes_they_were(self) -> None:
-        lines = read(content=texts(b"caf\xe9")).lines
+        lines = read(content=texts(b"caf\xe9")).payloads
         assert json.loads(lines.reject(0, "content", "why").row)["content"] == "caf\udce9"
 
 
@@ -186,7 +188,7 @@ class TestNumbers:
     @pytest.mark.parametrize("blank", ["", " ", "\t", "\u2003"])
     def test_a_blank_text_is_nothing(self, blank: str) -> None:
         columns: dict[str, Any] = {name: [blank] for name in ("delay", "execute_time", "retry", "ttl", "headers")}
-        assert read(**columns).lines.bodies == read(topic=["order"]).lines.bodies
+        assert read(**columns).payloads.bodies == read(topic=["order"]).payloads.bodies
 
     @pytest.mark.parametrize(
         ("values", "got"),
@@ -205,7 +207,7 @@ class TestNumbers:
 
     @given(st.lists(st.none() | st.floats() | st.floats(0, 1e9), min_size=1, max_size=20), st.booleans())
     def test_a_float_is_due_when_it_says_or_refused(self, values: list[float | None], spread: bool) -> None:
-        lines = read(delay=pa.array(values, pa.float64()), spread_s=HOUR if spread else 0).lines
+        lines = read(delay=pa.array(values, pa.float64()), spread_s=HOUR if spread else 0).payloads
         for value, task in zip(values, judged(lines.bodies), strict=True):
             if isinstance(task, Task):
                 own, latest = 0 if value is None else milliseconds(value), HOUR * 1000 + 1 if spread else 0
@@ -217,7 +219,7 @@ class TestNumbers:
 
     @given(st.lists(st.none() | st.text("0123456789.eE+-_ n", max_size=12), min_size=1, max_size=20))
     def test_a_text_is_due_when_it_says_or_refused(self, values: list[str | None]) -> None:
-        lines = read(delay=pa.array(values, pa.string())).lines
+        lines = read(delay=pa.array(values, pa.string())).payloads
         for value, task in zip(values, judged(lines.bodies), strict=True):
             if isinstance(task, Task):
                 assert task.execute_at - NOW == milliseconds(float(value or "0") if (value or "").strip() else 0)
@@ -245,7 +247,7 @@ class TestTimes:
 
     @given(st.integers(-(2**62), 2**62) | st.integers(NOW * 1000, NOW * 1000 + 10**14))
     def test_no_moment_is_early_or_a_millisecond_late(self, micros: int) -> None:
-        (task,) = judged(read(execute_time=pa.array([micros], pa.timestamp("us", "UTC"))).lines.bodies)
+        (task,) = judged(read(execute_time=pa.array([micros], pa.timestamp("us", "UTC"))).payloads.bodies)
         if isinstance(task, Task):
             assert task.execute_at == max(-(-micros // 1000), NOW)
         else:
@@ -334,7 +336,7 @@ class TestHeaders:
         ids=lambda array: str(array.type),
     )
     def test_those_that_are_no_utf_8_fail_their_row_alone(self, values: pa.Array) -> None:
-        first, second = judged(read(headers=values).lines.bodies)
+        first, second = judged(read(headers=values).payloads.bodies)
         assert str(first) == f"headers: {NOT_UNICODE}"
         assert isinstance(second, Task)
         assert second.headers == {"A": "ok"}
@@ -344,29 +346,32 @@ class TestKeys:
     def test_a_row_without_a_key_is_told_of_and_the_others_are_sent(self) -> None:
         came = read(key=["a", None, "", "b"], delay=[1, 2, math.nan, 4])
         told = {"topic": "order", "callback": CALLBACK}
-        assert came.lines.ids == ids_of(JOB, [b"a", b"b"])
-        assert came.lines.keys == [b"a", b"b"]
-        assert [(reject.field, reject.reason) for reject in came.unfit] == [("key", KEYLESS), ("key", EMPTY_KEY)]
-        assert json.loads(came.unfit[0].row) == {**told, "delay": 2}
-        assert [task.execute_at - NOW for task in judged(came.lines.bodies) if isinstance(task, Task)] == [1000, 4000]
+        assert came.payloads.ids == ids_of(JOB, [b"a", b"b"])
+        assert came.payloads.keys == [b"a", b"b"]
+        assert [(reject.field, reject.reason) for reject in came.rejected] == [("key", MISSING_KEY), ("key", EMPTY_KEY)]
+        assert json.loads(came.rejected[0].row) == {**told, "delay": 2}
+        assert [task.execute_at - NOW for task in judged(came.payloads.bodies) if isinstance(task, Task)] == [
+            1000,
+            4000,
+        ]
 
     def test_rows_that_are_all_without_one_are_all_told_of(self) -> None:
         came = read(key=pa.array([None, None], pa.int64()))
-        assert (came.lines.bodies, len(came.unfit)) == ([], 2)
+        assert (came.payloads.bodies, len(came.rejected)) == ([], 2)
 
     def test_a_job_without_keys_must_take_duplicates(self) -> None:
         with pytest.raises(Refused, match="key: expected a column of that name"):
-            Rows(pa.schema([("topic", pa.string())]), JOB, keyless=False)
+            ColumnReader(pa.schema([("topic", pa.string())]), JOB, allow_duplicates=False)
         one, other = tasks(read(topic=["a", "a"], keyless=True))
         assert one.id != other.id
 
     def test_who_takes_duplicates_takes_rows_without_a_key_beside_those_with_one(self) -> None:
         came = read(key=["a", None, "", "b"], keyless=True)
-        assert came.unfit == []
-        assert [came.lines.ids[0], came.lines.ids[3]] == ids_of(JOB, [b"a", b"b"])
-        assert len(set(came.lines.ids)) == 4
-        assert came.lines.keys == [b"a", None, None, b"b"]
-        assert came.lines.reject(1, None, "why").key is None
+        assert came.rejected == []
+        assert [came.payloads.ids[0], came.payloads.ids[3]] == ids_of(JOB, [b"a", b"b"])
+        assert len(set(came.payloads.ids)) == 4
+        assert came.payloads.keys == [b"a", None, None, b"b"]
+        assert came.payloads.reject(1, None, "why").key is None
 
     def test_a_key_may_be_of_any_length(self) -> None:
         assert tasks(read(key=["k" * 100_000]))[0].id == ids_of(JOB, [b"k" * 100_000])[0]
@@ -374,31 +379,31 @@ class TestKeys:
 
 class TestCorruptRows:
     def test_one_is_told_of_as_it_was_and_the_others_are_sent(self) -> None:
-        came = read(key=[None, "a"], **{CORRUPT: texts(b"a;b;caf\xe9", None)})
-        assert came.unfit == [Reject(None, "a;b;caf\\xe9", None, UNREADABLE)]
-        assert came.lines.ids == ids_of(JOB, [b"a"])
+        came = read(key=[None, "a"], **{CORRUPT_COLUMN: texts(b"a;b;caf\xe9", None)})
+        assert came.rejected == [Reject(None, "a;b;caf\\xe9", None, WRONG_COLUMN_COUNT)]
+        assert came.payloads.ids == ids_of(JOB, [b"a"])
 
     def test_their_column_is_of_texts(self) -> None:
-        assert wrong(CORRUPT, pa.int64()) == "_corrupt: expected strings, got a column of int64"
+        assert wrong(CORRUPT_COLUMN, pa.int64()) == "_corrupt: expected strings, got a column of int64"
 
 
 class TestSources:
     def test_a_field_is_the_column_of_its_name_or_what_is_mapped_to_it(self) -> None:
-        sources = sources_of({"callback": "hook"})
+        sources = source_columns({"callback": "hook"})
         assert (sources["callback"], sources["topic"], sources["key"]) == ("hook", "topic", "key")
 
     def test_what_is_another_field_is_not_its_own_any_more(self) -> None:
-        sources = sources_of({"execute_time": "delay"})
+        sources = source_columns({"execute_time": "delay"})
         assert sources["execute_time"] == "delay"
         assert "delay" not in sources
 
     def test_but_a_key_may_be_a_field_too(self) -> None:
-        sources = sources_of({"key": "topic", "content": "key"})
+        sources = source_columns({"key": "topic", "content": "key"})
         assert (sources["key"], sources["topic"], sources["content"]) == ("topic", "topic", "key")
-        assert sources_of({"content": "key"})["key"] == "key"
+        assert source_columns({"content": "key"})["key"] == "key"
 
     def test_a_column_may_be_two_fields(self) -> None:
-        sources = sources_of({"topic": "x", "content": "x"})
+        sources = source_columns({"topic": "x", "content": "x"})
         assert (sources["topic"], sources["content"]) == ("x", "x")
 
 
@@ -418,8 +423,8 @@ def test_of_whatever_type_a_column_is_each_row_comes_out_once(name: str, kind: p
         came = read(**{name: values}, spread_s=spread_s)
     except Refused:
         return  # as a whole, before any row is read
-    assert len(came.lines.bodies) + len(came.unfit) == len(values)
-    assert len(judged(came.lines.bodies)) == len(came.lines.ids)
+    assert len(came.payloads.bodies) + len(came.rejected) == len(values)
+    assert len(judged(came.payloads.bodies)) == len(came.payloads.ids)
 
 
 class TestSpreading:
@@ -484,7 +489,7 @@ class TestConstants:
         assert due_s(came) == [pytest.approx(10 + offset, abs=0.002)]
 
 
-CSV = Csv(separator=";", columns=4, callback=2)
+CSV = CsvLayout(separator=";", columns=4, callback=2)
 
 
 class TestMisread:
@@ -492,47 +497,49 @@ class TestMisread:
 
     def test_keys_that_became_the_same_are_told_of(self) -> None:
         came = read_with(csv=CSV, key=["M\ufffdller", "M\ufffdller", "Maier"], content=["x", None, "z"])
-        assert [json.loads(body)["content"] for body in came.lines.bodies] == ["z"]
-        assert [(reject.key, reject.field, reject.reason) for reject in came.unfit] == [
-            ("M\ufffdller", "key", f"key: {UNREAD}")
+        assert [json.loads(body)["content"] for body in came.payloads.bodies] == ["z"]
+        assert [(reject.key, reject.field, reject.reason) for reject in came.rejected] == [
+            ("M\ufffdller", "key", f"key: {NOT_UTF_8}")
         ] * 2
 
     def test_so_is_any_text(self) -> None:
         came = read_with(csv=CSV, content=["caf\ufffd", "tea"])
-        assert [(reject.key, reject.field) for reject in came.unfit] == [("row 0", "content")]
-        assert json.loads(came.unfit[0].row)["content"] == "caf\ufffd"
-        assert len(came.lines.ids) == 1
+        assert [(reject.key, reject.field) for reject in came.rejected] == [("row 0", "content")]
+        assert json.loads(came.rejected[0].row)["content"] == "caf\ufffd"
+        assert len(came.payloads.ids) == 1
 
     def test_rows_without_keys_too(self) -> None:
         came = read_with(csv=CSV, keyless=True, key=None, content=["caf\ufffd", "tea"])
-        assert ([reject.key for reject in came.unfit], len(came.lines.ids)) == ([None], 1)
+        assert ([reject.key for reject in came.rejected], len(came.payloads.ids)) == ([None], 1)
 
     @pytest.mark.parametrize(
         "inner", [f"2;t;{CALLBACK};c", f'2;t;"{CALLBACK}";c;', "2;t; https://h/;c\n3;t", "x\n2;t;http://h;"]
     )
     def test_rows_in_a_value_are_told_of(self, inner: str) -> None:
-        [reject] = read_with(csv=CSV, content=[f"hello\n{inner}"]).unfit
-        assert (reject.key, reject.field, reject.reason) == ("row 0", "content", f"content: {SWALLOWED}")
+        [reject] = read_with(csv=CSV, content=[f"hello\n{inner}"]).rejected
+        assert (reject.key, reject.field, reject.reason) == ("row 0", "content", f"content: {UNCLOSED_QUOTE}")
 
     @pytest.mark.parametrize(
         "inner", ["a; b; c; d; e", f"2;t;{CALLBACK}", f"2,t,{CALLBACK},c", f"{CALLBACK};b;c;d", "", f"\r;{CALLBACK}"]
     )
     def test_lines_that_are_no_rows_are_right(self, inner: str) -> None:
-        assert len(read_with(csv=CSV, content=[f"hello\n{inner}\nbye"]).lines.ids) == 1
-        assert len(read_with(csv=CSV._replace(callback=None), content=[f"hello\n{inner}"]).lines.ids) == 1
+        assert len(read_with(csv=CSV, content=[f"hello\n{inner}\nbye"]).payloads.ids) == 1
+        assert len(read_with(csv=CSV._replace(callback=None), content=[f"hello\n{inner}"]).payloads.ids) == 1
 
     def test_elsewhere_than_in_csv_it_is_a_character_as_any(self) -> None:
-        assert len(read(content=["caf\ufffd"]).lines.ids) == 1
+        assert len(read(content=["caf\ufffd"]).payloads.ids) == 1
 
 
 def read_with(
-    *, constants: Mapping[str, bytes] | None = None, csv: Csv | None = None, keyless: bool = False,
+    *, constants: Mapping[str, bytes] | None = None, csv: CsvLayout | None = None, keyless: bool = False,
     spread_s: float = 0, **columns: list[Any] | None,
-) -> Read:  # fmt: skip
+) -> Parsed:  # fmt: skip
     """What `read` reads, also with what is the same for all rows."""
     count = len(next(values for values in columns.values() if values is not None))
     others = {"topic": ["order"] * count, "callback": [CALLBACK] * count, "key": [f"row {n}" for n in range(count)]}
     given = {name: values for name, values in (others | columns).items() if values is not None}
     batch = pa.record_batch({name: values for name, values in given.items() if name not in (constants or {})})
-    rows = Rows(batch.schema, JOB, keyless=keyless, spread_s=spread_s, constants=constants, csv=csv, now=lambda: NOW_S)
+    rows = ColumnReader(
+        batch.schema, JOB, allow_duplicates=keyless, spread_s=spread_s, constants=constants, csv=csv, now=lambda: NOW_S
+    )
     return rows.read(batch)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.bulk.doors import Counts, Standing, Unreached
-from later.bulk.input.payload import Lines, Reject
+from later.bulk.input.payload import Payloads, Reject
 from later.bulk.sending import JITTER, Batches, Patience, Sent, parts
 from later.bulk.transport.api import ApiDoor
 from later.client.http import MAX_LINE_BYTES, CallFailed, Client
@@ -27,10 +27,10 @@ def pauses() -> list[float]:
     return []
 
 
-def lines(count: int) -> Lines:
+def lines(count: int) -> Payloads:
     ids = [f"j:{number}" for number in range(count)]
     bodies = [b'{"id":"%s","topic":"t"}' % id.encode() for id in ids]
-    return Lines(bodies, ids, [str(number).encode() for number in range(count)])
+    return Payloads(bodies, ids, [str(number).encode() for number in range(count)])
 
 
 def batches(at: Told, pauses: list[float], batch: int = 1000, retries: int = 3) -> Batches:
@@ -188,7 +188,7 @@ class TestWhatIsTooLarge:
         assert (sent.created, [reject.key for reject in sent.rejects]) == (3, ["3"])
 
     def test_a_line_that_no_request_holds_is_not_sent(self, pauses: list[float]) -> None:
-        there = Lines([b'{"id":"j:0"}', b" " * (MAX_LINE_BYTES + 1), b'{"id":"j:2"}'], ["j:0", "j:1", "j:2"], None)
+        there = Payloads([b'{"id":"j:0"}', b" " * (MAX_LINE_BYTES + 1), b'{"id":"j:2"}'], ["j:0", "j:1", "j:2"], None)
         with told(taken) as api:
             sent = list(batches(api, pauses).create(there))
         assert [(part.created, len(part.rejects)) for part in sent] == [(1, 0), (0, 1), (1, 0)]
@@ -196,7 +196,7 @@ class TestWhatIsTooLarge:
 
     @given(st.lists(st.integers(0, 150), max_size=30), st.integers(1, 5))
     def test_parts_are_all_the_lines_in_order(self, sizes: list[int], most: int) -> None:
-        there = Lines([b"x" * size for size in sizes], [str(number) for number in range(len(sizes))], None)
+        there = Payloads([b"x" * size for size in sizes], [str(number) for number in range(len(sizes))], None)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("later.bulk.sending.BATCH_BYTES", 100)
             found = list(parts(there, most))

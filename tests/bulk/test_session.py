@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from later.bulk.spark.session import _starting, is_local, settings_of
+from later.bulk.spark.session import _starting, build_settings, is_local
 from later.core.errors import LaterError
 
 
@@ -26,7 +26,7 @@ def test_a_master_is_on_this_machine_or_not(master: str, local: bool) -> None:
 
 
 def test_a_session_is_quiet_and_a_local_one_is_on_loopback() -> None:
-    assert settings_of("local[*,4]", {}, "later bulk create") == {
+    assert build_settings("local[*,4]", {}, "later bulk create") == {
         "spark.master": "local[*,4]",
         "spark.app.name": "later bulk create",
         "spark.log.level": "OFF",
@@ -38,13 +38,13 @@ def test_a_session_is_quiet_and_a_local_one_is_on_loopback() -> None:
 
 
 def test_workers_elsewhere_must_find_the_driver() -> None:
-    assert not settings_of("spark://h:7077", {}, "x").keys() & {"spark.driver.host", "spark.driver.bindAddress"}
+    assert not build_settings("spark://h:7077", {}, "x").keys() & {"spark.driver.host", "spark.driver.bindAddress"}
 
 
 def test_whoever_runs_it_has_the_last_word() -> None:
     chosen = {"spark.driver.host": "10.0.0.1", "spark.ui.enabled": "true", "spark.log.level": "WARN"}
 
-    assert settings_of("local[2]", chosen, "x").items() >= chosen.items()
+    assert build_settings("local[2]", chosen, "x").items() >= chosen.items()
 
 
 def test_a_master_that_does_not_answer_is_told_and_not_a_java_that_has_ended() -> None:

@@ -9,14 +9,16 @@ from threading import Thread
 
 import pytest
 
-from later.bulk.spark.signals import ENDING, deferred, undisturbed
+from later.bulk.spark.signals import TERMINATION_SIGNALS, defer_signals, ignore_signals
 
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[list[int]]:
     """What came of those that are sent."""
     heard: list[int] = []
-    before = {number: signal.signal(number, lambda number, frame: heard.append(number)) for number in ENDING}
+    before = {
+        number: signal.signal(number, lambda number, frame: heard.append(number)) for number in TERMINATION_SIGNALS
+    }
     yield heard
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -28,7 +30,7 @@ def send(*numbers: int) -> None:
 
 
 def test_the_first_comes_when_the_work_is_done(heard: list[int]) -> None:
-    with deferred():
+    with defer_signals():
         send(signal.SIGTERM, signal.SIGINT)
         assert heard == []
     assert heard == [signal.SIGTERM]
@@ -43,7 +45,7 @@ def test_it_comes_before_what_it_led_to(heard: list[int]) -> None:
     signal.signal(signal.SIGINT, stop)
 
     def work() -> None:
-        with deferred():
+        with defer_signals():
             send(signal.SIGINT)
             raise OSError("Java has ended")
 
@@ -53,20 +55,20 @@ def test_it_comes_before_what_it_led_to(heard: list[int]) -> None:
 
 def test_what_is_ignored_stays_ignored(heard: list[int]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with deferred():
+    with defer_signals():
         send(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_whoever_asks_again_disturbs_nothing(heard: list[int]) -> None:
-    with undisturbed():
-        send(*ENDING)
+    with ignore_signals():
+        send(*TERMINATION_SIGNALS)
     assert heard == []
     send(signal.SIGTERM)
     assert heard == [signal.SIGTERM]
 
 
-@pytest.mark.parametrize("context", [deferred, undisturbed])
+@pytest.mark.parametrize("context", [defer_signals, ignore_signals])
 def test_in_another_thread_they_are_not_its_matter(context: type, heard: list[int]) -> None:
     def work() -> None:
         with context():

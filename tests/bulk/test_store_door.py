@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from later.bulk.doors import Came, Counts, Standing, Unreached, Wrong
-from later.bulk.input.payload import Lines
+from later.bulk.input.payload import Payloads
 from later.bulk.sending import Batches, Patience
 from later.bulk.transport.store import MAX_BODY, StoreDoor
 from later.core.errors import LaterError
@@ -128,7 +128,7 @@ class TestCounting:
             stored.redis.delete(broken)
 
         ids = [f"j:{number}" for number in range(300)]
-        lines = Lines([*bodies(300), body("j:300", delay=-5)], [*ids, "j:300"], None)
+        lines = Payloads([*bodies(300), body("j:300", delay=-5)], [*ids, "j:300"], None)
         (sent,) = Batches(door, Patience(1, mend), batch=1000).create(lines)
         assert (sent.created, sent.existing, len(sent.rejects)) == (300, 0, 1)
         assert stored.tasks() == 300

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from later.bulk.ids import ids_of
-from later.bulk.input.json import TEXT
-from later.bulk.input.payload import KEYLESS
+from later.bulk.input.json import TEXT_COLUMN
+from later.bulk.input.payload import MISSING_KEY
 from later.bulk.jobs.partition import CREATED, FOUND, Cancel, Create, Find, Shape, Table
 from later.bulk.transport.target import Way
 from later.core.errors import LaterError, Refused
@@ -50,7 +50,7 @@ def batch(*keys: Any, **columns: list[Any]) -> pa.RecordBatch:
 
 
 def lines(*rows: object) -> pa.RecordBatch:
-    return pa.record_batch({TEXT: [row if isinstance(row, str) else json.dumps(row) for row in rows]})
+    return pa.record_batch({TEXT_COLUMN: [row if isinstance(row, str) else json.dumps(row) for row in rows]})
 
 
 def good(key: object, **changes: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class TestCreating:
         assert done.tally == {"rows": 4, "created": 1, "existing": 0, "rejected": 3}
         number = "delay: expected a number of seconds ≥ 0, got"
         told = [(row["key"], row["field"], row["reason"], json.loads(row["row"]).get("delay")) for row in done.told[:2]]
-        assert told == [(None, "key", KEYLESS, 1.0), ("a", "delay", f"{number} -5", -5.0)]
+        assert told == [(None, "key", MISSING_KEY, 1.0), ("a", "delay", f"{number} -5", -5.0)]
         assert done.told[2] == {
             "key": "d", "field": "delay", "reason": f"{number} nan",
             "row": f'{{"topic":"order","callback":"{CALLBACK}","delay":NaN}}',

@@ -19,7 +19,7 @@ from later.bulk.datasource.source import LaterDataSource
 from later.bulk.jobs import export as export_module
 from later.bulk.jobs import progress
 from later.bulk.jobs.output import Output
-from later.bulk.spark.errors import translated
+from later.bulk.spark.errors import translate_errors
 from later.cli import run
 from later.core.errors import LaterError
 from later.store.keys import Bucket
@@ -110,7 +110,7 @@ def test_the_same_table_is_read_in_many_parts(spark: SparkSession, tasks: DataFr
 def test_a_wrong_option_is_refused_in_one_line(
     spark: SparkSession, tasks: DataFrame, store: str, option: str, told: str
 ) -> None:
-    with pytest.raises(LaterError) as error, translated():
+    with pytest.raises(LaterError) as error, translate_errors():
         spark.read.format("later").option("url", store).option(option, "x").load().collect()
     assert str(error.value).startswith(told)
     assert "\n" not in str(error.value)

@@ -11,23 +11,23 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.input.columns import CORRUPT
-from later.bulk.input.csv_checks import SWALLOWED, UNREAD
-from later.bulk.input.reader import Found, Input, read
+from later.bulk.input.columns import CORRUPT_COLUMN
+from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE
+from later.bulk.input.reader import InputFrame, JobInput, read_input
 from later.bulk.jobs.partition import Table
 from later.core.errors import Refused
 
 HEADER = "key,topic,content\n"
 
 
-def found_in(spark: SparkSession, path: Path, format: str, **said: Any) -> Found:
+def found_in(spark: SparkSession, path: Path, format: str, **said: Any) -> InputFrame:
     given = {"options": {}, "columns": {}, "constants": {}} | said
-    return read(spark, Input(path=str(path), format=format, **given), "job")
+    return read_input(spark, JobInput(path=str(path), format=format, **given), "job")
 
 
 def rows_of(spark: SparkSession, path: Path, **options: str) -> list[tuple[str | None, ...]]:
     found = found_in(spark, path, "csv", options=options).frame
-    return [tuple(row[name] for name in ("key", "topic", "content", CORRUPT)) for row in found.collect()]
+    return [tuple(row[name] for name in ("key", "topic", "content", CORRUPT_COLUMN)) for row in found.collect()]
 
 
 def test_a_line_may_end_within_quotes(spark: SparkSession, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_what_is_no_utf_8_is_told_of(spark: SparkSession, tmp_path: Path) -> Non
     (tmp_path / "a.csv").write_bytes(HEADER.encode() + b"M\xfcller,order,x\nM\xf6ller,order,y\nMaier,order,caf\xe9\n")
     for options in ({}, {"multiLine": "false"}):
         came = sent(found_in(spark, tmp_path / "a.csv", "csv", options=options))
-        assert [reject.reason for reject in came.unfit] == [f"key: {UNREAD}"] * 2 + [f"content: {UNREAD}"]
+        assert [reject.reason for reject in came.unfit] == [f"key: {NOT_UTF_8}"] * 2 + [f"content: {NOT_UTF_8}"]
     right = sent(found_in(spark, tmp_path / "a.csv", "csv", options={"encoding": "ISO-8859-1"}))
     assert (right.lines.keys, right.unfit) == (["Müller".encode(), "Möller".encode(), b"Maier"], [])
 
@@ -76,11 +76,11 @@ def test_rows_behind_a_quote_that_is_not_closed_are_told_of(
     lines += ["4,order,http://h/,y"] if end else []
     (tmp_path / "a.csv").write_text("\n".join(lines).replace(",", between) + "\n")
     came = sent(found_in(spark, tmp_path / "a.csv", "csv", options={"sep": sep}, columns={"callback": "hook"}))
-    assert [(reject.key, reject.reason) for reject in came.unfit] == [("1", f"content: {SWALLOWED}")]
+    assert [(reject.key, reject.reason) for reject in came.unfit] == [("1", f"content: {UNCLOSED_QUOTE}")]
     assert came.lines.keys == ([b"4"] if end else [])
 
 
-def sent(found: Found) -> Any:
+def sent(found: InputFrame) -> Any:
     """What a worker makes of the rows, if it gets them all at once."""
     table: Table = found.table
     [batch] = found.frame.toArrow().combine_chunks().to_batches()

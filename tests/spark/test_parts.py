@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from later.bulk.doors import Counts
 from later.bulk.input import reader
-from later.bulk.input.reader import Found, Input
+from later.bulk.input.reader import InputFrame, JobInput
 from later.bulk.jobs import progress, run
 from later.bulk.transport.target import Way
 from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet
@@ -34,7 +34,7 @@ class Listener:
         raise AssertionError(reason)
 
 
-Job = Callable[[Found, Way, Listener], object]
+Job = Callable[[InputFrame, Way, Listener], object]
 JOBS: dict[str, Job] = {
     "create": lambda found, way, listener: run.create(found, way, None, listener),
     "create again": lambda found, way, listener: run.create(found, way, None, listener),
@@ -56,8 +56,8 @@ def test_it_is_told_how_many_parts_are_done(
     monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.005)
     columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [NOWHERE] * COUNT}
     path = a_parquet(tmp_path / "orders", FILES, **columns, delay=[LONG_S] * COUNT)
-    given = Input(path=str(path), format="parquet", options={}, columns={}, constants={})
-    found = reader.read(spark, given, "parts")
+    given = JobInput(path=str(path), format="parquet", options={}, columns={}, constants={})
+    found = reader.read_input(spark, given, "parts")
     for name, job in JOBS.items():
         listener = Listener()
         job(found, Way(url=ground.url), listener)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.report.counts import Deaths, Exported, Rejected, Rejection, read_export, read_rejects
-from later.bulk.report.forecast import Load, Window
+from later.bulk.report.counts import DeadGroup, ExportCounts, RejectCounts, RejectGroup, read_export, read_rejects
+from later.bulk.report.forecast import Load, ReportWindow
 from later.cli import run
 from later.core.errors import LaterError
 
@@ -22,7 +22,7 @@ Table = Callable[[Sequence[dict[str, Any]]], str]
 HOUR = 3_600_000
 NOW = 1_795_249_800_000
 """Sat 21 Nov 2026 08:30 UTC."""
-WINDOW = Window(NOW, 3)
+WINDOW = ReportWindow(NOW, 3)
 EXPORT = (
     "id string, topic string, execute_time bigint, max_retry int, has_retry int, callback string, content string, "
     "creat_time bigint, state string, due_at timestamp, died_at timestamp, attempts bigint, "
@@ -65,7 +65,9 @@ def _written(spark: SparkSession, rows: Sequence[dict[str, Any]], schema: str, d
     return str(directory)
 
 
-def counted(spark: SparkSession, directory: str, *topics: str, most: int = 20, named: Sequence[str] = ()) -> Exported:
+def counted(
+    spark: SparkSession, directory: str, *topics: str, most: int = 20, named: Sequence[str] = ()
+) -> ExportCounts:
     return read_export(spark, directory, topics, WINDOW, most, named)
 
 
@@ -136,10 +138,10 @@ def test_the_dead_are_counted_by_reason_and_host_whatever_their_callback_is(spar
 
     assert found.reasons == {"exhausted": 7, "gone": 1}
     assert found.groups == (
-        Deaths("exhausted", "", 4, NOW + 6, 503),
-        Deaths("exhausted", "a_b.example", 2, NOW + 1, 503),
-        Deaths("exhausted", "[::1]", 1, NOW + 2, 503),
-        Deaths("gone", "a_b.example", 1, NOW, 410),
+        DeadGroup("exhausted", "", 4, NOW + 6, 503),
+        DeadGroup("exhausted", "a_b.example", 2, NOW + 1, 503),
+        DeadGroup("exhausted", "[::1]", 1, NOW + 2, 503),
+        DeadGroup("gone", "a_b.example", 1, NOW, 410),
     )
 
 
@@ -149,8 +151,8 @@ def test_the_answer_that_the_dead_got_most_often_is_told(spark: SparkSession, ex
 
     found = counted(spark, export([*tasks, *unanswered, dead("gone", "http://h/")]), most=2).dead
 
-    assert found.groups == (Deaths("exhausted", "h", 3, NOW, 503), Deaths("expired", "h", 3, NOW, None))
-    assert (found.other_groups, found.in_others, found.tasks) == (1, 1, 7)
+    assert found.groups == (DeadGroup("exhausted", "h", 3, NOW, 503), DeadGroup("expired", "h", 3, NOW, None))
+    assert (found.other_groups, found.other_tasks, found.tasks) == (1, 1, 7)
 
 
 def test_an_export_of_nothing_can_be_counted(spark: SparkSession, export: Table) -> None:
@@ -166,10 +168,10 @@ def test_rejects_are_counted_without_what_is_of_one_row(spark: SparkSession, rej
         reject("topic", 'topic: expected a string, got "a, got\nb"'),
     ]
 
-    assert read_rejects(spark, rejects(rows), 2) == Rejected(
+    assert read_rejects(spark, rejects(rows), 2) == RejectCounts(
         (
-            Rejection("delay", "expected a number of seconds ≥ 0", 3, "row-0"),
-            Rejection("", "expected JSON: Expecting ',' delimiter", 2, "k"),
+            RejectGroup("delay", "expected a number of seconds ≥ 0", 3, "row-0"),
+            RejectGroup("", "expected JSON: Expecting ',' delimiter", 2, "k"),
         ),
         1,
         1,

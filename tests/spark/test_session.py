@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.spark.errors import translated
+from later.bulk.spark.errors import translate_errors
 from later.bulk.spark.session import open_session
 from later.core.errors import LaterError, StoreDown
 from tests.spark.grounds import members_of
@@ -212,7 +212,7 @@ def test_workers_here_run_this_python(spark: SparkSession) -> None:
 def test_what_a_worker_raises_of_ours_comes_in_its_words(spark: SparkSession) -> None:
     down = raising(StoreDown("the store cannot be reached: [Errno 111]: refused"))
 
-    with pytest.raises(LaterError) as error, translated():
+    with pytest.raises(LaterError) as error, translate_errors():
         spark.range(1).coalesce(1).mapInArrow(down, "id long").collect()
 
     assert str(error.value) == "the store cannot be reached: [Errno 111]: refused"
@@ -221,7 +221,7 @@ def test_what_a_worker_raises_of_ours_comes_in_its_words(spark: SparkSession) ->
 def test_what_else_a_worker_raises_says_where(spark: SparkSession) -> None:
     wrong = raising(KeyError("x"))
 
-    with pytest.raises(LaterError) as error, translated():
+    with pytest.raises(LaterError) as error, translate_errors():
         spark.range(1).coalesce(1).mapInArrow(wrong, "id long").collect()
 
     assert re.fullmatch(r"a worker failed: KeyError: 'x' \(.*test_session.py, line \d+\)", str(error.value))
@@ -244,7 +244,7 @@ def test_a_worker_that_is_killed_is_told(spark: SparkSession) -> None:
                 os._exit(9)
             yield batch
 
-    with pytest.raises(LaterError) as error, translated():
+    with pytest.raises(LaterError) as error, translate_errors():
         spark.range(1).coalesce(1).mapInArrow(dies, "id long").collect()
 
     assert str(error.value).startswith("Python worker exited unexpectedly")
@@ -258,17 +258,17 @@ def test_a_worker_that_is_killed_is_told(spark: SparkSession) -> None:
     ],
 )
 def test_a_path_that_cannot_be_read_is_named(spark: SparkSession, path: str, why: str) -> None:
-    with pytest.raises(LaterError, match=f"^{why}"), translated():
+    with pytest.raises(LaterError, match=f"^{why}"), translate_errors():
         spark.read.parquet(path).count()
 
 
 def test_a_path_that_cannot_be_written_is_named(spark: SparkSession) -> None:
-    with pytest.raises(LaterError, match=r"^Mkdirs failed to create file:/proc/nope"), translated():
+    with pytest.raises(LaterError, match=r"^Mkdirs failed to create file:/proc/nope"), translate_errors():
         spark.range(1).write.parquet("/proc/nope")
 
 
 def test_spark_finds_the_source_without_registration(spark: SparkSession) -> None:
-    with pytest.raises(LaterError) as error, translated():
+    with pytest.raises(LaterError) as error, translate_errors():
         spark.range(1).write.format("later").mode("append").save()
 
     assert "Failed to find the data source" not in str(error.value)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from later.bulk.spark.errors import translated
+from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
 from tests.spark.grounds import NOWHERE, Ground, a_ground, free_port, ids_of, rows, to_later
 from tests.spark.mishaps import a_proxy
@@ -31,7 +31,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 def refusal(writer: DataFrameWriter) -> str:
     """Why it does not work, as somebody is told who uses the commands."""
-    with pytest.raises(LaterError) as error, translated():
+    with pytest.raises(LaterError) as error, translate_errors():
         writer.save()
     assert "\n" not in str(error.value)
     return str(error.value)

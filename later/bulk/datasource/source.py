@@ -125,10 +125,10 @@ def written(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written
     message = Written()
     with options.way.batches(options.table.job) as out:
         for read in options.table.reads(batches):
-            _note(options, message, read.unfit)
-            for sent in out.create(read.lines):
+            _note(options, message, read.rejected)
+            for sent in out.create(read.payloads):
                 _note(options, message, sent.rejects)
-            message.rows += len(read.lines.bodies) + len(read.unfit)
+            message.rows += len(read.payloads.bodies) + len(read.rejected)
     return message
 
 

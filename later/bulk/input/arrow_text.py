@@ -8,33 +8,33 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-NOT_UTF_8 = msgspec.Raw(json.dumps({"\udcff": ""}).encode())
+INVALID_MAPPING = msgspec.Raw(json.dumps({"\udcff": ""}).encode())
 """In place of an object that has such a text in it."""
 
 
-def is_text(kind: pa.DataType) -> bool:
+def is_string_type(kind: pa.DataType) -> bool:
     """Is it a type of texts?"""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def values(column: pa.Array) -> list[Any]:
+def python_values(column: pa.Array) -> list[Any]:
     """As Python's."""
     found: list[Any] = column.to_pylist()
     return found
 
 
-def texts(column: pa.Array) -> list[Any]:
+def decode_strings(column: pa.Array) -> list[Any]:
     """As Python's; of bytes that are no UTF-8 JSON with lone surrogates, which is refused by the name of its field."""
     try:
-        return values(column)
+        return python_values(column)
     except UnicodeDecodeError:
-        return [None if raw is None else _text(raw) for raw in values(column.cast(pa.large_binary()))]
+        return [None if raw is None else _text(raw) for raw in python_values(column.cast(pa.large_binary()))]
 
 
-def objects(column: pa.Array) -> list[Any]:
+def decode_mappings(column: pa.Array) -> list[Any]:
     """Maps or structs of texts, as Python's; `NOT_UTF_8` for one that has other bytes in it."""
     try:
-        return values(column)
+        return python_values(column)
     except UnicodeDecodeError:
         return [_object(scalar) for scalar in column]
 
@@ -50,4 +50,4 @@ def _object(scalar: pa.Scalar) -> Any:
     try:
         return scalar.as_py()
     except UnicodeDecodeError:
-        return NOT_UTF_8
+        return INVALID_MAPPING

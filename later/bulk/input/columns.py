@@ -20,30 +20,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from later.bulk.ids import ids_of
-from later.bulk.input.arrow_text import is_text, objects, texts, values
-from later.bulk.input.csv_checks import Csv, faults
-from later.bulk.input.payload import EMPTY_KEY, KEYLESS, Lines, Read, Reject, readable, shown
-from later.bulk.input.row_keys import KEY, Keys, key_reader
+from later.bulk.input.arrow_text import decode_mappings, decode_strings, is_string_type, python_values
+from later.bulk.input.csv_checks import CsvLayout, find_misread_rows
+from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Payloads, Reject, decode_readable, redact_row
+from later.bulk.input.row_keys import KEY, Keys, key_decoder
 from later.core.errors import Refused
 from later.core.task import new_id
 
-TEXTS = ("topic", "callback", "content")
-NUMBERS = ("delay", "execute_time", "retry", "ttl")
-FIELDS = (*TEXTS, *NUMBERS, "headers")
-CORRUPT = "_corrupt"
+STRING_FIELDS = ("topic", "callback", "content")
+NUMBER_FIELDS = ("delay", "execute_time", "retry", "ttl")
+FIELDS = (*STRING_FIELDS, *NUMBER_FIELDS, "headers")
+CORRUPT_COLUMN = "_corrupt"
 """A column of the reader's: the text of a row that it could not make sense of."""
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _Rfc3339 = Annotated[datetime, msgspec.Meta(tz=True)]
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
-UNREADABLE = "expected a row of as many columns as the header has"
+WRONG_COLUMN_COUNT = "expected a row of as many columns as the header has"
 
 Values = Sequence[Any]
-Reader = Callable[[pa.Array], Values]
+ColumnDecoder = Callable[[pa.Array], Values]
 
 
-def sources_of(mapped: Mapping[str, str]) -> dict[str, str]:
+def source_columns(mapped: Mapping[str, str]) -> dict[str, str]:
     """Which column each of a task's fields is, and the key: the one that is mapped to it, or that has its name.
 
     What is another field's is not its own any more, but where one of them is the key, which is not sent.
@@ -54,7 +54,7 @@ def sources_of(mapped: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class Item(msgspec.Struct, omit_defaults=True):
+class TaskPayload(msgspec.Struct, omit_defaults=True):
     """A body of `/create`. Its values are of whatever kind the table has: who reads them says what is wrong."""
 
     id: str
@@ -72,7 +72,7 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 _is_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class Rows:
+class ColumnReader:
     """Reads batches of one schema into lines of one job. Each is due up to `spread_s` seconds later than it says.
 
     `constants` are values (JSON) that fields have in all rows. Of what was read from `csv` a row that shows that it was
@@ -88,35 +88,38 @@ class Rows:
         schema: pa.Schema,
         job: str,
         *,
-        keyless: bool,
+        allow_duplicates: bool,
         spread_s: float = 0,
         constants: Mapping[str, bytes] | None = None,
-        csv: Csv | None = None,
+        csv: CsvLayout | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         for name in schema.names:
-            if name not in (*FIELDS, KEY, CORRUPT):
+            if name not in (*FIELDS, KEY, CORRUPT_COLUMN):
                 raise Refused(f"{name}: no column of a task; there are {', '.join(FIELDS)} and {KEY}", name)
             if schema.names.count(name) > 1:
                 raise Refused(f"{name}: expected it once, got it more than once", name)
-        if KEY not in schema.names and not keyless:
+        if KEY not in schema.names and not allow_duplicates:
             raise Refused(
                 "key: expected a column of that name, which says what row is which: without one a row that is sent "
                 "twice is made twice (allowDuplicates, or --allow-duplicates, takes that)",
                 KEY,
             )
-        if CORRUPT in schema.names and not is_text(schema.field(CORRUPT).type):
-            raise Refused(f"{CORRUPT}: expected strings, got a column of {schema.field(CORRUPT).type}", CORRUPT)
+        if CORRUPT_COLUMN in schema.names and not is_string_type(schema.field(CORRUPT_COLUMN).type):
+            raise Refused(
+                f"{CORRUPT_COLUMN}: expected strings, got a column of {schema.field(CORRUPT_COLUMN).type}",
+                CORRUPT_COLUMN,
+            )
         self._job = job
-        self._keyless = keyless
+        self._keyless = allow_duplicates
         self._spread_s = spread_s
-        self._readers = {name: reader_of(name, schema.field(name).type) for name in schema.names if name in FIELDS}
-        self._key = key_reader(schema.field(KEY).type) if KEY in schema.names else None
+        self._readers = {name: column_decoder(name, schema.field(name).type) for name in schema.names if name in FIELDS}
+        self._key = key_decoder(schema.field(KEY).type) if KEY in schema.names else None
         self._constants = {name: msgspec.Raw(value) for name, value in (constants or {}).items() if value != b"null"}
         self._csv = csv
         self._now = now
 
-    def read(self, batch: pa.RecordBatch) -> Read:
+    def read(self, batch: pa.RecordBatch) -> Parsed:
         """Lines of the rows that can be sent, the others told of."""
         columns = {name: read(batch.column(name)) for name, read in self._readers.items()}
         keys = None if self._key is None else self._key(batch.column(KEY))
@@ -128,21 +131,23 @@ class Rows:
             fit = [position for position in range(batch.num_rows) if position not in unfit]
             columns = {name: [column[i] for i in fit] for name, column in columns.items()}
             keys = None if keys is None else [keys[i] for i in fit]
-        return Read(self._lines(batch.num_rows - len(unfit), columns, keys), [unfit[i] for i in sorted(unfit)])
+        return Parsed(self._lines(batch.num_rows - len(unfit), columns, keys), [unfit[i] for i in sorted(unfit)])
 
     def _misread(
-        self, csv: Csv, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]
+        self, csv: CsvLayout, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]
     ) -> dict[int, Reject]:
-        found = faults(csv, batch.drop_columns(CORRUPT) if CORRUPT in batch.schema.names else batch)
-        whose = {i: None if keys is None or keys[i] is None else readable(keys[i] or b"") for i in found}
+        found = find_misread_rows(
+            csv, batch.drop_columns(CORRUPT_COLUMN) if CORRUPT_COLUMN in batch.schema.names else batch
+        )
+        whose = {i: None if keys is None or keys[i] is None else decode_readable(keys[i] or b"") for i in found}
         return {i: Reject(whose[i], _row(columns, i), *wrong) for i, wrong in found.items()}
 
-    def _lines(self, count: int, columns: dict[str, Values], keys: Keys | None) -> Lines:
+    def _lines(self, count: int, columns: dict[str, Values], keys: Keys | None) -> Payloads:
         ids = [new_id() for _ in range(count)] if keys is None else self._ids(keys)
         columns = {**columns, **{name: [value] * count for name, value in self._constants.items()}}
         if self._spread_s:
-            put_off(columns, offsets_of(ids, self._spread_s), self._now())
-        return Lines(bodies_of(ids, columns), ids, None if keys is None else [key or None for key in keys])
+            delay_by(columns, spread_offsets(ids, self._spread_s), self._now())
+        return Payloads(encode_bodies(ids, columns), ids, None if keys is None else [key or None for key in keys])
 
     def _ids(self, keys: Keys) -> list[str]:
         there = [key for key in keys if key]
@@ -150,14 +155,14 @@ class Rows:
         return list(ids) if len(there) == len(keys) else [next(ids) if key else new_id() for key in keys]
 
 
-def bodies_of(ids: Sequence[str], columns: dict[str, Values]) -> list[bytes]:
+def encode_bodies(ids: Sequence[str], columns: dict[str, Values]) -> list[bytes]:
     """The JSON of each row."""
     nothing = [None] * len(ids)
-    values = [columns.get(name, nothing) for name in Item.__struct_fields__[1:]]
-    return [_encode(item) for item in map(Item, ids, *values)]
+    values = [columns.get(name, nothing) for name in TaskPayload.__struct_fields__[1:]]
+    return [_encode(item) for item in map(TaskPayload, ids, *values)]
 
 
-def put_off(columns: dict[str, Values], offsets: Sequence[float], now: float) -> None:
+def delay_by(columns: dict[str, Values], offsets: Sequence[float], now: float) -> None:
     """Make each row due so many seconds later: by its own time where it has one, else by its delay.
 
     Of times that are past the window begins `now` (Unix seconds), or all of them would fall due at once.
@@ -191,14 +196,14 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def offsets_of(ids: Sequence[str], spread_s: float) -> list[float]:
+def spread_offsets(ids: Sequence[str], spread_s: float) -> list[float]:
     """Where in a window each task lies: evenly, and the same whenever the row is sent again."""
     return [round(crc32(id.encode()) / 2**32 * spread_s, 3) for id in ids]
 
 
 def _without_key(keys: Keys, columns: dict[str, Values]) -> dict[int, Reject]:
     return {
-        position: Reject(None, _row(columns, position), KEY, KEYLESS if key is None else EMPTY_KEY)
+        position: Reject(None, _row(columns, position), KEY, MISSING_KEY if key is None else EMPTY_KEY)
         for position, key in enumerate(keys)
         if not key
     }
@@ -206,62 +211,70 @@ def _without_key(keys: Keys, columns: dict[str, Values]) -> dict[int, Reject]:
 
 def _row(columns: dict[str, Values], position: int) -> str:
     given = {name: values[position] for name, values in columns.items() if values[position] is not None}
-    return shown(_encode(given))
+    return redact_row(_encode(given))
 
 
 def _corrupt(batch: pa.RecordBatch) -> dict[int, Reject]:
-    found = values(batch.column(CORRUPT).cast(pa.large_binary())) if CORRUPT in batch.schema.names else []
-    return {i: Reject(None, readable(text), None, UNREADABLE) for i, text in enumerate(found) if text is not None}
+    found = (
+        python_values(batch.column(CORRUPT_COLUMN).cast(pa.large_binary()))
+        if CORRUPT_COLUMN in batch.schema.names
+        else []
+    )
+    return {
+        i: Reject(None, decode_readable(text), None, WRONG_COLUMN_COUNT)
+        for i, text in enumerate(found)
+        if text is not None
+    }
 
 
 # Columns
 
 
-def reader_of(field: str, kind: pa.DataType) -> Reader:
+def column_decoder(field: str, kind: pa.DataType) -> ColumnDecoder:
     """What reads a field's column.
 
     Raises:
         Refused: no column of that type can be it.
     """
     if pa.types.is_null(kind):
-        return values
-    if field in TEXTS:
-        return texts if is_text(kind) else _wrong(field, "strings (to_json makes them of others)", kind)
+        return python_values
+    if field in STRING_FIELDS:
+        return decode_strings if is_string_type(kind) else _wrong(field, "strings (to_json makes them of others)", kind)
     if field == "headers":
         return _headers_reader(kind)
     return _number_reader(field, kind)
 
 
-def _number_reader(field: str, kind: pa.DataType) -> Reader:
-    if is_text(kind):
+def _number_reader(field: str, kind: pa.DataType) -> ColumnDecoder:
+    if is_string_type(kind):
         return _times_in_text if field == "execute_time" else _numbers_in_text
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind):
         if field == "retry" and not pa.types.is_integer(kind):
             return _whole_numbers
-        return _floats if pa.types.is_floating(kind) else values
+        return _floats if pa.types.is_floating(kind) else python_values
     if field == "execute_time":
         is_moment = pa.types.is_timestamp(kind) and kind.tz is not None
         return _seconds if is_moment else _wrong(field, "Unix seconds or timestamps (with a time zone: cast)", kind)
     return _seconds if field != "retry" and pa.types.is_duration(kind) else _wrong(field, "numbers", kind)
 
 
-def _headers_reader(kind: pa.DataType) -> Reader:
-    if is_text(kind):
+def _headers_reader(kind: pa.DataType) -> ColumnDecoder:
+    if is_string_type(kind):
         return _objects_in_text
-    if pa.types.is_map(kind) and is_text(kind.key_type) and is_text(kind.item_type):
-        return lambda column: [dict(row) if isinstance(row, list) else row for row in objects(column)]
+    if pa.types.is_map(kind) and is_string_type(kind.key_type) and is_string_type(kind.item_type):
+        return lambda column: [dict(row) if isinstance(row, list) else row for row in decode_mappings(column)]
     if pa.types.is_struct(kind) and _is_of_texts(kind):
-        return lambda column: [_without_nulls(row) for row in objects(column)]
+        return lambda column: [_without_nulls(row) for row in decode_mappings(column)]
     return _wrong("headers", "maps or structs of strings, or JSON objects", kind)
 
 
-def _wrong(field: str, takes: str, kind: pa.DataType) -> Reader:
+def _wrong(field: str, takes: str, kind: pa.DataType) -> ColumnDecoder:
     raise Refused(f"{field}: expected {takes}, got a column of {kind}", field)
 
 
 def _floats(column: pa.Array) -> Values:
     """What JSON has no number for is spelt out: or it would go as null, which means that there is none."""
-    numbers = values(column)
+    numbers = python_values(column)
     if pc.all(pc.is_finite(column), min_count=0).as_py():
         return numbers
     return [number if number is None or math.isfinite(number) else _spelt(number) for number in numbers]
@@ -269,7 +282,7 @@ def _floats(column: pa.Array) -> Values:
 
 def _whole_numbers(column: pa.Array) -> Values:
     """1.0 as 1: what has no integers that may be missing, as pandas, writes them so."""
-    numbers = _floats(column) if pa.types.is_floating(column.type) else values(column)
+    numbers = _floats(column) if pa.types.is_floating(column.type) else python_values(column)
     return [int(n) if isinstance(n, float | Decimal) and n == int(n) else n for n in numbers]
 
 
@@ -280,18 +293,18 @@ def _spelt(value: float) -> msgspec.Raw:
 def _seconds(column: pa.Array) -> Values:
     """Timestamps as seconds since the Unix epoch, durations as seconds; both with their fractions."""
     units = column.cast(pa.int64()).cast(pa.float64(), safe=False)
-    return values(pc.divide(units, _PER_SECOND[column.type.unit]))
+    return python_values(pc.divide(units, _PER_SECOND[column.type.unit]))
 
 
 def _numbers_in_text(column: pa.Array) -> Values:
-    return [number_in(text) for text in texts(column)]
+    return [parse_number(text) for text in decode_strings(column)]
 
 
 def _times_in_text(column: pa.Array) -> Values:
-    return [time_in(text) for text in texts(column)]
+    return [parse_time(text) for text in decode_strings(column)]
 
 
-def number_in(text: Any) -> Any:
+def parse_number(text: Any) -> Any:
     """The number that stands there, as it stands; a text that is none as it is; nothing for nothing."""
     if not isinstance(text, str):
         return text
@@ -299,9 +312,9 @@ def number_in(text: Any) -> Any:
     return msgspec.Raw(stripped.encode()) if _NUMBER.fullmatch(stripped) else (text if stripped else None)
 
 
-def time_in(text: Any) -> Any:
+def parse_time(text: Any) -> Any:
     """The same, and of an RFC 3339 time its Unix seconds."""
-    number = number_in(text)
+    number = parse_number(text)
     if not isinstance(number, str):
         return number
     try:
@@ -311,7 +324,7 @@ def time_in(text: Any) -> Any:
 
 
 def _objects_in_text(column: pa.Array) -> Values:
-    return [_object_in(text) for text in texts(column)]
+    return [_object_in(text) for text in decode_strings(column)]
 
 
 def _object_in(text: Any) -> Any:
@@ -329,7 +342,9 @@ def _is_of_texts(kind: pa.StructType) -> bool:
     """Of texts, each by a name of its own."""
     fields = [kind.field(i) for i in range(kind.num_fields)]
     names = {field.name for field in fields}
-    return len(names) == len(fields) and all(is_text(field.type) or pa.types.is_null(field.type) for field in fields)
+    return len(names) == len(fields) and all(
+        is_string_type(field.type) or pa.types.is_null(field.type) for field in fields
+    )
 
 
 def _without_nulls(row: Any) -> Any:

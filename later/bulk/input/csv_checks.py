@@ -12,14 +12,16 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from later.bulk.input.arrow_text import is_text, texts
+from later.bulk.input.arrow_text import decode_strings, is_string_type
 
-REPLACED = "\ufffd"
-UNREAD = "expected UTF-8, got bytes that are none (U+FFFD stands for them): --option encoding=ISO-8859-1, or what it is"
-SWALLOWED = "expected a value of one row, got other rows in it: a quote is not closed"
+REPLACEMENT_CHARACTER = "\ufffd"
+NOT_UTF_8 = (
+    "expected UTF-8, got bytes that are none (U+FFFD stands for them): --option encoding=ISO-8859-1, or what it is"
+)
+UNCLOSED_QUOTE = "expected a value of one row, got other rows in it: a quote is not closed"
 
 
-class Csv(NamedTuple):
+class CsvLayout(NamedTuple):
     """How a file's rows look: what is between columns, how many there are, which of them the callback is, if any."""
 
     separator: str
@@ -34,23 +36,23 @@ class Csv(NamedTuple):
         return values[self.callback].strip(' "').startswith(("http://", "https://"))
 
 
-def faults(csv: Csv, batch: pa.RecordBatch) -> dict[int, tuple[str, str]]:
+def find_misread_rows(csv: CsvLayout, batch: pa.RecordBatch) -> dict[int, tuple[str, str]]:
     """Positions of rows that were not read right: in which column, and why."""
     return {
         position: (name, f"{name}: {why}")
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if is_text(column.type)
+        if is_string_type(column.type)
         for position, why in _faults(csv, column)
     }
 
 
-def _faults(csv: Csv, column: pa.Array) -> Iterator[tuple[int, str]]:
+def _faults(csv: CsvLayout, column: pa.Array) -> Iterator[tuple[int, str]]:
     for position in _having("\n", column):
-        text = texts(column.slice(position, 1))[0]
+        text = decode_strings(column.slice(position, 1))[0]
         if isinstance(text, str) and any(map(csv.is_row, text.split("\n")[1:])):
-            yield position, SWALLOWED
-    for position in _having(REPLACED, column):
-        yield position, UNREAD
+            yield position, UNCLOSED_QUOTE
+    for position in _having(REPLACEMENT_CHARACTER, column):
+        yield position, NOT_UTF_8
 
 
 def _having(part: str, column: pa.Array) -> list[int]:

@@ -17,20 +17,20 @@ import msgspec
 import pyarrow as pa
 
 from later.bulk.ids import ids_of
-from later.bulk.input.columns import FIELDS, Values, offsets_of, put_off, sources_of, time_in
-from later.bulk.input.payload import EMPTY_KEY, KEYLESS, Lines, Read, Reject, readable, shown
-from later.bulk.input.row_keys import KEY, says_nothing
+from later.bulk.input.columns import FIELDS, Values, delay_by, parse_time, source_columns, spread_offsets
+from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Payloads, Reject, decode_readable, redact_row
+from later.bulk.input.row_keys import KEY, is_empty
 from later.core.errors import Refused
 from later.core.task import new_id
 
-TEXT = "value"
-CORRUPT_ID = ""
+TEXT_COLUMN = "value"
+NO_ID = ""
 """Of a line that has none, for it is no object."""
-LONGEST_SHOWN = 1000
+MAX_SHOWN_BYTES = 1000
 """Bytes of a document that is told of: it may be of gigabytes."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-DUE = ("delay", "execute_time")
-TAKEN_ID = "id: expected none, for the ids of a job's tasks are made of their keys: name it as the key"
+DUE_FIELDS = ("delay", "execute_time")
+ID_NOT_ALLOWED = "id: expected none, for the ids of a job's tasks are made of their keys: name it as the key"
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -46,7 +46,7 @@ _BETWEEN = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 Fields = dict[str, Any]
 
 
-class Objects:
+class JsonLinesReader:
     """Reads batches of texts into lines of one job.
 
     `sources` says what field of the objects is which of a task's, where that is not the one of the same name;
@@ -60,37 +60,37 @@ class Objects:
         *,
         sources: Mapping[str, str],
         constants: Mapping[str, bytes],
-        keyless: bool,
-        strangers: bool,
+        allow_duplicates: bool,
+        send_unknown_fields: bool,
         spread_s: float = 0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._job = job
-        self._mapped = [field for field in DUE if sources.get(field, field) != field]
+        self._mapped = [field for field in DUE_FIELDS if sources.get(field, field) != field]
         self._now = now
-        self._sources = sources_of(sources)
+        self._sources = source_columns(sources)
         used = self._sources.values()
         self._known = frozenset((*FIELDS, KEY, *used, *(source.partition(".")[0] for source in used)))
         self._constants = {name: msgspec.Raw(value) for name, value in constants.items()}
-        self._keyless = keyless
-        self._strangers = strangers
+        self._keyless = allow_duplicates
+        self._strangers = send_unknown_fields
         self._spread_s = spread_s
 
-    def read(self, batch: pa.RecordBatch) -> Read:
+    def read(self, batch: pa.RecordBatch) -> Parsed:
         """Lines of the rows that can be sent, the others told of. Blank texts are no rows."""
-        return self.read_texts(texts_of(batch))
+        return self.read_texts(nonblank_texts(batch))
 
-    def read_texts(self, texts: Iterable[bytes]) -> Read:
+    def read_texts(self, texts: Iterable[bytes]) -> Parsed:
         """The same of texts."""
-        read = Read(Lines([], [], None if self._keyless else []), [])
+        read = Parsed(Payloads([], [], None if self._keyless else []), [])
         for text in texts:
             self._read(text, read)
         return read
 
-    def _read(self, text: bytes, read: Read) -> None:
-        given = object_in(text)
+    def _read(self, text: bytes, read: Parsed) -> None:
+        given = parse_object(text)
         if given is None:
-            _add(read.lines, text.replace(b"\n", b"\r"), CORRUPT_ID, None)  # as wrong as it was, and one line
+            _add(read.payloads, text.replace(b"\n", b"\r"), NO_ID, None)  # as wrong as it was, and one line
             return
         fields, key = self._fields(given), None
         try:
@@ -98,13 +98,13 @@ class Objects:
             self._check_id(given)
             self._check_times(given)
         except Refused as error:
-            row = shown(text, self._sources)
-            read.unfit.append(Reject(None if key is None else readable(key), row, error.field, error.detail))
+            row = redact_row(text, self._sources)
+            read.rejected.append(Reject(None if key is None else decode_readable(key), row, error.field, error.detail))
             return
         id = new_id() if key is None else ids_of(self._job, [key])[0]
         if self._spread_s:
-            _put_off(fields, offsets_of([id], self._spread_s)[0], self._now())
-        _add(read.lines, _one_line(_encode({"id": id, **fields, **self._others(given)})), id, key)
+            _put_off(fields, spread_offsets([id], self._spread_s)[0], self._now())
+        _add(read.payloads, _one_line(_encode({"id": id, **fields, **self._others(given)})), id, key)
 
     def _fields(self, given: Fields) -> Fields:
         """Those that say something; null says nothing."""
@@ -117,15 +117,15 @@ class Objects:
     def _key(self, fields: Fields) -> bytes | None:
         """Raises Refused: there is none, though there must be one."""
         raw = fields.pop(KEY, None)
-        key = None if raw is None else key_of(raw)
+        key = None if raw is None else parse_key(raw)
         if not key and not self._keyless:
-            raise Refused(KEYLESS if key is None else EMPTY_KEY, KEY)
+            raise Refused(MISSING_KEY if key is None else EMPTY_KEY, KEY)
         return key or None
 
     def _check_id(self, given: Fields) -> None:
         """Raises Refused: there is one."""
         if "id" in self._others(given):
-            raise Refused(TAKEN_ID, "id")
+            raise Refused(ID_NOT_ALLOWED, "id")
 
     def _check_times(self, given: Fields) -> None:
         """Raises Refused: a time that was said to be somewhere is not there. By a typo, all would be due now."""
@@ -140,39 +140,39 @@ class Objects:
         return {name: value for name, value in given.items() if name not in self._known and not _is_null(value)}
 
 
-def _add(lines: Lines, body: bytes, id: str, key: bytes | None) -> None:
+def _add(lines: Payloads, body: bytes, id: str, key: bytes | None) -> None:
     lines.bodies.append(body)
     lines.ids.append(id)
     if lines.keys is not None:
         lines.keys.append(key)
 
 
-class Documents:
+class JsonDocumentReader:
     """Reads batches of whole documents as `Objects` reads objects: each is one, or an array of them, or a line each."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: JsonLinesReader) -> None:
         self._objects = objects
 
-    def read(self, batch: pa.RecordBatch) -> Read:
+    def read(self, batch: pa.RecordBatch) -> Parsed:
         """Lines of the objects that can be sent, the others told of."""
         elements, unfit = list[bytes](), list[Reject]()
-        for text in texts_of(batch):
+        for text in nonblank_texts(batch):
             try:
-                elements += elements_of(text)
+                elements += split_document(text)
             except (ValueError, RecursionError) as error:
-                unfit.append(Reject(None, readable(text[:LONGEST_SHOWN]), None, f"expected JSON: {error}"))
+                unfit.append(Reject(None, decode_readable(text[:MAX_SHOWN_BYTES]), None, f"expected JSON: {error}"))
         read = self._objects.read_texts(elements)
-        return Read(read.lines, [*unfit, *read.unfit])
+        return Parsed(read.payloads, [*unfit, *read.rejected])
 
 
-def texts_of(batch: pa.RecordBatch) -> list[bytes]:
+def nonblank_texts(batch: pa.RecordBatch) -> list[bytes]:
     """The texts that are not blank, as bytes: Spark reads lines that are no UTF-8, too."""
-    texts = batch.column(TEXT).cast(pa.large_binary()).to_pylist()
+    texts = batch.column(TEXT_COLUMN).cast(pa.large_binary()).to_pylist()
     bare = (text.removeprefix(_BYTE_ORDER_MARK) for text in texts if text is not None)
     return [text for text in bare if text and not text.isspace()]
 
 
-def object_in(text: bytes) -> Fields | None:
+def parse_object(text: bytes) -> Fields | None:
     """The object that stands there; None: there is none, nor will `/create` find one."""
     try:
         return _decode(text)
@@ -191,7 +191,7 @@ def _loosely(text: bytes) -> Fields | None:
         return None
 
 
-def elements_of(document: bytes) -> list[bytes]:
+def split_document(document: bytes) -> list[bytes]:
     """An array's elements; or the one object; or those of a file of lines, which Spark calls JSON.
 
     Raises:
@@ -207,9 +207,9 @@ def elements_of(document: bytes) -> list[bytes]:
 
 def _objects(document: bytes) -> list[bytes]:
     first, _, rest = document.partition(b"\n")
-    if object_in(first) is not None:
+    if parse_object(first) is not None:
         return [line for line in (first, *rest.split(b"\n")) if line and not line.isspace()]
-    if object_in(document) is None:
+    if parse_object(document) is None:
         raise ValueError(f"{_fault(document)} (of lines of objects, the format is ndjson)")
     return [document]
 
@@ -243,7 +243,7 @@ def _past_space(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def key_of(raw: msgspec.Raw) -> bytes:
+def parse_key(raw: msgspec.Raw) -> bytes:
     """A key's text: a string's own, of anything else the JSON: 5 and "5" are the same key, as they are in columns.
 
     Raises:
@@ -251,7 +251,7 @@ def key_of(raw: msgspec.Raw) -> bytes:
     """
     text = bytes(raw)
     try:
-        if text[0] in _OPENING and says_nothing(_value(text)):
+        if text[0] in _OPENING and is_empty(_value(text)):
             return b""
         return _text(text).encode() if text.startswith(b'"') else msgspec.json.format(text, indent=-1)
     except (ValueError, RecursionError):
@@ -261,7 +261,7 @@ def key_of(raw: msgspec.Raw) -> bytes:
 def _time(raw: msgspec.Raw) -> Any:
     """Of an RFC 3339 time its Unix seconds: JSON has no timestamps, and Spark's to_json writes them so."""
     try:
-        found = time_in(_text(bytes(raw)))
+        found = parse_time(_text(bytes(raw)))
     except (ValueError, RecursionError):
         return raw
     return found if isinstance(found, float) else raw
@@ -277,13 +277,13 @@ def _at(given: Fields, source: str) -> msgspec.Raw | None:
         found: msgspec.Raw = given[source]
         return found
     first, dot, rest = source.partition(".")
-    inner = object_in(bytes(given[first])) if dot and first in given else None
+    inner = parse_object(bytes(given[first])) if dot and first in given else None
     return None if inner is None else _at(inner, rest)
 
 
 def _put_off(fields: Fields, offset: float, now: float) -> None:
     columns: dict[str, Values] = {name: [fields[name]] for name in ("delay", "execute_time") if name in fields}
-    put_off(columns, [offset], now)
+    delay_by(columns, [offset], now)
     fields |= {name: values[0] for name, values in columns.items() if values[0] is not None}
 
 

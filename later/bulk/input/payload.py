@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-KEYLESS = "key: expected a value, got nothing"
+MISSING_KEY = "key: expected a value, got nothing"
 EMPTY_KEY = 'key: expected a value, got ""'
 """Or all rows that lack one would be the same row: one task, and the others already there."""
-HIDDEN = "***"
+REDACTED = "***"
 """In place of what may be a secret."""
 
 _USERINFO = re.compile(r"\A([^/?#]*//)[^/?#]*@")
@@ -29,20 +29,22 @@ class Reject(NamedTuple):
     reason: str
 
 
-class Lines(NamedTuple):
+class Payloads(NamedTuple):
     """Rows that can be sent: bodies of `/create`, their ids, and the rows' keys where they have any."""
 
     bodies: list[bytes]
     ids: list[str]
     keys: list[bytes | None] | None
 
-    def part(self, start: int, end: int) -> Lines:
+    def slice(self, start: int, end: int) -> Payloads:
         """Those from `start` on and before `end`."""
-        return Lines(self.bodies[start:end], self.ids[start:end], None if self.keys is None else self.keys[start:end])
+        return Payloads(
+            self.bodies[start:end], self.ids[start:end], None if self.keys is None else self.keys[start:end]
+        )
 
-    def some(self, positions: Sequence[int]) -> Lines:
+    def select(self, positions: Sequence[int]) -> Payloads:
         """Those at these positions."""
-        return Lines(
+        return Payloads(
             [self.bodies[i] for i in positions],
             [self.ids[i] for i in positions],
             None if self.keys is None else [self.keys[i] for i in positions],
@@ -50,30 +52,32 @@ class Lines(NamedTuple):
 
     def reject(self, position: int, field: str | None, reason: str) -> Reject:
         """What is told of one that was refused."""
-        return Reject(self.key(position), row_of(self.bodies[position], self.ids[position]), field, reason)
+        return Reject(
+            self.readable_key(position), row_from_body(self.bodies[position], self.ids[position]), field, reason
+        )
 
-    def key(self, position: int) -> str | None:
+    def readable_key(self, position: int) -> str | None:
         """A row's key, for a person."""
         key = None if self.keys is None else self.keys[position]
-        return None if key is None else readable(key)
+        return None if key is None else decode_readable(key)
 
 
-class Read(NamedTuple):
+class Parsed(NamedTuple):
     """What a batch of rows came to: lines to send, and rows that cannot be sent."""
 
-    lines: Lines
-    unfit: list[Reject]
+    payloads: Payloads
+    rejected: list[Reject]
 
 
-def row_of(body: bytes, id: str) -> str:
+def row_from_body(body: bytes, id: str) -> str:
     """The row that a body was made of: without the id that it begins with, which is of our making."""
     ours = f'{{"id":"{id}"'.encode()
     if not body.startswith(ours):
-        return shown(body)
-    return shown(body[:1] + body[len(ours) :].removeprefix(b","))
+        return redact_row(body)
+    return redact_row(body[:1] + body[len(ours) :].removeprefix(b","))
 
 
-def shown(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) -> str:
+def redact_row(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) -> str:
     """A row as it is told, without secrets: of the headers the names alone, of the callback no user and password.
 
     `sources` says what the row calls them, where it does not call them so. What is no JSON is told as it is: nobody
@@ -81,7 +85,7 @@ def shown(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) -> str:
     """
     names = {field: sources.get(field, field) for field in _HIDE}
     if not any(json.dumps(name).encode() in row for name in names.values()):
-        return readable(row)
+        return decode_readable(row)
     try:
         return _hidden_exactly(row, names)
     except (ValueError, RecursionError):
@@ -102,9 +106,9 @@ def _hidden_loosely(row: bytes, names: Mapping[str, str]) -> str:
     try:
         fields = json.loads(row.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
-        return readable(row)
+        return decode_readable(row)
     if not isinstance(fields, dict):
-        return readable(row)
+        return decode_readable(row)
     fields |= {name: _HIDE[field](fields[name]) for field, name in names.items() if name in fields}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
 
@@ -112,16 +116,16 @@ def _hidden_loosely(row: bytes, names: Mapping[str, str]) -> str:
 def _of_headers(value: Any) -> Any:
     if value is None:
         return None
-    return dict.fromkeys(value, HIDDEN) if isinstance(value, dict) else HIDDEN
+    return dict.fromkeys(value, REDACTED) if isinstance(value, dict) else REDACTED
 
 
 def _of_callback(value: Any) -> Any:
-    return _USERINFO.sub(rf"\1{HIDDEN}@", value) if isinstance(value, str) else value
+    return _USERINFO.sub(rf"\1{REDACTED}@", value) if isinstance(value, str) else value
 
 
 _HIDE: dict[str, Callable[[Any], Any]] = {"headers": _of_headers, "callback": _of_callback}
 
 
-def readable(text: bytes) -> str:
+def decode_readable(text: bytes) -> str:
     """As text, whatever it is: a line may be of any bytes."""
     return text.decode("utf-8", "backslashreplace")

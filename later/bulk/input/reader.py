@@ -18,27 +18,27 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from later.bulk.input.columns import CORRUPT, FIELDS, reader_of, sources_of
-from later.bulk.input.csv_checks import Csv
-from later.bulk.input.json import TEXT
+from later.bulk.input.columns import CORRUPT_COLUMN, FIELDS, column_decoder, source_columns
+from later.bulk.input.csv_checks import CsvLayout
+from later.bulk.input.json import TEXT_COLUMN
 from later.bulk.input.row_keys import KEY
 from later.bulk.jobs.partition import Shape, Table
 from later.core.errors import Refused
 
-COUNTED = frozenset({"parquet", "orc"})
+COUNTED_FORMATS = frozenset({"parquet", "orc"})
 """Formats whose rows Spark counts by their metadata. (A table may be a view, whose rows it would have to make.)"""
-MERGED = {"mergeSchema": "true"}
+MERGE_SCHEMAS = {"mergeSchema": "true"}
 """The columns of all files: by default Spark takes those of one, and a column that only others have is dropped."""
-OBJECTS = frozenset({"json", "ndjson"})
+JSON_FORMATS = frozenset({"json", "ndjson"})
 
-CSV = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"}
+CSV_OPTIONS = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"}
 """As RFC 4180 has it: a quote within quotes is doubled (Spark's own default is a backslash), and a line may end within
 quotes (or such a row would be a task of its first half). Each file must have the first one's header: by default Spark
 takes the columns in that order, whatever the file says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Input:
+class JobInput:
     """What is read: a path or a table's name, its format, Spark's options for that, and what column is what.
 
     `columns` says which of a task's fields, or `key`, is which column, where that is not the one of the same name;
@@ -51,11 +51,11 @@ class Input:
     columns: Mapping[str, str]
     constants: Mapping[str, str]
     spread_s: float = 0
-    keyless: bool = False
-    strangers: bool = True
+    allow_duplicates: bool = False
+    send_unknown_fields: bool = True
 
 
-class Found(NamedTuple):
+class InputFrame(NamedTuple):
     """The input's rows, how the workers read them, and its columns that are no task's."""
 
     frame: DataFrame
@@ -63,7 +63,7 @@ class Found(NamedTuple):
     unused: list[str]
 
 
-def check(given: Input) -> None:
+def check_input(given: JobInput) -> None:
     """Look at what can be known of an input before Spark has started.
 
     Raises:
@@ -84,81 +84,81 @@ def _is_stream(path: str) -> bool:
     return local.exists() and not local.is_file() and not local.is_dir()
 
 
-def read(spark: SparkSession, given: Input, job: str) -> Found:
+def read_input(spark: SparkSession, given: JobInput, job: str) -> InputFrame:
     """The input, not yet read.
 
     Raises:
         Refused: as above, or a column is not there.
         PySparkException: Spark cannot read it.
     """
-    check(given)
+    check_input(given)
     table = Table(
         job=job,
-        keyless=given.keyless,
+        keyless=given.allow_duplicates,
         spread_s=given.spread_s,
-        strangers=given.strangers,
+        strangers=given.send_unknown_fields,
         constants={name: _json(name, text) for name, text in given.constants.items()},
     )
-    return _objects(spark, given, table) if given.format in OBJECTS else _columns(spark, given, table)
+    return _objects(spark, given, table) if given.format in JSON_FORMATS else _columns(spark, given, table)
 
 
-def row_count(spark: SparkSession, given: Input) -> int | None:
+def row_count(spark: SparkSession, given: JobInput) -> int | None:
     """How many rows there are, where that is known without reading them."""
-    return _frame(spark, given)[0].count() if given.format in COUNTED else None
+    return _frame(spark, given)[0].count() if given.format in COUNTED_FORMATS else None
 
 
 # Objects
 
 
-def _objects(spark: SparkSession, given: Input, table: Table) -> Found:
+def _objects(spark: SparkSession, given: JobInput, table: Table) -> InputFrame:
     shape = Shape.DOCUMENTS if given.format == "json" else Shape.OBJECTS
     options = {"wholetext": "true"} if shape is Shape.DOCUMENTS else {}
     frame = spark.read.options(**{**options, **given.options}).format("text").load(given.path)
     table = replace(table, shape=shape, sources=dict(given.columns))
     for name in frame.columns:
-        if name in sources_of(given.columns).values() and name not in given.constants:
+        if name in source_columns(given.columns).values() and name not in given.constants:
             raise Refused(
                 f"{name}: a column of the directories' names ({name}=…), which objects of JSON are not given: read one "
                 f"directory at a time, with --set",
                 name,
             )
-    return Found(frame.select(TEXT), table, [name for name in frame.columns if name != TEXT])
+    return InputFrame(frame.select(TEXT_COLUMN), table, [name for name in frame.columns if name != TEXT_COLUMN])
 
 
 def _json(field: str, text: str) -> bytes:
     """A constant as JSON: what it would be in a column of texts."""
-    (value,) = reader_of(field, pa.string())(pa.array([text]))
+    (value,) = column_decoder(field, pa.string())(pa.array([text]))
     return msgspec.json.encode(value)
 
 
 # Columns
 
 
-def _columns(spark: SparkSession, given: Input, table: Table) -> Found:
+def _columns(spark: SparkSession, given: JobInput, table: Table) -> InputFrame:
     frame, corrupt = _frame(spark, given)
     names = [name for name in frame.columns if name != corrupt]
     taken = _taken(names, given)
     columns = [frame[_reference(names, source)].alias(field) for field, source in taken.items()]
-    told = [] if corrupt is None else [frame[_quoted(corrupt)].alias(CORRUPT)]
+    told = [] if corrupt is None else [frame[_quoted(corrupt)].alias(CORRUPT_COLUMN)]
     if not columns and not told:  # without any, Spark has no rows to hand on
-        told = [F.lit(None).cast("string").alias(CORRUPT)]
+        told = [F.lit(None).cast("string").alias(CORRUPT_COLUMN)]
     rows = _with_zones(frame.select(*columns, *told))
     if given.format == "csv":
         table = replace(table, csv=_looks(given, names, taken))
     table.reading(to_arrow_schema(rows.schema, timezone="UTC"))  # now: or it is refused in a worker, four times
     used = {_whole(names, source) for source in taken.values()}
     unused = [name for name in names if name not in used and name not in given.constants]
-    return Found(_by_due_time(rows), table, unused)
+    return InputFrame(_by_due_time(rows), table, unused)
 
 
-def _taken(names: Sequence[str], given: Input) -> dict[str, str]:
+def _taken(names: Sequence[str], given: JobInput) -> dict[str, str]:
     """Which column each field is."""
     for field, source in given.columns.items():
         if _whole(names, source) not in names:
             raise Refused(f"{field}: there is no column {source}; there are {', '.join(names)}", field)
     return {
         field: source
-        for field, source in sources_of(given.columns).items()
+        for field, source in source_columns(given.columns).items()
         if field not in given.constants and (field in given.columns or source in names)
     }
 
@@ -197,17 +197,19 @@ def _sortable(frame: DataFrame, name: str) -> Column:
     return frame[name]
 
 
-def _frame(spark: SparkSession, given: Input) -> tuple[DataFrame, str | None]:
+def _frame(spark: SparkSession, given: JobInput) -> tuple[DataFrame, str | None]:
     """The rows, and the column that has the texts of corrupt ones, where there may be such."""
-    reader = spark.read.options(**({**MERGED, **given.options} if given.format in COUNTED else given.options))
+    reader = spark.read.options(
+        **({**MERGE_SCHEMAS, **given.options} if given.format in COUNTED_FORMATS else given.options)
+    )
     if given.format == "table":
         return reader.table(given.path), None
     return _csv(spark, given) if given.format == "csv" else (reader.format(given.format).load(given.path), None)
 
 
-def _csv(spark: SparkSession, given: Input) -> tuple[DataFrame, str]:
+def _csv(spark: SparkSession, given: JobInput) -> tuple[DataFrame, str]:
     """All columns are texts, read in one pass; a row of too many or too few is corrupt, and its text kept."""
-    options = {**CSV, **given.options}
+    options = {**CSV_OPTIONS, **given.options}
     names = spark.read.options(**options).csv(given.path).columns
     if not names:
         raise Refused(f"{given.path}: expected a header, got nothing")
@@ -219,11 +221,11 @@ def _csv(spark: SparkSession, given: Input) -> tuple[DataFrame, str]:
     return spark.read.options(**{**options, **strict}).schema(schema).csv(given.path), corrupt
 
 
-def _looks(given: Input, names: Sequence[str], taken: Mapping[str, str]) -> Csv:
+def _looks(given: JobInput, names: Sequence[str], taken: Mapping[str, str]) -> CsvLayout:
     options = {name.lower(): value for name, value in given.options.items()}
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     callback = taken.get("callback")
-    return Csv(separator or ",", len(names), names.index(callback) if callback in names else None)
+    return CsvLayout(separator or ",", len(names), names.index(callback) if callback in names else None)
 
 
 def _check_header(names: Sequence[str], path: str) -> None:
@@ -245,4 +247,4 @@ def _check_header(names: Sequence[str], path: str) -> None:
 def _free_name(names: Sequence[str]) -> str:
     """That no column has, whatever its case, for Spark does not heed it."""
     taken = {name.lower() for name in names}
-    return next(name for name in (CORRUPT + "_" * more for more in count()) if name not in taken)
+    return next(name for name in (CORRUPT_COLUMN + "_" * more for more in count()) if name not in taken)

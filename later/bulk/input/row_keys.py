@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from later.bulk.input.arrow_text import is_text, texts, values
+from later.bulk.input.arrow_text import decode_strings, is_string_type, python_values
 from later.core.errors import Refused
 
 KEY = "key"
 
 Keys = Sequence[bytes | None]
-Reader = Callable[[pa.Array], Keys]
+KeyDecoder = Callable[[pa.Array], Keys]
 
 _MICROS = {"s": 1_000_000, "ms": 1000, "us": 1}
 _EPOCH = datetime(1970, 1, 1)
@@ -28,26 +28,26 @@ _EPOCH_DAY = date(1970, 1, 1)
 _encode = msgspec.json.Encoder().encode
 
 
-def key_reader(kind: pa.DataType) -> Reader:
+def key_decoder(kind: pa.DataType) -> KeyDecoder:
     """What reads keys: 5 and "5" are the same one, so that the same rows from another format have the same ids.
 
     Raises:
         Refused: a column of that type says nothing exactly.
     """
-    if is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return lambda column: values(column.cast(pa.large_binary()))
+    if is_string_type(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return lambda column: python_values(column.cast(pa.large_binary()))
     if pa.types.is_integer(kind):
-        return lambda column: values(column.cast(pa.large_string()).cast(pa.large_binary()))
+        return lambda column: python_values(column.cast(pa.large_string()).cast(pa.large_binary()))
     if _is_exact(kind):
-        return lambda column: [None if says_nothing(part) else _text(part) for part in _parts(column)]
+        return lambda column: [None if is_empty(part) else _text(part) for part in _parts(column)]
     raise Refused(f"key: expected strings, integers, decimals, dates, timestamps or structs of these, got a column of "
                   f"{kind}", KEY)  # fmt: skip
 
 
-def says_nothing(part: Any) -> bool:
+def is_empty(part: Any) -> bool:
     """None, and a list or an object of nothing: or all rows that lack every part would be the same row."""
     parts = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else None
-    return part is None if parts is None else all(inner == "" or says_nothing(inner) for inner in parts)
+    return part is None if parts is None else all(inner == "" or is_empty(inner) for inner in parts)
 
 
 def _is_exact(kind: pa.DataType) -> bool:
@@ -56,7 +56,7 @@ def _is_exact(kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
         return kind.unit in _MICROS
     is_number = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
-    return bool(is_number or is_text(kind) or pa.types.is_date(kind))
+    return bool(is_number or is_string_type(kind) or pa.types.is_date(kind))
 
 
 def _text(part: Any) -> bytes:
@@ -69,15 +69,18 @@ def _parts(column: pa.Array) -> Sequence[Any]:
     kind = column.type
     if pa.types.is_struct(kind):
         rows = zip(*map(_parts, column.flatten()), strict=True)
-        return [row if there else None for row, there in zip(rows, values(column.is_valid()), strict=True)]
+        return [row if there else None for row, there in zip(rows, python_values(column.is_valid()), strict=True)]
     if pa.types.is_decimal(kind):
-        return [_decimal(value) for value in values(column)]
+        return [_decimal(value) for value in python_values(column)]
     if pa.types.is_timestamp(kind):
         epoch, micros = _EPOCH if kind.tz is None else _EPOCH_UTC, _MICROS[kind.unit]
-        return [None if value is None else _moment(epoch, value * micros) for value in values(column.cast(pa.int64()))]
+        return [
+            None if value is None else _moment(epoch, value * micros)
+            for value in python_values(column.cast(pa.int64()))
+        ]
     if pa.types.is_date(kind):
-        return [_day(value) for value in values(column.cast(pa.date32()).cast(pa.int32()))]
-    return texts(column) if is_text(kind) else values(column)
+        return [_day(value) for value in python_values(column.cast(pa.date32()).cast(pa.int32()))]
+    return decode_strings(column) if is_string_type(kind) else python_values(column)
 
 
 def _decimal(value: Decimal | None) -> msgspec.Raw | None:

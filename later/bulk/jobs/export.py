@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from later.bulk.datasource.source import NAME, LaterDataSource
 from later.bulk.jobs.output import Output
 from later.bulk.jobs.progress import Heard, watched
-from later.bulk.spark.errors import translated
+from later.bulk.spark.errors import translate_errors
 from later.store.keys import Bucket
 
 
@@ -36,12 +36,12 @@ def export(spark: SparkSession, options: Mapping[str, str], to: Output, heard: H
         LaterError: the directory is there already, or is to be overwritten and holds what is no export's; the store
             cannot be reached; whatever Spark says went wrong.
     """
-    with translated():
+    with translate_errors():
         to.check(spark)
     started = time.monotonic()
     states = Observation()
     counts = [F.count_if(F.col("state") == bucket.value).alias(bucket.value) for bucket in Bucket]
-    with translated(), watched(spark.sparkContext, heard):
+    with translate_errors(), watched(spark.sparkContext, heard):
         spark.dataSource.register(LaterDataSource)
         tasks = spark.read.format(NAME).options(**options).load().observe(states, *counts)
         to.write(tasks)

@@ -16,8 +16,8 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from later.bulk.names import literal
-from later.bulk.spark.errors import translated
-from later.bulk.spark.signals import undisturbed
+from later.bulk.spark.errors import translate_errors
+from later.bulk.spark.signals import ignore_signals
 from later.core.errors import LaterError
 
 MARK = "_later"
@@ -52,7 +52,7 @@ class Output(NamedTuple):
         fresh.make()
         _make(frame, fresh, fresh.remove)
         fresh.keep()
-        with undisturbed():
+        with ignore_signals():
             _replace(place, fresh, _Place(spark, f"{beside}.old"))
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -66,7 +66,7 @@ def _make(frame: DataFrame, place: _Place, undo: Callable[[], None]) -> None:
         frame.write.mode("append").parquet(place.name)
         place.mark()
     except BaseException:
-        with undisturbed(), suppress(LaterError), translated():  # or who is gone would hide what went wrong
+        with ignore_signals(), suppress(LaterError), translate_errors():  # or who is gone would hide what went wrong
             undo()
         raise
 
@@ -78,18 +78,18 @@ def _replace(place: _Place, fresh: _Place, aside: _Place) -> None:
         LaterError: it cannot be moved; the text says where it is, and where what was there is, if that is elsewhere.
     """
     try:
-        with translated():
+        with translate_errors():
             if place.is_there():
                 place.move(aside)
             fresh.move(place)
     except LaterError as error:
-        with suppress(LaterError), translated():
+        with suppress(LaterError), translate_errors():
             if aside.is_there():
                 aside.move(place)
-        with translated():
+        with translate_errors():
             old = f", the old one {aside.name}" if aside.is_there() else ""
         raise LaterError(f"{error}; the new table is {fresh.name}{old}") from error
-    with suppress(LaterError), translated():
+    with suppress(LaterError), translate_errors():
         aside.remove()
 
 

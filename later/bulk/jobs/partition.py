@@ -13,10 +13,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from later.bulk.doors import Standing
-from later.bulk.input.columns import Rows
-from later.bulk.input.csv_checks import Csv
-from later.bulk.input.json import CORRUPT_ID, Documents, Objects
-from later.bulk.input.payload import Lines, Read, Reject
+from later.bulk.input.columns import ColumnReader
+from later.bulk.input.csv_checks import CsvLayout
+from later.bulk.input.json import NO_ID, JsonDocumentReader, JsonLinesReader
+from later.bulk.input.payload import Parsed, Payloads, Reject
 from later.bulk.transport.target import Way
 
 CREATED = (
@@ -51,7 +51,7 @@ class Shape(Enum):
 class Reading(Protocol):
     """Reads batches of rows."""
 
-    def read(self, batch: pa.RecordBatch) -> Read: ...
+    def read(self, batch: pa.RecordBatch) -> Parsed: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,32 +66,32 @@ class Table:
     spread_s: float = 0
     shape: Shape = Shape.COLUMNS
     constants: Mapping[str, bytes] | None = None
-    csv: Csv | None = None
+    csv: CsvLayout | None = None
     sources: Mapping[str, str] | None = None
     strangers: bool = True
 
     def reading(self, schema: pa.Schema) -> Reading:
         """What reads batches of that schema. Raises Refused: it does not say what a task needs."""
         if self.shape is Shape.COLUMNS:
-            return Rows(
+            return ColumnReader(
                 schema,
                 self.job,
-                keyless=self.keyless,
+                allow_duplicates=self.keyless,
                 spread_s=self.spread_s,
                 constants=self.constants,
                 csv=self.csv,
             )
-        objects = Objects(
+        objects = JsonLinesReader(
             self.job,
             sources=self.sources or {},
             constants=self.constants or {},
-            keyless=self.keyless,
-            strangers=self.strangers,
+            allow_duplicates=self.keyless,
+            send_unknown_fields=self.strangers,
             spread_s=self.spread_s,
         )
-        return Documents(objects) if self.shape is Shape.DOCUMENTS else objects
+        return JsonDocumentReader(objects) if self.shape is Shape.DOCUMENTS else objects
 
-    def reads(self, batches: Batches) -> Iterator[Read]:
+    def reads(self, batches: Batches) -> Iterator[Parsed]:
         """What each batch came to."""
         reading: Reading | None = None
         for batch in batches:
@@ -117,13 +117,13 @@ class Create:
         with self.way.batches(self.table.job) as out:
             send = out.judge if self.dry_run else out.create
             for read in self.table.reads(batches):
-                rejects = list(read.unfit)
-                for part in send(read.lines):
+                rejects = list(read.rejected)
+                for part in send(read.payloads):
                     created += part.created
                     existing += part.existing
                     rejects += part.rejects
                 told = rejects if self.told is None else rejects[: max(self.told - rejected, 0)]
-                rows += len(read.lines.bodies) + len(read.unfit)
+                rows += len(read.payloads.bodies) + len(read.rejected)
                 rejected += len(rejects)
                 if told:
                     yield _told(told)
@@ -177,13 +177,13 @@ class _FoundTally:
         self.rows = self.unfit = self.told = 0
         self.standing = dict.fromkeys(Standing, 0)
 
-    def fit(self, read: Read) -> Lines:
-        there = [position for position, id in enumerate(read.lines.ids) if id != CORRUPT_ID]
-        self.rows += len(read.lines.ids) + len(read.unfit)
-        self.unfit += len(read.lines.ids) + len(read.unfit) - len(there)
-        return read.lines if len(there) == len(read.lines.ids) else read.lines.some(there)
+    def fit(self, read: Parsed) -> Payloads:
+        there = [position for position, id in enumerate(read.payloads.ids) if id != NO_ID]
+        self.rows += len(read.payloads.ids) + len(read.rejected)
+        self.unfit += len(read.payloads.ids) + len(read.rejected) - len(there)
+        return read.payloads if len(there) == len(read.payloads.ids) else read.payloads.select(there)
 
-    def add(self, lines: Lines, found: list[Standing]) -> list[int]:
+    def add(self, lines: Payloads, found: list[Standing]) -> list[int]:
         """Count what was found; the positions of what is missing."""
         for standing in Standing:
             self.standing[standing] += found.count(standing)
@@ -203,10 +203,10 @@ def _told(rejects: list[Reject]) -> pa.RecordBatch:
     return _of(_CREATED, len(rejects), {name: list(values) for name, values in columns.items()})
 
 
-def _missing(lines: Lines, positions: list[int]) -> pa.RecordBatch:
-    some = lines.some(positions)
+def _missing(lines: Payloads, positions: list[int]) -> pa.RecordBatch:
+    some = lines.select(positions)
     rows = [some.reject(i, None, "").row for i in range(len(positions))]
-    keys = [some.key(i) for i in range(len(positions))]
+    keys = [some.readable_key(i) for i in range(len(positions))]
     return _of(_FOUND, len(positions), {"key": keys, "id": list(some.ids), "row": list(rows)})
 
 

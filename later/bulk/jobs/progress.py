@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from pyspark import SparkContext
 
-from later.bulk.spark.errors import translated
+from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
 
 LOOK_EVERY_S = 0.5
@@ -29,7 +29,7 @@ def watched(spark: SparkContext, heard: Heard) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(LOOK_EVERY_S):
-            with suppress(LaterError), translated():  # whoever waits for the jobs will hear of it
+            with suppress(LaterError), translate_errors():  # whoever waits for the jobs will hear of it
                 done, of = _progress(spark, group)
                 if of:
                     heard(done, of)

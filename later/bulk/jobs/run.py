@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from later.bulk.doors import Counts
 from later.bulk.input.payload import Reject
-from later.bulk.input.reader import Found
+from later.bulk.input.reader import InputFrame
 from later.bulk.jobs import partition
 from later.bulk.jobs.output import Output
 from later.bulk.jobs.progress import Heard, watched
@@ -76,7 +76,7 @@ class Standings(NamedTuple):
     """Has the store ever heard of the job?"""
 
 
-def create(found: Found, way: Way, rejects: Output | None, audience: Audience) -> Created:
+def create(found: InputFrame, way: Way, rejects: Output | None, audience: Audience) -> Created:
     """Create the input's tasks; what is rejected goes to `rejects`, if anywhere.
 
     `audience` is told now and then how it goes.
@@ -100,7 +100,7 @@ def create(found: Found, way: Way, rejects: Output | None, audience: Audience) -
     return Created(sums["rows"], created, fit - created, sums["rejected"], seconds, examples, any(before))
 
 
-def judge(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Created:
+def judge(found: InputFrame, way: Way, rejects: Output | None, heard: Heard) -> Created:
     """The same without creating anything: what would be refused. `heard` is told how far Spark is."""
     way.counts(found.table.job)  # or nobody is there
     started = time.monotonic()
@@ -111,20 +111,22 @@ def judge(found: Found, way: Way, rejects: Output | None, heard: Heard) -> Creat
     return Created(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
 
 
-def find(found: Found, way: Way, missing: Output | None, heard: Heard) -> Standings:
+def find(found: InputFrame, way: Way, missing: Output | None, heard: Heard) -> Standings:
     """Where the tasks of the input's rows are; rows without one go to `missing`, if anywhere."""
     way.counts(found.table.job)  # or nobody is there
     task = partition.Find(way=way, table=found.table, told=SHOWN if missing is None else None)
     return _standings(found, task, missing, heard)
 
 
-def cancel(found: Found, way: Way, heard: Heard) -> Standings:
+def cancel(found: InputFrame, way: Way, heard: Heard) -> Standings:
     """Delete the tasks of the input's rows that are pending; where each was."""
     known = any(way.counts(found.table.job))
     return _standings(found, partition.Cancel(way=way, table=found.table), None, heard)._replace(known=known)
 
 
-def _standings(found: Found, task: partition.Find | partition.Cancel, to: Output | None, heard: Heard) -> Standings:
+def _standings(
+    found: InputFrame, task: partition.Find | partition.Cancel, to: Output | None, heard: Heard
+) -> Standings:
     started = time.monotonic()
     with _watched(found, heard):
         sums, rows = _run(found.frame, task, partition.FOUND, to)
@@ -165,7 +167,7 @@ def _created_since(way: Way, job: str, before: Counts) -> int:
         return 0
 
 
-def _watched(found: Found, heard: Heard) -> AbstractContextManager[None]:
+def _watched(found: InputFrame, heard: Heard) -> AbstractContextManager[None]:
     return watched(found.frame.sparkSession.sparkContext, heard)
 
 

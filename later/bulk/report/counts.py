@@ -11,8 +11,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its name wherever Spark is spoken
 
 from later.bulk.names import literal
-from later.bulk.report.forecast import HOUR_MS, OVERDUE, Due, Outlook, Window, loads_of, no_load, together
-from later.bulk.spark.errors import translated
+from later.bulk.report.forecast import (
+    HOUR_MS,
+    OVERDUE,
+    DueCounts,
+    DueForecast,
+    ReportWindow,
+    empty_load,
+    loads_from_counts,
+    sum_loads,
+)
+from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
 
 EXPORTED = {
@@ -25,7 +34,7 @@ EXPORTED = {
 }
 """The columns of an export that are counted, and their types."""
 REJECTED = {"key": "string", "field": "string", "reason": "string"}
-WAITING = ("delay", "error")
+PENDING_STATES = ("delay", "error")
 """The states whose tasks fall due."""
 OTHERS = "others"
 
@@ -35,7 +44,7 @@ _DETAILS = r"(?s)(, got |: line [0-9]+ column ).*$"
 """From where on a reason is about its row alone: the value, or where in the line it is."""
 
 
-class Deaths(NamedTuple):
+class DeadGroup(NamedTuple):
     """Tasks that died of one reason while they called one host ("": it has none).
 
     `latest` is ms since the epoch; `status` is what their receiver answered most often, None for no answer.
@@ -48,20 +57,20 @@ class Deaths(NamedTuple):
     status: int | None
 
 
-class Dead(NamedTuple):
+class DeadCounts(NamedTuple):
     """How many died of what, the largest groups by reason and host, and what is in the others."""
 
     reasons: dict[str, int]
-    groups: tuple[Deaths, ...]
+    groups: tuple[DeadGroup, ...]
     other_groups: int
-    in_others: int
+    other_tasks: int
 
     @property
     def tasks(self) -> int:
         return sum(self.reasons.values())
 
 
-class Rejection(NamedTuple):
+class RejectGroup(NamedTuple):
     """Rows that were refused for one field and reason ("": for the row as a whole), and the key of one of them."""
 
     field: str
@@ -70,24 +79,24 @@ class Rejection(NamedTuple):
     key: str | None
 
 
-class Rejected(NamedTuple):
+class RejectCounts(NamedTuple):
     """The largest groups by field and reason, and what is in the others."""
 
-    groups: tuple[Rejection, ...]
+    groups: tuple[RejectGroup, ...]
     other_groups: int
-    in_others: int
+    other_rows: int
 
     @property
     def rows(self) -> int:
-        return sum(group.rows for group in self.groups) + self.in_others
+        return sum(group.rows for group in self.groups) + self.other_rows
 
 
-class Exported(NamedTuple):
+class ExportCounts(NamedTuple):
     """What an export holds: tasks by state, what falls due, what died; and of which topics, though named, nothing."""
 
     states: dict[str, int]
-    due: Due
-    dead: Dead
+    due: DueCounts
+    dead: DeadCounts
     written_at: int | None
     """In ms; None: nobody knows."""
     absent: tuple[str, ...] = ()
@@ -96,23 +105,23 @@ class Exported(NamedTuple):
 class Report(NamedTuple):
     """All that is told; None for what nobody asked for."""
 
-    window: Window
+    window: ReportWindow
     states: dict[str, int] | None
-    outlook: Outlook | None
-    dead: Dead | None
-    rejected: Rejected | None
+    due: DueForecast | None
+    dead: DeadCounts | None
+    rejected: RejectCounts | None
 
 
-def rejection(field: str, reason: str, rows: int, key: str | None) -> Rejection:
+def reject_group(field: str, reason: str, rows: int, key: str | None) -> RejectGroup:
     """A group of rejects; a refusal begins with its field, which is told by itself."""
-    return Rejection(field, reason.removeprefix(f"{field}: ") if field else reason, rows, key)
+    return RejectGroup(field, reason.removeprefix(f"{field}: ") if field else reason, rows, key)
 
 
 # Reading
 
 
-def read_export(spark: SparkSession, directory: str, topics: Collection[str], window: Window, most: int,
-                named: Collection[str]) -> Exported:  # fmt: skip
+def read_export(spark: SparkSession, directory: str, topics: Collection[str], window: ReportWindow, most: int,
+                named: Collection[str]) -> ExportCounts:  # fmt: skip
     """Count an export's tasks, of these topics or (none) of all; `most` groups of each kind are told apart.
 
     So are the topics that are named, if they are to be counted.
@@ -120,14 +129,14 @@ def read_export(spark: SparkSession, directory: str, topics: Collection[str], wi
     Raises:
         LaterError: it is not there, or no export.
     """
-    with translated():
+    with translate_errors():
         export = _table(spark, directory, "an export", EXPORTED)
         written_at = export.agg(F.unix_millis(F.max("_metadata.file_modification_time"))).collect()[0][0]
         absent = _absent(export, {*topics, *named})
         if topics:
             export = export.where(F.col("topic").isin(*topics))
         states, due = count_due(export, window, most, [name for name in named if not topics or name in topics])
-        return Exported(states, due, count_dead(export, most), written_at or None, absent)
+        return ExportCounts(states, due, count_dead(export, most), written_at or None, absent)
 
 
 def _absent(export: DataFrame, topics: set[str]) -> tuple[str, ...]:
@@ -138,13 +147,13 @@ def _absent(export: DataFrame, topics: set[str]) -> tuple[str, ...]:
     return tuple(sorted(topics - {row["topic"] for row in there}))
 
 
-def read_rejects(spark: SparkSession, directory: str, most: int) -> Rejected:
+def read_rejects(spark: SparkSession, directory: str, most: int) -> RejectCounts:
     """Count a table of rejects.
 
     Raises:
         LaterError: it is not there, or no table of rejects.
     """
-    with translated():
+    with translate_errors():
         return count_rejects(_table(spark, directory, "a table of rejects", REJECTED), most)
 
 
@@ -155,13 +164,13 @@ def _table(spark: SparkSession, directory: str, what: str, columns: dict[str, st
         if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
             raise LaterError(f"{directory} is not {what}: no Parquet in it") from None
         raise
-    wrong = missing(columns, {field.name: field.dataType.typeName() for field in table.schema})
+    wrong = describe_missing_columns(columns, {field.name: field.dataType.typeName() for field in table.schema})
     if wrong:
         raise LaterError(f"{directory} is not {what}: {wrong}")
     return table
 
 
-def missing(expected: dict[str, str], found: dict[str, str]) -> str:
+def describe_missing_columns(expected: dict[str, str], found: dict[str, str]) -> str:
     """What a table lacks of these columns, in words; "" where it lacks nothing."""
     absent = [name for name in expected if name not in found]
     if absent:
@@ -173,7 +182,9 @@ def missing(expected: dict[str, str], found: dict[str, str]) -> str:
 # Counting
 
 
-def count_due(export: DataFrame, window: Window, most: int, named: Collection[str]) -> tuple[dict[str, int], Due]:
+def count_due(
+    export: DataFrame, window: ReportWindow, most: int, named: Collection[str]
+) -> tuple[dict[str, int], DueCounts]:
     """Tasks by state, and what falls due of the topics with most to do, and of those that are named."""
     by = (_text("state"), _text("topic"), _slot(window).alias("slot"))
     counts = export.groupBy(*by).agg(F.count("*").alias("tasks"))
@@ -183,15 +194,15 @@ def count_due(export: DataFrame, window: Window, most: int, named: Collection[st
         return _largest_first(states), _due(due, window, most, named)
 
 
-def _slot(window: Window) -> Column:
+def _slot(window: ReportWindow) -> Column:
     """The slot that a task's due time falls into; null for a task that waits for none."""
     due_ms = F.unix_millis("due_at")
     hour = F.expr(f"unix_millis(due_at) div {HOUR_MS}") - F.lit(window.first)
     by_time = F.when(due_ms < window.now, F.lit(OVERDUE).cast("long")).otherwise(F.least(hour, F.lit(window.hours)))
-    return F.when(F.col("state").isin(*WAITING), by_time)
+    return F.when(F.col("state").isin(*PENDING_STATES), by_time)
 
 
-def _due(due: DataFrame, window: Window, most: int, named: Collection[str]) -> Due:
+def _due(due: DataFrame, window: ReportWindow, most: int, named: Collection[str]) -> DueCounts:
     ranked = due.groupBy("topic").agg(
         F.sum(F.when(F.col("slot") < window.hours, F.col("tasks")).otherwise(0)).alias("soon"),
         F.sum("tasks").alias("tasks"),
@@ -203,13 +214,13 @@ def _due(due: DataFrame, window: Window, most: int, named: Collection[str]) -> D
     rest = due.where(~is_shown)
     others = _sums(rest, "slot").collect()
     count = rest.agg(F.count_distinct("topic")).collect()[0][0]
-    loads = loads_of([(row["topic"], row["slot"], row["tasks"]) for row in apart], window)
-    loads += [no_load(topic, window) for topic in sorted(shown - {load.topic for load in loads})]
-    summed = loads_of([(OTHERS, row["slot"], row["tasks"]) for row in others], window)
-    return Due(window, tuple(loads), together(OTHERS, summed, window), count)
+    loads = loads_from_counts([(row["topic"], row["slot"], row["tasks"]) for row in apart], window)
+    loads += [empty_load(topic, window) for topic in sorted(shown - {load.topic for load in loads})]
+    summed = loads_from_counts([(OTHERS, row["slot"], row["tasks"]) for row in others], window)
+    return DueCounts(window, tuple(loads), sum_loads(OTHERS, summed, window), count)
 
 
-def count_dead(export: DataFrame, most: int) -> Dead:
+def count_dead(export: DataFrame, most: int) -> DeadCounts:
     """The dead by what they died of and the host that they called."""
     counts = (
         export.where(F.col("state") == "dead")
@@ -226,11 +237,13 @@ def count_dead(export: DataFrame, most: int) -> Dead:
     with _kept(counts) as groups:
         reasons = {row["reason"]: row["tasks"] for row in _sums(groups, "reason").collect()}
         first = _largest(groups, most)
-        told = [Deaths(row["reason"], row["host"], row["tasks"], row["latest"], row["status"] or None) for row in first]
-        return Dead(_largest_first(reasons), tuple(told), *_others(groups, first))
+        told = [
+            DeadGroup(row["reason"], row["host"], row["tasks"], row["latest"], row["status"] or None) for row in first
+        ]
+        return DeadCounts(_largest_first(reasons), tuple(told), *_others(groups, first))
 
 
-def count_rejects(rejects: DataFrame, most: int) -> Rejected:
+def count_rejects(rejects: DataFrame, most: int) -> RejectCounts:
     """The rejects by field and by reason, without what a reason tells of its row alone."""
     counts = rejects.groupBy(
         _text("field"),
@@ -238,8 +251,8 @@ def count_rejects(rejects: DataFrame, most: int) -> Rejected:
     ).agg(F.count("*").alias("tasks"), F.min("key").alias("key"))
     with _kept(counts) as groups:
         first = _largest(groups, most)
-        told = [rejection(row["field"], row["reason"], row["tasks"], row["key"]) for row in first]
-        return Rejected(tuple(told), *_others(groups, first))
+        told = [reject_group(row["field"], row["reason"], row["tasks"], row["key"]) for row in first]
+        return RejectCounts(tuple(told), *_others(groups, first))
 
 
 def _text(column: str, name: str = "") -> Column:

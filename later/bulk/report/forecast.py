@@ -16,7 +16,7 @@ OVERDUE = -1
 """The slot of what is due already. The hours' slots count from 0; after the last comes that of what is due later."""
 
 
-class Window(NamedTuple):
+class ReportWindow(NamedTuple):
     """The hours looked at: so many from the one of `now` on, whose past part does not count."""
 
     now: int
@@ -44,8 +44,8 @@ class Window(NamedTuple):
         return (self.begins(slot + 1) - self.starts(slot)) / 1000
 
 
-def next_days(now: int, days: int) -> Window:
-    return Window(now, days * DAY_HOURS)
+def next_days(now: int, days: int) -> ReportWindow:
+    return ReportWindow(now, days * DAY_HOURS)
 
 
 class Load(NamedTuple):
@@ -70,12 +70,12 @@ class Load(NamedTuple):
         return self.soon + self.later
 
     @property
-    def busiest(self) -> int:
+    def busiest_hour(self) -> int:
         """The first of the hours with most to do."""
         return max(range(len(self.hours)), key=self.hours.__getitem__)
 
 
-def loads_of(counts: Iterable[tuple[str, int, int]], window: Window) -> list[Load]:
+def loads_from_counts(counts: Iterable[tuple[str, int, int]], window: ReportWindow) -> list[Load]:
     """Of counts by (topic, slot), the topic with most to do first."""
     slots: dict[str, list[int]] = {}
     for topic, slot, count in counts:
@@ -84,70 +84,70 @@ def loads_of(counts: Iterable[tuple[str, int, int]], window: Window) -> list[Loa
     return sorted(loads, key=lambda load: (-load.soon, -load.later, load.topic))
 
 
-def no_load(topic: str, window: Window) -> Load:
+def empty_load(topic: str, window: ReportWindow) -> Load:
     """Of a topic of which nothing falls due."""
     return Load(topic, 0, (0,) * window.hours, 0)
 
 
-def together(topic: str, loads: Sequence[Load], window: Window) -> Load:
+def sum_loads(topic: str, loads: Sequence[Load], window: ReportWindow) -> Load:
     """Several loads as one."""
     hours = [sum(due) for due in zip(*(load.hours for load in loads), strict=True)] or [0] * window.hours
     return Load(topic, sum(load.overdue for load in loads), tuple(hours), sum(load.later for load in loads))
 
 
-class Allowed(NamedTuple):
+class TopicLimit(NamedTuple):
     """What a topic's policy allows: deliveries a second, 0 for no limit; none while it is paused."""
 
     rate: float
     paused: bool = False
 
     @property
-    def a_second(self) -> float:
+    def per_second(self) -> float:
         if self.paused:
             return 0.0
         return self.rate or math.inf
 
 
-class Forecast(NamedTuple):
+class TopicForecast(NamedTuple):
     """A topic's load beside what it is allowed (None: nobody knows), and the backlog at the end of each hour."""
 
-    window: Window
+    window: ReportWindow
     load: Load
-    allowed: Allowed | None
+    limit: TopicLimit | None
     backlog: tuple[float, ...]
 
     @property
     def is_limited(self) -> bool:
         """Is there anything that it could fall behind?"""
-        return self.allowed is not None and self.allowed.a_second < math.inf
+        return self.limit is not None and self.limit.per_second < math.inf
 
     @property
-    def excess(self) -> list[float]:
+    def excess_per_hour(self) -> list[float]:
         """How many more fall due in each hour than can be delivered in it."""
-        if self.allowed is None:
+        if self.limit is None:
             return [0.0] * self.window.hours
-        a_second = self.allowed.a_second
+        a_second = self.limit.per_second
         return [max(0.0, due - _within(self.window, slot, a_second)) for slot, due in enumerate(self.load.hours)]
 
     @property
-    def over(self) -> list[int]:
+    def hours_over_rate(self) -> list[int]:
         """The hours in which more falls due than can be delivered."""
-        return [slot for slot, more in enumerate(self.excess) if more]
+        return [slot for slot, more in enumerate(self.excess_per_hour) if more]
 
     @property
-    def most_left(self) -> float:
+    def peak_backlog(self) -> float:
         """The largest backlog at the end of an hour."""
         return max(self.backlog, default=0.0)
 
     @property
-    def left(self) -> float:
+    def final_backlog(self) -> float:
         """The backlog at the end of the last hour."""
         return self.backlog[-1] if self.backlog else 0.0
 
     @property
     def worked_off_at(self) -> int | None:
         """When the last backlog of these hours is gone; None where there is none, or it stays beyond them."""
-        if self.allowed is None or self.left:
+        if self.limit is None or self.final_backlog:
             return None
         carried = (self.load.overdue, *self.backlog)
         behind = [slot for slot in range(self.window.hours) if carried[slot]]
@@ -155,16 +155,16 @@ class Forecast(NamedTuple):
             return None
         slot = behind[-1]
         # It shrinks by what the rate delivers and grows by what falls due meanwhile.
-        by_a_second = self.allowed.a_second - self.load.hours[slot] / self.window.seconds(slot)
+        by_a_second = self.limit.per_second - self.load.hours[slot] / self.window.seconds(slot)
         return self.window.starts(slot) + math.ceil(carried[slot] / by_a_second * 1000)
 
 
-def forecast(window: Window, load: Load, allowed: Allowed | None) -> Forecast:
+def forecast_topic(window: ReportWindow, load: Load, allowed: TopicLimit | None) -> TopicForecast:
     """Carry what an hour cannot deliver over to the next."""
-    return Forecast(window, load, allowed, () if allowed is None else _backlog(window, load, allowed.a_second))
+    return TopicForecast(window, load, allowed, () if allowed is None else _backlog(window, load, allowed.per_second))
 
 
-def _backlog(window: Window, load: Load, a_second: float) -> tuple[float, ...]:
+def _backlog(window: ReportWindow, load: Load, a_second: float) -> tuple[float, ...]:
     backlog: list[float] = []
     left: float = load.overdue
     for slot, due in enumerate(load.hours):
@@ -173,54 +173,54 @@ def _backlog(window: Window, load: Load, a_second: float) -> tuple[float, ...]:
     return tuple(backlog)
 
 
-def _within(window: Window, slot: int, a_second: float) -> float:
+def _within(window: ReportWindow, slot: int, a_second: float) -> float:
     """How many can be delivered in an hour."""
     return a_second * window.seconds(slot)
 
 
-class Outlook(NamedTuple):
+class DueForecast(NamedTuple):
     """The topics with most to do, and the others as one."""
 
-    window: Window
-    topics: tuple[Forecast, ...]
+    window: ReportWindow
+    topics: tuple[TopicForecast, ...]
     others: Load
     other_topics: int
 
     @property
     def total(self) -> Load:
-        return together("all topics", [*(topic.load for topic in self.topics), self.others], self.window)
+        return sum_loads("all topics", [*(topic.load for topic in self.topics), self.others], self.window)
 
-    def busiest(self, most: int) -> tuple[Forecast, ...]:
+    def busiest(self, most: int) -> tuple[TopicForecast, ...]:
         """The first topics, of those of which anything falls due."""
         return tuple(topic for topic in self.topics[:most] if topic.load.tasks)
 
-    def without(self, first: int) -> Load | None:
+    def remaining(self, first: int) -> Load | None:
         """All topics but the busiest ones, as one; None where of no other anything falls due."""
         rest = [topic.load for topic in self.topics[first:] if topic.load.tasks]
         if not rest and not self.other_topics:
             return None
-        return together("others", [*rest, self.others], self.window)
+        return sum_loads("others", [*rest, self.others], self.window)
 
     @property
-    def limits_known(self) -> bool:
+    def has_limits(self) -> bool:
         """Is anything known of what any topic is allowed?"""
-        return any(topic.allowed is not None for topic in self.topics)
+        return any(topic.limit is not None for topic in self.topics)
 
     def backlog(self, slot: int) -> float:
         """What all topics whose limits are known are behind by at the end of an hour."""
         return sum(topic.backlog[slot] for topic in self.topics if topic.backlog)
 
 
-class Due(NamedTuple):
+class DueCounts(NamedTuple):
     """What was counted: the topics with most to do, the others as one, and how many these are."""
 
-    window: Window
+    window: ReportWindow
     topics: tuple[Load, ...]
     others: Load
     other_topics: int
 
 
-def outlook(due: Due, allowed: Mapping[str, Allowed]) -> Outlook:
+def forecast_topics(due: DueCounts, allowed: Mapping[str, TopicLimit]) -> DueForecast:
     """The forecasts for what was counted."""
-    topics = tuple(forecast(due.window, load, allowed.get(load.topic)) for load in due.topics)
-    return Outlook(due.window, topics, due.others, due.other_topics)
+    topics = tuple(forecast_topic(due.window, load, allowed.get(load.topic)) for load in due.topics)
+    return DueForecast(due.window, topics, due.others, due.other_topics)

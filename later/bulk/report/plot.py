@@ -16,8 +16,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from later.bulk.report.counts import OTHERS, Dead, Rejected, Report
-from later.bulk.report.forecast import DAY_HOURS, HOUR_MS, Forecast, Load, Outlook, Window
+from later.bulk.report.counts import OTHERS, DeadCounts, RejectCounts, Report
+from later.bulk.report.forecast import DAY_HOURS, HOUR_MS, DueForecast, Load, ReportWindow, TopicForecast
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 """Of topics, as many as have one of their own. People who see fewer colours can tell them apart (Okabe and Ito,
@@ -75,7 +75,7 @@ def draw(report: Report, file: Path) -> None:
 
 def _panels(report: Report) -> Iterator[Panel]:
     """Those that there is something to draw in."""
-    outlook, dead, rejected = report.outlook, report.dead, report.rejected
+    outlook, dead, rejected = report.due, report.dead, report.rejected
     if outlook is not None:
         yield Panel(7.0 if _behind(outlook) else 4.4, lambda place: _draw_hours(place, outlook))
     if dead is not None and dead.tasks:
@@ -91,7 +91,7 @@ def _height(bars: int) -> float:
 # Hours
 
 
-def _draw_hours(place: SubFigure, outlook: Outlook) -> None:
+def _draw_hours(place: SubFigure, outlook: DueForecast) -> None:
     """What falls due and, where the rates leave any, the backlog below it."""
     if not _behind(outlook):
         _draw_due(place.subplots(), outlook)
@@ -101,7 +101,7 @@ def _draw_hours(place: SubFigure, outlook: Outlook) -> None:
     _draw_backlog(backlog, outlook)
 
 
-def _draw_due(axes: Axes, outlook: Outlook) -> None:
+def _draw_due(axes: Axes, outlook: DueForecast) -> None:
     slots, total = range(outlook.window.hours), outlook.total
     bottom = [0.0] * len(slots)
     apart = _limited_first(outlook)
@@ -109,7 +109,7 @@ def _draw_due(axes: Axes, outlook: Outlook) -> None:
         colour = _colours(outlook)[topic.load.topic]
         bottom = _stack(axes, bottom, topic.load, colour)
         _hatch(axes, bottom, topic)
-    rest = outlook.without(len(COLOURS))
+    rest = outlook.remaining(len(COLOURS))
     if rest is not None:
         bottom = _stack(axes, bottom, rest, GREY)
     axes.set_ylim(0, max(*bottom, 1) * 1.08)
@@ -120,9 +120,9 @@ def _draw_due(axes: Axes, outlook: Outlook) -> None:
     _dress_hours(axes, outlook.window)
 
 
-def _limited_first(outlook: Outlook) -> list[Forecast]:
+def _limited_first(outlook: DueForecast) -> list[TopicForecast]:
     """Topics with colours of their own; at the bottom, where a line can be drawn, what is most above its rate."""
-    return sorted(outlook.busiest(len(COLOURS)), key=lambda topic: (not topic.is_limited, -sum(topic.excess)))
+    return sorted(outlook.busiest(len(COLOURS)), key=lambda topic: (not topic.is_limited, -sum(topic.excess_per_hour)))
 
 
 def _stack(axes: Axes, bottom: Sequence[float], load: Load, colour: str) -> list[float]:
@@ -132,34 +132,34 @@ def _stack(axes: Axes, bottom: Sequence[float], load: Load, colour: str) -> list
     return [below + due for below, due in zip(bottom, load.hours, strict=True)]
 
 
-def _hatch(axes: Axes, top: Sequence[float], topic: Forecast) -> None:
+def _hatch(axes: Axes, top: Sequence[float], topic: TopicForecast) -> None:
     """Mark the part of a topic's bars that its rate does not deliver in the hour."""
-    excess = topic.excess
+    over, excess = topic.hours_over_rate, topic.excess_per_hour
     axes.bar(
-        topic.over, [-excess[slot] for slot in topic.over], width=0.92, bottom=[top[slot] for slot in topic.over],
+        over, [-excess[slot] for slot in over], width=0.92, bottom=[top[slot] for slot in over],
         align="edge", fill=False, hatch="////", edgecolor="white", linewidth=0,
     )  # fmt: skip
 
 
-def _draw_rate(axes: Axes, stacked: Sequence[Forecast]) -> None:
+def _draw_rate(axes: Axes, stacked: Sequence[TopicForecast]) -> None:
     """Of the topic at the bottom, if it is above its rate: any other line would cut through what is not its own."""
     lowest = stacked[0] if stacked else None
-    if lowest is None or lowest.allowed is None or not lowest.over:
+    if lowest is None or lowest.limit is None or not lowest.hours_over_rate:
         return
-    rate, name = lowest.allowed.a_second * 3600, _shortened(lowest.load.topic, LEGEND_CHARS - 8)
-    label = f"{name} is paused" if lowest.allowed.paused else f"rate of {name}:\n{rate:,.0f} an hour"
+    rate, name = lowest.limit.per_second * 3600, _shortened(lowest.load.topic, LEGEND_CHARS - 8)
+    label = f"{name} is paused" if lowest.limit.paused else f"rate of {name}:\n{rate:,.0f} an hour"
     if rate < axes.get_ylim()[1]:
         axes.axhline(rate, color=INK, linestyle="--", linewidth=1.3, label=label)
     else:
         axes.plot([], [], color=INK, linestyle="--", linewidth=1.3, label=f"{label}\n(beyond the picture)")
 
 
-def _behind(outlook: Outlook) -> list[Forecast]:
+def _behind(outlook: DueForecast) -> list[TopicForecast]:
     """Topics with a backlog at any time."""
-    return [topic for topic in outlook.topics if topic.is_limited and (topic.load.overdue or topic.most_left)]
+    return [topic for topic in outlook.topics if topic.is_limited and (topic.load.overdue or topic.peak_backlog)]
 
 
-def _draw_backlog(axes: Axes, outlook: Outlook) -> None:
+def _draw_backlog(axes: Axes, outlook: DueForecast) -> None:
     window, behind, colours = outlook.window, _behind(outlook), _colours(outlook)
     now = (window.now - window.begins(0)) / HOUR_MS
     axes.stackplot(
@@ -174,17 +174,17 @@ def _draw_backlog(axes: Axes, outlook: Outlook) -> None:
     _dress_hours(axes, window)
 
 
-def _end_of(topic: Forecast) -> str:
+def _end_of(topic: TopicForecast) -> str:
     if topic.worked_off_at is None:
-        return f"{topic.left:,.0f} left at the end"
+        return f"{topic.final_backlog:,.0f} left at the end"
     return f"worked off {_at(topic.worked_off_at, '%a %d %H:%M')}"
 
 
-def _colours(outlook: Outlook) -> Mapping[str, str]:
+def _colours(outlook: DueForecast) -> Mapping[str, str]:
     return dict(zip((topic.load.topic for topic in outlook.topics), COLOURS, strict=False))
 
 
-def _dress_hours(axes: Axes, window: Window) -> None:
+def _dress_hours(axes: Axes, window: ReportWindow) -> None:
     slots = _ticks(window)
     axes.set_xlim(0, window.hours)
     axes.set_xticks(slots, [_tick(window, slot) for slot in slots])
@@ -199,13 +199,13 @@ def _dress_hours(axes: Axes, window: Window) -> None:
     _put_legend(axes, handles[::-1], labels[::-1])  # as they are stacked: the lowest last
 
 
-def _ticks(window: Window) -> list[int]:
+def _ticks(window: ReportWindow) -> list[int]:
     """Some dozen round hours."""
     step = next(step for step in (2, 3, 6, 12, 24, 48, 96) if window.hours / step <= 12)
     return [slot for slot in range(window.hours) if (window.first + slot) % step == 0]
 
 
-def _tick(window: Window, slot: int) -> str:
+def _tick(window: ReportWindow, slot: int) -> str:
     at = window.begins(slot)
     return _at(at, "%H:%M\n%a %d %b" if (window.first + slot) % DAY_HOURS == 0 else "%H:%M")
 
@@ -213,7 +213,7 @@ def _tick(window: Window, slot: int) -> str:
 # The dead and the rejected
 
 
-def _by_host(dead: Dead) -> dict[str, dict[str, int]]:
+def _by_host(dead: DeadCounts) -> dict[str, dict[str, int]]:
     """Counts by host and reason, the host with most first."""
     hosts: dict[str, dict[str, int]] = {}
     for group in dead.groups:
@@ -222,7 +222,7 @@ def _by_host(dead: Dead) -> dict[str, dict[str, int]]:
     return {host: hosts[host] for host in first}
 
 
-def _draw_dead(axes: Axes, dead: Dead) -> None:
+def _draw_dead(axes: Axes, dead: DeadCounts) -> None:
     hosts = _by_host(dead)
     left = [0] * len(hosts)
     for reason, colour in zip(dead.reasons, REASONS, strict=False):
@@ -235,7 +235,7 @@ def _draw_dead(axes: Axes, dead: Dead) -> None:
     _put_legend(axes, *axes.get_legend_handles_labels())
 
 
-def _draw_rejected(place: SubFigure, rejected: Rejected) -> None:
+def _draw_rejected(place: SubFigure, rejected: RejectCounts) -> None:
     axes = place.subplots()
     groups = rejected.groups[: BARS - 1]
     counts = [group.rows for group in groups]

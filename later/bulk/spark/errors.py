@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 
 from later.core.errors import LaterError
 
-GONE = "Spark's Java has ended, or does not answer: if its memory was full, give it more (spark.driver.memory)"
-LONGEST = 600
+JAVA_GONE = "Spark's Java has ended, or does not answer: if its memory was full, give it more (spark.driver.memory)"
+MAX_REASON_CHARS = 600
 """Characters of a reason."""
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -35,7 +35,7 @@ _STATE = re.compile(r"\s*SQLSTATE: \w{5}")
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Around whatever calls Spark.
 
     Raises:
@@ -44,25 +44,25 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise LaterError(reason(error)) from error
+        raise LaterError(error_reason(error)) from error
     except (ConnectionError, EOFError) as error:  # what py4j lets through when nobody is there
-        raise LaterError(GONE) from error
+        raise LaterError(JAVA_GONE) from error
 
 
-def reason(error: BaseException) -> str:
+def error_reason(error: BaseException) -> str:
     """Why it failed, in one line."""
     if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        return GONE  # whatever was called: there is nobody who could say why
+        return JAVA_GONE  # whatever was called: there is nobody who could say why
     texts = list(_texts(error))
     raised = next((text for text in texts if _TRACEBACK in text), None)
     if raised is not None:
-        return of_worker(raised)
+        return worker_error(raised)
     if any(words in texts[0] for words in _OVER):
-        return GONE
-    return of_file(texts) if any(condition in texts[0] for condition in _OF_FILE) else of_spark(texts[0])
+        return JAVA_GONE
+    return file_error(texts) if any(condition in texts[0] for condition in _OF_FILE) else spark_error(texts[0])
 
 
-def of_worker(text: str) -> str:
+def worker_error(text: str) -> str:
     """The error at the end of a worker's traceback: its text where it is one of ours, else also what it was and where.
 
     Of a chain of errors the last: what was raised in the end.
@@ -70,7 +70,7 @@ def of_worker(text: str) -> str:
     last = text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :]
     raised = _RAISED.search(last)
     if raised is None:
-        return of_spark(text)
+        return spark_error(text)
     if raised["type"].startswith("later."):
         return _one_line(raised["text"] or raised["type"])
     frames = list(_FRAME.finditer(last, 0, raised.start()))
@@ -78,7 +78,7 @@ def of_worker(text: str) -> str:
     return _one_line(f"a worker failed: {raised[0]}") + where
 
 
-def of_spark(text: str) -> str:
+def spark_error(text: str) -> str:
     """Spark's own words without class names, the code of the condition, its state, and the plan or stack below."""
     text = _without_stack(text).strip()
     failed = _FAILED_TASK.search(text)
@@ -96,13 +96,13 @@ def _without_stack(text: str) -> str:
     return causes[-1] if causes and told.rstrip().endswith(":") else told
 
 
-def of_file(texts: Sequence[str]) -> str:
+def file_error(texts: Sequence[str]) -> str:
     """Which file could not be read, or where none could be written, and why.
 
     Spark says the reason behind it, in several lines.
     """
     why = "" if len(texts) == 1 else _JAVA_CLASS.sub("", texts[-1])
-    return _one_line(f"{_HALF_WRITTEN.sub('', of_spark(texts[0]))} {why}")
+    return _one_line(f"{_HALF_WRITTEN.sub('', spark_error(texts[0]))} {why}")
 
 
 def _texts(error: BaseException) -> Iterator[str]:
@@ -118,4 +118,4 @@ def _texts(error: BaseException) -> Iterator[str]:
 
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return line if len(line) <= MAX_REASON_CHARS else line[: MAX_REASON_CHARS - 1] + "…"

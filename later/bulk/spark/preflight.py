@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from later.core.errors import LaterError
 
 PACKAGES = ("pyspark", "pyarrow", "pandas")
-OLDEST_PYSPARK = (4, 1)
+MIN_PYSPARK = (4, 1)
 """The first with writers of streams that take Arrow batches."""
-OLDEST_JAVA = 17
-LONGEST_LOOK_S = 60
+MIN_JAVA = 17
+JAVA_VERSION_TIMEOUT_S = 60
 """How long a Java may take to say which it is: on a machine that is very busy."""
 _ADVICE = "install one (apt install openjdk-17-jre-headless, brew install openjdk@17) and set PATH or JAVA_HOME to it"
 
@@ -34,8 +34,8 @@ def check_packages() -> None:
         found = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:  # from a SPARK_HOME on PYTHONPATH: whoever does that knows which
         return
-    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST_PYSPARK:
-        oldest = ".".join(map(str, OLDEST_PYSPARK))
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < MIN_PYSPARK:
+        oldest = ".".join(map(str, MIN_PYSPARK))
         raise SparkMissing(f"later bulk needs pyspark {oldest} or newer, not {found}: pip install 'later[spark]'")
 
 
@@ -44,18 +44,18 @@ def check_java(environ: Mapping[str, str]) -> None:
     java = _java(environ)
     if java is None:
         raise _no_java(f"there is none ({_looked(environ)})")
-    version = java_version(_told(java))
+    version = parse_java_version(_told(java))
     if version is None:
         raise _no_java(f"{java} does not say which it is")
-    if version < OLDEST_JAVA:
+    if version < MIN_JAVA:
         raise _no_java(f"{java} is Java {version}")
 
 
 def _no_java(there: str) -> SparkMissing:
-    return SparkMissing(f"Spark needs Java {OLDEST_JAVA} or newer, and {there}: {_ADVICE}")
+    return SparkMissing(f"Spark needs Java {MIN_JAVA} or newer, and {there}: {_ADVICE}")
 
 
-def java_version(told: str) -> int | None:
+def parse_java_version(told: str) -> int | None:
     """The 17 in what `java -version` tells; the 8 of the old `1.8.0_392`, too. None where there is no version."""
     match = re.search(r'version "(?:1\.)?(\d+)', told)
     return None if match is None else int(match[1])
@@ -70,7 +70,7 @@ def _java(environ: Mapping[str, str]) -> str | None:
 def _told(java: str) -> str:
     """Nothing where it cannot be run: macOS has a `java` that only says that there is none."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, timeout=LONGEST_LOOK_S, check=True)
+        told = subprocess.run([java, "-version"], capture_output=True, timeout=JAVA_VERSION_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return (told.stderr + told.stdout).decode("utf-8", "replace")

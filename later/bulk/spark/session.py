@@ -21,14 +21,14 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from later.bulk.spark.errors import GONE, of_spark, reason, translated
+from later.bulk.spark.errors import JAVA_GONE, error_reason, spark_error, translate_errors
 from later.bulk.spark.preflight import check_java
-from later.bulk.spark.signals import deferred, interrupt_kept, undisturbed
+from later.bulk.spark.signals import defer_signals, ignore_signals, restore_sigint
 from later.core.errors import LaterError
 
 QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-LONGEST_END_S = 30
+JAVA_EXIT_TIMEOUT_S = 30
 """How long Spark's Java may take to leave."""
 STDERR = 2
 
@@ -58,10 +58,10 @@ def open_session(master: str, conf: Mapping[str, str], name: str) -> Iterator[Sp
     check_java(os.environ)
     with ExitStack() as until_the_end:
         said = STDERR if "spark.log.level" in conf else until_the_end.enter_context(_quiet())
-        yield until_the_end.enter_context(_started(settings_of(master, conf, name), said))
+        yield until_the_end.enter_context(_started(build_settings(master, conf, name), said))
 
 
-def settings_of(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
+def build_settings(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
     """Ours, under what whoever runs the command set."""
     ours = QUIET | (LOOPBACK if is_local(master) else {}) | {"spark.app.name": name}
     return ours | dict(conf) | {"spark.master": master}
@@ -102,8 +102,8 @@ def _started(settings: Mapping[str, str], said: IO[bytes] | int) -> Iterator[Spa
     conf = SparkConf().setAll(list(settings.items()))
     until_the_end = ExitStack()
     try:
-        until_the_end.enter_context(interrupt_kept())
-        with _this_python(settings["spark.master"]), translated():
+        until_the_end.enter_context(restore_sigint())
+        with _this_python(settings["spark.master"]), translate_errors():
             gateway = until_the_end.enter_context(_java(conf, said))
             with _starting(settings["spark.master"]):
                 context = SparkContext(conf=conf, gateway=gateway)
@@ -113,7 +113,7 @@ def _started(settings: Mapping[str, str], said: IO[bytes] | int) -> Iterator[Spa
                 session = SparkSession.builder.getOrCreate()
         yield session
     finally:
-        with undisturbed():
+        with ignore_signals():
             until_the_end.close()
 
 
@@ -123,8 +123,8 @@ def _starting(master: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        why = reason(error)
-        if why == GONE and not is_local(master):
+        why = error_reason(error)
+        if why == JAVA_GONE and not is_local(master):
             why = "it does not answer, or does not take the job"
         raise LaterError(f"Spark did not start on {master}: {why}") from error
 
@@ -140,7 +140,7 @@ def _unheard(request: object, client: object) -> None:
 
 def _stop(context: SparkContext) -> None:
     """Whatever state it is in: what goes wrong here would hide why it ends."""
-    with suppress(LaterError), translated(), catch_warnings(action="ignore"):
+    with suppress(LaterError), translate_errors(), catch_warnings(action="ignore"):
         context.stop()
 
 
@@ -178,7 +178,7 @@ def _java(conf: SparkConf, said: IO[bytes] | int) -> Iterator[JavaGateway | None
         return
     gateway = None
     try:
-        with deferred():  # or a Java would stay that nobody knows
+        with defer_signals():  # or a Java would stay that nobody knows
             gateway = _launched(conf, said)
         yield gateway
     finally:
@@ -200,7 +200,7 @@ def _words(said: IO[bytes] | int) -> str:
     said.seek(0)
     lines = said.read().decode("utf-8", "replace").splitlines()
     told = [line.strip() for line in lines if line.strip() and not _IDLE.match(line)]
-    return of_spark("; ".join(told)) or "Java ended without a word"
+    return spark_error("; ".join(told)) or "Java ended without a word"
 
 
 def _end(gateway: JavaGateway) -> None:
@@ -209,7 +209,7 @@ def _end(gateway: JavaGateway) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     try:
-        gateway.proc.wait(LONGEST_END_S)
+        gateway.proc.wait(JAVA_EXIT_TIMEOUT_S)
     except TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def ignore_signals() -> Iterator[None]:
     """Pass them over: what began to end ends, and whoever asks again, impatient, breaks nothing.
 
     In the main thread; the others get no signals.
@@ -19,7 +19,7 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in TERMINATION_SIGNALS}
     try:
         yield
     finally:
@@ -28,13 +28,13 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Let them come afterwards. What is ignored stays so; in the main thread, as above."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     come: list[int] = []
-    heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    heeded = [number for number in TERMINATION_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda number, frame: come.append(number)) for number in heeded}
     try:
         yield
@@ -46,7 +46,7 @@ def deferred() -> Iterator[None]:
 
 
 @contextmanager
-def interrupt_kept() -> Iterator[None]:
+def restore_sigint() -> Iterator[None]:
     """Let Ctrl-C do afterwards what it did before: Spark's context, once it is there, cancels its jobs by it."""
     if threading.current_thread() is not threading.main_thread():
         yield

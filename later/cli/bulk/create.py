@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from later.cli.bulk.input_options import of_input, overwrites
-from later.cli.bulk.options import Target, on_spark, to_later
+from later.cli.bulk.options import LaterAddress, on_spark, to_later
 from later.cli.options import examples, one_object, reading, seconds
 from later.cli.paths import a_directory
 from later.cli.say import one_line, say
 
 if TYPE_CHECKING:
     from later.bulk.doors import Counts
-    from later.bulk.input.reader import Found, Input
+    from later.bulk.input.reader import InputFrame, JobInput
     from later.bulk.jobs.output import Output
     from later.bulk.jobs.run import Created, Standings
     from later.bulk.transport.target import Way
@@ -54,8 +54,8 @@ LONGEST_ROW = 200
 @to_later
 @one_object
 def create(
-    *, given: Input, job: str, batch: int, retries: int, rejects: str | None, overwrite: bool, max_rejects: int,
-    dry_run: bool, master: str, conf: dict[str, str], target: Target, as_json: bool,
+    *, given: JobInput, job: str, batch: int, retries: int, rejects: str | None, overwrite: bool, max_rejects: int,
+    dry_run: bool, master: str, conf: dict[str, str], target: LaterAddress, as_json: bool,
 ) -> int:  # fmt: skip
     """Create a task of each row.
 
@@ -89,8 +89,8 @@ def create(
 @to_later
 @one_object
 def verify(
-    *, given: Input, job: str, batch: int, retries: int, missing: str | None, overwrite: bool,
-    max_missing: int, master: str, conf: dict[str, str], target: Target, as_json: bool,
+    *, given: JobInput, job: str, batch: int, retries: int, missing: str | None, overwrite: bool,
+    max_missing: int, master: str, conf: dict[str, str], target: LaterAddress, as_json: bool,
 ) -> int:  # fmt: skip
     """Say of each row whether its task is pending, has ended, is dead or missing.
 
@@ -118,8 +118,8 @@ def verify(
 @to_later
 @one_object
 def cancel(
-    *, given: Input, job: str, batch: int, retries: int, yes: bool,
-    master: str, conf: dict[str, str], target: Target, as_json: bool,
+    *, given: JobInput, job: str, batch: int, retries: int, yes: bool,
+    master: str, conf: dict[str, str], target: LaterAddress, as_json: bool,
 ) -> int:  # fmt: skip
     """Delete the tasks of the rows that are still pending.
 
@@ -146,13 +146,13 @@ def _hint(standings: Standings) -> bool:
     return nothing
 
 
-def _sure(given: Input, job: str) -> bool:
+def _sure(given: JobInput, job: str) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError("There is no terminal to ask on: --yes to cancel unasked.")
     return click.confirm(one_line(f"delete the pending tasks of the job {job}, of all rows of {given.path}?"), err=True)
 
 
-def _way(target: Target, batch: int, retries: int) -> Way:
+def _way(target: LaterAddress, batch: int, retries: int) -> Way:
     from later.bulk.transport.target import Way
 
     return Way(url=target.url, prefix=target.prefix, timeout_s=target.timeout_s, batch=batch, retries=retries)
@@ -165,14 +165,14 @@ def _output(directory: str | None, replaces: bool) -> Output | None:
 
 
 @contextmanager
-def _found(given: Input, job: str, master: str, conf: dict[str, str]) -> Iterator[Found]:
+def _found(given: JobInput, job: str, master: str, conf: dict[str, str]) -> Iterator[InputFrame]:
     """The input, in a session that ends with it. Raises LaterError: whatever Spark says went wrong."""
     from later.bulk.input import reader
-    from later.bulk.spark.errors import translated
+    from later.bulk.spark.errors import translate_errors
     from later.bulk.spark.session import open_session
 
-    with open_session(master, conf, f"later bulk {job}") as spark, translated():
-        found = reader.read(spark, given, job)
+    with open_session(master, conf, f"later bulk {job}") as spark, translate_errors():
+        found = reader.read_input(spark, given, job)
         if found.unused:
             say(f"columns that are no task's, and are not used: {', '.join(found.unused)}")
         yield found
@@ -181,7 +181,7 @@ def _found(given: Input, job: str, master: str, conf: dict[str, str]) -> Iterato
 class _RowsBar:
     """A bar in rows, by what the store has counted, beside how far Spark is. A context: its end takes the bar away."""
 
-    def __init__(self, given: Input, found: Found) -> None:
+    def __init__(self, given: JobInput, found: InputFrame) -> None:
         from rich.progress import TextColumn
 
         from later.bulk.input.reader import row_count

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from later.cli.bulk.options import Target, of_store, on_spark
+from later.cli.bulk.options import LaterAddress, of_store, on_spark
 from later.cli.options import examples, one_object
 from later.cli.paths import a_directory
 from later.cli.times import DUE_TIMES, due_times
@@ -40,7 +40,7 @@ STATES = ("delay", "unack", "error", "dead")
 @one_object
 def export(
     *, directory: str, topic: str | None, states: tuple[str, ...], due_after: float | None, due_before: float | None,
-    overwrite: bool, partition_rows: int, master: str, conf: dict[str, str], target: Target, as_json: bool,
+    overwrite: bool, partition_rows: int, master: str, conf: dict[str, str], target: LaterAddress, as_json: bool,
 ) -> int:  # fmt: skip
     """Write the tasks of the store to Parquet, with the columns of /query.
 

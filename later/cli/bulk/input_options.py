@@ -58,23 +58,23 @@ def of_input(command: Command) -> Command:
         *, path: str, format: str | None, column: dict[str, str], constants: dict[str, str], option: dict[str, str],
         ignore_others: bool, job: str, spread: float = 0, allow_duplicates: bool = False, **rest: Any,
     ) -> int:  # fmt: skip
-        from later.bulk.input.reader import Input, check
+        from later.bulk.input.reader import JobInput, check_input
         from later.core.errors import Refused
 
         if column.keys() & constants.keys():
             raise click.UsageError(f"{min(column.keys() & constants.keys())}: either --column or --set.")
-        given = Input(
+        given = JobInput(
             path=path,
             format=format or format_of(path),
             options=option,
             columns=column,
             constants=constants,
             spread_s=spread,
-            keyless=allow_duplicates,
-            strangers=not ignore_others,
+            allow_duplicates=allow_duplicates,
+            send_unknown_fields=not ignore_others,
         )
         try:
-            check(given)
+            check_input(given)
         except Refused as error:
             raise click.UsageError(f"{error}.") from None
         result: int = command(given=given, job=job, **rest)

@@ -18,7 +18,7 @@ MASTER = "local[*,4]"
 Command = Callable[..., int]
 
 
-class Target(NamedTuple):
+class LaterAddress(NamedTuple):
     """Where the tasks are: the URL of the API (http, https) or of the store, without a password.
 
     `prefix` is of the store's keys; an answer may take `timeout_s` (s).
@@ -96,18 +96,18 @@ def _settings(lines: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _target(url: str | None, flags: dict[str, str | None]) -> Target:
+def _target(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
     """Raises ConfigError."""
     from later.store.url import check_url, is_store  # noqa: PLC0415  # heavy: only where a command runs
 
     store = None if url is None or not is_store(check_url(url)) else url
     config = load("query", flags | {"url": url if store is None else None}, os.environ)
     if store is None:
-        return Target(config.url, config.prefix, config.wait_ms / 1000)
+        return LaterAddress(config.url, config.prefix, config.wait_ms / 1000)
     return _target_of_store(store, config)
 
 
-def _store(url: str | None, flags: dict[str, str | None]) -> Target:
+def _store(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
     """Raises ConfigError."""
     from later.store.url import PASSWORD, apart, check_store_url, password_of  # noqa: PLC0415  # as above
 
@@ -132,5 +132,5 @@ def _store_url(config: Config) -> str:
     return socket_url(config.data)
 
 
-def _target_of_store(url: str, config: Config) -> Target:
-    return Target(url, config.prefix, config.store_timeout_ms / 1000)
+def _target_of_store(url: str, config: Config) -> LaterAddress:
+    return LaterAddress(url, config.prefix, config.store_timeout_ms / 1000)

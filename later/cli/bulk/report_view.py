@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 from rich.console import Console
 
-from later.bulk.report.counts import Dead, Deaths, Rejected, Rejection, Report
-from later.bulk.report.forecast import Allowed, Forecast, Load, Outlook, Window
+from later.bulk.report.counts import DeadCounts, DeadGroup, RejectCounts, RejectGroup, Report
+from later.bulk.report.forecast import DueForecast, Load, ReportWindow, TopicForecast, TopicLimit
 from later.cli.say import one_line
 from later.cli.tables import print_figures, print_words
 from later.cli.times import rfc3339
@@ -39,17 +39,17 @@ NOTHING = "-"
 def print_text(report: Report) -> None:
     """Print what was found, the longest table first: a terminal shows the end."""
     room = Console().width if sys.stdout.isatty() else ENDLESS
-    if report.outlook is not None:
+    if report.due is not None:
         _print_head(report, room)
         print()
-        _print_hours(report.outlook, room)
+        _print_hours(report.due, room)
         print()
-        _print_topics(report.outlook, room)
+        _print_topics(report.due, room)
     if report.dead is not None:
         print()
         _print_dead(report.dead, room)
     if report.rejected is not None:
-        if report.outlook is not None:
+        if report.due is not None:
             print()
         _print_rejected(report.rejected)
 
@@ -92,8 +92,8 @@ def _print_filled(text: str, room: int, indent: int = 0) -> None:
 
 
 def _print_head(report: Report, room: int) -> None:
-    assert report.outlook is not None  # there is nothing to head otherwise
-    window, total = report.outlook.window, report.outlook.total
+    assert report.due is not None  # there is nothing to head otherwise
+    window, total = report.due.window, report.due.total
     states = report.states or {}
     apart = ", ".join(f"{count:,} {one_line(state)}" for state, count in states.items())
     due = f"{total.overdue:,} overdue, {total.in_hours:,} in the hours shown, {total.later:,} later"
@@ -121,7 +121,7 @@ class _Column(NamedTuple):
         return MORE + figure if slot in self.over else figure
 
 
-def _print_hours(outlook: Outlook, room: int) -> None:
+def _print_hours(outlook: DueForecast, room: int) -> None:
     """With as many topics side by side as there is room for."""
     table = _fitting((_hours(outlook, _columns(outlook, most)) for most in range(BUSIEST, -1, -1)), room)
     print_figures(*table)
@@ -132,9 +132,9 @@ def _print_hours(outlook: Outlook, room: int) -> None:
         _print_filled(note, room)
 
 
-def _hours(outlook: Outlook, columns: Sequence[_Column]) -> _Table:
-    headers = ["due", *(column.name for column in columns)] + (["backlog"] if outlook.limits_known else [])
-    backlog = [NOTHING] if outlook.limits_known else []
+def _hours(outlook: DueForecast, columns: Sequence[_Column]) -> _Table:
+    headers = ["due", *(column.name for column in columns)] + (["backlog"] if outlook.has_limits else [])
+    backlog = [NOTHING] if outlook.has_limits else []
     rows = [
         ["overdue", *(_figure(column.load.overdue) for column in columns), *backlog],
         *_hour_rows(outlook, columns),
@@ -143,25 +143,28 @@ def _hours(outlook: Outlook, columns: Sequence[_Column]) -> _Table:
     return _Table(headers, rows)
 
 
-def _columns(outlook: Outlook, most: int) -> list[_Column]:
+def _columns(outlook: DueForecast, most: int) -> list[_Column]:
     """All topics, the busiest (so many at most), and the others."""
     if not most:
         return [_Column("all topics", outlook.total)]
-    shown, rest = outlook.busiest(most), outlook.without(most)
-    columns = [_Column(_shortened(topic.load.topic, NAME_CHARS), topic.load, frozenset(topic.over)) for topic in shown]
+    shown, rest = outlook.busiest(most), outlook.remaining(most)
+    columns = [
+        _Column(_shortened(topic.load.topic, NAME_CHARS), topic.load, frozenset(topic.hours_over_rate))
+        for topic in shown
+    ]
     if len(columns) == 1 and rest is None:
         return columns
     others = [] if rest is None else [_Column(rest.topic, rest)]
     return [_Column("all topics", outlook.total), *columns, *others]
 
 
-def _hour_rows(outlook: Outlook, columns: Sequence[_Column]) -> Iterator[list[str]]:
+def _hour_rows(outlook: DueForecast, columns: Sequence[_Column]) -> Iterator[list[str]]:
     total = outlook.total
     for slot in range(outlook.window.hours):
         backlog = round(outlook.backlog(slot))
         if total.hours[slot] or backlog:
             figures = [column.due(slot) for column in columns]
-            yield [_hour(outlook.window, slot), *figures, *([_figure(backlog)] if outlook.limits_known else [])]
+            yield [_hour(outlook.window, slot), *figures, *([_figure(backlog)] if outlook.has_limits else [])]
 
 
 # Topics
@@ -173,22 +176,22 @@ LOADS, LIMITS = range(1, 5), range(5, 9)
 """Where these columns are, beside the topic."""
 
 
-def _print_topics(outlook: Outlook, room: int) -> None:
+def _print_topics(outlook: DueForecast, room: int) -> None:
     """Their loads, and their limits beside, where there is room, or below."""
     table = _topics(outlook, TOPIC_CHARS)
     if table.width <= room:
         print_figures(*table)
     else:
         print_figures(*_fitting(_narrower(outlook, LOADS), room))
-        if outlook.limits_known:
+        if outlook.has_limits:
             print()
             print_figures(*_fitting(map(_telling, _narrower(outlook, LIMITS)), room))
-    if outlook.limits_known:
+    if outlook.has_limits:
         note = "over: hours in which more falls due than the rate delivers; backlog: the largest that follows."
         _print_filled(note, room)
 
 
-def _narrower(outlook: Outlook, places: range) -> Iterator[_Table]:
+def _narrower(outlook: DueForecast, places: range) -> Iterator[_Table]:
     """These columns with shorter and shorter names, then fewer and fewer of them."""
     for count in range(len(places), 0, -1):
         for chars in range(TOPIC_CHARS, FEWEST_CHARS - 1, -1):
@@ -200,8 +203,8 @@ def _telling(table: _Table) -> _Table:
     return _Table(table.headers, [row for row in table.rows if set(row[1:]) != {NOTHING}])
 
 
-def _topics(outlook: Outlook, chars: int) -> _Table:
-    beside = OF_LIMITS if outlook.limits_known else ()
+def _topics(outlook: DueForecast, chars: int) -> _Table:
+    beside = OF_LIMITS if outlook.has_limits else ()
     rows = [_topic_row(topic, beside, chars) for topic in outlook.topics]
     if outlook.other_topics:
         name = f"{outlook.other_topics:,} others"
@@ -211,37 +214,37 @@ def _topics(outlook: Outlook, chars: int) -> _Table:
     return _Table(["topic", *OF_LOAD, *beside], rows)
 
 
-def _topic_row(topic: Forecast, beside: Sequence[str], chars: int) -> list[str]:
+def _topic_row(topic: TopicForecast, beside: Sequence[str], chars: int) -> list[str]:
     name = _shortened(topic.load.topic, chars)
     return [name, *_load_cells(topic.window, topic.load), *(_forecast_cells(topic) if beside else [])]
 
 
-def _load_cells(window: Window, load: Load) -> list[str]:
-    busiest = load.busiest
+def _load_cells(window: ReportWindow, load: Load) -> list[str]:
+    busiest = load.busiest_hour
     hour = _hour(window, busiest) if load.hours[busiest] else NOTHING
     return [_figure(load.overdue), _figure(load.in_hours), hour, _figure(load.hours[busiest])]
 
 
-def _forecast_cells(topic: Forecast) -> list[str]:
-    if topic.allowed is None:
+def _forecast_cells(topic: TopicForecast) -> list[str]:
+    if topic.limit is None:
         return [NOTHING] * 4
-    largest = round(max(topic.load.overdue if topic.is_limited else 0, topic.most_left))
+    largest = round(max(topic.load.overdue if topic.is_limited else 0, topic.peak_backlog))
     return [
-        _rate(topic.allowed),
-        f"{len(topic.over)} h" if topic.over else NOTHING,
+        _rate(topic.limit),
+        f"{len(topic.hours_over_rate)} h" if topic.hours_over_rate else NOTHING,
         _figure(largest),
         _worked_off(topic),
     ]
 
 
-def _rate(allowed: Allowed) -> str:
+def _rate(allowed: TopicLimit) -> str:
     if allowed.paused:
         return "paused"
     return f"{_plain(allowed.rate)}/s" if allowed.rate else "no limit"
 
 
-def _worked_off(topic: Forecast) -> str:
-    if topic.left:
+def _worked_off(topic: TopicForecast) -> str:
+    if topic.final_backlog:
         return "not by then"
     return NOTHING if topic.worked_off_at is None else _at(topic.worked_off_at, "%a %d %H:%M")
 
@@ -252,7 +255,7 @@ def _worked_off(topic: Forecast) -> str:
 HOST = "host of the callback"
 
 
-def _print_dead(dead: Dead, room: int) -> None:
+def _print_dead(dead: DeadCounts, room: int) -> None:
     if not dead.tasks:
         print("dead   0")
         return
@@ -262,7 +265,7 @@ def _print_dead(dead: Dead, room: int) -> None:
     print_words(*_fitting(_with_hosts(dead, room), room))
 
 
-def _with_hosts(dead: Dead, room: int) -> Iterator[_Table]:
+def _with_hosts(dead: DeadCounts, room: int) -> Iterator[_Table]:
     """With shorter and shorter hosts, then without one of the columns."""
     longest = max(len(text) for text in (HOST, *(one_line(deaths.host) for deaths in dead.groups)))
     for places in ((0, 1, 2, 3, 4), (0, 1, 2, 4), (0, 1, 2)):
@@ -270,17 +273,17 @@ def _with_hosts(dead: Dead, room: int) -> Iterator[_Table]:
             yield _deaths(dead, chars).of(*places)
 
 
-def _deaths(dead: Dead, chars: int) -> _Table:
+def _deaths(dead: DeadCounts, chars: int) -> _Table:
     rows = [_dead_row(deaths, chars) for deaths in dead.groups]
     counts = [f"{deaths.tasks:,}" for deaths in dead.groups]
     if dead.other_groups:
         rows.append((f"{dead.other_groups:,} others", NOTHING, NOTHING, NOTHING))
-        counts.append(f"{dead.in_others:,}")
+        counts.append(f"{dead.other_tasks:,}")
     host = HOST if chars >= len(HOST) else "host"
     return _counted(("dead", "reason", host, "last answer", "latest death"), rows, counts)
 
 
-def _dead_row(deaths: Deaths, chars: int) -> Sequence[str]:
+def _dead_row(deaths: DeadGroup, chars: int) -> Sequence[str]:
     latest = NOTHING if deaths.latest is None else rfc3339(deaths.latest / 1000)
     return (_word(deaths.reason), _shortened(_word(deaths.host), chars), _status(deaths.status), latest)
 
@@ -289,7 +292,7 @@ def _status(status: int | None) -> str:
     return f"mostly {status or 'none'}"
 
 
-def _print_rejected(rejected: Rejected) -> None:
+def _print_rejected(rejected: RejectCounts) -> None:
     print(f"rejects  {rejected.rows:,}")
     if not rejected.rows:
         return
@@ -298,11 +301,11 @@ def _print_rejected(rejected: Rejected) -> None:
     counts = [f"{group.rows:,}" for group in rejected.groups]
     if rejected.other_groups:
         rows.append((f"{rejected.other_groups:,} others", NOTHING, NOTHING))
-        counts.append(f"{rejected.in_others:,}")
+        counts.append(f"{rejected.other_rows:,}")
     print_words(*_counted(("rejects", "field", "reason", "key of one"), rows, counts))
 
 
-def _rejection_row(group: Rejection) -> Sequence[str]:
+def _rejection_row(group: RejectGroup) -> Sequence[str]:
     return (_word(group.field), _word(group.reason), _shortened(_word(group.key), KEY_CHARS))
 
 
@@ -328,7 +331,7 @@ def _word(text: str | None) -> str:
     return text or NOTHING
 
 
-def _hour(window: Window, slot: int) -> str:
+def _hour(window: ReportWindow, slot: int) -> str:
     """The month need not be told: no window is longer than one."""
     return _at(window.begins(slot), "%a %d %H:%M")
 
@@ -358,8 +361,8 @@ def as_json(report: Report) -> dict[str, Any]:
     found: dict[str, Any] = {"now": rfc3339(report.window.now / 1000)}
     if report.states is not None:
         found["tasks"] = report.states
-    if report.outlook is not None:
-        found["due"] = _due_json(report.outlook)
+    if report.due is not None:
+        found["due"] = _due_json(report.due)
     if report.dead is not None:
         found["dead"] = _dead_json(report.dead)
     if report.rejected is not None:
@@ -367,7 +370,7 @@ def as_json(report: Report) -> dict[str, Any]:
     return found
 
 
-def _due_json(outlook: Outlook) -> dict[str, Any]:
+def _due_json(outlook: DueForecast) -> dict[str, Any]:
     window = outlook.window
     return {
         "until": rfc3339(window.end / 1000),
@@ -377,33 +380,38 @@ def _due_json(outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def _load_json(window: Window, load: Load) -> dict[str, Any]:
+def _load_json(window: ReportWindow, load: Load) -> dict[str, Any]:
     hours = [{"hour": rfc3339(window.begins(slot) / 1000), "due": due} for slot, due in enumerate(load.hours)]
     return {"overdue": load.overdue, "in_hours": load.in_hours, "later": load.later, "hours": hours}
 
 
-def _forecast_json(topic: Forecast) -> dict[str, Any]:
-    told, allowed = _load_json(topic.window, topic.load), topic.allowed
+def _forecast_json(topic: TopicForecast) -> dict[str, Any]:
+    told, allowed = _load_json(topic.window, topic.load), topic.limit
     if allowed is None:
         return {"rate": None} | told
-    over = set(topic.over)
+    over = set(topic.hours_over_rate)
     hours = [
         hour | {"over": slot in over, "backlog": round(topic.backlog[slot])} for slot, hour in enumerate(told["hours"])
     ]
     worked_off_at = None if topic.worked_off_at is None else rfc3339(topic.worked_off_at / 1000)
-    limits = {"rate": allowed.rate, "paused": allowed.paused, "left": round(topic.left), "worked_off_at": worked_off_at}
+    limits = {
+        "rate": allowed.rate,
+        "paused": allowed.paused,
+        "left": round(topic.final_backlog),
+        "worked_off_at": worked_off_at,
+    }
     return limits | told | {"hours": hours}
 
 
-def _dead_json(dead: Dead) -> dict[str, Any]:
+def _dead_json(dead: DeadCounts) -> dict[str, Any]:
     groups = [
         deaths._asdict() | {"latest": None if deaths.latest is None else rfc3339(deaths.latest / 1000)}
         for deaths in dead.groups
     ]
-    others = {"groups": dead.other_groups, "tasks": dead.in_others}
+    others = {"groups": dead.other_groups, "tasks": dead.other_tasks}
     return {"tasks": dead.tasks, "reasons": dead.reasons, "groups": groups, "others": others}
 
 
-def _rejected_json(rejected: Rejected) -> dict[str, Any]:
-    others = {"groups": rejected.other_groups, "rows": rejected.in_others}
+def _rejected_json(rejected: RejectCounts) -> dict[str, Any]:
+    others = {"groups": rejected.other_groups, "rows": rejected.other_rows}
     return {"rows": rejected.rows, "groups": [group._asdict() for group in rejected.groups], "others": others}

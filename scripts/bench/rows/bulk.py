@@ -204,8 +204,8 @@ def create(session: Any, file: Path, url: str, rows: int) -> float:
     from later.bulk.jobs import run  # noqa: PLC0415  # only where Spark is
     from later.bulk.transport.target import Way  # noqa: PLC0415
 
-    given = reader.Input(path=str(file), format="parquet", options={}, columns={}, constants={})
-    came = run.create(reader.read(session, given, f"{JOB}-{rows}"), Way(url=url), None, _Nobody())
+    given = reader.JobInput(path=str(file), format="parquet", options={}, columns={}, constants={})
+    came = run.create(reader.read_input(session, given, f"{JOB}-{rows}"), Way(url=url), None, _Nobody())
     if came.created != rows:
         raise BenchError(f"{came.created} of {rows} rows became tasks")
     return came.seconds
