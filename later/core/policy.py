@@ -82,20 +82,36 @@ DEFAULT = Policy()
 # The fields
 
 
-class Field(NamedTuple):
-    """One field: how it is written, what it takes, which attribute of `Policy` it is.
+class ValueKind(StrEnum):
+    """A kind of value, by which the command line chooses how a field is written and shown."""
 
-    `read` makes that attribute's value of a JSON value, or raises ValueError; `written` is its inverse.
+    DURATION = "duration"
+    INTEGER = "integer"
+    SHARE = "share"
+    RATE = "rate"
+    SWITCH = "switch"
+    CHOICE = "choice"
+
+
+class Field(NamedTuple):
+    """One field of a policy: how it is written, what it takes, and which attribute of `Policy` it is.
+
+    `read` converts a JSON value to the attribute's value, or raises ValueError; `written` is its inverse. `help` is
+    its description for the command line; `zero` is what 0 means where it means more than 0.
     """
 
     name: str
     attribute: str
+    kind: ValueKind
     takes: str
     read: Callable[[object], Any]
     written: Callable[[Any], Value]
+    help: str
+    zero: str = ""
+    choices: tuple[str, ...] = ()
 
 
-def _duration(name: str, least_ms: int, most_ms: int) -> Field:
+def _duration(name: str, least_ms: int, most_ms: int, help: str, zero: str = "") -> Field:
     if (least_ms, most_ms) == (0, MAX_TTL_MS):
         takes = "a number of seconds ≥ 0"
     else:
@@ -104,37 +120,38 @@ def _duration(name: str, least_ms: int, most_ms: int) -> Field:
     def read(value: object) -> int:
         return milliseconds(_number(value, least_ms / 1000, most_ms / 1000))
 
-    return Field(name, f"{name}_ms", takes, read, lambda ms: _plain(ms / 1000))
+    return Field(name, f"{name}_ms", ValueKind.DURATION, takes, read, lambda ms: _plain(ms / 1000), help, zero)
 
 
-def _integer(name: str, most: int) -> Field:
+def _integer(name: str, most: int, help: str, zero: str = "") -> Field:
     def read(value: object) -> int:
         return int(_number(value, 0, most)) if isinstance(value, int) else _wrong()
 
-    return Field(name, name, f"an integer from 0 to {most}", read, int)
+    return Field(name, name, ValueKind.INTEGER, f"an integer from 0 to {most}", read, int, help, zero)
 
 
-def _fraction(name: str, most: int, what: str, least: float = 0) -> Field:
+def _fraction(name: str, kind: ValueKind, most: int, what: str, help: str, zero: str = "", least: float = 0) -> Field:
     def read(value: object) -> float:
         return float(0 if value == 0 else _number(value, least, most)) if _is_number(value) else _wrong()
 
     lowest = f"0, or {what} from {least:g}" if least else f"{what} from 0"
-    return Field(name, name, f"{lowest} to {most}", read, _plain)
+    return Field(name, name, kind, f"{lowest} to {most}", read, _plain, help, zero)
 
 
-def _switch(name: str) -> Field:
+def _switch(name: str, help: str) -> Field:
     def read(value: object) -> bool:
         return value if isinstance(value, bool) else _wrong()
 
-    return Field(name, name, "true or false", read, bool)
+    return Field(name, name, ValueKind.SWITCH, "true or false", read, bool, help)
 
 
-def _choice(name: str, kind: type[StrEnum]) -> Field:
+def _choice(name: str, kind: type[StrEnum], help: str) -> Field:
     def read(value: object) -> StrEnum:
         return kind(value) if isinstance(value, str) else _wrong()
 
     words = [f'"{word.value}"' for word in kind]
-    return Field(name, name, f"{', '.join(words[:-1])} or {words[-1]}", read, str)
+    takes = f"{', '.join(words[:-1])} or {words[-1]}"
+    return Field(name, name, ValueKind.CHOICE, takes, read, str, help, choices=tuple(kind))
 
 
 def _number(value: object, least: float, most: float) -> float:
@@ -159,24 +176,34 @@ def _plain(number: float) -> int | float:
 FIELDS = {
     field.name: field
     for field in (
-        _duration("default_delay", 0, MAX_AHEAD_MS),
-        _duration("max_delay", 0, MAX_TTL_MS),
-        _choice("delay_mode", DelayMode),
-        _switch("delays"),
-        _duration("ttl", 0, MAX_TTL_MS),
-        _duration("timeout", 1000, LONGEST_TIMEOUT_MS),
-        _integer("retry", MAX_RETRY),
-        _duration("retry_base", 0, MAX_AHEAD_MS),
-        _duration("retry_cap", 0, MAX_AHEAD_MS),
-        _fraction("retry_jitter", 1, "a number"),
-        _choice("ack", Ack),
-        _fraction("rate", MAX_LIMIT, "a number of deliveries a second", LEAST_RATE),
-        _integer("concurrency", MAX_LIMIT),
-        _switch("paused"),
-        _duration("ramp", 0, MAX_AHEAD_MS),
-        _duration("dead_keep", 0, MAX_TTL_MS),
+        _duration("default_delay", 0, MAX_AHEAD_MS, "Delay of a task that sets neither a delay nor an execution time."),
+        _duration("max_delay", 0, MAX_TTL_MS, "Longest delay that a task may request; 0: no limit.", "no limit"),
+        _choice("delay_mode", DelayMode,
+                "honor: a task's own delay overrides the default. queue: it is ignored if there is no default delay."),
+        _switch("delays", "off rejects tasks that are not due at once."),
+        _duration("ttl", 0, MAX_TTL_MS,
+                  "Age at which a task that sets no ttl expires undelivered; 0: no limit.", "no limit"),
+        _duration("timeout", 1000, LONGEST_TIMEOUT_MS,
+                  "Deadline of a delivery, from name lookup to the last byte of the answer: 1s to 120s."),
+        _integer("retry", MAX_RETRY, "Retries after the first attempt, for a task that does not set their number."),
+        _duration("retry_base", 0, MAX_AHEAD_MS,
+                  "Pause after the first failure; it doubles with each further failure."),
+        _duration("retry_cap", 0, MAX_AHEAD_MS, "Longest pause between two attempts."),
+        _fraction("retry_jitter", ValueKind.SHARE, 1, "a number",
+                  "Jitter: each pause is lengthened at random by up to this share of itself, 0 to 1."),
+        _choice("ack", Ack, "How a receiver confirms a delivery: by the code in its answer if there is one (auto), "
+                "only by the code, or by the HTTP status."),
+        _fraction("rate", ValueKind.RATE, MAX_LIMIT, "a number of deliveries a second",
+                  "Deliveries that a topic may start per second, over all instances; 0: no limit.", "no limit",
+                  LEAST_RATE),
+        _integer("concurrency", MAX_LIMIT,
+                 "Deliveries that a topic may have in flight, over all instances; 0: no limit.", "no limit"),
+        _switch("paused", "on stops deliveries; tasks are still accepted."),
+        _duration("ramp", 0, MAX_AHEAD_MS,
+                  "Time to return to full speed after a pause, a hold or a raised limit; 0: at once.", "at once"),
+        _duration("dead_keep", 0, MAX_TTL_MS, "How long a dead task is kept."),
     )
-}
+}  # fmt: skip
 """Every field of a policy, in the order in which it is told of."""
 
 

@@ -162,7 +162,8 @@ def test_where_the_line_for_a_store_that_hangs_is_full_callers_are_turned_away_a
         turned_away = callers - room * processes
         answers = asyncio.run(_told(serve.url, receiver, callers, then=(turned_away, store.go_on)))
         assert [answer.status for answer in answers] == [503] * turned_away + [200] * room * processes
-        assert all(answer.detail.endswith(f"(--max-pending-writes {room})") for answer in answers if answer.status == 503)
+        refusals = [answer.detail for answer in answers if answer.status == 503]
+        assert all(detail.endswith(f"(--max-pending-writes {room})") for detail in refusals)
 
 
 def test_those_who_wait_in_line_for_a_store_that_hangs_are_told_in_time(
