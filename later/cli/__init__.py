@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from later import __version__
-from later.cli.api import client_of
 from later.cli.bulk.group import of_bulk
 from later.cli.commands.dead import of_dead
 from later.cli.commands.tasks import explain, list_tasks, run_now, update
 from later.cli.commands.topics import of_namespaces, of_topics
 from later.cli.exit import Ended, attempt
-from later.cli.options import InOrder, an_object_a_line, configured, examples, headers, reading, retries, seconds
+from later.cli.options import (
+    InOrder,
+    an_object_a_line,
+    client_of,
+    configured,
+    examples,
+    headers,
+    reading,
+    retries,
+    seconds,
+)
 from later.config import Config, load
 from later.core.errors import StoreDown
 

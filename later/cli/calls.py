@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 import click
 
+from later.cli.console import one_line, say
 from later.cli.policy_options import shown
-from later.cli.say import one_line, say
 from later.client.http import CallFailed, Client
 from later.core.errors import LaterError
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TextIO
 
 import click
 
-from later.cli.say import say
+from later.cli.console import say
 from later.core.errors import ConfigError, LaterError
 
 

@@ -14,7 +14,7 @@ from later.bulk.report.forecast import ReportWindow, TopicLimit, forecast_topics
 from later.bulk.spark.session import open_session
 from later.cli.bulk.report_view import print_json, print_text
 from later.cli.calls import ask
-from later.cli.say import say
+from later.cli.console import say
 from later.cli.tables import seconds
 from later.client.http import CallFailed, Client
 from later.core.errors import LaterError

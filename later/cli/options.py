@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from later.config import OPTIONS, Option
+from later.client.http import Client
+from later.config import OPTIONS, Option, load
 from later.option_types import milliseconds
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -108,3 +112,30 @@ def headers(context: click.Context, parameter: click.Parameter, lines: Sequence[
             raise click.BadParameter(f"{name} is given twice")
         found[name] = value.strip()
     return found or None
+
+
+class Manner(NamedTuple):
+    """`yes`: without asking; `dry_run`: not at all, but saying how many tasks it would be."""
+
+    yes: bool
+    dry_run: bool
+    retries: int
+    as_json: bool
+
+
+def of_many(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of those that do something to many tasks, as its parameter `manner`."""
+
+    @wraps(command)
+    def with_manner(*, yes: bool, dry_run: bool, retries: int, as_json: bool, **others: Any) -> int:
+        return command(manner=Manner(yes, dry_run, retries, as_json), **others)
+
+    decorated = retries("How often a slice is asked for again that did not get through.")(one_object(with_manner))
+    decorated = click.option("--dry-run", is_flag=True, help="Do nothing; say how many tasks it would be.")(decorated)
+    return click.option("--yes", is_flag=True, help="Go without asking; needed where there is no terminal.")(decorated)
+
+
+def client_of(flags: Mapping[str, str | None]) -> Client:
+    """The API at --url. Raises ConfigError."""
+    config = load("query", flags, os.environ)
+    return Client(config.url, config.wait_ms / 1000, time.time)

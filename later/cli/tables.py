@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from later.cli.say import one_line
+from later.cli.console import one_line
 
 
 def seconds(ms: int) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from later.cli.calls import ask
+from later.cli.console import one_line
 from later.cli.policy_options import shown
-from later.cli.say import one_line
 from later.cli.tables import print_figures, print_words, seconds
 from later.client.http import Client
 from later.core.policy import Place, Value, a_namespace, a_topic

@@ -13,9 +13,9 @@ import click
 
 from later.cli.bulk.input_options import of_input, overwrites
 from later.cli.bulk.options import LaterAddress, on_spark, to_later
+from later.cli.console import one_line, say
 from later.cli.options import examples, one_object, reading, seconds
 from later.cli.paths import a_directory
-from later.cli.say import one_line, say
 
 if TYPE_CHECKING:
     from later.bulk.doors import Counts
@@ -63,7 +63,7 @@ def create(
     what is not there yet, and nothing twice. Exit status 1 if more was rejected than --max-rejects.
     """
     from later.bulk.jobs import run
-    from later.cli.bar import bar_of
+    from later.cli.progress import bar_of
 
     way = _way(target, batch, retries)
     with _found(given, job, master, conf) as found:
@@ -98,7 +98,7 @@ def verify(
     --max-missing, with the rows that say no key or are corrupt.
     """
     from later.bulk.jobs import run
-    from later.cli.bar import bar_of
+    from later.cli.progress import bar_of
 
     with _found(given, job, master, conf) as found, bar_of("parts", None) as bar:
         standings = run.find(found, _way(target, batch, retries), _output(missing, overwrite), bar.stand_at)
@@ -127,7 +127,7 @@ def cancel(
     status 1 if there is no such job.
     """
     from later.bulk.jobs import run
-    from later.cli.bar import bar_of
+    from later.cli.progress import bar_of
 
     if not yes and not _sure(given, job):
         say("nothing was cancelled")
@@ -185,7 +185,7 @@ class _RowsBar:
         from rich.progress import TextColumn
 
         from later.bulk.input.reader import row_count
-        from later.cli.bar import bar_of
+        from later.cli.progress import bar_of
 
         total = row_count(found.frame.sparkSession, given) if sys.stderr.isatty() else None
         self._bar = bar_of("rows", total, TextColumn("{task.description}"))

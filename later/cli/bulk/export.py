@@ -55,7 +55,7 @@ def export(
     from later.bulk.jobs.export import export as write
     from later.bulk.jobs.output import Output
     from later.bulk.spark.session import open_session
-    from later.cli.bar import bar_of
+    from later.cli.progress import bar_of
 
     wanted(options)  # what is wrong with them is known before Spark has started
     with open_session(master, conf, "later bulk export") as spark, bar_of("parts", None) as bar:

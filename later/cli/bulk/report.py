@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from later.cli.api import client_of
 from later.cli.bulk.options import on_spark
-from later.cli.options import CALL, chosen, examples, one_object
+from later.cli.options import CALL, chosen, client_of, examples, one_object
 from later.cli.policy_options import a_second
 from later.core import validation
 from later.core.errors import Refused

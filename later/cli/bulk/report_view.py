@@ -14,7 +14,7 @@ from rich.console import Console
 
 from later.bulk.report.counts import DeadCounts, DeadGroup, RejectCounts, RejectGroup, Report
 from later.bulk.report.forecast import DueForecast, Load, ReportWindow, TopicForecast, TopicLimit
-from later.cli.say import one_line
+from later.cli.console import one_line
 from later.cli.tables import print_figures, print_words
 from later.cli.times import rfc3339
 

@@ -12,9 +12,9 @@ from typing import BinaryIO, Self
 import msgspec
 from rich.progress import BarColumn, DownloadColumn, TaskProgressColumn, TimeRemainingColumn
 
-from later.cli.bar import Bar
 from later.cli.batch import Shipment
 from later.cli.calls import opened
+from later.cli.progress import Bar
 from later.client.http import CallFailed, Client
 
 MAX_SHOWN = 20

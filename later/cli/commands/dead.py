@@ -5,9 +5,19 @@ from __future__ import annotations
 
 import click
 
-from later.cli.api import client_of
-from later.cli.manner import Manner, of_many
-from later.cli.options import CALL, MOST, Function, InOrder, an_object_a_line, configured, examples, reading
+from later.cli.options import (
+    CALL,
+    MOST,
+    Function,
+    InOrder,
+    Manner,
+    an_object_a_line,
+    client_of,
+    configured,
+    examples,
+    of_many,
+    reading,
+)
 from later.cli.policy_options import a_second
 from later.cli.times import DIED_TIMES, died_times
 

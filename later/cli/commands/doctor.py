@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from later.cli.say import one_line
+from later.cli.console import one_line
 from later.core.task import unpack_id
 from later.store.doctor import Doctor, Finding
 from later.store.tasks import Store

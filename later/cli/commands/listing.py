@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from later.cli.calls import ask
-from later.cli.say import say
+from later.cli.console import say
 from later.cli.tables import print_words
 from later.client.http import Client
 

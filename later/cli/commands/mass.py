@@ -13,10 +13,10 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskProgressColumn, TimeRemainingColumn
 
 from later.cli import topics
-from later.cli.bar import Bar
 from later.cli.commands.listing import Stretch, tasks
-from later.cli.manner import Manner
-from later.cli.say import one_line, say
+from later.cli.console import one_line, say
+from later.cli.options import Manner
+from later.cli.progress import Bar
 from later.cli.slices import Errand, Slices
 from later.cli.tables import seconds
 from later.cli.times import rfc3339

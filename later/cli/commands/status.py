@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from later.cli.say import one_line
+from later.cli.console import one_line
 from later.cli.tables import print_figures, seconds, size
 from later.store.stats import NO_TASKS, Census, ServerFacts, TopicCounts
 from later.store.tasks import Store

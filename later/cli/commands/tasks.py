@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from later.cli.api import client_of
 from later.cli.options import (
     CALL,
     MOST,
     an_object_a_line,
+    client_of,
     configured,
     examples,
     headers,

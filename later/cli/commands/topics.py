@@ -7,9 +7,18 @@ from typing import Any
 
 import click
 
-from later.cli.api import client_of
-from later.cli.manner import Manner, of_many
-from later.cli.options import CALL, MOST, InOrder, an_object_a_line, configured, examples, one_object
+from later.cli.options import (
+    CALL,
+    MOST,
+    InOrder,
+    Manner,
+    an_object_a_line,
+    client_of,
+    configured,
+    examples,
+    of_many,
+    one_object,
+)
 from later.cli.policy_options import names_of_fields, values_of_fields
 from later.core.policy import FIELDS, Place, a_namespace, a_topic
 

@@ -9,7 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
-from later.cli.say import one_line
+from later.cli.console import one_line
 
 
 def bar_of(unit: str, total: int | None, *more: ProgressColumn) -> Bar:
