@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from later.core.errors import ConfigError
-from later.core.policy import LEAST_RATE, LONGEST_TIMEOUT_MS, MAX_LIMIT, Ack, DelayMode, Policy
+from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, Ack, DelayMode, Policy
 from later.core.validation import MAX_RETRY
 from later.option_types import (
     Address,
@@ -152,7 +152,7 @@ OPTIONS = (
            "Processes that share the work and the port, each on a core; `auto`: one for each core."),
     Option("concurrency", "concurrency", integer(1, 100_000), "256", WORK, "Deliveries under way, per process."),
     Option("tick", "tick_ms", duration(10), "0.1s", WORK, "How often, at least, the store is looked at for due tasks."),
-    Option("timeout", "timeout_ms", duration(1_000, LONGEST_TIMEOUT_MS), "15s", DAEMONS,
+    Option("timeout", "timeout_ms", duration(1_000, MAX_TIMEOUT_MS), "15s", DAEMONS,
            "A delivery's deadline, from name lookup to the last byte of the answer; at most 120s."),
     Option("lease", "lease_ms", duration(1_000), None, WORK,
            "How long a task in flight is left alone before it is delivered again.", "timeout + 15s"),
@@ -173,7 +173,7 @@ OPTIONS = (
            "How old a task may get before it is done, for tasks that do not say; 0: no limit."),
     Option("ack", "ack", choice(*Ack), "auto", DAEMONS,
            "How receivers say that they are done: by a code where there is one, by code alone, or by status."),
-    Option("topic-rate", "topic_rate", rate(LEAST_RATE, MAX_LIMIT), "0", DAEMONS,
+    Option("topic-rate", "topic_rate", rate(MIN_RATE, MAX_LIMIT), "0", DAEMONS,
            "Deliveries a second that each topic may begin, over all instances; 0: no limit."),
     Option("topic-concurrency", "topic_concurrency", integer(0, MAX_LIMIT), "0", DAEMONS,
            "Deliveries of each topic that may be under way, over all instances; 0: no limit."),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from later.core.task import Draft, Task, new_id
-from later.core.validation import milliseconds
+from later.core.validation import to_milliseconds
 
 NOW = 1_800_000_000_000
 """A time of the store's clock, in ms."""
@@ -30,7 +30,7 @@ def a_task(*, delay: float = 0, ttl: float | None = None, created_at: int = NOW,
         headers={},
         max_retry=3,
         created_at=created_at,
-        execute_at=created_at + milliseconds(delay),
-        expires_at=None if ttl is None else created_at + milliseconds(ttl),
+        execute_at=created_at + to_milliseconds(delay),
+        expires_at=None if ttl is None else created_at + to_milliseconds(ttl),
     )
     return msgspec.structs.replace(task, **changes)

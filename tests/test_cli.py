@@ -30,7 +30,7 @@ from later.client.http import MAX_LINE_BYTES
 from later.config import OPTIONS, Config, Option
 from later.core.errors import ConfigError, StoreDown
 from later.core.policy import DEFAULT, FIELDS
-from later.core.policy import shown as written
+from later.core.policy import format_policy as written
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.stats import ServerFacts, TopicCounts

@@ -19,9 +19,9 @@ import pytest
 
 from later.cli import later
 from later.config import OPTIONS
-from later.core.policy import DEFAULT, FIELDS, Ack, shown
-from later.core.reply import Reply, read_reply
-from later.core.retry import Backoff, Kind
+from later.core.policy import DEFAULT, FIELDS, Ack, format_policy
+from later.core.reply import Reply, parse_reply
+from later.core.retry import Backoff, OutcomeKind
 from later.metrics import Metrics
 from later.store.url import PASSWORD, PASSWORD_FILE
 from tests.builders import NOW, a_task
@@ -170,7 +170,9 @@ def test_options_to_know_have_the_defaults_that_are_documented() -> None:
 
 def test_every_field_of_a_policy_is_documented_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]*\| `?(\w+)[^|]*\|", section("The fields", TOPICS), re.MULTILINE)
-    defaults = {name: value if isinstance(value, str) else json.dumps(value) for name, value in shown(DEFAULT).items()}
+    defaults = {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in format_policy(DEFAULT).items()
+    }
     assert dict(rows) == defaults
 
 
@@ -230,12 +232,12 @@ def test_the_answers_in_the_trap_fail_and_the_way_out_is_done() -> None:
     trap = section("The trap: a `code` of your own", RECEIVERS)
     wrong, (right,) = re.findall(r"`(\{.*?\})`", trap), blocks("json", trap)
     assert wrong
-    assert {judged(answer) for answer in wrong} == {Kind.FAILED}
-    assert judged(right) is Kind.DONE
+    assert {judged(answer) for answer in wrong} == {OutcomeKind.FAILED}
+    assert judged(right) is OutcomeKind.DONE
 
 
-def judged(body: str) -> Kind:
-    return read_reply(Reply(status=200, body=body.encode()), NOW, Ack.AUTO).kind
+def judged(body: str) -> OutcomeKind:
+    return parse_reply(Reply(status=200, body=body.encode()), NOW, Ack.AUTO).kind
 
 
 @pytest.fixture
@@ -288,19 +290,19 @@ def orders() -> list[str]:
 async def test_the_example_does_the_work_once(url: str, sender: Caller) -> None:
     task = a_task(callback=url)
     first, again = await sender.send(task, 1, NOW), await sender.send(task, 2, NOW)
-    assert (first.kind, again.kind) == (Kind.DONE, Kind.DONE)
+    assert (first.kind, again.kind) == (OutcomeKind.DONE, OutcomeKind.DONE)
     assert orders() == ["hello"]
 
 
 async def test_the_example_does_the_work_once_when_calls_overlap(url: str, sender: Caller) -> None:
     task = a_task(callback=url)
     outcomes = await asyncio.gather(*(sender.send(task, 1, NOW) for _ in range(4)))
-    assert {outcome.kind for outcome in outcomes} == {Kind.DONE}
+    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DONE}
     assert orders() == ["hello"]
 
 
 async def test_the_example_says_never_to_a_topic_that_it_does_not_know(url: str, sender: Caller) -> None:
-    assert (await sender.send(a_task(callback=url, topic="mail"), 1, NOW)).kind is Kind.GONE
+    assert (await sender.send(a_task(callback=url, topic="mail"), 1, NOW)).kind is OutcomeKind.GONE
 
 
 async def test_the_example_says_not_now_while_its_database_is_locked(
@@ -311,7 +313,7 @@ async def test_the_example_says_not_now_while_its_database_is_locked(
 
     monkeypatch.setattr(example, "do_once", locked)
     outcome = await sender.send(a_task(callback=url), 1, NOW)
-    assert (outcome.kind, outcome.retry_after_ms) == (Kind.BUSY, None)
+    assert (outcome.kind, outcome.retry_after_ms) == (OutcomeKind.BUSY, None)
 
 
 async def test_the_example_fails_when_its_work_fails_and_does_it_the_next_time(
@@ -324,7 +326,7 @@ async def test_the_example_fails_when_its_work_fails_and_does_it_the_next_time(
     with monkeypatch.context() as once:
         once.setattr(example, "work", failing)
         assert (await sender.send(task, 1, NOW)).status == 500
-    assert (await sender.send(task, 2, NOW)).kind is Kind.DONE
+    assert (await sender.send(task, 2, NOW)).kind is OutcomeKind.DONE
     assert orders() == ["hello"]
 
 
@@ -334,7 +336,7 @@ async def test_the_example_wants_its_token(
     monkeypatch.setattr(example, "TOKEN", "secret")
     stranger = await sender.send(a_task(callback=url), 1, NOW)
     friend = await sender.send(a_task(callback=url, headers={"Authorization": "Bearer secret"}), 1, NOW)
-    assert (stranger.status, friend.kind) == (401, Kind.DONE)
+    assert (stranger.status, friend.kind) == (401, OutcomeKind.DONE)
 
 
 async def test_what_arrives_is_what_is_documented(sender: Caller, example: ModuleType) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from later.core.retry import Kind, Outcome
+from later.core.retry import Outcome, OutcomeKind
 from later.delivery.resolver import Resolver, addresses
 from tests.builders import NOW, a_task
 from tests.receivers import (
@@ -76,7 +76,7 @@ class TestNoConnection:
     async def test_nobody_there_is_failed_and_tells_no_secret(self, callback: str, why: str) -> None:
         async with a_sender() as sender:
             outcome = await sender.send(a_task(callback=callback.format(port=a_closed_port())), 1, NOW)
-        assert outcome == Outcome(kind=Kind.FAILED, reason="connect", message=f"no connection: {why}")
+        assert outcome == Outcome(kind=OutcomeKind.FAILED, reason="connect", message=f"no connection: {why}")
 
     async def test_a_certificate_of_nobody_is_refused(self, tmp_path: Path) -> None:
         pem = tmp_path / "self-signed.pem"
@@ -144,7 +144,7 @@ class TestKeptConnection:
         async with Receiver(closes_idle(reset=reset), answers(BUSY)).listen() as receiver, a_sender() as sender:
             await sender.send(a_task(callback=receiver.url), 1, NOW)
             outcome = await sender.send(a_task(callback=receiver.url, content=content), 1, NOW)
-        assert (outcome.kind, receiver.connections) == (Kind.BUSY, 2)
+        assert (outcome.kind, receiver.connections) == (OutcomeKind.BUSY, 2)
 
     async def test_it_is_sent_once_more_only_once(self) -> None:
         async with Receiver(closes_idle(), answers_and_closes(b"")).listen() as receiver, a_sender() as sender:
@@ -171,7 +171,7 @@ class TestKeptConnection:
     async def test_closed_while_idle_it_is_not_used(self) -> None:
         async with Receiver(answers_and_closes(DONE)).listen() as receiver, a_sender() as sender:
             kinds = [(await sender.send(a_task(callback=receiver.url), 1, NOW)).kind for _ in range(5)]
-        assert kinds == [Kind.DONE] * 5
+        assert kinds == [OutcomeKind.DONE] * 5
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ class TestNames:
         async with Receiver(answers(DONE)).listen() as receiver, a_sender() as sender:
             outcome = await call(sender, receiver, "dead.example")
         why = "the name lookup failed: Name or service not known"
-        assert outcome == Outcome(kind=Kind.FAILED, reason="connect", message=f"no connection: {why}")
+        assert outcome == Outcome(kind=OutcomeKind.FAILED, reason="connect", message=f"no connection: {why}")
 
     async def test_a_name_that_nobody_has_is_looked_up_once(self, names: Names) -> None:
         async with Receiver(answers(DONE)).listen() as receiver, a_sender() as sender:
@@ -217,7 +217,7 @@ class TestNames:
             for hangs in hanging:
                 hangs.cancel()
             await asyncio.gather(*hanging, return_exceptions=True)
-        assert (outcome.kind, under_way) == (Kind.DONE, [True] * 40)
+        assert (outcome.kind, under_way) == (OutcomeKind.DONE, [True] * 40)
 
     async def test_threads_that_hang_do_not_hold_up_the_end_of_the_process(self, names: Names) -> None:
         async with Receiver(answers(DONE)).listen() as receiver, a_sender(SHORT_MS) as sender:
@@ -236,7 +236,7 @@ class TestNames:
                 await call(sender, receiver, host)
             names.answer()
             outcome = await call(sender, receiver, "receiver.example")
-        assert (outcome.kind, names.asked) == (Kind.DONE, ["hang.example", "receiver.example"])
+        assert (outcome.kind, names.asked) == (OutcomeKind.DONE, ["hang.example", "receiver.example"])
 
     async def test_a_lookup_that_waits_too_long_for_its_turn_is_given_up(self, names: Names) -> None:
         resolver = Resolver(lookups=1, patience_s=0.02)
@@ -258,7 +258,7 @@ class TestNames:
                 machine.setattr(threading.Thread, "start", cannot_start)
                 first = await call(sender, receiver, "receiver.example")
             second = await call(sender, receiver, "receiver.example")
-        assert (first.reason, second.kind, names.asked) == ("connect", Kind.DONE, ["receiver.example"])
+        assert (first.reason, second.kind, names.asked) == ("connect", OutcomeKind.DONE, ["receiver.example"])
 
     async def test_an_answer_that_comes_after_its_caller_has_gone_disturbs_nobody(
         self, names: Names, caplog: pytest.LogCaptureFixture

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from later.core.retry import Kind, Outcome
+from later.core.retry import Outcome, OutcomeKind
 from tests.builders import NOW, a_task
 from tests.receivers import SHORT_MS, Receiver, Wire, a_sender, outcome_of, says_nothing
 
@@ -25,7 +25,7 @@ async def test_a_reply_that_drips_is_cut_off(start: bytes) -> None:
             await asyncio.sleep(0.01)
 
     outcome = await outcome_of(drips, timeout_ms=SHORT_MS)
-    assert outcome == Outcome(kind=Kind.FAILED, reason="timeout", message="no complete answer within 0.15 s")
+    assert outcome == Outcome(kind=OutcomeKind.FAILED, reason="timeout", message="no complete answer within 0.15 s")
 
 
 async def test_a_receiver_that_says_nothing_is_given_up() -> None:
@@ -89,4 +89,4 @@ async def test_a_sender_that_is_closed_fails_its_calls() -> None:
         call = asyncio.create_task(sender.send(a_task(callback=receiver.url), 1, NOW))
         await called.wait()
         await sender.close()
-        assert (await call).kind is Kind.FAILED
+        assert (await call).kind is OutcomeKind.FAILED

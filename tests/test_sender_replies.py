@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aioresponses import aioresponses
 
-from later.core.retry import Kind, Outcome
+from later.core.retry import Outcome, OutcomeKind
 from later.core.validation import DAY_MS
 from later.delivery.sender import MAX_REPLY_BYTES
 from tests.builders import NOW, a_task
@@ -79,13 +79,13 @@ def padded(body: bytes, size: int) -> bytes:
     ids=repr,
 )
 async def test_a_task_is_done_with_code_100_or_without_a_code(sender: Caller, status: int, body: bytes) -> None:
-    assert await outcome_of(sender, status, body) == Outcome(kind=Kind.DONE, status=status)
+    assert await outcome_of(sender, status, body) == Outcome(kind=OutcomeKind.DONE, status=status)
 
 
 @pytest.mark.parametrize("status", [200, 202])
 async def test_code_101_is_busy(sender: Caller, status: int) -> None:
     outcome = await outcome_of(sender, status, b'{"code": 101}')
-    assert outcome == Outcome(kind=Kind.BUSY, reason="code", status=status, message="answered code 101: busy")
+    assert outcome == Outcome(kind=OutcomeKind.BUSY, reason="code", status=status, message="answered code 101: busy")
 
 
 @pytest.mark.parametrize(
@@ -95,25 +95,25 @@ async def test_code_101_is_busy(sender: Caller, status: int) -> None:
 )
 async def test_any_other_code_is_failed(sender: Caller, code: str) -> None:
     outcome = await outcome_of(sender, 200, f'{{"code": {code}}}'.encode())
-    assert (outcome.kind, outcome.reason, outcome.status) == (Kind.FAILED, "code", 200)
+    assert (outcome.kind, outcome.reason, outcome.status) == (OutcomeKind.FAILED, "code", 200)
 
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("body", [b"", b'{"code": 100}', b'{"code": 5}'])
 async def test_too_many_and_unavailable_are_busy_whatever_they_say(sender: Caller, status: int, body: bytes) -> None:
     outcome = await outcome_of(sender, status, body)
-    assert (outcome.kind, outcome.reason, outcome.status) == (Kind.BUSY, "status", status)
+    assert (outcome.kind, outcome.reason, outcome.status) == (OutcomeKind.BUSY, "status", status)
 
 
 async def test_gone_is_gone(sender: Caller) -> None:
     outcome = await outcome_of(sender, 410, b'{"code": 100}')
-    assert (outcome.kind, outcome.reason, outcome.status) == (Kind.GONE, "status", 410)
+    assert (outcome.kind, outcome.reason, outcome.status) == (OutcomeKind.GONE, "status", 410)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308, 400, 401, 404, 409, 413, 418, 500, 502, 504])
 async def test_any_other_status_is_failed_whatever_it_says(sender: Caller, status: int) -> None:
     outcome = await outcome_of(sender, status, b'{"code": 100}', Location="http://elsewhere.example/")
-    assert outcome == Outcome(kind=Kind.FAILED, reason="status", status=status, message=f"answered {status}")
+    assert outcome == Outcome(kind=OutcomeKind.FAILED, reason="status", status=status, message=f"answered {status}")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_a_busy_receiver_may_ask_for_a_pause(
     sender: Caller, status: int, body: bytes, text: str, pause_ms: int | None
 ) -> None:
     outcome = await outcome_of(sender, status, body, Retry_After=text)
-    assert (outcome.kind, outcome.retry_after_ms) == (Kind.BUSY, pause_ms)
+    assert (outcome.kind, outcome.retry_after_ms) == (OutcomeKind.BUSY, pause_ms)
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b""), (500, b""), (410, b""), (200, b'{"code": 5}')])
@@ -146,26 +146,26 @@ async def test_nobody_else_may(sender: Caller, status: int, body: bytes) -> None
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "unheard-of"])
 async def test_an_encoded_body_is_not_read(sender: Caller, encoding: str) -> None:
     outcome = await outcome_of(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
-    assert outcome.kind is Kind.DONE
+    assert outcome.kind is OutcomeKind.DONE
 
 
 @pytest.mark.parametrize("encoding", ["identity", " Identity ", ""])
 async def test_identity_is_no_encoding(sender: Caller, encoding: str) -> None:
     outcome = await outcome_of(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "text/html; charset=latin-1", "nonsense", ""])
 async def test_json_is_read_whatever_type_it_claims_to_have(sender: Caller, content_type: str) -> None:
     outcome = await outcome_of(sender, 200, b'{"code": 101}', Content_Type=content_type)
-    assert outcome.kind is Kind.BUSY
+    assert outcome.kind is OutcomeKind.BUSY
 
 
 @pytest.mark.parametrize(
     ("size", "kind"),
-    [(MAX_REPLY_BYTES, Kind.BUSY), (MAX_REPLY_BYTES + 1, Kind.DONE)],
+    [(MAX_REPLY_BYTES, OutcomeKind.BUSY), (MAX_REPLY_BYTES + 1, OutcomeKind.DONE)],
 )
-async def test_a_body_is_read_up_to_64_kib(sender: Caller, size: int, kind: Kind) -> None:
+async def test_a_body_is_read_up_to_64_kib(sender: Caller, size: int, kind: OutcomeKind) -> None:
     outcome = await outcome_of(sender, 200, padded(b'{"code": 101}', size))
     assert outcome.kind is kind
 
@@ -187,7 +187,7 @@ async def test_a_body_is_read_up_to_64_kib(sender: Caller, size: int, kind: Kind
 )
 async def test_an_error_is_an_outcome_that_tells_no_secret(sender: Caller, error: Exception, reason: str) -> None:
     outcome = await outcome_of_error(sender, error)
-    assert (outcome.kind, outcome.reason, "secret" in outcome.message) == (Kind.FAILED, reason, False)
+    assert (outcome.kind, outcome.reason, "secret" in outcome.message) == (OutcomeKind.FAILED, reason, False)
 
 
 @pytest.mark.parametrize(
@@ -205,4 +205,4 @@ async def test_an_error_is_an_outcome_that_tells_no_secret(sender: Caller, error
 )
 async def test_a_task_that_cannot_be_sent_has_failed(sender: Caller, changes: dict[str, Any]) -> None:
     outcome = await sender.send(a_task(**{"callback": "http://127.0.0.1:9/", **changes}), 1, NOW)
-    assert (outcome.kind, outcome.reason) == (Kind.FAILED, "connect")
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.FAILED, "connect")

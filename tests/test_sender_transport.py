@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from later.core.retry import Kind, Outcome
+from later.core.retry import Outcome, OutcomeKind
 from later.delivery.sender import MAX_REPLY_BYTES, wire_url
 from tests.builders import NOW, a_task
 from tests.receivers import (
@@ -116,7 +116,7 @@ class TestRequest:
     async def test_proxies_of_the_environment_are_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, "http://127.0.0.1:9")
-        assert (await outcome_of(answers(DONE))).kind is Kind.DONE
+        assert (await outcome_of(answers(DONE))).kind is OutcomeKind.DONE
 
     async def test_cookies_are_not_kept(self) -> None:
         heads: list[str] = []
@@ -145,26 +145,26 @@ class TestReply:
     @pytest.mark.parametrize(
         ("reply", "kind"),
         [
-            (BUSY, Kind.BUSY),
-            (b"HTTP/1.1 204 No Content\r\n\r\n", Kind.DONE),
-            (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", Kind.BUSY),
-            (chunked(b"7\r\n", b'{"code"\r\n', b"6\r\n: 101}\r\n", b"0\r\n\r\n"), Kind.BUSY),
-            (b"HTTP/1.1 100 Continue\r\n\r\n" + BUSY, Kind.BUSY),
-            (b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" * 3 + BUSY, Kind.BUSY),
-            (with_body(b"\x1f\x8b\x08 is no gzip", "200 OK", "Content-Encoding: gzip"), Kind.DONE),
-            (with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES)), Kind.BUSY),
-            (with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1)), Kind.DONE),
-            (chunked(b"10001\r\n", b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1), b"\r\n0\r\n\r\n"), Kind.DONE),
+            (BUSY, OutcomeKind.BUSY),
+            (b"HTTP/1.1 204 No Content\r\n\r\n", OutcomeKind.DONE),
+            (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", OutcomeKind.BUSY),
+            (chunked(b"7\r\n", b'{"code"\r\n', b"6\r\n: 101}\r\n", b"0\r\n\r\n"), OutcomeKind.BUSY),
+            (b"HTTP/1.1 100 Continue\r\n\r\n" + BUSY, OutcomeKind.BUSY),
+            (b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" * 3 + BUSY, OutcomeKind.BUSY),
+            (with_body(b"\x1f\x8b\x08 is no gzip", "200 OK", "Content-Encoding: gzip"), OutcomeKind.DONE),
+            (with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES)), OutcomeKind.BUSY),
+            (with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1)), OutcomeKind.DONE),
+            (chunked(b"10001\r\n", b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1), b"\r\n0\r\n\r\n"), OutcomeKind.DONE),
         ],
         ids=lambda value: ascii(value)[:60],
     )
-    async def test_a_complete_reply_is_judged(self, reply: bytes, kind: Kind) -> None:
+    async def test_a_complete_reply_is_judged(self, reply: bytes, kind: OutcomeKind) -> None:
         assert (await outcome_of(answers(reply))).kind is kind
 
     @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
     async def test_a_body_may_end_with_the_connection(self, version: bytes) -> None:
         reply = b"HTTP/" + version + b" 200 OK\r\nConnection: close\r\n\r\n" + b'{"code": 101}'
-        assert (await outcome_of(answers_and_closes(reply))).kind is Kind.BUSY
+        assert (await outcome_of(answers_and_closes(reply))).kind is OutcomeKind.BUSY
 
     @pytest.mark.parametrize(
         "reply",
@@ -191,7 +191,7 @@ class TestReply:
     )
     async def test_a_broken_reply_is_failed(self, reply: bytes) -> None:
         outcome = await outcome_of(answers_and_closes(reply))
-        assert (outcome.kind, outcome.reason) == (Kind.FAILED, "reply")
+        assert (outcome.kind, outcome.reason) == (OutcomeKind.FAILED, "reply")
 
     async def test_a_reply_that_is_reset_is_failed(self) -> None:
         async def resets(wire: Wire) -> None:
@@ -200,7 +200,7 @@ class TestReply:
 
         outcome = await outcome_of(resets)
         assert outcome == Outcome(
-            kind=Kind.FAILED, reason="reply", message="no complete answer: Connection reset by peer"
+            kind=OutcomeKind.FAILED, reason="reply", message="no complete answer: Connection reset by peer"
         )
 
     async def test_an_answer_may_come_before_the_request_was_read(self) -> None:
@@ -209,7 +209,7 @@ class TestReply:
             await wire.say(BUSY)
             await wire.closed()
 
-        assert (await outcome_of(interrupts, content="x" * 20_000_000)).kind is Kind.BUSY
+        assert (await outcome_of(interrupts, content="x" * 20_000_000)).kind is OutcomeKind.BUSY
 
     async def test_a_long_reply_is_neither_drained_nor_its_connection_used_again(self) -> None:
         async def never_ends(wire: Wire) -> None:
@@ -221,7 +221,7 @@ class TestReply:
         async with Receiver(never_ends, answers(DONE)).listen() as receiver, a_sender() as sender:
             task = a_task(callback=receiver.url)
             kinds = [(await sender.send(task, 1, NOW)).kind for _ in range(2)]
-        assert (kinds, receiver.connections) == ([Kind.DONE, Kind.DONE], 2)
+        assert (kinds, receiver.connections) == ([OutcomeKind.DONE, OutcomeKind.DONE], 2)
 
     async def test_ten_mib_that_are_announced_are_not_read(self) -> None:
         async def announces(wire: Wire) -> None:
@@ -229,18 +229,18 @@ class TestReply:
             await wire.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10485760\r\n\r\n")
             await wire.closed()
 
-        assert (await outcome_of(announces)).kind is Kind.DONE
+        assert (await outcome_of(announces)).kind is OutcomeKind.DONE
 
     @pytest.mark.parametrize("size", [9, 10_000_000])
     @pytest.mark.parametrize("start", [b"", b"x"])
     async def test_a_status_that_judges_waits_for_no_body(self, size: int, start: bytes) -> None:
         announced = f"HTTP/1.1 429 Slow Down\r\nRetry-After: 7\r\nContent-Length: {size}\r\n\r\n".encode()
         outcome = await outcome_of(answers(announced + start))
-        assert (outcome.kind, outcome.status, outcome.retry_after_ms) == (Kind.BUSY, 429, 7000)
+        assert (outcome.kind, outcome.status, outcome.retry_after_ms) == (OutcomeKind.BUSY, 429, 7000)
 
     async def test_a_status_that_judges_needs_no_whole_body(self) -> None:
         outcome = await outcome_of(answers_and_closes(b"HTTP/1.1 410 Gone\r\nContent-Length: 9\r\n\r\nx"))
-        assert outcome.kind is Kind.GONE
+        assert outcome.kind is OutcomeKind.GONE
 
     async def test_a_status_that_judges_does_so_at_the_deadline_too(self) -> None:
         outcome = await outcome_of(answers(b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\n"), timeout_ms=50)

@@ -32,10 +32,10 @@ from later.api.schemas import (
     too_large,
 )
 from later.core.admit import admit
-from later.core.drafts import read_draft
+from later.core.drafts import parse_draft
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
 from later.core.task import Task, new_id
-from later.core.validation import EXPECTED, show, task_id
+from later.core.validation import EXPECTED, check_id, describe
 from later.metrics import Metrics
 from later.store.bulk_jobs import Jobs
 from later.store.policies import PolicyBook
@@ -129,7 +129,7 @@ class BatchCalls:
         with self._backlog.room():
             policies = await self._policies.current()
         now = (await self._store.now()).high
-        judged = await self._judge(request, body, lambda item: admit(read_draft(item), policies, now, new_id()))
+        judged = await self._judge(request, body, lambda item: admit(parse_draft(item), policies, now, new_id()))
         if dry_run:
             return reply(_dry(judged))
         batch = _counted(job, body, judged, now + self._remember_ms) if job else None
@@ -270,6 +270,6 @@ def _job_of(request: web.Request) -> str:
 
 def _checked_job(job: str) -> str:
     try:
-        return task_id(job)
+        return check_id(job)
     except Refused:
-        raise Refused(f"job: expected {EXPECTED['id']}, got {show(job)}", "job") from None
+        raise Refused(f"job: expected {EXPECTED['id']}, got {describe(job)}", "job") from None

@@ -11,10 +11,10 @@ from aiohttp import web
 from later.api.load_shedding import Backlog
 from later.api.schemas import read_body, read_id, read_query, reader, reply, shown
 from later.api.topics import asked_topic
-from later.core.edit import Changes
+from later.core.edit import TaskChanges
 from later.core.errors import LaterError, Refused
-from later.core.policy import LEAST_RATE
-from later.core.validation import EXPECTED, moment, refusal, show, task_id, topic
+from later.core.policy import MIN_RATE
+from later.core.validation import EXPECTED, check_id, describe, parse_time, parse_topic, refusal
 from later.store.group_commit import Group
 from later.store.keys import Bucket
 from later.store.policies import PolicyBook
@@ -109,7 +109,7 @@ class EditCalls:
     async def _redrive_dead(self, wanted: Redriving) -> web.StreamResponse:
         if wanted.topic is None:
             raise Refused("topic: expected an id or a topic, got neither", "topic")
-        dead, rate, limit = _dead(topic(wanted.topic), wanted), _rate(wanted.rate), _limit(wanted.limit)
+        dead, rate, limit = _dead(parse_topic(wanted.topic), wanted), _rate(wanted.rate), _limit(wanted.limit)
         now = (await self._store.now()).high
         moved = await self._store.redrive_dead(dead, now=now, reason=wanted.reason, rate=rate, limit=limit)
         if moved.tasks:
@@ -132,17 +132,17 @@ class EditCalls:
             self._on_create(found.score)
 
 
-_read_changes = reader(Changes)
+_read_changes = reader(TaskChanges)
 _read_redriving = reader(Redriving)
 _read_purging = reader(Purging)
 
 
-def _changes(body: bytes) -> Changes:
+def _changes(body: bytes) -> TaskChanges:
     changes = _read_changes(body)
     if changes.id is None:
         raise refusal("id", None)
-    task_id(changes.id)
-    changes.check()
+    check_id(changes.id)
+    changes.require_any()
     return changes
 
 
@@ -155,7 +155,7 @@ def _only_id(wanted: Redriving) -> str:
     for field in Redriving.__struct_fields__:
         if field != "id" and getattr(wanted, field) is not None:
             raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
-    return task_id(wanted.id or "")
+    return check_id(wanted.id or "")
 
 
 def _dead(name: str, wanted: Redriving | Purging) -> Stretch:
@@ -163,13 +163,13 @@ def _dead(name: str, wanted: Redriving | Purging) -> Stretch:
     return Stretch(
         topic=name,
         bucket=Bucket.DEAD,
-        since=None if wanted.died_after is None else moment("died_after", wanted.died_after),
-        before=None if wanted.died_before is None else moment("died_before", wanted.died_before),
+        since=None if wanted.died_after is None else parse_time("died_after", wanted.died_after),
+        before=None if wanted.died_before is None else parse_time("died_before", wanted.died_before),
     )
 
 
 def _rate(rate: float | None) -> float | None:
-    if rate is not None and not rate >= LEAST_RATE:
+    if rate is not None and not rate >= MIN_RATE:
         raise refusal("rate", rate)
     return rate
 
@@ -187,7 +187,7 @@ def _purging(body: bytes) -> Purging:
         if state == Bucket.UNACK:
             raise Refused('states: expected none but "delay", "error" and "dead": what is in flight stays', "states")
         if state not in PURGED:
-            raise Refused(f"states: expected {EXPECTED['states']}, got {show(state)}", "states")
+            raise Refused(f"states: expected {EXPECTED['states']}, got {describe(state)}", "states")
     if purging.states == []:
         raise Refused(f"states: expected {EXPECTED['states']}, got none", "states")
     for field in ("died_after", "died_before", "reason"):

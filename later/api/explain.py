@@ -8,9 +8,9 @@ from aiohttp import web
 from later.api.load_shedding import Backlog
 from later.api.schemas import last_error, read_body, reader, reply
 from later.core.errors import LaterError, Refused
-from later.core.explain import SILENT_MS, Explanation, TaskFacts, TopicFacts, explain_task, explain_topic
+from later.core.explain import HEARTBEAT_TIMEOUT_MS, Explanation, TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.task import Task
-from later.core.validation import task_id, topic
+from later.core.validation import check_id, parse_topic
 from later.store.policies import PolicyBook
 from later.store.stats import Census
 from later.store.tasks import Store
@@ -68,14 +68,14 @@ class ExplainCalls:
         beats = [*(await self._census.workers()).values()]
         return TopicFacts(
             name,
-            policies.of(name),
+            policies.for_topic(name),
             *counts,
             next_due_at=standing.next_due_at,
             paused=standing.paused,
             held_until=standing.held_until,
             full_speed_at=self._policies.ramps.get(name),
-            workers=sum(now - at < SILENT_MS for at in beats),
-            beat_at=max(beats, default=None),
+            workers=sum(now - at < HEARTBEAT_TIMEOUT_MS for at in beats),
+            last_heartbeat_at=max(beats, default=None),
         )
 
 
@@ -88,9 +88,9 @@ def _asked(body: bytes) -> Explaining:
         got = "neither" if asked.id is None else "both"
         raise Refused(f"id: expected either an id or a topic, got {got}", "id")
     if asked.id is not None:
-        return Explaining(id=task_id(asked.id))
-    return Explaining(topic=topic(asked.topic))
+        return Explaining(id=check_id(asked.id))
+    return Explaining(topic=parse_topic(asked.topic))
 
 
 def _answer(explanation: Explanation, more: dict[str, object]) -> web.StreamResponse:
-    return reply({"sentence": explanation.sentence, **explanation.figures, **more})
+    return reply({"sentence": explanation.sentence, **explanation.details, **more})

@@ -10,7 +10,7 @@ from aiohttp import web
 from later.api.load_shedding import Backlog
 from later.api.schemas import Shown, read_body, reader, reply, shown
 from later.core.errors import Refused
-from later.core.validation import moment, refusal, show, task_id, topic
+from later.core.validation import check_id, describe, parse_time, parse_topic, refusal
 from later.store.keys import Bucket
 from later.store.tasks import Store
 from later.store.types import Page, Stretch
@@ -60,10 +60,10 @@ _read = reader(Listing)
 
 def _stretch(listing: Listing) -> Stretch:
     return Stretch(
-        topic=topic(listing.topic),
+        topic=parse_topic(listing.topic),
         bucket=Bucket.DELAY if listing.state is None else _bucket(listing.state),
-        since=None if listing.due_after is None else moment("due_after", listing.due_after),
-        before=None if listing.due_before is None else moment("due_before", listing.due_before),
+        since=None if listing.due_after is None else parse_time("due_after", listing.due_after),
+        before=None if listing.due_before is None else parse_time("due_before", listing.due_before),
         after=None if listing.cursor is None else _after(listing.cursor),
     )
 
@@ -79,7 +79,7 @@ def _limit(limit: int | None) -> int:
     if limit is None:
         return PAGE
     if not 1 <= limit <= MAX_PAGE:
-        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE}, got {show(limit)}", "limit")
+        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE}, got {describe(limit)}", "limit")
     return limit
 
 
@@ -95,7 +95,7 @@ def _cursor(score: int, id: str) -> str:
 def _after(cursor: str) -> tuple[int, str]:
     try:
         score, _, id = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii").partition(" ")
-        place = int(score), task_id(id)
+        place = int(score), check_id(id)
     except (ValueError, Refused):
         raise refusal("cursor", cursor) from None
     if _cursor(*place) != cursor:

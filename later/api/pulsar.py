@@ -16,9 +16,9 @@ from aiohttp import web
 from later.api.schemas import path_part, read_body, read_switch, reply
 from later.api.topics import asked_namespace
 from later.core.errors import Refused
-from later.core.parsing import read_object, unknown
-from later.core.policy import FIELDS, Place, Policies, Settings, Value, a_topic
-from later.core.validation import MAX_TTL_MS, show, topic
+from later.core.parsing import parse_object, unknown_field
+from later.core.policy import FIELDS, Policies, PolicyScope, PolicyValue, Settings, topic_scope
+from later.core.validation import MAX_TTL_MS, describe, parse_topic
 from later.store.policies import PolicyBook
 
 ACTIVE = "active"
@@ -34,7 +34,7 @@ _TAKES = {ACTIVE: "true or false", TICK_TIME: _MILLISECONDS, LIMIT: _MILLISECOND
 class PulsarCalls:
     """Handlers for the delayed delivery of one level; `asked` says whose a request is about."""
 
-    def __init__(self, *, policies: PolicyBook, max_body: int, asked: Callable[[web.Request], Place]) -> None:
+    def __init__(self, *, policies: PolicyBook, max_body: int, asked: Callable[[web.Request], PolicyScope]) -> None:
         self._policies = policies
         self._max_body = max_body
         self._asked = asked
@@ -43,19 +43,19 @@ class PulsarCalls:
         """`GET …/delayedDelivery`: what is set there, or with `applied=true` what applies."""
         place, applied = self._asked(request), read_switch(request.query, "applied")
         policies = await self._policies.read()
-        return reply(_applied(policies, place) if applied else _set_there(policies.set_at(place)))
+        return reply(_applied(policies, place) if applied else _set_there(policies.settings_at(place)))
 
     async def change(self, request: web.Request) -> web.StreamResponse:
         """`POST …/delayedDelivery`: sets what the body names, and nothing else."""
         place = self._asked(request)
-        given = _checked(read_object(await read_body(request, self._max_body)))
+        given = _checked(parse_object(await read_body(request, self._max_body)))
         return await self._edit(place, lambda settings: _with(settings, given))
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """`DELETE …/delayedDelivery`."""
         return await self._edit(self._asked(request), _without)
 
-    async def _edit(self, place: Place, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
+    async def _edit(self, place: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
         try:
             await self._policies.change(place, edit)
         except Refused as error:
@@ -63,12 +63,12 @@ class PulsarCalls:
         return web.Response(status=204)
 
 
-def asked_persistent_topic(request: web.Request) -> Place:
+def asked_persistent_topic(request: web.Request) -> PolicyScope:
     """The topic that the path names by its namespace and its name within. Raises Refused."""
-    return a_topic(topic(f"{asked_namespace(request).name}/{path_part(request, 'topic')}"))
+    return topic_scope(parse_topic(f"{asked_namespace(request).name}/{path_part(request, 'topic')}"))
 
 
-def _set_there(settings: Settings) -> dict[str, Value] | None:
+def _set_there(settings: Settings) -> dict[str, PolicyValue] | None:
     """All three fields as soon as one is set: Pulsar's tooling knows no half of them."""
     delays, limit = settings.fields.get("delays"), settings.fields.get("max_delay")
     if delays is None and limit is None and settings.tick_time_ms is None:
@@ -76,29 +76,29 @@ def _set_there(settings: Settings) -> dict[str, Value] | None:
     return {
         ACTIVE: True if delays is None else delays,
         TICK_TIME: DEFAULT_TICK_TIME_MS if settings.tick_time_ms is None else settings.tick_time_ms,
-        LIMIT: 0 if limit is None else FIELDS["max_delay"].read(limit),
+        LIMIT: 0 if limit is None else FIELDS["max_delay"].parse(limit),
     }
 
 
-def _applied(policies: Policies, place: Place) -> dict[str, Value]:
-    policy = policies.at(place)
+def _applied(policies: Policies, place: PolicyScope) -> dict[str, PolicyValue]:
+    policy = policies.for_scope(place)
     return {ACTIVE: policy.delays, TICK_TIME: _tick_time_ms(policies, place), LIMIT: policy.max_delay_ms}
 
 
-def _tick_time_ms(policies: Policies, place: Place | None) -> int:
+def _tick_time_ms(policies: Policies, place: PolicyScope | None) -> int:
     if place is None:
         return DEFAULT_TICK_TIME_MS
-    own = policies.set_at(place).tick_time_ms
-    return _tick_time_ms(policies, place.above) if own is None else own
+    own = policies.settings_at(place).tick_time_ms
+    return _tick_time_ms(policies, place.parent) if own is None else own
 
 
 def _checked(given: Mapping[str, object]) -> dict[str, Any]:
     """The fields that are given; null is as good as nothing. Raises Refused, with the name of the first wrong one."""
     for name, value in given.items():
         if name not in _TAKES:
-            raise unknown(name)
+            raise unknown_field(name)
         if value is not None and not _fits(name, value):
-            raise Refused(f"{name}: expected {_TAKES[name]}, got {show(value)}", name)
+            raise Refused(f"{name}: expected {_TAKES[name]}, got {describe(value)}", name)
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -109,16 +109,16 @@ def _fits(name: str, value: object) -> bool:
 
 
 def _with(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    fields: dict[str, Value | None] = {}
+    fields: dict[str, PolicyValue | None] = {}
     if ACTIVE in given:
         fields["delays"] = given[ACTIVE]
     if LIMIT in given:
-        fields["max_delay"] = FIELDS["max_delay"].written(given[LIMIT])
-    return _ticking(settings.merged(fields), given.get(TICK_TIME, settings.tick_time_ms))
+        fields["max_delay"] = FIELDS["max_delay"].format(given[LIMIT])
+    return _ticking(settings.merge(fields), given.get(TICK_TIME, settings.tick_time_ms))
 
 
 def _without(settings: Settings) -> Settings:
-    return _ticking(settings.merged({"delays": None, "max_delay": None}), None)
+    return _ticking(settings.merge({"delays": None, "max_delay": None}), None)
 
 
 def _ticking(settings: Settings, tick_time_ms: int | None) -> Settings:

@@ -17,11 +17,11 @@ from msgspec import UNSET, UnsetType
 from later.api.response import Answer
 from later.core.clock import rfc3339
 from later.core.errors import Refused, TooLarge
-from later.core.parsing import read_loosely
+from later.core.parsing import parse_leniently
 from later.core.retry import Failure
 from later.core.shown import creat_time, execute_time, has_retry
 from later.core.task import Task
-from later.core.validation import refusal, show, task_id
+from later.core.validation import check_id, describe, refusal
 from later.store.keys import Bucket
 from later.store.types import Found
 
@@ -152,7 +152,7 @@ def read_switch(query: Mapping[str, str], name: str) -> bool:
     """A parameter that is true or false, and false where it is not there. Raises Refused."""
     text = query.get(name, "false")
     if text not in ("true", "false"):
-        raise Refused(f"{name}: expected true or false, got {show(text)}", name)
+        raise Refused(f"{name}: expected true or false, got {describe(text)}", name)
     return text == "true"
 
 
@@ -161,10 +161,10 @@ def read_id(body: bytes) -> str:
     try:
         given = _decode_by_id(body)
     except (ValueError, RecursionError):
-        given = read_loosely(body, ById)
+        given = parse_leniently(body, ById)
     if given.id is None:
         raise refusal("id", None)
-    return task_id(given.id)
+    return check_id(given.id)
 
 
 def reader(kind: type[Body]) -> Callable[[bytes], Body]:
@@ -175,7 +175,7 @@ def reader(kind: type[Body]) -> Callable[[bytes], Body]:
         try:
             return decode(body)
         except (ValueError, RecursionError):
-            return read_loosely(body, kind)
+            return parse_leniently(body, kind)
 
     return read
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from later.api.load_shedding import Backlog
 from later.api.schemas import Deleted, created_answer, read_body, read_id, reply, shown
 from later.core.admit import admit
-from later.core.drafts import read_draft
+from later.core.drafts import parse_draft
 from later.core.errors import Refused
 from later.core.task import Draft, Task, new_id
 from later.metrics import Metrics
@@ -66,7 +66,7 @@ class TaskCalls:
 
     async def _drafted(self, request: web.Request) -> Draft:
         try:
-            return read_draft(await read_body(request, self._max_body))
+            return parse_draft(await read_body(request, self._max_body))
         except Refused:
             self._metrics.refused.inc()
             raise

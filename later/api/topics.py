@@ -11,9 +11,19 @@ from aiohttp import web
 from later.api.schemas import path_part, read_body, read_query, read_switch, reply
 from later.core import policy
 from later.core.errors import Refused
-from later.core.parsing import read_object
-from later.core.policy import NOTHING_SET, Level, Place, Policies, Settings, Value, a_namespace, a_topic, read_fields
-from later.core.validation import namespace, show, topic
+from later.core.parsing import parse_object
+from later.core.policy import (
+    NO_SETTINGS,
+    Level,
+    Policies,
+    PolicyScope,
+    PolicyValue,
+    Settings,
+    namespace_scope,
+    parse_fields,
+    topic_scope,
+)
+from later.core.validation import check_namespace, describe, parse_topic
 from later.store.policies import PolicyBook
 from later.store.stats import Census, TopicCounts
 from later.store.tasks import Store
@@ -46,8 +56,10 @@ class TopicCalls:
         place = asked_topic(request)
         policies = await self._policies.read()
         figures = (await self._figures([place.name]))[place.name]
-        applied = policy.shown(policies.at(place))
-        return reply({"topic": place.name, "namespace": policy.namespace_of(place.name), **figures, "policy": applied})
+        applied = policy.format_policy(policies.for_scope(place))
+        return reply(
+            {"topic": place.name, "namespace": policy.namespace_from_topic(place.name), **figures, "policy": applied}
+        )
 
     async def _found(self, wanted: _Wanted) -> list[str]:
         """The topics of a page, and one more where another page follows."""
@@ -66,7 +78,7 @@ class TopicCalls:
 class PolicyCalls:
     """Handlers for the policies of one level; `asked` says whose a request is about."""
 
-    def __init__(self, *, policies: PolicyBook, max_body: int, asked: Callable[[web.Request], Place]) -> None:
+    def __init__(self, *, policies: PolicyBook, max_body: int, asked: Callable[[web.Request], PolicyScope]) -> None:
         self._policies = policies
         self._max_body = max_body
         self._asked = asked
@@ -76,22 +88,22 @@ class PolicyCalls:
         place = self._asked(request)
         applied = read_switch(read_query(request, "applied"), "applied")
         policies = await self._policies.read()
-        return reply(_origins(policies, place) if applied else policies.set_at(place).fields)
+        return reply(_origins(policies, place) if applied else policies.settings_at(place).fields)
 
     async def replace(self, request: web.Request) -> web.StreamResponse:
         """`PUT …/policy`."""
         place, fields = await self._read(request)
-        return await self._change(place, lambda settings: settings.replaced(fields))
+        return await self._change(place, lambda settings: settings.replace(fields))
 
     async def merge(self, request: web.Request) -> web.StreamResponse:
         """`PATCH …/policy` (RFC 7396)."""
         place, fields = await self._read(request)
-        return await self._change(place, lambda settings: settings.merged(fields))
+        return await self._change(place, lambda settings: settings.merge(fields))
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """`DELETE …/policy`."""
         read_query(request)
-        return await self._change(self._asked(request), lambda _: NOTHING_SET)
+        return await self._change(self._asked(request), lambda _: NO_SETTINGS)
 
     async def pause(self, request: web.Request) -> web.StreamResponse:
         """`POST …/pause`: nothing more is claimed; what is under way ends."""
@@ -100,38 +112,38 @@ class PolicyCalls:
     async def resume(self, request: web.Request) -> web.StreamResponse:
         """`POST …/resume`: also where its namespace is paused, which stays so for the others."""
         place = self._asked(request)
-        above = (await self._policies.read()).with_settings(place, NOTHING_SET).at(place)
+        above = (await self._policies.read()).with_settings(place, NO_SETTINGS).for_scope(place)
         return await self._set_paused(request, paused=False if above.paused else None)
 
     async def _set_paused(self, request: web.Request, paused: bool | None) -> web.StreamResponse:
         read_query(request)
         await read_body(request, self._max_body)
         place = self._asked(request)
-        policies = await self._policies.change(place, lambda settings: settings.merged({"paused": paused}))
-        return reply({place.level.value: place.name, "paused": policies.at(place).paused})
+        policies = await self._policies.change(place, lambda settings: settings.merge({"paused": paused}))
+        return reply({place.level.value: place.name, "paused": policies.for_scope(place).paused})
 
-    async def _read(self, request: web.Request) -> tuple[Place, dict[str, Value | None]]:
+    async def _read(self, request: web.Request) -> tuple[PolicyScope, dict[str, PolicyValue | None]]:
         read_query(request)
-        return self._asked(request), read_fields(read_object(await read_body(request, self._max_body)))
+        return self._asked(request), parse_fields(parse_object(await read_body(request, self._max_body)))
 
-    async def _change(self, place: Place, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
+    async def _change(self, place: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
         policies = await self._policies.change(place, edit)
-        return reply(policies.set_at(place).fields)
+        return reply(policies.settings_at(place).fields)
 
 
-def asked_topic(request: web.Request) -> Place:
+def asked_topic(request: web.Request) -> PolicyScope:
     """The topic that the path names. Raises Refused."""
-    return a_topic(topic(path_part(request, "topic")))
+    return topic_scope(parse_topic(path_part(request, "topic")))
 
 
-def asked_namespace(request: web.Request) -> Place:
+def asked_namespace(request: web.Request) -> PolicyScope:
     """The namespace that the path names. Raises Refused."""
-    return a_namespace(namespace(path_part(request, "namespace")))
+    return namespace_scope(check_namespace(path_part(request, "namespace")))
 
 
-def _origins(policies: Policies, place: Place) -> dict[str, dict[str, Value]]:
+def _origins(policies: Policies, place: PolicyScope) -> dict[str, dict[str, PolicyValue]]:
     """Every field's value that applies, and the level that it comes from."""
-    applied = policy.shown(policies.at(place))
+    applied = policy.format_policy(policies.for_scope(place))
     return {name: {"value": value, "level": policies.origin(place, name)} for name, value in applied.items()}
 
 
@@ -165,13 +177,13 @@ class _Wanted(NamedTuple):
         return sorted({name for name in names if self._fits(name)})[: self.limit + 1]
 
     def _fits(self, name: str) -> bool:
-        return name > self.after and self.namespace in (None, policy.namespace_of(name))
+        return name > self.after and self.namespace in (None, policy.namespace_from_topic(name))
 
 
 def _wanted(query: Mapping[str, str]) -> _Wanted:
     of = query.get("namespace")
     return _Wanted(
-        namespace=None if of is None else namespace(of),
+        namespace=None if of is None else check_namespace(of),
         after=_after(query["cursor"]) if "cursor" in query else "",
         limit=_limit(query["limit"]) if "limit" in query else PAGE,
     )
@@ -179,7 +191,7 @@ def _wanted(query: Mapping[str, str]) -> _Wanted:
 
 def _limit(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PAGE)) and 1 <= int(text) <= MAX_PAGE):
-        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE}, got {show(text)}", "limit")
+        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE}, got {describe(text)}", "limit")
     return int(text)
 
 
@@ -194,5 +206,5 @@ def _after(cursor: str) -> str:
     except ValueError:
         name = ""
     if not name or _cursor(name) != cursor:
-        raise Refused(f"cursor: expected one of an earlier answer's, got {show(cursor)}", "cursor")
+        raise Refused(f"cursor: expected one of an earlier answer's, got {describe(cursor)}", "cursor")
     return name

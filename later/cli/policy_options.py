@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from later.cli.options import Function, reading, seconds
-from later.core.policy import FIELDS, Ack, DelayMode, Value
+from later.core.policy import FIELDS, Ack, DelayMode, PolicyValue
 from later.option_types import choice, switch
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
     """
 
     shape: str
-    read: Callable[[str], Value]
+    read: Callable[[str], PolicyValue]
     show: Callable[[Any], str]
 
 

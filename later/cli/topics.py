@@ -13,7 +13,7 @@ from later.cli.console import one_line
 from later.cli.policy_options import shown
 from later.cli.tables import print_figures, print_words, seconds
 from later.client.http import Client
-from later.core.policy import Place, Value, a_namespace, a_topic
+from later.core.policy import PolicyScope, PolicyValue, namespace_scope, topic_scope
 
 PAGE = 1000
 """How many topics are asked for at once."""
@@ -56,7 +56,7 @@ def show_topic(client: Client, name: str, *, applied: bool, as_json: bool) -> in
     if not as_json:
         _print_counts([topic])
         print()
-    return _show(client, a_topic(name), topic, applied=applied, as_json=as_json)
+    return _show(client, topic_scope(name), topic, applied=applied, as_json=as_json)
 
 
 def _print_counts(topics: list[dict[str, Any]]) -> None:
@@ -71,11 +71,11 @@ def _late(topic: Mapping[str, Any]) -> str:
 
 def counts(client: Client, name: str) -> dict[str, Any]:
     """A topic's name and how many tasks are in each state. Raises CallFailed."""
-    return ask(client, "GET", _path(a_topic(name)))
+    return ask(client, "GET", _path(topic_scope(name)))
 
 
 def purge_path(name: str) -> str:
-    return _path(a_topic(name)) + "/purge"
+    return _path(topic_scope(name)) + "/purge"
 
 
 # Policies
@@ -83,12 +83,12 @@ def purge_path(name: str) -> str:
 
 def pause(client: Client, topic: str, *, as_json: bool) -> int:
     """Let nothing of a topic be delivered. Raises CallFailed."""
-    return _print_paused(ask(client, "POST", _path(a_topic(topic)) + "/pause", {}), as_json=as_json)
+    return _print_paused(ask(client, "POST", _path(topic_scope(topic)) + "/pause", {}), as_json=as_json)
 
 
 def resume(client: Client, topic: str, *, as_json: bool) -> int:
     """Let a topic be delivered again. Raises CallFailed."""
-    return _print_paused(ask(client, "POST", _path(a_topic(topic)) + "/resume", {}), as_json=as_json)
+    return _print_paused(ask(client, "POST", _path(topic_scope(topic)) + "/resume", {}), as_json=as_json)
 
 
 def _print_paused(answer: dict[str, Any], *, as_json: bool) -> int:
@@ -99,25 +99,25 @@ def _print_paused(answer: dict[str, Any], *, as_json: bool) -> int:
 
 def show_namespace(client: Client, name: str, *, applied: bool, as_json: bool) -> int:
     """Print what a namespace sets or, if `applied`, all that applies to it. Raises CallFailed."""
-    place = a_namespace(name)
+    place = namespace_scope(name)
     return _show(client, place, _named(place), applied=applied, as_json=as_json)
 
 
-def change(client: Client, place: Place, fields: Mapping[str, Value | None], *, as_json: bool) -> int:
+def change(client: Client, place: PolicyScope, fields: Mapping[str, PolicyValue | None], *, as_json: bool) -> int:
     """Set fields, those that are None to be inherited; print what is set then. Raises CallFailed."""
     policy = ask(client, "PATCH", _policy(place), fields)
     _print_set(place, _named(place), policy, as_json=as_json)
     return 0
 
 
-def clear(client: Client, place: Place, *, as_json: bool) -> int:
+def clear(client: Client, place: PolicyScope, *, as_json: bool) -> int:
     """Remove all that is set. Raises CallFailed."""
     policy = ask(client, "DELETE", _policy(place))
     _print_set(place, _named(place), policy, as_json=as_json)
     return 0
 
 
-def _show(client: Client, place: Place, told: dict[str, Any], *, applied: bool, as_json: bool) -> int:
+def _show(client: Client, place: PolicyScope, told: dict[str, Any], *, applied: bool, as_json: bool) -> int:
     """`told` is what a machine is told of it besides."""
     if applied:
         _print_applied(told, ask(client, "GET", _policy(place) + "?applied=true"), as_json=as_json)
@@ -126,7 +126,7 @@ def _show(client: Client, place: Place, told: dict[str, Any], *, applied: bool, 
     return 0
 
 
-def _print_set(place: Place, told: dict[str, Any], policy: dict[str, Any], *, as_json: bool) -> None:
+def _print_set(place: PolicyScope, told: dict[str, Any], policy: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(told | {"set": policy}))
     elif policy:
@@ -143,17 +143,17 @@ def _print_applied(told: dict[str, Any], policy: dict[str, Any], *, as_json: boo
     print_words(("field", "value", "from"), rows)
 
 
-def _named(place: Place) -> dict[str, Any]:
+def _named(place: PolicyScope) -> dict[str, Any]:
     return {str(place.level): place.name}
 
 
 # Where they are
 
 
-def _path(place: Place) -> str:
+def _path(place: PolicyScope) -> str:
     """Percent-encoded whole; what is no Unicode goes as the bytes that it came as, for the daemon to refuse."""
     return f"/{place.level}s/{quote(place.name, safe='', errors='surrogateescape')}"
 
 
-def _policy(place: Place) -> str:
+def _policy(place: PolicyScope) -> str:
     return _path(place) + "/policy"

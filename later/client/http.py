@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from later import __version__
 from later.core.errors import LaterError
-from later.core.retry_after import retry_after_ms
+from later.core.retry_after import parse_retry_after
 
 JSON = "application/json"
 AGAIN = frozenset({429, 500, 502, 503, 504})
@@ -92,7 +92,7 @@ class Client:
     def _pause(self, reply: _Reply) -> int | None:
         if reply.retry_after is None:
             return None
-        return retry_after_ms(reply.retry_after, int(self._clock() * 1000))
+        return parse_retry_after(reply.retry_after, int(self._clock() * 1000))
 
     def _exchange(self, method: str, path: str, body: bytes | None, content_type: str) -> _Reply:
         headers = {"User-Agent": f"later/{__version__}", "Connection": "close"}

@@ -11,13 +11,13 @@ from later.core.validation import (
     MAX_AHEAD_MS,
     MAX_RETRY,
     MAX_TTL_MS,
-    callback,
-    headers,
-    milliseconds,
+    check_callback,
+    check_headers,
+    check_id,
+    describe,
+    parse_topic,
     refusal,
-    show,
-    task_id,
-    topic,
+    to_milliseconds,
     utf8_size,
 )
 
@@ -30,25 +30,25 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
     Raises:
         Refused: with the field's name, what it takes and what it got.
     """
-    name = topic(draft.topic)
-    policy = policies.of(name)
-    execute_at = execute_at_of(draft, policy, now)
-    ttl_ms = ttl_ms_of(draft.ttl, policy)
+    name = parse_topic(draft.topic)
+    policy = policies.for_topic(name)
+    execute_at = resolve_execute_at(draft, policy, now)
+    ttl_ms = resolve_ttl_ms(draft.ttl, policy)
     return Task(
-        id=fresh_id if draft.id is None else task_id(draft.id),
+        id=fresh_id if draft.id is None else check_id(draft.id),
         own_id=draft.id is not None,
         topic=name,
-        callback=callback(draft.callback),
-        content=content_of(draft.content),
-        headers=headers(draft.headers),
-        max_retry=max_retry_of(draft.retry, policy),
+        callback=check_callback(draft.callback),
+        content=check_content(draft.content),
+        headers=check_headers(draft.headers),
+        max_retry=resolve_max_retry(draft.retry, policy),
         created_at=now,
         execute_at=execute_at,
         expires_at=None if ttl_ms is None else now + ttl_ms,
     )
 
 
-def execute_at_of(draft: Draft, policy: Policy, now: int) -> int:
+def resolve_execute_at(draft: Draft, policy: Policy, now: int) -> int:
     """When it is to run, by its own wish and its topic's policy. Raises Refused."""
     own = _own_execute_at(draft, now)
     if own is None:
@@ -72,30 +72,30 @@ def _own_execute_at(draft: Draft, now: int) -> tuple[str, int] | None:
             raise Refused("execute_time: expected either delay or execute_time, got both", "execute_time")
         if not math.isfinite(draft.execute_time):
             raise refusal("execute_time", draft.execute_time)
-        return _in_reach("execute_time", draft.execute_time, max(milliseconds(draft.execute_time), now), now)
+        return _in_reach("execute_time", draft.execute_time, max(to_milliseconds(draft.execute_time), now), now)
     if draft.delay is None:
         return None
     if not 0 <= draft.delay < math.inf:
         raise refusal("delay", draft.delay)
-    return _in_reach("delay", draft.delay, now + milliseconds(draft.delay), now)
+    return _in_reach("delay", draft.delay, now + to_milliseconds(draft.delay), now)
 
 
 def _in_reach(field: str, got: float, execute_at: int, now: int) -> tuple[str, int]:
     if execute_at - now > MAX_AHEAD_MS:
-        raise Refused(f"{field}: expected a time at most ten years ahead, got {show(got)}", field)
+        raise Refused(f"{field}: expected a time at most ten years ahead, got {describe(got)}", field)
     return field, execute_at
 
 
-def ttl_ms_of(ttl: float | None, policy: Policy) -> int | None:
+def resolve_ttl_ms(ttl: float | None, policy: Policy) -> int | None:
     """How old it may get; None: it does not age. Raises Refused."""
     if ttl is None:
         return policy.ttl_ms or None
     if not 0 < ttl < math.inf:
         raise refusal("ttl", ttl)
-    return min(milliseconds(ttl), MAX_TTL_MS)
+    return min(to_milliseconds(ttl), MAX_TTL_MS)
 
 
-def max_retry_of(retry: int | None, policy: Policy) -> int:
+def resolve_max_retry(retry: int | None, policy: Policy) -> int:
     """How many failures are followed by another try. Raises Refused."""
     if retry is None:
         return policy.retry
@@ -104,7 +104,7 @@ def max_retry_of(retry: int | None, policy: Policy) -> int:
     return retry
 
 
-def content_of(text: str | None) -> str:
+def check_content(text: str | None) -> str:
     """What is to be sent. Raises Refused."""
     if text is None:
         return ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from later.core.parsing import read_loosely
+from later.core.parsing import parse_leniently
 from later.core.task import Draft
 
 _decode_draft = msgspec.json.Decoder(Draft).decode
 
 
-def read_draft(body: bytes) -> Draft:
+def parse_draft(body: bytes) -> Draft:
     """What a create asks for.
 
     Raises:
@@ -19,4 +19,4 @@ def read_draft(body: bytes) -> Draft:
     try:
         return _decode_draft(body)
     except (ValueError, RecursionError):
-        return read_loosely(body, Draft)
+        return parse_leniently(body, Draft)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from later.core.admit import content_of, execute_at_of, max_retry_of, ttl_ms_of
+from later.core.admit import check_content, resolve_execute_at, resolve_max_retry, resolve_ttl_ms
 from later.core.errors import Refused
 from later.core.policy import DelayMode, Policies, Policy
 from later.core.task import Draft, Task
-from later.core.validation import callback, headers
+from later.core.validation import check_callback, check_headers
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to become of the task `id`: fields as they came, None where one stays; units are those of a `Draft`.
 
     A ttl of None is a wish too: the task is not to age any more.
@@ -28,46 +28,46 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ttl: float | UnsetType | None = UNSET
 
     @property
-    def moves(self) -> bool:
+    def sets_due_time(self) -> bool:
         """Is it to be due at another time?"""
         return self.delay is not None or self.execute_time is not None
 
-    def check(self) -> None:
+    def require_any(self) -> None:
         """Raises Refused: there is nothing that would change."""
         if all(getattr(self, name) in (None, UNSET) for name in _FIELDS) and self.ttl is UNSET:
             raise Refused(f"expected something to change: {', '.join(_FIELDS)}; got none of these")
 
 
-_FIELDS = [name for name in Changes.__struct_fields__ if name != "id"]
+_FIELDS = [name for name in TaskChanges.__struct_fields__ if name != "id"]
 
 
-def edit(task: Task, changes: Changes, policies: Policies, now: int) -> Task:
+def edit(task: Task, changes: TaskChanges, policies: Policies, now: int) -> Task:
     """The task with these changes, made at `now` (ms, the high end of the store's time), by its topic's policy.
 
     Raises:
         Refused: as for a create.
     """
-    policy = policies.of(task.topic)
+    policy = policies.for_topic(task.topic)
     edited = task
-    if changes.moves:
+    if changes.sets_due_time:
         _check_heeded(changes, policy)
         draft = Draft(delay=changes.delay, execute_time=changes.execute_time)
-        edited = msgspec.structs.replace(edited, execute_at=execute_at_of(draft, policy, now))
+        edited = msgspec.structs.replace(edited, execute_at=resolve_execute_at(draft, policy, now))
     if changes.content is not None:
-        edited = msgspec.structs.replace(edited, content=content_of(changes.content))
+        edited = msgspec.structs.replace(edited, content=check_content(changes.content))
     if changes.callback is not None:
-        edited = msgspec.structs.replace(edited, callback=callback(changes.callback))
+        edited = msgspec.structs.replace(edited, callback=check_callback(changes.callback))
     if changes.headers is not None:
-        edited = msgspec.structs.replace(edited, headers=headers(changes.headers))
+        edited = msgspec.structs.replace(edited, headers=check_headers(changes.headers))
     if changes.retry is not None:
-        edited = msgspec.structs.replace(edited, max_retry=max_retry_of(changes.retry, policy))
+        edited = msgspec.structs.replace(edited, max_retry=resolve_max_retry(changes.retry, policy))
     if changes.ttl is not UNSET:
-        ttl_ms = None if changes.ttl is None else ttl_ms_of(changes.ttl, policy)
-        edited = msgspec.structs.replace(edited, expires_at=None if ttl_ms is None else task.born_at + ttl_ms)
+        ttl_ms = None if changes.ttl is None else resolve_ttl_ms(changes.ttl, policy)
+        edited = msgspec.structs.replace(edited, expires_at=None if ttl_ms is None else task.ttl_starts_at + ttl_ms)
     return edited
 
 
-def _check_heeded(changes: Changes, policy: Policy) -> None:
+def _check_heeded(changes: TaskChanges, policy: Policy) -> None:
     """Or whoever puts a task off would set it off: a delay that is ignored is due now.
 
     Raises:
@@ -78,8 +78,8 @@ def _check_heeded(changes: Changes, policy: Policy) -> None:
         raise Refused(f"{field}: expected none, for the topic's policy ignores a task's own (delay_mode queue)", field)
 
 
-def renewed(task: Task, now: int) -> Task:
+def renew_ttl(task: Task, now: int) -> Task:
     """The task as it is brought back from the dead: its ttl counts from now."""
     if task.expires_at is None:
         return task
-    return msgspec.structs.replace(task, expires_at=now + task.expires_at - task.born_at, renewed_at=now)
+    return msgspec.structs.replace(task, expires_at=now + task.expires_at - task.ttl_starts_at, renewed_at=now)

@@ -10,20 +10,30 @@ from typing import Any, NamedTuple
 
 from later.core.clock import rfc3339
 from later.core.policy import Policy
-from later.core.policy import shown as shown_policy
+from later.core.policy import format_policy as shown_policy
 from later.core.retry import Failure
 from later.core.task import Task
 
-SILENT_MS = 10_000
+HEARTBEAT_TIMEOUT_MS = 10_000
 """A worker that has not beaten for so long counts as gone."""
-LATE_MS = 1000
+SLOT_WAIT_MS = 1000
 """What is due for so long, of a topic without limits that has deliveries under way, waits for a hand."""
-SHORT_MS = 1100
+SHORT_HOLD_MS = 1100
 """How long a topic is held at most for the sake of its rate, beside the time of one task of it, or as it is resumed."""
-MATTERS = ("paused", "rate", "concurrency", "delay_mode", "max_delay", "ttl", "timeout", "retry_base", "retry_cap")
+POLICY_FIELDS = (
+    "paused",
+    "rate",
+    "concurrency",
+    "delay_mode",
+    "max_delay",
+    "ttl",
+    "timeout",
+    "retry_base",
+    "retry_cap",
+)
 """Of a policy: what decides when a task runs."""
 
-Figures = dict[str, Any]
+Details = dict[str, Any]
 
 
 class TopicFacts(NamedTuple):
@@ -45,7 +55,7 @@ class TopicFacts(NamedTuple):
     held_until: int | None
     full_speed_at: int | None
     workers: int
-    beat_at: int | None
+    last_heartbeat_at: int | None
 
 
 class TaskFacts(NamedTuple):
@@ -67,7 +77,7 @@ class Explanation(NamedTuple):
     """A sentence, and what it was made from."""
 
     sentence: str
-    figures: Figures
+    details: Details
 
 
 def explain_task(task: TaskFacts, topic: TopicFacts, now: int) -> Explanation:
@@ -81,7 +91,7 @@ def explain_topic(topic: TopicFacts, now: int) -> Explanation:
     """Why what `topic` holds has not run by `now`."""
     if topic.due:
         since = 0 if topic.oldest_due_at is None else now - topic.oldest_due_at
-        reasons = [*_obstacles(topic, now), f"{_tasks(topic.due)} due, the oldest since {span(since)}"]
+        reasons = [*_obstacles(topic, now), f"{_tasks(topic.due)} due, the oldest since {format_duration(since)}"]
     else:
         reasons = [_nothing_due(topic, now), *_obstacles_by(topic.next_due_at or now, topic, now)]
     return Explanation("; ".join(reasons), {"topic": topic.name, **_topic_figures(topic, now)})
@@ -93,13 +103,13 @@ def explain_topic(topic: TopicFacts, now: int) -> Explanation:
 def _waiting(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
     """In delay."""
     if task.score > now:
-        yield f"due in {span(task.score - now)}"
+        yield f"due in {format_duration(task.score - now)}"
         yield from _obstacles_by(task.score, topic, now)
     else:
         yield from _obstacles(topic, now)
-        yield f"due since {span(now - task.score)}"
+        yield f"due since {format_duration(now - task.score)}"
         if topic.due > 1 and topic.oldest_due_at is not None:
-            yield f"{_tasks(topic.due)} of its topic due, the oldest since {span(now - topic.oldest_due_at)}"
+            yield f"{_tasks(topic.due)} of its topic due, the oldest since {format_duration(now - topic.oldest_due_at)}"
     if task.failure is not None:
         tried = "its receiver was busy" if task.failure.busy_since is not None else _retry(task, task.failure)
         yield f"{tried}, {_last(task.failure)}"
@@ -109,7 +119,9 @@ def _waiting(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
 def _pausing(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
     """In error."""
     failure = task.failure
-    when = f"at {clock(task.score, now)}" if task.score > now else f"due since {span(now - task.score)}"
+    when = (
+        f"at {format_time(task.score, now)}" if task.score > now else f"due since {format_duration(now - task.score)}"
+    )
     if failure is None:
         yield f"its next try is {when}"
     elif failure.busy_since is not None:
@@ -122,9 +134,10 @@ def _pausing(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
 
 def _in_flight(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
     if task.score > now:
-        yield f"in flight since {span(now - (task.score - task.lease_ms))} on attempt {task.attempts}"
+        yield f"in flight since {format_duration(now - (task.score - task.lease_ms))} on attempt {task.attempts}"
     else:
-        yield f"the lease of attempt {task.attempts} ran out {span(now - task.score)} ago: it will be tried again"
+        ago = format_duration(now - task.score)
+        yield f"the lease of attempt {task.attempts} ran out {ago} ago: it will be tried again"
         yield from _nobody_works(topic, now)
 
 
@@ -149,9 +162,9 @@ def _too_old_by_then(task: TaskFacts, now: int) -> Iterator[str]:
     if expires_at is None:
         return
     if expires_at <= now:
-        yield f"its ttl ended {span(now - expires_at)} ago: it is not delivered any more"
+        yield f"its ttl ended {format_duration(now - expires_at)} ago: it is not delivered any more"
     elif expires_at <= task.score:
-        yield f"its ttl ends before that, at {clock(expires_at, now)}: it will not be delivered"
+        yield f"its ttl ends before that, at {format_time(expires_at, now)}: it will not be delivered"
 
 
 _REASONS = {"delay": _waiting, "error": _pausing, "unack": _in_flight, "dead": _dead}
@@ -178,11 +191,11 @@ def _obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
     if topic.held_until is not None and topic.held_until > now:
         yield _why_held(topic, topic.held_until, now)
     limit = topic.policy.concurrency
-    late = topic.oldest_due_at is not None and now - topic.oldest_due_at >= LATE_MS
+    late = topic.oldest_due_at is not None and now - topic.oldest_due_at >= SLOT_WAIT_MS
     if topic.unack >= limit if limit else topic.unack and late:
         yield f"{topic.unack} of its topic's deliveries are under way: its lane is full"
     if topic.full_speed_at is not None and topic.full_speed_at > now:
-        yield f"its topic comes back to full speed until {clock(topic.full_speed_at, now)}"
+        yield f"its topic comes back to full speed until {format_time(topic.full_speed_at, now)}"
 
 
 def _obstacles_by(due_at: int, topic: TopicFacts, now: int) -> Iterator[str]:
@@ -202,33 +215,34 @@ def _standing_obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
 
 
 def _nobody_works(topic: TopicFacts, now: int) -> Iterator[str]:
-    if topic.beat_at is None:
+    if topic.last_heartbeat_at is None:
         yield "no worker runs"
-    elif now - topic.beat_at >= SILENT_MS:
-        yield f"no worker has beaten for {span(now - topic.beat_at)}"
+    elif now - topic.last_heartbeat_at >= HEARTBEAT_TIMEOUT_MS:
+        yield f"no worker has beaten for {format_duration(now - topic.last_heartbeat_at)}"
 
 
 def _why_held(topic: TopicFacts, until: int, now: int) -> str:
     rate = topic.policy.rate
-    if rate and until - now <= max(1000 / rate, SHORT_MS):
+    if rate and until - now <= max(1000 / rate, SHORT_HOLD_MS):
         return f"its topic waits for its rate of {rate:g}/s"
-    if until - now <= SHORT_MS:
-        return f"its topic waits for another {span(until - now)}, as its receiver asked, or as it was resumed just now"
-    return f"its topic waits until {clock(until, now)}, as its receiver asked"
+    if until - now <= SHORT_HOLD_MS:
+        rest = format_duration(until - now)
+        return f"its topic waits for another {rest}, as its receiver asked, or as it was resumed just now"
+    return f"its topic waits until {format_time(until, now)}, as its receiver asked"
 
 
 def _nothing_due(topic: TopicFacts, now: int) -> str:
     others = ((topic.unack, "in flight"), (topic.error, "between two tries"), (topic.dead, "dead"))
     there_is = [f"{_tasks(count)} {where}" for count, where in others if count]
     if topic.next_due_at is not None and topic.delay:
-        there_is.insert(0, f"the next is due in {span(max(topic.next_due_at - now, 0))}")
+        there_is.insert(0, f"the next is due in {format_duration(max(topic.next_due_at - now, 0))}")
     return f"nothing of it is due: {', '.join(there_is)}" if there_is else "it has no tasks"
 
 
 # Figures
 
 
-def _task_figures(task: TaskFacts, now: int) -> Figures:
+def _task_figures(task: TaskFacts, now: int) -> Details:
     failure, body = task.failure, task.task
     dead = task.state == "dead"
     expires_at = None if body is None or body.expires_at is None else rfc3339(body.expires_at)
@@ -243,7 +257,7 @@ def _task_figures(task: TaskFacts, now: int) -> Figures:
     }
 
 
-def _topic_figures(topic: TopicFacts, now: int) -> Figures:
+def _topic_figures(topic: TopicFacts, now: int) -> Details:
     policy = shown_policy(topic.policy)
     held = topic.held_until is not None and topic.held_until > now
     oldest = topic.oldest_due_at
@@ -255,15 +269,15 @@ def _topic_figures(topic: TopicFacts, now: int) -> Figures:
         "paused": topic.paused or topic.policy.paused,
         "held_until": rfc3339(topic.held_until) if held and topic.held_until is not None else None,
         "workers": topic.workers,
-        "last_beat_s": None if topic.beat_at is None else max(now - topic.beat_at, 0) / 1000,
-        "policy": {name: policy[name] for name in MATTERS},
+        "last_beat_s": None if topic.last_heartbeat_at is None else max(now - topic.last_heartbeat_at, 0) / 1000,
+        "policy": {name: policy[name] for name in POLICY_FIELDS},
     }
 
 
 # Words
 
 
-def span(ms: int) -> str:
+def format_duration(ms: int) -> str:
     """A length of time as one says it: `0.4 s`, `40 s`, `12 min`, `3 h`, `5 d`."""
     seconds = max(ms, 0) / 1000
     if seconds < 1:
@@ -277,7 +291,7 @@ def span(ms: int) -> str:
 _UP_TO = {"s": 120, "min": 7200, "h": 172_800}
 
 
-def clock(ms: int, now: int) -> str:
+def format_time(ms: int, now: int) -> str:
     """A time to the second: without its date where that is today's."""
     text = f"{rfc3339(ms)[:19]}Z"
     return text[11:] if text[:10] == rfc3339(now)[:10] else text

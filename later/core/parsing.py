@@ -10,32 +10,32 @@ from typing import Any, TypeVar
 import msgspec
 
 from later.core.errors import Refused
-from later.core.validation import EXPECTED, refusal, show
+from later.core.validation import EXPECTED, describe, refusal
 
-RESERVED = frozenset({"method", "raw", "context", "tags", "timeout", "cron", "backoff"})
+RESERVED_FIELDS = frozenset({"method", "raw", "context", "tags", "timeout", "cron", "backoff"})
 """Names of fields that a later version may take."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+_JSON_TYPES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
-def read_loosely(body: bytes, kind: type[Body]) -> Body:
+def parse_leniently(body: bytes, schema: type[Body]) -> Body:
     """Say what is wrong with a body that the decoder refused.
 
     Where nothing is (a wrong value whose key comes again with a right one: the last counts), it is taken.
     """
-    given = read_object(body)
+    given = parse_object(body)
     for field, value in given.items():
-        if field not in kind.__struct_fields__:
-            raise unknown(field)
+        if field not in schema.__struct_fields__:
+            raise unknown_field(field)
         if value is not None:
             _CHECKS[field](field, value)
-    return msgspec.convert(given, kind)
+    return msgspec.convert(given, schema)
 
 
-def read_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, Any]:
     """A JSON object of whatever fields, read by Python's own decoder; of a name that comes twice, the last.
 
     Raises:
@@ -56,14 +56,14 @@ def read_object(body: bytes) -> dict[str, Any]:
     except ValueError:  # how Python refuses to read very long integers
         raise Refused("expected JSON, got an integer of too many digits in it") from None
     if not isinstance(given, dict):
-        raise Refused(f"expected a JSON object, got {_kind(given)}")
+        raise Refused(f"expected a JSON object, got {_json_type(given)}")
     return given
 
 
-def unknown(name: str) -> Refused:
+def unknown_field(name: str) -> Refused:
     """The refusal of a field that the body may not have."""
     printable = repr(name[:80])[1:-1]
-    what = "not a field of this version" if name in RESERVED else "unknown field"
+    what = "not a field of this version" if name in RESERVED_FIELDS else "unknown field"
     return Refused(f"{printable}: {what}", printable)
 
 
@@ -110,15 +110,15 @@ def _check_moment(field: str, value: object) -> None:
 def _check_headers(field: str, value: object) -> None:
     """Without showing a value: they are secrets."""
     if not isinstance(value, dict):
-        raise Refused(f"{field}: expected {EXPECTED[field]}, got {_kind(value)}", field)
+        raise Refused(f"{field}: expected {EXPECTED[field]}, got {_json_type(value)}", field)
     for name, text in value.items():
         if not isinstance(text, str):
-            raise Refused(f"{field}: expected {EXPECTED[field]}, got {_kind(text)} in {show(name)}", field)
+            raise Refused(f"{field}: expected {EXPECTED[field]}, got {_json_type(text)} in {describe(name)}", field)
         _check_unicode(field, name + text)
 
 
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "a number")
+def _json_type(value: object) -> str:
+    return _JSON_TYPES.get(type(value), "a number")
 
 
 _CHECKS: dict[str, Callable[[str, object], None]] = {

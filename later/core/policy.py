@@ -17,15 +17,15 @@ import msgspec
 
 from later.core.errors import Refused
 from later.core.retry import Backoff
-from later.core.validation import DEFAULT_NAMESPACE, MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, milliseconds, show
+from later.core.validation import DEFAULT_NAMESPACE, MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, describe, to_milliseconds
 
-Value = bool | int | float | str
+PolicyValue = bool | int | float | str
 """Of a field, as it is written in JSON: durations in seconds."""
 
-LONGEST_TIMEOUT_MS = 120_000
+MAX_TIMEOUT_MS = 120_000
 MAX_LIMIT = 1_000_000
 """Of `rate` and `concurrency`: more is no limit that anybody would notice."""
-LEAST_RATE = 0.0001
+MIN_RATE = 0.0001
 """But 0: one delivery in three hours. A topic that is to rest longer is better paused."""
 
 
@@ -93,65 +93,67 @@ class ValueKind(StrEnum):
     CHOICE = "choice"
 
 
-class Field(NamedTuple):
+class PolicyField(NamedTuple):
     """One field of a policy: how it is written, what it takes, and which attribute of `Policy` it is.
 
-    `read` converts a JSON value to the attribute's value, or raises ValueError; `written` is its inverse. `help` is
+    `parse` converts a JSON value to the attribute's value, or raises ValueError; `format` is its inverse. `help` is
     its description for the command line; `zero` is what 0 means where it means more than 0.
     """
 
     name: str
     attribute: str
     kind: ValueKind
-    takes: str
-    read: Callable[[object], Any]
-    written: Callable[[Any], Value]
+    expected: str
+    parse: Callable[[object], Any]
+    format: Callable[[Any], PolicyValue]
     help: str
     zero: str = ""
     choices: tuple[str, ...] = ()
 
 
-def _duration(name: str, least_ms: int, most_ms: int, help: str, zero: str = "") -> Field:
+def _duration(name: str, least_ms: int, most_ms: int, help: str, zero: str = "") -> PolicyField:
     if (least_ms, most_ms) == (0, MAX_TTL_MS):
         takes = "a number of seconds ≥ 0"
     else:
         takes = f"a number of seconds from {least_ms // 1000} to {most_ms // 1000}"
 
     def read(value: object) -> int:
-        return milliseconds(_number(value, least_ms / 1000, most_ms / 1000))
+        return to_milliseconds(_number(value, least_ms / 1000, most_ms / 1000))
 
-    return Field(name, f"{name}_ms", ValueKind.DURATION, takes, read, lambda ms: _plain(ms / 1000), help, zero)
+    return PolicyField(name, f"{name}_ms", ValueKind.DURATION, takes, read, lambda ms: _plain(ms / 1000), help, zero)
 
 
-def _integer(name: str, most: int, help: str, zero: str = "") -> Field:
+def _integer(name: str, most: int, help: str, zero: str = "") -> PolicyField:
     def read(value: object) -> int:
         return int(_number(value, 0, most)) if isinstance(value, int) else _wrong()
 
-    return Field(name, name, ValueKind.INTEGER, f"an integer from 0 to {most}", read, int, help, zero)
+    return PolicyField(name, name, ValueKind.INTEGER, f"an integer from 0 to {most}", read, int, help, zero)
 
 
-def _fraction(name: str, kind: ValueKind, most: int, what: str, help: str, zero: str = "", least: float = 0) -> Field:
+def _fraction(
+    name: str, kind: ValueKind, most: int, what: str, help: str, zero: str = "", least: float = 0
+) -> PolicyField:
     def read(value: object) -> float:
         return float(0 if value == 0 else _number(value, least, most)) if _is_number(value) else _wrong()
 
     lowest = f"0, or {what} from {least:g}" if least else f"{what} from 0"
-    return Field(name, name, kind, f"{lowest} to {most}", read, _plain, help, zero)
+    return PolicyField(name, name, kind, f"{lowest} to {most}", read, _plain, help, zero)
 
 
-def _switch(name: str, help: str) -> Field:
+def _switch(name: str, help: str) -> PolicyField:
     def read(value: object) -> bool:
         return value if isinstance(value, bool) else _wrong()
 
-    return Field(name, name, ValueKind.SWITCH, "true or false", read, bool, help)
+    return PolicyField(name, name, ValueKind.SWITCH, "true or false", read, bool, help)
 
 
-def _choice(name: str, kind: type[StrEnum], help: str) -> Field:
+def _choice(name: str, kind: type[StrEnum], help: str) -> PolicyField:
     def read(value: object) -> StrEnum:
         return kind(value) if isinstance(value, str) else _wrong()
 
     words = [f'"{word.value}"' for word in kind]
     takes = f"{', '.join(words[:-1])} or {words[-1]}"
-    return Field(name, name, ValueKind.CHOICE, takes, read, str, help, choices=tuple(kind))
+    return PolicyField(name, name, ValueKind.CHOICE, takes, read, str, help, choices=tuple(kind))
 
 
 def _number(value: object, least: float, most: float) -> float:
@@ -183,7 +185,7 @@ FIELDS = {
         _switch("delays", "off rejects tasks that are not due at once."),
         _duration("ttl", 0, MAX_TTL_MS,
                   "Age at which a task that sets no ttl expires undelivered; 0: no limit.", "no limit"),
-        _duration("timeout", 1000, LONGEST_TIMEOUT_MS,
+        _duration("timeout", 1000, MAX_TIMEOUT_MS,
                   "Deadline of a delivery, from name lookup to the last byte of the answer: 1s to 120s."),
         _integer("retry", MAX_RETRY, "Retries after the first attempt, for a task that does not set their number."),
         _duration("retry_base", 0, MAX_AHEAD_MS,
@@ -195,7 +197,7 @@ FIELDS = {
                 "only by the code, or by the HTTP status."),
         _fraction("rate", ValueKind.RATE, MAX_LIMIT, "a number of deliveries a second",
                   "Deliveries that a topic may start per second, over all instances; 0: no limit.", "no limit",
-                  LEAST_RATE),
+                  MIN_RATE),
         _integer("concurrency", MAX_LIMIT,
                  "Deliveries that a topic may have in flight, over all instances; 0: no limit.", "no limit"),
         _switch("paused", "on stops deliveries; tasks are still accepted."),
@@ -207,7 +209,7 @@ FIELDS = {
 """Every field of a policy, in the order in which it is told of."""
 
 
-def read_fields(given: Mapping[str, object]) -> dict[str, Value | None]:
+def parse_fields(given: Mapping[str, object]) -> dict[str, PolicyValue | None]:
     """The fields that somebody wrote, checked each by itself; None for one that is to be inherited.
 
     Raises:
@@ -216,7 +218,7 @@ def read_fields(given: Mapping[str, object]) -> dict[str, Value | None]:
     return {name: _checked(name, value) for name, value in given.items()}
 
 
-def _checked(name: str, value: object) -> Value | None:
+def _checked(name: str, value: object) -> PolicyValue | None:
     field = FIELDS.get(name)
     if field is None:
         printable = repr(name[:80])[1:-1]
@@ -224,9 +226,9 @@ def _checked(name: str, value: object) -> Value | None:
     if value is None:
         return None
     try:
-        return field.written(field.read(value))
+        return field.format(field.parse(value))
     except (ValueError, OverflowError):
-        raise Refused(f"{name}: expected {field.takes}, or null to inherit, got {show(value)}", name) from None
+        raise Refused(f"{name}: expected {field.expected}, or null to inherit, got {describe(value)}", name) from None
 
 
 # The levels
@@ -240,27 +242,27 @@ class Level(StrEnum):
     DAEMON = "daemon"
 
 
-class Place(NamedTuple):
+class PolicyScope(NamedTuple):
     """A topic or a namespace: what may have settings of its own."""
 
     level: Level
     name: str
 
     @property
-    def above(self) -> Place | None:
+    def parent(self) -> PolicyScope | None:
         """The namespace of a topic; above a namespace there is the daemon alone."""
-        return Place(Level.NAMESPACE, namespace_of(self.name)) if self.level is Level.TOPIC else None
+        return PolicyScope(Level.NAMESPACE, namespace_from_topic(self.name)) if self.level is Level.TOPIC else None
 
 
-def a_topic(name: str) -> Place:
-    return Place(Level.TOPIC, name)
+def topic_scope(name: str) -> PolicyScope:
+    return PolicyScope(Level.TOPIC, name)
 
 
-def a_namespace(name: str) -> Place:
-    return Place(Level.NAMESPACE, name)
+def namespace_scope(name: str) -> PolicyScope:
+    return PolicyScope(Level.NAMESPACE, name)
 
 
-def namespace_of(topic: str) -> str:
+def namespace_from_topic(topic: str) -> str:
     """The part before the first `/`, if there is one."""
     namespace, slash, _ = topic.partition("/")
     return namespace if slash else DEFAULT_NAMESPACE
@@ -269,21 +271,21 @@ def namespace_of(topic: str) -> str:
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one topic or namespace sets. `tick_time_ms` means nothing here; it is kept for those who ask for it."""
 
-    fields: dict[str, Value] = {}  # a field's default: msgspec copies it
+    fields: dict[str, PolicyValue] = {}  # a field's default: msgspec copies it
     tick_time_ms: int | None = None
 
-    def merged(self, fields: Mapping[str, Value | None]) -> Settings:
+    def merge(self, fields: Mapping[str, PolicyValue | None]) -> Settings:
         """With these fields set, and those that are None inherited (RFC 7396)."""
         merged = {**self.fields, **fields}
         in_order = {name: merged[name] for name in [*FIELDS, *merged] if name in merged}
         return Settings({name: value for name, value in in_order.items() if value is not None}, self.tick_time_ms)
 
-    def replaced(self, fields: Mapping[str, Value | None]) -> Settings:
+    def replace(self, fields: Mapping[str, PolicyValue | None]) -> Settings:
         """With these fields and no others."""
-        return Settings(tick_time_ms=self.tick_time_ms).merged(fields)
+        return Settings(tick_time_ms=self.tick_time_ms).merge(fields)
 
 
-NOTHING_SET = Settings()
+NO_SETTINGS = Settings()
 
 
 class Policies:
@@ -292,44 +294,46 @@ class Policies:
     `timeout_ms` above the daemon's makes leases longer by as much.
     """
 
-    def __init__(self, daemon: Policy, settings: Mapping[Place, Settings] | None = None) -> None:
+    def __init__(self, daemon: Policy, settings: Mapping[PolicyScope, Settings] | None = None) -> None:
         self.daemon = daemon
         self.settings = settings or {}
-        self._applied: dict[Place, Policy] = {}
+        self._applied: dict[PolicyScope, Policy] = {}
 
-    def of(self, topic: str) -> Policy:
+    def for_topic(self, topic: str) -> Policy:
         """What the topic (by its canonical name) allows."""
-        return self.at(Place(Level.TOPIC, topic)) if self.settings else self.daemon
+        return self.for_scope(PolicyScope(Level.TOPIC, topic)) if self.settings else self.daemon
 
-    def at(self, place: Place) -> Policy:
+    def for_scope(self, scope: PolicyScope) -> Policy:
         """What applies at a topic or a namespace."""
-        own = self.settings.get(place)
+        own = self.settings.get(scope)
         if own is None:
-            return self.daemon if place.above is None else self.at(place.above)
-        known = self._applied.get(place)
+            return self.daemon if scope.parent is None else self.for_scope(scope.parent)
+        known = self._applied.get(scope)
         if known is None:
-            known = self._applied[place] = _apply(own, self.daemon if place.above is None else self.at(place.above))
+            known = self._applied[scope] = _apply(
+                own, self.daemon if scope.parent is None else self.for_scope(scope.parent)
+            )
         return known
 
-    def set_at(self, place: Place) -> Settings:
+    def settings_at(self, scope: PolicyScope) -> Settings:
         """What the place itself sets."""
-        return self.settings.get(place, NOTHING_SET)
+        return self.settings.get(scope, NO_SETTINGS)
 
-    def origin(self, place: Place, field: str) -> Level:
+    def origin(self, scope: PolicyScope, field: str) -> Level:
         """The lowest level, from `place` up, that sets the field."""
-        if field in self.set_at(place).fields:
-            return place.level
-        return Level.DAEMON if place.above is None else self.origin(place.above, field)
+        if field in self.settings_at(scope).fields:
+            return scope.level
+        return Level.DAEMON if scope.parent is None else self.origin(scope.parent, field)
 
-    def with_settings(self, place: Place, settings: Settings) -> Policies:
+    def with_settings(self, scope: PolicyScope, settings: Settings) -> Policies:
         """The same with other settings at one place.
 
         Raises:
             Refused: a default delay or a limit is set there that does not go with what applies of the other. (What
                 was so before, by a change above, keeps nobody from changing other fields.)
         """
-        changed = Policies(self.daemon, {**self.settings, place: settings})
-        before, applied = self.set_at(place).fields, changed.at(place)
+        changed = Policies(self.daemon, {**self.settings, scope: settings})
+        before, applied = self.settings_at(scope).fields, changed.for_scope(scope)
         news = [name for name in ("default_delay", "max_delay") if settings.fields.get(name) != before.get(name)]
         sets_one = "default_delay" in settings.fields or "max_delay" in settings.fields
         if news and sets_one and 0 < applied.max_delay_ms < applied.default_delay_ms:
@@ -342,7 +346,7 @@ class Policies:
         return changed
 
     @cached_property
-    def limit_any(self) -> bool:
+    def has_limits(self) -> bool:
         """Is any topic paused, or limited in its rate or concurrency? Where none is, nobody need ask."""
         daemon = self.daemon
         if daemon.rate or daemon.concurrency or daemon.paused:
@@ -353,9 +357,9 @@ class Policies:
     def shortest_dead_keep_ms(self) -> int:
         """Of all topics': nothing that died later than so long ago need be swept."""
         setting = [place for place, settings in self.settings.items() if "dead_keep" in settings.fields]
-        return min([self.daemon.dead_keep_ms, *(self.at(place).dead_keep_ms for place in setting)])
+        return min([self.daemon.dead_keep_ms, *(self.for_scope(place).dead_keep_ms for place in setting)])
 
-    def _all_fields(self) -> Iterable[dict[str, Value]]:
+    def _all_fields(self) -> Iterable[dict[str, PolicyValue]]:
         return (settings.fields for settings in self.settings.values())
 
 
@@ -366,10 +370,10 @@ def _apply(settings: Settings, above: Policy) -> Policy:
         field = FIELDS.get(name)
         with suppress(ValueError, OverflowError):  # or one bad value would stop everything that any topic does
             if field is not None:
-                read[field.attribute] = field.read(value)
+                read[field.attribute] = field.parse(value)
     return msgspec.structs.replace(above, **read)
 
 
-def shown(policy: Policy) -> dict[str, Value]:
+def format_policy(policy: Policy) -> dict[str, PolicyValue]:
     """Every field's value, as it is written in JSON."""
-    return {field.name: field.written(getattr(policy, field.attribute)) for field in FIELDS.values()}
+    return {field.name: field.format(getattr(policy, field.attribute)) for field in FIELDS.values()}

@@ -7,8 +7,8 @@ import json
 import msgspec
 
 from later.core.policy import Ack
-from later.core.retry import Kind, Outcome
-from later.core.retry_after import retry_after_ms
+from later.core.retry import Outcome, OutcomeKind
+from later.core.retry_after import parse_retry_after
 
 BUSY_STATUSES = frozenset({429, 503})
 GONE_STATUS = 410
@@ -26,17 +26,19 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: str | None = None
 
 
-def read_reply(reply: Reply, now: int, ack: Ack) -> Outcome:
+def parse_reply(reply: Reply, now: int, ack: Ack) -> Outcome:
     """What the reply means, as `ack` has its receiver say it; `now` (ms) turns a Retry-After date into a pause."""
     if reply.status in BUSY_STATUSES:
         return _busy("status", f"answered {reply.status}", reply, now)
     if reply.status == GONE_STATUS:
-        return Outcome(kind=Kind.GONE, reason="status", status=reply.status, message="answered 410: gone for good")
+        return Outcome(
+            kind=OutcomeKind.GONE, reason="status", status=reply.status, message="answered 410: gone for good"
+        )
     if not 200 <= reply.status < 300:
         message = f"answered {reply.status}"
-        return Outcome(kind=Kind.FAILED, reason="status", status=reply.status, message=message)
+        return Outcome(kind=OutcomeKind.FAILED, reason="status", status=reply.status, message=message)
     if ack is Ack.STATUS:
-        return Outcome(kind=Kind.DONE, status=reply.status)
+        return Outcome(kind=OutcomeKind.DONE, status=reply.status)
     return _read_code(reply, now, ack)
 
 
@@ -44,17 +46,17 @@ def _read_code(reply: Reply, now: int, ack: Ack) -> Outcome:
     fields = _json_object(reply.body)
     if "code" not in fields:
         if ack is Ack.AUTO:
-            return Outcome(kind=Kind.DONE, status=reply.status)
+            return Outcome(kind=OutcomeKind.DONE, status=reply.status)
         message = f"answered {reply.status} without a code"
-        return Outcome(kind=Kind.FAILED, reason="code", status=reply.status, message=message)
+        return Outcome(kind=OutcomeKind.FAILED, reason="code", status=reply.status, message=message)
     code = fields["code"]
     is_integer = isinstance(code, int) and not isinstance(code, bool)
     if is_integer and code == CODE_DONE:
-        return Outcome(kind=Kind.DONE, status=reply.status)
+        return Outcome(kind=OutcomeKind.DONE, status=reply.status)
     if is_integer and code == CODE_BUSY:
         return _busy("code", "answered code 101: busy", reply, now)
     shown = code if is_integer else "that is no integer"
-    return Outcome(kind=Kind.FAILED, reason="code", status=reply.status, message=f"answered code {shown}")
+    return Outcome(kind=OutcomeKind.FAILED, reason="code", status=reply.status, message=f"answered code {shown}")
 
 
 def _json_object(body: bytes | None) -> dict[str, object]:
@@ -82,5 +84,5 @@ _decoder = json.JSONDecoder(parse_int=_integer)
 
 
 def _busy(reason: str, message: str, reply: Reply, now: int) -> Outcome:
-    pause = None if reply.retry_after is None else retry_after_ms(reply.retry_after, now)
-    return Outcome(kind=Kind.BUSY, reason=reason, status=reply.status, message=message, retry_after_ms=pause)
+    pause = None if reply.retry_after is None else parse_retry_after(reply.retry_after, now)
+    return Outcome(kind=OutcomeKind.BUSY, reason=reason, status=reply.status, message=message, retry_after_ms=pause)

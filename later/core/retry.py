@@ -14,17 +14,17 @@ from later.core.errors import UnreadableBody
 from later.core.task import Task
 from later.core.validation import DAY_MS
 
-MAX_LOST = 16
+MAX_LOST_LEASES = 16
 """Leases lost in a row before a task is given up: it probably takes its worker down with it."""
-BUSY_LIMIT_MS = DAY_MS
-LEAST_PAUSE_MS = 10
+MAX_BUSY_MS = DAY_MS
+MIN_PAUSE_MS = 10
 """The shortest pause between two tries, also where a topic's base or cap is 0."""
-LEAST_BUSY_MS = 1000
+MIN_BUSY_PAUSE_MS = 1000
 """The shortest pause that is given to a busy receiver: one that asks for none would be called without end."""
 MAX_MESSAGE_CHARS = 200
 
 
-class Kind(StrEnum):
+class OutcomeKind(StrEnum):
     """What an answer means."""
 
     DONE = "done"
@@ -40,7 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `retry_after_ms` is the pause that a busy receiver asked for.
     """
 
-    kind: Kind
+    kind: OutcomeKind
     reason: str = ""
     status: int | None = None
     message: str = ""
@@ -62,18 +62,18 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     """The attempt that it was the outcome of: later ones whose outcome is unknown are lost leases."""
 
 
-class Fate(StrEnum):
+class SettleTarget(StrEnum):
     """Where a verdict sends a task."""
 
     DONE = "done"
-    RETRY = "error"
+    ERROR = "error"
     DEAD = "dead"
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """What becomes of a task. `at` (ms): for a retry the next attempt's time, else the verdict's own."""
 
-    fate: Fate
+    target: SettleTarget
     at: int
     failure: Failure | None = None
 
@@ -89,11 +89,11 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     cap_ms: int = 3_600_000
     jitter: float = 0.0
 
-    def pause(self, failures: int, chance: float) -> int:
+    def pause(self, failures: int, random: float) -> int:
         """The pause in ms after the n-th failure in a row; `chance` is a random number in [0, 1)."""
         doublings = min(max(failures, 1) - 1, 62)  # more would only make a longer integer: the cap is reached
         pause = min(self.base_ms << doublings, self.cap_ms)
-        return pause + int(pause * self.jitter * chance)
+        return pause + int(pause * self.jitter * random)
 
 
 NO_FAILURE = Failure(0, "", None, "", 0, None, 0)
@@ -106,7 +106,7 @@ def judge(
     outcome: Outcome,
     now: int,
     backoff: Backoff,
-    chance: float,
+    random: float,
 ) -> Verdict:
     """What becomes of `task` after its `attempt` came to `outcome` at `now` (ms).
 
@@ -114,14 +114,14 @@ def judge(
     """
     last = last or NO_FAILURE
     match outcome.kind:
-        case Kind.DONE:
-            return Verdict(Fate.DONE, now)
-        case Kind.GONE:
-            return Verdict(Fate.DEAD, now, _failed(last, attempt, outcome, now, reason="gone"))
-        case Kind.BUSY:
-            return _judge_busy(task, _busy(last, attempt, outcome, now), outcome, backoff, chance)
-        case Kind.FAILED:
-            return _judge_failed(task, _failed(last, attempt, outcome, now), backoff, chance)
+        case OutcomeKind.DONE:
+            return Verdict(SettleTarget.DONE, now)
+        case OutcomeKind.GONE:
+            return Verdict(SettleTarget.DEAD, now, _failed(last, attempt, outcome, now, reason="gone"))
+        case OutcomeKind.BUSY:
+            return _judge_busy(task, _busy(last, attempt, outcome, now), outcome, backoff, random)
+        case OutcomeKind.FAILED:
+            return _judge_failed(task, _failed(last, attempt, outcome, now), backoff, random)
 
 
 def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int) -> Verdict | None:
@@ -130,15 +130,17 @@ def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int) -> Ve
     It is judged after the claim, so that whoever gives it up holds its lease.
     """
     last = last or NO_FAILURE
-    if task.expired(now):
-        return Verdict(Fate.DEAD, now, expired(last, now, attempt))
+    if task.is_expired(now):
+        return Verdict(SettleTarget.DEAD, now, expiry_failure(last, now, attempt))
     lost = attempt - 1 - last.attempt
-    if lost > MAX_LOST:
-        return Verdict(Fate.DEAD, now, _given_up(last, attempt, now, "lost", f"{lost} leases were lost in a row"))
+    if lost > MAX_LOST_LEASES:
+        return Verdict(
+            SettleTarget.DEAD, now, _given_up(last, attempt, now, "lost", f"{lost} leases were lost in a row")
+        )
     return None
 
 
-def expired(last: Failure | None, now: int, attempt: int | None = None) -> Failure:
+def expiry_failure(last: Failure | None, now: int, attempt: int | None = None) -> Failure:
     """What is kept of a task whose ttl ended before it was done.
 
     `last` is its failure before that; `attempt` is the one that came too late (None: none was made since `last`).
@@ -148,33 +150,33 @@ def expired(last: Failure | None, now: int, attempt: int | None = None) -> Failu
     return _given_up(last, made, now, "expired", "its ttl ended before it was done")
 
 
-def unreadable(attempt: int, error: UnreadableBody, now: int) -> Verdict:
+def judge_unreadable(attempt: int, error: UnreadableBody, now: int) -> Verdict:
     """The verdict on a task whose body cannot be decoded: dead, the body kept as it is."""
-    return Verdict(Fate.DEAD, now, _given_up(NO_FAILURE, attempt, now, "body", str(error)))
+    return Verdict(SettleTarget.DEAD, now, _given_up(NO_FAILURE, attempt, now, "body", str(error)))
 
 
-def _judge_failed(task: Task, failure: Failure, backoff: Backoff, chance: float) -> Verdict:
+def _judge_failed(task: Task, failure: Failure, backoff: Backoff, random: float) -> Verdict:
     if failure.failures > task.max_retry:
         text = _short(f"{failure.failures} failures, the last: {failure.message}")
         exhausted = msgspec.structs.replace(failure, reason="exhausted", message=text)
-        return Verdict(Fate.DEAD, failure.at, exhausted)
-    return _retry(task, failure, backoff.pause(failure.failures, chance))
+        return Verdict(SettleTarget.DEAD, failure.at, exhausted)
+    return _retry(task, failure, backoff.pause(failure.failures, random))
 
 
-def _judge_busy(task: Task, failure: Failure, outcome: Outcome, backoff: Backoff, chance: float) -> Verdict:
+def _judge_busy(task: Task, failure: Failure, outcome: Outcome, backoff: Backoff, random: float) -> Verdict:
     assert failure.busy_since is not None  # `_busy` sets it
-    if failure.at - failure.busy_since >= BUSY_LIMIT_MS:
+    if failure.at - failure.busy_since >= MAX_BUSY_MS:
         text = _short(f"busy for a day, the last: {failure.message}")
-        return Verdict(Fate.DEAD, failure.at, msgspec.structs.replace(failure, reason="busy", message=text))
+        return Verdict(SettleTarget.DEAD, failure.at, msgspec.structs.replace(failure, reason="busy", message=text))
     asked = outcome.retry_after_ms
-    pause = backoff.pause(1, chance) if asked is None else min(max(asked, LEAST_BUSY_MS), DAY_MS)
+    pause = backoff.pause(1, random) if asked is None else min(max(asked, MIN_BUSY_PAUSE_MS), DAY_MS)
     return _retry(task, failure, pause)
 
 
 def _retry(task: Task, failure: Failure, pause: int) -> Verdict:
-    if task.expired(failure.at):
-        return Verdict(Fate.DEAD, failure.at, expired(failure, failure.at))
-    return Verdict(Fate.RETRY, failure.at + max(pause, LEAST_PAUSE_MS), failure)
+    if task.is_expired(failure.at):
+        return Verdict(SettleTarget.DEAD, failure.at, expiry_failure(failure, failure.at))
+    return Verdict(SettleTarget.ERROR, failure.at + max(pause, MIN_PAUSE_MS), failure)
 
 
 def _failed(last: Failure, attempt: int, outcome: Outcome, now: int, reason: str = "") -> Failure:

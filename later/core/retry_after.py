@@ -6,7 +6,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 
-def retry_after_ms(text: str, now: int) -> int | None:
+def parse_retry_after(text: str, now: int) -> int | None:
     """The pause that a Retry-After asks for, in ms: seconds or an HTTP date (RFC 9110, section 10.2.3).
 
     None where it is neither; a date that has passed is no pause.

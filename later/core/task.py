@@ -54,16 +54,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Since when its ttl counts, where it is not since its creation: it was dead, and brought back."""
 
     @property
-    def born_at(self) -> int:
+    def ttl_starts_at(self) -> int:
         """Since when its ttl counts."""
         return self.created_at if self.renewed_at is None else self.renewed_at
 
-    def expired(self, now: int) -> bool:
+    def is_expired(self, now: int) -> bool:
         """At the tie, expiry wins."""
         return self.expires_at is not None and now >= self.expires_at
 
 
-class _Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _TaskBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the pool holds of a task: a MessagePack array, times as differences, for they are shorter."""
 
     version: int
@@ -78,19 +78,19 @@ class _Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ttl_ms: int | None
 
 
-class _RenewedBody(_Body, frozen=True, array_like=True, gc=False):
+class _RenewedTaskBody(_TaskBody, frozen=True, array_like=True, gc=False):
     """The same with one more, which few tasks have: it costs the others nothing."""
 
     renewed_ms: int | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_RenewedBody)
+_decoder = msgspec.msgpack.Decoder(_RenewedTaskBody)
 
 
 def encode(task: Task) -> bytes:
     """The body to store under the task's id."""
-    body = _Body(
+    body = _TaskBody(
         BODY_VERSION,
         task.topic,
         task.callback,
@@ -134,32 +134,32 @@ def decode(task_id: str, body: bytes) -> Task:
     )
 
 
-class _Randomness:
+class _RandomPool:
     """Random bytes, many at a time: asking the system for each id takes a quarter of the work on a task of a batch."""
 
     def __init__(self) -> None:
         self._left: Iterator[bytes] = iter(())
         os.register_at_fork(after_in_child=self._forget)
 
-    def take(self) -> bytes:
+    def next(self) -> bytes:
         """Sixteen bytes that nobody has had."""
         for sixteen in self._left:
             return sixteen
         some = os.urandom(4096)
         self._left = iter([some[start : start + 16] for start in range(0, len(some), 16)])
-        return self.take()
+        return self.next()
 
     def _forget(self) -> None:
         """Or parent and child would make the same ids."""
         self._left = iter(())
 
 
-_randomness = _Randomness()
+_random_pool = _RandomPool()
 
 
 def new_id() -> str:
     """An id for a task whose caller chose none: a UUID of version 4 (RFC 9562)."""
-    random = _randomness.take()
+    random = _random_pool.next()
     text = random.hex()
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANT[random[8] >> 6]}{text[17:20]}-{text[20:]}"
 

@@ -54,9 +54,9 @@ EXPECTED = {
 _ID = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_NOT_IN_A_URL = re.compile(r"[\s\\\x00-\x1f\x7f-\x9f]")
+_FORBIDDEN_IN_URL = re.compile(r"[\s\\\x00-\x1f\x7f-\x9f]")
 """White space, control characters and the backslash: parsers disagree on what these mean in a URL."""
-_OURS = re.compile(
+_RESERVED_HEADERS = re.compile(
     r"host|content-.*|connection|keep-alive|proxy-.*|te|trailers?|transfer-encoding|upgrade|expect|webhook-.*|later-.*"
 )
 """Headers that belong to the connection (RFC 9110, section 7.6.1) or to later."""
@@ -64,10 +64,10 @@ _OURS = re.compile(
 
 def refusal(field: str, got: object) -> Refused:
     """The refusal of a value: `delay: expected a number of seconds ≥ 0, got -5`."""
-    return Refused(f"{field}: expected {EXPECTED[field]}, got {show(got)}", field)
+    return Refused(f"{field}: expected {EXPECTED[field]}, got {describe(got)}", field)
 
 
-def show(value: object) -> str:
+def describe(value: object) -> str:
     """A value as its sender wrote it, near enough, and short."""
     if value is None:
         return "nothing"
@@ -86,22 +86,22 @@ def _quoted(text: str) -> str:
     return '"' + repr(text[:80])[1:-1] + '"'
 
 
-_EXACT = 2**53
+_MAX_EXACT = 2**53
 """Up to here a float that is whole is the number that was written."""
 
 
-def milliseconds(seconds: float) -> int:
+def to_milliseconds(seconds: float) -> int:
     """The smallest whole number of ms that is not less than `seconds`, taken as the decimal it is written as.
 
     Floats would not do: 0.035 · 1000 is a hair above 35, a hair more than 0.035, times 1000, may be 35,
     and 1e308 · 1000 is infinite.
     """
-    if seconds == (whole := int(seconds)) and abs(whole) <= _EXACT:
+    if seconds == (whole := int(seconds)) and abs(whole) <= _MAX_EXACT:
         return whole * 1000
     return math.ceil(Decimal(str(seconds)) * 1000)
 
 
-def moment(field: str, given: float | str) -> int:
+def parse_time(field: str, given: float | str) -> int:
     """A time of the caller's as ms since the Unix epoch, rounded up; one that no clock will show is cut.
 
     Raises:
@@ -114,7 +114,7 @@ def moment(field: str, given: float | str) -> int:
             raise refusal(field, given) from None
     if not math.isfinite(given):
         raise refusal(field, given)
-    return max(-_EXACT, min(milliseconds(given), _EXACT))
+    return max(-_MAX_EXACT, min(to_milliseconds(given), _MAX_EXACT))
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -133,7 +133,7 @@ def utf8_size(field: str, text: str) -> int:
         raise Refused(f"{field}: expected Unicode text, got a lone surrogate in it", field) from None
 
 
-def task_id(text: str) -> str:
+def check_id(text: str) -> str:
     """An id that a caller chose, checked.
 
     Raises:
@@ -145,7 +145,7 @@ def task_id(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def topic(text: str | None) -> str:
+def parse_topic(text: str | None) -> str:
     """The topic's canonical name: `default/x` is the same topic as `x`.
 
     (`default/x/y` stays: without its first part it would be a topic of the namespace `x`.)
@@ -161,7 +161,7 @@ def topic(text: str | None) -> str:
     return rest if namespace == DEFAULT_NAMESPACE and rest and "/" not in rest else text
 
 
-def namespace(text: str) -> str:
+def check_namespace(text: str) -> str:
     """A namespace's name, checked.
 
     Raises:
@@ -173,13 +173,13 @@ def namespace(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def callback(text: str | None) -> str:
+def check_callback(text: str | None) -> str:
     """A callback's URL, checked.
 
     Raises:
         Refused: it is not an absolute http(s) URL with a host, or carries user:password@ or a fragment.
     """
-    if text is None or len(text) > MAX_CALLBACK_CHARS or _NOT_IN_A_URL.search(text):
+    if text is None or len(text) > MAX_CALLBACK_CHARS or _FORBIDDEN_IN_URL.search(text):
         raise refusal("callback", text)
     utf8_size("callback", text)
     try:
@@ -188,15 +188,15 @@ def callback(text: str | None) -> str:
             raise Refused("callback: expected a URL without user:password@, got one with it", "callback")
         host = URL(text).host
     except ValueError as error:
-        raise Refused(f"callback: expected {EXPECTED['callback']}, got {show(text)}: {error}", "callback") from None
+        raise Refused(f"callback: expected {EXPECTED['callback']}, got {describe(text)}: {error}", "callback") from None
     if split.scheme not in ("http", "https") or not host:
         raise refusal("callback", text)
     if "#" in text:
-        raise Refused(f"callback: expected a URL without a fragment, got {show(text)}", "callback")
+        raise Refused(f"callback: expected a URL without a fragment, got {describe(text)}", "callback")
     return text
 
 
-def headers(given: dict[str, str] | None) -> dict[str, str]:
+def check_headers(given: dict[str, str] | None) -> dict[str, str]:
     """The task's own headers, checked. Their values are secrets: no refusal shows one.
 
     Raises:
@@ -218,8 +218,8 @@ def headers(given: dict[str, str] | None) -> dict[str, str]:
 
 def _check_header(name: str, value: str) -> None:
     if not _TOKEN.fullmatch(name):
-        raise Refused(f"headers: expected the name of a header, got {show(name)}", "headers")
-    if _OURS.fullmatch(name.lower()):
-        raise Refused(f"headers: expected a header of your own, got {show(name)}, which later sets", "headers")
+        raise Refused(f"headers: expected the name of a header, got {describe(name)}", "headers")
+    if _RESERVED_HEADERS.fullmatch(name.lower()):
+        raise Refused(f"headers: expected a header of your own, got {describe(name)}, which later sets", "headers")
     if _CONTROL.search(value):
-        raise Refused(f"headers: expected no control characters, got one in {show(name)}", "headers")
+        raise Refused(f"headers: expected no control characters, got one in {describe(name)}", "headers")

@@ -50,7 +50,7 @@ class Figures:
     async def _permits(self, topics: Iterable[str], now: int) -> dict[str, int]:
         """Of those that have a limit on their concurrency."""
         policies = await self._policies.current()
-        limited = [topic for topic in topics if topic != OTHER and policies.of(topic).concurrency]
+        limited = [topic for topic in topics if topic != OTHER and policies.for_topic(topic).concurrency]
         return await self._flow.in_use(limited, now)
 
     def _labelled(self, counts: dict[str, TopicCounts]) -> dict[str, TopicCounts]:

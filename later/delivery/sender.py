@@ -21,9 +21,9 @@ import msgspec
 from yarl import URL
 
 from later.core.clock import rfc3339
-from later.core.policy import LONGEST_TIMEOUT_MS, Policy
-from later.core.reply import Reply, read_reply
-from later.core.retry import Kind, Outcome
+from later.core.policy import MAX_TIMEOUT_MS, Policy
+from later.core.reply import Reply, parse_reply
+from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.delivery.resolver import Resolver, deadline_s
 
@@ -68,7 +68,7 @@ class Sender:
 
     async def start(self) -> None:
         """Open for calls, in the loop that runs."""
-        resolver = Resolver(lookups=self._lookups, patience_s=LONGEST_TIMEOUT_MS / 1000)
+        resolver = Resolver(lookups=self._lookups, patience_s=MAX_TIMEOUT_MS / 1000)
         self._pooled = self._session(
             aiohttp.TCPConnector(resolver=resolver, limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=_open_socket)
         )
@@ -86,7 +86,7 @@ class Sender:
         """
         timeout_s = policy.timeout_ms / 1000
         try:
-            return read_reply(await self._call(Request.of(task, attempt, now), timeout_s), now, policy.ack)
+            return parse_reply(await self._call(Request.of(task, attempt, now), timeout_s), now, policy.ack)
         except TimeoutError:
             return _failed("timeout", f"no complete answer within {timeout_s:g} s")
         except Exception as error:
@@ -247,7 +247,7 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes | None:
 
 def _failed(reason: str, message: str) -> Outcome:
     """A call that came to no reply."""
-    return Outcome(kind=Kind.FAILED, reason=reason, message=message)
+    return Outcome(kind=OutcomeKind.FAILED, reason=reason, message=message)
 
 
 def _unreachable(error: Exception) -> str:

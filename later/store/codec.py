@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from later.core.errors import LaterError, NotFound, StoreFault, UnreadableBody
-from later.core.retry import Failure, Fate, decode_failure, encode_failure
+from later.core.retry import Failure, SettleTarget, decode_failure, encode_failure
 from later.core.task import Task, decode, pack_id, unpack_id
 from later.store.keys import Bucket, Shard
 from later.store.scripts import Argument
@@ -64,11 +64,11 @@ def each_once(ids: Sequence[str], answers: Sequence[str | LaterError]) -> list[s
 def settle_arguments(settlement: Settlement) -> list[Argument]:
     claim, verdict, remember_until = settlement
     time: int | str = verdict.at
-    if verdict.fate is Fate.DONE:
+    if verdict.target is SettleTarget.DONE:
         time = "" if remember_until is None else remember_until
     failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
     ageing = isinstance(claim.task, Task) and claim.task.expires_at is not None
-    return [pack_id(claim.id), claim.fence, verdict.fate.value, time, failure, int(ageing)]
+    return [pack_id(claim.id), claim.fence, verdict.target.value, time, failure, int(ageing)]
 
 
 def claims_of(want: Want, answer: list[Any], lease_end: int) -> Claims:

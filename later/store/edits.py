@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from later.core.edit import edit, renewed
+from later.core.edit import edit, renew_ttl
 from later.core.errors import Conflict, LaterError, StoreDown, UnreadableBody
 from later.core.task import Task, encode, pack_id
 from later.store import scripts
@@ -157,11 +157,11 @@ def _edited(wanted: Edit, body: Body) -> _Wish:
     if not isinstance(body.task, Task):
         raise Conflict(f"{body.task}: it can be deleted, not edited")
     task = edit(body.task, wanted.changes, wanted.policies, wanted.now)
-    return _Wish(body, task, task.execute_at if wanted.changes.moves else None)
+    return _Wish(body, task, task.execute_at if wanted.changes.sets_due_time else None)
 
 
 def _renewed(task: Task | UnreadableBody, now: int) -> Task | UnreadableBody:
-    return renewed(task, now) if isinstance(task, Task) else task
+    return renew_ttl(task, now) if isinstance(task, Task) else task
 
 
 # Calls

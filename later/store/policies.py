@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from later.core.errors import Conflict
-from later.core.policy import NOTHING_SET, Level, Place, Policies, Policy, Settings
+from later.core.policy import NO_SETTINGS, Level, Policies, Policy, PolicyScope, Settings
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs
@@ -63,7 +63,7 @@ class PolicyBook:
         await self._share_a_reading()
         return self._latest
 
-    async def change(self, place: Place, edit: Callable[[Settings], Settings]) -> Policies:
+    async def change(self, place: PolicyScope, edit: Callable[[Settings], Settings]) -> Policies:
         """Make other settings of one place's; what is set from then on, which this process sees at once.
 
         Raises:
@@ -74,12 +74,12 @@ class PolicyBook:
         async with self._changing:  # or of many at once in this process most would start over again and again
             return await self._change(place, edit)
 
-    async def _change(self, place: Place, edit: Callable[[Settings], Settings]) -> Policies:
+    async def _change(self, place: PolicyScope, edit: Callable[[Settings], Settings]) -> Policies:
         for _ in range(MAX_STARTS):
             before = await self.read()
-            version, settings = self._version, edit(before.set_at(place))
+            version, settings = self._version, edit(before.settings_at(place))
             before.with_settings(place, settings)
-            written = b"" if settings == NOTHING_SET else _encode(settings)
+            written = b"" if settings == NO_SETTINGS else _encode(settings)
             arguments: list[Argument] = [_named(place), version or 0, written, CHANGES_KEPT]
             if await self._client.one("set_policy", scripts.SET_POLICY.call(self._keys, arguments)) >= 0:
                 return await self.read()
@@ -108,7 +108,7 @@ class PolicyBook:
         self._version, self._read_at = version, asked_at
 
 
-def _settings(before: Policies, everything: bool, changed: Sequence[Any]) -> dict[Place, Settings]:
+def _settings(before: Policies, everything: bool, changed: Sequence[Any]) -> dict[PolicyScope, Settings]:
     settings = {} if everything else dict(before.settings)
     for name, written in zip(changed[::2], changed[1::2], strict=True):
         if written is None:
@@ -118,10 +118,10 @@ def _settings(before: Policies, everything: bool, changed: Sequence[Any]) -> dic
     return settings
 
 
-def _named(place: Place) -> str:
+def _named(place: PolicyScope) -> str:
     return f"{place.level}:{place.name}"
 
 
-def _place(name: bytes) -> Place:
+def _place(name: bytes) -> PolicyScope:
     level, _, rest = name.decode().partition(":")
-    return Place(Level(level), rest)
+    return PolicyScope(Level(level), rest)

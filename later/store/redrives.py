@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from later.core.edit import renewed
+from later.core.edit import renew_ttl
 from later.core.task import Task, encode, unpack_id
 from later.core.validation import MAX_AHEAD_MS
 from later.store import scripts
@@ -37,7 +37,7 @@ def redrive_of(entry: Entry, raw: bytes, due_at: int, now: int) -> Redrive:
     task = decoded(unpack_id(entry.packed), raw)
     if not isinstance(task, Task) or task.expires_at is None:
         return Redrive(entry.packed, entry.score, due_at, None, None)
-    return Redrive(entry.packed, entry.score, due_at, raw, renewed(task, now))
+    return Redrive(entry.packed, entry.score, due_at, raw, renew_ttl(task, now))
 
 
 def redrive_call(shard: Shard, topic: bytes, redrives: Sequence[Redrive]) -> Command:

@@ -80,7 +80,7 @@ class Store:
         Raises:
             StoreDown: it would have to be measured, and the store cannot be reached.
         """
-        if not self._clock.steady():
+        if not self._clock.is_steady():
             await self.measure_time()
         return self._clock.now()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from later.core.edit import Changes
+from later.core.edit import TaskChanges
 from later.core.errors import UnreadableBody
 from later.core.policy import Policies
 from later.core.retry import Failure, Verdict
@@ -146,7 +146,7 @@ class Edit(NamedTuple):
     """An edit of one task, as its caller asked for it `now` (ms, the high end of the store's time)."""
 
     id: str
-    changes: Changes
+    changes: TaskChanges
     policies: Policies
     now: int
 

@@ -97,7 +97,7 @@ class Delay:
         if not policies.settings:
             return wants
         usual_ms = policies.daemon.timeout_ms
-        return [want._replace(longer_ms=policies.of(want.topic).timeout_ms - usual_ms) for want in wants]
+        return [want._replace(longer_ms=policies.for_topic(want.topic).timeout_ms - usual_ms) for want in wants]
 
     def _begin(self, answer: Claims) -> int:
         for claim in answer.claims:

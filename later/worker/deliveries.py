@@ -12,7 +12,7 @@ import structlog
 from later.core.clock import Clock, Interval
 from later.core.errors import LaterError
 from later.core.policy import Policy
-from later.core.retry import Fate, Kind, Outcome, Verdict, judge, judge_unsent, unreadable
+from later.core.retry import Outcome, OutcomeKind, SettleTarget, Verdict, judge, judge_unreadable, judge_unsent
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.group_commit import Group
@@ -61,7 +61,7 @@ class Hands:
         self._gate = gate
         self._remember_ms = remember_ms
         self._metrics = metrics
-        self._count_outcome = {kind: metrics.deliveries.labels(kind.value).inc for kind in Kind}
+        self._count_outcome = {kind: metrics.deliveries.labels(kind.value).inc for kind in OutcomeKind}
         self._chance = chance
         self._busy: set[asyncio.Task[None]] = set()
         self._attempting: set[asyncio.Task[Any] | None] = set()
@@ -110,11 +110,11 @@ class Hands:
         """The verdict on this attempt; None where it was not made and is another's to make."""
         now = self._clock.now()
         if not isinstance(claim.task, Task):
-            return unreadable(claim.attempt, claim.task, now.high)
+            return judge_unreadable(claim.attempt, claim.task, now.high)
         unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
         if unsent is not None:
             return unsent
-        policy = self._policies.latest.of(claim.topic)
+        policy = self._policies.latest.for_topic(claim.topic)
         if claim.lease_end - now.high <= policy.timeout_ms:
             return None
         if claim.attempt == 1:
@@ -129,13 +129,13 @@ class Hands:
             policy.backoff,
             self._chance(),
         )
-        if outcome.retry_after_ms is not None and verdict.fate is Fate.RETRY:
+        if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
             await self._gate.wait(claim.topic, verdict.at)
         return verdict
 
     async def _now(self) -> Interval:
         """The store's time, asked for where this machine slept meanwhile; the best guess where it does not answer."""
-        if not self._clock.steady():
+        if not self._clock.is_steady():
             with suppress(LaterError):
                 await self._store.measure_time()
         return self._clock.now()
@@ -145,7 +145,7 @@ class Hands:
         outcome = await self._sender.send(task, claim.attempt, now, policy)
         self._metrics.delivery_time.observe(self._clock.monotonic() - started)
         self._count_outcome[outcome.kind]()
-        if outcome.kind is not Kind.DONE:
+        if outcome.kind is not OutcomeKind.DONE:
             code = str(outcome.status) if outcome.reason == "status" else outcome.reason
             self._metrics.count_refused(claim.topic, code)
         log.debug(
@@ -185,9 +185,9 @@ class Hands:
         return verdict.at + self._remember_ms if own_id and self._remember_ms else None
 
     def _count(self, claim: Claim, verdict: Verdict) -> None:
-        if verdict.fate is Fate.RETRY:
+        if verdict.target is SettleTarget.ERROR:
             self._metrics.retries.inc()
-        elif verdict.fate is Fate.DEAD and verdict.failure is not None:
+        elif verdict.target is SettleTarget.DEAD and verdict.failure is not None:
             failure = verdict.failure
             self._metrics.count_dead(claim.topic, failure.reason)
             log.warning(

@@ -7,7 +7,7 @@ from collections import Counter
 import structlog
 
 from later.core.errors import LaterError
-from later.core.retry import expired
+from later.core.retry import expiry_failure
 from later.metrics import Metrics
 from later.store.expiry import Ends
 from later.store.policies import PolicyBook
@@ -36,7 +36,7 @@ class Expiry:
         found = await self._ends.expiring(now)
         if not found:
             return Ticked(0, None)
-        deaths = [(task, expired(task.failure, now)) for task in found]
+        deaths = [(task, expiry_failure(task.failure, now)) for task in found]
         answers = await self._ends.expire(deaths, now)
         died = [task for task, answer in zip(found, answers, strict=True) if answer is True]
         self._count(died)
@@ -67,7 +67,7 @@ class Sweep:
         while swept < SWEEP_TASKS and pages < SWEEP_PAGES:
             wakes = await self._ends.with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS)
             for wake in wakes:
-                latest = now - policies.of(wake.topic).dead_keep_ms
+                latest = now - policies.for_topic(wake.topic).dead_keep_ms
                 if wake.at <= latest:
                     swept += await self._sweep(wake, latest, now, SWEEP_TASKS - swept)
             pages += 1

@@ -37,9 +37,9 @@ class Holds:
         elif now >= self._settled_at and self._next_at - RECONCILE_EVERY_MS <= now < self._next_at:
             return Ticked(0, None)
         paused = await self._flow.paused()
-        resumed = [topic for topic in paused if not policies.of(topic).paused]
+        resumed = [topic for topic in paused if not policies.for_topic(topic).paused]
         if resumed:
-            await self._flow.resume({topic: _back(policies.of(topic).ramp_ms, now) for topic in resumed}, now)
+            await self._flow.resume({topic: _back(policies.for_topic(topic).ramp_ms, now) for topic in resumed}, now)
         for topic in resumed:
             log.info("topic resumed", topic=topic)
         self._seen, self._next_at = policies, now + RECONCILE_EVERY_MS

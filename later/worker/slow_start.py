@@ -82,7 +82,7 @@ class Ramps:
     def forget_what_is_over(self, now: int) -> None:
         for topic in [topic for topic, ramp in self._ramps.items() if ramp.until <= now]:
             self._arrive(topic)
-        if len(self._limited) > MANY or not self._policies.latest.limit_any:
+        if len(self._limited) > MANY or not self._policies.latest.has_limits:
             self._limited = {topic: seen for topic, seen in self._limited.items() if now - seen[1] < KNOWN_MS}
 
     def _arrive(self, topic: str) -> None:

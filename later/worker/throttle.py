@@ -76,14 +76,14 @@ class Gate:
 
     def is_open(self, policies: Policies) -> bool:
         """Is there nothing that any topic must wait for? Then nobody need ask, which is most of the time."""
-        return not (policies.limit_any or self._ramps.any)
+        return not (policies.has_limits or self._ramps.any)
 
     async def passable(self, wakes: list[Wake], policies: Policies) -> list[Wake]:
         """Those whose topics are not paused. The others are held, and not seen again before they are resumed."""
         self._ramps.forget_what_is_over(self._clock.now().low)
-        if not policies.limit_any:
+        if not policies.has_limits:
             return wakes
-        paused = {wake for wake in wakes if self._policies.latest.of(wake.topic).paused}
+        paused = {wake for wake in wakes if self._policies.latest.for_topic(wake.topic).paused}
         if not paused:
             return wakes
         await self._flow.hold_paused([(wake.topic, wake.shard) for wake in paused])
@@ -91,7 +91,7 @@ class Gate:
 
     def most(self, topic: str, policies: Policies, now: int) -> int | None:
         """How many deliveries of it may begin now, for all that is known here; None: there is no limit."""
-        if not (policies.limit_any or self._ramps.concern(topic)):
+        if not (policies.has_limits or self._ramps.concern(topic)):
             return None
         if self._blocked.get(topic, 0) > now:
             return 0
@@ -116,7 +116,7 @@ class Gate:
         self._granted.clear()  # of a claim that failed: nobody knows what became of them
         asked: dict[str, int] = {}
         for want in wants:
-            if want.limit and policies.limit_any and any(self._limits(want.topic, policies, now)[0]):
+            if want.limit and policies.has_limits and any(self._limits(want.topic, policies, now)[0]):
                 asked[want.topic] = asked.get(want.topic, 0) + want.limit
         if not asked:
             return list(wants)
@@ -158,7 +158,7 @@ class Gate:
     def gave(self, topic: str) -> bool:
         """A delivery of it has ended; may another begin that could not before?"""
         policies = self._policies.latest
-        if policies.limit_any and policies.of(topic).concurrency:
+        if policies.has_limits and policies.for_topic(topic).concurrency:
             self._returning.add(topic)
             if self._return is None:
                 self._return = asyncio.create_task(self._return_all())
@@ -170,7 +170,7 @@ class Gate:
         until = -(-until // HOLD_GRID_MS) * HOLD_GRID_MS
         if self._waits.get(topic, 0) >= until:
             return
-        now, ramp_ms = self._clock.now().low, self._policies.latest.of(topic).ramp_ms
+        now, ramp_ms = self._clock.now().low, self._policies.latest.for_topic(topic).ramp_ms
         self._waits = {name: ends for name, ends in self._waits.items() if ends > now} | {topic: until}
         if ramp_ms:
             self._ramps.set_out(topic, Ramp(until, until + ramp_ms))
@@ -189,7 +189,7 @@ class Gate:
 
     def _limits(self, topic: str, policies: Policies, now: int) -> tuple[_Limits, Ramp | None]:
         """What holds now, and the ramp that the topic is on."""
-        policy = policies.of(topic)
+        policy = policies.for_topic(topic)
         ramp = self._ramps.of(topic, policy, now)
         if ramp is None:
             return _Limits(policy.rate, policy.concurrency), None
@@ -234,7 +234,7 @@ class Gate:
 
     def _ask_of(self, topic: str, policies: Policies, now: int, *, want: int = 0, back: int = 0) -> Ask:
         limits, _ = self._limits(topic, policies, now)
-        lease_end = now + self._lease_ms + policies.of(topic).timeout_ms - policies.daemon.timeout_ms
+        lease_end = now + self._lease_ms + policies.for_topic(topic).timeout_ms - policies.daemon.timeout_ms
         held = self._lanes.held(topic) + self._granted.get(topic, 0)  # what was granted is about to be held
         return Ask(topic, held, want, back, lease_end, limits.rate, limits.concurrency)
 

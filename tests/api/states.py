@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from later.core.retry import Failure, Fate, Verdict
+from later.core.retry import Failure, SettleTarget, Verdict
 from later.store.types import Settlement, Want
 from tests.api.front import Front
 from tests.builders import NOW, a_task
@@ -37,8 +37,8 @@ async def put(front: Front, state: str, id: str | None = None, failure: Failure 
     [answer] = await front.store.claim([want], NOW - 120_000, NOW + 30_000)
     assert not isinstance(answer, Exception)
     verdicts = {
-        "error": Verdict(Fate.RETRY, NOW + 30_000, failure),
-        "dead": Verdict(Fate.DEAD, DIED_AT, failure),
+        "error": Verdict(SettleTarget.ERROR, NOW + 30_000, failure),
+        "dead": Verdict(SettleTarget.DEAD, DIED_AT, failure),
     }
     if state in verdicts:
         await front.store.settle([Settlement(answer.claims[0], verdicts[state], None)])

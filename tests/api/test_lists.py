@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from later.core.retry import Failure, Fate, Verdict
+from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.validation import EXPECTED
 from later.store.types import Settlement, Want
 from tests.api.front import Front, a_front, bad
@@ -49,7 +49,7 @@ async def put(front: Front, state: str) -> None:
     [answer] = await front.store.claim([Want("order", front.keys.shard_of("a").index, 1)], NOW, NOW + 30_000)
     assert not isinstance(answer, Exception)
     if state != "unack":
-        verdict = Verdict(Fate.RETRY if state == "error" else Fate.DEAD, NOW + 5_000, FAILURE)
+        verdict = Verdict(SettleTarget.ERROR if state == "error" else SettleTarget.DEAD, NOW + 5_000, FAILURE)
         await front.store.settle([Settlement(answer.claims[0], verdict, None)])
 
 

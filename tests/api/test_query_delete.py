@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from later.core.retry import Failure, Fate, Verdict
+from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, pack_id
 from later.store.types import Claim, Settlement, Want
 from tests.api.front import DAY_MS, GOOD, Answer, Front, bad
@@ -78,7 +78,7 @@ async def test_in_unack_the_lease_is_shown(front: Front) -> None:
 
 async def test_in_error_the_failure_is_shown_and_when_it_is_tried_again(front: Front) -> None:
     await store(front)
-    await settle(front, Verdict(Fate.RETRY, NOW + 10_000, FAILURE))
+    await settle(front, Verdict(SettleTarget.ERROR, NOW + 10_000, FAILURE))
     task = await query(front)
     assert (task["state"], task["due_at"], task["has_retry"]) == ("error", "2027-01-15T08:00:10.000Z", 1)
     assert task["last_error"] == {
@@ -91,7 +91,7 @@ async def test_in_error_the_failure_is_shown_and_when_it_is_tried_again(front: F
 
 async def test_in_dead_its_death_is_shown_and_no_due_time(front: Front) -> None:
     await store(front, max_retry=0)
-    await settle(front, Verdict(Fate.DEAD, NOW + 1, FAILURE))
+    await settle(front, Verdict(SettleTarget.DEAD, NOW + 1, FAILURE))
     task = await query(front)
     assert (task["state"], task["died_at"], task["has_retry"]) == ("dead", "2027-01-15T08:00:00.001Z", 0)
     assert "due_at" not in task
@@ -116,7 +116,7 @@ async def test_an_id_that_is_not_there_is_404(front: Front, path: str) -> None:
 @pytest.mark.parametrize("path", ["/query", "/delete"])
 async def test_an_id_that_has_ended_is_404_and_says_so(front: Front, path: str) -> None:
     await store(front)
-    await settle(front, Verdict(Fate.DONE, NOW))
+    await settle(front, Verdict(SettleTarget.DONE, NOW))
     assert await front.post(path, {"id": "a"}) == missing(f"{NO_TASK}: it has ended", ended=True)
 
 
@@ -134,7 +134,7 @@ async def test_a_deleted_id_may_be_created_anew(front: Front) -> None:
 
 async def test_an_ended_id_that_was_deleted_may_be_created_anew(front: Front) -> None:
     await store(front)
-    await settle(front, Verdict(Fate.DONE, NOW))
+    await settle(front, Verdict(SettleTarget.DONE, NOW))
     assert await front.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": False})
     assert (await front.post("/delete", {"id": "a"}))[0] == 404
     assert await front.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from later.core.policy import DEFAULT, FIELDS, Policy, shown
-from later.core.retry import Failure, Fate, Verdict
+from later.core.policy import DEFAULT, FIELDS, Policy, format_policy
+from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import Claim, Claims, Settlement, Want
@@ -66,14 +66,16 @@ class TestPolicies:
     async def test_where_nothing_is_set_the_daemon_applies(self, place: str) -> None:
         daemon = Policy(max_delay_ms=900_000, retry=5)
         async with a_front(policy=daemon) as front:
-            assert await applied(front, place) == {name: (value, "daemon") for name, value in shown(daemon).items()}
+            assert await applied(front, place) == {
+                name: (value, "daemon") for name, value in format_policy(daemon).items()
+            }
 
     def test_the_table_has_every_field(self) -> None:
         assert [field for field, _, _ in SETTABLE] == list(FIELDS)
 
     @pytest.mark.parametrize(("field", "first", "second"), SETTABLE)
     async def test_a_field_is_set_shown_and_inherited(self, front: Front, field: str, first: Any, second: Any) -> None:
-        topic, namespace, daemon = "/topics/shop%2Forder", "/namespaces/shop", (shown(DEFAULT)[field], "daemon")
+        topic, namespace, daemon = "/topics/shop%2Forder", "/namespaces/shop", (format_policy(DEFAULT)[field], "daemon")
         assert await front.ask("PATCH", f"{namespace}/policy", {field: first}) == (200, {field: first})
         assert (await applied(front, namespace))[field] == (first, "namespace")
         assert (await applied(front, topic))[field] == (first, "namespace")
@@ -329,7 +331,7 @@ async def take(front: Front, topic: str, limit: int) -> list[Claim]:
     return claims
 
 
-async def settle(front: Front, claims: Sequence[Claim], fate: Fate) -> None:
+async def settle(front: Front, claims: Sequence[Claim], fate: SettleTarget) -> None:
     verdict = Verdict(fate, NOW + 60_000, FAILURE)
     assert all(await front.store.settle([Settlement(claim, verdict, None) for claim in claims]))
 
@@ -352,15 +354,15 @@ class TestCounts:
         async with a_front(shards=shards) as front:
             await fill(front, *(a_task(delay=-9) for _ in range(40)), *(a_task(delay=5) for _ in range(3)))
             claims = await take(front, "order", 30)
-            await settle(front, claims[:4], Fate.RETRY)
-            await settle(front, claims[4:7], Fate.DEAD)
+            await settle(front, claims[:4], SettleTarget.ERROR)
+            await settle(front, claims[4:7], SettleTarget.DEAD)
             await fill(front, a_task(topic="shop/mail", execute_at=LOW - 500), a_task(topic="shop/mail"))
             order = {"delay": 13, "unack": 23, "error": 4, "dead": 3, "due": 10, "oldest_lateness_s": 8.998}
             mail = {**NOTHING, "delay": 2, "due": 1, "oldest_lateness_s": 0.5}
             assert await front.get("/topics") == came_to(
                 topics=[{"topic": "order", **order}, {"topic": "shop/mail", **mail}], cursor=None
             )
-            policy = shown(DEFAULT)
+            policy = format_policy(DEFAULT)
             assert await front.get("/topics/order") == came_to(
                 topic="order", namespace="default", **order, policy=policy
             )
@@ -374,18 +376,18 @@ class TestCounts:
             await fill(front, a_task())
             if bucket is not Bucket.DELAY:
                 claims = await take(front, "order", 1)
-                fate = {Bucket.ERROR: Fate.RETRY, Bucket.DEAD: Fate.DEAD}.get(bucket)
-                await settle(front, claims if fate else [], fate or Fate.DONE)
+                fate = {Bucket.ERROR: SettleTarget.ERROR, Bucket.DEAD: SettleTarget.DEAD}.get(bucket)
+                await settle(front, claims if fate else [], fate or SettleTarget.DONE)
             assert await front.get("/topics") == came_to(topics=[{"topic": "order", **NOTHING, bucket: 1}], cursor=None)
 
     async def test_one_whose_tasks_are_done_is_none(self, front: Front) -> None:
         await fill(front, a_task())
-        await settle(front, await take(front, "order", 1), Fate.DONE)
+        await settle(front, await take(front, "order", 1), SettleTarget.DONE)
         assert await front.get("/topics") == came_to(topics=[], cursor=None)
 
     async def test_one_that_nobody_has_used_is_shown_with_what_would_apply(self, front: Front) -> None:
         await front.ask("PUT", "/namespaces/shop/policy", {"max_delay": 900})
-        policy = {**shown(DEFAULT), "max_delay": 900}
+        policy = {**format_policy(DEFAULT), "max_delay": 900}
         assert await front.get("/topics/shop%2Fx") == came_to(
             topic="shop/x", namespace="shop", **NOTHING, policy=policy
         )
@@ -437,7 +439,7 @@ class TestPages:
         await fill(front, *(a_task(topic=name) for name in "bdfh"))
         _, first = await front.get("/topics?limit=2")
         await fill(front, a_task(topic="a"), a_task(topic="e"))
-        await settle(front, [*await take(front, "d", 1), *await take(front, "f", 1)], Fate.DONE)
+        await settle(front, [*await take(front, "d", 1), *await take(front, "f", 1)], SettleTarget.DONE)
         assert [topic["topic"] for topic in first["topics"]] == ["b", "d"]
         status, second = await front.get(f"/topics?limit=2&cursor={first['cursor']}")
         assert [topic["topic"] for topic in second["topics"]] == ["e", "h"]
@@ -446,7 +448,7 @@ class TestPages:
     async def test_a_cursor_behind_the_last_topic_is_an_empty_page(self, front: Front) -> None:
         await fill(front, a_task(topic="a"), a_task(topic="b"))
         _, first = await front.get("/topics?limit=1")
-        await settle(front, await take(front, "b", 1), Fate.DONE)
+        await settle(front, await take(front, "b", 1), SettleTarget.DONE)
         assert await front.get(f"/topics?cursor={first['cursor']}") == came_to(topics=[], cursor=None)
 
     async def test_a_namespace_has_its_own_topics_alone(self, front: Front) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from later.bulk.input.payload import Parsed
 from later.core.admit import admit
-from later.core.drafts import read_draft
+from later.core.drafts import parse_draft
 from later.core.errors import Refused
 from later.core.policy import DEFAULT, Policies
 from later.core.task import Task
@@ -24,7 +24,7 @@ def judged(bodies: Iterable[bytes]) -> list[Task | Refused]:
 def _judged(body: bytes) -> Task | Refused:
     assert b"\n" not in body, "lines are what is sent"
     try:
-        return admit(read_draft(body), Policies(DEFAULT), NOW, "of later's choosing")
+        return admit(parse_draft(body), Policies(DEFAULT), NOW, "of later's choosing")
     except Refused as error:
         return error
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from later.bulk.ids import MAX_JOB_CHARS, checked_job, ids_of
 from later.bulk.input.row_keys import key_decoder
 from later.core.errors import Refused
-from later.core.validation import task_id
+from later.core.validation import check_id
 
 
 def keys(values: Any, kind: pa.DataType | None = None) -> list[bytes | None]:
@@ -36,7 +36,7 @@ class TestAnId:
     @given(st.text("azAZ09._~:-", min_size=1, max_size=MAX_JOB_CHARS), st.binary(max_size=9))
     def test_every_jobs_ids_are_ids(self, job: str, key: bytes) -> None:
         (id,) = ids_of(checked_job(job), [key])
-        assert task_id(id) == id
+        assert check_id(id) == id
 
     @pytest.mark.parametrize("job", ["", "a b", "a/b", "ä", "a\n", "x" * (MAX_JOB_CHARS + 1)])
     def test_what_no_id_begins_with_is_no_job(self, job: str) -> None:

@@ -22,7 +22,7 @@ from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Reject
 from later.core.errors import Refused
 from later.core.policy import DEFAULT
 from later.core.task import Task
-from later.core.validation import milliseconds
+from later.core.validation import to_milliseconds
 from tests.builders import NOW
 from tests.bulk.judging import CALLBACK, NOW_S, judged, refusals, tasks
 
@@ -210,7 +210,7 @@ class TestNumbers:
         lines = read(delay=pa.array(values, pa.float64()), spread_s=HOUR if spread else 0).payloads
         for value, task in zip(values, judged(lines.bodies), strict=True):
             if isinstance(task, Task):
-                own, latest = 0 if value is None else milliseconds(value), HOUR * 1000 + 1 if spread else 0
+                own, latest = 0 if value is None else to_milliseconds(value), HOUR * 1000 + 1 if spread else 0
                 assert 0 <= task.execute_at - NOW - own <= latest
             else:
                 assert value is not None
@@ -222,7 +222,7 @@ class TestNumbers:
         lines = read(delay=pa.array(values, pa.string())).payloads
         for value, task in zip(values, judged(lines.bodies), strict=True):
             if isinstance(task, Task):
-                assert task.execute_at - NOW == milliseconds(float(value or "0") if (value or "").strip() else 0)
+                assert task.execute_at - NOW == to_milliseconds(float(value or "0") if (value or "").strip() else 0)
             else:
                 assert task.field == "delay"
 

@@ -16,8 +16,8 @@ from later.bulk.input.payload import Payloads
 from later.bulk.sending import Batches, Patience
 from later.bulk.transport.store import MAX_BODY, StoreDoor
 from later.core.errors import LaterError
-from later.core.policy import Place as PolicyPlace
-from later.core.policy import a_namespace, a_topic
+from later.core.policy import PolicyScope as PolicyPlace
+from later.core.policy import namespace_scope, topic_scope
 from later.core.task import pack_id
 from later.store.keys import Bucket
 from later.store.settings import Place
@@ -49,7 +49,7 @@ def set_policy(stored: Stored, place: PolicyPlace, **fields: Any) -> None:
 
     async def change() -> None:
         memory = a_memory(stored.place, len(stored.keys.shards))
-        await memory.policies.change(place, lambda before: before.merged(fields))
+        await memory.policies.change(place, lambda before: before.merge(fields))
         await memory.client.aclose()
 
     asyncio.run(change())
@@ -97,8 +97,8 @@ class TestCreating:
 
 
 def test_policies_that_are_set_in_the_store_apply(stored: Stored) -> None:
-    set_policy(stored, a_topic("order"), delays=False)
-    set_policy(stored, a_namespace("n"), max_delay=10)
+    set_policy(stored, topic_scope("order"), delays=False)
+    set_policy(stored, namespace_scope("n"), max_delay=10)
     door = StoreDoor(stored.place, JOB)
     came = door.create([
         body("j:1", delay=5), body("j:2"), body("j:3", topic="n/t", delay=11), body("j:4", topic="n/t", delay=10),

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from later.core.admit import admit
 from later.core.errors import Refused
-from later.core.policy import DelayMode, Policies, Policy, Settings, a_namespace, a_topic
+from later.core.policy import DelayMode, Policies, Policy, Settings, namespace_scope, topic_scope
 from later.core.task import Draft, Task, decode, encode
-from later.core.validation import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, milliseconds
+from later.core.validation import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, to_milliseconds
 from tests.builders import NOW, a_draft
 from tests.core.test_task import LEGAL_IDS
 
@@ -516,7 +516,7 @@ class TestDueTime:
 
     @given(st.integers(0, NOW + MAX_AHEAD_MS))
     def test_a_whole_number_of_milliseconds_is_kept(self, ms: int) -> None:
-        assert milliseconds(ms / 1000) == ms
+        assert to_milliseconds(ms / 1000) == ms
 
     @pytest.mark.parametrize("execute_time", [NOW / 1000, NOW / 1000 - 0.001, 1.0, 0.0, -1.0, -1e308])
     def test_an_execute_time_past_means_now(self, execute_time: float) -> None:
@@ -708,6 +708,8 @@ class TestTtl:
 
 
 def test_the_policy_is_that_of_the_topic_by_its_canonical_name() -> None:
-    policies = Policies(Policy(), {a_topic("x"): Settings({"retry": 7}), a_namespace("shop"): Settings({"retry": 9})})
+    policies = Policies(
+        Policy(), {topic_scope("x"): Settings({"retry": 7}), namespace_scope("shop"): Settings({"retry": 9})}
+    )
     admitted_to = {name: admit(a_draft(topic=name), policies, NOW, FRESH) for name in ("default/x", "x", "shop/x", "y")}
     assert {name: task.max_retry for name, task in admitted_to.items()} == {"default/x": 7, "x": 7, "shop/x": 9, "y": 3}

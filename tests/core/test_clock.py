@@ -90,7 +90,7 @@ class TestBeforeTheFirstMeasurement:
             World().known()
 
     def test_the_clock_is_not_steady(self) -> None:
-        assert not World().clock.steady()
+        assert not World().clock.is_steady()
 
 
 class TestInterval:
@@ -157,27 +157,27 @@ class TestWall:
     )
     def test_a_wall_clock_that_jumps_is_noticed(self, world: World, jump_us: int, steady: bool) -> None:
         world.wall_us += jump_us
-        assert world.clock.steady() is steady
+        assert world.clock.is_steady() is steady
 
     def test_after_a_jump_the_clock_is_steady_once_it_is_measured(self, world: World) -> None:
         world.wall_us += HOUR_US
         world.measure()
-        assert world.clock.steady()
+        assert world.clock.is_steady()
 
     def test_a_clock_that_only_waits_stays_steady(self, world: World) -> None:
         world.wait(24 * HOUR_US)
-        assert world.clock.steady()
+        assert world.clock.is_steady()
 
 
 class TestSuspendedMachine:
     def test_the_clock_is_not_steady_when_it_wakes_up(self, world: World) -> None:
         world.suspend(HOUR_US)
-        assert not world.clock.steady()
+        assert not world.clock.is_steady()
 
     def test_the_clock_is_steady_once_it_is_measured(self, world: World) -> None:
         world.suspend(HOUR_US)
         world.measure()
-        assert world.clock.steady()
+        assert world.clock.is_steady()
 
     @pytest.mark.parametrize("asleep_us", [60_000, SECOND_US, HOUR_US])
     def test_the_time_is_right_once_it_is_measured(self, world: World, asleep_us: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from later.core.edit import Changes, edit, renewed
+from later.core.edit import TaskChanges, edit, renew_ttl
 from later.core.errors import Refused
 from later.core.policy import DelayMode, Policies, Policy
 from later.core.task import Task, decode, encode
@@ -20,7 +20,7 @@ TASK = a_task(delay=15, ttl=600, headers={"X-A": "a"})
 
 def edited(policy: Policy | None = None, task: Task = TASK, **changes: Any) -> Task:
     """At LATER, a minute after its creation."""
-    return edit(task, Changes(id=task.id, **changes), Policies(policy or Policy()), LATER)
+    return edit(task, TaskChanges(id=task.id, **changes), Policies(policy or Policy()), LATER)
 
 
 def changed(**fields: Any) -> Task:
@@ -110,28 +110,28 @@ def test_it_is_refused_as_a_create_is(changes: dict[str, Any], detail: str) -> N
 @pytest.mark.parametrize("changes", [{}, {"id": "a"}])
 def test_nothing_is_no_change(changes: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="expected something to change: delay, execute_time, content"):
-        Changes(**changes).check()
+        TaskChanges(**changes).require_any()
 
 
 @pytest.mark.parametrize("changes", [{"ttl": None}, {"delay": 0}, {"headers": {}}, {"content": ""}, {"retry": 0}])
 def test_whatever_is_named_is_a_change(changes: dict[str, Any]) -> None:
-    Changes(**changes).check()
+    TaskChanges(**changes).require_any()
 
 
 class TestRenewed:
     def test_a_ttl_counts_from_now(self) -> None:
-        assert renewed(TASK, LATER) == changed(expires_at=LATER + 600_000, renewed_at=LATER)
+        assert renew_ttl(TASK, LATER) == changed(expires_at=LATER + 600_000, renewed_at=LATER)
 
     def test_and_is_as_long_the_next_time(self) -> None:
-        assert renewed(renewed(TASK, LATER), LATER + 7).expires_at == LATER + 7 + 600_000
+        assert renew_ttl(renew_ttl(TASK, LATER), LATER + 7).expires_at == LATER + 7 + 600_000
 
     def test_a_task_without_one_stays_as_it_is(self) -> None:
-        assert renewed(a_task(id="a"), LATER) == a_task(id="a")
+        assert renew_ttl(a_task(id="a"), LATER) == a_task(id="a")
 
     def test_a_new_ttl_counts_from_there_too(self) -> None:
-        assert edited(task=renewed(TASK, LATER), ttl=5).expires_at == LATER + 5000
+        assert edited(task=renew_ttl(TASK, LATER), ttl=5).expires_at == LATER + 5000
 
     def test_it_is_stored_and_read_back(self) -> None:
-        task = renewed(TASK, LATER)
+        task = renew_ttl(TASK, LATER)
         assert decode(task.id, encode(task)) == task
         assert len(encode(TASK)) < len(encode(task))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from later.core.explain import TaskFacts, TopicFacts, clock, explain_task, explain_topic, span
+from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic, format_duration, format_time
 from later.core.policy import Policy
 from later.core.retry import Failure
 from tests.builders import NOW, a_task
@@ -15,7 +15,7 @@ FAILURE = Failure(2, "status", 503, "answered 503", NOW - 1000, None, 2)
 AT = NOW + 245_000  # 08:04:05
 QUIET = TopicFacts(
     "order", Policy(), delay=1, unack=0, error=0, dead=0, due=0, oldest_due_at=None, next_due_at=None,
-    paused=False, held_until=None, full_speed_at=None, workers=1, beat_at=NOW - 400,
+    paused=False, held_until=None, full_speed_at=None, workers=1, last_heartbeat_at=NOW - 400,
 )  # fmt: skip
 DUE = QUIET._replace(due=1, oldest_due_at=NOW - 12_000)
 
@@ -38,9 +38,9 @@ PAUSED = Policy(paused=True)
         (DUE, "due since 12 s"),
         (DUE._replace(due=1234, oldest_due_at=NOW - 600_000),
          "due since 12 s; 1,234 tasks are of its topic due, the oldest since 10 min"),
-        (DUE._replace(beat_at=NOW - 40_000), "no worker has beaten for 40 s; due since 12 s"),
-        (DUE._replace(beat_at=None), "no worker runs; due since 12 s"),
-        (DUE._replace(beat_at=NOW - 9_999), "due since 12 s"),
+        (DUE._replace(last_heartbeat_at=NOW - 40_000), "no worker has beaten for 40 s; due since 12 s"),
+        (DUE._replace(last_heartbeat_at=None), "no worker runs; due since 12 s"),
+        (DUE._replace(last_heartbeat_at=NOW - 9_999), "due since 12 s"),
         (DUE._replace(policy=PAUSED), "its topic is paused; due since 12 s"),
         (DUE._replace(policy=Policy(rate=10), held_until=NOW + 90),
          "its topic waits for its rate of 10/s; due since 12 s"),
@@ -56,12 +56,12 @@ PAUSED = Policy(paused=True)
          "128 of its topic's deliveries are under way: its lane is full; due since 12 s"),
         (DUE._replace(policy=Policy(concurrency=128), unack=127), "due since 12 s"),
         (DUE._replace(full_speed_at=AT), "its topic comes back to full speed until 08:04:05Z; due since 12 s"),
-        (DUE._replace(beat_at=None, policy=Policy(paused=True, concurrency=1), unack=1, held_until=AT),
+        (DUE._replace(last_heartbeat_at=None, policy=Policy(paused=True, concurrency=1), unack=1, held_until=AT),
          "no worker runs; its topic is paused; due since 12 s"),
         (DUE._replace(unack=128, oldest_due_at=NOW - 12_000),
          "128 of its topic's deliveries are under way: its lane is full; due since 12 s"),
         (DUE._replace(unack=128, oldest_due_at=NOW - 900), "due since 12 s"),
-        (DUE._replace(beat_at=None, policy=Policy(concurrency=1), unack=1, held_until=AT),
+        (DUE._replace(last_heartbeat_at=None, policy=Policy(concurrency=1), unack=1, held_until=AT),
          "no worker runs; its topic waits until 08:04:05Z, as its receiver asked; "
          "1 of its topic's deliveries are under way: its lane is full; due since 12 s"),
     ],
@@ -75,7 +75,7 @@ def test_a_task_that_is_due(topic: TopicFacts, sentence: str) -> None:
     [
         (a_found("delay", NOW + 10_800_000), QUIET, "due in 3 h"),
         (a_found("delay", NOW + 10_800_000), QUIET._replace(policy=PAUSED), "due in 3 h; its topic is paused"),
-        (a_found("delay", NOW + 60_000), QUIET._replace(beat_at=None), "due in 60 s; no worker runs"),
+        (a_found("delay", NOW + 60_000), QUIET._replace(last_heartbeat_at=None), "due in 60 s; no worker runs"),
         (a_found("delay", NOW + 60_000), QUIET._replace(held_until=NOW + 50_000), "due in 60 s"),
         (a_found("delay", NOW + 60_000), QUIET._replace(held_until=AT),
          "due in 60 s; its topic waits until 08:04:05Z, as its receiver asked"),
@@ -97,7 +97,7 @@ def test_a_task_that_is_due(topic: TopicFacts, sentence: str) -> None:
         (a_found("error", AT, failure=FAILURE), QUIET, "retry 2 of 5 at 08:04:05Z, last answer 503"),
         (a_found("error", AT, failure=FAILURE, task=None), QUIET,
          "retry 2 at 08:04:05Z, last answer 503; its body cannot be read: it will die of that"),
-        (a_found("error", AT, failure=FAILURE), QUIET._replace(policy=PAUSED, beat_at=NOW - 40_000),
+        (a_found("error", AT, failure=FAILURE), QUIET._replace(policy=PAUSED, last_heartbeat_at=NOW - 40_000),
          "retry 2 of 5 at 08:04:05Z, last answer 503; no worker has beaten for 40 s; its topic is paused"),
         (a_found("error", NOW - 3000, failure=FAILURE), QUIET._replace(held_until=AT),
          "retry 2 of 5 due since 3 s, last answer 503; its topic waits until 08:04:05Z, as its receiver asked"),
@@ -112,7 +112,7 @@ def test_a_task_that_is_due(topic: TopicFacts, sentence: str) -> None:
         (a_found("unack", NOW + 99_000, attempts=3), QUIET, "in flight since 0 s on attempt 3"),
         (a_found("unack", NOW - 5000, attempts=3), QUIET,
          "the lease of attempt 3 ran out 5 s ago: it will be tried again"),
-        (a_found("unack", NOW - 5000, attempts=3), QUIET._replace(beat_at=None),
+        (a_found("unack", NOW - 5000, attempts=3), QUIET._replace(last_heartbeat_at=None),
          "the lease of attempt 3 ran out 5 s ago: it will be tried again; no worker runs"),
         (a_found("dead", NOW, failure=Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
                  task=a_task(max_retry=3)), QUIET, "dead because its 3 retries were exhausted: answered 500"),
@@ -122,7 +122,7 @@ def test_a_task_that_is_due(topic: TopicFacts, sentence: str) -> None:
          "dead because its receiver said that it is gone: answered 410"),
         (a_found("dead", NOW, failure=Failure(0, "expired", None, "its ttl ended before it was done", NOW, None, 0)),
          QUIET, "dead because its ttl ended before it was done"),
-        (a_found("dead", NOW), QUIET._replace(beat_at=None), "dead, and nothing says why"),
+        (a_found("dead", NOW), QUIET._replace(last_heartbeat_at=None), "dead, and nothing says why"),
     ],
 )  # fmt: skip
 def test_a_task_in_each_state(task: TaskFacts, topic: TopicFacts, sentence: str) -> None:
@@ -142,7 +142,7 @@ EMPTY = QUIET._replace(delay=0)
         (EMPTY._replace(dead=2), "nothing of it is due: 2 tasks are dead"),
         (EMPTY._replace(policy=PAUSED), "it has no tasks; its topic is paused"),
         (DUE._replace(due=120), "120 tasks are due, the oldest since 12 s"),
-        (DUE._replace(beat_at=NOW - 40_000, policy=PAUSED),
+        (DUE._replace(last_heartbeat_at=NOW - 40_000, policy=PAUSED),
          "no worker has beaten for 40 s; its topic is paused; 1 task is due, the oldest since 12 s"),
         (DUE._replace(held_until=AT),
          "its topic waits until 08:04:05Z, as its receiver asked; 1 task is due, the oldest since 12 s"),
@@ -155,7 +155,7 @@ def test_a_topic(topic: TopicFacts, sentence: str) -> None:
 def test_the_figures_of_a_task() -> None:
     topic = DUE._replace(policy=Policy(rate=10), held_until=AT, next_due_at=NOW - 12_000, workers=2)
     task = a_found("delay", NOW - 12_000, attempts=2, failure=FAILURE, task=a_task(ttl=60, max_retry=5))
-    assert explain_task(task, topic, NOW).figures == {
+    assert explain_task(task, topic, NOW).details == {
         "id": "a", "topic": "order", "state": "delay", "due_at": "2027-01-15T07:59:48.000Z", "due_in_s": -12,
         "attempts": 2, "failures": 2, "max_retry": 5, "expires_at": "2027-01-15T08:01:00.000Z",
         "counts": {"delay": 1, "unack": 0, "error": 0, "dead": 0}, "due": 1, "oldest_lateness_s": 12,
@@ -169,14 +169,14 @@ def test_the_figures_of_a_task() -> None:
 
 
 def test_the_figures_of_what_is_dead_and_cannot_be_read() -> None:
-    figures = explain_task(a_found("dead", NOW - 3000, task=None), EMPTY._replace(beat_at=None), NOW).figures
+    figures = explain_task(a_found("dead", NOW - 3000, task=None), EMPTY._replace(last_heartbeat_at=None), NOW).details
     assert (figures["died_at"], figures["dead_for_s"]) == ("2027-01-15T07:59:57.000Z", 3)
     assert (figures["max_retry"], figures["expires_at"], figures["last_beat_s"]) == (None, None, None)
     assert "due_at" not in figures
 
 
 def test_the_figures_of_a_topic() -> None:
-    figures = explain_topic(EMPTY, NOW).figures
+    figures = explain_topic(EMPTY, NOW).details
     assert (figures["topic"], figures["next_due_at"], figures["oldest_lateness_s"]) == ("order", None, None)
 
 
@@ -188,9 +188,9 @@ def test_the_figures_of_a_topic() -> None:
     ],
 )  # fmt: skip
 def test_lengths_of_time_as_one_says_them(ms: int, text: str) -> None:
-    assert span(ms) == text
+    assert format_duration(ms) == text
 
 
 def test_a_date_is_told_where_it_is_not_todays() -> None:
-    assert clock(AT, NOW) == "08:04:05Z"
-    assert clock(AT - 86_400_000, NOW) == "2027-01-14T08:04:05Z"
+    assert format_time(AT, NOW) == "08:04:05Z"
+    assert format_time(AT - 86_400_000, NOW) == "2027-01-14T08:04:05Z"

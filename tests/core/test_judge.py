@@ -13,24 +13,24 @@ from later.core.retry import (
     NO_FAILURE,
     Backoff,
     Failure,
-    Fate,
-    Kind,
     Outcome,
+    OutcomeKind,
+    SettleTarget,
     Verdict,
     decode_failure,
     encode_failure,
     judge,
+    judge_unreadable,
     judge_unsent,
-    unreadable,
 )
 from later.core.task import Task
 from later.core.validation import DAY_MS
 from tests.builders import NOW, a_task
 
-DONE = Outcome(kind=Kind.DONE, status=200)
-FAILED = Outcome(kind=Kind.FAILED, reason="status", status=500, message="answered 500")
-BUSY = Outcome(kind=Kind.BUSY, reason="status", status=503, message="answered 503")
-GONE = Outcome(kind=Kind.GONE, reason="status", status=410, message="answered 410")
+DONE = Outcome(kind=OutcomeKind.DONE, status=200)
+FAILED = Outcome(kind=OutcomeKind.FAILED, reason="status", status=500, message="answered 500")
+BUSY = Outcome(kind=OutcomeKind.BUSY, reason="status", status=503, message="answered 503")
+GONE = Outcome(kind=OutcomeKind.GONE, reason="status", status=410, message="answered 410")
 
 INTEGERS = st.integers(-(2**62), 2**62)
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=300)
@@ -43,7 +43,7 @@ BACKOFFS = st.builds(
 CHANCES = st.floats(0, 1, exclude_max=True)
 OUTCOMES = st.builds(
     Outcome,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(OutcomeKind),
     reason=ANY_TEXT,
     status=st.none() | st.integers(100, 599),
     message=ANY_TEXT,
@@ -118,15 +118,15 @@ class TestBackoff:
 
 class TestDone:
     def test_done_is_done(self) -> None:
-        assert judged(DONE) == Verdict(Fate.DONE, NOW)
+        assert judged(DONE) == Verdict(SettleTarget.DONE, NOW)
 
     def test_done_after_failures_is_done(self) -> None:
-        assert judged(DONE, a_failure(3)) == Verdict(Fate.DONE, NOW)
+        assert judged(DONE, a_failure(3)) == Verdict(SettleTarget.DONE, NOW)
 
 
 class TestGone:
     def test_gone_is_dead_at_once(self) -> None:
-        assert judged(GONE) == Verdict(Fate.DEAD, NOW, Failure(1, "gone", 410, "answered 410", NOW, None, 1))
+        assert judged(GONE) == Verdict(SettleTarget.DEAD, NOW, Failure(1, "gone", 410, "answered 410", NOW, None, 1))
 
 
 class TestFailed:
@@ -146,12 +146,12 @@ class TestFailed:
         task, last, seen = a_task(max_retry=max_retry), None, ""
         while not seen.endswith("D"):
             verdict = judged(FAILED, last, task=task, attempt=len(seen) + 1)
-            last, seen = verdict.failure, seen + ("D" if verdict.fate is Fate.DEAD else "E")
+            last, seen = verdict.failure, seen + ("D" if verdict.target is SettleTarget.DEAD else "E")
         assert seen == fates
 
     def test_the_failure_after_the_last_retry_exhausts(self) -> None:
         assert judged(FAILED, a_failure(3), attempt=4) == Verdict(
-            Fate.DEAD,
+            SettleTarget.DEAD,
             NOW,
             Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
         )
@@ -165,10 +165,10 @@ class TestFailed:
     @pytest.mark.parametrize("outcome", [FAILED, BUSY], ids=["failed", "busy"])
     def test_a_failure_after_the_ttl_has_ended_is_the_last(self, outcome: Outcome) -> None:
         verdict = judged(outcome, task=a_task(created_at=NOW - 5000, ttl=5))
-        assert (verdict.fate, failure_of(verdict).reason) == (Fate.DEAD, "expired")
+        assert (verdict.target, failure_of(verdict).reason) == (SettleTarget.DEAD, "expired")
 
     def test_success_after_the_ttl_has_ended_is_success(self) -> None:
-        assert judged(DONE, task=a_task(created_at=NOW - 5000, ttl=5)).fate is Fate.DONE
+        assert judged(DONE, task=a_task(created_at=NOW - 5000, ttl=5)).target is SettleTarget.DONE
 
     @pytest.mark.parametrize("message", ["x" * 201, "ü" * 10_000, "\ud800" * 201])
     def test_a_long_message_is_cut(self, message: str) -> None:
@@ -189,7 +189,7 @@ class TestBusy:
         assert judged(BUSY, before).at == NOW + 10_000
 
     def test_busy_is_no_failure_even_where_no_retry_is_left(self) -> None:
-        assert judged(BUSY, task=a_task(max_retry=0)).fate is Fate.RETRY
+        assert judged(BUSY, task=a_task(max_retry=0)).target is SettleTarget.ERROR
 
     @pytest.mark.parametrize(
         ("asked_ms", "pause_ms"),
@@ -223,13 +223,13 @@ class TestBusy:
 
     def test_busy_for_a_day_is_dead(self) -> None:
         assert judged(BUSY, a_failure(2, busy_since=NOW - DAY_MS), attempt=9) == Verdict(
-            Fate.DEAD,
+            SettleTarget.DEAD,
             NOW,
             Failure(2, "busy", 503, "busy for a day, the last: answered 503", NOW, NOW - DAY_MS, 9),
         )
 
     def test_busy_for_a_millisecond_less_than_a_day_is_not_dead(self) -> None:
-        assert judged(BUSY, a_failure(busy_since=NOW - DAY_MS + 1)).fate is Fate.RETRY
+        assert judged(BUSY, a_failure(busy_since=NOW - DAY_MS + 1)).target is SettleTarget.ERROR
 
     def test_a_pause_that_was_asked_for_runs_to_its_end_beyond_the_day(self) -> None:
         outcome = msgspec.structs.replace(BUSY, retry_after_ms=DAY_MS)
@@ -241,7 +241,7 @@ class TestBusy:
 
     def test_a_failure_gives_a_busy_receiver_another_day(self) -> None:
         failed = judged(FAILED, a_failure(busy_since=NOW - DAY_MS + 1), now=NOW)
-        assert judged(BUSY, failed.failure, now=NOW + 10_000).fate is Fate.RETRY
+        assert judged(BUSY, failed.failure, now=NOW + 10_000).target is SettleTarget.ERROR
 
 
 class TestAnything:
@@ -297,28 +297,28 @@ class TestAnything:
 
     @given(st.integers(0, 5), st.lists(st.sampled_from([BUSY, FAILED]), max_size=20))
     def test_a_task_that_is_not_dead_has_at_most_its_retries(self, max_retry: int, outcomes: list[Outcome]) -> None:
-        task, verdict = a_task(id="some-id", max_retry=max_retry), Verdict(Fate.RETRY, NOW, NO_FAILURE)
+        task, verdict = a_task(id="some-id", max_retry=max_retry), Verdict(SettleTarget.ERROR, NOW, NO_FAILURE)
         for attempt, outcome in enumerate(outcomes, start=1):
             last = failure_of(verdict)
             verdict = judged(outcome, last, task=task, attempt=attempt, now=verdict.at)
-            if verdict.fate is Fate.DEAD:
+            if verdict.target is SettleTarget.DEAD:
                 break
-        assert (failure_of(verdict).failures <= max_retry) is (verdict.fate is Fate.RETRY)
+        assert (failure_of(verdict).failures <= max_retry) is (verdict.target is SettleTarget.ERROR)
 
 
 class TestUnsent:
     def test_nothing_is_against_a_fresh_task(self) -> None:
         assert judge_unsent(a_task(), 1, None, NOW) is None
 
-    @pytest.mark.parametrize(("now", "fate"), [(NOW + 4_999, None), (NOW + 5_000, Fate.DEAD)])
-    def test_at_the_tie_expiry_wins(self, now: int, fate: Fate | None) -> None:
+    @pytest.mark.parametrize(("now", "fate"), [(NOW + 4_999, None), (NOW + 5_000, SettleTarget.DEAD)])
+    def test_at_the_tie_expiry_wins(self, now: int, fate: SettleTarget | None) -> None:
         verdict = judge_unsent(a_task(ttl=5), 1, None, now)
-        assert (verdict and verdict.fate) is fate
+        assert (verdict and verdict.target) is fate
 
     def test_an_expired_task_is_dead_and_says_why(self) -> None:
         last = a_failure(2, busy_since=NOW - 5, attempt=2)
         assert judge_unsent(a_task(ttl=5), 3, last, NOW + 9_000) == Verdict(
-            Fate.DEAD,
+            SettleTarget.DEAD,
             NOW + 9_000,
             Failure(2, "expired", 500, "its ttl ended before it was done", NOW + 9_000, None, 3),
         )
@@ -335,7 +335,7 @@ class TestUnsent:
 
     def test_a_lost_task_is_dead_and_says_how_often(self) -> None:
         assert judge_unsent(a_task(), 18, None, NOW) == Verdict(
-            Fate.DEAD, NOW, Failure(0, "lost", None, "17 leases were lost in a row", NOW, None, 18)
+            SettleTarget.DEAD, NOW, Failure(0, "lost", None, "17 leases were lost in a row", NOW, None, 18)
         )
 
     def test_a_task_that_is_lost_and_expired_is_expired(self) -> None:
@@ -346,11 +346,11 @@ class TestUnsent:
         self, task: Task, attempt: int, last: Failure | None, now: int
     ) -> None:
         verdict = judge_unsent(task, attempt, last, now)
-        assert verdict is None or verdict.fate is Fate.DEAD
+        assert verdict is None or verdict.target is SettleTarget.DEAD
 
     def test_an_unreadable_task_is_dead_and_says_why(self) -> None:
-        assert unreadable(3, UnreadableBody("cannot be read"), NOW) == Verdict(
-            Fate.DEAD, NOW, Failure(0, "body", None, "cannot be read", NOW, None, 3)
+        assert judge_unreadable(3, UnreadableBody("cannot be read"), NOW) == Verdict(
+            SettleTarget.DEAD, NOW, Failure(0, "body", None, "cannot be read", NOW, None, 3)
         )
 
 

@@ -12,25 +12,25 @@ from later.core.errors import Refused
 from later.core.policy import (
     DEFAULT,
     FIELDS,
-    LEAST_RATE,
-    NOTHING_SET,
+    MIN_RATE,
+    NO_SETTINGS,
     Ack,
     DelayMode,
     Level,
-    Place,
     Policies,
     Policy,
+    PolicyScope,
     Settings,
-    a_namespace,
-    a_topic,
-    namespace_of,
-    read_fields,
-    shown,
+    format_policy,
+    namespace_from_topic,
+    namespace_scope,
+    parse_fields,
+    topic_scope,
 )
-from later.core.retry import Fate, Kind, Outcome, judge
+from later.core.retry import Outcome, OutcomeKind, SettleTarget, judge
 from tests.builders import NOW, a_task
 
-TOPIC, NAMESPACE = a_topic("shop/order"), a_namespace("shop")
+TOPIC, NAMESPACE = topic_scope("shop/order"), namespace_scope("shop")
 
 EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "default_delay": (15, 30, 45.5),
@@ -57,7 +57,7 @@ TAKE_ZERO = sorted(set(FIELDS) - {"delay_mode", "delays", "timeout", "ack", "pau
 
 def a_daemon(**written: Any) -> Policy:
     """What a daemon's configuration sets, written as a topic's policy would be."""
-    return Policies(DEFAULT, {TOPIC: Settings(written)}).at(TOPIC)
+    return Policies(DEFAULT, {TOPIC: Settings(written)}).for_scope(TOPIC)
 
 
 def applied(field: str, *, daemon: Any = None, namespace: Any = None, topic: Any = None) -> tuple[Any, Level]:
@@ -65,12 +65,12 @@ def applied(field: str, *, daemon: Any = None, namespace: Any = None, topic: Any
     given = {NAMESPACE: namespace, TOPIC: topic}
     settings = {place: Settings({field: value}) for place, value in given.items() if value is not None}
     policies = Policies(DEFAULT if daemon is None else a_daemon(**{field: daemon}), settings)
-    return shown(policies.of("shop/order"))[field], policies.origin(TOPIC, field)
+    return format_policy(policies.for_topic("shop/order"))[field], policies.origin(TOPIC, field)
 
 
 def refused(**fields: object) -> Refused:
     with pytest.raises(Refused) as caught:
-        read_fields(fields)
+        parse_fields(fields)
     return caught.value
 
 
@@ -82,7 +82,7 @@ def test_there_is_an_example_of_every_field_and_a_field_for_every_attribute() ->
 @pytest.mark.parametrize("field", FIELDS)
 class TestLevels:
     def test_nothing_set_is_the_daemons_default(self, field: str) -> None:
-        assert applied(field) == (shown(DEFAULT)[field], Level.DAEMON)
+        assert applied(field) == (format_policy(DEFAULT)[field], Level.DAEMON)
 
     def test_the_daemons_counts_where_nothing_else_is_set(self, field: str) -> None:
         assert applied(field, daemon=EXAMPLES[field][0]) == (EXAMPLES[field][0], Level.DAEMON)
@@ -98,27 +98,30 @@ class TestLevels:
 
     def test_null_inherits(self, field: str) -> None:
         first, second, _ = EXAMPLES[field]
-        settings = Settings({field: first}).merged(read_fields({field: None}))
-        assert settings == NOTHING_SET
+        settings = Settings({field: first}).merge(parse_fields({field: None}))
+        assert settings == NO_SETTINGS
         policies = Policies(DEFAULT, {TOPIC: settings, NAMESPACE: Settings({field: second})})
-        assert (shown(policies.of("shop/order"))[field], policies.origin(TOPIC, field)) == (second, Level.NAMESPACE)
+        assert (format_policy(policies.for_topic("shop/order"))[field], policies.origin(TOPIC, field)) == (
+            second,
+            Level.NAMESPACE,
+        )
 
     def test_another_field_that_is_set_below_changes_nothing(self, field: str) -> None:
         other = next(name for name in FIELDS if name not in (field, "max_delay", "default_delay"))
         policies = Policies(
             DEFAULT, {TOPIC: Settings({other: EXAMPLES[other][1]}), NAMESPACE: Settings({field: EXAMPLES[field][0]})}
         )
-        assert shown(policies.of("shop/order"))[field] == EXAMPLES[field][0]
+        assert format_policy(policies.for_topic("shop/order"))[field] == EXAMPLES[field][0]
 
     def test_what_is_written_is_shown_as_it_was_written(self, field: str) -> None:
         for value in EXAMPLES[field]:
-            assert read_fields({field: value}) == {field: value}
-            assert shown(a_daemon(**{field: value}))[field] == value
+            assert parse_fields({field: value}) == {field: value}
+            assert format_policy(a_daemon(**{field: value}))[field] == value
 
 
 @pytest.mark.parametrize("field", TAKE_ZERO)
 def test_zero_is_a_value_and_lifts_what_is_set_above(field: str) -> None:
-    assert read_fields({field: 0}) == {field: 0}
+    assert parse_fields({field: 0}) == {field: 0}
     assert applied(field, daemon=EXAMPLES[field][0], namespace=EXAMPLES[field][1], topic=0) == (0, Level.TOPIC)
 
 
@@ -128,11 +131,11 @@ class TestPlaces:
         [("order", "default"), ("shop/order", "shop"), ("a/b/c", "a"), ("default/a/b", "default")],
     )
     def test_a_topics_namespace_is_the_part_before_the_first_slash(self, topic: str, namespace: str) -> None:
-        assert namespace_of(topic) == namespace
+        assert namespace_from_topic(topic) == namespace
 
     def test_a_namespace_counts_for_its_own_topics_only(self) -> None:
         policies = Policies(DEFAULT, {NAMESPACE: Settings({"retry": 7})})
-        assert [policies.of(topic).retry for topic in ("shop/a", "shop/a/b", "shop", "shopping/a", "a")] == [
+        assert [policies.for_topic(topic).retry for topic in ("shop/a", "shop/a/b", "shop", "shopping/a", "a")] == [
             7,
             7,
             3,
@@ -141,12 +144,12 @@ class TestPlaces:
         ]
 
     def test_the_namespace_of_plain_topics_is_default(self) -> None:
-        policies = Policies(DEFAULT, {a_namespace("default"): Settings({"retry": 7})})
-        assert [policies.of(topic).retry for topic in ("order", "default/a/b", "shop/order")] == [7, 7, 3]
+        policies = Policies(DEFAULT, {namespace_scope("default"): Settings({"retry": 7})})
+        assert [policies.for_topic(topic).retry for topic in ("order", "default/a/b", "shop/order")] == [7, 7, 3]
 
     def test_what_applies_at_a_namespace_knows_nothing_of_its_topics(self) -> None:
         policies = Policies(DEFAULT, {TOPIC: Settings({"retry": 9}), NAMESPACE: Settings({"ttl": 60})})
-        assert (policies.at(NAMESPACE).retry, policies.at(NAMESPACE).ttl_ms) == (3, 60_000)
+        assert (policies.for_scope(NAMESPACE).retry, policies.for_scope(NAMESPACE).ttl_ms) == (3, 60_000)
         assert policies.origin(NAMESPACE, "retry") is Level.DAEMON
 
 
@@ -172,7 +175,7 @@ class TestWrongValues:
         for value in values:
             refusal = refused(**{field: value})
             assert refusal.field == field
-            assert refusal.detail.startswith(f"{field}: expected {FIELDS[field].takes}, or null to inherit, got ")
+            assert refusal.detail.startswith(f"{field}: expected {FIELDS[field].expected}, or null to inherit, got ")
 
     def test_an_unknown_field_is_refused_by_name(self) -> None:
         refusal = refused(max_dely=1)
@@ -189,14 +192,18 @@ class TestWrongValues:
 
 class TestDefaultsAndLimits:
     def change(
-        self, before: dict[Place, dict[str, Any]], place: Place, after: dict[str, Any], daemon: Policy = DEFAULT
+        self,
+        before: dict[PolicyScope, dict[str, Any]],
+        place: PolicyScope,
+        after: dict[str, Any],
+        daemon: Policy = DEFAULT,
     ) -> Policies:
         policies = Policies(daemon, {where: Settings(fields) for where, fields in before.items()})
-        return policies.with_settings(place, policies.set_at(place).merged(read_fields(after)))
+        return policies.with_settings(place, policies.settings_at(place).merge(parse_fields(after)))
 
     def test_a_default_may_be_as_long_as_the_limit(self) -> None:
         assert (
-            self.change({}, TOPIC, {"default_delay": 900, "max_delay": 900}).of("shop/order").default_delay_ms
+            self.change({}, TOPIC, {"default_delay": 900, "max_delay": 900}).for_topic("shop/order").default_delay_ms
             == 900_000
         )
 
@@ -214,7 +221,7 @@ class TestDefaultsAndLimits:
         ids=["both", "limit above", "limit of the daemon", "limit below it", "default above", "default inherited"],
     )  # fmt: skip
     def test_a_default_beyond_the_limit_that_applies_is_refused(
-        self, before: dict[Place, dict[str, Any]], daemon: Policy, after: dict[str, Any], field: str
+        self, before: dict[PolicyScope, dict[str, Any]], daemon: Policy, after: dict[str, Any], field: str
     ) -> None:
         with pytest.raises(Refused) as caught:
             self.change(before, TOPIC, after, daemon)
@@ -225,25 +232,25 @@ class TestDefaultsAndLimits:
     def test_a_conflict_that_came_from_above_keeps_nobody_from_another_change(self, after: dict[str, Any]) -> None:
         before = {TOPIC: {"default_delay": 60}, NAMESPACE: {"max_delay": 9}}
         policies = self.change(before, TOPIC, after)
-        assert policies.set_at(TOPIC).fields == {"default_delay": 60} | after
+        assert policies.settings_at(TOPIC).fields == {"default_delay": 60} | after
 
     def test_nor_from_removing_all(self) -> None:
         policies = Policies(DEFAULT, {TOPIC: Settings({"default_delay": 60}), NAMESPACE: Settings({"max_delay": 9})})
-        assert policies.with_settings(TOPIC, NOTHING_SET).of("shop/order").default_delay_ms == 0
+        assert policies.with_settings(TOPIC, NO_SETTINGS).for_topic("shop/order").default_delay_ms == 0
 
     def test_a_limit_that_is_lifted_allows_any_default(self) -> None:
         policies = self.change({NAMESPACE: {"max_delay": 900}}, TOPIC, {"default_delay": 9000, "max_delay": 0})
-        assert policies.of("shop/order").default_delay_ms == 9_000_000
+        assert policies.for_topic("shop/order").default_delay_ms == 9_000_000
 
 
 class TestSettings:
     def test_merging_keeps_what_is_not_named_and_replacing_does_not(self) -> None:
         before = Settings({"ttl": 60, "retry": 5}, tick_time_ms=1000)
-        assert before.merged({"retry": None, "ack": "code"}) == Settings({"ttl": 60, "ack": "code"}, 1000)
-        assert before.replaced({"ack": "code", "ttl": None}) == Settings({"ack": "code"}, 1000)
+        assert before.merge({"retry": None, "ack": "code"}) == Settings({"ttl": 60, "ack": "code"}, 1000)
+        assert before.replace({"ack": "code", "ttl": None}) == Settings({"ack": "code"}, 1000)
 
     def test_fields_stand_in_their_order(self) -> None:
-        assert list(Settings({"ack": "code"}).merged({"max_delay": 1, "retry": 2}).fields) == [
+        assert list(Settings({"ack": "code"}).merge({"max_delay": 1, "retry": 2}).fields) == [
             "max_delay",
             "retry",
             "ack",
@@ -251,17 +258,23 @@ class TestSettings:
 
     def test_what_a_newer_version_has_set_is_passed_over_and_kept(self) -> None:
         settings = Settings({"colour": "red", "retry": 5})
-        assert Policies(DEFAULT, {TOPIC: settings}).of("shop/order").retry == 5
-        assert settings.merged({"retry": 6}).fields == {"retry": 6, "colour": "red"}
+        assert Policies(DEFAULT, {TOPIC: settings}).for_topic("shop/order").retry == 5
+        assert settings.merge({"retry": 6}).fields == {"retry": 6, "colour": "red"}
 
     @pytest.mark.parametrize(("field", "value"), [("rate", 1e-306), ("retry", "many"), ("timeout", 10**9)])
     def test_what_this_version_does_not_take_is_passed_over_too(self, field: str, value: Any) -> None:
         policies = Policies(DEFAULT, {TOPIC: Settings({field: value, "ttl": 60})})
-        assert policies.of("shop/order") == Policies(DEFAULT, {TOPIC: Settings({"ttl": 60})}).of("shop/order")
+        assert policies.for_topic("shop/order") == Policies(DEFAULT, {TOPIC: Settings({"ttl": 60})}).for_topic(
+            "shop/order"
+        )
 
 
 def test_the_shortest_time_that_the_dead_are_kept() -> None:
-    settings = {TOPIC: Settings({"dead_keep": 60}), NAMESPACE: Settings({"dead_keep": 90}), a_topic("x"): Settings()}
+    settings = {
+        TOPIC: Settings({"dead_keep": 60}),
+        NAMESPACE: Settings({"dead_keep": 90}),
+        topic_scope("x"): Settings(),
+    }
     assert Policies(DEFAULT, settings).shortest_dead_keep_ms == 60_000
     assert Policies(DEFAULT).shortest_dead_keep_ms == DEFAULT.dead_keep_ms
 
@@ -280,7 +293,7 @@ SETTINGS = st.fixed_dictionaries(
         "retry_cap": st.floats(0, 10**6),
         "retry_jitter": st.floats(0, 1),
         "ack": st.sampled_from([*map(str, Ack)]),
-        "rate": st.just(0) | st.floats(LEAST_RATE, 10**6),
+        "rate": st.just(0) | st.floats(MIN_RATE, 10**6),
         "concurrency": st.integers(0, 10**6),
         "paused": st.booleans(),
     },
@@ -290,16 +303,16 @@ SETTINGS = st.fixed_dictionaries(
 @given(
     topic=SETTINGS,
     namespace=SETTINGS,
-    kind=st.sampled_from([Kind.FAILED, Kind.BUSY]),
+    kind=st.sampled_from([OutcomeKind.FAILED, OutcomeKind.BUSY]),
     asked=st.none() | st.integers(0, 10**9),
     chance=st.floats(0, 1, exclude_max=True),
 )
 def test_a_retry_can_always_be_booked_whatever_the_policy(
-    topic: dict[str, Any], namespace: dict[str, Any], kind: Kind, asked: int | None, chance: float
+    topic: dict[str, Any], namespace: dict[str, Any], kind: OutcomeKind, asked: int | None, chance: float
 ) -> None:
     """What PIP-315 has trouble with: a consumer that is stuck, for its retry's delay is longer than the limit."""
-    policy = Policies(DEFAULT, {TOPIC: Settings(topic), NAMESPACE: Settings(namespace)}).of("shop/order")
+    policy = Policies(DEFAULT, {TOPIC: Settings(topic), NAMESPACE: Settings(namespace)}).for_topic("shop/order")
     outcome = Outcome(kind=kind, reason="status", status=500, message="", retry_after_ms=asked)
     verdict = judge(a_task(max_retry=policy.retry), 1, None, outcome, NOW, policy.backoff, chance)
-    assert verdict.fate is Fate.RETRY
+    assert verdict.target is SettleTarget.ERROR
     assert verdict.at > NOW

@@ -11,39 +11,51 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.policy import Ack
-from later.core.reply import Reply, read_reply
-from later.core.retry import Kind, Outcome
-from later.core.retry_after import retry_after_ms
+from later.core.reply import Reply, parse_reply
+from later.core.retry import Outcome, OutcomeKind
+from later.core.retry_after import parse_retry_after
 from tests.builders import NOW
 
 OTHER_STATUSES = sorted({*range(100, 200), *range(300, 600)} - {410, 429, 503})
 
 
 def read(status: int, body: bytes | None = b"", retry_after: str | None = None, ack: Ack = Ack.AUTO) -> Outcome:
-    return read_reply(Reply(status=status, body=body, retry_after=retry_after), NOW, ack)
+    return parse_reply(Reply(status=status, body=body, retry_after=retry_after), NOW, ack)
 
 
 class TestStatus:
     @pytest.mark.parametrize("status", range(200, 300))
     def test_a_status_of_2xx_is_done(self, status: int) -> None:
-        assert read(status) == Outcome(kind=Kind.DONE, status=status)
+        assert read(status) == Outcome(kind=OutcomeKind.DONE, status=status)
 
     @pytest.mark.parametrize("status", [429, 503])
     def test_too_many_and_unavailable_are_busy(self, status: int) -> None:
-        assert read(status) == Outcome(kind=Kind.BUSY, reason="status", status=status, message=f"answered {status}")
+        assert read(status) == Outcome(
+            kind=OutcomeKind.BUSY, reason="status", status=status, message=f"answered {status}"
+        )
 
     def test_gone_is_gone(self) -> None:
-        assert read(410) == Outcome(kind=Kind.GONE, reason="status", status=410, message="answered 410: gone for good")
+        assert read(410) == Outcome(
+            kind=OutcomeKind.GONE, reason="status", status=410, message="answered 410: gone for good"
+        )
 
     @pytest.mark.parametrize("status", OTHER_STATUSES)
     def test_any_other_status_is_failed(self, status: int) -> None:
-        assert read(status) == Outcome(kind=Kind.FAILED, reason="status", status=status, message=f"answered {status}")
+        assert read(status) == Outcome(
+            kind=OutcomeKind.FAILED, reason="status", status=status, message=f"answered {status}"
+        )
 
     @pytest.mark.parametrize(
         ("status", "kind"),
-        [(301, Kind.FAILED), (404, Kind.FAILED), (500, Kind.FAILED), (503, Kind.BUSY), (410, Kind.GONE)],
+        [
+            (301, OutcomeKind.FAILED),
+            (404, OutcomeKind.FAILED),
+            (500, OutcomeKind.FAILED),
+            (503, OutcomeKind.BUSY),
+            (410, OutcomeKind.GONE),
+        ],
     )
-    def test_a_code_counts_only_with_2xx(self, status: int, kind: Kind) -> None:
+    def test_a_code_counts_only_with_2xx(self, status: int, kind: OutcomeKind) -> None:
         assert read(status, b'{"code": 100}').kind is kind
 
 
@@ -53,18 +65,18 @@ class TestCode:
         [b'{"code": 100}', b'{"code":100}', b' {"code": 100, "msg": "ok"}\r\n', b'{"c\\u006fde": 100}'],
     )
     def test_code_100_is_done(self, body: bytes) -> None:
-        assert read(200, body) == Outcome(kind=Kind.DONE, status=200)
+        assert read(200, body) == Outcome(kind=OutcomeKind.DONE, status=200)
 
     @pytest.mark.parametrize("status", [200, 202, 299])
     def test_code_101_is_busy(self, status: int) -> None:
         assert read(status, b'{"code": 101}') == Outcome(
-            kind=Kind.BUSY, reason="code", status=status, message="answered code 101: busy"
+            kind=OutcomeKind.BUSY, reason="code", status=status, message="answered code 101: busy"
         )
 
     @pytest.mark.parametrize("code", [0, -1, 99, 102, 200, 1000, 2**63, -(2**63) - 1, 10**400])
     def test_any_other_code_is_failed(self, code: int) -> None:
         assert read(200, json.dumps({"code": code}).encode()) == Outcome(
-            kind=Kind.FAILED, reason="code", status=200, message=f"answered code {code}"
+            kind=OutcomeKind.FAILED, reason="code", status=200, message=f"answered code {code}"
         )
 
     @pytest.mark.parametrize(
@@ -73,7 +85,7 @@ class TestCode:
     )
     def test_a_code_that_is_no_integer_is_failed(self, code: str) -> None:
         assert read(200, f'{{"code": {code}}}'.encode()) == Outcome(
-            kind=Kind.FAILED, reason="code", status=200, message="answered code that is no integer"
+            kind=OutcomeKind.FAILED, reason="code", status=200, message="answered code that is no integer"
         )
 
     @pytest.mark.parametrize(
@@ -105,7 +117,7 @@ class TestCode:
         ids=lambda body: ascii(body)[:24],
     )
     def test_a_body_without_a_code_is_done(self, body: bytes | None) -> None:
-        assert read(200, body) == Outcome(kind=Kind.DONE, status=200)
+        assert read(200, body) == Outcome(kind=OutcomeKind.DONE, status=200)
 
     @pytest.mark.parametrize(
         "body",
@@ -142,10 +154,10 @@ class TestRetryAfter:
         ],
     )
     def test_seconds_are_a_pause(self, text: str, pause_ms: int) -> None:
-        assert retry_after_ms(text, NOW) == pause_ms
+        assert parse_retry_after(text, NOW) == pause_ms
 
     def test_more_seconds_than_anybody_waits_are_still_a_pause(self) -> None:
-        assert (retry_after_ms("9" * 5000, NOW) or 0) > 86_400_000
+        assert (parse_retry_after("9" * 5000, NOW) or 0) > 86_400_000
 
     @pytest.mark.parametrize(
         "text",
@@ -159,11 +171,11 @@ class TestRetryAfter:
         ],
     )
     def test_a_date_is_a_pause_until_then(self, text: str) -> None:
-        assert retry_after_ms(text, NOW) == 60_000
+        assert parse_retry_after(text, NOW) == 60_000
 
     @pytest.mark.parametrize("text", ["Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 15 Jan 2027 08:00:00 GMT"])
     def test_a_date_past_is_no_pause(self, text: str) -> None:
-        assert retry_after_ms(text, NOW) == 0
+        assert parse_retry_after(text, NOW) == 0
 
     @pytest.mark.parametrize(
         "text",
@@ -188,7 +200,7 @@ class TestRetryAfter:
         ids=lambda text: ascii(text)[:32],
     )
     def test_what_is_neither_is_ignored(self, text: str) -> None:
-        assert retry_after_ms(text, NOW) is None
+        assert parse_retry_after(text, NOW) is None
 
     @given(
         st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(9000, 1, 1)),
@@ -197,7 +209,7 @@ class TestRetryAfter:
     def test_any_date_in_any_zone_is_read_to_the_second(self, moment: datetime, offset: int) -> None:
         zoned = moment.replace(microsecond=0, tzinfo=timezone(timedelta(minutes=offset)))
         expected = max(int(zoned.timestamp()) * 1000 - NOW, 0)
-        assert retry_after_ms(format_datetime(zoned), NOW) == expected
+        assert parse_retry_after(format_datetime(zoned), NOW) == expected
 
 
 JSON_LIKE = st.recursive(
@@ -222,12 +234,12 @@ class TestAnyReply:
         self, status: int, body: bytes | None, retry_after: str | None, now: int
     ) -> None:
         reply = Reply(status=status, body=body, retry_after=retry_after)
-        assert read_reply(reply, now, Ack.AUTO).status == status
+        assert parse_reply(reply, now, Ack.AUTO).status == status
 
     @given(ANY_TEXT | DATE_LIKE, st.integers(-(2**62), 2**62))
     @example("06 Nov 1994 00:00:00 +" + "9" * 5000, NOW)
     def test_a_pause_is_never_negative(self, text: str, now: int) -> None:
-        assert (retry_after_ms(text, now) or 0) >= 0
+        assert (parse_retry_after(text, now) or 0) >= 0
 
     def test_now_is_what_the_dates_here_count_from(self) -> None:
         assert datetime.fromtimestamp(NOW / 1000, UTC).isoformat() == "2027-01-15T08:00:00+00:00"
@@ -238,23 +250,35 @@ class TestAck:
     def test_by_code_alone_a_reply_without_one_has_failed(self, body: bytes | None) -> None:
         outcome = read(200, body, ack=Ack.CODE)
         assert (outcome.kind, outcome.reason, outcome.message) == (
-            Kind.FAILED, "code", "answered 200 without a code",
+            OutcomeKind.FAILED, "code", "answered 200 without a code",
         )  # fmt: skip
 
     @pytest.mark.parametrize(
-        ("code", "kind"), [("100", Kind.DONE), ("101", Kind.BUSY), ("102", Kind.FAILED), ('"100"', Kind.FAILED)]
+        ("code", "kind"),
+        [
+            ("100", OutcomeKind.DONE),
+            ("101", OutcomeKind.BUSY),
+            ("102", OutcomeKind.FAILED),
+            ('"100"', OutcomeKind.FAILED),
+        ],
     )
-    def test_a_code_is_judged_as_ever(self, code: str, kind: Kind) -> None:
+    def test_a_code_is_judged_as_ever(self, code: str, kind: OutcomeKind) -> None:
         assert read(200, b'{"code": %s}' % code.encode(), ack=Ack.CODE).kind is kind
 
     @pytest.mark.parametrize("code", ["100", "101", "102", "null"])
     def test_by_status_a_body_is_ignored(self, code: str) -> None:
-        assert read(204, b'{"code": %s}' % code.encode(), ack=Ack.STATUS).kind is Kind.DONE
+        assert read(204, b'{"code": %s}' % code.encode(), ack=Ack.STATUS).kind is OutcomeKind.DONE
 
     @pytest.mark.parametrize("ack", Ack)
     @pytest.mark.parametrize(
         ("status", "kind"),
-        [(429, Kind.BUSY), (503, Kind.BUSY), (410, Kind.GONE), (302, Kind.FAILED), (500, Kind.FAILED)],
+        [
+            (429, OutcomeKind.BUSY),
+            (503, OutcomeKind.BUSY),
+            (410, OutcomeKind.GONE),
+            (302, OutcomeKind.FAILED),
+            (500, OutcomeKind.FAILED),
+        ],
     )
-    def test_other_statuses_mean_the_same_whatever_the_ack(self, ack: Ack, status: int, kind: Kind) -> None:
+    def test_other_statuses_mean_the_same_whatever_the_ack(self, ack: Ack, status: int, kind: OutcomeKind) -> None:
         assert read(status, b'{"code": 100}', ack=ack).kind is kind

@@ -115,10 +115,10 @@ class TestBody:
 class TestExpiry:
     @pytest.mark.parametrize(("now", "expired"), [(NOW + 4_999, False), (NOW + 5_000, True)])
     def test_at_the_tie_expiry_wins(self, now: int, expired: bool) -> None:
-        assert a_task(ttl=5).expired(now) is expired
+        assert a_task(ttl=5).is_expired(now) is expired
 
     def test_a_task_without_a_ttl_never_expires(self) -> None:
-        assert not a_task().expired(2**63)
+        assert not a_task().is_expired(2**63)
 
 
 class TestId:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from later.core.retry import Failure, Fate, Verdict
+from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import unpack_id
 from later.store.doctor import Doctor, Finding
 from later.store.keys import Bucket, expiring_parts
@@ -125,15 +125,15 @@ async def let_go(house: House, bucket: Bucket, now: int) -> int:
 
 
 def done(claim: Claim, remember_until: int | None = None, at: int = NOW) -> Settlement:
-    return Settlement(claim, Verdict(Fate.DONE, at), remember_until)
+    return Settlement(claim, Verdict(SettleTarget.DONE, at), remember_until)
 
 
 def failed(claim: Claim, until: int) -> Settlement:
-    return Settlement(claim, Verdict(Fate.RETRY, until, FAILURE), None)
+    return Settlement(claim, Verdict(SettleTarget.ERROR, until, FAILURE), None)
 
 
 def died(claim: Claim, at: int = NOW) -> Settlement:
-    return Settlement(claim, Verdict(Fate.DEAD, at, FAILURE), None)
+    return Settlement(claim, Verdict(SettleTarget.DEAD, at, FAILURE), None)
 
 
 async def findings(house: House, now: int = NOW) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from later.core.edit import Changes
+from later.core.edit import TaskChanges
 from later.core.policy import Policies, Policy
 from later.core.task import Task
 from later.store.keys import Bucket
@@ -89,7 +89,7 @@ async def deleting(house: House, tasks: list[Task]) -> Counts:
     return await commands_of(house, lambda: house.store.delete([task.id for task in tasks]))
 
 
-def editing(changes: Changes) -> Verb:
+def editing(changes: TaskChanges) -> Verb:
     async def edit(house: House, tasks: list[Task]) -> Counts:
         await house.store.create(tasks)
         edits = [Edit(task.id, changes, Policies(Policy()), NOW) for task in tasks]
@@ -148,8 +148,8 @@ async def scripts(house: House) -> None:
         (releasing, {"zrange": 2, "evalsha": 1, "zrangebyscore": 1, "zrem": 3, "zadd": 2}),
         (querying, {"evalsha": 1, "hmget": 3, "zmscore": 5}),
         (querying_another_topic, {"evalsha": 2, "hmget": 6, "zmscore": 10}),
-        (editing(Changes(content="b")), {"hmget": 4, "evalsha": 1, "zmscore": 7, "hset": 1, "zrem": 1}),
-        (editing(Changes(delay=9, ttl=99)), {
+        (editing(TaskChanges(content="b")), {"hmget": 4, "evalsha": 1, "zmscore": 7, "hset": 1, "zrem": 1}),
+        (editing(TaskChanges(delay=9, ttl=99)), {
             "hmget": 4, "evalsha": 1, "zmscore": 7, "hset": 1, "zrem": 1, "zadd": 4, "zrange": 2, "zscore": 1,
         }),
         (running_now, {"hmget": 4, "evalsha": 1, "zrem": 2, "zmscore": 7, "zadd": 2, "zrange": 1}),
@@ -177,7 +177,7 @@ async def test_a_batch_takes_these_commands(house: House, verb: Verb, counts: Co
         releasing,
         querying,
         deleting,
-        editing(Changes(delay=9)),
+        editing(TaskChanges(delay=9)),
         running_now,
         redriving,
         purging,

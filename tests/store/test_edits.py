@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from later.core.edit import Changes
+from later.core.edit import TaskChanges
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown
 from later.core.policy import Policies, Policy
 from later.core.task import Task
@@ -47,7 +47,7 @@ async def a_task_in(house: House, state: str, **changes: Any) -> Task:
 
 
 async def update(house: House, id: str = "a", now: int = SOON, **changes: Any) -> Found:
-    return only(await house.store.update([Edit(id, Changes(id=id, **changes), POLICIES, now)]))
+    return only(await house.store.update([Edit(id, TaskChanges(id=id, **changes), POLICIES, now)]))
 
 
 async def run_now(house: House, id: str = "a", now: int = SOON) -> Found:
@@ -133,7 +133,7 @@ class TestUpdate:
 
     async def test_two_edits_at_once_are_made_one_after_the_other(self, house: House) -> None:
         await a_task_in(house, "delay")
-        changes = [Changes(retry=7), Changes(ttl=7), Changes(delay=7)]
+        changes = [TaskChanges(retry=7), TaskChanges(ttl=7), TaskChanges(delay=7)]
         answers = await house.store.update([Edit("a", some, POLICIES, SOON) for some in changes])
         assert answers[-1] == await queried(house)
         task = only(answers[-1:]).task
@@ -143,8 +143,8 @@ class TestUpdate:
     async def test_each_of_many_gets_its_own_answer(self, house: House) -> None:
         tasks = [a_task(delay=60) for _ in range(250)]
         await house.store.create(tasks[1:])
-        edits = [Edit(task.id, Changes(delay=n), POLICIES, SOON) for n, task in enumerate(tasks)]
-        edits[7] = edits[7]._replace(changes=Changes(delay=9999))
+        edits = [Edit(task.id, TaskChanges(delay=n), POLICIES, SOON) for n, task in enumerate(tasks)]
+        edits[7] = edits[7]._replace(changes=TaskChanges(delay=9999))
         answers = await house.store.update(edits)
         assert isinstance(answers[0], NotFound)
         assert isinstance(answers[7], Refused)
@@ -325,7 +325,7 @@ class TestRaces:
         async def editor(some: list[Task]) -> list[Found | LaterError]:
             answers: list[Found | LaterError] = []
             for task in some:
-                edits = [Edit(task.id, Changes(content="new", delay=0), POLICIES, NOW)]
+                edits = [Edit(task.id, TaskChanges(content="new", delay=0), POLICIES, NOW)]
                 answers += await house.store.update(edits)
             return answers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from later.core.retry import Failure, encode_failure, expired
+from later.core.retry import Failure, encode_failure, expiry_failure
 from later.core.task import Task
 from later.store.codec import MAX_BODIES
 from later.store.doctor import Doctor, Wrong
@@ -28,7 +28,7 @@ async def waiting(house: House, **changes: Any) -> Task:
 async def expire(house: House, now: int = END) -> list[str]:
     """As a worker does; the ids of those that died."""
     found = await house.ends.expiring(now)
-    answers = await house.ends.expire([(task, expired(task.failure, now)) for task in found], now)
+    answers = await house.ends.expire([(task, expiry_failure(task.failure, now)) for task in found], now)
     return sorted(task.id for task, answer in zip(found, answers, strict=True) if answer is True)
 
 
@@ -91,7 +91,7 @@ class TestExpiry:
 
     async def test_an_id_that_was_deleted_and_created_anew_lives_as_long_as_it_says(self, house: House) -> None:
         await waiting(house, id="a", own_id=True)
-        stale = [(task, expired(None, END)) for task in await house.ends.expiring(END)]
+        stale = [(task, expiry_failure(None, END)) for task in await house.ends.expiring(END)]
         await house.store.delete(["a"])
         await waiting(house, id="a", own_id=True, ttl=60)
         assert await house.ends.expire(stale, END) == [False]
@@ -101,12 +101,12 @@ class TestExpiry:
         await waiting(house, delay=0, id="a")
         [claim] = await take(house)
         await house.store.settle([failed(claim, NOW)])
-        stale = [(task, expired(task.failure, END)) for task in await house.ends.expiring(END)]
+        stale = [(task, expiry_failure(task.failure, END)) for task in await house.ends.expiring(END)]
         await ask(house, [("HSET", house.keys.shard_of("a").outcome, "a", encode_failure(FAILURE_SINCE))])
         assert await house.ends.expire(stale, END) == [False]
         assert await expire(house) == ["a"]
         [found] = await house.store.query(["a"])
-        assert getattr(found, "failure", None) == expired(FAILURE_SINCE, END)
+        assert getattr(found, "failure", None) == expiry_failure(FAILURE_SINCE, END)
 
     async def test_an_entry_of_a_task_that_is_not_there_goes(self, house: House) -> None:
         await ask(house, [("ZADD", house.keys.shards[0].expiry, NOW, b"order\0ghost")])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from later.core.policy import LEAST_RATE
+from later.core.policy import MIN_RATE
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.permits import SAVED_MS, Ask, Flow, Granted
@@ -275,8 +275,8 @@ async def test_a_clock_that_was_set_back_holds_up_no_rate(house: House) -> None:
 
 async def test_the_least_rate_is_told_in_time(house: House) -> None:
     one = house.flow("one")
-    await permits(one, 1, rate=LEAST_RATE)
-    assert (await permits(one, 1, NOW + 1, rate=LEAST_RATE)).again_at == NOW + 10_000_000
+    await permits(one, 1, rate=MIN_RATE)
+    assert (await permits(one, 1, NOW + 1, rate=MIN_RATE)).again_at == NOW + 10_000_000
 
 
 async def test_all_topics_are_resumed_though_the_store_is_full(house: House) -> None:

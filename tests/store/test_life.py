@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from later.core.edit import Changes, edit, renewed
+from later.core.edit import TaskChanges, edit, renew_ttl
 from later.core.errors import Conflict, NotFound
 from later.core.policy import Policies, Policy
-from later.core.retry import Failure, Fate, Verdict, encode_failure, expired
+from later.core.retry import Failure, SettleTarget, Verdict, encode_failure, expiry_failure
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
 from later.store.purges import PURGED
@@ -35,18 +35,18 @@ OWN_IDS = st.sampled_from("abcd")
 PAUSES = st.integers(0, 3000)
 MAX_LEASE = 4000
 LEASES = st.integers(1, MAX_LEASE)
-FATES = st.sampled_from(Fate)
+FATES = st.sampled_from(SettleTarget)
 NO_POLICIES = Policies(Policy())
 CHANGES = st.sampled_from(
     [
-        Changes(delay=0),
-        Changes(delay=1.5, ttl=2.5),
-        Changes(delay=0.2, content="later", retry=7),
-        Changes(execute_time=NOW / 1000 + 2),
-        Changes(content="other", headers={"X-A": "b"}),
-        Changes(callback="http://127.0.0.1:8888/other"),
-        Changes(ttl=3),
-        Changes(ttl=None),
+        TaskChanges(delay=0),
+        TaskChanges(delay=1.5, ttl=2.5),
+        TaskChanges(delay=0.2, content="later", retry=7),
+        TaskChanges(execute_time=NOW / 1000 + 2),
+        TaskChanges(content="other", headers={"X-A": "b"}),
+        TaskChanges(callback="http://127.0.0.1:8888/other"),
+        TaskChanges(ttl=3),
+        TaskChanges(ttl=None),
     ]
 )
 PICKS = st.lists(st.integers(0, 99), min_size=1, max_size=5)
@@ -110,14 +110,14 @@ class Model:
         living = self.held(claim)
         if living is None:
             return False
-        if verdict.fate is not Fate.RETRY:
+        if verdict.target is not SettleTarget.ERROR:
             self.expiry.pop((claim.topic, claim.id), None)
-        if verdict.fate is Fate.DONE:
+        if verdict.target is SettleTarget.DONE:
             del self.tasks[claim.id]
             if remember_until is not None:
                 self.done[claim.id] = remember_until
         else:
-            living.bucket = Bucket.DEAD if verdict.fate is Fate.DEAD else Bucket.ERROR
+            living.bucket = Bucket.DEAD if verdict.target is SettleTarget.DEAD else Bucket.ERROR
             living.score, living.failure = verdict.at, verdict.failure
         return True
 
@@ -145,14 +145,14 @@ class Model:
             self._keep_the_turn(living.lane)
         return living is not None
 
-    def update(self, id: str, changes: Changes, now: int) -> str:
+    def update(self, id: str, changes: TaskChanges, now: int) -> str:
         """What comes of it: "edited", or where the task is instead."""
         living = self.tasks.get(id)
         if living is None or living.bucket in (Bucket.UNACK, Bucket.DEAD):
             return "gone" if living is None else living.bucket
         living.task = edit(living.task, changes, NO_POLICIES, now)
         self._age(living)
-        if changes.moves:
+        if changes.sets_due_time:
             before, living.bucket, living.score = living.bucket, Bucket.DELAY, living.task.execute_at
             if before is Bucket.DELAY:
                 self._keep_the_turn(living.lane)
@@ -172,7 +172,7 @@ class Model:
 
     def redrive(self, living: Living, due_at: int, now: int) -> bool:
         living.bucket, living.score, living.begun, living.failure = Bucket.DELAY, due_at, 0, None
-        living.task = renewed(living.task, now)
+        living.task = renew_ttl(living.task, now)
         self._age(living)
         self._wake_by(living.lane, due_at)
         return True
@@ -209,7 +209,7 @@ class Model:
                 self.expiry[topic, id] = now + 1000
                 continue
             before, living.bucket, living.score = living.bucket, Bucket.DEAD, now
-            living.failure = died[id] = expired(living.failure, now)
+            living.failure = died[id] = expiry_failure(living.failure, now)
             del self.expiry[topic, id]
             if before is Bucket.DELAY:
                 self._keep_the_turn(living.lane)
@@ -330,13 +330,13 @@ class Life(RuleBasedStateMachine):
             self.claims += claims.claims
 
     @rule(picks=PICKS, fate=FATES, pause=PAUSES, remember=st.booleans())
-    def settle(self, picks: list[int], fate: Fate, pause: int, remember: bool) -> None:
+    def settle(self, picks: list[int], fate: SettleTarget, pause: int, remember: bool) -> None:
         """Claims old and new, some of them lost long since, some twice."""
         settlements = []
         for claim in self._picked(picks):
             failure = Failure(claim.attempt, "status", 500, "answered 500", self.now, None, claim.attempt)
-            verdict = Verdict(fate, self.now + (pause if fate is Fate.RETRY else 0), failure)
-            until = self.now + pause if remember and fate is Fate.DONE else None
+            verdict = Verdict(fate, self.now + (pause if fate is SettleTarget.ERROR else 0), failure)
+            until = self.now + pause if remember and fate is SettleTarget.DONE else None
             settlements.append(Settlement(claim, verdict, until))
         answers = self.run(self.house.store.settle, settlements)
         assert answers == [self.model.settle(settlement) for settlement in settlements]
@@ -359,7 +359,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         found = self.run(self.house.ends.expiring, self.now)
-        deaths = [(task, expired(task.failure, self.now)) for task in found]
+        deaths = [(task, expiry_failure(task.failure, self.now)) for task in found]
         answers = self.run(self.house.ends.expire, deaths, self.now)
         died = {task.id: death for (task, death), answer in zip(deaths, answers, strict=True) if answer}
         assert died == self.model.expire(self.now)
@@ -379,8 +379,8 @@ class Life(RuleBasedStateMachine):
         self.release(bucket=Bucket.UNACK, topic=topic)
         self.claim(topic=topic, limit=3, lease=MAX_LEASE, behind=0)
 
-    @rule(topic=TOPICS, fate=st.sampled_from([Fate.DEAD, Fate.RETRY]), pause=PAUSES)
-    def fail(self, topic: str, fate: Fate, pause: int) -> None:
+    @rule(topic=TOPICS, fate=st.sampled_from([SettleTarget.DEAD, SettleTarget.ERROR]), pause=PAUSES)
+    def fail(self, topic: str, fate: SettleTarget, pause: int) -> None:
         """All that is due is delivered in vain, so that there is something to bring back."""
         self.claims.clear()
         self.now += pause
@@ -393,7 +393,7 @@ class Life(RuleBasedStateMachine):
         assert [not isinstance(answer, NotFound) for answer in answers] == [self.model.delete(id) for id in ids]
 
     @rule(picks=PICKS, changes=CHANGES)
-    def update(self, picks: list[int], changes: Changes) -> None:
+    def update(self, picks: list[int], changes: TaskChanges) -> None:
         ids = self._picked_ids(picks)
         answers = self.run(self.house.store.update, [Edit(id, changes, NO_POLICIES, self.now) for id in ids])
         for id, answer in zip(ids, answers, strict=True):

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from later.core.errors import Conflict, Refused, StoreDown
-from later.core.policy import NOTHING_SET, Policies, Policy, Settings, a_namespace, a_topic
+from later.core.policy import NO_SETTINGS, Policies, Policy, Settings, namespace_scope, topic_scope
 from later.store import policies as book_module
 from later.store.policies import CHANGES_KEPT, FRESH_S, PolicyBook
 from later.store.scripts import Command
 from tests.house import House
 from tests.store.sight import ask
 
-ORDER, SHOP = a_topic("order"), a_namespace("shop")
+ORDER, SHOP = topic_scope("order"), namespace_scope("shop")
 
 
 @pytest.fixture
@@ -51,14 +51,14 @@ def other(house: House, clock: Clock) -> PolicyBook:
 
 
 def setting(**fields: float) -> Callable[[Settings], Settings]:
-    return lambda before: before.merged(fields)
+    return lambda before: before.merge(fields)
 
 
 async def test_a_change_is_seen_at_once_where_it_was_made(book: PolicyBook) -> None:
     await book.current()
     changed = await book.change(ORDER, setting(retry=7))
     assert changed is await book.current() is book.latest
-    assert (changed.of("order").retry, changed.of("other").retry) == (7, 3)
+    assert (changed.for_topic("order").retry, changed.for_topic("other").retry) == (7, 3)
 
 
 async def test_others_see_it_when_what_they_read_is_no_longer_fresh(
@@ -69,25 +69,25 @@ async def test_others_see_it_when_what_they_read_is_no_longer_fresh(
     clock.at += FRESH_S - 0.01
     assert await other.current() is before
     clock.at += 0.01
-    assert (await other.current()).of("shop/order").retry == 7
+    assert (await other.current()).for_topic("shop/order").retry == 7
 
 
 async def test_what_was_taken_never_changes(book: PolicyBook) -> None:
     taken = await book.change(ORDER, setting(retry=7))
     await book.change(ORDER, setting(retry=8))
-    assert taken.of("order").retry == 7
+    assert taken.for_topic("order").retry == 7
 
 
 async def test_each_process_has_defaults_of_its_own(book: PolicyBook, other: PolicyBook) -> None:
     await book.change(ORDER, setting(ttl=60))
     policies = await other.current()
-    assert (policies.of("order").ttl_ms, policies.of("order").retry) == (60_000, 5)
+    assert (policies.for_topic("order").ttl_ms, policies.for_topic("order").retry) == (60_000, 5)
 
 
 async def test_what_is_removed_is_gone_for_all(book: PolicyBook, other: PolicyBook) -> None:
     await book.change(ORDER, setting(retry=7))
     await other.read()
-    await book.change(ORDER, lambda before: NOTHING_SET)
+    await book.change(ORDER, lambda before: NO_SETTINGS)
     assert (await other.read()).settings == {}
 
 
@@ -95,20 +95,20 @@ async def test_a_change_is_made_from_what_stands_in_the_store(book: PolicyBook, 
     await book.current()
     await other.change(ORDER, setting(retry=7))
     changed = await book.change(ORDER, setting(ttl=60))
-    assert changed.set_at(ORDER) == Settings({"ttl": 60, "retry": 7})
+    assert changed.settings_at(ORDER) == Settings({"ttl": 60, "retry": 7})
 
 
 async def test_of_many_changes_at_once_none_is_lost(house: House) -> None:
     books = [house.policies() for _ in range(8)]
     fields = ["retry", "ttl", "timeout", "retry_base", "retry_cap", "concurrency", "rate", "ramp"]
     await asyncio.gather(*(book.change(ORDER, setting(**{f: 7})) for book, f in zip(books, fields, strict=True)))
-    assert (await books[0].read()).set_at(ORDER).fields == dict.fromkeys(fields, 7)
+    assert (await books[0].read()).settings_at(ORDER).fields == dict.fromkeys(fields, 7)
 
 
 async def test_what_would_be_no_policy_changes_nothing(book: PolicyBook, other: PolicyBook) -> None:
     await book.change(SHOP, setting(max_delay=900))
     with pytest.raises(Refused):
-        await book.change(a_topic("shop/order"), setting(retry=7, default_delay=901))
+        await book.change(topic_scope("shop/order"), setting(retry=7, default_delay=901))
     assert (await other.read()).settings == {SHOP: Settings({"max_delay": 900})}
 
 
@@ -116,7 +116,7 @@ async def test_a_check_counts_what_others_have_set_meanwhile(book: PolicyBook, o
     await book.current()
     await other.change(SHOP, setting(max_delay=900))
     with pytest.raises(Refused):
-        await book.change(a_topic("shop/order"), setting(default_delay=901))
+        await book.change(topic_scope("shop/order"), setting(default_delay=901))
 
 
 async def test_whoever_always_comes_second_is_told_so(
@@ -138,13 +138,13 @@ async def test_whoever_always_comes_second_is_told_so(
 
 async def test_only_what_was_changed_is_read(house: House, book: PolicyBook) -> None:
     for n in range(3):
-        await book.change(a_topic(f"t{n}"), setting(retry=n))
+        await book.change(topic_scope(f"t{n}"), setting(retry=n))
     reader = house.policies()
     await reader.read()
-    await book.change(a_topic("t1"), setting(retry=9))
+    await book.change(topic_scope("t1"), setting(retry=9))
     await house.redis.hset(house.keys.policies.decode(), "topic:t2", '{"fields":{"retry":8}}')
     policies = await reader.read()
-    assert [policies.of(f"t{n}").retry for n in range(3)] == [0, 9, 2]
+    assert [policies.for_topic(f"t{n}").retry for n in range(3)] == [0, 9, 2]
 
 
 async def test_whoever_missed_more_than_is_kept_reads_everything(
@@ -152,13 +152,15 @@ async def test_whoever_missed_more_than_is_kept_reads_everything(
 ) -> None:
     monkeypatch.setattr(book_module, "CHANGES_KEPT", 3)
     reader = house.policies()
-    await book.change(a_topic("gone"), setting(retry=1))
+    await book.change(topic_scope("gone"), setting(retry=1))
     await reader.read()
-    await book.change(a_topic("gone"), lambda before: NOTHING_SET)
+    await book.change(topic_scope("gone"), lambda before: NO_SETTINGS)
     for n in range(6):
-        await book.change(a_topic(f"t{n}"), setting(retry=n))
+        await book.change(topic_scope(f"t{n}"), setting(retry=n))
     policies = await reader.read()
-    assert {place.name: policies.of(place.name).retry for place in policies.settings} == {f"t{n}": n for n in range(6)}
+    assert {place.name: policies.for_topic(place.name).retry for place in policies.settings} == {
+        f"t{n}": n for n in range(6)
+    }
     assert await house.redis.zcard(house.keys.policy_changes.decode()) == 6
 
 
@@ -178,10 +180,10 @@ async def test_a_store_that_was_emptied_sets_nothing(house: House, book: PolicyB
 
 @pytest.mark.parametrize("name", ["order", "a:b", "ä/ö/ü", "version", "x" * 255])
 async def test_any_name_will_do(house: House, book: PolicyBook, name: str) -> None:
-    for place in (a_topic(name), a_namespace(name.partition("/")[0])):
+    for place in (topic_scope(name), namespace_scope(name.partition("/")[0])):
         await book.change(place, setting(retry=7))
     assert (await house.policies().read()).settings == {
-        place: Settings({"retry": 7}) for place in (a_topic(name), a_namespace(name.partition("/")[0]))
+        place: Settings({"retry": 7}) for place in (topic_scope(name), namespace_scope(name.partition("/")[0]))
     }
 
 
@@ -252,7 +254,7 @@ async def test_a_store_that_is_away_is_told_of_and_what_was_read_stays(
     monkeypatch.setattr(house.client, "one", away)
     with pytest.raises(StoreDown):
         await book.current()
-    assert book.latest.of("order").retry == 7
+    assert book.latest.for_topic("order").retry == 7
 
 
 async def test_what_stands_in_the_store_is_named_by_level(house: House, book: PolicyBook) -> None:
@@ -265,13 +267,13 @@ async def test_a_store_that_has_lost_its_last_change_is_read_anew_by_all(house: 
     await book.change(ORDER, setting(retry=1))
     keys = [house.keys.policies, house.keys.policy_changes]
     before = await ask(house, [("DUMP", key) for key in keys])
-    await book.change(a_topic("lost"), setting(retry=2))
+    await book.change(topic_scope("lost"), setting(retry=2))
     await ask(house, [("RESTORE", key, 0, dumped, "REPLACE") for key, dumped in zip(keys, before, strict=True)])
-    await house.policies().change(a_topic("other"), setting(retry=3))
+    await house.policies().change(topic_scope("other"), setting(retry=3))
     policies = await book.read()
     assert {place.name for place in policies.settings} == {"order", "other"}
 
 
 async def test_a_hundred_changes_at_once_are_all_made(book: PolicyBook) -> None:
-    await asyncio.gather(*(book.change(a_topic(f"t{n}"), setting(retry=n)) for n in range(100)))
-    assert [book.latest.of(f"t{n}").retry for n in range(100)] == list(range(100))
+    await asyncio.gather(*(book.change(topic_scope(f"t{n}"), setting(retry=n)) for n in range(100)))
+    assert [book.latest.for_topic(f"t{n}").retry for n in range(100)] == list(range(100))

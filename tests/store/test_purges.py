@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from later.core.errors import StoreDown
-from later.core.retry import Failure, Fate, Verdict
+from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.purges import PURGED
@@ -129,7 +129,9 @@ class TestTheDead:
         await house.store.create([a_task(**changes) for _ in range(count)])
         failure = Failure(1, reason, 500, "answered 500", NOW, None, 1)
         while claims := await take(house):
-            await house.store.settle([Settlement(claim, Verdict(Fate.DEAD, NOW, failure), None) for claim in claims])
+            await house.store.settle(
+                [Settlement(claim, Verdict(SettleTarget.DEAD, NOW, failure), None) for claim in claims]
+            )
 
 
 async def test_a_step_is_no_larger_than_a_script_may_be_and_none_is_sent_beside_another(

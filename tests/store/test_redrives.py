@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from later.core.errors import StoreDown
-from later.core.retry import Failure, Fate, Verdict
+from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, pack_id
 from later.store.codec import MAX_BODIES
 from later.store.keys import Bucket
@@ -30,7 +30,10 @@ async def dead(house: House, count: int, at: int = NOW, reason: str = "status", 
     claims = {claim.id: claim for claim in await take(house)}
     failure = Failure(1, reason, 500, "answered 500", NOW, None, 1)
     await house.store.settle(
-        [Settlement(claims[task.id], Verdict(Fate.DEAD, at + place, failure), None) for place, task in enumerate(tasks)]
+        [
+            Settlement(claims[task.id], Verdict(SettleTarget.DEAD, at + place, failure), None)
+            for place, task in enumerate(tasks)
+        ]
     )
     return tasks
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from later.core.retry import Fate, Verdict
+from later.core.retry import SettleTarget, Verdict
 from later.core.task import pack_id
 from later.store.keys import Bucket
 from later.store.types import Claim, Found, Released, Settlement, Wake
@@ -59,7 +59,7 @@ class TestSettle:
         await let_go(house, Bucket.ERROR, NOW)
         [second] = await take(house)
         newer = msgspec.structs.replace(FAILURE, failures=2, attempt=2)
-        await house.store.settle([Settlement(second, Verdict(Fate.DEAD, NOW, newer), None)])
+        await house.store.settle([Settlement(second, Verdict(SettleTarget.DEAD, NOW, newer), None)])
         assert (await found(house, first.id)).failure == newer
 
     async def test_each_bucket_wakes_at_its_earliest(self, house: House) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from later.core.policy import DEFAULT, FIELDS, shown
+from later.core.policy import DEFAULT, FIELDS, format_policy
 from tests.system.calls import create, get
 from tests.system.daemons import COMMAND, Later, an_up, environment
 from tests.system.receivers import Receiver
@@ -20,7 +20,7 @@ from tests.system.waiting import eventually
 FAR = 3600
 SEEN_S = 2.0
 """Every process sees a change within this time."""
-DAEMONS = {name: {"value": value, "level": "daemon"} for name, value in shown(DEFAULT).items()}
+DAEMONS = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT).items()}
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from later.core.errors import StoreDown
-from later.core.policy import Policy, a_namespace, a_topic
+from later.core.policy import Policy, namespace_scope, topic_scope
 from later.core.retry import Outcome
 from later.core.task import Task
 from later.store.keys import Bucket
@@ -21,8 +21,8 @@ LOW = 2
 
 
 async def set_policy(worker: Worker, name: str, **fields: object) -> None:
-    place = a_namespace(name.removesuffix("/")) if name.endswith("/") else a_topic(name)
-    await worker.policies.change(place, lambda before: before.merged(fields))  # type: ignore[arg-type]  # as written
+    place = namespace_scope(name.removesuffix("/")) if name.endswith("/") else topic_scope(name)
+    await worker.policies.change(place, lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
 
 class Noting(Receivers):

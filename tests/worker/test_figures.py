@@ -8,7 +8,7 @@ import pytest
 
 from later.core.clock import Clock
 from later.core.errors import StoreDown
-from later.core.policy import Policy, a_topic
+from later.core.policy import Policy, topic_scope
 from later.daemon.store_metrics import Figures
 from later.metrics import MAX_TOPICS, Metrics
 from later.store.client import Client, connect
@@ -32,7 +32,7 @@ def figures_of(house: House, metrics: Metrics) -> Figures:
 async def test_permits_in_use_are_shown_of_topics_that_are_limited(house: House) -> None:
     now = (await house.store.now()).low
     await house.store.create([a_task(topic=topic) for topic in ("limited", "plain")])
-    await house.policies().change(a_topic("limited"), lambda before: before.merged({"concurrency": 5}))
+    await house.policies().change(topic_scope("limited"), lambda before: before.merge({"concurrency": 5}))
     await house.flow().permits([Ask("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
     metrics = Metrics()
     await figures_of(house, metrics).tick(0)

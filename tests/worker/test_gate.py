@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from later.core.policy import Policy, a_namespace, a_topic
+from later.core.policy import Policy, namespace_scope, topic_scope
 from later.store.keys import Bucket
 from tests.builders import NOW, a_task
 from tests.house import House
@@ -16,7 +16,7 @@ LOW = 2
 
 
 async def set_policy(worker: Worker, name: str, **fields: object) -> None:
-    await worker.policies.change(a_topic(name), lambda before: before.merged(fields))  # type: ignore[arg-type]  # as written
+    await worker.policies.change(topic_scope(name), lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
 
 async def due(house: House, count: int, topic: str = "order") -> None:
@@ -213,7 +213,7 @@ class TestPaused:
         await set_policy(workers[0], "order", paused=True)
         await all_know(workers)
         await pass_time(workers, NOW + 50)
-        await house.policies().change(a_topic("order"), lambda before: before.merged({"paused": None}))
+        await house.policies().change(topic_scope("order"), lambda before: before.merge({"paused": None}))
         await all_know(workers)
         since = workers[0].at
         await pass_time(workers, since + 1000)
@@ -240,7 +240,7 @@ class TestPaused:
         await due(house, 3, "shop/a")
         await due(house, 3, "shop/b")
         worker = Worker(house, receivers := Receivers())
-        await worker.policies.change(a_namespace("shop"), lambda before: before.merged({"paused": True}))
+        await worker.policies.change(namespace_scope("shop"), lambda before: before.merge({"paused": True}))
         await set_policy(worker, "shop/b", paused=False, ramp=0)
         await worker.work()
         assert {call.id[:6] for call in receivers.calls} == {"shop/b"}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.core.policy import Policy
-from later.core.retry import Kind, Outcome
+from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.keys import Bucket
@@ -27,13 +27,15 @@ TIMEOUT_MS = 15_000
 LEASE_MS = 30_000
 REMEMBER_MS = 7 * 86_400_000
 
-DONE = Outcome(kind=Kind.DONE, status=200)
-FAILED = Outcome(kind=Kind.FAILED, reason="status", status=500, message="answered 500")
-GONE = Outcome(kind=Kind.GONE, reason="status", status=410, message="answered 410")
+DONE = Outcome(kind=OutcomeKind.DONE, status=200)
+FAILED = Outcome(kind=OutcomeKind.FAILED, reason="status", status=500, message="answered 500")
+GONE = Outcome(kind=OutcomeKind.GONE, reason="status", status=410, message="answered 410")
 
 
 def busy(retry_after_ms: int | None = None) -> Outcome:
-    return Outcome(kind=Kind.BUSY, reason="status", status=503, message="answered 503", retry_after_ms=retry_after_ms)
+    return Outcome(
+        kind=OutcomeKind.BUSY, reason="status", status=503, message="answered 503", retry_after_ms=retry_after_ms
+    )
 
 
 class Call(NamedTuple):

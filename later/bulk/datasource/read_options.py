@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from later.core.errors import ConfigError, Refused
-from later.core.validation import EXPECTED, moment, show
-from later.core.validation import topic as checked_topic
+from later.core.validation import EXPECTED, describe, parse_time
+from later.core.validation import parse_topic as checked_topic
 from later.option_types import duration, integer, masked, prefix
 from later.store.keys import Bucket
 from later.store.scan import Part
@@ -62,7 +62,7 @@ def _value(name: str, text: str | None) -> Any:
     try:
         return _OPTIONS[name](text.strip())
     except ValueError as error:
-        raise Refused(f"{name}: expected {error}, got {show(text)}", name) from None
+        raise Refused(f"{name}: expected {error}, got {describe(text)}", name) from None
 
 
 def _url(text: str) -> str:
@@ -88,7 +88,7 @@ def _states(text: str) -> tuple[Bucket, ...]:
 
 def _moment(text: str) -> int:
     try:
-        return moment("due_after", _number(text))
+        return parse_time("due_after", _number(text))
     except Refused:
         raise ValueError(EXPECTED["due_after"]) from None
 

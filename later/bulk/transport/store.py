@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from later.bulk.doors import Came, Counts, Standing, Unreached, Wrong
 from later.bulk.opened import opened
 from later.core.admit import admit
-from later.core.drafts import read_draft
+from later.core.drafts import parse_draft
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
 from later.core.task import Task, new_id
 from later.store.keys import Bucket
@@ -102,7 +102,7 @@ def _judged(body: bytes, judge: Callable[[Any], Task]) -> Task | Refused:
     try:
         if len(body) > MAX_BODY:
             raise TooLarge(f"expected a body of at most {MAX_BODY} bytes")
-        return judge(read_draft(body))
+        return judge(parse_draft(body))
     except Refused as error:
         return error
 

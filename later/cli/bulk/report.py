@@ -13,7 +13,7 @@ from later.cli.options import CALL, chosen, client_of, examples, one_object
 from later.cli.policy_options import a_second
 from later.core import validation
 from later.core.errors import Refused
-from later.core.policy import LEAST_RATE, MAX_LIMIT
+from later.core.policy import MAX_LIMIT, MIN_RATE
 
 RATES = "A rate is so many deliveries a second, 0 for no limit: order=50, order=0.5/s."
 
@@ -36,7 +36,7 @@ def _rates(context: click.Context, parameter: Parameter, texts: Sequence[str]) -
 
 def _topic(name: str) -> str:
     try:
-        return validation.topic(name)
+        return validation.parse_topic(name)
     except Refused as error:
         raise click.BadParameter(str(error)) from None
 
@@ -47,8 +47,8 @@ def _rate(text: str, number: str) -> float:
         rate = a_second(number)
     except ValueError as error:
         raise click.BadParameter(f"{text}: expected {error}") from None
-    if rate and not LEAST_RATE <= rate <= MAX_LIMIT:
-        raise click.BadParameter(f"{text}: expected a rate of 0, or from {LEAST_RATE:g} to {MAX_LIMIT}")
+    if rate and not MIN_RATE <= rate <= MAX_LIMIT:
+        raise click.BadParameter(f"{text}: expected a rate of 0, or from {MIN_RATE:g} to {MAX_LIMIT}")
     return rate
 
 

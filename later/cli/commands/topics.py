@@ -20,7 +20,7 @@ from later.cli.options import (
     one_object,
 )
 from later.cli.policy_options import names_of_fields, values_of_fields
-from later.core.policy import FIELDS, Place, a_namespace, a_topic
+from later.core.policy import FIELDS, PolicyScope, namespace_scope, topic_scope
 
 PURGED = ("delay", "error", "dead")
 """The states that tasks are purged from: where nothing is in flight."""
@@ -80,7 +80,7 @@ def set_topic(*, topic: str, as_json: bool, **options: Any) -> int:
 
     What is not given stays as it is. Prints what is set for the topic then.
     """
-    return _set(a_topic(topic), options, as_json=as_json)
+    return _set(topic_scope(topic), options, as_json=as_json)
 
 
 @of_topics.command("unset", epilog=examples("later topics unset order --max-delay", "later topics unset order"))
@@ -94,7 +94,7 @@ def unset_topic(*, topic: str, as_json: bool, **options: Any) -> int:
     Without the option of any field, the WHOLE policy of the topic is removed; its tasks stay. What is removed is
     inherited again. Prints what is set for the topic then.
     """
-    return _unset(a_topic(topic), options, as_json=as_json)
+    return _unset(topic_scope(topic), options, as_json=as_json)
 
 
 @of_topics.command("pause", epilog=examples("later topics pause order"))
@@ -180,7 +180,7 @@ def set_namespace(*, namespace: str, as_json: bool, **options: Any) -> int:
 
     What is not given stays as it is. Prints what is set for the namespace then.
     """
-    return _set(a_namespace(namespace), options, as_json=as_json)
+    return _set(namespace_scope(namespace), options, as_json=as_json)
 
 
 @of_namespaces.command("unset", epilog=examples("later namespaces unset shop --retry", "later namespaces unset shop"))
@@ -194,10 +194,10 @@ def unset_namespace(*, namespace: str, as_json: bool, **options: Any) -> int:
     Without the option of any field, the WHOLE policy of the namespace is removed; those of its topics stay. What is
     removed is inherited again. Prints what is set for the namespace then.
     """
-    return _unset(a_namespace(namespace), options, as_json=as_json)
+    return _unset(namespace_scope(namespace), options, as_json=as_json)
 
 
-def _set(place: Place, options: dict[str, Any], *, as_json: bool) -> int:
+def _set(place: PolicyScope, options: dict[str, Any], *, as_json: bool) -> int:
     fields = {name: options.pop(name) for name in FIELDS}
     given = {name: value for name, value in fields.items() if value is not None}
     if not given:
@@ -208,7 +208,7 @@ def _set(place: Place, options: dict[str, Any], *, as_json: bool) -> int:
     return topics.change(client, place, given, as_json=as_json)
 
 
-def _unset(place: Place, options: dict[str, Any], *, as_json: bool) -> int:
+def _unset(place: PolicyScope, options: dict[str, Any], *, as_json: bool) -> int:
     named = dict.fromkeys(name for name in FIELDS if options.pop(name))
     client = client_of(options)
     from later.cli import topics

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from later.core.retry import Backoff, Kind, Outcome, judge
+from later.core.retry import Backoff, Outcome, OutcomeKind, judge
 from later.core.task import Task
 from later.store.scripts import MAX_TASKS
 from later.store.tasks import Store
@@ -42,9 +42,9 @@ CASES = (
     Case(name="waiting, id of 36 characters by its caller", own_id=True),
     Case(
         name="in error after one failure, id made by later",
-        outcome=Outcome(kind=Kind.FAILED, reason="status", status=500, message="answered 500"),
+        outcome=Outcome(kind=OutcomeKind.FAILED, reason="status", status=500, message="answered 500"),
     ),
-    Case(name="remembered id of 36 characters", own_id=True, outcome=Outcome(kind=Kind.DONE, status=200)),
+    Case(name="remembered id of 36 characters", own_id=True, outcome=Outcome(kind=OutcomeKind.DONE, status=200)),
 )
 
 
@@ -85,7 +85,7 @@ async def _claimed(store: Store, now: int) -> list[Claim]:
 
 def _settlement(claim: Claim, outcome: Outcome, now: int) -> Settlement:
     assert isinstance(claim.task, Task)  # we have just written it
-    verdict = judge(claim.task, claim.attempt, claim.failure, outcome, now, Backoff(), chance=0)
+    verdict = judge(claim.task, claim.attempt, claim.failure, outcome, now, Backoff(), random=0)
     return Settlement(claim, verdict, now + REMEMBER_MS)
 
 
