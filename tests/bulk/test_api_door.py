@@ -16,7 +16,7 @@ from later.core.task import pack_id
 from tests.api.front import ids_of_shards
 from tests.api.states import STATES, put
 from tests.bulk.answers import Served, served
-from tests.bulk.judging import CALLBACK
+from tests.bulk.validation import CALLBACK
 
 BAD = Wrong(400, "delay", "delay: expected a number of seconds ≥ 0, got -5")
 GONE = Wrong(503, None, "the store is gone")

@@ -15,7 +15,7 @@ from later.bulk.input.payload import Reject
 from later.core.errors import LaterError, Refused
 from tests.bulk.answers import Served, problem, served
 from tests.bulk.answers import told as an_api
-from tests.bulk.judging import CALLBACK
+from tests.bulk.validation import CALLBACK
 
 REASON = "delay: expected a number of seconds ≥ 0, got -5"
 

@@ -22,7 +22,7 @@ from later.core.task import pack_id
 from later.store.keys import Bucket
 from later.store.settings import Place
 from tests.bulk.conftest import Stored, a_memory, lay_out
-from tests.bulk.judging import CALLBACK
+from tests.bulk.validation import CALLBACK
 from tests.servers import a_server
 
 BAD = Wrong(400, "delay", "delay: expected a number of seconds ≥ 0, got -5")

@@ -22,7 +22,7 @@ from later.core.task import pack_id
 from later.store.keys import Bucket
 from tests.bulk.answers import Answer, problem, served, told
 from tests.bulk.conftest import Stored
-from tests.bulk.judging import CALLBACK
+from tests.bulk.validation import CALLBACK
 
 JOB = "j"
 TABLE = Table(job=JOB)

@@ -26,7 +26,7 @@ from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed
 from later.core.errors import Refused
 from later.core.task import Task
 from tests.builders import NOW
-from tests.bulk.judging import CALLBACK, judged, refusals, tasks
+from tests.bulk.validation import CALLBACK, accepted_tasks, rejection_reasons, validate_bodies
 
 JOB = "a-job"
 ID = ids_of(JOB, [b"17"])[0]
@@ -78,7 +78,7 @@ def good(**changes: Any) -> str:
 class TestAnObject:
     def test_it_becomes_the_task_that_it_says(self) -> None:
         row = good(content="ä\n", delay=1.5, retry=7, ttl=60, headers={"A": "b"})
-        assert tasks(read(row)) == [
+        assert accepted_tasks(read(row)) == [
             Task(
                 id=ID, own_id=True, topic="order", callback=CALLBACK, content="ä\n", headers={"A": "b"}, max_retry=7,
                 created_at=NOW, execute_at=NOW + 1500, expires_at=NOW + 60_000,
@@ -113,7 +113,7 @@ class TestAnObject:
 
     @pytest.mark.parametrize("text", ["2026-11-21", "soon", "1795251600", "\ud800"])
     def test_a_text_that_is_no_time_is_refused_as_by_create(self, text: str) -> None:
-        (refusal,) = refusals(read(good(execute_time=text)))
+        (refusal,) = rejection_reasons(read(good(execute_time=text)))
         assert refusal.startswith("execute_time: expected")
 
 
@@ -134,8 +134,8 @@ class TestWhatIsNoTask:
         ],
     )  # fmt: skip
     def test_a_wrong_field_is_refused_as_by_create(self, changes: dict[str, Any], reason: str) -> None:
-        assert refusals(read(good(**changes))) == [reason]
-        assert refusals(read(good(**changes), spread_s=3600)) == [reason]
+        assert rejection_reasons(read(good(**changes))) == [reason]
+        assert rejection_reasons(read(good(**changes), spread_s=3600)) == [reason]
 
     @pytest.mark.parametrize(
         ("text", "reason"),
@@ -151,16 +151,18 @@ class TestWhatIsNoTask:
         ids=lambda text: str(text[:20]),
     )  # fmt: skip
     def test_what_is_no_object_is_refused_as_by_create(self, text: str | bytes, reason: str) -> None:
-        assert refusals(read(text)) == [reason]
+        assert rejection_reasons(read(text)) == [reason]
 
     def test_what_is_no_utf_8_fails_its_row_alone(self) -> None:
-        first, second = judged(read(good(content="x").encode().replace(b'"x"', b'"\xe9"'), good()).payloads.bodies)
+        first, second = validate_bodies(
+            read(good(content="x").encode().replace(b'"x"', b'"\xe9"'), good()).payloads.bodies
+        )
         assert "expected UTF-8, got the byte 0xe9" in str(first)
         assert isinstance(second, Task)
 
     def test_a_wrong_value_before_a_right_one_makes_no_task_without_the_jobs_id(self) -> None:
         row = '{"delay": NaN, ' + good(delay=5)[1:]
-        assert [task.id for task in tasks(read(row))] == [ID]
+        assert [task.id for task in accepted_tasks(read(row))] == [ID]
 
     def test_an_id_is_no_field_of_a_row(self) -> None:
         (reject,) = read(good(id="mine")).rejected
@@ -174,7 +176,7 @@ class TestWhatIsNoTask:
         for keyless in (True, False):
             came = read(text, keyless=keyless)
             assert len(came.payloads.bodies) + len(came.rejected) == (0 if blank else 1)
-            for id, task in zip(came.payloads.ids, judged(came.payloads.bodies), strict=True):
+            for id, task in zip(came.payloads.ids, validate_bodies(came.payloads.bodies), strict=True):
                 assert isinstance(task, Refused) or task.id == id != NO_ID
 
     @given(
@@ -184,7 +186,7 @@ class TestWhatIsNoTask:
         came = read(good(**changes), spread_s=60)
         assert (
             len(came.payloads.bodies) + len(came.rejected)
-            == len(judged(came.payloads.bodies)) + len(came.rejected)
+            == len(validate_bodies(came.payloads.bodies)) + len(came.rejected)
             == 1
         )
 
@@ -218,7 +220,7 @@ class TestKeys:
 
     def test_who_takes_duplicates_takes_rows_without_one_beside_those_with_one(self) -> None:
         came = read(good(), good(key=None), good(key=""), keyless=True)
-        first, *others = tasks(came)
+        first, *others = accepted_tasks(came)
         assert (first.id, len({task.id for task in others} - {ID})) == (ID, 2)
         assert came.payloads.reject(1, None, "why").key is None
 
@@ -229,11 +231,11 @@ class TestMapping:
         assert read(row, sources={"key": "order", "callback": "hook"}).payloads == read(good()).payloads
 
     def test_one_may_be_two_fields(self) -> None:
-        (task,) = tasks(read(good(topic="17"), sources={"key": "topic", "content": "key"}))
+        (task,) = accepted_tasks(read(good(topic="17"), sources={"key": "topic", "content": "key"}))
         assert (task.id, task.topic, task.content) == (ID, "17", "17")
 
     def test_what_is_another_field_is_not_its_own_any_more(self) -> None:
-        (task,) = tasks(read(good(delay=NOW // 1000 + 5), sources={"execute_time": "delay"}))
+        (task,) = accepted_tasks(read(good(delay=NOW // 1000 + 5), sources={"execute_time": "delay"}))
         assert task.execute_at == NOW + 5000
 
     def test_what_is_mapped_counts_and_not_what_has_the_name(self) -> None:
@@ -241,7 +243,7 @@ class TestMapping:
         assert read(row, sources={"callback": "hook"}).payloads == read(good()).payloads
 
     def test_what_is_for_all_rows_is_for_all_rows(self) -> None:
-        first, second = tasks(read(good(retry=1), good(), constants={"retry": b"7"}))
+        first, second = accepted_tasks(read(good(retry=1), good(), constants={"retry": b"7"}))
         assert (first.max_retry, second.max_retry) == (7, 7)
 
     def test_fields_that_no_task_has_may_be_left_out(self) -> None:
@@ -253,11 +255,11 @@ class TestDocuments:
         rows = [GOOD, GOOD | {"key": 18, "headers": {"A": "b"}}]
         for indent in (None, 2):
             came = documents(json.dumps(rows, indent=indent))
-            assert [task.id for task in tasks(came)] == ids_of(JOB, [b"17", b"18"])
+            assert [task.id for task in accepted_tasks(came)] == ids_of(JOB, [b"17", b"18"])
 
     def test_or_one_object(self) -> None:
         row = json.dumps(GOOD | {"headers": {"A": "b"}}, indent=2)
-        assert [task.id for task in tasks(documents(row, MARK + row.encode()))] == [ID, ID]
+        assert [task.id for task in accepted_tasks(documents(row, MARK + row.encode()))] == [ID, ID]
 
     def test_or_a_file_of_lines_which_spark_calls_json(self) -> None:
         came = documents(f"{good()}\r\n\r\n{good(key=18)}\n5\n")
@@ -268,7 +270,7 @@ class TestDocuments:
     )
     def test_one_wrong_element_spoils_no_other(self, bad: str) -> None:
         came = documents(f"[{good()}, {bad}\n, {good(key=18)} ]\n")
-        there = [task.id for task in judged(came.payloads.bodies) if isinstance(task, Task)]
+        there = [task.id for task in validate_bodies(came.payloads.bodies) if isinstance(task, Task)]
         assert there == ids_of(JOB, [b"17", b"18"])
         assert len(came.payloads.bodies) + len(came.rejected) == 3
 
@@ -292,7 +294,7 @@ class TestPlaces:
     def test_a_field_of_an_object_in_it_is_found_as_in_a_struct(self) -> None:
         text = line(meta={"id": 7, "to": {"url": CALLBACK}}, content="c")
         came = read(text, sources={"key": "meta.id", "callback": "meta.to.url"})
-        assert [task.callback for task in tasks(came)] == [CALLBACK]
+        assert [task.callback for task in accepted_tasks(came)] == [CALLBACK]
         assert came.payloads.keys == [b"7"]
 
     def test_a_name_with_dots_comes_before_a_place(self) -> None:

@@ -24,7 +24,7 @@ from later.core.policy import DEFAULT
 from later.core.task import Task
 from later.core.validation import to_milliseconds
 from tests.builders import NOW
-from tests.bulk.judging import CALLBACK, NOW_S, judged, refusals, tasks
+from tests.bulk.validation import CALLBACK, NOW_S, accepted_tasks, rejection_reasons, validate_bodies
 
 DELAY = "delay: expected a number of seconds ≥ 0, got"
 NO_TIME = "execute_time: expected a number of Unix seconds, got"
@@ -55,7 +55,7 @@ def wrong(name: str, kind: pa.DataType) -> str:
 
 def due_s(read: Parsed) -> list[float]:
     """In how many seconds each task is due."""
-    return [(task.execute_at - NOW) / 1000 for task in tasks(read)]
+    return [(task.execute_at - NOW) / 1000 for task in accepted_tasks(read)]
 
 
 def texts(*values: bytes | None) -> pa.Array:
@@ -78,7 +78,7 @@ def of_kind(kind: pa.DataType, values: Sequence[int | None]) -> pa.Array:
 
 class TestColumns:
     def test_a_row_becomes_the_task_that_it_says(self) -> None:
-        (task,) = tasks(
+        (task,) = accepted_tasks(
             read(key=["17"], topic=["t"], content=["c"], delay=[1.5], retry=[7], ttl=[60], headers=[{"A": "b"}])
         )
         assert task == Task(
@@ -133,7 +133,7 @@ class TestTexts:
     @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
     @given(content=st.text(max_size=30))
     def test_any_text_arrives_as_it_was(self, kind: pa.DataType, content: str) -> None:
-        assert [task.content for task in tasks(read(content=pa.array([content], kind)))] == [content]
+        assert [task.content for task in accepted_tasks(read(content=pa.array([content], kind)))] == [content]
 
     @pytest.mark.parametrize("content", ["a\nb", "\r\n", "\u2028", "\0", "\ufeff", "x" * 5_000_000])
     def test_so_do_those_that_lines_or_json_might_mind(self, content: str) -> None:
@@ -143,14 +143,14 @@ class TestTexts:
 
     @pytest.mark.parametrize(("name", "good"), [("topic", b"t"), ("callback", CALLBACK.encode()), ("content", b"")])
     def test_what_is_no_utf_8_fails_its_row_alone(self, name: str, good: bytes) -> None:
-        came = judged(read(**{name: texts(b"caf\xe9", good, b"\xed\xa0\x80")}).payloads.bodies)
+        came = validate_bodies(read(**{name: texts(b"caf\xe9", good, b"\xed\xa0\x80")}).payloads.bodies)
         assert [str(task) for task in came if isinstance(task, Refused)] == [f"{name}: {NOT_UNICODE}"] * 2
         assert isinstance(came[1], Task)
 
     @pytest.mark.parametrize(("name", "takes"), [("delay", DELAY), ("execute_time", NO_TIME)])
     def test_nor_is_it_a_number(self, name: str, takes: str) -> None:
         for spread_s in (0, HOUR):
-            assert refusals(read(**{name: texts(b"5\xe9")}, spread_s=spread_s)) == [f'{takes} "5\\udce9"']
+            assert rejection_reasons(read(**{name: texts(b"5\xe9")}, spread_s=spread_s)) == [f'{takes} "5\\udce9"']
 
     def test_the_row_that_is_told_of_says_which_bytes_they_were(self) -> None:
         lines = read(content=texts(b"caf\xe9")).payloads
@@ -183,7 +183,7 @@ class TestNumbers:
         "text", ["1_000", "٣", "+5", "05", ".5", "5.", "0x10", "5s", "NaN", "inf", "null", "1e", "5\n6"]
     )
     def test_a_text_that_json_has_no_number_for_is_none(self, text: str) -> None:
-        assert refusals(read(delay=[text])) == [f"{DELAY} {json.dumps(text, ensure_ascii=False)}"]
+        assert rejection_reasons(read(delay=[text])) == [f"{DELAY} {json.dumps(text, ensure_ascii=False)}"]
 
     @pytest.mark.parametrize("blank", ["", " ", "\t", "\u2003"])
     def test_a_blank_text_is_nothing(self, blank: str) -> None:
@@ -203,12 +203,12 @@ class TestNumbers:
         ids=str,
     )
     def test_what_no_delay_can_be_is_no_missing_one(self, values: Any, got: str) -> None:
-        assert refusals(read(delay=values)) == [f"{DELAY} {got}"]
+        assert rejection_reasons(read(delay=values)) == [f"{DELAY} {got}"]
 
     @given(st.lists(st.none() | st.floats() | st.floats(0, 1e9), min_size=1, max_size=20), st.booleans())
     def test_a_float_is_due_when_it_says_or_refused(self, values: list[float | None], spread: bool) -> None:
         lines = read(delay=pa.array(values, pa.float64()), spread_s=HOUR if spread else 0).payloads
-        for value, task in zip(values, judged(lines.bodies), strict=True):
+        for value, task in zip(values, validate_bodies(lines.bodies), strict=True):
             if isinstance(task, Task):
                 own, latest = 0 if value is None else to_milliseconds(value), HOUR * 1000 + 1 if spread else 0
                 assert 0 <= task.execute_at - NOW - own <= latest
@@ -220,7 +220,7 @@ class TestNumbers:
     @given(st.lists(st.none() | st.text("0123456789.eE+-_ n", max_size=12), min_size=1, max_size=20))
     def test_a_text_is_due_when_it_says_or_refused(self, values: list[str | None]) -> None:
         lines = read(delay=pa.array(values, pa.string())).payloads
-        for value, task in zip(values, judged(lines.bodies), strict=True):
+        for value, task in zip(values, validate_bodies(lines.bodies), strict=True):
             if isinstance(task, Task):
                 assert task.execute_at - NOW == to_milliseconds(float(value or "0") if (value or "").strip() else 0)
             else:
@@ -231,11 +231,11 @@ class TestNumbers:
         [(3.5, "3.5"), ("3.0", "3.0"), (Decimal("3.5"), "3.5"), (1001.0, "1001"), (math.nan, "nan"), (math.inf, "inf")],
     )
     def test_how_many_retries_there_are_is_an_integer(self, value: Any, got: str) -> None:
-        assert refusals(read(retry=[value])) == [f"retry: expected an integer from 0 to 1000, got {got}"]
+        assert rejection_reasons(read(retry=[value])) == [f"retry: expected an integer from 0 to 1000, got {got}"]
 
     @pytest.mark.parametrize("values", [[3.0, None, 0.0], [Decimal("3.00"), None, Decimal(0)], [3, None, 0]])
     def test_what_has_no_integers_that_may_be_missing_writes_them_as_other_numbers(self, values: list[Any]) -> None:
-        assert [task.max_retry for task in tasks(read(retry=values))] == [3, DEFAULT.retry, 0]
+        assert [task.max_retry for task in accepted_tasks(read(retry=values))] == [3, DEFAULT.retry, 0]
 
 
 class TestTimes:
@@ -247,7 +247,7 @@ class TestTimes:
 
     @given(st.integers(-(2**62), 2**62) | st.integers(NOW * 1000, NOW * 1000 + 10**14))
     def test_no_moment_is_early_or_a_millisecond_late(self, micros: int) -> None:
-        (task,) = judged(read(execute_time=pa.array([micros], pa.timestamp("us", "UTC"))).payloads.bodies)
+        (task,) = validate_bodies(read(execute_time=pa.array([micros], pa.timestamp("us", "UTC"))).payloads.bodies)
         if isinstance(task, Task):
             assert task.execute_at == max(-(-micros // 1000), NOW)
         else:
@@ -255,7 +255,7 @@ class TestTimes:
 
     @pytest.mark.parametrize("unit", ["s", "ms"])
     def test_a_moment_that_no_clock_shows_does_not_become_another(self, unit: str) -> None:
-        (reason,) = refusals(read(execute_time=pa.array([2**62], pa.timestamp(unit, "UTC"))))
+        (reason,) = rejection_reasons(read(execute_time=pa.array([2**62], pa.timestamp(unit, "UTC"))))
         assert "at most ten years ahead" in reason
 
     def test_a_moment_past_means_now(self) -> None:
@@ -285,7 +285,7 @@ class TestTimes:
          "2027-01-15T24:00:00Z", "2027-02-30T08:00:00Z", "2027-01-15T08:00:05,5Z", "0000-00-00T00:00:00Z", "08:00:05Z"],
     )  # fmt: skip
     def test_a_text_that_leaves_the_moment_open_is_none(self, text: str) -> None:
-        assert refusals(read(execute_time=[text])) == [f'{NO_TIME} "{text}"']
+        assert rejection_reasons(read(execute_time=[text])) == [f'{NO_TIME} "{text}"']
 
 
 class TestHeaders:
@@ -301,7 +301,7 @@ class TestHeaders:
         ids=lambda array: str(array.type),
     )  # fmt: skip
     def test_maps_structs_and_objects_are_headers(self, values: pa.Array) -> None:
-        assert [task.headers for task in tasks(read(headers=values))] == [{"A": "1", "B": "ä"}]
+        assert [task.headers for task in accepted_tasks(read(headers=values))] == [{"A": "1", "B": "ä"}]
 
     @pytest.mark.parametrize(
         "values",
@@ -315,17 +315,19 @@ class TestHeaders:
         ids=str,
     )
     def test_there_may_be_none(self, values: pa.Array) -> None:
-        assert [task.headers for task in tasks(read(headers=values))] == [{}]
+        assert [task.headers for task in accepted_tasks(read(headers=values))] == [{}]
 
     def test_a_null_in_a_map_is_refused_where_it_is_left_out_of_a_struct(self) -> None:
-        (reason,) = refusals(read(headers=pa.array([[("A", None)]], pa.map_(pa.string(), pa.string()))))
+        (reason,) = rejection_reasons(read(headers=pa.array([[("A", None)]], pa.map_(pa.string(), pa.string()))))
         assert reason == 'headers: expected an object of up to 20 strings, got null in "A"'
 
     @pytest.mark.parametrize(
         "text", ["[]", "null", '"x"', "A: b", '{"A": NaN}', '{"A": "\\ud800"}', '{"A": "b"', "{" * 5000]
     )
     def test_a_text_that_is_no_object_is_refused_as_the_text_it_is(self, text: str) -> None:
-        assert refusals(read(headers=[text])) == ["headers: expected an object of up to 20 strings, got a string"]
+        assert rejection_reasons(read(headers=[text])) == [
+            "headers: expected an object of up to 20 strings, got a string"
+        ]
 
     @pytest.mark.parametrize(
         "values",
@@ -336,7 +338,7 @@ class TestHeaders:
         ids=lambda array: str(array.type),
     )
     def test_those_that_are_no_utf_8_fail_their_row_alone(self, values: pa.Array) -> None:
-        first, second = judged(read(headers=values).payloads.bodies)
+        first, second = validate_bodies(read(headers=values).payloads.bodies)
         assert str(first) == f"headers: {NOT_UNICODE}"
         assert isinstance(second, Task)
         assert second.headers == {"A": "ok"}
@@ -350,7 +352,7 @@ class TestKeys:
         assert came.payloads.keys == [b"a", b"b"]
         assert [(reject.field, reject.reason) for reject in came.rejected] == [("key", MISSING_KEY), ("key", EMPTY_KEY)]
         assert json.loads(came.rejected[0].row) == {**told, "delay": 2}
-        assert [task.execute_at - NOW for task in judged(came.payloads.bodies) if isinstance(task, Task)] == [
+        assert [task.execute_at - NOW for task in validate_bodies(came.payloads.bodies) if isinstance(task, Task)] == [
             1000,
             4000,
         ]
@@ -362,7 +364,7 @@ class TestKeys:
     def test_a_job_without_keys_must_take_duplicates(self) -> None:
         with pytest.raises(Refused, match="key: expected a column of that name"):
             ColumnReader(pa.schema([("topic", pa.string())]), JOB, allow_duplicates=False)
-        one, other = tasks(read(topic=["a", "a"], keyless=True))
+        one, other = accepted_tasks(read(topic=["a", "a"], keyless=True))
         assert one.id != other.id
 
     def test_who_takes_duplicates_takes_rows_without_a_key_beside_those_with_one(self) -> None:
@@ -374,7 +376,7 @@ class TestKeys:
         assert came.payloads.reject(1, None, "why").key is None
 
     def test_a_key_may_be_of_any_length(self) -> None:
-        assert tasks(read(key=["k" * 100_000]))[0].id == ids_of(JOB, [b"k" * 100_000])[0]
+        assert accepted_tasks(read(key=["k" * 100_000]))[0].id == ids_of(JOB, [b"k" * 100_000])[0]
 
 
 class TestCorruptRows:
@@ -424,7 +426,7 @@ def test_of_whatever_type_a_column_is_each_row_comes_out_once(name: str, kind: p
     except Refused:
         return  # as a whole, before any row is read
     assert len(came.payloads.bodies) + len(came.rejected) == len(values)
-    assert len(judged(came.payloads.bodies)) == len(came.payloads.ids)
+    assert len(validate_bodies(came.payloads.bodies)) == len(came.payloads.ids)
 
 
 class TestSpreading:
@@ -442,12 +444,12 @@ class TestSpreading:
         ],
     )
     def test_what_is_no_delay_does_not_become_one(self, values: list[Any], got: str) -> None:
-        assert refusals(read(delay=values, spread_s=HOUR)) == [f"{DELAY} {got}"]
-        assert refusals(read(delay=values)) == [f"{DELAY} {got}"]
+        assert rejection_reasons(read(delay=values, spread_s=HOUR)) == [f"{DELAY} {got}"]
+        assert rejection_reasons(read(delay=values)) == [f"{DELAY} {got}"]
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, "1e400", "tomorrow"])
     def test_what_is_no_time_does_not_become_now(self, value: Any) -> None:
-        (reason,) = refusals(read(execute_time=[value], spread_s=HOUR))
+        (reason,) = rejection_reasons(read(execute_time=[value], spread_s=HOUR))
         assert reason.startswith("execute_time: expected a number of Unix seconds, got ")
 
     def test_tasks_lie_evenly_in_the_window(self) -> None:
@@ -470,13 +472,13 @@ class TestSpreading:
         assert due_s(read(execute_time=[past], spread_s=HOUR)) == [pytest.approx(offset, abs=0.001)]
 
     def test_both_a_delay_and_a_time_are_refused_as_ever(self) -> None:
-        assert "got both" in refusals(read(delay=[5], execute_time=[NOW_S], spread_s=HOUR))[0]
+        assert "got both" in rejection_reasons(read(delay=[5], execute_time=[NOW_S], spread_s=HOUR))[0]
 
 
 class TestConstants:
     def test_all_rows_have_them(self) -> None:
         came = read_with(constants={"topic": b'"order"', "headers": b'{"A":"b"}'}, callback=[CALLBACK] * 2)
-        assert [(task.topic, task.headers) for task in tasks(came)] == [("order", {"A": "b"})] * 2
+        assert [(task.topic, task.headers) for task in accepted_tasks(came)] == [("order", {"A": "b"})] * 2
 
     def test_one_that_says_nothing_is_none(self) -> None:
         came = read_with(constants={"topic": b'"order"', "execute_time": b"null"}, callback=[CALLBACK], delay=[5])

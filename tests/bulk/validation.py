@@ -1,0 +1,42 @@
+"""What `/create` does with the bodies that are sent: parse and admit them as the daemon does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from later.bulk.input.payload import Parsed
+from later.core.admit import admit
+from later.core.drafts import parse_draft
+from later.core.errors import Refused
+from later.core.policy import DEFAULT, Policies
+from later.core.task import Task
+from tests.builders import NOW
+
+CALLBACK = "http://127.0.0.1:8888/success"
+NOW_S = NOW // 1000
+
+
+def validate_bodies(bodies: Iterable[bytes]) -> list[Task | Refused]:
+    """Return the task or the refusal of each body."""
+    results: list[Task | Refused] = []
+    for body in bodies:
+        assert b"\n" not in body, "a batch is sent as lines: no body may have a line end"
+        try:
+            results.append(admit(parse_draft(body), Policies(DEFAULT), NOW, "generated-id"))
+        except Refused as error:
+            results.append(error)
+    return results
+
+
+def accepted_tasks(parsed: Parsed) -> list[Task]:
+    """Return the tasks of rows that must all be valid."""
+    assert parsed.rejected == []
+    tasks = [task for task in validate_bodies(parsed.payloads.bodies) if isinstance(task, Task)]
+    assert [task.id for task in tasks] == parsed.payloads.ids
+    return tasks
+
+
+def rejection_reasons(parsed: Parsed) -> list[str]:
+    """Return the reasons of all rejected rows: first the reader's, then the daemon's."""
+    results = validate_bodies(parsed.payloads.bodies)
+    return [reject.reason for reject in parsed.rejected] + [str(e) for e in results if isinstance(e, Refused)]
