@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from later.api.batch import MAX_BYTES, BatchCalls
-from later.api.edits import EditCalls
-from later.api.explain import ExplainCalls
-from later.api.health import HealthCalls
-from later.api.listing import ListCalls
-from later.api.load_shedding import Backlog
+from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
+from later.api.edits import EditHandlers
+from later.api.explain import ExplainHandlers
+from later.api.health import HealthHandlers
+from later.api.listing import ListHandlers
+from later.api.load_shedding import PendingWrites
 from later.api.problems import answer_errors
-from later.api.pulsar import PulsarCalls, asked_persistent_topic
-from later.api.server import DIRECT
-from later.api.tasks import TaskCalls
-from later.api.topics import PolicyCalls, TopicCalls, asked_namespace, asked_topic
+from later.api.pulsar import PulsarHandlers, parse_persistent_topic
+from later.api.server import FAST_ROUTES
+from later.api.tasks import TaskHandlers
+from later.api.topics import PolicyHandlers, TopicHandlers, parse_namespace_scope, parse_topic_scope
 from later.metrics import Metrics
 from later.store.bulk_jobs import Jobs
 from later.store.policies import PolicyBook
@@ -38,7 +38,7 @@ def build_app(
     policies: PolicyBook,
     max_body: int,
     remember_ms: int,
-    backlog: int,
+    max_pending_writes: int,
     lease_ms: int,
     why_not_ready: Callable[[], Awaitable[str | None]],
     exposition: Callable[[], Awaitable[bytes]],
@@ -50,40 +50,40 @@ def build_app(
     `remember_ms`; `lease_ms` is that of workers, for the daemon's own timeout; `on_create` is told when (ms) the
     earliest of the tasks just created, or moved, must be taken up.
     """
-    line = Backlog(backlog)
-    metrics.waiting.set_function(lambda: line.waiting)
-    tasks = TaskCalls(
-        store=store, metrics=metrics, policies=policies, max_body=max_body, backlog=line, on_create=on_create
+    line = PendingWrites(max_pending_writes)
+    metrics.waiting.set_function(lambda: line.count)
+    tasks = TaskHandlers(
+        store=store, metrics=metrics, policies=policies, max_body=max_body, pending_writes=line, on_create=on_create
     )
-    batches = BatchCalls(
+    batches = BatchHandlers(
         store=store,
         jobs=jobs,
         metrics=metrics,
         policies=policies,
         max_body=max_body,
         remember_ms=remember_ms,
-        backlog=line,
+        pending_writes=line,
         on_create=on_create,
     )
-    edits = EditCalls(store=store, policies=policies, max_body=max_body, backlog=line, on_create=on_create)
-    explanations = ExplainCalls(
-        store=store, census=census, policies=policies, max_body=max_body, backlog=line, lease_ms=lease_ms
+    edits = EditHandlers(store=store, policies=policies, max_body=max_body, pending_writes=line, on_create=on_create)
+    explanations = ExplainHandlers(
+        store=store, census=census, policies=policies, max_body=max_body, pending_writes=line, lease_ms=lease_ms
     )
-    health = HealthCalls(why_not_ready=why_not_ready, exposition=exposition)
+    health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
     app = _application(
         [
             *_task_routes(tasks),
             *_batch_routes(batches),
-            web.post("/list", ListCalls(store=store, max_body=max_body, backlog=line).page),
+            web.post("/list", ListHandlers(store=store, max_body=max_body, pending_writes=line).list_tasks),
             *_edit_routes(edits),
             web.post("/explain", explanations.explain),
-            *_topic_routes(TopicCalls(census=census, store=store, policies=policies)),
+            *_topic_routes(TopicHandlers(census=census, store=store, policies=policies)),
             *_policy_routes(policies, max_body),
             *_pulsar_routes(policies, max_body),
             *_health_routes(health),
         ]
     )
-    app[DIRECT] = {route.path: route.handler for route in _task_routes(tasks)}
+    app[FAST_ROUTES] = {route.path: route.handler for route in _task_routes(tasks)}
     return app
 
 
@@ -91,10 +91,10 @@ def build_health_app(
     *, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
 ) -> web.Application:
     """What `later worker --health` answers."""
-    return _application(_health_routes(HealthCalls(why_not_ready=why_not_ready, exposition=exposition)))
+    return _application(_health_routes(HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)))
 
 
-def _task_routes(calls: TaskCalls) -> list[web.RouteDef]:
+def _task_routes(calls: TaskHandlers) -> list[web.RouteDef]:
     return [
         web.post("/create", calls.create),
         web.post("/query", calls.query),
@@ -102,7 +102,7 @@ def _task_routes(calls: TaskCalls) -> list[web.RouteDef]:
     ]
 
 
-def _edit_routes(calls: EditCalls) -> list[web.RouteDef]:
+def _edit_routes(calls: EditHandlers) -> list[web.RouteDef]:
     return [
         web.post("/update", calls.update),
         web.post("/run-now", calls.run_now),
@@ -111,7 +111,7 @@ def _edit_routes(calls: EditCalls) -> list[web.RouteDef]:
     ]
 
 
-def _batch_routes(calls: BatchCalls) -> list[web.RouteDef]:
+def _batch_routes(calls: BatchHandlers) -> list[web.RouteDef]:
     return [
         web.post("/create/batch", calls.create),
         web.post("/query/batch", calls.query),
@@ -120,24 +120,24 @@ def _batch_routes(calls: BatchCalls) -> list[web.RouteDef]:
     ]
 
 
-def _topic_routes(calls: TopicCalls) -> list[web.RouteDef]:
+def _topic_routes(calls: TopicHandlers) -> list[web.RouteDef]:
     return [
-        web.get("/topics", calls.page),
+        web.get("/topics", calls.list_topics),
         web.get(TOPIC, calls.show),
     ]
 
 
 def _policy_routes(policies: PolicyBook, max_body: int) -> list[web.RouteDef]:
     routes: list[web.RouteDef] = []
-    for place, asked in ((TOPIC, asked_topic), (NAMESPACE, asked_namespace)):
-        calls, path = PolicyCalls(policies=policies, max_body=max_body, asked=asked), f"{place}/policy"
+    for place, asked in ((TOPIC, parse_topic_scope), (NAMESPACE, parse_namespace_scope)):
+        calls, path = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=asked), f"{place}/policy"
         routes += [
             web.get(path, calls.show),
             web.put(path, calls.replace),
             web.patch(path, calls.merge),
             web.delete(path, calls.remove),
         ]
-    topics = PolicyCalls(policies=policies, max_body=max_body, asked=asked_topic)
+    topics = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_topic_scope)
     return [*routes, web.post(f"{TOPIC}/pause", topics.pause), web.post(f"{TOPIC}/resume", topics.resume)]
 
 
@@ -145,24 +145,27 @@ def _pulsar_routes(policies: PolicyBook, max_body: int) -> list[web.RouteDef]:
     """Of the tenant that is ours; any other is not found."""
     routes: list[web.RouteDef] = []
     for place, asked in (
-        ("/namespaces/public/{namespace:[^/]+}", asked_namespace),
-        ("/persistent/public/{namespace:[^/]+}/{topic:[^/]+}", asked_persistent_topic),
+        ("/namespaces/public/{namespace:[^/]+}", parse_namespace_scope),
+        ("/persistent/public/{namespace:[^/]+}/{topic:[^/]+}", parse_persistent_topic),
     ):
-        calls, path = PulsarCalls(policies=policies, max_body=max_body, asked=asked), f"{PULSAR}{place}/delayedDelivery"
+        calls, path = (
+            PulsarHandlers(policies=policies, max_body=max_body, parse_scope=asked),
+            f"{PULSAR}{place}/delayedDelivery",
+        )
         routes += [web.get(path, calls.show), web.post(path, calls.change), web.delete(path, calls.remove)]
     return routes
 
 
-def _health_routes(calls: HealthCalls) -> list[web.RouteDef]:
+def _health_routes(calls: HealthHandlers) -> list[web.RouteDef]:
     return [
         web.get("/livez", calls.live),
         web.get("/readyz", calls.ready),
-        web.get("/metrics", calls.figures),
+        web.get("/metrics", calls.metrics),
     ]
 
 
 def _application(routes: list[web.RouteDef]) -> web.Application:
     """Bodies are bounded where they are read; aiohttp's own bound stays out of the way."""
-    app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BYTES)
+    app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BATCH_BYTES)
     app.add_routes(routes)
     return app

@@ -16,20 +16,20 @@ import structlog
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from later.api.batch_body import split
-from later.api.load_shedding import Backlog
-from later.api.problems import Fault, fault, problem
+from later.api.batch_body import split_items
+from later.api.load_shedding import PendingWrites
+from later.api.problems import ErrorBody, error_body, problem_response
 from later.api.schemas import (
-    Created,
-    Deleted,
-    Shown,
-    created_item,
+    CreateResponse,
+    DeleteResponse,
+    TaskView,
+    batch_create_result,
+    body_too_large,
+    json_response,
+    parse_id,
+    parse_switch,
     read_body,
-    read_id,
-    read_switch,
-    reply,
-    shown,
-    too_large,
+    task_view,
 )
 from later.core.admit import admit
 from later.core.drafts import parse_draft
@@ -42,8 +42,8 @@ from later.store.policies import PolicyBook
 from later.store.tasks import Store
 from later.store.types import Batch
 
-MAX_BYTES = 16 * 1024 * 1024
-AT_ONCE = 500
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+ITEMS_PER_TURN = 500
 """How many items are judged before others get a turn: a whole batch would hold up every other call."""
 
 log = structlog.get_logger()
@@ -52,33 +52,33 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class Wrong(msgspec.Struct, frozen=True):
+class BatchItemError(msgspec.Struct, frozen=True):
     """An item that came to nothing."""
 
-    error: Fault
+    error: ErrorBody
 
 
-class CreatedBatch(msgspec.Struct, frozen=True, kw_only=True):
+class BatchCreateResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `/create/batch`; `failed` is how many could not be stored now."""
 
     created: int
     existing: int
     refused: int
     failed: int
-    results: list[Created | Wrong]
+    results: list[CreateResponse | BatchItemError]
 
 
-class FoundBatch(msgspec.Struct, frozen=True, kw_only=True):
+class BatchQueryResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `/query/batch`."""
 
     found: int
     missing: int
     refused: int
     failed: int
-    results: list[Shown | Wrong]
+    results: list[TaskView | BatchItemError]
 
 
-class DeletedBatch(msgspec.Struct, frozen=True, kw_only=True):
+class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `/delete/batch`; `kept` is how many are dead and were left, where only pending ones were meant."""
 
     deleted: int
@@ -86,10 +86,10 @@ class DeletedBatch(msgspec.Struct, frozen=True, kw_only=True):
     kept: int | UnsetType = UNSET
     refused: int
     failed: int
-    results: list[Deleted | Wrong]
+    results: list[DeleteResponse | BatchItemError]
 
 
-class JobAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What a job has come to."""
 
     job: str
@@ -98,7 +98,7 @@ class JobAnswer(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
 
 
-class BatchCalls:
+class BatchHandlers:
     """Handlers for many tasks at a time. `on_create` is told when a ticker must take up the earliest of them."""
 
     def __init__(
@@ -110,7 +110,7 @@ class BatchCalls:
         policies: PolicyBook,
         max_body: int,
         remember_ms: int,
-        backlog: Backlog,
+        pending_writes: PendingWrites,
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
@@ -119,48 +119,50 @@ class BatchCalls:
         self._policies = policies
         self._max_body = max_body
         self._remember_ms = remember_ms
-        self._backlog = backlog
+        self._pending_writes = pending_writes
         self._on_create = on_create
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create/batch`. With `dry_run`, only what would be refused is told, and nothing is stored."""
-        job, dry_run = _job_of(request), read_switch(request.query, "dry_run")
-        body = await read_body(request, MAX_BYTES)
-        with self._backlog.room():
+        job, dry_run = _job_of(request), parse_switch(request.query, "dry_run")
+        body = await read_body(request, MAX_BATCH_BYTES)
+        with self._pending_writes.reserve():
             policies = await self._policies.current()
         now = (await self._store.now()).high
-        judged = await self._judge(request, body, lambda item: admit(parse_draft(item), policies, now, new_id()))
+        judged = await self._validate(request, body, lambda item: admit(parse_draft(item), policies, now, new_id()))
         if dry_run:
-            return reply(_dry(judged))
+            return json_response(_dry_run_response(judged))
         batch = _counted(job, body, judged, now + self._remember_ms) if job else None
         answers = await self._call(judged, lambda tasks: self._store.create(tasks, batch))
         if batch is not None:
             await self._recount(batch, answers)
-        return reply(self._note(judged, answers))
+        return json_response(self._report_created(judged, answers))
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query/batch`."""
-        ids = await self._judge(request, await read_body(request, MAX_BYTES), read_id)
+        ids = await self._validate(request, await read_body(request, MAX_BATCH_BYTES), parse_id)
         answers = await self._call(ids, self._store.query)
-        missing, refused, failed = _shortfall(answers)
-        results = [_result(answer, shown) for answer in answers]
+        missing, refused, failed = _count_errors(answers)
+        results = [_result(answer, task_view) for answer in answers]
         found = len(answers) - missing - refused - failed
-        return reply(FoundBatch(found=found, missing=missing, refused=refused, failed=failed, results=results))
+        return json_response(
+            BatchQueryResponse(found=found, missing=missing, refused=refused, failed=failed, results=results)
+        )
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """`POST /delete/batch`. With `pending`, what is dead or has ended is left as it is."""
-        pending = read_switch(request.query, "pending")
-        ids = await self._judge(request, await read_body(request, MAX_BYTES), read_id)
+        pending = parse_switch(request.query, "pending")
+        ids = await self._validate(request, await read_body(request, MAX_BATCH_BYTES), parse_id)
         answers = await self._call(ids, self._store.delete_pending if pending else self._store.delete)
-        missing, refused, failed = _shortfall(answers)
-        return reply(
-            DeletedBatch(
+        missing, refused, failed = _count_errors(answers)
+        return json_response(
+            BatchDeleteResponse(
                 deleted=sum(isinstance(answer, str) for answer in answers),
                 missing=missing,
                 kept=sum(isinstance(answer, Conflict) for answer in answers) if pending else UNSET,
                 refused=refused,
                 failed=failed,
-                results=[_result(answer, Deleted) for answer in answers],
+                results=[_result(answer, DeleteResponse) for answer in answers],
             )
         )
 
@@ -170,30 +172,36 @@ class BatchCalls:
         try:
             counts = await self._jobs.counts(job)
         except NotFound:
-            return problem(Fault(status=404, detail=f'nothing is counted under the job "{job}"'))
-        return reply(JobAnswer(job=job, created=counts.created, existing=counts.existing, refused=counts.refused))
+            return problem_response(ErrorBody(status=404, detail=f'nothing is counted under the job "{job}"'))
+        return json_response(
+            JobResponse(job=job, created=counts.created, existing=counts.existing, refused=counts.refused)
+        )
 
-    async def _judge(self, request: web.Request, body: bytes, judge: Callable[[bytes], Item]) -> list[Item | Refused]:
+    async def _validate(
+        self, request: web.Request, body: bytes, validate: Callable[[bytes], Item]
+    ) -> list[Item | Refused]:
         """What each item of the body asks for, or why it is refused."""
-        items = split(body, request.content_type)
+        items = split_items(body, request.content_type)
         judged: list[Item | Refused] = []
-        for start in range(0, len(items), AT_ONCE):
-            judged += [self._judge_one(item, judge) for item in items[start : start + AT_ONCE]]
+        for start in range(0, len(items), ITEMS_PER_TURN):
+            judged += [self._validate_one(item, validate) for item in items[start : start + ITEMS_PER_TURN]]
             await asyncio.sleep(0)
         return judged
 
-    def _judge_one(self, item: bytes, judge: Callable[[bytes], Item]) -> Item | Refused:
+    def _validate_one(self, item: bytes, validate: Callable[[bytes], Item]) -> Item | Refused:
         try:
             if len(item) > self._max_body:
-                raise too_large(self._max_body)
-            return judge(item)
+                raise body_too_large(self._max_body)
+            return validate(item)
         except Refused as error:
             return error
 
-    def _note(self, judged: Sequence[Task | Refused], answers: Sequence[bool | LaterError]) -> CreatedBatch:
+    def _report_created(
+        self, validated: Sequence[Task | Refused], answers: Sequence[bool | LaterError]
+    ) -> BatchCreateResponse:
         """Tell the figures, and the tickers, of what was created."""
-        pairs = list(zip(judged, answers, strict=True))
-        _, refused, failed = _shortfall(answers)
+        pairs = list(zip(validated, answers, strict=True))
+        _, refused, failed = _count_errors(answers)
         created = [task for task, answer in pairs if isinstance(task, Task) and answer is True]
         existing = len(answers) - refused - failed - len(created)
         self._metrics.created.inc(len(created))
@@ -201,19 +209,21 @@ class BatchCalls:
         self._metrics.refused.inc(refused)
         if created:
             self._on_create(min(task.execute_at for task in created))
-        results = [_created_result(task, answer) for task, answer in pairs]
-        return CreatedBatch(created=len(created), existing=existing, refused=refused, failed=failed, results=results)
+        results = [_create_result(task, answer) for task, answer in pairs]
+        return BatchCreateResponse(
+            created=len(created), existing=existing, refused=refused, failed=failed, results=results
+        )
 
     async def _call(
         self,
-        judged: Sequence[Item | Refused],
+        validated: Sequence[Item | Refused],
         verb: Callable[[list[Item]], Awaitable[list[Answer | LaterError]]],
     ) -> list[Answer | LaterError]:
         """Answers to all items: the verb's for the good ones, for the others their refusal."""
-        good = [item for item in judged if not isinstance(item, Refused)]
-        with self._backlog.room(len(good)):
+        good = [item for item in validated if not isinstance(item, Refused)]
+        with self._pending_writes.reserve(len(good)):
             answers = iter(await verb(good))
-        return [item if isinstance(item, Refused) else next(answers) for item in judged]
+        return [item if isinstance(item, Refused) else next(answers) for item in validated]
 
     async def _recount(self, batch: Batch, answers: Sequence[bool | LaterError]) -> None:
         """Take back what was counted of items that failed: they are sent again, perhaps in another batch."""
@@ -223,11 +233,11 @@ class BatchCalls:
                 await self._jobs.count(batch, len(answers) - batch.refused - failed)
 
 
-def _dry(judged: Sequence[Task | Refused]) -> CreatedBatch:
+def _dry_run_response(judged: Sequence[Task | Refused]) -> BatchCreateResponse:
     """What would come of a batch, but for what is known already: nobody has looked."""
     refused = sum(isinstance(item, Refused) for item in judged)
-    results = [_created_result(item, False) for item in judged]
-    return CreatedBatch(created=0, existing=0, refused=refused, failed=0, results=results)
+    results = [_create_result(item, False) for item in judged]
+    return BatchCreateResponse(created=0, existing=0, refused=refused, failed=0, results=results)
 
 
 def _counted(job: str, body: bytes, judged: Sequence[object], forget_at: int) -> Batch:
@@ -235,7 +245,7 @@ def _counted(job: str, body: bytes, judged: Sequence[object], forget_at: int) ->
     return Batch(job, blake2b(body, digest_size=12).digest(), refused, forget_at)
 
 
-def _shortfall(answers: Sequence[object]) -> tuple[int, int, int]:
+def _count_errors(answers: Sequence[object]) -> tuple[int, int, int]:
     """How many are missing, refused and failed.
 
     Raises:
@@ -252,14 +262,14 @@ def _shortfall(answers: Sequence[object]) -> tuple[int, int, int]:
     return missing, refused, len(failures)
 
 
-def _result(answer: Answer | LaterError, tell: Callable[[Answer], Item]) -> Item | Wrong:
-    return Wrong(fault(answer)) if isinstance(answer, LaterError) else tell(answer)
+def _result(answer: Answer | LaterError, view: Callable[[Answer], Item]) -> Item | BatchItemError:
+    return BatchItemError(error_body(answer)) if isinstance(answer, LaterError) else view(answer)
 
 
-def _created_result(task: Task | Refused, answer: bool | LaterError) -> Created | Wrong:
+def _create_result(task: Task | Refused, answer: bool | LaterError) -> CreateResponse | BatchItemError:
     if isinstance(task, Refused):
-        return Wrong(fault(task))
-    return Wrong(fault(answer)) if isinstance(answer, LaterError) else created_item(task, answer)
+        return BatchItemError(error_body(task))
+    return BatchItemError(error_body(answer)) if isinstance(answer, LaterError) else batch_create_result(task, answer)
 
 
 def _job_of(request: web.Request) -> str:

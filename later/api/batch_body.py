@@ -21,24 +21,24 @@ _scan = json.JSONDecoder(parse_int=float).raw_decode  # float: Python refuses to
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-def split(body: bytes, content_type: str) -> list[bytes]:
+def split_items(body: bytes, content_type: str) -> list[bytes]:
     """The items' JSON, unread.
 
     Raises:
         TooLarge: there are more than 10,000.
         Refused: it is no array.
     """
-    items = _lines(body) if content_type == NDJSON else _elements(body)
+    items = _split_lines(body) if content_type == NDJSON else _split_array(body)
     if len(items) > MAX_ITEMS:
         raise TooLarge(f"expected at most {MAX_ITEMS} items, got more")
     return items
 
 
-def _lines(body: bytes) -> list[bytes]:
+def _split_lines(body: bytes) -> list[bytes]:
     return list(islice((line for line in io.BytesIO(body) if not line.isspace()), MAX_ITEMS + 1))
 
 
-def _elements(body: bytes) -> list[bytes]:
+def _split_array(body: bytes) -> list[bytes]:
     if body.count(b",") < MANY_COMMAS:
         try:
             return [bytes(item) for item in _decode_array(body)]

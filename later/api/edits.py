@@ -8,9 +8,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from later.api.load_shedding import Backlog
-from later.api.schemas import read_body, read_id, read_query, reader, reply, shown
-from later.api.topics import asked_topic
+from later.api.load_shedding import PendingWrites
+from later.api.schemas import body_parser, json_response, parse_id, parse_query, read_body, task_view
+from later.api.topics import parse_topic_scope
 from later.core.edit import TaskChanges
 from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE
@@ -25,7 +25,7 @@ from later.store.types import Edit, Found, Moved, Stretch
 log = structlog.get_logger("later.edits")
 
 
-class Redriving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who is to be brought back, every field as it came."""
 
     id: str | None = None
@@ -37,7 +37,7 @@ class Redriving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     limit: int | None = None
 
 
-class Purging(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What of a topic is to be removed, every field as it came."""
 
     states: list[str] | None = None
@@ -47,7 +47,7 @@ class Purging(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     limit: int | None = None
 
 
-class EditCalls:
+class EditHandlers:
     """Handlers. `on_create` is told when a ticker must take up a task that was moved."""
 
     def __init__(
@@ -56,7 +56,7 @@ class EditCalls:
         store: Store,
         policies: PolicyBook,
         max_body: int,
-        backlog: Backlog,
+        pending_writes: PendingWrites,
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
@@ -65,21 +65,21 @@ class EditCalls:
         self._redrive = Group(self._redrive_all, patience_s=store.timeout_s)
         self._policies = policies
         self._max_body = max_body
-        self._backlog = backlog
+        self._pending_writes = pending_writes
         self._on_create = on_create
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """`POST /update`."""
         changes = _changes(await read_body(request, self._max_body))
-        with self._backlog.room():
+        with self._pending_writes.reserve():
             policies, now = await self._policies.current(), await self._store.now()
             found = await self._update(Edit(changes.id or "", changes, policies, now.high))
         return self._tell(found)
 
     async def run_now(self, request: web.Request) -> web.StreamResponse:
         """`POST /run-now`."""
-        id = read_id(await read_body(request, self._max_body))
-        with self._backlog.room():
+        id = parse_id(await read_body(request, self._max_body))
+        with self._pending_writes.reserve():
             found = await self._run_now(id)
         return self._tell(found)
 
@@ -89,14 +89,14 @@ class EditCalls:
         if wanted.id is None:
             return await self._redrive_dead(wanted)
         id = _only_id(wanted)
-        with self._backlog.room():
+        with self._pending_writes.reserve():
             self._note(await self._redrive(id))
-        return reply({"redriven": 1})
+        return json_response({"redriven": 1})
 
     async def purge(self, request: web.Request) -> web.StreamResponse:
         """`POST /topics/{topic}/purge`."""
-        read_query(request)
-        name = asked_topic(request).name
+        parse_query(request)
+        name = parse_topic_scope(request).name
         purging = _purging(await read_body(request, self._max_body))
         dead, limit = _dead(name, purging), _limit(purging.limit)
         if purging.reason is not None:
@@ -106,7 +106,7 @@ class EditCalls:
         log.info("topic purged", topic=name, tasks=moved.tasks)
         return _answer("purged", moved)
 
-    async def _redrive_dead(self, wanted: Redriving) -> web.StreamResponse:
+    async def _redrive_dead(self, wanted: RedriveRequest) -> web.StreamResponse:
         if wanted.topic is None:
             raise Refused("topic: expected an id or a topic, got neither", "topic")
         dead, rate, limit = _dead(parse_topic(wanted.topic), wanted), _rate(wanted.rate), _limit(wanted.limit)
@@ -125,16 +125,16 @@ class EditCalls:
 
     def _tell(self, found: Found) -> web.StreamResponse:
         self._note(found)
-        return reply(shown(found))
+        return json_response(task_view(found))
 
     def _note(self, found: Found) -> None:
         if found.state is Bucket.DELAY:
             self._on_create(found.score)
 
 
-_read_changes = reader(TaskChanges)
-_read_redriving = reader(Redriving)
-_read_purging = reader(Purging)
+_read_changes = body_parser(TaskChanges)
+_read_redriving = body_parser(RedriveRequest)
+_read_purging = body_parser(PurgeRequest)
 
 
 def _changes(body: bytes) -> TaskChanges:
@@ -150,15 +150,15 @@ def _weight(edit: Edit) -> int:
     return len(edit.changes.content or "")
 
 
-def _only_id(wanted: Redriving) -> str:
+def _only_id(wanted: RedriveRequest) -> str:
     """Raises Refused: there is no id, or something that goes with a topic."""
-    for field in Redriving.__struct_fields__:
+    for field in RedriveRequest.__struct_fields__:
         if field != "id" and getattr(wanted, field) is not None:
             raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
     return check_id(wanted.id or "")
 
 
-def _dead(name: str, wanted: Redriving | Purging) -> Stretch:
+def _dead(name: str, wanted: RedriveRequest | PurgeRequest) -> Stretch:
     """The dead of a topic that died when it is wanted. Raises Refused."""
     return Stretch(
         topic=name,
@@ -180,9 +180,9 @@ def _limit(limit: int | None) -> int | None:
     return limit
 
 
-def _purging(body: bytes) -> Purging:
+def _purging(body: bytes) -> PurgeRequest:
     """What is to be removed; without a body, all that may be. Raises Refused."""
-    purging = _read_purging(body) if body.strip() else Purging()
+    purging = _read_purging(body) if body.strip() else PurgeRequest()
     for state in purging.states or ():
         if state == Bucket.UNACK:
             raise Refused('states: expected none but "delay", "error" and "dead": what is in flight stays', "states")
@@ -205,4 +205,4 @@ def _stretches(dead: Stretch, states: Sequence[str] | None) -> list[Stretch]:
 
 
 def _answer(done: str, moved: Moved) -> web.StreamResponse:
-    return reply({done: moved.tasks, "more": True} if moved.more else {done: moved.tasks})
+    return json_response({done: moved.tasks, "more": True} if moved.more else {done: moved.tasks})

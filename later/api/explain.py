@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from later.api.load_shedding import Backlog
-from later.api.schemas import last_error, read_body, reader, reply
+from later.api.load_shedding import PendingWrites
+from later.api.schemas import body_parser, json_response, last_error_view, read_body
 from later.core.errors import LaterError, Refused
 from later.core.explain import HEARTBEAT_TIMEOUT_MS, Explanation, TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.task import Task
@@ -17,36 +17,43 @@ from later.store.tasks import Store
 from later.store.types import Found
 
 
-class Explaining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is asked about."""
 
     id: str | None = None
     topic: str | None = None
 
 
-class ExplainCalls:
+class ExplainHandlers:
     """The handler. `lease_ms` is that of workers, for the daemon's own timeout."""
 
     def __init__(
-        self, *, store: Store, census: Census, policies: PolicyBook, max_body: int, backlog: Backlog, lease_ms: int
+        self,
+        *,
+        store: Store,
+        census: Census,
+        policies: PolicyBook,
+        max_body: int,
+        pending_writes: PendingWrites,
+        lease_ms: int,
     ) -> None:
         self._store = store
         self._census = census
         self._policies = policies
         self._max_body = max_body
-        self._backlog = backlog
+        self._pending_writes = pending_writes
         self._lease_ms = lease_ms
 
     async def explain(self, request: web.Request) -> web.StreamResponse:
         """`POST /explain`."""
         asked = _asked(await read_body(request, self._max_body))
-        with self._backlog.room():
+        with self._pending_writes.reserve():
             if asked.topic is not None:
                 return _answer(await self._explain_topic(asked.topic), {})
             [found] = await self._store.query([asked.id or ""])
             if isinstance(found, LaterError):
                 raise found
-            return _answer(await self._explain_task(found), {"last_error": last_error(found.failure)})
+            return _answer(await self._explain_task(found), {"last_error": last_error_view(found.failure)})
 
     async def _explain_topic(self, name: str) -> Explanation:
         now = (await self._store.now()).low
@@ -79,18 +86,18 @@ class ExplainCalls:
         )
 
 
-_read = reader(Explaining)
+_read = body_parser(ExplainRequest)
 
 
-def _asked(body: bytes) -> Explaining:
+def _asked(body: bytes) -> ExplainRequest:
     asked = _read(body)
     if (asked.id is None) == (asked.topic is None):
         got = "neither" if asked.id is None else "both"
         raise Refused(f"id: expected either an id or a topic, got {got}", "id")
     if asked.id is not None:
-        return Explaining(id=check_id(asked.id))
-    return Explaining(topic=parse_topic(asked.topic))
+        return ExplainRequest(id=check_id(asked.id))
+    return ExplainRequest(topic=parse_topic(asked.topic))
 
 
 def _answer(explanation: Explanation, more: dict[str, object]) -> web.StreamResponse:
-    return reply({"sentence": explanation.sentence, **explanation.details, **more})
+    return json_response({"sentence": explanation.sentence, **explanation.details, **more})

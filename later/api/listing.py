@@ -7,20 +7,20 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 import msgspec
 from aiohttp import web
 
-from later.api.load_shedding import Backlog
-from later.api.schemas import Shown, read_body, reader, reply, shown
+from later.api.load_shedding import PendingWrites
+from later.api.schemas import TaskView, body_parser, json_response, read_body, task_view
 from later.core.errors import Refused
 from later.core.validation import check_id, describe, parse_time, parse_topic, refusal
 from later.store.keys import Bucket
 from later.store.tasks import Store
 from later.store.types import Page, Stretch
 
-MAX_PAGE = 1000
-PAGE = 100
+MAX_PAGE_SIZE = 1000
+DEFAULT_PAGE_SIZE = 100
 """How many tasks a page shows where its caller does not say."""
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller wants to see, every field as it came."""
 
     topic: str | None = None
@@ -31,34 +31,34 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cursor: str | None = None
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class ListResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A page. `cursor` is None on the last one."""
 
-    tasks: list[Shown]
+    tasks: list[TaskView]
     cursor: str | None
 
 
-class ListCalls:
+class ListHandlers:
     """The handler."""
 
-    def __init__(self, *, store: Store, max_body: int, backlog: Backlog) -> None:
+    def __init__(self, *, store: Store, max_body: int, pending_writes: PendingWrites) -> None:
         self._store = store
         self._max_body = max_body
-        self._backlog = backlog
+        self._pending_writes = pending_writes
 
-    async def page(self, request: web.Request) -> web.StreamResponse:
+    async def list_tasks(self, request: web.Request) -> web.StreamResponse:
         """`POST /list`."""
         listing = _read(await read_body(request, self._max_body))
         stretch, limit = _stretch(listing), _limit(listing.limit)
-        with self._backlog.room():
+        with self._pending_writes.reserve():
             page = await self._store.page(stretch, limit)
-        return reply(Listed(tasks=[shown(found) for found in page.tasks], cursor=_next(page)))
+        return json_response(ListResponse(tasks=[task_view(found) for found in page.tasks], cursor=_next(page)))
 
 
-_read = reader(Listing)
+_read = body_parser(ListRequest)
 
 
-def _stretch(listing: Listing) -> Stretch:
+def _stretch(listing: ListRequest) -> Stretch:
     return Stretch(
         topic=parse_topic(listing.topic),
         bucket=Bucket.DELAY if listing.state is None else _bucket(listing.state),
@@ -77,9 +77,9 @@ def _bucket(state: str) -> Bucket:
 
 def _limit(limit: int | None) -> int:
     if limit is None:
-        return PAGE
-    if not 1 <= limit <= MAX_PAGE:
-        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE}, got {describe(limit)}", "limit")
+        return DEFAULT_PAGE_SIZE
+    if not 1 <= limit <= MAX_PAGE_SIZE:
+        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE_SIZE}, got {describe(limit)}", "limit")
     return limit
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from later.api.schemas import path_part, read_body, read_switch, reply
-from later.api.topics import asked_namespace
+from later.api.schemas import json_response, parse_switch, path_parameter, read_body
+from later.api.topics import parse_namespace_scope
 from later.core.errors import Refused
 from later.core.parsing import parse_object, unknown_field
 from later.core.policy import FIELDS, Policies, PolicyScope, PolicyValue, Settings, topic_scope
@@ -31,29 +31,31 @@ _MILLISECONDS = f"an integer of milliseconds from 0 to {MAX_TTL_MS}"
 _TAKES = {ACTIVE: "true or false", TICK_TIME: _MILLISECONDS, LIMIT: _MILLISECONDS}
 
 
-class PulsarCalls:
+class PulsarHandlers:
     """Handlers for the delayed delivery of one level; `asked` says whose a request is about."""
 
-    def __init__(self, *, policies: PolicyBook, max_body: int, asked: Callable[[web.Request], PolicyScope]) -> None:
+    def __init__(
+        self, *, policies: PolicyBook, max_body: int, parse_scope: Callable[[web.Request], PolicyScope]
+    ) -> None:
         self._policies = policies
         self._max_body = max_body
-        self._asked = asked
+        self._parse_scope = parse_scope
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET …/delayedDelivery`: what is set there, or with `applied=true` what applies."""
-        place, applied = self._asked(request), read_switch(request.query, "applied")
+        place, applied = self._parse_scope(request), parse_switch(request.query, "applied")
         policies = await self._policies.read()
-        return reply(_applied(policies, place) if applied else _set_there(policies.settings_at(place)))
+        return json_response(_applied(policies, place) if applied else _set_there(policies.settings_at(place)))
 
     async def change(self, request: web.Request) -> web.StreamResponse:
         """`POST …/delayedDelivery`: sets what the body names, and nothing else."""
-        place = self._asked(request)
+        place = self._parse_scope(request)
         given = _checked(parse_object(await read_body(request, self._max_body)))
         return await self._edit(place, lambda settings: _with(settings, given))
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """`DELETE …/delayedDelivery`."""
-        return await self._edit(self._asked(request), _without)
+        return await self._edit(self._parse_scope(request), _without)
 
     async def _edit(self, place: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
         try:
@@ -63,9 +65,9 @@ class PulsarCalls:
         return web.Response(status=204)
 
 
-def asked_persistent_topic(request: web.Request) -> PolicyScope:
+def parse_persistent_topic(request: web.Request) -> PolicyScope:
     """The topic that the path names by its namespace and its name within. Raises Refused."""
-    return topic_scope(parse_topic(f"{asked_namespace(request).name}/{path_part(request, 'topic')}"))
+    return topic_scope(parse_topic(f"{parse_namespace_scope(request).name}/{path_parameter(request, 'topic')}"))
 
 
 def _set_there(settings: Settings) -> dict[str, PolicyValue] | None:

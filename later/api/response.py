@@ -16,7 +16,7 @@ _HEAD = (
 )
 
 
-class Answer(web.StreamResponse):
+class JsonResponse(web.StreamResponse):
     """200, with JSON.
 
     `web.Response` says the same, in a quarter of the time that a create takes: it keeps its headers in a dictionary,
@@ -27,24 +27,24 @@ class Answer(web.StreamResponse):
 
     def __init__(self, body: bytes) -> None:
         self._json = body
-        self._by_the_book: web.Response | None = None
+        self._fallback: web.Response | None = None
 
     @property
     def keep_alive(self) -> bool | None:
-        return True if self._by_the_book is None else self._by_the_book.keep_alive
+        return True if self._fallback is None else self._fallback.keep_alive
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write all of it. Raises ConnectionError: the caller has gone."""
         if request.version == HttpVersion11 and request.keep_alive and request.method != hdrs.METH_HEAD:
             await request.writer.write(_HEAD % (len(self._json), _date(int(time.time()))) + self._json)
             return None
-        self._by_the_book = web.Response(body=self._json, content_type="application/json")
-        return await self._by_the_book.prepare(request)
+        self._fallback = web.Response(body=self._json, content_type="application/json")
+        return await self._fallback.prepare(request)
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Nothing is left to be written, but by the book."""
-        if self._by_the_book is not None:
-            await self._by_the_book.write_eof()
+        if self._fallback is not None:
+            await self._fallback.write_eof()
 
 
 @lru_cache(maxsize=1)

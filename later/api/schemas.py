@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from later.api.response import Answer
+from later.api.response import JsonResponse
 from later.core.clock import rfc3339
 from later.core.errors import Refused, TooLarge
 from later.core.parsing import parse_leniently
@@ -30,13 +30,13 @@ WARNING = "The task will expire before it is due and never be delivered."
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
-class ById(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a call that knows only an id sends."""
 
     id: str | None = None
 
 
-class Created(msgspec.Struct, frozen=True, kw_only=True):
+class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a create."""
 
     id: str
@@ -44,13 +44,13 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
     warning: str | UnsetType = UNSET
 
 
-class Deleted(msgspec.Struct, frozen=True):
+class DeleteResponse(msgspec.Struct, frozen=True):
     """The answer to a delete."""
 
     id: str
 
 
-class LastError(msgspec.Struct, frozen=True, kw_only=True):
+class LastErrorView(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last attempt did not do it."""
 
     reason: str
@@ -59,7 +59,7 @@ class LastError(msgspec.Struct, frozen=True, kw_only=True):
     at: str
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a query, its fields in the contract's order. None: its body cannot be read. UNSET: left out."""
 
     id: str
@@ -74,18 +74,18 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     due_at: str | UnsetType
     died_at: str | UnsetType
     attempts: int
-    last_error: LastError | None
+    last_error: LastErrorView | None
     headers: list[str] | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET
 
 
-_decode_by_id = msgspec.json.Decoder(ById).decode
+_decode_by_id = msgspec.json.Decoder(IdRequest).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def reply(answer: object) -> Answer:
+def json_response(answer: object) -> JsonResponse:
     """200, with the answer as JSON."""
-    return Answer(_encode(answer))
+    return JsonResponse(_encode(answer))
 
 
 async def read_body(request: web.BaseRequest, limit: int) -> bytes:
@@ -96,7 +96,7 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
         Refused: it ends too early, or is not compressed as it says.
     """
     if (request.content_length or 0) > limit:
-        raise too_large(limit)
+        raise body_too_large(limit)
     content = request.content
     try:
         chunks = [await content.readany()]
@@ -107,16 +107,16 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     except (web.RequestPayloadError, ConnectionError):
         raise Refused("expected a whole body, compressed as Content-Encoding says, if at all") from None
     if size > limit:
-        raise too_large(limit)
+        raise body_too_large(limit)
     return b"".join(chunks)
 
 
-def too_large(limit: int) -> TooLarge:
+def body_too_large(limit: int) -> TooLarge:
     """The refusal of a body of more than `limit` bytes."""
     return TooLarge(f"expected a body of at most {limit} bytes")
 
 
-def path_part(request: web.Request, name: str) -> str:
+def path_parameter(request: web.Request, name: str) -> str:
     """What stands in the path for `name`, decoded.
 
     Raises:
@@ -129,7 +129,7 @@ def path_part(request: web.Request, name: str) -> str:
     return request.match_info[name]
 
 
-def read_query(request: web.Request, *names: str) -> dict[str, str]:
+def parse_query(request: web.Request, *names: str) -> dict[str, str]:
     """What the query says, of these parameters.
 
     Raises:
@@ -148,7 +148,7 @@ def read_query(request: web.Request, *names: str) -> dict[str, str]:
     return dict(request.query)
 
 
-def read_switch(query: Mapping[str, str], name: str) -> bool:
+def parse_switch(query: Mapping[str, str], name: str) -> bool:
     """A parameter that is true or false, and false where it is not there. Raises Refused."""
     text = query.get(name, "false")
     if text not in ("true", "false"):
@@ -156,38 +156,38 @@ def read_switch(query: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-def read_id(body: bytes) -> str:
+def parse_id(body: bytes) -> str:
     """The id that a call is about. Raises Refused."""
     try:
         given = _decode_by_id(body)
     except (ValueError, RecursionError):
-        given = parse_leniently(body, ById)
+        given = parse_leniently(body, IdRequest)
     if given.id is None:
         raise refusal("id", None)
     return check_id(given.id)
 
 
-def reader(kind: type[Body]) -> Callable[[bytes], Body]:
+def body_parser(schema: type[Body]) -> Callable[[bytes], Body]:
     """What reads bodies of this kind, and raises Refused."""
-    decode = msgspec.json.Decoder(kind).decode
+    decode = msgspec.json.Decoder(schema).decode
 
     def read(body: bytes) -> Body:
         try:
             return decode(body)
         except (ValueError, RecursionError):
-            return parse_leniently(body, kind)
+            return parse_leniently(body, schema)
 
     return read
 
 
-def created_answer(task: Task, created: bool) -> Created:
+def create_response(task: Task, created: bool) -> CreateResponse:
     """The answer to a create; whether the task is new only where the caller chose its id."""
-    return Created(id=task.id, created=created if task.own_id else UNSET, warning=_warning(task, created))
+    return CreateResponse(id=task.id, created=created if task.own_id else UNSET, warning=_warning(task, created))
 
 
-def created_item(task: Task, created: bool) -> Created:
+def batch_create_result(task: Task, created: bool) -> CreateResponse:
     """The same as one of a batch's results, which always say it."""
-    return Created(id=task.id, created=created, warning=_warning(task, created))
+    return CreateResponse(id=task.id, created=created, warning=_warning(task, created))
 
 
 def _warning(task: Task, created: bool) -> str | UnsetType:
@@ -195,42 +195,42 @@ def _warning(task: Task, created: bool) -> str | UnsetType:
     return WARNING if never else UNSET
 
 
-def shown(found: Found) -> Shown:
+def task_view(record: Found) -> TaskView:
     """What a query tells of a task."""
-    task, dead = found.task, found.state is Bucket.DEAD
-    score = rfc3339(found.score)
+    task, dead = record.task, record.state is Bucket.DEAD
+    score = rfc3339(record.score)
     if not isinstance(task, Task):
-        return Shown(
-            id=found.id,
-            topic=found.topic,
-            has_retry=has_retry(task, found.failure),
-            state=found.state.value,
+        return TaskView(
+            id=record.id,
+            topic=record.topic,
+            has_retry=has_retry(task, record.failure),
+            state=record.state.value,
             due_at=UNSET if dead else score,
             died_at=score if dead else UNSET,
-            attempts=found.attempts,
-            last_error=last_error(found.failure),
+            attempts=record.attempts,
+            last_error=last_error_view(record.failure),
         )
-    return Shown(
-        id=found.id,
-        topic=found.topic,
+    return TaskView(
+        id=record.id,
+        topic=record.topic,
         execute_time=execute_time(task),
         max_retry=task.max_retry,
-        has_retry=has_retry(task, found.failure),
+        has_retry=has_retry(task, record.failure),
         callback=task.callback,
         content=task.content,
         creat_time=creat_time(task),
-        state=found.state.value,
+        state=record.state.value,
         due_at=UNSET if dead else score,
         died_at=score if dead else UNSET,
-        attempts=found.attempts,
-        last_error=last_error(found.failure),
+        attempts=record.attempts,
+        last_error=last_error_view(record.failure),
         headers=list(task.headers) or UNSET,
         expires_at=UNSET if task.expires_at is None else rfc3339(task.expires_at),
     )
 
 
-def last_error(failure: Failure | None) -> LastError | None:
+def last_error_view(failure: Failure | None) -> LastErrorView | None:
     """Why the last attempt did not do it, if it did not."""
     if failure is None:
         return None
-    return LastError(reason=failure.reason, status=failure.status, message=failure.message, at=rfc3339(failure.at))
+    return LastErrorView(reason=failure.reason, status=failure.status, message=failure.message, at=rfc3339(failure.at))

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from later.api.load_shedding import Backlog
-from later.api.schemas import Deleted, created_answer, read_body, read_id, reply, shown
+from later.api.load_shedding import PendingWrites
+from later.api.schemas import DeleteResponse, create_response, json_response, parse_id, read_body, task_view
 from later.core.admit import admit
 from later.core.drafts import parse_draft
 from later.core.errors import Refused
@@ -18,7 +18,7 @@ from later.store.policies import PolicyBook
 from later.store.tasks import Store
 
 
-class TaskCalls:
+class TaskHandlers:
     """Handlers for one task at a time. `on_create` is told when a ticker must take up a task that was created."""
 
     def __init__(
@@ -28,7 +28,7 @@ class TaskCalls:
         metrics: Metrics,
         policies: PolicyBook,
         max_body: int,
-        backlog: Backlog,
+        pending_writes: PendingWrites,
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
@@ -38,31 +38,31 @@ class TaskCalls:
         self._metrics = metrics
         self._policies = policies
         self._max_body = max_body
-        self._backlog = backlog
+        self._pending_writes = pending_writes
         self._on_create = on_create
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create`."""
         draft = await self._drafted(request)
-        with self._backlog.room():
+        with self._pending_writes.reserve():
             task = await self._admitted(draft)
             created = await self._create(task)
         self._note(task, created)
-        return reply(created_answer(task, created))
+        return json_response(create_response(task, created))
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query`."""
-        id = read_id(await read_body(request, self._max_body))
-        with self._backlog.room():
+        id = parse_id(await read_body(request, self._max_body))
+        with self._pending_writes.reserve():
             found = await self._query(id)
-        return reply(shown(found))
+        return json_response(task_view(found))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """`POST /delete`."""
-        id = read_id(await read_body(request, self._max_body))
-        with self._backlog.room():
+        id = parse_id(await read_body(request, self._max_body))
+        with self._pending_writes.reserve():
             deleted = await self._delete(id)
-        return reply(Deleted(deleted))
+        return json_response(DeleteResponse(deleted))
 
     async def _drafted(self, request: web.Request) -> Draft:
         try:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from later.api.schemas import path_part, read_body, read_query, read_switch, reply
+from later.api.schemas import json_response, parse_query, parse_switch, path_parameter, read_body
 from later.core import policy
 from later.core.errors import Refused
 from later.core.parsing import parse_object
@@ -28,12 +28,12 @@ from later.store.policies import PolicyBook
 from later.store.stats import Census, TopicCounts
 from later.store.tasks import Store
 
-MAX_PAGE = 1000
-PAGE = 100
+MAX_PAGE_SIZE = 1000
+DEFAULT_PAGE_SIZE = 100
 """How many topics an answer shows where its caller does not say."""
 
 
-class TopicCalls:
+class TopicHandlers:
     """Handlers that show topics."""
 
     def __init__(self, *, census: Census, store: Store, policies: PolicyBook) -> None:
@@ -41,27 +41,27 @@ class TopicCalls:
         self._store = store
         self._policies = policies
 
-    async def page(self, request: web.Request) -> web.StreamResponse:
+    async def list_topics(self, request: web.Request) -> web.StreamResponse:
         """`GET /topics`."""
-        wanted = _wanted(read_query(request, "namespace", "cursor", "limit"))
+        wanted = _wanted(parse_query(request, "namespace", "cursor", "limit"))
         found = await self._found(wanted)
         names = found[: wanted.limit]
         figures = await self._figures(names)
         topics = [{"topic": name, **figures[name]} for name in names]
-        return reply({"topics": topics, "cursor": _cursor(names[-1]) if len(found) > wanted.limit else None})
+        return json_response({"topics": topics, "cursor": _cursor(names[-1]) if len(found) > wanted.limit else None})
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET /topics/{topic}`. One that nobody has used is shown too: it needs no declaring."""
-        read_query(request)
-        place = asked_topic(request)
+        parse_query(request)
+        place = parse_topic_scope(request)
         policies = await self._policies.read()
         figures = (await self._figures([place.name]))[place.name]
         applied = policy.format_policy(policies.for_scope(place))
-        return reply(
+        return json_response(
             {"topic": place.name, "namespace": policy.namespace_from_topic(place.name), **figures, "policy": applied}
         )
 
-    async def _found(self, wanted: _Wanted) -> list[str]:
+    async def _found(self, wanted: TopicQuery) -> list[str]:
         """The topics of a page, and one more where another page follows."""
         settings = (await self._policies.read()).settings
         found = wanted.first(place.name for place in settings if place.level is Level.TOPIC)
@@ -75,20 +75,22 @@ class TopicCalls:
         return {name: _figures(counts[name], now) for name in topics}
 
 
-class PolicyCalls:
+class PolicyHandlers:
     """Handlers for the policies of one level; `asked` says whose a request is about."""
 
-    def __init__(self, *, policies: PolicyBook, max_body: int, asked: Callable[[web.Request], PolicyScope]) -> None:
+    def __init__(
+        self, *, policies: PolicyBook, max_body: int, parse_scope: Callable[[web.Request], PolicyScope]
+    ) -> None:
         self._policies = policies
         self._max_body = max_body
-        self._asked = asked
+        self._parse_scope = parse_scope
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET …/policy`: what is set there, or with `applied=true` what applies and where it comes from."""
-        place = self._asked(request)
-        applied = read_switch(read_query(request, "applied"), "applied")
+        place = self._parse_scope(request)
+        applied = parse_switch(parse_query(request, "applied"), "applied")
         policies = await self._policies.read()
-        return reply(_origins(policies, place) if applied else policies.settings_at(place).fields)
+        return json_response(_origins(policies, place) if applied else policies.settings_at(place).fields)
 
     async def replace(self, request: web.Request) -> web.StreamResponse:
         """`PUT …/policy`."""
@@ -102,8 +104,8 @@ class PolicyCalls:
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """`DELETE …/policy`."""
-        read_query(request)
-        return await self._change(self._asked(request), lambda _: NO_SETTINGS)
+        parse_query(request)
+        return await self._change(self._parse_scope(request), lambda _: NO_SETTINGS)
 
     async def pause(self, request: web.Request) -> web.StreamResponse:
         """`POST …/pause`: nothing more is claimed; what is under way ends."""
@@ -111,34 +113,34 @@ class PolicyCalls:
 
     async def resume(self, request: web.Request) -> web.StreamResponse:
         """`POST …/resume`: also where its namespace is paused, which stays so for the others."""
-        place = self._asked(request)
+        place = self._parse_scope(request)
         above = (await self._policies.read()).with_settings(place, NO_SETTINGS).for_scope(place)
         return await self._set_paused(request, paused=False if above.paused else None)
 
     async def _set_paused(self, request: web.Request, paused: bool | None) -> web.StreamResponse:
-        read_query(request)
+        parse_query(request)
         await read_body(request, self._max_body)
-        place = self._asked(request)
+        place = self._parse_scope(request)
         policies = await self._policies.change(place, lambda settings: settings.merge({"paused": paused}))
-        return reply({place.level.value: place.name, "paused": policies.for_scope(place).paused})
+        return json_response({place.level.value: place.name, "paused": policies.for_scope(place).paused})
 
     async def _read(self, request: web.Request) -> tuple[PolicyScope, dict[str, PolicyValue | None]]:
-        read_query(request)
-        return self._asked(request), parse_fields(parse_object(await read_body(request, self._max_body)))
+        parse_query(request)
+        return self._parse_scope(request), parse_fields(parse_object(await read_body(request, self._max_body)))
 
     async def _change(self, place: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
         policies = await self._policies.change(place, edit)
-        return reply(policies.settings_at(place).fields)
+        return json_response(policies.settings_at(place).fields)
 
 
-def asked_topic(request: web.Request) -> PolicyScope:
+def parse_topic_scope(request: web.Request) -> PolicyScope:
     """The topic that the path names. Raises Refused."""
-    return topic_scope(parse_topic(path_part(request, "topic")))
+    return topic_scope(parse_topic(path_parameter(request, "topic")))
 
 
-def asked_namespace(request: web.Request) -> PolicyScope:
+def parse_namespace_scope(request: web.Request) -> PolicyScope:
     """The namespace that the path names. Raises Refused."""
-    return namespace_scope(check_namespace(path_part(request, "namespace")))
+    return namespace_scope(check_namespace(path_parameter(request, "namespace")))
 
 
 def _origins(policies: Policies, place: PolicyScope) -> dict[str, dict[str, PolicyValue]]:
@@ -162,7 +164,7 @@ def _figures(counts: TopicCounts, now: int) -> dict[str, float | None]:
 # Pages
 
 
-class _Wanted(NamedTuple):
+class TopicQuery(NamedTuple):
     """What a page is to show: the first topics after a name, of one namespace or (None) of all."""
 
     namespace: str | None
@@ -180,18 +182,20 @@ class _Wanted(NamedTuple):
         return name > self.after and self.namespace in (None, policy.namespace_from_topic(name))
 
 
-def _wanted(query: Mapping[str, str]) -> _Wanted:
+def _wanted(query: Mapping[str, str]) -> TopicQuery:
     of = query.get("namespace")
-    return _Wanted(
+    return TopicQuery(
         namespace=None if of is None else check_namespace(of),
         after=_after(query["cursor"]) if "cursor" in query else "",
-        limit=_limit(query["limit"]) if "limit" in query else PAGE,
+        limit=_limit(query["limit"]) if "limit" in query else DEFAULT_PAGE_SIZE,
     )
 
 
 def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PAGE)) and 1 <= int(text) <= MAX_PAGE):
-        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE}, got {describe(text)}", "limit")
+    if not (
+        text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PAGE_SIZE)) and 1 <= int(text) <= MAX_PAGE_SIZE
+    ):
+        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE_SIZE}, got {describe(text)}", "limit")
     return int(text)
 
 

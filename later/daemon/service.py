@@ -180,7 +180,7 @@ class House:
             policies=self._memory.policies,
             max_body=config.max_body,
             remember_ms=config.remember_ms,
-            backlog=config.max_pending_writes,
+            max_pending_writes=config.max_pending_writes,
             lease_ms=config.lease_ms,
             why_not_ready=why_not_ready,
             exposition=exposition,

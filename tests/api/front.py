@@ -134,7 +134,7 @@ async def a_front(
         policies=policies,
         max_body=max_body,
         remember_ms=7 * DAY_MS,
-        backlog=backlog,
+        max_pending_writes=backlog,
         lease_ms=30_000,
         why_not_ready=_first(readiness),
         exposition=_of(metrics),

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from later.api.schemas import shown
+from later.api.schemas import task_view
 from later.bulk.datasource.arrow_schema import SCHEMA, batch_of
 from later.core.errors import UnreadableBody
 from later.core.retry import Failure
@@ -35,7 +35,7 @@ def row(one: Found) -> dict[str, Any]:
 
 def query(one: Found) -> dict[str, Any]:
     """What a query answers, as a row."""
-    told: dict[str, Any] = msgspec.to_builtins(shown(one))
+    told: dict[str, Any] = msgspec.to_builtins(task_view(one))
     row = {name: told.get(name) for name in SCHEMA.names}
     for name in TIMES:
         row[name] = told.get(name) and datetime.fromisoformat(told[name])
@@ -64,7 +64,7 @@ def test_a_row_tells_what_a_query_does(one: Found) -> None:
 
 def test_a_row_has_a_field_for_all_that_a_query_can_tell() -> None:
     full = found(a_task(ttl=60, headers={"X-A": "b"}), state=Bucket.DEAD, failure=FAILURE)
-    told = msgspec.to_builtins(shown(full)).keys() | msgspec.to_builtins(shown(found())).keys()
+    told = msgspec.to_builtins(task_view(full)).keys() | msgspec.to_builtins(task_view(found())).keys()
     assert told == set(SCHEMA.names)
 
 
