@@ -1,4 +1,4 @@
-"""Batches of lines through a door, and again where that is safe: every line has an id of its own."""
+"""BatchSender of lines through a transport, and again where that is safe: every line has an id of its own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from later.bulk.doors import Came, Counts, Door, Standing, Unreached, Wrong
 from later.bulk.input.payload import Payloads, Reject
 from later.client.http import BATCH_BYTES, MAX_LINE_BYTES, pause_before_again
+from later.client.transport import BatchResult, Counts, ItemError, TaskStatus, Transport, Unavailable
 from later.core.errors import LaterError
 
 JITTER = 0.5
@@ -18,7 +18,7 @@ JITTER = 0.5
 NO_REST = "the last try rests by raising"
 
 Answer = TypeVar("Answer")
-Ask = Callable[[Sequence[str]], list[Standing | Wrong]]
+Ask = Callable[[Sequence[str]], list[TaskStatus | ItemError]]
 
 
 class Sent(NamedTuple):
@@ -29,7 +29,7 @@ class Sent(NamedTuple):
     rejects: list[Reject]
 
 
-class Patience:
+class RetryPolicy:
     """How often what was not reached is tried again, with pauses. `sleep` takes seconds."""
 
     def __init__(self, retries: int, sleep: Callable[[float], None]) -> None:
@@ -53,22 +53,22 @@ class Patience:
         """The answer; None after a rest, where there was none. Raises LaterError: it was the last try."""
         try:
             return call()
-        except Unreached as error:
+        except Unavailable as error:
             self.rest(attempt, error)
             return None
 
-    def rest(self, attempt: int, error: Unreached) -> None:
+    def rest(self, attempt: int, error: Unavailable) -> None:
         """Wait before the next try. Raises LaterError: there is none."""
         if attempt == self._retries:
             raise LaterError(f"{error} (tried {attempt + 1} times)" if attempt else str(error)) from error
         self._sleep(pause_before_again(attempt, error.again_ms) * random.uniform(1, 1 + JITTER))
 
 
-class Batches:
+class BatchSender:
     """Sends lines, at most `batch` at a time, each again as often as the patience has it."""
 
-    def __init__(self, door: Door, patience: Patience, *, batch: int) -> None:
-        self._door = door
+    def __init__(self, transport: Transport, patience: RetryPolicy, *, batch: int) -> None:
+        self._door = transport
         self._patience = patience
         self._batch = batch
 
@@ -80,11 +80,11 @@ class Batches:
         """The same without creating anything."""
         return self._send(lines, self._door.judge)
 
-    def find(self, ids: Sequence[str]) -> list[Standing]:
+    def find(self, ids: Sequence[str]) -> list[TaskStatus]:
         """Where tasks are. Raises LaterError."""
         return self._ask(ids, self._door.find)
 
-    def cancel(self, ids: Sequence[str]) -> list[Standing]:
+    def cancel(self, ids: Sequence[str]) -> list[TaskStatus]:
         """Delete those that are pending; where each was. Raises LaterError."""
         return self._ask(ids, self._door.cancel)
 
@@ -92,14 +92,14 @@ class Batches:
         """What the job has come to. Raises LaterError."""
         return self._patience.until_reached(self._door.counts)
 
-    def _send(self, lines: Payloads, send: Callable[[Sequence[bytes]], Came]) -> Iterator[Sent]:
+    def _send(self, lines: Payloads, send: Callable[[Sequence[bytes]], BatchResult]) -> Iterator[Sent]:
         for part in parts(lines, self._batch):
             if len(part.bodies[0]) > MAX_LINE_BYTES:
                 yield Sent(0, 0, [part.reject(0, None, f"expected a body of at most {MAX_LINE_BYTES} bytes")])
             else:
                 yield self._until_decided(part, send)
 
-    def _until_decided(self, lines: Payloads, send: Callable[[Sequence[bytes]], Came]) -> Sent:
+    def _until_decided(self, lines: Payloads, send: Callable[[Sequence[bytes]], BatchResult]) -> Sent:
         """Until each line is created, known or refused, or there were tries enough."""
         created, existing, rejects, left = 0, 0, list[Reject](), lines
         for attempt in self._patience.tries:
@@ -117,30 +117,30 @@ class Batches:
                     rejects.append(left.reject(position, wrong.field, wrong.reason))
             if not again:
                 return Sent(created, existing, rejects)
-            self._patience.rest(attempt, Unreached(reason))
+            self._patience.rest(attempt, Unavailable(reason))
             left = left.select(again)
         raise AssertionError(NO_REST)
 
-    def _ask(self, ids: Sequence[str], ask: Ask) -> list[Standing]:
-        found: list[Standing] = []
+    def _ask(self, ids: Sequence[str], ask: Ask) -> list[TaskStatus]:
+        found: list[TaskStatus] = []
         for start in range(0, len(ids), self._batch):
             found += self._until_known(ids[start : start + self._batch], ask)
         return found
 
-    def _until_known(self, ids: Sequence[str], ask: Ask) -> list[Standing]:
-        known: dict[str, Standing] = {}
+    def _until_known(self, ids: Sequence[str], ask: Ask) -> list[TaskStatus]:
+        known: dict[str, TaskStatus] = {}
         left = list(dict.fromkeys(ids))  # of a task that is deleted twice, the second answer is that it is missing
         for attempt in self._patience.tries:
             answers = self._patience.reached(attempt, partial(ask, left))
             if answers is None:
                 continue
-            known |= {id: a for id, a in zip(left, answers, strict=True) if isinstance(a, Standing)}
-            wrong = [a for a in answers if isinstance(a, Wrong)]
+            known |= {id: a for id, a in zip(left, answers, strict=True) if isinstance(a, TaskStatus)}
+            wrong = [a for a in answers if isinstance(a, ItemError)]
             if not wrong:
                 return [known[id] for id in ids]
             if not wrong[-1].may_pass:
                 raise LaterError(wrong[-1].reason)
-            self._patience.rest(attempt, Unreached(wrong[-1].reason))
+            self._patience.rest(attempt, Unavailable(wrong[-1].reason))
             left = [id for id in left if id not in known]
         raise AssertionError(NO_REST)
 

@@ -22,7 +22,7 @@ OF_ONE = frozenset({404, 409})
 
 def create(client: Client, fields: Mapping[str, Any], *, as_json: bool) -> int:
     """Create one task and print its id. Raises CallFailed."""
-    answer = ask(client, "POST", "/create", _given(fields))
+    answer = client.ask("POST", "/create", _given(fields))
     if as_json:
         _print_json(answer)
         return 0
@@ -37,14 +37,14 @@ def create(client: Client, fields: Mapping[str, Any], *, as_json: bool) -> int:
 def update(client: Client, id: str, changes: Mapping[str, Any], *, as_json: bool) -> int:
     """Change a task that waits, and print where it is then; a ttl of 0 is none. Raises CallFailed."""
     ageless = {"ttl": None} if changes["ttl"] == 0 else {}
-    answer = ask(client, "POST", "/update", {"id": id, **_given(changes), **ageless})
+    answer = client.ask("POST", "/update", {"id": id, **_given(changes), **ageless})
     (_print_json if as_json else _print_task)(answer)
     return 0
 
 
 def explain(client: Client, whom: Mapping[str, Any], *, as_json: bool) -> int:
     """Print why a task or a topic has not run yet, and the figures behind it. Raises CallFailed."""
-    answer = ask(client, "POST", "/explain", whom)
+    answer = client.ask("POST", "/explain", whom)
     if as_json:
         _print_json(answer)
         return 0
@@ -79,21 +79,13 @@ def _for_each(client: Client, path: str, ids: Sequence[str], show: Callable[[dic
     failed = 0
     for id in ids:
         try:
-            show({"id": id} | ask(client, "POST", path, {"id": id}))
+            show({"id": id} | client.ask("POST", path, {"id": id}))
         except CallFailed as error:
             if error.status not in OF_ONE:
                 raise
             failed += 1
             say(str(error))
     return 1 if failed else 0
-
-
-def ask(client: Client, method: str, path: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The JSON object that is answered. Raises CallFailed."""
-    answer = client.call(method, path, None if fields is None else json.dumps(fields).encode())
-    if not isinstance(answer, dict):
-        raise CallFailed("the answer is no JSON object: is it later that answers there?", 200)
-    return answer
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from later.bulk.report.counts import ExportCounts, RejectCounts, Report, read_ex
 from later.bulk.report.forecast import ReportWindow, TopicLimit, forecast_topics, next_days
 from later.bulk.spark.session import open_session
 from later.cli.bulk.report_view import print_json, print_text
-from later.cli.calls import ask
 from later.cli.console import say
 from later.cli.tables import seconds
 from later.client.http import CallFailed, Client
@@ -104,7 +103,7 @@ def allowed_of(topics: Sequence[str], rates: Mapping[str, float], client: Client
 
 
 def _by_policy(topic: str, client: Client) -> TopicLimit:
-    applied = ask(client, "GET", f"/topics/{quote(topic, safe='', errors='surrogateescape')}/policy?applied=true")
+    applied = client.ask("GET", f"/topics/{quote(topic, safe='', errors='surrogateescape')}/policy?applied=true")
     try:
         return TopicLimit(float(applied["rate"]["value"]), bool(applied["paused"]["value"]))
     except (KeyError, TypeError, ValueError):

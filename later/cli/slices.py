@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from later.cli.calls import ask
 from later.client.http import CallFailed, Client, pause_before_again
 
 SLICE = 5000
@@ -84,7 +83,7 @@ class Slices:
         for attempt in range(self._retries + 1):
             known, self.exact = self.exact, False  # until there is an answer
             try:
-                answer = ask(self._client, "POST", errand.path, {**errand.fields, "limit": limit})
+                answer = self._client.ask("POST", errand.path, {**errand.fields, "limit": limit})
             except CallFailed as error:
                 self.exact = known and not error.may_pass
                 if attempt == self._retries or not error.may_pass:

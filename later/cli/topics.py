@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from later.cli.calls import ask
 from later.cli.console import one_line
 from later.cli.policy_options import shown
 from later.cli.tables import print_figures, print_words, seconds
@@ -42,7 +41,7 @@ def _topics(client: Client, namespace: str | None) -> Iterator[dict[str, Any]]:
     cursor: str | None = None
     while True:
         query = urlencode(asked if cursor is None else asked | {"cursor": cursor}, errors="surrogateescape")
-        page = ask(client, "GET", f"/topics?{query}")
+        page = client.ask("GET", f"/topics?{query}")
         yield from page["topics"]
         cursor = page["cursor"]
         if cursor is None:
@@ -71,7 +70,7 @@ def _late(topic: Mapping[str, Any]) -> str:
 
 def counts(client: Client, name: str) -> dict[str, Any]:
     """A topic's name and how many tasks are in each state. Raises CallFailed."""
-    return ask(client, "GET", _path(topic_scope(name)))
+    return client.ask("GET", _path(topic_scope(name)))
 
 
 def purge_path(name: str) -> str:
@@ -83,12 +82,12 @@ def purge_path(name: str) -> str:
 
 def pause(client: Client, topic: str, *, as_json: bool) -> int:
     """Let nothing of a topic be delivered. Raises CallFailed."""
-    return _print_paused(ask(client, "POST", _path(topic_scope(topic)) + "/pause", {}), as_json=as_json)
+    return _print_paused(client.ask("POST", _path(topic_scope(topic)) + "/pause", {}), as_json=as_json)
 
 
 def resume(client: Client, topic: str, *, as_json: bool) -> int:
     """Let a topic be delivered again. Raises CallFailed."""
-    return _print_paused(ask(client, "POST", _path(topic_scope(topic)) + "/resume", {}), as_json=as_json)
+    return _print_paused(client.ask("POST", _path(topic_scope(topic)) + "/resume", {}), as_json=as_json)
 
 
 def _print_paused(answer: dict[str, Any], *, as_json: bool) -> int:
@@ -105,14 +104,14 @@ def show_namespace(client: Client, name: str, *, applied: bool, as_json: bool) -
 
 def change(client: Client, place: PolicyScope, fields: Mapping[str, PolicyValue | None], *, as_json: bool) -> int:
     """Set fields, those that are None to be inherited; print what is set then. Raises CallFailed."""
-    policy = ask(client, "PATCH", _policy(place), fields)
+    policy = client.ask("PATCH", _policy(place), fields)
     _print_set(place, _named(place), policy, as_json=as_json)
     return 0
 
 
 def clear(client: Client, place: PolicyScope, *, as_json: bool) -> int:
     """Remove all that is set. Raises CallFailed."""
-    policy = ask(client, "DELETE", _policy(place))
+    policy = client.ask("DELETE", _policy(place))
     _print_set(place, _named(place), policy, as_json=as_json)
     return 0
 
@@ -120,9 +119,9 @@ def clear(client: Client, place: PolicyScope, *, as_json: bool) -> int:
 def _show(client: Client, place: PolicyScope, told: dict[str, Any], *, applied: bool, as_json: bool) -> int:
     """`told` is what a machine is told of it besides."""
     if applied:
-        _print_applied(told, ask(client, "GET", _policy(place) + "?applied=true"), as_json=as_json)
+        _print_applied(told, client.ask("GET", _policy(place) + "?applied=true"), as_json=as_json)
     else:
-        _print_set(place, told, ask(client, "GET", _policy(place)), as_json=as_json)
+        _print_set(place, told, client.ask("GET", _policy(place)), as_json=as_json)
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -87,6 +87,13 @@ class Client:
             raise CallFailed(_reason(self._url, reply, answer), reply.status, self._pause(reply))
         if answer is None:
             raise CallFailed(f"{self._url} answered no JSON: is it later that answers there?", reply.status)
+        return answer
+
+    def ask(self, method: str, path: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send `fields` as JSON and return the JSON object of the answer. Raises CallFailed."""
+        answer = self.call(method, path, None if fields is None else json.dumps(fields).encode())
+        if not isinstance(answer, dict):
+            raise CallFailed("the answer is no JSON object: is it later that answers there?", 200)
         return answer
 
     def _pause(self, reply: _Reply) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from later.bulk.names import checked_directory, literal
+from later.bulk.jobs.output_path import check_output_path, escape_glob
 from later.bulk.spark import session
 from later.cli import run
 from later.core.errors import Refused
@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
      "s3a://lake/rejects", "s3a://lake/_a/rejects/", "s3a://_lake/rejects", "file:/rejects", "hdfs://h:8020/rejects"],
 )  # fmt: skip
 def test_most_names_will_do(name: str) -> None:
-    assert checked_directory(name) == name
+    assert check_output_path(name) == name
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_most_names_will_do(name: str) -> None:
 )
 def test_a_name_that_spark_cannot_read_is_refused(name: str, why: str) -> None:
     with pytest.raises(Refused, match=why):
-        checked_directory(name)
+        check_output_path(name)
 
 
 def test_a_name_as_a_pattern_is_itself_alone() -> None:
-    assert literal(r"s3a://b/rej-[a]{b,c}*?\d e") == r"s3a://b/rej-\[a\]\{b,c\}\*\?\\d e"
+    assert escape_glob(r"s3a://b/rej-[a]{b,c}*?\d e") == r"s3a://b/rej-\[a\]\{b,c\}\*\?\\d e"
 
 
 @pytest.mark.parametrize(

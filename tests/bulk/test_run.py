@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from later.bulk.doors import Counts
 from later.bulk.jobs.run import watch
-from later.bulk.transport.target import Way
+from later.bulk.transport.target import Target
+from later.client.transport import Counts
 from tests.bulk.answers import Answer, problem, told
 
 
@@ -50,34 +50,34 @@ class Listener:
         self.troubles.append(reason)
 
 
-def heard(way: Way, looks: int, before: Counts | None = None) -> list[Counts]:
-    return listened(way, looks, before).heard
+def heard(target: Target, looks: int, before: Counts | None = None) -> list[Counts]:
+    return listened(target, looks, before).heard
 
 
-def listened(way: Way, looks: int, before: Counts | None = None) -> Listener:
+def listened(target: Target, looks: int, before: Counts | None = None) -> Listener:
     listener = Listener()
-    watch(way, "j", before or Counts(), listener, Over(looks))
+    watch(target, "j", before or Counts(), listener, Over(looks))
     return listener
 
 
 def test_what_came_since_the_job_began_is_told() -> None:
     with told(counts(5, 2, 1), counts(9, 2, 1)) as api:
-        assert heard(Way(url=api.url), 2, Counts(4, 2, 0)) == [Counts(1, 0, 1), Counts(5, 0, 1)]
+        assert heard(Target(url=api.url), 2, Counts(4, 2, 0)) == [Counts(1, 0, 1), Counts(5, 0, 1)]
 
 
 def test_a_job_that_nobody_has_counted_yet_has_come_to_nothing() -> None:
     with told(problem(404)) as api:
-        assert heard(Way(url=api.url), 1) == [Counts()]
+        assert heard(Target(url=api.url), 1) == [Counts()]
 
 
 @pytest.mark.parametrize("answer", [problem(503), problem(500), Answer(200, b"<html>"), Answer(200, {}), Answer(403)])
 def test_what_cannot_be_asked_is_asked_again(answer: Answer) -> None:
     with told(answer, counts(5)) as api:
-        assert heard(Way(url=api.url), 3) == [Counts(5)]
+        assert heard(Target(url=api.url), 3) == [Counts(5)]
 
 
 def test_a_store_that_is_not_there_is_told_of_and_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    listener = listened(Way(url=f"unix://{tmp_path}/none"), 3)
+    listener = listened(Target(url=f"unix://{tmp_path}/none"), 3)
     assert listener.heard == []
     assert listener.troubles
     assert all(reason.startswith("the store cannot be reached") for reason in listener.troubles)
@@ -94,5 +94,5 @@ def test_nothing_is_told_once_the_job_is_over() -> None:
     listener = Listener()
     with told(late) as api, pytest.MonkeyPatch.context() as patch:
         patch.setattr("later.bulk.jobs.run.LOOK_EVERY_S", 0)
-        watch(Way(url=api.url), "j", Counts(), listener, over)
+        watch(Target(url=api.url), "j", Counts(), listener, over)
     assert (listener.heard, listener.troubles) == ([], [])

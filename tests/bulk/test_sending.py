@@ -1,4 +1,4 @@
-"""Batches through a door: again where that is safe, once where it is not, and never for ever."""
+"""BatchSender through a transport: again where that is safe, once where it is not, and never for ever."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.bulk.doors import Counts, Standing, Unreached
 from later.bulk.input.payload import Payloads, Reject
-from later.bulk.sending import JITTER, Batches, Patience, Sent, parts
-from later.bulk.transport.api import ApiDoor
+from later.bulk.sending import JITTER, BatchSender, RetryPolicy, Sent, parts
+from later.bulk.transport.api import ApiTransport
 from later.client.http import MAX_LINE_BYTES, CallFailed, Client
+from later.client.transport import Counts, TaskStatus, Unavailable
 from later.core.errors import LaterError
 from tests.bulk.answers import Answer, Asked, Told, batch, problem, taken, told, wrong
 
@@ -33,8 +33,10 @@ def lines(count: int) -> Payloads:
     return Payloads(bodies, ids, [str(number).encode() for number in range(count)])
 
 
-def batches(at: Told, pauses: list[float], batch: int = 1000, retries: int = 3) -> Batches:
-    return Batches(ApiDoor(Client(at.url, 5, lambda: 0.0), "j"), Patience(retries, pauses.append), batch=batch)
+def batches(at: Told, pauses: list[float], batch: int = 1000, retries: int = 3) -> BatchSender:
+    return BatchSender(
+        ApiTransport(Client(at.url, 5, lambda: 0.0), "j"), RetryPolicy(retries, pauses.append), batch=batch
+    )
 
 
 def each(*results: dict[str, Any]) -> Answer:
@@ -120,7 +122,7 @@ class TestPatience:
         with told(problem(503, "the store's memory is full")) as api, pytest.raises(LaterError) as failed:
             list(batches(api, pauses, retries=3).create(lines(1)))
         assert str(failed.value) == "the store's memory is full (tried 4 times)"
-        assert not isinstance(failed.value, Unreached)
+        assert not isinstance(failed.value, Unavailable)
         assert (len(api.asked), len(pauses)) == (4, 3)
 
     def test_one_that_is_not_to_be_repeated_is_not(self, pauses: list[float]) -> None:
@@ -250,13 +252,13 @@ class TestAsking:
         with told(_standing) as api:
             found = batches(api, pauses, batch=2).find([f"j:{number}" for number in range(5)])
         assert [asked.ids for asked in api.asked] == [["j:0", "j:1"], ["j:2", "j:3"], ["j:4"]]
-        assert found == [Standing.PENDING, Standing.DEAD, Standing.ENDED, Standing.MISSING, Standing.PENDING]
+        assert found == [TaskStatus.PENDING, TaskStatus.DEAD, TaskStatus.ENDED, TaskStatus.MISSING, TaskStatus.PENDING]
 
     def test_an_id_that_stands_twice_is_asked_for_once(self, pauses: list[float]) -> None:
         with told(_cancelled) as api:
             found = batches(api, pauses).cancel(["j:0", "j:1", "j:0"])
         assert api.asked[0].ids == ["j:0", "j:1"]
-        assert found == [Standing.PENDING] * 3
+        assert found == [TaskStatus.PENDING] * 3
 
     def test_those_that_could_not_be_found_out_are_asked_for_again_alone(self, pauses: list[float]) -> None:
         first = Answer(200, {"results": [{"state": "delay"}, AWAY, AWAY]})
@@ -264,7 +266,7 @@ class TestAsking:
         with told(first, problem(503), second) as api:
             found = batches(api, pauses).find(["a", "b", "c"])
         assert [asked.ids for asked in api.asked] == [["a", "b", "c"], ["b", "c"], ["b", "c"]]
-        assert found == [Standing.PENDING, Standing.ENDED, Standing.DEAD]
+        assert found == [TaskStatus.PENDING, TaskStatus.ENDED, TaskStatus.DEAD]
 
     def test_a_refusal_ends_it(self, pauses: list[float]) -> None:
         with (

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from later.bulk.doors import Came, Counts, Standing, Unreached, Wrong
 from later.bulk.input.payload import Payloads
-from later.bulk.sending import Batches, Patience
-from later.bulk.transport.store import MAX_BODY, StoreDoor
+from later.bulk.sending import BatchSender, RetryPolicy
+from later.bulk.transport.store import MAX_BODY, StoreTransport
+from later.client.transport import BatchResult, Counts, ItemError, TaskStatus, Unavailable
 from later.core.errors import LaterError
 from later.core.policy import PolicyScope as PolicyPlace
 from later.core.policy import namespace_scope, topic_scope
@@ -25,15 +25,15 @@ from tests.bulk.conftest import Stored, a_memory, lay_out
 from tests.bulk.validation import CALLBACK
 from tests.servers import a_server
 
-BAD = Wrong(400, "delay", "delay: expected a number of seconds ≥ 0, got -5")
+BAD = ItemError(400, "delay", "delay: expected a number of seconds ≥ 0, got -5")
 JOB = "j"
 
 
 @pytest.fixture
-def door(stored: Stored) -> Iterator[StoreDoor]:
-    door = StoreDoor(stored.place, JOB)
-    yield door
-    door.close()
+def transport(stored: Stored) -> Iterator[StoreTransport]:
+    transport = StoreTransport(stored.place, JOB)
+    yield transport
+    transport.close()
 
 
 def body(id: str, **changes: Any) -> bytes:
@@ -56,41 +56,43 @@ def set_policy(stored: Stored, place: PolicyPlace, **fields: Any) -> None:
 
 
 class TestCreating:
-    def test_what_is_created_is_there(self, door: StoreDoor, stored: Stored) -> None:
-        assert door.create(bodies(300)) == Came(300, 0, {})
+    def test_what_is_created_is_there(self, transport: StoreTransport, stored: Stored) -> None:
+        assert transport.create(bodies(300)) == BatchResult(300, 0, {})
         assert stored.tasks() == 300
-        assert door.find(["j:0", "j:299", "j:300"]) == [Standing.PENDING, Standing.PENDING, Standing.MISSING]
+        assert transport.find(["j:0", "j:299", "j:300"]) == [TaskStatus.PENDING, TaskStatus.PENDING, TaskStatus.MISSING]
 
-    def test_what_is_there_already_is_not_made_again(self, door: StoreDoor) -> None:
-        door.create(bodies(3))
-        assert door.create([*bodies(5), body("j:4")]) == Came(2, 4, {})
+    def test_what_is_there_already_is_not_made_again(self, transport: StoreTransport) -> None:
+        transport.create(bodies(3))
+        assert transport.create([*bodies(5), body("j:4")]) == BatchResult(2, 4, {})
 
-    def test_what_is_wrong_is_told_by_its_place_and_the_others_are_created(self, door: StoreDoor) -> None:
+    def test_what_is_wrong_is_told_by_its_place_and_the_others_are_created(self, transport: StoreTransport) -> None:
         large = body("j:2", content="x" * MAX_BODY)
-        came = door.create([b"nope", body("j:1"), large, body("j:3", delay=-5), b'"\xe9', body("j:4")])
+        came = transport.create([b"nope", body("j:1"), large, body("j:3", delay=-5), b'"\xe9', body("j:4")])
         assert (came.created, came.existing, sorted(came.wrong)) == (2, 0, [0, 2, 3, 4])
-        assert came.wrong[2] == Wrong(413, None, f"expected a body of at most {MAX_BODY} bytes")
+        assert came.wrong[2] == ItemError(413, None, f"expected a body of at most {MAX_BODY} bytes")
         assert came.wrong[3] == BAD
         assert not any(fault.may_pass for fault in came.wrong.values())
 
-    def test_nothing_but_what_is_wrong_is_told_of_too(self, door: StoreDoor) -> None:
-        assert door.create([body("j:1", delay=-5)]) == Came(0, 0, {0: BAD})
-        assert door.create([]) == Came(0, 0, {})
+    def test_nothing_but_what_is_wrong_is_told_of_too(self, transport: StoreTransport) -> None:
+        assert transport.create([body("j:1", delay=-5)]) == BatchResult(0, 0, {0: BAD})
+        assert transport.create([]) == BatchResult(0, 0, {})
 
-    def test_judging_creates_nothing(self, door: StoreDoor, stored: Stored) -> None:
-        assert door.judge([body("j:1"), body("j:2", delay=-5)]) == Came(0, 0, {1: BAD})
+    def test_judging_creates_nothing(self, transport: StoreTransport, stored: Stored) -> None:
+        assert transport.judge([body("j:1"), body("j:2", delay=-5)]) == BatchResult(0, 0, {1: BAD})
         assert stored.tasks() == 0
-        assert door.counts() == Counts()
+        assert transport.counts() == Counts()
 
-    def test_the_stores_time_is_asked_for_again_with_each_batch(self, door: StoreDoor, stored: Stored) -> None:
+    def test_the_stores_time_is_asked_for_again_with_each_batch(
+        self, transport: StoreTransport, stored: Stored
+    ) -> None:
         asked = _asked_for_time(stored)
         for _ in range(5):
-            door.create([body("j:1")])
+            transport.create([body("j:1")])
         assert _asked_for_time(stored) >= asked + 5
 
-    def test_no_task_is_early(self, door: StoreDoor, stored: Stored) -> None:
+    def test_no_task_is_early(self, transport: StoreTransport, stored: Stored) -> None:
         seconds, micros = stored.redis.time()
-        door.create([body("j:1", delay=60)])
+        transport.create([body("j:1", delay=60)])
         due = stored.redis.zscore(stored.keys.shard_of("j:1").bucket(Bucket.DELAY, b"order"), pack_id("j:1"))
         assert due is not None
         assert due >= seconds * 1000 + micros / 1000 + 60_000
@@ -99,28 +101,28 @@ class TestCreating:
 def test_policies_that_are_set_in_the_store_apply(stored: Stored) -> None:
     set_policy(stored, topic_scope("order"), delays=False)
     set_policy(stored, namespace_scope("n"), max_delay=10)
-    door = StoreDoor(stored.place, JOB)
-    came = door.create([
+    transport = StoreTransport(stored.place, JOB)
+    came = transport.create([
         body("j:1", delay=5), body("j:2"), body("j:3", topic="n/t", delay=11), body("j:4", topic="n/t", delay=10),
     ])  # fmt: skip
-    door.close()
+    transport.close()
     assert (came.created, came.wrong) == (2, {
-        0: Wrong(400, "delay", "delay: expected none, for the topic's policy allows no delays"),
-        2: Wrong(400, "delay", "Exceeds max allowed delivery delay of 10000 milliseconds"),
+        0: ItemError(400, "delay", "delay: expected none, for the topic's policy allows no delays"),
+        2: ItemError(400, "delay", "Exceeds max allowed delivery delay of 10000 milliseconds"),
     })  # fmt: skip
 
 
 class TestCounting:
-    def test_a_job_is_counted_exactly_whatever_was_sent_twice(self, door: StoreDoor) -> None:
+    def test_a_job_is_counted_exactly_whatever_was_sent_twice(self, transport: StoreTransport) -> None:
         for _ in range(3):
-            door.create([*bodies(3), body("j:3", delay=-5)])
-        assert door.counts() == Counts(created=3, existing=0, refused=1)
+            transport.create([*bodies(3), body("j:3", delay=-5)])
+        assert transport.counts() == Counts(created=3, existing=0, refused=1)
 
-    def test_a_job_of_which_nobody_has_heard_has_come_to_nothing(self, door: StoreDoor) -> None:
-        assert door.counts() == Counts()
+    def test_a_job_of_which_nobody_has_heard_has_come_to_nothing(self, transport: StoreTransport) -> None:
+        assert transport.counts() == Counts()
 
     @pytest.mark.parametrize("shards", [16], indirect=True)
-    def test_items_that_fail_are_sent_again_and_counted_once(self, door: StoreDoor, stored: Stored) -> None:
+    def test_items_that_fail_are_sent_again_and_counted_once(self, transport: StoreTransport, stored: Stored) -> None:
         broken = stored.keys.shards[3].pool
         stored.redis.set(broken, "no hash")
 
@@ -129,62 +131,67 @@ class TestCounting:
 
         ids = [f"j:{number}" for number in range(300)]
         lines = Payloads([*bodies(300), body("j:300", delay=-5)], [*ids, "j:300"], None)
-        (sent,) = Batches(door, Patience(1, mend), batch=1000).create(lines)
+        (sent,) = BatchSender(transport, RetryPolicy(1, mend), batch=1000).create(lines)
         assert (sent.created, sent.existing, len(sent.rejects)) == (300, 0, 1)
         assert stored.tasks() == 300
-        assert door.counts() == Counts(created=300, existing=0, refused=1)
+        assert transport.counts() == Counts(created=300, existing=0, refused=1)
 
 
 class TestCancelling:
-    def test_what_is_pending_goes_and_the_rest_stays(self, door: StoreDoor, stored: Stored) -> None:
-        door.create(bodies(3))
+    def test_what_is_pending_goes_and_the_rest_stays(self, transport: StoreTransport, stored: Stored) -> None:
+        transport.create(bodies(3))
         _bury(stored, "j:1")
         stored.redis.zadd(stored.keys.shard_of("j:7").done, {pack_id("j:7"): 9e15})
-        there = {"j:0": Standing.PENDING, "j:1": Standing.DEAD, "j:7": Standing.ENDED, "j:9": Standing.MISSING}
+        there = {"j:0": TaskStatus.PENDING, "j:1": TaskStatus.DEAD, "j:7": TaskStatus.ENDED, "j:9": TaskStatus.MISSING}
 
-        assert door.find(list(there)) == list(there.values())
-        assert door.cancel(list(there)) == list(there.values())
-        assert door.find(list(there)) == [Standing.MISSING, Standing.DEAD, Standing.ENDED, Standing.MISSING]
+        assert transport.find(list(there)) == list(there.values())
+        assert transport.cancel(list(there)) == list(there.values())
+        assert transport.find(list(there)) == [
+            TaskStatus.MISSING,
+            TaskStatus.DEAD,
+            TaskStatus.ENDED,
+            TaskStatus.MISSING,
+        ]
 
 
 class TestAStoreThatIsAway:
-    def test_one_that_is_full_may_have_room_later(self, door: StoreDoor, stored: Stored) -> None:
+    def test_one_that_is_full_may_have_room_later(self, transport: StoreTransport, stored: Stored) -> None:
         stored.redis.config_set("maxmemory", 1)
         try:
-            with pytest.raises(Unreached, match="the store's memory is full"):
-                door.create([body("j:1")])
+            with pytest.raises(Unavailable, match="the store's memory is full"):
+                transport.create([body("j:1")])
         finally:
             stored.redis.config_set("maxmemory", 0)
-        assert door.create([body("j:1")]) == Came(1, 0, {})
-        assert door.counts() == Counts(created=1)
+        assert transport.create([body("j:1")]) == BatchResult(1, 0, {})
+        assert transport.counts() == Counts(created=1)
 
     def test_one_that_ends_in_the_middle_leaves_it_unknown_and_the_door_closes(self, tmp_path: Path) -> None:
         with a_server("valkey", tmp_path) as (url, process):
             place = Place(url=url, prefix="later", timeout_s=10)
             asyncio.run(lay_out(place, 1))
-            door = StoreDoor(place, JOB)
-            door.create([body("j:1")])
+            transport = StoreTransport(place, JOB)
+            transport.create([body("j:1")])
             process.kill()
             process.wait()
             calls: list[Callable[[], object]] = [
-                lambda: door.create([body("j:2")]),
-                lambda: door.find(["j:1"]),
-                lambda: door.cancel(["j:1"]),
-                door.counts,
+                lambda: transport.create([body("j:2")]),
+                lambda: transport.find(["j:1"]),
+                lambda: transport.cancel(["j:1"]),
+                transport.counts,
             ]
             for call in calls:
-                with pytest.raises(Unreached, match="the store cannot be reached"):
+                with pytest.raises(Unavailable, match="the store cannot be reached"):
                     call()
-            door.close()
+            transport.close()
 
     def test_one_that_is_not_there_cannot_be_opened_now(self, tmp_path: Path) -> None:
-        with pytest.raises(Unreached, match="the store cannot be reached"):
-            StoreDoor(Place(url=f"unix://{tmp_path}/none", prefix="later", timeout_s=10), JOB)
+        with pytest.raises(Unavailable, match="the store cannot be reached"):
+            StoreTransport(Place(url=f"unix://{tmp_path}/none", prefix="later", timeout_s=10), JOB)
 
     def test_one_that_no_daemon_has_laid_out_is_left_alone(self, stored: Stored) -> None:
         with pytest.raises(LaterError, match='would begin with "other"') as failed:
-            StoreDoor(Place(url=stored.place.url, prefix="other", timeout_s=10), JOB)
-        assert not isinstance(failed.value, Unreached)
+            StoreTransport(Place(url=stored.place.url, prefix="other", timeout_s=10), JOB)
+        assert not isinstance(failed.value, Unavailable)
         assert stored.redis.keys("other*") == []
 
 

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from later.bulk.datasource.write_options import WriteOptions, write_options
-from later.bulk.jobs.partition import Table
-from later.bulk.transport.target import Way
+from later.bulk.input.table import Table
+from later.bulk.transport.target import Target
 from later.core.errors import LaterError
 
 NEEDED = {"url": "http://127.0.0.1:8080", "jobId": "orders-7"}
@@ -26,7 +26,7 @@ def refused(**given: str) -> str:
 
 def test_two_are_enough() -> None:
     assert options() == WriteOptions(
-        way=Way(url="http://127.0.0.1:8080", prefix="later", timeout_s=30, batch=1000, retries=8),
+        target=Target(url="http://127.0.0.1:8080", prefix="later", timeout_s=30, batch=1000, retries=8),
         table=Table(job="orders-7"),
         fails=True,
         max_rejects=None,
@@ -37,8 +37,8 @@ def test_each_is_taken() -> None:
     given = {"batchSize": "500", "timeout": "1m", "retries": "0", "onError": "Reject", "maxRejects": "7",
              "allowDuplicates": "TRUE", "prefix": "mine", "url": "redis://h/1", "jobId": " j "}  # fmt: skip
     assert options(**given) == WriteOptions(
-        way=Way(url="redis://h/1", prefix="mine", timeout_s=60, batch=500, retries=0),
-        table=Table(job="j", keyless=True),
+        target=Target(url="redis://h/1", prefix="mine", timeout_s=60, batch=500, retries=0),
+        table=Table(job="j", allow_duplicates=True),
         fails=False,
         max_rejects=7,
     )
@@ -46,7 +46,7 @@ def test_each_is_taken() -> None:
 
 def test_the_case_of_a_name_is_nothing_and_what_is_sparks_is_not_ours() -> None:
     others = {"path": "x", "checkpointLocation": "y", "queryName": "z"}
-    assert write_options({"URL": NEEDED["url"], "jobid": "orders-7", "BATCHSIZE": "5"} | others).way.batch == 5
+    assert write_options({"URL": NEEDED["url"], "jobid": "orders-7", "BATCHSIZE": "5"} | others).target.batch == 5
 
 
 def test_they_travel_to_the_executors() -> None:

@@ -92,7 +92,7 @@ def free_port() -> int:
         return port
 
 
-def ids_of(job: str, keys: Iterable[object]) -> list[str]:
+def task_ids(job: str, keys: Iterable[object]) -> list[str]:
     """The tasks of the rows that have these keys, sorted: as docs/spark.md says, and in other words than the code."""
     return sorted(f"{job}:{urlsafe_b64encode(sha256(str(key).encode()).digest()[:15]).decode()}" for key in keys)
 

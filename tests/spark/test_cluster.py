@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from tests.spark.conftest import QUICK
-from tests.spark.grounds import LONG_S, NOWHERE, a_ground, a_parquet, a_process, free_port, ids_of
+from tests.spark.grounds import LONG_S, NOWHERE, a_ground, a_parquet, a_process, free_port, task_ids
 from tests.spark.mishaps import a_proxy, after, through
 from tests.system.daemons import COMMAND, environment
 from tests.system.waiting import eventually
@@ -93,6 +93,6 @@ def test_a_task_that_is_done_twice_makes_each_of_its_tasks_once(cluster: str, tm
         assert (told["rows"], told["created"], told["existing"], told["rejected"]) == (COUNT, COUNT, 0, 0)
         over.set()
         eventually(lambda: proxy.is_idle, "the loser's batch is done")
-        assert ground.ids("slow") == ids_of("slow", keys)
+        assert ground.ids("slow") == task_ids("slow", keys)
         assert ground.counted("slow") == (COUNT, 0, 0)
         assert proxy.repeated

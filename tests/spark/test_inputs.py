@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from later.bulk.input.columns import CORRUPT_COLUMN
 from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE
 from later.bulk.input.reader import InputFrame, JobInput, read_input
-from later.bulk.jobs.partition import Table
+from later.bulk.input.table import Table
 from later.core.errors import Refused
 
 HEADER = "key,topic,content\n"
@@ -84,7 +84,7 @@ def sent(found: InputFrame) -> Any:
     """What a worker makes of the rows, if it gets them all at once."""
     table: Table = found.table
     [batch] = found.frame.toArrow().combine_chunks().to_batches()
-    return table.reading(batch.schema).read(batch)
+    return table.build_reader(batch.schema).read(batch)
 
 
 @pytest.mark.parametrize(("header", "why"), [("key,topic,", "column 3 has none"), ("key,x,y,X", "two have 'x'")])

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from later.store.keys import Bucket
-from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet, bulk, ids_of
+from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet, bulk, task_ids
 from tests.system.stores import count_in
 
 ROWS, OF_EACH = 1_000_000, 800
@@ -89,7 +89,7 @@ def test_so_many_may_be_rejected(most: int, status: int, spark: SparkSession, gr
     ended = bulk(spark, "create", orders, *sent, "--json")
 
     assert ended.status == status
-    assert ground.ids(job) == ids_of(job, {*range(count)} - faults(count, 1).keys())
+    assert ground.ids(job) == task_ids(job, {*range(count)} - faults(count, 1).keys())
     assert rejected(tmp_path / "rejects") == expected(count, 1, job)
 
 

@@ -23,9 +23,9 @@ from tests.spark.grounds import (
     a_process,
     bulk,
     counted,
-    ids_of,
     kill_all,
     rows,
+    task_ids,
     to_later,
 )
 from tests.spark.mishaps import Mishap, Passage, a_proxy
@@ -84,7 +84,7 @@ def test_a_partition_that_fails_in_its_middle_is_tried_anew(
     to_later(frame.mapInArrow(once, frame.schema), where, job, batchSize=BATCH).save()
 
     assert failed.exists()
-    assert ground.ids(topic) == ids_of(job, range(COUNT))
+    assert ground.ids(topic) == task_ids(job, range(COUNT))
     assert ground.counted(job) == (COUNT, 0, 0)
 
 
@@ -105,7 +105,7 @@ def test_a_batch_whose_answer_went_astray_is_sent_again(name: str, spark: SparkS
         to_later(rows(spark, topic, COUNT), proxy.url, job, batchSize=BATCH).save()
 
     assert len(proxy.batches) == COUNT / BATCH + 2
-    assert ground.ids(topic) == ids_of(job, range(COUNT))
+    assert ground.ids(topic) == task_ids(job, range(COUNT))
     assert ground.counted(job) == (COUNT, 0, 0)
 
 
@@ -121,7 +121,7 @@ def test_a_command_gets_through_whatever_befalls_its_batches(
     assert len(proxy.batches) >= COUNT / BATCH + 5
     assert ended.status == 0, ended.err
     assert counts(ended) == (COUNT, COUNT, 0, 0)
-    assert ground.ids("befallen") == ids_of("befallen", range(COUNT))
+    assert ground.ids("befallen") == task_ids("befallen", range(COUNT))
     assert ground.counted("befallen")[0] == COUNT
 
 
@@ -140,7 +140,7 @@ def test_a_store_that_is_killed_in_the_middle_is_waited_for(spark: SparkSession,
         to_later(rows(spark, "outage", COUNT, partitions=1), proxy.url, "outage", batchSize=BATCH).save()
 
     assert proxy.batches[2] == proxy.batches[3] == proxy.batches[4]
-    assert ground.ids("outage") == ids_of("outage", range(COUNT))
+    assert ground.ids("outage") == task_ids("outage", range(COUNT))
     assert ground.counted("outage") == (COUNT, 0, 0)
 
 
@@ -160,7 +160,7 @@ def test_a_killed_job_is_run_again(spark: SparkSession, ground: Ground, tmp_path
 
     assert ended.status == 0, ended.err
     assert counts(ended) == (COUNT, COUNT - before - WRONG, before, WRONG)
-    assert ground.ids("killed") == ids_of("killed", range(WRONG, COUNT))
+    assert ground.ids("killed") == task_ids("killed", range(WRONG, COUNT))
     assert ground.counted("killed") == (COUNT - WRONG, 0, WRONG)
     assert sorted(pq.read_table(tmp_path / "rejects")["key"].to_pylist()) == list(map(str, range(WRONG)))
 
@@ -170,7 +170,7 @@ def test_a_job_that_is_run_again_makes_nothing_of_what_was_delivered(
 ) -> None:
     """A third is due at once."""
     orders = an_input(tmp_path, "again", callback=receiver.url(), delay=lambda key: 0 if key < COUNT / 3 else LONG_S)
-    every, third = ids_of("again", range(COUNT)), ids_of("again", range(COUNT // 3))
+    every, third = task_ids("again", range(COUNT)), task_ids("again", range(COUNT // 3))
 
     create(spark, orders, ground.url, "again")
     eventually(lambda: len(ground.ids("again")) == len(every) - len(third), "a third is delivered")

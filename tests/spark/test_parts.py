@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.doors import Counts
 from later.bulk.input import reader
 from later.bulk.input.reader import InputFrame, JobInput
 from later.bulk.jobs import progress, run
-from later.bulk.transport.target import Way
+from later.bulk.transport.target import Target
+from later.client.transport import Counts
 from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet
 
 COUNT = 200
@@ -34,13 +34,13 @@ class Listener:
         raise AssertionError(reason)
 
 
-Job = Callable[[InputFrame, Way, Listener], object]
+Job = Callable[[InputFrame, Target, Listener], object]
 JOBS: dict[str, Job] = {
-    "create": lambda found, way, listener: run.create(found, way, None, listener),
-    "create again": lambda found, way, listener: run.create(found, way, None, listener),
-    "judge": lambda found, way, listener: run.judge(found, way, None, listener.parts),
-    "find": lambda found, way, listener: run.find(found, way, None, listener.parts),
-    "cancel": lambda found, way, listener: run.cancel(found, way, listener.parts),
+    "create": lambda found, target, listener: run.create(found, target, None, listener),
+    "create again": lambda found, target, listener: run.create(found, target, None, listener),
+    "judge": lambda found, target, listener: run.judge(found, target, None, listener.parts),
+    "find": lambda found, target, listener: run.find(found, target, None, listener.parts),
+    "cancel": lambda found, target, listener: run.cancel(found, target, listener.parts),
 }
 
 
@@ -60,7 +60,7 @@ def test_it_is_told_how_many_parts_are_done(
     found = reader.read_input(spark, given, "parts")
     for name, job in JOBS.items():
         listener = Listener()
-        job(found, Way(url=ground.url), listener)
+        job(found, Target(url=ground.url), listener)
         assert listener.heard, name
         assert listener.heard == sorted(listener.heard), name
         assert all(done <= of <= FILES for done, of in listener.heard), name

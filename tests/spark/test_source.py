@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
-from tests.spark.grounds import NOWHERE, Ground, a_ground, free_port, ids_of, rows, to_later
+from tests.spark.grounds import NOWHERE, Ground, a_ground, free_port, rows, task_ids, to_later
 from tests.spark.mishaps import a_proxy
 from tests.system.calls import query
 
@@ -139,7 +139,7 @@ def test_columns_of_many_types_are_what_they_say(door: str, spark: SparkSession,
         frame = spark.sql(f"select {key} key, '{job}' topic, '{NOWHERE}' callback, {columns}")
         to_later(frame, ground.url if door == "api" else ground.store, job).save()
 
-    mapped, decimal, interval, text, nothing = (query(ground.url, ids_of(job, [key])[0]) for key in TYPES)
+    mapped, decimal, interval, text, nothing = (query(ground.url, task_ids(job, [key])[0]) for key in TYPES)
     assert (mapped["due_at"], mapped["max_retry"], mapped["content"]) == ("2030-01-01T00:00:00.250Z", 7, "{}")
     assert mapped["headers"] == ["X-A", "X-B"]
     assert decimal["max_retry"] == 3
@@ -165,7 +165,7 @@ def test_frames_with_little_in_them_are_written(
 
     to_later(rows(spark, topic, count, partitions), ground.url, job).save()
 
-    assert ground.ids(topic) == ids_of(job, range(count))
+    assert ground.ids(topic) == task_ids(job, range(count))
 
 
 def test_a_batch_has_as_many_rows_as_it_is_told_to(spark: SparkSession, ground: Ground) -> None:
@@ -173,7 +173,7 @@ def test_a_batch_has_as_many_rows_as_it_is_told_to(spark: SparkSession, ground: 
         to_later(rows(spark, "batches", 100, partitions=1), proxy.url, "batches", batchSize=30).save()
 
     assert [len(batch.splitlines()) for batch in proxy.batches] == [30, 30, 30, 10]
-    assert ground.ids("batches") == ids_of("batches", range(100))
+    assert ground.ids("batches") == task_ids("batches", range(100))
 
 
 def test_a_row_that_is_refused_fails_the_job(spark: SparkSession, ground: Ground) -> None:
@@ -188,7 +188,7 @@ def test_a_row_that_is_refused_fails_the_job(spark: SparkSession, ground: Ground
 
 def test_rows_that_are_refused_are_left_out_where_that_is_asked_for(spark: SparkSession, ground: Ground) -> None:
     """As many as may be."""
-    left = ids_of("reject", range(3, COUNT))
+    left = task_ids("reject", range(3, COUNT))
     three = three_wrong(spark, "reject")
 
     to_later(three, ground.url, "reject", onError="reject").save()
@@ -226,4 +226,4 @@ def test_a_second_thread_writes_once_the_session_is_active_in_it(spark: SparkSes
     thread.start()
     thread.join()
 
-    assert ground.ids("thread") == ids_of("thread", range(COUNT))
+    assert ground.ids("thread") == task_ids("thread", range(COUNT))

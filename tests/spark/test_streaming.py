@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark import mishaps
-from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_process, ids_of, kill_all
+from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_process, kill_all, task_ids
 from tests.spark.mishaps import a_proxy
 from tests.system.waiting import eventually
 
@@ -51,7 +51,7 @@ def stream(spark: SparkSession, folder: Path, url: str, job: str) -> StreamingQu
 def test_a_stream_that_is_killed_goes_on_and_begins_anew(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
     """Killed when a batch's first third is created, begun again with its checkpoint, then without it."""
     arrive(tmp_path / "in", "stream", 0, FILES)
-    every = ids_of("stream", range(FILES * ROWS))
+    every = task_ids("stream", range(FILES * ROWS))
 
     with a_proxy(ground.url, *[mishaps.through] * 4) as proxy:
         proxy.hold_after(4)
@@ -81,7 +81,7 @@ def test_a_stream_takes_what_comes_later(spark: SparkSession, ground: Ground, tm
         end(stream(spark, tmp_path, proxy.url, "later"))
 
     assert len(proxy.batches) == ROWS / BATCH
-    assert ground.ids("later") == ids_of("later", range(2 * ROWS))
+    assert ground.ids("later") == task_ids("later", range(2 * ROWS))
 
 
 def test_a_row_that_is_refused_stops_a_stream_and_is_told(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:

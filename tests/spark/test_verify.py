@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from later.store.keys import Bucket
-from tests.spark.grounds import LONG_S, NOWHERE, Ended, Ground, a_ground, a_parquet, bulk, ids_of
+from tests.spark.grounds import LONG_S, NOWHERE, Ended, Ground, a_ground, a_parquet, bulk, task_ids
 from tests.system.calls import post
 from tests.system.receivers import Receiver, a_receiver, hang, status
 from tests.system.stores import count_in
@@ -59,7 +59,7 @@ def test_each_row_is_pending_ended_dead_or_missing(
     assert ended.told == {**expected, "seconds": ended.told["seconds"]}
     missing = pq.read_table(tmp_path / "missing").sort_by("key").to_pylist()
     assert [row["key"] for row in missing] == list(map(str, DELETED))
-    assert [row["id"] for row in missing] == [ids_of(job, [key])[0] for key in DELETED]
+    assert [row["id"] for row in missing] == [task_ids(job, [key])[0] for key in DELETED]
     row = {"topic": job, "callback": NOWHERE, "delay": LONG_S}
     assert [json.loads(found["row"]) for found in missing] == [row] * len(DELETED)
 
@@ -75,7 +75,7 @@ def test_a_cancelled_job_leaves_what_has_ended_or_is_dead(
 
     expected = {"rows": COUNT, "cancelled": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
     assert (cancelled.status, cancelled.told) == (0, {**expected, "seconds": cancelled.told["seconds"]})
-    assert ground.ids(job) == ids_of(job, WAYS["/gone"])
+    assert ground.ids(job) == task_ids(job, WAYS["/gone"])
     assert count_in(ground.redis, Bucket.DEAD, job) == 20
     anew = run(spark, "create", orders, ground, door, job)
     assert (anew.told["created"], anew.told["existing"]) == (PENDING + len(DELETED), 60)
@@ -92,7 +92,7 @@ def test_a_job_is_not_cancelled_unasked(
 
     assert (ended.status, ended.out) == (2, "")
     assert "--yes" in ended.err
-    assert ground.ids("unasked") == ids_of("unasked", [1])
+    assert ground.ids("unasked") == task_ids("unasked", [1])
 
 
 def test_a_person_is_told_what_is_missing(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_person_is_told_what_is_missing(spark: SparkSession, ground: Ground, t
     assert missing.status == 1
     assert missing.out.startswith("4 rows: 1 pending, 0 ended, 0 dead, 1 missing, 2 without a key or corrupt; ")
     said = missing.err.splitlines()
-    assert said[0].startswith(f"later: missing: key 3: {ids_of('told', [3])[0]}: {{")
+    assert said[0].startswith(f"later: missing: key 3: {task_ids('told', [3])[0]}: {{")
     assert said[1:] == ["later: all of them: --missing DIR writes them as a table"]
 
 
@@ -125,7 +125,7 @@ def a_job(spark: SparkSession, ground: Ground, receiver: Receiver, path: Path, j
         delay=[LONG_S if key in WAITING else 0 for key in range(COUNT)],
     )
     assert run(spark, "create", orders, ground, "api", job).status == 0
-    for id in ids_of(job, DELETED):
+    for id in task_ids(job, DELETED):
         assert post(ground.url, "/delete", {"id": id}).status == 200
     standing = {Bucket.DELAY: len(WAITING) - len(DELETED), Bucket.UNACK: 5, Bucket.ERROR: 5, Bucket.DEAD: 20}
     eventually(lambda: standing == {b: count_in(ground.redis, b, job) for b in Bucket}, "all have gone their ways")

@@ -59,7 +59,7 @@ class LaterDataSource(DataSource):
         if overwrite:
             raise LaterError('there is nothing to overwrite: .mode("append")')
         options = _checked(self, schema)
-        options.way.counts(options.table.job)  # or nobody is there
+        options.target.counts(options.table.job)  # or nobody is there
         return LaterWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's
@@ -72,7 +72,7 @@ def _checked(source: DataSource, schema: StructType) -> WriteOptions:
     """The options, of a frame that tasks can be made of."""
     options = write_options(source.options)
     try:
-        options.table.reading(_in_arrow(schema))
+        options.table.build_reader(_in_arrow(schema))
     except Refused as error:
         raise LaterError(error.detail) from None
     return options
@@ -123,8 +123,8 @@ def written(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written
         LaterError: they cannot be sent; or a row was refused, and that is to fail the job.
     """
     message = Written()
-    with options.way.batches(options.table.job) as out:
-        for read in options.table.reads(batches):
+    with options.target.batches(options.table.job) as out:
+        for read in options.table.read_all(batches):
             _note(options, message, read.rejected)
             for sent in out.create(read.payloads):
                 _note(options, message, sent.rejects)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from later.bulk.ids import checked_job
-from later.bulk.jobs.partition import Table
-from later.bulk.transport.target import BATCH, PREFIX, RETRIES, TIMEOUT_S, Way
+from later.bulk.input.table import Table
+from later.bulk.input.task_ids import check_job
+from later.bulk.transport.target import BATCH, PREFIX, RETRIES, TIMEOUT_S, Target
 from later.core.errors import LaterError, Refused
 from later.option_types import duration, integer, prefix
 from later.store.url import check_url
@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 class WriteOptions:
     """How a DataFrame is written. `max_rejects` None: any number may be."""
 
-    way: Way
+    target: Target
     table: Table
     fails: bool
     """Does a row that is refused fail the job? Otherwise it is left out, and counted."""
@@ -40,7 +40,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         LaterError: one is missing, wrong or unknown, by its name.
     """
     options = _Options(given, _WRITE)
-    way = Way(
+    target = Target(
         url=options.take("url", check_url, None),
         prefix=options.take("prefix", prefix, PREFIX),
         timeout_s=options.take("timeout", _seconds, TIMEOUT_S),
@@ -49,13 +49,13 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     )
     table = Table(
         job=options.take("jobId", _job, None),
-        keyless=options.take("allowDuplicates", _switch, False),
+        allow_duplicates=options.take("allowDuplicates", _switch, False),
     )
     fails = options.take("onError", _on_error, ON_ERROR[0]) == ON_ERROR[0]
     max_rejects = options.take("maxRejects", integer(0, MOST), None)
     if fails and max_rejects:
         raise LaterError("maxRejects: expected onError=reject with it: else the first row that is refused fails all")
-    return WriteOptions(way=way, table=table, fails=fails, max_rejects=max_rejects)
+    return WriteOptions(target=target, table=table, fails=fails, max_rejects=max_rejects)
 
 
 _WRITE = (
@@ -93,7 +93,7 @@ _NEEDED = {
 
 def _job(text: str) -> str:
     try:
-        return checked_job(text)
+        return check_job(text)
     except Refused as error:
         raise ValueError(error.detail.removeprefix("expected ")) from None
 

@@ -19,11 +19,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from later.bulk.ids import ids_of
 from later.bulk.input.arrow_text import decode_mappings, decode_strings, is_string_type, python_values
 from later.bulk.input.csv_checks import CsvLayout, find_misread_rows
 from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Payloads, Reject, decode_readable, redact_row
 from later.bulk.input.row_keys import KEY, Keys, key_decoder
+from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.task import new_id
 
@@ -151,7 +151,7 @@ class ColumnReader:
 
     def _ids(self, keys: Keys) -> list[str]:
         there = [key for key in keys if key]
-        ids = iter(ids_of(self._job, there))
+        ids = iter(task_ids(self._job, there))
         return list(ids) if len(there) == len(keys) else [next(ids) if key else new_id() for key in keys]
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from later.bulk.ids import ids_of
 from later.bulk.input.columns import FIELDS, Values, delay_by, parse_time, source_columns, spread_offsets
 from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Payloads, Reject, decode_readable, redact_row
 from later.bulk.input.row_keys import KEY, is_empty
+from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.task import new_id
 
@@ -101,7 +101,7 @@ class JsonLinesReader:
             row = redact_row(text, self._sources)
             read.rejected.append(Reject(None if key is None else decode_readable(key), row, error.field, error.detail))
             return
-        id = new_id() if key is None else ids_of(self._job, [key])[0]
+        id = new_id() if key is None else task_ids(self._job, [key])[0]
         if self._spread_s:
             _put_off(fields, spread_offsets([id], self._spread_s)[0], self._now())
         _add(read.payloads, _one_line(_encode({"id": id, **fields, **self._others(given)})), id, key)

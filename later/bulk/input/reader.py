@@ -22,7 +22,7 @@ from later.bulk.input.columns import CORRUPT_COLUMN, FIELDS, column_decoder, sou
 from later.bulk.input.csv_checks import CsvLayout
 from later.bulk.input.json import TEXT_COLUMN
 from later.bulk.input.row_keys import KEY
-from later.bulk.jobs.partition import Shape, Table
+from later.bulk.input.table import RowShape, Table
 from later.core.errors import Refused
 
 COUNTED_FORMATS = frozenset({"parquet", "orc"})
@@ -94,9 +94,9 @@ def read_input(spark: SparkSession, given: JobInput, job: str) -> InputFrame:
     check_input(given)
     table = Table(
         job=job,
-        keyless=given.allow_duplicates,
+        allow_duplicates=given.allow_duplicates,
         spread_s=given.spread_s,
-        strangers=given.send_unknown_fields,
+        send_unknown_fields=given.send_unknown_fields,
         constants={name: _json(name, text) for name, text in given.constants.items()},
     )
     return _objects(spark, given, table) if given.format in JSON_FORMATS else _columns(spark, given, table)
@@ -111,8 +111,8 @@ def row_count(spark: SparkSession, given: JobInput) -> int | None:
 
 
 def _objects(spark: SparkSession, given: JobInput, table: Table) -> InputFrame:
-    shape = Shape.DOCUMENTS if given.format == "json" else Shape.OBJECTS
-    options = {"wholetext": "true"} if shape is Shape.DOCUMENTS else {}
+    shape = RowShape.DOCUMENTS if given.format == "json" else RowShape.OBJECTS
+    options = {"wholetext": "true"} if shape is RowShape.DOCUMENTS else {}
     frame = spark.read.options(**{**options, **given.options}).format("text").load(given.path)
     table = replace(table, shape=shape, sources=dict(given.columns))
     for name in frame.columns:
@@ -145,7 +145,7 @@ def _columns(spark: SparkSession, given: JobInput, table: Table) -> InputFrame:
     rows = _with_zones(frame.select(*columns, *told))
     if given.format == "csv":
         table = replace(table, csv=_looks(given, names, taken))
-    table.reading(to_arrow_schema(rows.schema, timezone="UTC"))  # now: or it is refused in a worker, four times
+    table.build_reader(to_arrow_schema(rows.schema, timezone="UTC"))  # now: or it is refused in a worker, four times
     used = {_whole(names, source) for source in taken.values()}
     unused = [name for name in names if name not in used and name not in given.constants]
     return InputFrame(_by_due_time(rows), table, unused)

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from later.bulk.names import literal
+from later.bulk.jobs.output_path import escape_glob
 from later.bulk.spark.errors import translate_errors
 from later.bulk.spark.signals import ignore_signals
 from later.core.errors import LaterError
@@ -57,7 +57,7 @@ class Output(NamedTuple):
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The table that was written."""
-        return spark.read.parquet(literal(self.directory))
+        return spark.read.parquet(escape_glob(self.directory))
 
 
 def _make(frame: DataFrame, place: _Place, undo: Callable[[], None]) -> None:

@@ -5,19 +5,16 @@ Each partition ends with a tally of its own, so that the sums are exact: a faile
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Protocol
 
 import pyarrow as pa
 
-from later.bulk.doors import Standing
-from later.bulk.input.columns import ColumnReader
-from later.bulk.input.csv_checks import CsvLayout
-from later.bulk.input.json import NO_ID, JsonDocumentReader, JsonLinesReader
+from later.bulk.input.json import NO_ID
 from later.bulk.input.payload import Parsed, Payloads, Reject
-from later.bulk.transport.target import Way
+from later.bulk.input.table import Table
+from later.bulk.transport.target import Target
+from later.client.transport import TaskStatus
 
 CREATED = (
     "rows bigint, created bigint, existing bigint, rejected bigint, key string, row string, field string, reason string"
@@ -40,66 +37,6 @@ _FOUND = pa.schema(
 Batches = Iterator[pa.RecordBatch]
 
 
-class Shape(Enum):
-    """What a row is: a value in each column, or the JSON of an object, or of many of them."""
-
-    COLUMNS = auto()
-    OBJECTS = auto()
-    DOCUMENTS = auto()
-
-
-class Reading(Protocol):
-    """Reads batches of rows."""
-
-    def read(self, batch: pa.RecordBatch) -> Parsed: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """How the rows of a job are read: as columns by their names, or as JSON, where there is one column of texts.
-
-    `constants` are JSON; `csv` is for columns alone: see `Rows`; the others for JSON alone: see `Objects`.
-    """
-
-    job: str
-    keyless: bool = False
-    spread_s: float = 0
-    shape: Shape = Shape.COLUMNS
-    constants: Mapping[str, bytes] | None = None
-    csv: CsvLayout | None = None
-    sources: Mapping[str, str] | None = None
-    strangers: bool = True
-
-    def reading(self, schema: pa.Schema) -> Reading:
-        """What reads batches of that schema. Raises Refused: it does not say what a task needs."""
-        if self.shape is Shape.COLUMNS:
-            return ColumnReader(
-                schema,
-                self.job,
-                allow_duplicates=self.keyless,
-                spread_s=self.spread_s,
-                constants=self.constants,
-                csv=self.csv,
-            )
-        objects = JsonLinesReader(
-            self.job,
-            sources=self.sources or {},
-            constants=self.constants or {},
-            allow_duplicates=self.keyless,
-            send_unknown_fields=self.strangers,
-            spread_s=self.spread_s,
-        )
-        return JsonDocumentReader(objects) if self.shape is Shape.DOCUMENTS else objects
-
-    def reads(self, batches: Batches) -> Iterator[Parsed]:
-        """What each batch came to."""
-        reading: Reading | None = None
-        for batch in batches:
-            if reading is None:
-                reading = self.reading(batch.schema)
-            yield reading.read(batch)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Create:
     """Creates tasks of a partition's rows, or with `dry_run` says what would be refused.
@@ -107,16 +44,16 @@ class Create:
     Answers what was refused, at most `told` rows (None: all), and the tally, as `CREATED`.
     """
 
-    way: Way
+    target: Target
     table: Table
     dry_run: bool = False
     told: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         rows = created = existing = rejected = 0
-        with self.way.batches(self.table.job) as out:
+        with self.target.batches(self.table.job) as out:
             send = out.judge if self.dry_run else out.create
-            for read in self.table.reads(batches):
+            for read in self.table.read_all(batches):
                 rejects = list(read.rejected)
                 for part in send(read.payloads):
                     created += part.created
@@ -137,14 +74,14 @@ class Find:
     Answers the rows whose tasks are missing, at most `told` (None: all), and the tally, as `FOUND`.
     """
 
-    way: Way
+    target: Target
     table: Table
     told: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         tally = _FoundTally()
-        with self.way.batches(self.table.job) as out:
-            for read in self.table.reads(batches):
+        with self.target.batches(self.table.job) as out:
+            for read in self.table.read_all(batches):
                 there = tally.fit(read)
                 missing = tally.add(there, out.find(there.ids))
                 told = missing if self.told is None else missing[: max(self.told - tally.told, 0)]
@@ -158,13 +95,13 @@ class Find:
 class Cancel:
     """Deletes the tasks of a partition's rows that are pending. Answers the tally, as `FOUND`: where each was."""
 
-    way: Way
+    target: Target
     table: Table
 
     def __call__(self, batches: Batches) -> Batches:
         tally = _FoundTally()
-        with self.way.batches(self.table.job) as out:
-            for read in self.table.reads(batches):
+        with self.target.batches(self.table.job) as out:
+            for read in self.table.read_all(batches):
                 there = tally.fit(read)
                 tally.add(there, out.cancel(there.ids))
         yield tally.batch()
@@ -175,7 +112,7 @@ class _FoundTally:
 
     def __init__(self) -> None:
         self.rows = self.unfit = self.told = 0
-        self.standing = dict.fromkeys(Standing, 0)
+        self.standing = dict.fromkeys(TaskStatus, 0)
 
     def fit(self, read: Parsed) -> Payloads:
         there = [position for position, id in enumerate(read.payloads.ids) if id != NO_ID]
@@ -183,11 +120,11 @@ class _FoundTally:
         self.unfit += len(read.payloads.ids) + len(read.rejected) - len(there)
         return read.payloads if len(there) == len(read.payloads.ids) else read.payloads.select(there)
 
-    def add(self, lines: Payloads, found: list[Standing]) -> list[int]:
+    def add(self, lines: Payloads, found: list[TaskStatus]) -> list[int]:
         """Count what was found; the positions of what is missing."""
-        for standing in Standing:
+        for standing in TaskStatus:
             self.standing[standing] += found.count(standing)
-        return [position for position, standing in enumerate(found) if standing is Standing.MISSING]
+        return [position for position, standing in enumerate(found) if standing is TaskStatus.MISSING]
 
     def batch(self) -> pa.RecordBatch:
         counts = {standing.value: count for standing, count in self.standing.items()}

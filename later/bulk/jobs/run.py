@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, Protocol
 from pyspark.sql import DataFrame, Observation, Row
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from later.bulk.doors import Counts
 from later.bulk.input.payload import Reject
 from later.bulk.input.reader import InputFrame
 from later.bulk.jobs import partition
 from later.bulk.jobs.output import Output
 from later.bulk.jobs.progress import Heard, watched
-from later.bulk.transport.target import Way
+from later.bulk.transport.target import Target
+from later.client.transport import Counts
 from later.core.errors import LaterError
 
 SHOWN = 20
@@ -76,7 +76,7 @@ class Standings(NamedTuple):
     """Has the store ever heard of the job?"""
 
 
-def create(found: InputFrame, way: Way, rejects: Output | None, audience: Audience) -> Created:
+def create(found: InputFrame, target: Target, rejects: Output | None, audience: Audience) -> Created:
     """Create the input's tasks; what is rejected goes to `rejects`, if anywhere.
 
     `audience` is told now and then how it goes.
@@ -86,42 +86,42 @@ def create(found: InputFrame, way: Way, rejects: Output | None, audience: Audien
         PySparkException: a partition could not be sent.
     """
     job = found.table.job
-    before = way.counts(job)
+    before = target.counts(job)
     started = time.monotonic()
     told = SHOWN if rejects is None else None
-    with _counted(way, job, before, audience), _watched(found, audience.parts):
+    with _counted(target, job, before, audience), _watched(found, audience.parts):
         sums, told_rows = _run(
-            found.frame, partition.Create(way=way, table=found.table, told=told), partition.CREATED, rejects
+            found.frame, partition.Create(target=target, table=found.table, told=told), partition.CREATED, rejects
         )
     seconds = time.monotonic() - started
     fit = sums["rows"] - sums["rejected"]
-    created = min(max(_created_since(way, job, before), sums["created"]), fit)
+    created = min(max(_created_since(target, job, before), sums["created"]), fit)
     examples = [Reject(row.key, row.row, row.field, row.reason) for row in told_rows]
     return Created(sums["rows"], created, fit - created, sums["rejected"], seconds, examples, any(before))
 
 
-def judge(found: InputFrame, way: Way, rejects: Output | None, heard: Heard) -> Created:
+def judge(found: InputFrame, target: Target, rejects: Output | None, heard: Heard) -> Created:
     """The same without creating anything: what would be refused. `heard` is told how far Spark is."""
-    way.counts(found.table.job)  # or nobody is there
+    target.counts(found.table.job)  # or nobody is there
     started = time.monotonic()
-    task = partition.Create(way=way, table=found.table, dry_run=True, told=SHOWN if rejects is None else None)
+    task = partition.Create(target=target, table=found.table, dry_run=True, told=SHOWN if rejects is None else None)
     with _watched(found, heard):
         sums, told_rows = _run(found.frame, task, partition.CREATED, rejects)
     examples = [Reject(row.key, row.row, row.field, row.reason) for row in told_rows]
     return Created(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
 
 
-def find(found: InputFrame, way: Way, missing: Output | None, heard: Heard) -> Standings:
+def find(found: InputFrame, target: Target, missing: Output | None, heard: Heard) -> Standings:
     """Where the tasks of the input's rows are; rows without one go to `missing`, if anywhere."""
-    way.counts(found.table.job)  # or nobody is there
-    task = partition.Find(way=way, table=found.table, told=SHOWN if missing is None else None)
+    target.counts(found.table.job)  # or nobody is there
+    task = partition.Find(target=target, table=found.table, told=SHOWN if missing is None else None)
     return _standings(found, task, missing, heard)
 
 
-def cancel(found: InputFrame, way: Way, heard: Heard) -> Standings:
+def cancel(found: InputFrame, target: Target, heard: Heard) -> Standings:
     """Delete the tasks of the input's rows that are pending; where each was."""
-    known = any(way.counts(found.table.job))
-    return _standings(found, partition.Cancel(way=way, table=found.table), None, heard)._replace(known=known)
+    known = any(target.counts(found.table.job))
+    return _standings(found, partition.Cancel(target=target, table=found.table), None, heard)._replace(known=known)
 
 
 def _standings(
@@ -156,12 +156,12 @@ def _cut(wrong: DataFrame) -> DataFrame:
     return wrong.withColumns({name: F.left(name, F.lit(LONGEST)) for name in ("key", "row")})
 
 
-def _created_since(way: Way, job: str, before: Counts) -> int:
+def _created_since(target: Target, job: str, before: Counts) -> int:
     """What the store has counted; 0 where it cannot be asked any more: then the tallies must do, which know no less
     than what the attempts that count have done.
     """
     try:
-        with way.batches(job) as out:
+        with target.batches(job) as out:
             return out.counts().created - before.created
     except LaterError:
         return 0
@@ -172,10 +172,10 @@ def _watched(found: InputFrame, heard: Heard) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _counted(way: Way, job: str, before: Counts, audience: Audience) -> Iterator[None]:
+def _counted(target: Target, job: str, before: Counts, audience: Audience) -> Iterator[None]:
     """Tell of the job's counts until the end, from a thread that has nothing to do with Spark."""
     over = Event()
-    thread = Thread(target=watch, args=(way, job, before, audience, over), daemon=True)
+    thread = Thread(target=watch, args=(target, job, before, audience, over), daemon=True)
     thread.start()
     try:
         yield
@@ -184,13 +184,13 @@ def _counted(way: Way, job: str, before: Counts, audience: Audience) -> Iterator
         thread.join(LOOK_EVERY_S)  # an answer that takes longer is of no use any more
 
 
-def watch(way: Way, job: str, before: Counts, audience: Audience, over: Event) -> None:
+def watch(target: Target, job: str, before: Counts, audience: Audience, over: Event) -> None:
     """Tell of the job's counts until it is over. What cannot be asked is asked again."""
     while not over.is_set():
         try:
-            with way.door(job) as door:
+            with target.transport(job) as transport:
                 while not over.wait(LOOK_EVERY_S):
-                    counts = Counts(*(now - then for now, then in zip(door.counts(), before, strict=True)))
+                    counts = Counts(*(now - then for now, then in zip(transport.counts(), before, strict=True)))
                     if not over.is_set():
                         audience.hear(counts)
         except LaterError as error:

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its name wherever Spark is spoken
 
-from later.bulk.names import literal
+from later.bulk.jobs.output_path import escape_glob
 from later.bulk.report.forecast import (
     HOUR_MS,
     OVERDUE,
@@ -159,7 +159,7 @@ def read_rejects(spark: SparkSession, directory: str, most: int) -> RejectCounts
 
 def _table(spark: SparkSession, directory: str, what: str, columns: dict[str, str]) -> DataFrame:
     try:
-        table = spark.read.parquet(literal(directory))
+        table = spark.read.parquet(escape_glob(directory))
     except AnalysisException as error:
         if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
             raise LaterError(f"{directory} is not {what}: no Parquet in it") from None

@@ -7,58 +7,58 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from later.bulk.doors import Came, Counts, Standing, Unreached, Wrong
 from later.client.http import CallFailed, Client, results_of
+from later.client.transport import BatchResult, Counts, ItemError, TaskStatus, Unavailable
 
 NDJSON = "application/x-ndjson"
 TOO_LARGE = 413
 _STANDING = {
-    "delay": Standing.PENDING,
-    "unack": Standing.PENDING,
-    "error": Standing.PENDING,
-    "dead": Standing.DEAD,
+    "delay": TaskStatus.PENDING,
+    "unack": TaskStatus.PENDING,
+    "error": TaskStatus.PENDING,
+    "dead": TaskStatus.DEAD,
 }
 
 
-class ApiDoor:
+class ApiTransport:
     """Calls the API for one job."""
 
     def __init__(self, client: Client, job: str) -> None:
         self._client = client
         self._job = quote(job, safe="")
 
-    def create(self, bodies: Sequence[bytes]) -> Came:
+    def create(self, bodies: Sequence[bytes]) -> BatchResult:
         came = self._create(f"/create/batch?job={self._job}", bodies)
         if came.created + came.existing + len(came.wrong) != len(bodies):
             raise _stranger()
         return came
 
-    def judge(self, bodies: Sequence[bytes]) -> Came:
+    def judge(self, bodies: Sequence[bytes]) -> BatchResult:
         return self._create("/create/batch?dry_run=true", bodies)
 
-    def _create(self, path: str, bodies: Sequence[bytes]) -> Came:
+    def _create(self, path: str, bodies: Sequence[bytes]) -> BatchResult:
         try:
             answer = self._post(path, b"\n".join(bodies))
         except CallFailed as error:
             if error.status != TOO_LARGE:
                 raise
             if len(bodies) == 1:
-                return Came(0, 0, {0: Wrong(TOO_LARGE, None, str(error))})
+                return BatchResult(0, 0, {0: ItemError(TOO_LARGE, None, str(error))})
             half = len(bodies) // 2  # something between us and the daemon takes less
             return _joined(self._create(path, bodies[:half]), self._create(path, bodies[half:]), half)
         with _of_later():
             results = results_of(answer, len(bodies))
             if not answer["refused"] and not answer["failed"]:
-                return Came(int(answer["created"]), int(answer["existing"]), {})
+                return BatchResult(int(answer["created"]), int(answer["existing"]), {})
             wrong = {i: _wrong(result["error"]) for i, result in enumerate(results) if "error" in result}
-            return Came(int(answer["created"]), int(answer["existing"]), wrong)
+            return BatchResult(int(answer["created"]), int(answer["existing"]), wrong)
 
-    def find(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+    def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         answer = self._post("/query/batch", _by_id(ids))
         with _of_later():
             return [_found(result) for result in results_of(answer, len(ids))]
 
-    def cancel(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+    def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         answer = self._post("/delete/batch?pending=true", _by_id(ids))
         with _of_later():
             return [_cancelled(result) for result in results_of(answer, len(ids))]
@@ -84,7 +84,7 @@ class ApiDoor:
             return self._client.call(method, path, body, NDJSON)
         except CallFailed as error:
             if error.may_pass:
-                raise Unreached(str(error), error.again_ms) from error
+                raise Unavailable(str(error), error.again_ms) from error
             raise
 
 
@@ -101,32 +101,32 @@ def _stranger() -> CallFailed:
     return CallFailed("the answer is none of later's: is it later that answers there?", 200)
 
 
-def _joined(one: Came, other: Came, shift: int) -> Came:
+def _joined(one: BatchResult, other: BatchResult, shift: int) -> BatchResult:
     wrong = {**one.wrong, **{position + shift: fault for position, fault in other.wrong.items()}}
-    return Came(one.created + other.created, one.existing + other.existing, wrong)
+    return BatchResult(one.created + other.created, one.existing + other.existing, wrong)
 
 
 def _by_id(ids: Sequence[str]) -> bytes:
     return "\n".join(f'{{"id":"{id}"}}' for id in ids).encode()
 
 
-def _wrong(error: Any) -> Wrong:
-    return Wrong(int(error["status"]), error.get("field"), str(error["detail"]))
+def _wrong(error: Any) -> ItemError:
+    return ItemError(int(error["status"]), error.get("field"), str(error["detail"]))
 
 
-def _found(result: dict[str, Any]) -> Standing | Wrong:
+def _found(result: dict[str, Any]) -> TaskStatus | ItemError:
     if "error" in result:
         return _absent(result["error"])
     return _STANDING[result["state"]]
 
 
-def _cancelled(result: dict[str, Any]) -> Standing | Wrong:
+def _cancelled(result: dict[str, Any]) -> TaskStatus | ItemError:
     if "error" not in result:
-        return Standing.PENDING
-    return Standing.DEAD if result["error"]["status"] == 409 else _absent(result["error"])
+        return TaskStatus.PENDING
+    return TaskStatus.DEAD if result["error"]["status"] == 409 else _absent(result["error"])
 
 
-def _absent(error: dict[str, Any]) -> Standing | Wrong:
+def _absent(error: dict[str, Any]) -> TaskStatus | ItemError:
     if error["status"] != 404:
         return _wrong(error)
-    return Standing.ENDED if error.get("ended") else Standing.MISSING
+    return TaskStatus.ENDED if error.get("ended") else TaskStatus.MISSING

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from later.bulk.doors import Came, Counts, Standing, Unreached, Wrong
 from later.bulk.opened import opened
+from later.client.transport import BatchResult, Counts, ItemError, TaskStatus, Unavailable
 from later.core.admit import admit
 from later.core.drafts import parse_draft
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
@@ -25,7 +25,7 @@ MAX_BODY = 1024 * 1024
 Result = TypeVar("Result")
 
 
-class StoreDoor:
+class StoreTransport:
     """Writes to the store at `place` for one job. Tasks are judged by the policies that are set in the store, and
 
     below them by later's own defaults: what a daemon was told by its flags is not known here.
@@ -40,17 +40,17 @@ class StoreDoor:
             self._runner.close()
             raise
 
-    def create(self, bodies: Sequence[bytes]) -> Came:
+    def create(self, bodies: Sequence[bytes]) -> BatchResult:
         return self._run(self._create(bodies))
 
-    def judge(self, bodies: Sequence[bytes]) -> Came:
+    def judge(self, bodies: Sequence[bytes]) -> BatchResult:
         judged = self._run(self._judge(bodies))
-        return Came(0, 0, {i: _wrong(error) for i, error in enumerate(judged) if isinstance(error, Refused)})
+        return BatchResult(0, 0, {i: _wrong(error) for i, error in enumerate(judged) if isinstance(error, Refused)})
 
-    def find(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+    def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         return [_found(answer) for answer in self._run(self._memory.store.query(ids))]
 
-    def cancel(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+    def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         return [_cancelled(answer) for answer in self._run(self._memory.store.delete_pending(ids))]
 
     def counts(self) -> Counts:
@@ -71,7 +71,7 @@ class StoreDoor:
         now = self._memory.clock.now().high
         return [_judged(body, lambda draft: admit(draft, policies, now, new_id())) for body in bodies]
 
-    async def _create(self, bodies: Sequence[bytes]) -> Came:
+    async def _create(self, bodies: Sequence[bytes]) -> BatchResult:
         judged = await self._judge(bodies)
         tasks = [task for task in judged if isinstance(task, Task)]
         batch = self._batch(bodies, len(bodies) - len(tasks))
@@ -81,7 +81,7 @@ class StoreDoor:
         failed = sum(fault.may_pass for fault in wrong.values())
         if failed:
             await self._memory.jobs.count(batch, len(tasks) - failed)
-        return Came(sum(result is True for result in results), sum(result is False for result in results), wrong)
+        return BatchResult(sum(result is True for result in results), sum(result is False for result in results), wrong)
 
     def _batch(self, bodies: Sequence[bytes], refused: int) -> Batch:
         digest = blake2b(b"\n".join(bodies), digest_size=12).digest()
@@ -95,7 +95,7 @@ class StoreDoor:
         try:
             return self._runner.run(work)
         except StoreDown as error:
-            raise Unreached(str(error)) from error
+            raise Unavailable(str(error)) from error
 
 
 def _judged(body: bytes, judge: Callable[[Any], Task]) -> Task | Refused:
@@ -107,29 +107,29 @@ def _judged(body: bytes, judge: Callable[[Any], Task]) -> Task | Refused:
         return error
 
 
-def _wrong(error: LaterError) -> Wrong:
+def _wrong(error: LaterError) -> ItemError:
     match error:
         case Refused():
-            return Wrong(413 if isinstance(error, TooLarge) else 400, error.field, error.detail)
+            return ItemError(413 if isinstance(error, TooLarge) else 400, error.field, error.detail)
         case StoreDown():
-            return Wrong(503, None, str(error))
+            return ItemError(503, None, str(error))
         case _:
-            return Wrong(500, None, str(error))
+            return ItemError(500, None, str(error))
 
 
-def _found(answer: Found | LaterError) -> Standing | Wrong:
+def _found(answer: Found | LaterError) -> TaskStatus | ItemError:
     if isinstance(answer, Found):
-        return Standing.DEAD if answer.state is Bucket.DEAD else Standing.PENDING
+        return TaskStatus.DEAD if answer.state is Bucket.DEAD else TaskStatus.PENDING
     return _absent(answer)
 
 
-def _cancelled(answer: str | LaterError) -> Standing | Wrong:
+def _cancelled(answer: str | LaterError) -> TaskStatus | ItemError:
     if isinstance(answer, str):
-        return Standing.PENDING
-    return Standing.DEAD if isinstance(answer, Conflict) else _absent(answer)
+        return TaskStatus.PENDING
+    return TaskStatus.DEAD if isinstance(answer, Conflict) else _absent(answer)
 
 
-def _absent(error: LaterError) -> Standing | Wrong:
+def _absent(error: LaterError) -> TaskStatus | ItemError:
     if isinstance(error, NotFound):
-        return Standing.ENDED if error.ended else Standing.MISSING
+        return TaskStatus.ENDED if error.ended else TaskStatus.MISSING
     return _wrong(error)

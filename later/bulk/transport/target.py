@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from later.bulk.doors import Counts, Door
-from later.bulk.sending import Batches, Patience
-from later.bulk.transport.api import ApiDoor
+from later.bulk.sending import BatchSender, RetryPolicy
+from later.bulk.transport.api import ApiTransport
 from later.client.http import Client
+from later.client.transport import Counts, Transport
 from later.store.url import place_of
 
 BATCH = 1000
@@ -23,7 +23,7 @@ PREFIX = "later"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Way:
+class Target:
     """It travels to the executors, so it holds no secret. `url` is an API's (http, https) or a store's."""
 
     url: str
@@ -37,32 +37,32 @@ class Way:
         return self.url.startswith(("http://", "https://"))
 
     @contextmanager
-    def door(self, job: str) -> Iterator[Door]:
-        """The way in, for one job. Raises LaterError: it cannot be opened."""
-        door = self._opened(job)
+    def transport(self, job: str) -> Iterator[Transport]:
+        """The target in, for one job. Raises LaterError: it cannot be opened."""
+        transport = self._opened(job)
         try:
-            yield door
+            yield transport
         finally:
-            door.close()
+            transport.close()
 
     def counts(self, job: str) -> Counts:
         """What a job has come to. Raises LaterError: nobody is there now; workers would be patient, and silent."""
-        with self.door(job) as door:
-            return door.counts()
+        with self.transport(job) as transport:
+            return transport.counts()
 
     @contextmanager
-    def batches(self, job: str) -> Iterator[Batches]:
-        """What sends lines that way. Raises LaterError: it cannot be opened, however often it is tried."""
-        patience = Patience(self.retries, time.sleep)
-        door = patience.until_reached(partial(self._opened, job))
+    def batches(self, job: str) -> Iterator[BatchSender]:
+        """What sends lines that target. Raises LaterError: it cannot be opened, however often it is tried."""
+        patience = RetryPolicy(self.retries, time.sleep)
+        transport = patience.until_reached(partial(self._opened, job))
         try:
-            yield Batches(door, patience, batch=self.batch)
+            yield BatchSender(transport, patience, batch=self.batch)
         finally:
-            door.close()
+            transport.close()
 
-    def _opened(self, job: str) -> Door:
+    def _opened(self, job: str) -> Transport:
         if self.is_api:
-            return ApiDoor(Client(self.url, self.timeout_s, time.time), job)
-        from later.bulk.transport.store import StoreDoor  # noqa: PLC0415  # what it takes, executors of an API need not have
+            return ApiTransport(Client(self.url, self.timeout_s, time.time), job)
+        from later.bulk.transport.store import StoreTransport  # noqa: PLC0415  # what it takes, executors of an API need not have
 
-        return StoreDoor(place_of(self.url, self.prefix, self.timeout_s, os.environ), job)
+        return StoreTransport(place_of(self.url, self.prefix, self.timeout_s, os.environ), job)

@@ -18,11 +18,11 @@ from later.cli.options import examples, one_object, reading, seconds
 from later.cli.paths import a_directory
 
 if TYPE_CHECKING:
-    from later.bulk.doors import Counts
     from later.bulk.input.reader import InputFrame, JobInput
     from later.bulk.jobs.output import Output
     from later.bulk.jobs.run import Created, Standings
-    from later.bulk.transport.target import Way
+    from later.bulk.transport.target import Target
+    from later.client.transport import Counts
 
 LONGEST_ROW = 200
 """Characters of a row that is shown."""
@@ -152,10 +152,10 @@ def _sure(given: JobInput, job: str) -> bool:
     return click.confirm(one_line(f"delete the pending tasks of the job {job}, of all rows of {given.path}?"), err=True)
 
 
-def _way(target: LaterAddress, batch: int, retries: int) -> Way:
-    from later.bulk.transport.target import Way
+def _way(target: LaterAddress, batch: int, retries: int) -> Target:
+    from later.bulk.transport.target import Target
 
-    return Way(url=target.url, prefix=target.prefix, timeout_s=target.timeout_s, batch=batch, retries=retries)
+    return Target(url=target.url, prefix=target.prefix, timeout_s=target.timeout_s, batch=batch, retries=retries)
 
 
 def _output(directory: str | None, replaces: bool) -> Output | None:

@@ -33,11 +33,11 @@ def named(context: click.Context, parameter: click.Parameter, pairs: Sequence[st
 
 def a_job(context: click.Context, parameter: click.Parameter, text: str) -> str:
     """The job's id."""
-    from later.bulk.ids import checked_job
+    from later.bulk.input.task_ids import check_job
     from later.core.errors import Refused
 
     try:
-        return checked_job(text)
+        return check_job(text)
     except Refused as error:
         raise click.BadParameter(f"{text}: {error.detail}") from None
 

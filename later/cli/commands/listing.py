@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from later.cli.calls import ask
 from later.cli.console import say
 from later.cli.tables import print_words
 from later.client.http import Client
@@ -49,7 +48,7 @@ def tasks(client: Client, stretch: Stretch, wanted: int = PAGE) -> Iterator[Task
     asked |= {"due_after": stretch.since, "due_before": stretch.before}
     asked["limit"] = PAGE if stretch.reason else min(wanted, PAGE)
     while True:
-        page = ask(client, "POST", "/list", asked)
+        page = client.ask("POST", "/list", asked)
         yield from (task for task in page["tasks"] if stretch.reason in (None, _error(task).get("reason")))
         asked["cursor"] = page["cursor"]
         if page["cursor"] is None:

@@ -117,9 +117,9 @@ def key(number: int) -> str:
 
 def tasks(rows: int) -> list[Task]:
     """The same as tasks, in the rows' order."""
-    from later.bulk.ids import ids_of  # noqa: PLC0415
+    from later.bulk.input.task_ids import task_ids  # noqa: PLC0415
 
-    ids = ids_of(JOB, [key(number).encode() for number in range(rows)])
+    ids = task_ids(JOB, [key(number).encode() for number in range(rows)])
     return [a_task(due, own_id=id) for id, due in zip(ids, dues(rows), strict=True)]
 
 
@@ -202,10 +202,10 @@ def create(session: Any, file: Path, url: str, rows: int) -> float:
     """The seconds that it took. Raises BenchError: not every row became a task."""
     from later.bulk.input import reader  # noqa: PLC0415  # only where Spark is
     from later.bulk.jobs import run  # noqa: PLC0415  # only where Spark is
-    from later.bulk.transport.target import Way  # noqa: PLC0415
+    from later.bulk.transport.target import Target  # noqa: PLC0415
 
     given = reader.JobInput(path=str(file), format="parquet", options={}, columns={}, constants={})
-    came = run.create(reader.read_input(session, given, f"{JOB}-{rows}"), Way(url=url), None, _Nobody())
+    came = run.create(reader.read_input(session, given, f"{JOB}-{rows}"), Target(url=url), None, _Nobody())
     if came.created != rows:
         raise BenchError(f"{came.created} of {rows} rows became tasks")
     return came.seconds

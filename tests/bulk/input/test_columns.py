@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.bulk.ids import ids_of
 from later.bulk.input.arrow_text import is_string_type
 from later.bulk.input.columns import CORRUPT_COLUMN, WRONG_COLUMN_COUNT, ColumnReader, source_columns
 from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE, CsvLayout
 from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Reject
+from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.policy import DEFAULT
 from later.core.task import Task
@@ -82,7 +82,7 @@ class TestColumns:
             read(key=["17"], topic=["t"], content=["c"], delay=[1.5], retry=[7], ttl=[60], headers=[{"A": "b"}])
         )
         assert task == Task(
-            id=ids_of(JOB, [b"17"])[0], own_id=True, topic="t", callback=CALLBACK, content="c", headers={"A": "b"},
+            id=task_ids(JOB, [b"17"])[0], own_id=True, topic="t", callback=CALLBACK, content="c", headers={"A": "b"},
             max_retry=7, created_at=NOW, execute_at=NOW + 1500, expires_at=NOW + 60_000,
         )  # fmt: skip
 
@@ -348,7 +348,7 @@ class TestKeys:
     def test_a_row_without_a_key_is_told_of_and_the_others_are_sent(self) -> None:
         came = read(key=["a", None, "", "b"], delay=[1, 2, math.nan, 4])
         told = {"topic": "order", "callback": CALLBACK}
-        assert came.payloads.ids == ids_of(JOB, [b"a", b"b"])
+        assert came.payloads.ids == task_ids(JOB, [b"a", b"b"])
         assert came.payloads.keys == [b"a", b"b"]
         assert [(reject.field, reject.reason) for reject in came.rejected] == [("key", MISSING_KEY), ("key", EMPTY_KEY)]
         assert json.loads(came.rejected[0].row) == {**told, "delay": 2}
@@ -370,20 +370,20 @@ class TestKeys:
     def test_who_takes_duplicates_takes_rows_without_a_key_beside_those_with_one(self) -> None:
         came = read(key=["a", None, "", "b"], keyless=True)
         assert came.rejected == []
-        assert [came.payloads.ids[0], came.payloads.ids[3]] == ids_of(JOB, [b"a", b"b"])
+        assert [came.payloads.ids[0], came.payloads.ids[3]] == task_ids(JOB, [b"a", b"b"])
         assert len(set(came.payloads.ids)) == 4
         assert came.payloads.keys == [b"a", None, None, b"b"]
         assert came.payloads.reject(1, None, "why").key is None
 
     def test_a_key_may_be_of_any_length(self) -> None:
-        assert accepted_tasks(read(key=["k" * 100_000]))[0].id == ids_of(JOB, [b"k" * 100_000])[0]
+        assert accepted_tasks(read(key=["k" * 100_000]))[0].id == task_ids(JOB, [b"k" * 100_000])[0]
 
 
 class TestCorruptRows:
     def test_one_is_told_of_as_it_was_and_the_others_are_sent(self) -> None:
         came = read(key=[None, "a"], **{CORRUPT_COLUMN: texts(b"a;b;caf\xe9", None)})
         assert came.rejected == [Reject(None, "a;b;caf\\xe9", None, WRONG_COLUMN_COUNT)]
-        assert came.payloads.ids == ids_of(JOB, [b"a"])
+        assert came.payloads.ids == task_ids(JOB, [b"a"])
 
     def test_their_column_is_of_texts(self) -> None:
         assert wrong(CORRUPT_COLUMN, pa.int64()) == "_corrupt: expected strings, got a column of int64"

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from later.bulk.ids import ids_of
 from later.bulk.input.json import (
     ID_NOT_ALLOWED,
     MAX_SHOWN_BYTES,
@@ -23,13 +22,14 @@ from later.bulk.input.json import (
     parse_key,
 )
 from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed
+from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.task import Task
 from tests.builders import NOW
 from tests.bulk.validation import CALLBACK, accepted_tasks, rejection_reasons, validate_bodies
 
 JOB = "a-job"
-ID = ids_of(JOB, [b"17"])[0]
+ID = task_ids(JOB, [b"17"])[0]
 GOOD = {"key": "17", "topic": "order", "callback": CALLBACK}
 MARK = b"\xef\xbb\xbf"
 JSON = st.recursive(
@@ -255,7 +255,7 @@ class TestDocuments:
         rows = [GOOD, GOOD | {"key": 18, "headers": {"A": "b"}}]
         for indent in (None, 2):
             came = documents(json.dumps(rows, indent=indent))
-            assert [task.id for task in accepted_tasks(came)] == ids_of(JOB, [b"17", b"18"])
+            assert [task.id for task in accepted_tasks(came)] == task_ids(JOB, [b"17", b"18"])
 
     def test_or_one_object(self) -> None:
         row = json.dumps(GOOD | {"headers": {"A": "b"}}, indent=2)
@@ -263,7 +263,7 @@ class TestDocuments:
 
     def test_or_a_file_of_lines_which_spark_calls_json(self) -> None:
         came = documents(f"{good()}\r\n\r\n{good(key=18)}\n5\n")
-        assert came.payloads.ids == [*ids_of(JOB, [b"17", b"18"]), NO_ID]
+        assert came.payloads.ids == [*task_ids(JOB, [b"17", b"18"]), NO_ID]
 
     @pytest.mark.parametrize(
         "bad", ['{"delay": NaN}', '{"content": "\\ud800"}', "5", "[1,\n2]", '"a"', '{"key": %s}' % ("9" * 9999)]
@@ -271,7 +271,7 @@ class TestDocuments:
     def test_one_wrong_element_spoils_no_other(self, bad: str) -> None:
         came = documents(f"[{good()}, {bad}\n, {good(key=18)} ]\n")
         there = [task.id for task in validate_bodies(came.payloads.bodies) if isinstance(task, Task)]
-        assert there == ids_of(JOB, [b"17", b"18"])
+        assert there == task_ids(JOB, [b"17", b"18"])
         assert len(came.payloads.bodies) + len(came.rejected) == 3
 
     @pytest.mark.parametrize(

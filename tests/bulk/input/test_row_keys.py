@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.bulk.ids import MAX_JOB_CHARS, checked_job, ids_of
 from later.bulk.input.row_keys import key_decoder
+from later.bulk.input.task_ids import MAX_JOB_CHARS, check_job, task_ids
 from later.core.errors import Refused
 from later.core.validation import check_id
 
@@ -26,22 +26,22 @@ def keys(values: Any, kind: pa.DataType | None = None) -> list[bytes | None]:
 
 class TestAnId:
     def test_it_is_the_jobs_and_a_hash_of_the_key(self) -> None:
-        assert ids_of("orders-7", [b"17"]) == ["orders-7:RSNUDxUEzRcQDEg16Ft-"]
+        assert task_ids("orders-7", [b"17"]) == ["orders-7:RSNUDxUEzRcQDEg16Ft-"]
 
     @given(st.lists(st.binary(max_size=40)))
     def test_the_hash_is_what_docs_say(self, some: list[bytes]) -> None:
         hashes = [base64.urlsafe_b64encode(sha256(key).digest())[:20].decode() for key in some]
-        assert ids_of("j", some) == [f"j:{hash}" for hash in hashes]
+        assert task_ids("j", some) == [f"j:{hash}" for hash in hashes]
 
     @given(st.text("azAZ09._~:-", min_size=1, max_size=MAX_JOB_CHARS), st.binary(max_size=9))
     def test_every_jobs_ids_are_ids(self, job: str, key: bytes) -> None:
-        (id,) = ids_of(checked_job(job), [key])
+        (id,) = task_ids(check_job(job), [key])
         assert check_id(id) == id
 
     @pytest.mark.parametrize("job", ["", "a b", "a/b", "ä", "a\n", "x" * (MAX_JOB_CHARS + 1)])
     def test_what_no_id_begins_with_is_no_job(self, job: str) -> None:
         with pytest.raises(Refused, match=f"expected 1 to {MAX_JOB_CHARS} characters"):
-            checked_job(job)
+            check_job(job)
 
 
 class TestAKey:

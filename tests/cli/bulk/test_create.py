@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from later.bulk.doors import Counts
 from later.bulk.input import reader
 from later.bulk.input.payload import Reject
 from later.bulk.input.reader import InputFrame, JobInput
+from later.bulk.input.table import Table
 from later.bulk.jobs import run
 from later.bulk.jobs.output import Output
-from later.bulk.jobs.partition import Table
 from later.bulk.jobs.run import Created, Missing, Standings
 from later.bulk.spark import session
-from later.bulk.transport.target import Way
+from later.bulk.transport.target import Target
 from later.cli import run as command
 from later.cli.bulk.input_options import format_of
+from later.client.transport import Counts
 from later.core.errors import LaterError, Refused
 
 Capture = pytest.CaptureFixture[str]
@@ -44,7 +44,7 @@ class Spark:
     def __init__(self) -> None:
         self.session: tuple[str, dict[str, str], str] | None = None
         self.given: JobInput | None = None
-        self.called: tuple[str, Way, tuple[Any, ...]] | None = None
+        self.called: tuple[str, Target, tuple[Any, ...]] | None = None
         self.answer: Any = GOOD
         self.unused: list[str] = []
 
@@ -59,8 +59,8 @@ class Spark:
         return InputFrame(frame, Table(job=job), self.unused)
 
     def call(self, name: str) -> Any:
-        def called(found: InputFrame, way: Way, *rest: Any) -> Any:
-            self.called = (name, way, rest)
+        def called(found: InputFrame, target: Target, *rest: Any) -> Any:
+            self.called = (name, target, rest)
             if isinstance(self.answer, Exception):
                 raise self.answer
             return self.answer(*rest) if callable(self.answer) else self.answer
@@ -89,7 +89,7 @@ class TestWhatIsTaken:
         assert spark.session == ("local[*,4]", {}, "later bulk j")
         assert spark.given == JobInput(path="in.parquet", format="parquet", options={}, columns={}, constants={})
         assert spark.called is not None
-        assert spark.called[:2] == ("create", Way(url="http://127.0.0.1:8080", batch=1000, retries=8))
+        assert spark.called[:2] == ("create", Target(url="http://127.0.0.1:8080", batch=1000, retries=8))
 
     def test_all_that_is_said_is_taken(self, spark: Spark) -> None:
         said = [
@@ -106,9 +106,9 @@ class TestWhatIsTaken:
             send_unknown_fields=False,
         )  # fmt: skip
         assert spark.called is not None
-        name, way, (rejects, _) = spark.called
+        name, target, (rejects, _) = spark.called
         assert (name, rejects) == ("create", Output("out", replaces=True))
-        assert way == Way(url="redis://h/1", prefix="mine", timeout_s=3, batch=7, retries=0)
+        assert target == Target(url="redis://h/1", prefix="mine", timeout_s=3, batch=7, retries=0)
 
     @pytest.mark.parametrize(
         ("path", "format"),

@@ -19,7 +19,7 @@ _JOB = re.compile(rf"[A-Za-z0-9._~:-]{{1,{MAX_JOB_CHARS}}}")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
-def checked_job(text: str) -> str:
+def check_job(text: str) -> str:
     """A job's id.
 
     Raises:
@@ -30,7 +30,7 @@ def checked_job(text: str) -> str:
     return text
 
 
-def ids_of(job: str, keys: Iterable[bytes]) -> list[str]:
+def task_ids(job: str, keys: Iterable[bytes]) -> list[str]:
     """The ids of the rows that have these keys: `<job>:<base64url of the first 15 bytes of SHA-256 of the key>`."""
     return [f"{job}:{_hash(key)}" for key in keys]
 

@@ -10,7 +10,7 @@ from later.client.http import AGAIN
 from later.core.errors import LaterError
 
 
-class Wrong(NamedTuple):
+class ItemError(NamedTuple):
     """What went wrong with one item: an HTTP status, the field that is wrong, if one is, and the reason."""
 
     status: int
@@ -22,15 +22,15 @@ class Wrong(NamedTuple):
         return self.status in AGAIN
 
 
-class Came(NamedTuple):
+class BatchResult(NamedTuple):
     """What tasks sent in one batch came to; what is wrong with others, by their position."""
 
     created: int
     existing: int
-    wrong: Mapping[int, Wrong]
+    wrong: Mapping[int, ItemError]
 
 
-class Standing(StrEnum):
+class TaskStatus(StrEnum):
     """Where the task of a row is."""
 
     PENDING = "pending"
@@ -47,7 +47,7 @@ class Counts(NamedTuple):
     refused: int = 0
 
 
-class Unreached(LaterError):
+class Unavailable(LaterError):
     """Nobody answered, or nobody can know what came of it; the same may be tried again after `again_ms`."""
 
     def __init__(self, reason: str, again_ms: int | None = None) -> None:
@@ -55,22 +55,25 @@ class Unreached(LaterError):
         self.again_ms = again_ms
 
 
-class Door(Protocol):
-    """A way in. Every method raises `Unreached` where it may work later, another `LaterError` where it will not."""
+class Transport(Protocol):
+    """Access to `later` for one job.
 
-    def create(self, bodies: Sequence[bytes]) -> Came:
-        """Create tasks of these bodies of `/create`, counted into the door's job."""
+    Each method raises `Unavailable` if the same call may work later, another `LaterError` if it will not.
+    """
 
-    def judge(self, bodies: Sequence[bytes]) -> Came:
+    def create(self, bodies: Sequence[bytes]) -> BatchResult:
+        """Create tasks of these bodies of `/create`, counted into the transport's job."""
+
+    def judge(self, bodies: Sequence[bytes]) -> BatchResult:
         """What `create` would refuse; nothing is created, and none of the others is counted as created."""
 
-    def find(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+    def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         """Where tasks are."""
 
-    def cancel(self, ids: Sequence[str]) -> list[Standing | Wrong]:
+    def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         """Delete tasks that are pending; where each was. What is dead or has ended stays as it is."""
 
     def counts(self) -> Counts:
-        """What the door's job has come to."""
+        """What the transport's job has come to."""
 
     def close(self) -> None: ...

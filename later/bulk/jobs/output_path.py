@@ -11,7 +11,7 @@ _HOST = re.compile(r"//[^/]*")
 _OF_PATTERNS = re.compile(r"[\[\]{}*?\\]")
 
 
-def checked_directory(name: str) -> str:
+def check_output_path(name: str) -> str:
     """The name, if what is written there can be read.
 
     Raises:
@@ -30,6 +30,6 @@ def checked_directory(name: str) -> str:
     return name
 
 
-def literal(name: str) -> str:
+def escape_glob(name: str) -> str:
     """The pattern that this name alone fits."""
     return _OF_PATTERNS.sub(r"\\\g<0>", name)

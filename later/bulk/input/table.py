@@ -1,0 +1,76 @@
+"""How the rows of a job are read: as columns, or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+import pyarrow as pa
+
+from later.bulk.input.columns import ColumnReader
+from later.bulk.input.csv_checks import CsvLayout
+from later.bulk.input.json import JsonDocumentReader, JsonLinesReader
+from later.bulk.input.payload import Parsed
+
+
+class RowShape(Enum):
+    """What a row is: a value in each column, the JSON of one object, or a JSON document of many objects."""
+
+    COLUMNS = auto()
+    OBJECTS = auto()
+    DOCUMENTS = auto()
+
+
+class RowReader(Protocol):
+    """A reader of batches of rows."""
+
+    def read(self, batch: pa.RecordBatch) -> Parsed: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """The settings that say how a job's rows are read: as columns by name, or as JSON from one column of texts.
+
+    `constants` are JSON. `csv` applies to columns only (see `ColumnReader`); `sources` and `send_unknown_fields` apply
+    to JSON only (see `JsonLinesReader`).
+    """
+
+    job: str
+    allow_duplicates: bool = False
+    spread_s: float = 0
+    shape: RowShape = RowShape.COLUMNS
+    constants: Mapping[str, bytes] | None = None
+    csv: CsvLayout | None = None
+    sources: Mapping[str, str] | None = None
+    send_unknown_fields: bool = True
+
+    def build_reader(self, schema: pa.Schema) -> RowReader:
+        """Return a reader of batches of this schema. Raises Refused: the schema lacks what a task needs."""
+        if self.shape is RowShape.COLUMNS:
+            return ColumnReader(
+                schema,
+                self.job,
+                allow_duplicates=self.allow_duplicates,
+                spread_s=self.spread_s,
+                constants=self.constants,
+                csv=self.csv,
+            )
+        objects = JsonLinesReader(
+            self.job,
+            sources=self.sources or {},
+            constants=self.constants or {},
+            allow_duplicates=self.allow_duplicates,
+            send_unknown_fields=self.send_unknown_fields,
+            spread_s=self.spread_s,
+        )
+        return JsonDocumentReader(objects) if self.shape is RowShape.DOCUMENTS else objects
+
+    def read_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Parsed]:
+        """Read each batch. Raises Refused: as `build_reader` does."""
+        reader: RowReader | None = None
+        for batch in batches:
+            if reader is None:
+                reader = self.build_reader(batch.schema)
+            yield reader.read(batch)
