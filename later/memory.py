@@ -23,7 +23,7 @@ async def open_memory(config: Config) -> AsyncIterator[Memory]:
         StoreDown: it cannot be reached.
     """
     place = _place(config, config.store_url)
-    memory = await build_as_laid_out(place, config.shards, config.policy, a_clock(), Metrics().observe_store)
+    memory = await build_as_laid_out(place, config.shards, config.policy, a_clock(), Metrics().observe_round_trip)
     try:
         yield memory
     finally:
@@ -33,7 +33,7 @@ async def open_memory(config: Config) -> AsyncIterator[Memory]:
 def build_memory(config: Config, url: str, metrics: Metrics) -> Memory:
     """The store for a daemon: nothing is written before it was checked."""
     check = partial(check_store, prefix=config.prefix, shards=config.shards)
-    return build(_place(config, url), config.shards, config.policy, a_clock(), metrics.observe_store, check)
+    return build(_place(config, url), config.shards, config.policy, a_clock(), metrics.observe_round_trip, check)
 
 
 def a_clock() -> Clock:

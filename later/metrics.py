@@ -14,8 +14,8 @@ MAX_TOPICS = 200
 """How many topics are labelled by name; the rest are `other`, or a million topics would be a million series."""
 OTHER = "other"
 
-OF_THE_STORE = frozenset({
-    "later_tasks", "later_backlog_due", "later_backlog_oldest_seconds", "later_remembered_ids",
+STORE_METRICS = frozenset({
+    "later_tasks", "later_tasks_due", "later_oldest_due_age_seconds", "later_remembered_ids",
     "later_topic_permits", "later_store_memory_bytes", "later_store_memory_max_bytes", "later_store_up",
 })  # fmt: skip
 """Gauges of the whole store: the same from each process, so they are taken from one and never added up."""
@@ -25,7 +25,7 @@ _DELIVERY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 
 _STORE_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2)
 
 
-class Figure(NamedTuple):
+class MetricSample(NamedTuple):
     """What a metric stands at: one line of an exposition, fit for the way from one process to another."""
 
     metric: str
@@ -34,7 +34,7 @@ class Figure(NamedTuple):
     value: float
 
 
-Figures = list[Figure]
+MetricSamples = list[MetricSample]
 
 
 class Metrics:
@@ -42,17 +42,17 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.created = Counter("later_tasks_created", "Tasks created.", registry=registry)
-        self.existing = Counter("later_tasks_existing", "Creates that found their id known.", registry=registry)
-        self.refused = Counter("later_tasks_refused", "Creates that were refused.", registry=registry)
+        self.tasks_created = Counter("later_tasks_created", "Tasks created.", registry=registry)
+        self.tasks_duplicate = Counter("later_tasks_duplicate", "Creates that found their id known.", registry=registry)
+        self.tasks_refused = Counter("later_tasks_refused", "Creates that were refused.", registry=registry)
         self.deliveries = Counter(
             "later_deliveries",
             "Deliveries by outcome: done, busy, failed, gone.",
             ["outcome"],
             registry=registry,
         )
-        self.limited = Counter(
-            "later_topic_limited",
+        self.claims_throttled = Counter(
+            "later_claims_throttled",
             "Claims that found fewer permits of their topic's rate or concurrency than tasks that they wanted.",
             ["topic"],
             registry=registry,
@@ -60,8 +60,8 @@ class Metrics:
         self.topic_dead = Counter(
             "later_topic_dead", "Tasks that died, by topic and reason.", ["topic", "reason"], registry=registry
         )
-        self.topic_refused = Counter(
-            "later_topic_refused",
+        self.delivery_failures = Counter(
+            "later_delivery_failures",
             "Deliveries that were not done, by topic and code: the receiver's status, or what else went wrong.",
             ["topic", "code"],
             registry=registry,
@@ -73,29 +73,35 @@ class Metrics:
         self._topics: set[str] = set()
         self.retries = Counter("later_retries", "Tasks booked for another try.", registry=registry)
         self.dead = Counter("later_dead", "Tasks that died, by reason.", ["reason"], registry=registry)
-        self.swept = Counter("later_swept", "Dead tasks that were kept long enough and forgotten.", registry=registry)
-        self.released = Counter(
-            "later_released", "Tasks moved back to delay, by bucket: unack means a lost lease.", ["bucket"],
+        self.dead_removed = Counter(
+            "later_dead_removed", "Dead tasks that were kept long enough and forgotten.", registry=registry
+        )
+        self.tasks_requeued = Counter(
+            "later_tasks_requeued", "Tasks moved back to delay, by bucket: unack means a lost lease.", ["bucket"],
             registry=registry,
         )  # fmt: skip
-        self.strays = Counter("later_strays", "Bucket entries without a task that were removed.", registry=registry)
-        self.unsettled = Counter(
-            "later_unsettled", "Deliveries whose settle found another lease, or no store.", registry=registry
+        self.orphan_entries = Counter(
+            "later_orphan_entries", "Bucket entries without a task that were removed.", registry=registry
+        )
+        self.settles_lost = Counter(
+            "later_settles_lost", "Deliveries whose settle found another lease, or no store.", registry=registry
         )
         self.lateness = Histogram(
             "later_lateness_seconds", "From a task's due time to the start of its first delivery.",
             buckets=_LATENESS_S, registry=registry,
         )  # fmt: skip
-        self.delivery_time = Histogram(
-            "later_delivery_seconds", "From a delivery's start to its outcome.", buckets=_DELIVERY_S,
+        self.delivery_duration = Histogram(
+            "later_delivery_duration_seconds", "From a delivery's start to its outcome.", buckets=_DELIVERY_S,
             registry=registry,
         )  # fmt: skip
-        self.hands_busy = Gauge("later_hands_busy", "Deliveries under way.", registry=registry)
-        self.hands = Gauge("later_hands", "Deliveries that may be under way.", registry=registry)
-        self.waiting = Gauge("later_waiting_for_store", "Tasks of requests that wait for the store.", registry=registry)
+        self.delivery_slots_in_use = Gauge("later_delivery_slots_in_use", "Deliveries under way.", registry=registry)
+        self.delivery_slots = Gauge("later_delivery_slots", "Deliveries that may be under way.", registry=registry)
+        self.pending_writes = Gauge(
+            "later_pending_writes", "Tasks of requests that wait for the store.", registry=registry
+        )
         self.tick_errors = Counter("later_tick_errors", "Ticks that failed, by ticker.", ["ticker"], registry=registry)
-        self.store_calls = Histogram(
-            "later_store_seconds",
+        self.store_round_trips = Histogram(
+            "later_store_round_trip_duration_seconds",
             "Round trips to the store, by verb.",
             ["verb"],
             buckets=_STORE_S,
@@ -103,14 +109,14 @@ class Metrics:
         )
         self._store_calls_of: dict[str, Callable[[float], None]] = {}
         self.tasks = Gauge("later_tasks", "Tasks by state and topic.", ["state", "topic"], registry=registry)
-        self.backlog = Gauge("later_backlog_due", "Tasks due now and not claimed yet.", ["topic"], registry=registry)
-        self.backlog_age = Gauge(
-            "later_backlog_oldest_seconds",
+        self.tasks_due = Gauge("later_tasks_due", "Tasks due now and not claimed yet.", ["topic"], registry=registry)
+        self.oldest_due_age = Gauge(
+            "later_oldest_due_age_seconds",
             "How late the most overdue of them is.",
             ["topic"],
             registry=registry,
         )
-        self.remembered = Gauge("later_remembered_ids", "Ids of ended tasks still remembered.", registry=registry)
+        self.remembered_ids = Gauge("later_remembered_ids", "Ids of ended tasks still remembered.", registry=registry)
         self.store_memory = Gauge("later_store_memory_bytes", "Memory that the store uses.", registry=registry)
         self.store_memory_max = Gauge(
             "later_store_memory_max_bytes", "Memory that the store may use; 0: no limit.", registry=registry
@@ -122,21 +128,21 @@ class Metrics:
             "later_process_deaths", "Processes that ended although nobody asked them to.", registry=registry
         )
 
-    def observe_store(self, verb: str, seconds: float) -> None:
+    def observe_round_trip(self, verb: str, seconds: float) -> None:
         observe = self._store_calls_of.get(verb)
         if observe is None:
-            observe = self._store_calls_of[verb] = self.store_calls.labels(verb).observe
+            observe = self._store_calls_of[verb] = self.store_round_trips.labels(verb).observe
         observe(seconds)
 
-    def count_limited(self, topic: str) -> None:
-        self.limited.labels(self._label(topic)).inc()
+    def count_throttled(self, topic: str) -> None:
+        self.claims_throttled.labels(self._label(topic)).inc()
 
     def count_dead(self, topic: str, reason: str) -> None:
         self.dead.labels(reason).inc()
         self.topic_dead.labels(self._label(topic), reason).inc()
 
-    def count_refused(self, topic: str, code: str) -> None:
-        self.topic_refused.labels(self._label(topic), code).inc()
+    def count_delivery_failure(self, topic: str, code: str) -> None:
+        self.delivery_failures.labels(self._label(topic), code).inc()
 
     def _label(self, topic: str) -> str:
         """The topic's name for as many as there is room for."""
@@ -153,34 +159,34 @@ class Metrics:
         """All of them in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def own(self) -> Figures:
+    def process_samples(self) -> MetricSamples:
         """What this process has counted and holds."""
-        return [figure for figure in self._all() if figure.metric not in OF_THE_STORE]
+        return [figure for figure in self._all() if figure.metric not in STORE_METRICS]
 
-    def of_the_store(self) -> dict[str, Figures]:
+    def store_samples(self) -> dict[str, MetricSamples]:
         """By metric: one without a figure is one that there is nothing to say about."""
-        seen: dict[str, Figures] = {metric: [] for metric in OF_THE_STORE}
+        seen: dict[str, MetricSamples] = {metric: [] for metric in STORE_METRICS}
         for figure in self._all():
             if figure.metric in seen:
                 seen[figure.metric].append(figure)
         return seen
 
-    def lasting(self, figures: Figures) -> Figures:
+    def counters_only(self, figures: MetricSamples) -> MetricSamples:
         """What stays true of a process that is no more: what it counted, not what it held."""
         gauges = {metric.name for metric in self.registry.collect() if metric.type == "gauge"}
         return [figure for figure in figures if figure.metric not in gauges]
 
-    def exposition_of(self, figures: Figures) -> bytes:
+    def render(self, figures: MetricSamples) -> bytes:
         """These, and no others, in Prometheus' text format."""
         return generate_latest(_Collected(self.registry, figures))
 
-    def _all(self) -> Iterator[Figure]:
+    def _all(self) -> Iterator[MetricSample]:
         for metric in self.registry.collect():
             for sample in metric.samples:
-                yield Figure(metric.name, sample.name, tuple(sorted(sample.labels.items())), sample.value)
+                yield MetricSample(metric.name, sample.name, tuple(sorted(sample.labels.items())), sample.value)
 
 
-def added_up(*processes: Figures) -> Figures:
+def sum_samples(*processes: MetricSamples) -> MetricSamples:
     """The figures of several processes as if one had done it all; it was there since the first of them was."""
     total: dict[tuple[str, str, tuple[tuple[str, str], ...]], float] = {}
     for metric, sample, labels, value in chain.from_iterable(processes):
@@ -190,18 +196,18 @@ def added_up(*processes: Figures) -> Figures:
             total[key] = value
         else:
             total[key] = min(before, value) if sample == f"{metric}_created" else before + value
-    return [Figure(*key, value) for key, value in total.items()]
+    return [MetricSample(*key, value) for key, value in total.items()]
 
 
 class _Collected(Collector):
     """Figures as Prometheus' library takes them, with the words and the order of a registry."""
 
-    def __init__(self, registry: CollectorRegistry, figures: Figures) -> None:
+    def __init__(self, registry: CollectorRegistry, figures: MetricSamples) -> None:
         self._registry = registry
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        by_metric: dict[str, Figures] = defaultdict(list)
+        by_metric: dict[str, MetricSamples] = defaultdict(list)
         for figure in self._figures:
             by_metric[figure.metric].append(figure)
         for known in self._registry.collect():

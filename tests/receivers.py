@@ -147,7 +147,7 @@ class Caller:
 
 @asynccontextmanager
 async def a_sender(timeout_ms: int = LONG_MS, lookups: int = 8, **policy: Any) -> AsyncIterator[Caller]:
-    sender = Sender(lookups=lookups, user_agent="later/0.1")
+    sender = Sender(max_lookups=lookups, user_agent="later/0.1")
     await sender.start()
     try:
         yield Caller(sender, Policy(timeout_ms=timeout_ms, **policy))

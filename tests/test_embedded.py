@@ -87,7 +87,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def kill_server(store: EmbeddedStore, data: Path) -> None:
     os.kill(pid_of(data), signal.SIGKILL)
-    await until(lambda: store.why_away() is not None)
+    await until(lambda: store.why_unavailable() is not None)
 
 
 async def check_until_up(store: EmbeddedStore, now: int) -> None:
@@ -102,7 +102,7 @@ async def test_a_started_store_answers_with_a_policy_that_loses_nothing(data: Pa
         for name, value in wanted.items():
             assert send(data, "CONFIG", "GET", name)[name] == value
         assert store.url == socket_url(data)
-        assert store.why_away() is None
+        assert store.why_unavailable() is None
         assert data.stat().st_mode & 0o777 == 0o700
 
 
@@ -130,7 +130,7 @@ async def test_stop_leaves_no_process_no_socket_and_no_lock(data: Path) -> None:
         assert not lives(pid)
         assert not (data / "store.sock").exists()
         async with a_store(data) as next_one:
-            assert next_one.why_away() is None
+            assert next_one.why_unavailable() is None
 
 
 async def test_stop_may_be_called_twice_and_before_start(data: Path) -> None:
@@ -139,7 +139,7 @@ async def test_stop_may_be_called_twice_and_before_start(data: Path) -> None:
     await store.start()
     await store.stop()
     await store.stop()
-    assert store.why_away() == "the embedded store is not running"
+    assert store.why_unavailable() == "the embedded store is not running"
     assert await store.check(0) is None
 
 
@@ -267,18 +267,18 @@ async def test_it_says_why_it_is_away(data: Path) -> None:
     seconds = [0.0]
     async with a_store(data, clock=lambda: seconds[0]) as store:
         await kill_server(store, data)
-        assert store.why_away() == "the embedded store died (exit status -9) and is about to be started again"
+        assert store.why_unavailable() == "the embedded store died (exit status -9) and is about to be started again"
         await store.check(0)
         seconds[0] = 0.4
-        assert store.why_away() == "the embedded store died (exit status -9) and starts again in 1 s"
+        assert store.why_unavailable() == "the embedded store died (exit status -9) and starts again in 1 s"
         await check_until_up(store, 1000)
-        assert store.why_away() is None
+        assert store.why_unavailable() is None
 
 
 async def test_a_death_is_told_and_a_stop_is_not(data: Path) -> None:
     async with a_store(data) as store:
         told: list[str | None] = []
-        store.on_exit = lambda: told.append(store.why_away())
+        store.on_exit = lambda: told.append(store.why_unavailable())
         os.kill(pid_of(data), signal.SIGKILL)
         await until(lambda: bool(told))
         now = await store.check(0)
@@ -309,7 +309,7 @@ async def test_a_cancelled_start_leaves_no_process_and_no_lock(data: Path, monke
         start = asyncio.create_task(store.start())
         pid_file = data.parent / "pid"
         await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
-        await until(lambda: store.why_away() == "the embedded store is loading its data")
+        await until(lambda: store.why_unavailable() == "the embedded store is loading its data")
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start

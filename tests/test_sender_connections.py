@@ -239,7 +239,7 @@ class TestNames:
         assert (outcome.kind, names.asked) == (OutcomeKind.DONE, ["hang.example", "receiver.example"])
 
     async def test_a_lookup_that_waits_too_long_for_its_turn_is_given_up(self, names: Names) -> None:
-        resolver = Resolver(lookups=1, patience_s=0.02)
+        resolver = Resolver(max_lookups=1, default_timeout_s=0.02)
         hanging = asyncio.create_task(resolver.resolve("hang.example"))
         await asyncio.sleep(0)  # it takes the thread
         with pytest.raises(socket.gaierror, match="too many other lookups hang"):
@@ -263,7 +263,7 @@ class TestNames:
     async def test_an_answer_that_comes_after_its_caller_has_gone_disturbs_nobody(
         self, names: Names, caplog: pytest.LogCaptureFixture
     ) -> None:
-        resolver = Resolver(lookups=1, patience_s=1)
+        resolver = Resolver(max_lookups=1, default_timeout_s=1)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(resolver.resolve("hang.example"), 0.02)
         names.answer()
@@ -273,7 +273,7 @@ class TestNames:
     def test_an_answer_that_comes_after_the_loop_has_ended_disturbs_nobody(self, names: Names) -> None:
         async def give_up() -> None:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(Resolver(lookups=1, patience_s=1).resolve("hang.example"), 0.02)
+                await asyncio.wait_for(Resolver(max_lookups=1, default_timeout_s=1).resolve("hang.example"), 0.02)
 
         asyncio.run(give_up())
         names.answer()

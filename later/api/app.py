@@ -51,7 +51,7 @@ def build_app(
     earliest of the tasks just created, or moved, must be taken up.
     """
     line = PendingWrites(max_pending_writes)
-    metrics.waiting.set_function(lambda: line.count)
+    metrics.pending_writes.set_function(lambda: line.count)
     tasks = TaskHandlers(
         store=store, metrics=metrics, policies=policies, max_body=max_body, pending_writes=line, on_create=on_create
     )

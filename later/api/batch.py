@@ -204,9 +204,9 @@ class BatchHandlers:
         _, refused, failed = _count_errors(answers)
         created = [task for task, answer in pairs if isinstance(task, Task) and answer is True]
         existing = len(answers) - refused - failed - len(created)
-        self._metrics.created.inc(len(created))
-        self._metrics.existing.inc(existing)
-        self._metrics.refused.inc(refused)
+        self._metrics.tasks_created.inc(len(created))
+        self._metrics.tasks_duplicate.inc(existing)
+        self._metrics.tasks_refused.inc(refused)
         if created:
             self._on_create(min(task.execute_at for task in created))
         results = [_create_result(task, answer) for task, answer in pairs]

@@ -68,7 +68,7 @@ class TaskHandlers:
         try:
             return parse_draft(await read_body(request, self._max_body))
         except Refused:
-            self._metrics.refused.inc()
+            self._metrics.tasks_refused.inc()
             raise
 
     async def _admitted(self, draft: Draft) -> Task:
@@ -76,12 +76,12 @@ class TaskHandlers:
         try:
             return admit(draft, policies, now.high, new_id())
         except Refused:
-            self._metrics.refused.inc()
+            self._metrics.tasks_refused.inc()
             raise
 
     def _note(self, task: Task, created: bool) -> None:
         if created:
-            self._metrics.created.inc()
+            self._metrics.tasks_created.inc()
             self._on_create(task.execute_at)
         else:
-            self._metrics.existing.inc()
+            self._metrics.tasks_duplicate.inc()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from later.metrics import Metrics
-from later.worker.ticker import Errand, Ticker
+from later.worker.ticker import Ticker, TickFunction
 
 
-def a_ticker(name: str, errand: Errand, every_ms: int, metrics: Metrics) -> Ticker:
+def a_ticker(name: str, errand: TickFunction, every_ms: int, metrics: Metrics) -> Ticker:
     """On the monotonic clock: these errands are what brings the store's back."""
     return Ticker(name, errand, now=monotonic_ms, interval_ms=every_ms, count_error=metrics.count_tick_error)
 

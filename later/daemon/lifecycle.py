@@ -15,11 +15,11 @@ from later.core.errors import LaterError
 log = structlog.get_logger("later.daemon")
 
 
-class Life:
+class Lifecycle:
     """From the start to the end of a process. `leave` is called before it leaves at once."""
 
-    def __init__(self, leave: Callable[[], None]) -> None:
-        self._leave = leave
+    def __init__(self, force_exit: Callable[[], None]) -> None:
+        self._leave = force_exit
         self._stop_asked = asyncio.Event()
         self._signalled = False
         self._failure: LaterError | None = None
@@ -41,14 +41,14 @@ class Life:
             raise self._failure
         return 0
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """May be asked again and again: unlike a signal, it never means to leave at once."""
         self._stop_asked.set()
 
     def fail(self, error: LaterError) -> None:
         """Stop, and say why."""
         self._failure = error
-        self.ask_to_stop()
+        self.request_stop()
 
     def _listen_for_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -58,14 +58,14 @@ class Life:
     def _on_signal(self, number: int) -> None:
         """The first signal asks for a stop; the second leaves at once, and leases see to the rest."""
         if self._signalled or self._failure is not None:
-            log.warning("leaving at once")
+            log.warning("forced exit")
             self._leave()
             os._exit(128 + number)
         self._signalled = True
-        self.ask_to_stop()
+        self.request_stop()
 
 
-YOUNG = 20_000
+GC_THRESHOLD = 20_000
 """Objects that are made between two collections of the youngest. Python's own 700 are a few tasks of one batch, and all
 that such a batch holds would be looked at again and again: a fifth of its time."""
 
@@ -73,7 +73,7 @@ that such a batch holds would be looked at again and again: a fifth of its time.
 def run_in_loop(work: Coroutine[None, None, int]) -> int:
     gc.collect()
     gc.freeze()  # what was imported stays as long as we do
-    gc.set_threshold(YOUNG)
+    gc.set_threshold(GC_THRESHOLD)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(work)
 

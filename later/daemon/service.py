@@ -20,26 +20,26 @@ from later.api.server import Runner
 from later.config import API, WORK, Config
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.daemon.background import a_ticker
-from later.daemon.listen import cannot_listen, door, may_go_without, say_closed
-from later.daemon.store_metrics import Figures
+from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
+from later.daemon.store_metrics import StoreMetrics
 from later.delivery.sender import Sender
 from later.memory import build_memory
 from later.metrics import Metrics
 from later.option_types import Address
 from later.store.permits import Flow
-from later.worker.ticker import Ticked
-from later.worker.worker import Crew
+from later.worker.ticker import TickResult
+from later.worker.worker import Worker
 
 log = structlog.get_logger("later.daemon")
 
 CLOCK_EVERY_MS = 1000
 POLICIES_EVERY_MS = 1000
-BEAT_EVERY_MS = 2000
-REQUESTS_PATIENCE_S = 5.0
+HEARTBEAT_EVERY_MS = 2000
+REQUEST_GRACE_S = 5.0
 """How long a stop waits for requests under way: longer than the store may take to answer."""
 
 
-class House:
+class Service:
     """What of it there is depends on the command.
 
     `why_not_ready` and `exposition` answer /readyz and /metrics; `fail` is told of a store that cannot serve us.
@@ -60,7 +60,7 @@ class House:
         self._metrics = metrics
         self._fail = fail
         self._memory = build_memory(config, config.store_url, metrics)
-        self._sender = Sender(lookups=config.concurrency, user_agent=f"later/{__version__}")
+        self._sender = Sender(max_lookups=config.concurrency, user_agent=f"later/{__version__}")
         self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
         self._flow = Flow(self._memory.client, self._memory.keys, self._instance)
         self._crew = self._build_crew() if command in WORK else None
@@ -70,10 +70,10 @@ class House:
             a_ticker("policies", self._tick_policies, POLICIES_EVERY_MS, metrics),
         ]
         if self._crew is not None:
-            self._tickers.append(a_ticker("beat", self._tick_beat, BEAT_EVERY_MS, metrics))
+            self._tickers.append(a_ticker("beat", self._tick_beat, HEARTBEAT_EVERY_MS, metrics))
         self._runner = _runner(self._build_app(why_not_ready, exposition))
         memory = self._memory
-        self.figures = Figures(memory.store, memory.census, self._flow, memory.policies, metrics)
+        self.store_metrics = StoreMetrics(memory.store, memory.census, self._flow, memory.policies, metrics)
 
     async def open(self) -> int | None:
         """How many tasks the store holds. None where it is away: it is waited for, and the frontend answers 503."""
@@ -82,10 +82,10 @@ class House:
             await self._memory.client.open()
             return await self._memory.census.tasks()
         except StoreDown as error:
-            log.warning("the store is away, going on as soon as it answers", reason=str(error))
+            log.warning("store unavailable", reason=str(error))
             return None
 
-    async def work(self) -> None:
+    async def start_work(self) -> None:
         """Begin what goes on by itself: claims and deliveries, and what they stand on."""
         for ticker in self._tickers:
             ticker.start()
@@ -96,28 +96,28 @@ class House:
 
     async def listen(self) -> list[Address]:
         """Where requests are answered from now on. Raises LaterError: they cannot be, and that was the point."""
-        address = door(self._command, self._config)
+        address = listen_address(self._command, self._config)
         if address is None:
             return []
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, address.host, address.port).start()
         except OSError as error:
-            if not may_go_without(self._command, self._config, error):
-                raise cannot_listen(address, error) from error
-            say_closed(address)
+            if not may_skip_listening(self._command, self._config, error):
+                raise listen_error(address, error) from error
+            log_not_listening(address)
         return [Address(host, port) for host, port, *_ in self._runner.addresses]
 
-    async def listen_at(self, places: Sequence[Address]) -> None:
+    async def listen_shared(self, addresses: Sequence[Address]) -> None:
         """Beside others, at what somebody holds for all of them. Raises LaterError: one of these cannot be had."""
         await self._runner.setup()
-        for place in places:
+        for place in addresses:
             try:
                 await web.TCPSite(self._runner, place.host, place.port, reuse_port=True).start()
             except OSError as error:
-                raise cannot_listen(place, error) from error
+                raise listen_error(place, error) from error
 
-    async def ping(self) -> str | None:
+    async def why_store_unavailable(self) -> str | None:
         """Why the store does not answer; None where it does."""
         try:
             await self._memory.census.ping()
@@ -139,7 +139,7 @@ class House:
             await self._sender.close()
 
     async def _stop_tickers(self) -> None:
-        await asyncio.gather(*(ticker.cut() for ticker in self._tickers))
+        await asyncio.gather(*(ticker.cancel() for ticker in self._tickers))
 
     async def _leave(self) -> None:
         if self._crew_started:
@@ -148,9 +148,9 @@ class House:
             except LaterError as error:
                 log.debug("leaving without a word", reason=str(error))
 
-    def _build_crew(self) -> Crew:
+    def _build_crew(self) -> Worker:
         config = self._config
-        return Crew(
+        return Worker(
             store=self._memory.store,
             jobs=self._memory.jobs,
             ends=self._memory.ends,
@@ -159,11 +159,11 @@ class House:
             clock=self._memory.clock,
             sender=self._sender,
             metrics=self._metrics,
-            hands=config.concurrency,
+            slots=config.concurrency,
             tick_ms=config.tick_ms,
             lease_ms=config.lease_ms,
             remember_ms=config.remember_ms,
-            chance=random.random,
+            random=random.random,
         )
 
     def _build_app(
@@ -184,28 +184,28 @@ class House:
             lease_ms=config.lease_ms,
             why_not_ready=why_not_ready,
             exposition=exposition,
-            on_create=self._crew.nudge if self._crew is not None else _nobody_waits,
+            on_create=self._crew.wake if self._crew is not None else _nobody_waits,
         )
 
-    async def _tick_clock(self, now: int) -> Ticked:
+    async def _tick_clock(self, now: int) -> TickResult:
         """Measures the store's time, and is the first to see a store that came back as one that cannot serve us."""
         try:
             await self._memory.store.measure_time()
         except StoreMismatch as error:
             self._fail(error)
-        return Ticked(0, None)
+        return TickResult(0, None)
 
-    async def _tick_policies(self, now: int) -> Ticked:
+    async def _tick_policies(self, now: int) -> TickResult:
         await self._memory.policies.read()
-        return Ticked(0, None)
+        return TickResult(0, None)
 
-    async def _tick_beat(self, now: int) -> Ticked:
+    async def _tick_beat(self, now: int) -> TickResult:
         await self._memory.census.beat(self._instance, (await self._memory.store.now()).low)
-        return Ticked(0, None)
+        return TickResult(0, None)
 
 
 def _runner(app: web.Application) -> web.AppRunner:
-    return Runner(app, access_log=None, handle_signals=False, shutdown_timeout=REQUESTS_PATIENCE_S)
+    return Runner(app, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
 
 
 def _allow_many_connections() -> None:

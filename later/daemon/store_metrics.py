@@ -11,10 +11,10 @@ from later.store.permits import Flow
 from later.store.policies import PolicyBook
 from later.store.stats import NO_TASKS, Census, TopicCounts
 from later.store.tasks import Store
-from later.worker.ticker import Ticked
+from later.worker.ticker import TickResult
 
 
-class Figures:
+class StoreMetrics:
     """An errand that brings the gauges up to date."""
 
     def __init__(self, store: Store, census: Census, flow: Flow, policies: PolicyBook, metrics: Metrics) -> None:
@@ -25,14 +25,14 @@ class Figures:
         self._metrics = metrics
         self._named: dict[str, None] = {}
 
-    async def tick(self, now: int) -> Ticked:
+    async def tick(self, now: int) -> TickResult:
         try:
             await self._gather((await self._store.now()).low)
         except LaterError:
             self._metrics.store_up.set(0)
             raise
         self._metrics.store_up.set(1)
-        return Ticked(0, None)
+        return TickResult(0, None)
 
     async def _gather(self, now: int) -> None:
         counts = await self._census.counts(now)
@@ -43,7 +43,7 @@ class Figures:
         self._metrics.topic_permits.clear()
         for topic, in_use in permits.items():
             self._metrics.topic_permits.labels(topic).set(in_use)
-        self._metrics.remembered.set(remembered)
+        self._metrics.remembered_ids.set(remembered)
         self._metrics.store_memory.set(server.memory)
         self._metrics.store_memory_max.set(server.max_memory)
 
@@ -64,14 +64,14 @@ class Figures:
 
     def _show(self, labelled: dict[str, TopicCounts], now: int) -> None:
         metrics = self._metrics
-        for gauge in (metrics.tasks, metrics.backlog, metrics.backlog_age):
+        for gauge in (metrics.tasks, metrics.tasks_due, metrics.oldest_due_age):
             gauge.clear()
         for label, count in labelled.items():
             for bucket, number in zip(Bucket, (count.delay, count.unack, count.error, count.dead), strict=True):
                 metrics.tasks.labels(bucket.value, label).set(number)
-            metrics.backlog.labels(label).set(count.due)
+            metrics.tasks_due.labels(label).set(count.due)
             oldest = now if count.oldest_due_at is None else count.oldest_due_at
-            metrics.backlog_age.labels(label).set((now - oldest) / 1000)
+            metrics.oldest_due_age.labels(label).set((now - oldest) / 1000)
 
 
 def _first(topics: Iterable[str], limit: int) -> list[str]:

@@ -31,9 +31,9 @@ class Resolver(AbstractResolver):
     nobody wants would stand before those that somebody waits for.
     """
 
-    def __init__(self, *, lookups: int, patience_s: float) -> None:
-        self._free = asyncio.Semaphore(lookups)
-        self._patience_s = patience_s
+    def __init__(self, *, max_lookups: int, default_timeout_s: float) -> None:
+        self._free = asyncio.Semaphore(max_lookups)
+        self._patience_s = default_timeout_s
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC

@@ -35,7 +35,7 @@ LARGE_BYTES = 1 << 20
 """aiohttp wants a longer body as a file, and writes it in pieces: other calls go on in between."""
 
 
-class Progress:
+class CallState:
     """How far a call has come."""
 
     __slots__ = ("decided", "fresh")
@@ -47,7 +47,7 @@ class Progress:
         """The reply, once its status alone has judged the call, whatever may become of the body."""
 
 
-_under_way: ContextVar[Progress] = ContextVar("under_way")
+_under_way: ContextVar[CallState] = ContextVar("under_way")
 """The call that the running asyncio task makes, for `_open_socket`. (A TraceConfig would cost a fifth of the
 sender's speed to say the same.)"""
 
@@ -58,8 +58,8 @@ class Sender:
     `lookups` is how many names may be looked up at a time.
     """
 
-    def __init__(self, *, lookups: int, user_agent: str) -> None:
-        self._lookups = lookups
+    def __init__(self, *, max_lookups: int, user_agent: str) -> None:
+        self._lookups = max_lookups
         self._headers = {
             "Content-Type": "application/json",
             "User-Agent": user_agent,
@@ -68,7 +68,7 @@ class Sender:
 
     async def start(self) -> None:
         """Open for calls, in the loop that runs."""
-        resolver = Resolver(lookups=self._lookups, patience_s=MAX_TIMEOUT_MS / 1000)
+        resolver = Resolver(max_lookups=self._lookups, default_timeout_s=MAX_TIMEOUT_MS / 1000)
         self._pooled = self._session(
             aiohttp.TCPConnector(resolver=resolver, limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=_open_socket)
         )
@@ -86,7 +86,7 @@ class Sender:
         """
         timeout_s = policy.timeout_ms / 1000
         try:
-            return parse_reply(await self._call(Request.of(task, attempt, now), timeout_s), now, policy.ack)
+            return parse_reply(await self._call(CallbackRequest.build(task, attempt, now), timeout_s), now, policy.ack)
         except TimeoutError:
             return _failed("timeout", f"no complete answer within {timeout_s:g} s")
         except Exception as error:
@@ -94,8 +94,8 @@ class Sender:
                 return _failed("reply", f"no complete answer: {_broken(error)}")
             return _failed("connect", f"no connection: {_unreachable(error)}")
 
-    async def _call(self, request: Request, timeout_s: float) -> Reply:
-        progress = Progress()
+    async def _call(self, request: CallbackRequest, timeout_s: float) -> Reply:
+        progress = CallState()
         _under_way.set(progress)
         deadline_s.set(timeout_s)
         try:
@@ -110,7 +110,7 @@ class Sender:
                 raise
             return progress.decided
 
-    async def _post(self, request: Request, progress: Progress) -> aiohttp.ClientResponse:
+    async def _post(self, request: CallbackRequest, progress: CallState) -> aiohttp.ClientResponse:
         """Post; once more on a fresh connection where an idle one was closed before the answer began.
 
         Receivers close idle connections when they like: that is no failure of the task.
@@ -141,7 +141,7 @@ def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-class Callback(msgspec.Struct, frozen=True):
+class CallbackBody(msgspec.Struct, frozen=True):
     """The body of a call."""
 
     id: str
@@ -152,7 +152,7 @@ class Callback(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 
 
-class Request(NamedTuple):
+class CallbackRequest(NamedTuple):
     """A call as it goes out."""
 
     url: URL
@@ -160,7 +160,7 @@ class Request(NamedTuple):
     body: bytes
 
     @classmethod
-    def of(cls, task: Task, attempt: int, now: int) -> Request:
+    def build(cls, task: Task, attempt: int, now: int) -> CallbackRequest:
         """The call of `attempt` at `now` (ms). A task's header replaces one of the session."""
         headers = {
             "webhook-id": task.id,
@@ -168,7 +168,7 @@ class Request(NamedTuple):
             "later-attempt": str(attempt),
             "later-due": rfc3339(task.execute_at),
         }
-        body = _encode(Callback(task.id, task.topic, task.content))
+        body = _encode(CallbackBody(task.id, task.topic, task.content))
         return cls(wire_url(task.callback), task.headers | headers, body)
 
 
@@ -190,7 +190,7 @@ def wire_url(callback: str) -> URL:
     return URL(f"{url.scheme}://{url.raw_authority}{path}", encoded=True)
 
 
-async def _post_once(session: aiohttp.ClientSession, request: Request) -> aiohttp.ClientResponse:
+async def _post_once(session: aiohttp.ClientSession, request: CallbackRequest) -> aiohttp.ClientResponse:
     body = request.body
     return await session.post(
         request.url,
@@ -216,7 +216,7 @@ def _had_begun(error: Exception) -> bool:
     return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
 
 
-async def _read(response: aiohttp.ClientResponse, progress: Progress, deadline: asyncio.Timeout) -> Reply:
+async def _read(response: aiohttp.ClientResponse, progress: CallState, deadline: asyncio.Timeout) -> Reply:
     status, retry_after = response.status, response.headers.get(aiohttp.hdrs.RETRY_AFTER)
     if 200 <= status < 300:
         return Reply(status=status, body=await _read_body(response), retry_after=retry_after)

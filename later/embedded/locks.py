@@ -65,7 +65,7 @@ async def _locked_in_time(descriptor: int) -> bool:
     return False
 
 
-async def lock_after_orphan(data: Path, lock: int) -> None:
+async def take_lock_from_orphan(data: Path, lock: int) -> None:
     """Take `lock`, and end the store that holds it: we hold owner.lock, so it has no owner."""
     if _locked(lock):
         return

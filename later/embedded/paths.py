@@ -48,7 +48,7 @@ def prepare(data: Path) -> None:
 
 
 @contextmanager
-def blaming(data: Path) -> Iterator[None]:
+def wrap_os_errors(data: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -75,7 +75,7 @@ class Server:
     """One run of the server, from its start to its exit status."""
 
     def __init__(self, process: asyncio.subprocess.Process, data: Path, log_from: int) -> None:
-        self.ended = asyncio.ensure_future(process.wait())
+        self.exited = asyncio.ensure_future(process.wait())
         self._process = process
         self._data = data
         self._log_from = log_from
@@ -85,17 +85,17 @@ class Server:
         """None while it lives; the exit status, or minus the signal, that ended it."""
         return self._process.returncode
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """SIGTERM, then SIGKILL when it takes too long or when the wait is cancelled."""
-        self.ask_to_end()
+        self.terminate()
         try:
-            await asyncio.wait({self.ended}, timeout=PATIENCE_S)
+            await asyncio.wait({self.exited}, timeout=PATIENCE_S)
         finally:
             if self.status is None:
                 self._signal(signal.SIGKILL)
-        await asyncio.wait({self.ended}, timeout=PATIENCE_S)
+        await asyncio.wait({self.exited}, timeout=PATIENCE_S)
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)  # one that is stopped would not hear the other
 
@@ -103,15 +103,15 @@ class Server:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    def epitaph(self) -> str:
+    def failure_report(self) -> str:
         """Why a start failed and what to do, with the last lines that the server logged."""
-        words = self.last_words()
+        words = self.log_tail()
         return (
             f"the embedded store ended at once (exit status {self.status}): {words or 'it logged nothing'}. "
             f"{_advice(words, self._data)} (log: {log_file(self._data)})"
         )
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The last three lines of this run's log, without process id and date."""
         with suppress(OSError), open(log_file(self._data), "rb") as file:
             file.seek(max(self._log_from, size_of(log_file(self._data)) - 4096))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import structlog
 
-from later.embedded.locks import lock_after_orphan, owner_lock
-from later.embedded.paths import EmbeddedError, blaming, prepare, socket_path, socket_url
+from later.embedded.locks import owner_lock, take_lock_from_orphan
+from later.embedded.paths import EmbeddedError, prepare, socket_path, socket_url, wrap_os_errors
 from later.embedded.resp import ask, info
 from later.embedded.server import Server, spawn
 
@@ -55,7 +55,7 @@ class EmbeddedStore:
         Loading a large file can take minutes: waits as long as the server lives. Raises `EmbeddedError`; when
         this fails or is cancelled, nothing is left running. (To give up a start, cancel it; do not `stop`.)
         """
-        with blaming(self._data):
+        with wrap_os_errors(self._data):
             prepare(self._data)
             self._locks.enter_context(owner_lock(self._data))
             try:
@@ -67,12 +67,12 @@ class EmbeddedStore:
     async def _start_locked(self) -> None:
         self._lock = os.open(self._data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         self._locks.callback(os.close, self._lock)
-        await lock_after_orphan(self._data, self._lock)
+        await take_lock_from_orphan(self._data, self._lock)
         server = await self._spawn()
         while await self._look(self._now()) is not None:
             if server.status is not None:
-                raise EmbeddedError(server.epitaph())
-            await asyncio.wait({server.ended}, timeout=0.02)
+                raise EmbeddedError(server.failure_report())
+            await asyncio.wait({server.exited}, timeout=0.02)
 
     async def check(self, now: int) -> int | None:
         """Start the server again if it died and its pause is over.
@@ -87,12 +87,12 @@ class EmbeddedStore:
             if self._server.status is None:
                 return await self._look(now)
             if self._restart_at is None:
-                return self._book_restart(now, self._server.status, self._server.last_words())
+                return self._book_restart(now, self._server.status, self._server.log_tail())
             if now < self._restart_at:
                 return self._restart_at
             return await self._restart(now)
 
-    def why_away(self) -> str | None:
+    def why_unavailable(self) -> str | None:
         """One line on why the store does not answer; None when, for all we know, it does."""
         if self._server is None:
             return "the embedded store is not running"
@@ -109,21 +109,21 @@ class EmbeddedStore:
             server, self._server = self._server, None
             try:
                 if server is not None:
-                    await server.end()
+                    await server.stop()
                     socket_path(self._data).unlink(missing_ok=True)  # a killed server leaves it there
             finally:
                 self._up_since = self._restart_at = None
                 self._locks.close()
 
-    def abandon(self) -> None:
+    def stop_nowait(self) -> None:
         """Ask the server to end and do not wait: for an owner that leaves at once."""
         if self._server is not None and self._server.status is None:
-            self._server.ask_to_end()
+            self._server.terminate()
 
     async def _spawn(self) -> Server:
         self._server = server = await spawn(self._data, self._lock)
         self._up_since = self._restart_at = self._loading_logged_at = None
-        server.ended.add_done_callback(lambda _: self._ended(server))
+        server.exited.add_done_callback(lambda _: self._ended(server))
         return server
 
     def _ended(self, server: Server) -> None:
@@ -158,7 +158,7 @@ class EmbeddedStore:
         pause_s = min(1 << min(self._deaths, 6), _LONGEST_PAUSE_S)
         self._deaths += 1
         self._restart_at = now + pause_s * 1000
-        log.warning("store died", status=status, restart_in_s=pause_s, last_words=last_words)
+        log.warning("embedded store exited", status=status, restart_in_s=pause_s, log_tail=last_words)
         return self._restart_at
 
     async def _restart(self, now: int) -> int | None:

@@ -15,12 +15,12 @@ import msgspec
 import structlog
 
 from later.config import Config
-from later.metrics import Figures
-from later.processes.rpc import Answers, Channel, NoAnswer, open_channel
+from later.metrics import MetricSamples
+from later.processes.rpc import Channel, Handlers, RpcError, open_channel
 
 log = structlog.get_logger("later.processes")
 
-MANY_MISSED = 3
+MAX_MISSED_CALLS = 3
 """So many questions in a row without an answer, and a process counts as hanging."""
 
 
@@ -35,14 +35,14 @@ class Child:
 
     _process: asyncio.subprocess.Process
     _channel: Channel
-    ended: asyncio.Future[int]
+    exited: asyncio.Future[int]
 
     def __init__(self, number: int) -> None:
         """One that is yet to `begin`."""
         self.number = number
         self.up = False
-        self.figures: Figures = []
-        self.said_why = False
+        self.samples: MetricSamples = []
+        self.failure_reported = False
         """Has it told why it fails?"""
         self._missed = 0
         self._hung = asyncio.Event()
@@ -51,7 +51,7 @@ class Child:
     def begin(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
         self._process = process
         self._channel = channel
-        self.ended = asyncio.ensure_future(process.wait())
+        self.exited = asyncio.ensure_future(process.wait())
 
     @property
     def pid(self) -> int:
@@ -63,19 +63,19 @@ class Child:
         return self._process.returncode
 
     @property
-    def hangs(self) -> bool:
+    def is_hung(self) -> bool:
         """Does it live and answer nothing any more?"""
         return self._hung.is_set()
 
-    async def ask(self, what: str, *, within_s: float) -> Any:
+    async def call(self, method: str, *, timeout_s: float) -> Any:
         """Raises NoAnswer: there is none within that time; or there will be none soon, for it hangs."""
-        asking = asyncio.create_task(self._channel.ask(what, within_s=within_s))
+        asking = asyncio.create_task(self._channel.call(method, timeout_s=timeout_s))
         hanging = asyncio.create_task(self._hung.wait())
         try:
             await asyncio.wait({asking, hanging}, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 return asking.result()
-            raise NoAnswer(f"process {self.number} hangs: {what}")
+            raise RpcError(f"process {self.number} hangs: {method}")
         finally:
             asking.cancel()
             hanging.cancel()
@@ -85,16 +85,16 @@ class Child:
 
         stall would be many misses.
         """
-        if await self.count():
+        if await self.update_samples():
             self._missed = 0
             self._hung.clear()
             return
         self._missed += 1
-        if self._missed == MANY_MISSED:
+        if self._missed == MAX_MISSED_CALLS:
             self._hung.set()
             log.warning("process hangs", process=self.number, pid=self.pid)
 
-    async def count(self) -> bool:
+    async def update_samples(self) -> bool:
         """Bring its figures up to date. False: they stay as they are, for it does not answer.
 
         Whoever wants them meanwhile waits for the same answer: a process that is slow is not asked ever more.
@@ -105,27 +105,27 @@ class Child:
 
     async def _count(self) -> bool:
         try:
-            self.figures = msgspec.convert(await self._channel.ask("figures"), Figures)
-        except NoAnswer:
+            self.samples = msgspec.convert(await self._channel.call("samples"), MetricSamples)
+        except RpcError:
             return False
         return True
 
-    async def stop(self, patience_s: float) -> None:
+    async def stop(self, timeout_s: float) -> None:
         """Ask it to stop; kill it if it has not ended then. Not by a signal: it may have got one already (systemd
 
         signals a whole control group), and a second one would mean to leave at once.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                with suppress(NoAnswer):
-                    await self._channel.ask("stop", within_s=patience_s)
-                await asyncio.shield(self.ended)
+            async with asyncio.timeout(timeout_s):
+                with suppress(RpcError):
+                    await self._channel.call("stop", timeout_s=timeout_s)
+                await asyncio.shield(self.exited)
         if self.status is None:
             log.warning("process killed: it did not stop in time", process=self.number, pid=self.pid)
             self.kill()
-            await self.ended
-        elif self.status != 0 and not self.said_why:
-            log.warning("process died", process=self.number, pid=self.pid, status=self.status)
+            await self.exited
+        elif self.status != 0 and not self.failure_reported:
+            log.warning("process exited", process=self.number, pid=self.pid, status=self.status)
         self.close()
 
     def kill(self) -> None:
@@ -137,7 +137,7 @@ class Child:
         self._channel.close()
 
 
-async def spawn(number: int, command: str, config: Config, answers: Callable[[Child], Answers]) -> Child:
+async def spawn(number: int, command: str, config: Config, answers: Callable[[Child], Handlers]) -> Child:
     """Start a process; `answers` are those to its questions. Raises OSError: the machine has no room for it.
 
     In a session of its own, so that a terminal's Ctrl-C is for the supervisor alone. What it inherits is one end of the

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from later.metrics import Figures, Metrics, added_up
+from later.metrics import Metrics, MetricSamples, sum_samples
 
 
-class Ledger:
+class ProcessMetrics:
     """A page for each process, by its number; those that had that number before it are on the same page.
 
     Pages are added up each for itself and then in order: so no sum ever goes down by the last digit of a fraction, when
@@ -17,19 +17,19 @@ class Ledger:
     def __init__(self, metrics: Metrics, count: int) -> None:
         """`metrics` are the supervisor's own."""
         self._metrics = metrics
-        self._past: list[Figures] = [[] for _ in range(count)]
-        self._of_the_store: Mapping[str, Figures] = {}
+        self._past: list[MetricSamples] = [[] for _ in range(count)]
+        self._of_the_store: Mapping[str, MetricSamples] = {}
 
-    def bury(self, number: int, figures: Figures) -> None:
+    def retire(self, number: int, figures: MetricSamples) -> None:
         """Keep what a process counted that is no more."""
-        self._past[number - 1] = added_up(self._past[number - 1], self._metrics.lasting(figures))
+        self._past[number - 1] = sum_samples(self._past[number - 1], self._metrics.counters_only(figures))
 
-    def note_store(self, seen: Mapping[str, Figures]) -> None:
+    def update_store(self, seen: Mapping[str, MetricSamples]) -> None:
         """What was seen of the store just now, by metric; the others stay as they were when they were seen last."""
         self._of_the_store = {**self._of_the_store, **seen}
 
-    def exposition(self, living: Mapping[int, Figures]) -> bytes:
+    def exposition(self, living: Mapping[int, MetricSamples]) -> bytes:
         """Everything, in Prometheus' text format; `living` by number."""
-        pages = [added_up(past, living.get(number, [])) for number, past in enumerate(self._past, 1)]
+        pages = [sum_samples(past, living.get(number, [])) for number, past in enumerate(self._past, 1)]
         seen = [figure for figures in self._of_the_store.values() for figure in figures]
-        return self._metrics.exposition_of([*added_up(self._metrics.own(), *pages), *seen])
+        return self._metrics.render([*sum_samples(self._metrics.process_samples(), *pages), *seen])

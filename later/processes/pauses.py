@@ -7,13 +7,13 @@ STEADY_MS = 60_000
 LONGEST_S = 60
 
 
-class Pauses:
+class RestartBackoff:
     """For one process: no pause at first, then 1, 2, 4 … 60 s while it dies soon after each start."""
 
     def __init__(self) -> None:
         self._deaths = 0  # in a row
 
-    def after(self, lived_ms: int) -> int:
+    def delay_after(self, lived_ms: int) -> int:
         """The pause in ms after a death at this age."""
         if lived_ms >= STEADY_MS:
             self._deaths = 0

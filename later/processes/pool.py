@@ -9,34 +9,39 @@ import structlog
 
 from later.config import Config
 from later.processes.child import Child, spawn
-from later.processes.pauses import Pauses
-from later.processes.rpc import Answers
+from later.processes.pauses import RestartBackoff
+from later.processes.rpc import Handlers
 
 log = structlog.get_logger("later.processes")
 
 
-class _Place:
+class ProcessSlot:
     """Where there is to be a process: the one that runs, or when (ms) the next one starts."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.child: Child | None = None
-        self.pauses = Pauses()
+        self.pauses = RestartBackoff()
         self.started_at = 0
         self.start_at = 0
 
 
-class Children:
+class ProcessPool:
     """`answers` are those to a child's questions; `on_death` is told of each that ended, `on_exit` that one has."""
 
     def __init__(
-        self, command: str, config: Config, *, answers: Callable[[Child], Answers], on_death: Callable[[Child], None]
+        self,
+        command: str,
+        config: Config,
+        *,
+        handlers: Callable[[Child], Handlers],
+        on_unexpected_exit: Callable[[Child], None],
     ) -> None:
         self._command = command
         self._config = config
-        self._places = [_Place(number) for number in range(1, config.processes + 1)]
-        self._answers = answers
-        self._on_death = on_death
+        self._places = [ProcessSlot(number) for number in range(1, config.processes + 1)]
+        self._answers = handlers
+        self._on_death = on_unexpected_exit
         self.on_exit: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[Child]:
@@ -52,7 +57,7 @@ class Children:
         missing = len(self._places) - len(self.up)
         if missing:
             return f"{missing} of {len(self._places)} processes {_is(missing)} being started"
-        hanging = sum(child.hangs for child in self.up)
+        hanging = sum(child.is_hung for child in self.up)
         return f"{hanging} of {len(self._places)} processes {_does(hanging)} not answer" if hanging else None
 
     async def check(self, now: int) -> int | None:
@@ -67,34 +72,34 @@ class Children:
                 await self._start(place, now)
         return min((place.start_at for place in self._places if place.child is None), default=None)
 
-    async def stop(self, patience_s: float) -> None:
+    async def stop(self, timeout_s: float) -> None:
         """Ask all of them to stop, and kill those that take longer. No check may follow."""
-        await asyncio.gather(*(child.stop(patience_s) for child in self))
+        await asyncio.gather(*(child.stop(timeout_s) for child in self))
 
     def kill(self) -> None:
         """End them at once."""
         for child in self:
             child.kill()
 
-    async def _start(self, place: _Place, now: int) -> None:
+    async def _start(self, place: ProcessSlot, now: int) -> None:
         place.started_at = now
         try:
             place.child = child = await spawn(place.number, self._command, self._config, self._answers)
         except Exception as error:  # whatever it is: the others are to be started, and this one not at once again
-            place.start_at = now + place.pauses.after(0)
+            place.start_at = now + place.pauses.delay_after(0)
             reason = str(error) if isinstance(error, OSError) else repr(error)
             log.warning("process cannot be started", process=place.number, reason=reason)
             return
-        child.ended.add_done_callback(lambda _: self.on_exit())
+        child.exited.add_done_callback(lambda _: self.on_exit())
         log.debug("process started", process=child.number, pid=child.pid)
 
-    def _book_restart(self, place: _Place, child: Child, now: int) -> None:
+    def _book_restart(self, place: ProcessSlot, child: Child, now: int) -> None:
         child.close()
         self._on_death(child)
-        pause_ms = place.pauses.after(now - place.started_at)
+        pause_ms = place.pauses.delay_after(now - place.started_at)
         place.child, place.start_at = None, now + pause_ms
         log.warning(
-            "process died", process=child.number, pid=child.pid, status=child.status, restart_in_s=pause_ms // 1000
+            "process exited", process=child.number, pid=child.pid, status=child.status, restart_in_s=pause_ms // 1000
         )
 
 

@@ -15,22 +15,22 @@ from contextlib import ExitStack, suppress
 from later.option_types import Address
 
 
-class Reserved:
+class ReservedPort:
     """Held until it is closed. `address` has a port also where 0 was asked for; `bound` is what its name came to, in
 
     numbers: a name may mean something else a minute later, or nothing.
     """
 
     def __init__(self, host: str, sockets: list[socket.socket], held: ExitStack) -> None:
-        self.bound = [_in_numbers(*sock.getsockname()) for sock in sockets]
-        self.address = Address(host, self.bound[0].port)
+        self.addresses = [_in_numbers(*sock.getsockname()) for sock in sockets]
+        self.address = Address(host, self.addresses[0].port)
         self._held = held
 
     def close(self) -> None:
         self._held.close()
 
 
-async def reserve(address: Address) -> Reserved:
+async def reserve_port(address: Address) -> ReservedPort:
     """Raises OSError: the address is in use, is not ours to have, or is none."""
     places = await asyncio.get_running_loop().getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -41,7 +41,7 @@ async def reserve(address: Address) -> Reserved:
         for family, _, _, _, (host, _, *scope) in dict.fromkeys(places):
             sockets.append(held.enter_context(_hold(family, (host, port, *scope))))
             port = sockets[0].getsockname()[1]
-        return Reserved(address.host, sockets, held.pop_all())
+        return ReservedPort(address.host, sockets, held.pop_all())
     raise AssertionError("an exit stack swallows nothing")
 
 

@@ -18,19 +18,19 @@ from later.core.errors import LaterError
 
 log = structlog.get_logger("later.processes")
 
-LONGEST_LINE = 64 * 1024 * 1024
-MOST_UNREAD = 1024 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
+MAX_UNREAD_BYTES = 1024 * 1024
 """How many bytes may wait for an end that reads nothing; it is asked no more then."""
 
-Answers = Mapping[str, Callable[[Any], Awaitable[Any]]]
+Handlers = Mapping[str, Callable[[Any], Awaitable[Any]]]
 """What an end can be asked. An answer is awaited with what came with the question, as it is read from JSON."""
 
 
-class NoAnswer(LaterError):
+class RpcError(LaterError):
     """The other end did not answer: it is gone, is busy with something else, or says itself that it cannot."""
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
+class _Message(msgspec.Struct, omit_defaults=True):
     """A question (`ask`) or an answer, by its number: with `no`, the reason why there is none."""
 
     number: int
@@ -40,19 +40,19 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = msgspec.json.Decoder(_Message).decode
 
 
-async def open_channel(end: socket.socket, answers: Answers) -> Channel:
+async def open_channel(end: socket.socket, answers: Handlers) -> Channel:
     """On one end of a socket pair, which is the channel's from now on."""
-    reader, writer = await asyncio.open_unix_connection(sock=end, limit=LONGEST_LINE)
+    reader, writer = await asyncio.open_unix_connection(sock=end, limit=MAX_LINE_BYTES)
     return Channel(reader, writer, answers)
 
 
 class Channel:
     """One end."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Handlers) -> None:
         self._reader = reader
         self._writer = writer
         self._answers = answers
@@ -62,18 +62,18 @@ class Channel:
         self.closed = asyncio.create_task(self._read())
         """Done when the other end is gone, or this one was closed."""
 
-    async def ask(self, what: str, about: object = None, *, within_s: float = 1.0) -> Any:
+    async def call(self, method: str, params: object = None, *, timeout_s: float = 1.0) -> Any:
         """The other end's answer. Raises NoAnswer: there is none within that time, or there never will be."""
-        if self.closed.done() or self._writer.transport.get_write_buffer_size() > MOST_UNREAD:
-            raise NoAnswer(f"nobody is there to answer: {what}")
+        if self.closed.done() or self._writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            raise RpcError(f"nobody is there to answer: {method}")
         number = next(self._numbers)
         self._asked[number] = answer = asyncio.get_running_loop().create_future()
         try:
-            self._send(_Line(number, ask=what, about=about))
-            async with asyncio.timeout(within_s):
+            self._send(_Message(number, ask=method, about=params))
+            async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise NoAnswer(f"no answer within {within_s:g} s: {what}") from None
+            raise RpcError(f"no answer within {timeout_s:g} s: {method}") from None
         finally:
             del self._asked[number]
 
@@ -98,11 +98,11 @@ class Channel:
         self._writer.close()
         for answer in self._asked.values():
             if not answer.done():
-                answer.set_exception(NoAnswer("the other end is gone"))
+                answer.set_exception(RpcError("the other end is gone"))
         for task in self._answering:
             task.cancel()
 
-    def _take(self, line: _Line) -> None:
+    def _take(self, line: _Message) -> None:
         if line.ask is not None:
             task = asyncio.create_task(self._answer(line.number, line.ask, line.about))
             self._answering.add(task)
@@ -114,17 +114,17 @@ class Channel:
         if line.no is None:
             answer.set_result(line.about)
         else:
-            answer.set_exception(NoAnswer(line.no))
+            answer.set_exception(RpcError(line.no))
 
     async def _answer(self, number: int, what: str, about: object) -> None:
         try:
-            self._send(_Line(number, about=await self._answers[what](about)))
+            self._send(_Message(number, about=await self._answers[what](about)))
         except LaterError as error:
-            self._send(_Line(number, no=str(error)))
+            self._send(_Message(number, no=str(error)))
         except Exception:
             log.exception("question failed", question=what)
-            self._send(_Line(number, no=f"this is a fault of later's own: {what}"))
+            self._send(_Message(number, no=f"this is a fault of later's own: {what}"))
 
-    def _send(self, line: _Line) -> None:
+    def _send(self, line: _Message) -> None:
         if not self._writer.is_closing():
             self._writer.write(_encode(line) + b"\n")

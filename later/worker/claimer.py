@@ -10,15 +10,15 @@ from later.metrics import Metrics
 from later.store.policies import PolicyBook
 from later.store.tasks import Store
 from later.store.types import Around, Claim, Claims, Look, Want
-from later.worker.fair_share import Lanes
-from later.worker.throttle import Gate
-from later.worker.ticker import Ticked
+from later.worker.fair_share import FairShare
+from later.worker.throttle import Throttle
+from later.worker.ticker import TickResult
 
 HELD_EVERY_MS = 100
 """How often topics that are held are looked for, at least; or when the next hold ends that is known of."""
 
 
-class Delay:
+class Claimer:
     """Topics take turns; a lane that is full is passed over.
 
     `lease_ms` is for the daemon's own timeout; a topic's lease is longer or shorter as its timeout is.
@@ -31,48 +31,48 @@ class Delay:
         *,
         store: Store,
         policies: PolicyBook,
-        gate: Gate,
-        lanes: Lanes,
+        throttle: Throttle,
+        fair_share: FairShare,
         lease_ms: int,
-        take: Callable[[Claim], None],
-        on_look: Callable[[Around], None],
+        deliver: Callable[[Claim], None],
+        on_snapshot: Callable[[Around], None],
         metrics: Metrics,
     ) -> None:
         self._store = store
         self._policies = policies
-        self._gate = gate
-        self._lanes = lanes
+        self._gate = throttle
+        self._lanes = fair_share
         self._lease_ms = lease_ms
-        self._take = take
-        self._on_look = on_look
+        self._take = deliver
+        self._on_look = on_snapshot
         self._metrics = metrics
         self._looked_for_held_at = 0
         self._hold_ends_at: int | None = None
-        self.wants_hands = False
+        self.needs_slot = False
         """Was due work left behind for want of a hand? Then a hand that comes free ends the sleep."""
 
-    async def tick(self, now: int) -> Ticked:
-        self.wants_hands = True
+    async def tick(self, now: int) -> TickResult:
+        self.needs_slot = True
         policies = await self._policies.current()
         around = await self._look(now)
         self._on_look(around)
         if not self._lanes.free:
-            return Ticked(0, None)
+            return TickResult(0, None)
         look, wants = await self._wants(around.delay, policies, now)
         answers = await self._store.claim(wants, now, now + self._lease_ms)
         moved = sum(self._begin(answer) for answer in answers if isinstance(answer, Claims))
-        await self._gate.claimed(wants, answers)
+        await self._gate.return_unused(wants, answers)
         self._note_holds(want.hold_until for want in wants if want.hold_until is not None)
         for answer in answers:
             if isinstance(answer, LaterError):
                 raise answer
-        return Ticked(moved, self._next_due(look, wants, answers, now))
+        return TickResult(moved, self._next_due(look, wants, answers, now))
 
     async def _look(self, now: int) -> Around:
         """All that is to be seen; topics that are held not in each of many ticks one after the other."""
         lately = self._looked_for_held_at <= now < self._looked_for_held_at + HELD_EVERY_MS
         held = not lately or (self._hold_ends_at is not None and now >= self._hold_ends_at)
-        limit = self._lanes.holding + self._lanes.free + self._gate.blocked(now)
+        limit = self._lanes.active_topics + self._lanes.free + self._gate.count_blocked(now)
         around = await self._store.look_around(limit, held=held)
         if held:
             self._looked_for_held_at, self._hold_ends_at = now, None
@@ -86,12 +86,12 @@ class Delay:
 
     async def _wants(self, look: Look, policies: Policies, now: int) -> tuple[Look, list[Want]]:
         """What to claim, and of what was seen what counts."""
-        if self._gate.is_open(policies):
+        if self._gate.is_idle(policies):
             return look, self._leased(self._lanes.plan(look.wakes, now), policies)
-        look = look._replace(wakes=await self._gate.passable(look.wakes, policies))
-        planned = self._lanes.plan(look.wakes, now, lambda topic: self._gate.most(topic, policies, now))
+        look = look._replace(wakes=await self._gate.hold_paused(look.wakes, policies))
+        planned = self._lanes.plan(look.wakes, now, lambda topic: self._gate.limit(topic, policies, now))
         leased = self._leased(planned, policies)
-        return look, await self._gate.permitted(leased, look.wakes, policies, now)
+        return look, await self._gate.acquire_permits(leased, look.wakes, policies, now)
 
     def _leased(self, wants: list[Want], policies: Policies) -> list[Want]:
         if not policies.settings:
@@ -103,7 +103,7 @@ class Delay:
         for claim in answer.claims:
             self._take(claim)
         if answer.strays:
-            self._metrics.strays.inc(answer.strays)
+            self._metrics.orphan_entries.inc(answer.strays)
         return len(answer.claims)
 
     def _next_due(self, look: Look, wants: list[Want], answers: list[Claims | LaterError], now: int) -> int | None:
@@ -114,8 +114,10 @@ class Delay:
             if isinstance(answer, Claims) and answer.wake_at is not None:
                 wakes[want.topic, want.shard] = answer.wake_at
         times = [
-            max(at, self._gate.next_at(topic) or 0) for (topic, _), at in wakes.items() if self._lanes.share(topic)
+            max(at, self._gate.blocked_until(topic) or 0)
+            for (topic, _), at in wakes.items()
+            if self._lanes.share(topic)
         ]
-        self.wants_hands = len(times) < len(wakes)
+        self.needs_slot = len(times) < len(wakes)
         times += [at for at in (look.more_at, self._hold_ends_at) if at is not None]
         return min(times, default=None)

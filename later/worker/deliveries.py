@@ -19,24 +19,24 @@ from later.store.group_commit import Group
 from later.store.policies import PolicyBook
 from later.store.tasks import Store
 from later.store.types import Claim, Settlement
-from later.worker.fair_share import Lanes
-from later.worker.throttle import Gate
+from later.worker.fair_share import FairShare
+from later.worker.throttle import Throttle
 
 log = structlog.get_logger("later.hands")
 
-SETTLE_PAUSES_S = (0.05, 0.1, 0.2, 0.5)
+SETTLE_RETRY_DELAYS_S = (0.05, 0.1, 0.2, 0.5)
 """Between tries of a settle that could not reach the store; the last one again and again."""
-SETTLE_PATIENCE_S = 5.0
+SETTLE_GRACE_S = 5.0
 """How long a stop waits for settles beyond its patience for deliveries: what was made must not be made again."""
 
 
-class Sends(Protocol):
+class TaskSender(Protocol):
     """What a hand needs of a sender."""
 
     async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome: ...
 
 
-class Hands:
+class DeliveryPool:
     """Deliveries under way. A hand is taken from the claim until the settle was answered, or the lease has ended."""
 
     def __init__(
@@ -44,33 +44,33 @@ class Hands:
         *,
         store: Store,
         clock: Clock,
-        sender: Sends,
-        lanes: Lanes,
+        sender: TaskSender,
+        fair_share: FairShare,
         policies: PolicyBook,
-        gate: Gate,
+        throttle: Throttle,
         remember_ms: int,
         metrics: Metrics,
-        chance: Callable[[], float],
+        random: Callable[[], float],
     ) -> None:
         self._store = store
         self._settle_one = Group(store.settle, patience_s=store.timeout_s)
         self._clock = clock
         self._sender = sender
-        self._lanes = lanes
+        self._lanes = fair_share
         self._policies = policies
-        self._gate = gate
+        self._gate = throttle
         self._remember_ms = remember_ms
         self._metrics = metrics
         self._count_outcome = {kind: metrics.deliveries.labels(kind.value).inc for kind in OutcomeKind}
-        self._chance = chance
+        self._chance = random
         self._busy: set[asyncio.Task[None]] = set()
         self._attempting: set[asyncio.Task[Any] | None] = set()
         self._cut: list[Claim] = []
-        self.on_free: Callable[[bool], None] = lambda may_go_on: None
+        self.on_slot_free: Callable[[bool], None] = lambda may_go_on: None
 
-    def take(self, claim: Claim) -> None:
+    def start(self, claim: Claim) -> None:
         """Begin a delivery."""
-        self._lanes.take(claim.topic)
+        self._lanes.acquire(claim.topic)
         hand = asyncio.create_task(self.deliver(claim))
         self._busy.add(hand)
         hand.add_done_callback(lambda done: self._free(done, claim))
@@ -91,15 +91,15 @@ class Hands:
         else:
             await self._settle(claim, verdict)
 
-    async def drain(self, patience_s: float) -> None:
+    async def drain(self, timeout_s: float) -> None:
         """Let deliveries under way end, cut off those that take longer, and give their leases back."""
-        await self._wait(patience_s)
+        await self._wait(timeout_s)
         _cancel(self._busy & self._attempting)
-        await self._wait(SETTLE_PATIENCE_S)
+        await self._wait(SETTLE_GRACE_S)
         _cancel(self._busy)
         await asyncio.gather(*self._busy, return_exceptions=True)
         if self._cut:
-            log.info("deliveries cut off", count=len(self._cut))
+            log.info("deliveries cancelled at shutdown", count=len(self._cut))
             await self._give_back(self._cut)
 
     async def _wait(self, patience_s: float) -> None:
@@ -130,7 +130,7 @@ class Hands:
             self._chance(),
         )
         if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
-            await self._gate.wait(claim.topic, verdict.at)
+            await self._gate.hold(claim.topic, verdict.at)
         return verdict
 
     async def _now(self) -> Interval:
@@ -143,11 +143,11 @@ class Hands:
     async def _send(self, task: Task, claim: Claim, now: int, policy: Policy) -> Outcome:
         started = self._clock.monotonic()
         outcome = await self._sender.send(task, claim.attempt, now, policy)
-        self._metrics.delivery_time.observe(self._clock.monotonic() - started)
+        self._metrics.delivery_duration.observe(self._clock.monotonic() - started)
         self._count_outcome[outcome.kind]()
         if outcome.kind is not OutcomeKind.DONE:
             code = str(outcome.status) if outcome.reason == "status" else outcome.reason
-            self._metrics.count_refused(claim.topic, code)
+            self._metrics.count_delivery_failure(claim.topic, code)
         log.debug(
             "delivered",
             id=claim.id,
@@ -164,13 +164,13 @@ class Hands:
         settlement = Settlement(claim, verdict, self._remember_until(claim, verdict))
         tries = 0
         while (answer := await self._try_settle(settlement)) is None and self._clock.now().low < claim.lease_end:
-            await asyncio.sleep(SETTLE_PAUSES_S[min(tries, len(SETTLE_PAUSES_S) - 1)])
+            await asyncio.sleep(SETTLE_RETRY_DELAYS_S[min(tries, len(SETTLE_RETRY_DELAYS_S) - 1)])
             tries += 1
         if answer:
             self._count(claim, verdict)
         elif answer is None or not tries:  # after a try whose answer was lost, "no" may mean that it was made
-            self._metrics.unsettled.inc()
-            log.warning("settle came too late", id=claim.id, topic=claim.topic, attempt=claim.attempt)
+            self._metrics.settles_lost.inc()
+            log.warning("settle rejected: lease lost", id=claim.id, topic=claim.topic, attempt=claim.attempt)
 
     async def _try_settle(self, settlement: Settlement) -> bool | None:
         """The store's answer; None where there was none."""
@@ -191,7 +191,7 @@ class Hands:
             failure = verdict.failure
             self._metrics.count_dead(claim.topic, failure.reason)
             log.warning(
-                "task died",
+                "task dead",
                 id=claim.id,
                 topic=claim.topic,
                 attempt=claim.attempt,
@@ -208,11 +208,11 @@ class Hands:
 
     def _free(self, hand: asyncio.Task[None], claim: Claim) -> None:
         self._busy.discard(hand)
-        self._lanes.give(claim.topic)
-        may_go_on = self._gate.gave(claim.topic)
+        self._lanes.release(claim.topic)
+        may_go_on = self._gate.on_delivery_end(claim.topic)
         if not hand.cancelled() and (error := hand.exception()) is not None:
-            log.error("hand failed", id=claim.id, topic=claim.topic, exc_info=error)
-        self.on_free(may_go_on)
+            log.error("delivery crashed", id=claim.id, topic=claim.topic, exc_info=error)
+        self.on_slot_free(may_go_on)
 
 
 def _cancel(hands: Iterable[asyncio.Task[None]]) -> None:

@@ -13,7 +13,7 @@ from later.store.expiry import Ends
 from later.store.policies import PolicyBook
 from later.store.scripts import MAX_TASKS
 from later.store.types import Expiring, Wake
-from later.worker.ticker import Ticked
+from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.ends")
 
@@ -25,17 +25,17 @@ SWEEP_TASKS = 1000
 """How many topics are looked at at once, how often, and how many tasks are swept, in one tick."""
 
 
-class Expiry:
+class ExpiryTicker:
     """delay, error → dead, "expired": whatever it is that a task waits for, not beyond its ttl."""
 
     def __init__(self, *, ends: Ends, metrics: Metrics) -> None:
         self._ends = ends
         self._metrics = metrics
 
-    async def tick(self, now: int) -> Ticked:
+    async def tick(self, now: int) -> TickResult:
         found = await self._ends.expiring(now)
         if not found:
-            return Ticked(0, None)
+            return TickResult(0, None)
         deaths = [(task, expiry_failure(task.failure, now)) for task in found]
         answers = await self._ends.expire(deaths, now)
         died = [task for task, answer in zip(found, answers, strict=True) if answer is True]
@@ -44,15 +44,15 @@ class Expiry:
             if isinstance(answer, LaterError):
                 raise answer
         full = max(Counter(task.shard for task in found).values()) >= MAX_TASKS
-        return Ticked(len(died), now if full else None)
+        return TickResult(len(died), now if full else None)
 
     def _count(self, died: list[Expiring]) -> None:
         for task in died:
             self._metrics.count_dead(task.topic, "expired")
-            log.warning("task died", id=task.id, topic=task.topic, reason="expired")
+            log.warning("task dead", id=task.id, topic=task.topic, reason="expired")
 
 
-class Sweep:
+class DeadSweeper:
     """dead → gone, `dead_keep` after the death. Their ids are remembered for `remember_ms` where callers chose them."""
 
     def __init__(self, *, ends: Ends, policies: PolicyBook, remember_ms: int, metrics: Metrics) -> None:
@@ -61,7 +61,7 @@ class Sweep:
         self._remember_ms = remember_ms
         self._metrics = metrics
 
-    async def tick(self, now: int) -> Ticked:
+    async def tick(self, now: int) -> TickResult:
         policies = await self._policies.current()
         swept = pages = 0
         while swept < SWEEP_TASKS and pages < SWEEP_PAGES:
@@ -73,8 +73,8 @@ class Sweep:
             pages += 1
             if self._ends.is_at_the_start():
                 break
-        self._metrics.swept.inc(swept)
-        return Ticked(swept, now if swept >= SWEEP_TASKS else None)
+        self._metrics.dead_removed.inc(swept)
+        return TickResult(swept, now if swept >= SWEEP_TASKS else None)
 
     async def _sweep(self, wake: Wake, latest: int, now: int, limit: int) -> int:
         """How many were swept of one topic; about `limit` at most."""

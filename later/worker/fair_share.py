@@ -13,34 +13,34 @@ from later.store.scripts import MAX_TASKS
 from later.store.types import Wake, Want
 
 
-class Lanes:
+class FairShare:
     """How many hands each topic holds."""
 
-    def __init__(self, hands: int) -> None:
-        self.hands = hands
-        self.free = hands
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.free = slots
         self._held: Counter[str] = Counter()
 
     @property
-    def busy(self) -> int:
-        return self.hands - self.free
+    def total_in_use(self) -> int:
+        return self.slots - self.free
 
     @property
-    def holding(self) -> int:
+    def active_topics(self) -> int:
         """How many lanes hold a hand."""
         return len(self._held)
 
-    def take(self, topic: str) -> None:
+    def acquire(self, topic: str) -> None:
         self._held[topic] += 1
         self.free -= 1
 
-    def give(self, topic: str) -> None:
+    def release(self, topic: str) -> None:
         self._held[topic] -= 1
         self.free += 1
         if not self._held[topic]:
             del self._held[topic]
 
-    def held(self, topic: str) -> int:
+    def in_use(self, topic: str) -> int:
         """How many hands the topic's lane holds."""
         return self._held[topic]
 
@@ -49,7 +49,7 @@ class Lanes:
         return share(self.free, self._held[topic])
 
     def plan(
-        self, wakes: Sequence[Wake], now: int, most: Callable[[str], int | None] = lambda topic: None
+        self, wakes: Sequence[Wake], now: int, limit: Callable[[str], int | None] = lambda topic: None
     ) -> list[Want]:
         """How many tasks to claim from each due topic, in the order of their turns; of a topic at `most` so many.
 
@@ -60,7 +60,7 @@ class Lanes:
         for wake in wakes:
             if wake.at <= now:
                 shards.setdefault(wake.topic, []).append(wake.shard)
-        limits = {topic: limit for topic in shards if (limit := most(topic)) is not None}
+        limits = {topic: most for topic in shards if (most := limit(topic)) is not None}
         wants: list[Want] = []
         free = self.free
         open_ = {topic: due for topic, due in shards.items() if limits.get(topic) != 0}
@@ -75,15 +75,15 @@ class Lanes:
         return wants
 
 
-def share(free: int, held: int) -> int:
+def share(free: int, in_use: int) -> int:
     """How many hands a lane that holds `held` may take of `free`: (3·free - held) / 4, rounded up.
 
     The last free hand goes only to a lane that holds none.
     """
-    quarter = -((held - 3 * free) // 4)
+    quarter = -((in_use - 3 * free) // 4)
     if quarter <= 0 or free <= 0:
         return 0
-    return 1 if free == 1 and held == 0 else min(quarter, free - 1)
+    return 1 if free == 1 and in_use == 0 else min(quarter, free - 1)
 
 
 def _spread(topic: str, shards: list[int], hands: int) -> list[Want]:

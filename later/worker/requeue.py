@@ -12,7 +12,7 @@ from later.store.bulk_jobs import Jobs
 from later.store.keys import Bucket
 from later.store.tasks import Store
 from later.store.types import Released
-from later.worker.ticker import Ticked
+from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.release")
 
@@ -21,16 +21,16 @@ TRIM_LIMIT = 1000
 TRIM_EVERY_MS = 1000
 
 
-class Release:
+class Requeuer:
     """unack: the lease ran out. error: the pause is over. `on_moved` is told when there is something due in delay."""
 
-    def __init__(self, bucket: Bucket, *, store: Store, metrics: Metrics, on_moved: Callable[[], None]) -> None:
+    def __init__(self, bucket: Bucket, *, store: Store, metrics: Metrics, on_requeued: Callable[[], None]) -> None:
         self._bucket = bucket
         self._store = store
-        self._released = metrics.released.labels(bucket.value)
-        self._on_moved = on_moved
+        self._released = metrics.tasks_requeued.labels(bucket.value)
+        self._on_moved = on_requeued
 
-    async def tick(self, now: int) -> Ticked:
+    async def tick(self, now: int) -> TickResult:
         look = await self._store.look(self._bucket, TOPICS_A_TICK)
         due = [wake for wake in look.wakes if wake.at <= now]
         answers = await self._store.release(self._bucket, due, now)
@@ -45,16 +45,16 @@ class Release:
                 times.append(answer.wake_at)
         if look.more_at is not None:
             times.append(look.more_at)
-        return Ticked(moved, min(times, default=None))
+        return TickResult(moved, min(times, default=None))
 
     def _count(self, moved: int) -> None:
         self._released.inc(moved)
         if self._bucket is Bucket.UNACK:
-            log.warning("leases ran out", count=moved)
+            log.warning("leases expired", count=moved)
         self._on_moved()
 
 
-class Trim:
+class Trimmer:
     """Forgets ids and jobs that were remembered long enough: once a second, or each tick while there are many."""
 
     def __init__(self, store: Store, jobs: Jobs) -> None:

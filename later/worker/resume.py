@@ -7,11 +7,11 @@ import structlog
 from later.core.policy import Policies
 from later.store.permits import Flow
 from later.store.policies import PolicyBook
-from later.worker.ticker import Ticked
+from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.holds")
 
-HOLDS_EVERY_MS = 500
+RESUME_EVERY_MS = 500
 RECONCILE_EVERY_MS = 3_000
 """How often those that are held for a pause are looked through, though no policy has changed."""
 SETTLED_MS = 3_000
@@ -20,7 +20,7 @@ RESUME_AFTER_MS = 1100
 """How long a topic that has a ramp is held still: until every instance knows that it comes back slowly."""
 
 
-class Holds:
+class Resumer:
     """delay stays delay: a topic that is not paused any more is claimed again."""
 
     def __init__(self, *, flow: Flow, policies: PolicyBook) -> None:
@@ -30,12 +30,12 @@ class Holds:
         self._settled_at = 0
         self._next_at = 0
 
-    async def tick(self, now: int) -> Ticked:
+    async def tick(self, now: int) -> TickResult:
         policies = await self._policies.current()
         if policies is not self._seen:
             self._settled_at = now + SETTLED_MS
         elif now >= self._settled_at and self._next_at - RECONCILE_EVERY_MS <= now < self._next_at:
-            return Ticked(0, None)
+            return TickResult(0, None)
         paused = await self._flow.paused()
         resumed = [topic for topic in paused if not policies.for_topic(topic).paused]
         if resumed:
@@ -43,7 +43,7 @@ class Holds:
         for topic in resumed:
             log.info("topic resumed", topic=topic)
         self._seen, self._next_at = policies, now + RECONCILE_EVERY_MS
-        return Ticked(len(resumed), None)
+        return TickResult(len(resumed), None)
 
 
 def _back(ramp_ms: int, now: int) -> tuple[int, int | None]:

@@ -22,17 +22,17 @@ class Ramp(NamedTuple):
     rate: float = 0.0
     concurrency: int = 0
 
-    def part(self, now: int) -> float:
+    def progress(self, now: int) -> float:
         """Of the way that lies behind it, 0 to 1."""
         return min(max((now - self.since) / max(self.until - self.since, 1), 0.0), 1.0)
 
-    def begun_by(self, now: int, hands: int) -> int:
+    def allowed_starts(self, now: int, hands: int) -> int:
         """How many deliveries may have begun where the topic has no rate: one, then more and more a second."""
         elapsed_s, whole_s = max(now - self.since, 0) / 1000, max(self.until - self.since, 1) / 1000
         return int(1 + self.rate * elapsed_s + hands * FULL_RATE_PER_HAND * elapsed_s * elapsed_s / (2 * whole_s))
 
 
-class Ramps:
+class SlowStart:
     """Those that this instance knows of: from the store, from its own receivers, from limits that it saw raised."""
 
     def __init__(self, policies: PolicyBook) -> None:
@@ -43,43 +43,43 @@ class Ramps:
         """With when (ms) it was seen."""
 
     @property
-    def any(self) -> bool:
+    def is_active(self) -> bool:
         """Is any topic on its way, or was any limited?"""
         return bool(self._ramps or self._limited or self._policies.ramps)
 
-    def concern(self, topic: str) -> bool:
+    def concerns(self, topic: str) -> bool:
         """Is the topic on its way, or was it limited? Asked of each topic that is due, so it must cost nothing."""
         return topic in self._ramps or topic in self._limited or topic in self._policies.ramps
 
-    def on(self, topic: str) -> bool:
+    def is_ramping(self, topic: str) -> bool:
         """Was the topic on its way when it was looked at last?"""
         return topic in self._ramps
 
-    def of(self, topic: str, policy: Policy, now: int) -> Ramp | None:
+    def ramp_for(self, topic: str, policy: Policy, now: int) -> Ramp | None:
         """The way that it is on; None: it is at full speed."""
         self._note_raise(topic, policy, now)
         ramp, until = self._ramps.get(topic), self._policies.ramps.get(topic, 0)
         if until > now and policy.ramp_ms and (ramp is None or ramp.until < until):
-            ramp = self.set_out(topic, Ramp(until - policy.ramp_ms, until))
+            ramp = self.start(topic, Ramp(until - policy.ramp_ms, until))
         if ramp is not None and (ramp.until <= now or not policy.ramp_ms):
             self._arrive(topic)
             return None
         return ramp
 
-    def set_out(self, topic: str, ramp: Ramp) -> Ramp:
+    def start(self, topic: str, ramp: Ramp) -> Ramp:
         self._ramps[topic] = ramp
         self._begun[topic] = 0
         return ramp
 
-    def note_begun(self, topic: str, deliveries: int) -> None:
+    def count_started(self, topic: str, deliveries: int) -> None:
         if topic in self._begun:
             self._begun[topic] += deliveries
 
-    def may_begin(self, topic: str, ramp: Ramp, now: int, hands: int) -> int:
+    def remaining(self, topic: str, ramp: Ramp, now: int, hands: int) -> int:
         """How many more deliveries, where the topic has no rate."""
-        return max(ramp.begun_by(now, hands) - self._begun.get(topic, 0), 0)
+        return max(ramp.allowed_starts(now, hands) - self._begun.get(topic, 0), 0)
 
-    def forget_what_is_over(self, now: int) -> None:
+    def forget_finished(self, now: int) -> None:
         for topic in [topic for topic, ramp in self._ramps.items() if ramp.until <= now]:
             self._arrive(topic)
         if len(self._limited) > MANY or not self._policies.latest.has_limits:
@@ -99,7 +99,7 @@ class Ramps:
         if before is policy or now - seen_at >= KNOWN_MS or not policy.ramp_ms:
             return
         if _raised(before.rate, policy.rate) or _raised(before.concurrency, policy.concurrency):
-            self.set_out(topic, Ramp(now, now + policy.ramp_ms, before.rate, before.concurrency))
+            self.start(topic, Ramp(now, now + policy.ramp_ms, before.rate, before.concurrency))
 
 
 def _raised(before: float, after: float) -> bool:

@@ -19,8 +19,8 @@ from later.metrics import Metrics
 from later.store.permits import SAVED_MS, Ask, Flow, Granted
 from later.store.policies import PolicyBook
 from later.store.types import Claims, Wake, Want
-from later.worker.fair_share import Lanes
-from later.worker.slow_start import Ramp, Ramps
+from later.worker.fair_share import FairShare
+from later.worker.slow_start import Ramp, SlowStart
 
 log = structlog.get_logger("later.gate")
 
@@ -47,22 +47,22 @@ class _Limits(NamedTuple):
     concurrency: int
 
 
-class Gate:
+class Throttle:
     """Says how much of each due topic may be claimed, and keeps account of what it was granted.
 
     `lease_ms` is how long permits last if their instance is lost.
     """
 
     def __init__(
-        self, *, flow: Flow, policies: PolicyBook, lanes: Lanes, clock: Clock, lease_ms: int, metrics: Metrics
+        self, *, flow: Flow, policies: PolicyBook, fair_share: FairShare, clock: Clock, lease_ms: int, metrics: Metrics
     ) -> None:
         self._flow = flow
         self._policies = policies
-        self._lanes = lanes
+        self._lanes = fair_share
         self._clock = clock
         self._lease_ms = lease_ms
         self._metrics = metrics
-        self._ramps = Ramps(policies)
+        self._ramps = SlowStart(policies)
         self._blocked: dict[str, int] = {}
         self._refused: dict[str, int] = {}
         """How often in a row a topic found no permits."""
@@ -74,13 +74,13 @@ class Gate:
 
     # Before a claim
 
-    def is_open(self, policies: Policies) -> bool:
+    def is_idle(self, policies: Policies) -> bool:
         """Is there nothing that any topic must wait for? Then nobody need ask, which is most of the time."""
-        return not (policies.has_limits or self._ramps.any)
+        return not (policies.has_limits or self._ramps.is_active)
 
-    async def passable(self, wakes: list[Wake], policies: Policies) -> list[Wake]:
+    async def hold_paused(self, wakes: list[Wake], policies: Policies) -> list[Wake]:
         """Those whose topics are not paused. The others are held, and not seen again before they are resumed."""
-        self._ramps.forget_what_is_over(self._clock.now().low)
+        self._ramps.forget_finished(self._clock.now().low)
         if not policies.has_limits:
             return wakes
         paused = {wake for wake in wakes if self._policies.latest.for_topic(wake.topic).paused}
@@ -89,9 +89,9 @@ class Gate:
         await self._flow.hold_paused([(wake.topic, wake.shard) for wake in paused])
         return [wake for wake in wakes if wake not in paused]
 
-    def most(self, topic: str, policies: Policies, now: int) -> int | None:
+    def limit(self, topic: str, policies: Policies, now: int) -> int | None:
         """How many deliveries of it may begin now, for all that is known here; None: there is no limit."""
-        if not (policies.has_limits or self._ramps.concern(topic)):
+        if not (policies.has_limits or self._ramps.concerns(topic)):
             return None
         if self._blocked.get(topic, 0) > now:
             return 0
@@ -99,16 +99,18 @@ class Gate:
         limits, ramp = self._limits(topic, policies, now)
         most = math.inf
         if limits.concurrency:
-            most = max(limits.concurrency - self._lanes.held(topic), 0)
+            most = max(limits.concurrency - self._lanes.in_use(topic), 0)
         if limits.rate:
             most = min(most, max(1, int(limits.rate * SAVED_MS / 1000)))
         elif ramp is not None:
-            most = min(most, self._ramps.may_begin(topic, ramp, now, self._lanes.hands))
+            most = min(most, self._ramps.remaining(topic, ramp, now, self._lanes.slots))
         if not most:
             self._blocked[topic] = now + (AGAIN_MS if ramp is not None else POLL_MS)
         return None if most == math.inf else int(most)
 
-    async def permitted(self, wants: Sequence[Want], wakes: Sequence[Wake], policies: Policies, now: int) -> list[Want]:
+    async def acquire_permits(
+        self, wants: Sequence[Want], wakes: Sequence[Wake], policies: Policies, now: int
+    ) -> list[Want]:
         """The wants, cut to the permits that there are; where a rate has no more, its topic is wanted none of wherever
 
         else it is due, and held there too. Raises StoreDown.
@@ -127,7 +129,7 @@ class Gate:
         wants = [*wants, *(want for want in others if (want.topic, want.shard) not in met)]
         return [self._cut(want, granted, now) for want in wants]
 
-    def blocked(self, now: int) -> int:
+    def count_blocked(self, now: int) -> int:
         """How many topics must wait here, and are passed over: a look that stopped at these would see no other."""
         if self._blocked:
             self._blocked = {topic: until for topic, until in self._blocked.items() if now < until <= now + LOOK_MS}
@@ -135,19 +137,19 @@ class Gate:
             self._refused.clear()
         return len(self._blocked)
 
-    def next_at(self, topic: str) -> int:
+    def blocked_until(self, topic: str) -> int:
         """When a topic that must wait here is to be looked at again; 0: it need not."""
         return self._blocked.get(topic, 0)
 
     # After a claim
 
-    async def claimed(self, wants: Sequence[Want], answers: Sequence[Claims | LaterError]) -> None:
+    async def return_unused(self, wants: Sequence[Want], answers: Sequence[Claims | LaterError]) -> None:
         """Hand back what was granted and found no task."""
-        if not (self._granted or self._ramps.any):
+        if not (self._granted or self._ramps.is_active):
             return
         for want, answer in zip(wants, answers, strict=True):
             begun = len(answer.claims) if isinstance(answer, Claims) else 0
-            self._ramps.note_begun(want.topic, begun)
+            self._ramps.count_started(want.topic, begun)
             if want.topic in self._granted:
                 self._granted[want.topic] -= begun
         unused = {topic: permits for topic, permits in self._granted.items() if permits > 0}
@@ -155,7 +157,7 @@ class Gate:
         if unused:
             await self._hand_back(unused)
 
-    def gave(self, topic: str) -> bool:
+    def on_delivery_end(self, topic: str) -> bool:
         """A delivery of it has ended; may another begin that could not before?"""
         policies = self._policies.latest
         if policies.has_limits and policies.for_topic(topic).concurrency:
@@ -165,7 +167,7 @@ class Gate:
         self._refused.pop(topic, None)
         return self._blocked.pop(topic, None) is not None
 
-    async def wait(self, topic: str, until: int) -> None:
+    async def hold(self, topic: str, until: int) -> None:
         """Its receiver asked for a pause: no instance begins a delivery before `until` (ms)."""
         until = -(-until // HOLD_GRID_MS) * HOLD_GRID_MS
         if self._waits.get(topic, 0) >= until:
@@ -173,7 +175,7 @@ class Gate:
         now, ramp_ms = self._clock.now().low, self._policies.latest.for_topic(topic).ramp_ms
         self._waits = {name: ends for name, ends in self._waits.items() if ends > now} | {topic: until}
         if ramp_ms:
-            self._ramps.set_out(topic, Ramp(until, until + ramp_ms))
+            self._ramps.start(topic, Ramp(until, until + ramp_ms))
         try:
             await self._flow.hold(topic, until, until + ramp_ms if ramp_ms else None, now)
         except LaterError as error:
@@ -190,12 +192,12 @@ class Gate:
     def _limits(self, topic: str, policies: Policies, now: int) -> tuple[_Limits, Ramp | None]:
         """What holds now, and the ramp that the topic is on."""
         policy = policies.for_topic(topic)
-        ramp = self._ramps.of(topic, policy, now)
+        ramp = self._ramps.ramp_for(topic, policy, now)
         if ramp is None:
             return _Limits(policy.rate, policy.concurrency), None
-        part = ramp.part(now)
+        part = ramp.progress(now)
         rate = max(ramp.rate + (policy.rate - ramp.rate) * part, policy.rate * LEAST_PART) if policy.rate else 0.0
-        concurrency = policy.concurrency or (ramp.concurrency and ramp.concurrency + self._lanes.hands)
+        concurrency = policy.concurrency or (ramp.concurrency and ramp.concurrency + self._lanes.slots)
         if concurrency:
             concurrency = max(1, math.ceil(ramp.concurrency + (concurrency - ramp.concurrency) * part))
         return _Limits(rate, concurrency), ramp
@@ -210,7 +212,7 @@ class Gate:
             granted[ask.topic] = got
             self._granted[ask.topic] = got.permits
             if got.permits < ask.want:
-                self._metrics.count_limited(ask.topic)
+                self._metrics.count_throttled(ask.topic)
                 if got.again_at is None:
                     self._block(ask.topic, now)
             if got.permits:
@@ -235,7 +237,7 @@ class Gate:
     def _ask_of(self, topic: str, policies: Policies, now: int, *, want: int = 0, back: int = 0) -> Ask:
         limits, _ = self._limits(topic, policies, now)
         lease_end = now + self._lease_ms + policies.for_topic(topic).timeout_ms - policies.daemon.timeout_ms
-        held = self._lanes.held(topic) + self._granted.get(topic, 0)  # what was granted is about to be held
+        held = self._lanes.in_use(topic) + self._granted.get(topic, 0)  # what was granted is about to be held
         return Ask(topic, held, want, back, lease_end, limits.rate, limits.concurrency)
 
     def _cut(self, want: Want, granted: dict[str, Granted], now: int) -> Want:
@@ -247,7 +249,7 @@ class Gate:
         granted[want.topic] = Granted(found.permits - limit, found.again_at)
         if found.again_at is None:
             return want._replace(limit=limit, permitted=limit > 0)
-        latest = now + (RAMP_LOOK_MS if self._ramps.on(want.topic) else LOOK_MS)
+        latest = now + (RAMP_LOOK_MS if self._ramps.is_ramping(want.topic) else LOOK_MS)
         hold_until = max(min(found.again_at, latest), now + AGAIN_MS)
         return want._replace(limit=limit, hold_until=hold_until, permitted=limit > 0)
 

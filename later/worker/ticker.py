@@ -14,14 +14,14 @@ from later.core.errors import LaterError
 log = structlog.get_logger("later.ticker")
 
 
-class Ticked(NamedTuple):
+class TickResult(NamedTuple):
     """What a tick came to: how many tasks it moved, and when (ms) there is more to do (None: nothing is known)."""
 
     moved: int
     next_due: int | None
 
 
-Errand = Callable[[int], Awaitable[Ticked]]
+TickFunction = Callable[[int], Awaitable[TickResult]]
 
 
 class Ticker:
@@ -37,7 +37,7 @@ class Ticker:
     def __init__(
         self,
         name: str,
-        errand: Errand,
+        tick: TickFunction,
         *,
         now: Callable[[], Awaitable[float]],
         interval_ms: int,
@@ -45,7 +45,7 @@ class Ticker:
         after_error_ms: int | None = None,
     ) -> None:
         self.name = name
-        self._errand = errand
+        self._errand = tick
         self._now = now
         self._interval_ms = interval_ms
         self._after_error_ms = interval_ms if after_error_ms is None else after_error_ms
@@ -67,13 +67,13 @@ class Ticker:
         if self._running is not None:
             await self._running
 
-    async def cut(self) -> None:
+    async def cancel(self) -> None:
         """End at once, in the middle of a tick: for errands that nothing depends on."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    def nudge(self, due_at: int | None = None) -> None:
+    def wake(self, due_at: int | None = None) -> None:
         """There is work now, or at `due_at`: the sleep ends then, if it would not have ended before."""
         at = -math.inf if due_at is None else due_at
         if at >= self._wakes_at:

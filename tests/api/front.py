@@ -119,7 +119,10 @@ async def a_front(
     """The whole frontend, listening."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
     client = UnsureClient(
-        FakeAsyncRedis(server=server, protocol=2), timeout_s=10, monotonic=time.monotonic, observe=metrics.observe_store
+        FakeAsyncRedis(server=server, protocol=2),
+        timeout_s=10,
+        monotonic=time.monotonic,
+        observe=metrics.observe_round_trip,
     )
     store = Store(client, keys, a_clock())
     policies = PolicyBook(client, keys, policy or Policy(), lambda: 0.0)

@@ -70,7 +70,7 @@ class TestCreate:
 
     async def test_items_are_counted(self, front: Front) -> None:
         await front.post("/create/batch", [*named("a", "a", "b"), {}])
-        names = ("later_tasks_created_total", "later_tasks_existing_total", "later_tasks_refused_total")
+        names = ("later_tasks_created_total", "later_tasks_duplicate_total", "later_tasks_refused_total")
         assert [front.figure(name) for name in names] == [2, 1, 1]
 
     async def test_an_item_may_be_as_large_as_a_single_call_and_no_larger(self) -> None:

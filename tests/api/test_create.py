@@ -206,7 +206,7 @@ async def test_whoever_waits_is_told_when_a_new_task_must_be_taken_up(front: Fro
 async def test_creates_are_counted(front: Front) -> None:
     for id in ("a", "b", "a", " "):
         await front.post("/create", {**GOOD, "id": id})
-    names = ("later_tasks_created_total", "later_tasks_existing_total", "later_tasks_refused_total")
+    names = ("later_tasks_created_total", "later_tasks_duplicate_total", "later_tasks_refused_total")
     assert [front.figure(name) for name in names] == [2, 1, 1]
 
 

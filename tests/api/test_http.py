@@ -195,13 +195,14 @@ class TestHealth:
             text = await response.text()
         assert "\nlater_tasks_created_total 1.0\n" in text
         names = {
-            "later_tasks_created_total", "later_tasks_existing_total", "later_tasks_refused_total",
-            "later_deliveries_total", "later_retries_total", "later_dead_total", "later_released_total",
-            "later_strays_total", "later_unsettled_total", "later_lateness_seconds", "later_delivery_seconds",
-            "later_hands_busy", "later_hands", "later_tick_errors_total", "later_store_seconds", "later_tasks",
-            "later_backlog_due", "later_backlog_oldest_seconds", "later_remembered_ids",
+            "later_tasks_created_total", "later_tasks_duplicate_total", "later_tasks_refused_total",
+            "later_deliveries_total", "later_retries_total", "later_dead_total", "later_tasks_requeued_total",
+            "later_orphan_entries_total", "later_settles_lost_total", "later_lateness_seconds",
+            "later_delivery_duration_seconds", "later_delivery_slots_in_use", "later_delivery_slots",
+            "later_tick_errors_total", "later_store_round_trip_duration_seconds", "later_tasks",
+            "later_tasks_due", "later_oldest_due_age_seconds", "later_remembered_ids",
             "later_store_memory_bytes", "later_store_memory_max_bytes", "later_store_up",
-            "later_waiting_for_store",
+            "later_pending_writes",
         }  # fmt: skip
         assert names <= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 

@@ -31,7 +31,7 @@ def go_on(front: Front) -> None:
 async def waiting(front: Front, path: str, *bodies: object) -> list[asyncio.Task[Answer]]:
     """Requests under way, all of which have come as far as they can."""
     requests = [asyncio.create_task(front.post(path, body)) for body in bodies]
-    await until(lambda: front.figure("later_waiting_for_store") >= len(bodies))
+    await until(lambda: front.figure("later_pending_writes") >= len(bodies))
     return requests
 
 
@@ -85,4 +85,4 @@ async def test_a_caller_that_hangs_up_does_not_keep_its_room(front: Front) -> No
         request.cancel()
     await asyncio.gather(*early, return_exceptions=True)
     go_on(front)
-    await until(lambda: front.figure("later_waiting_for_store") == 0)
+    await until(lambda: front.figure("later_pending_writes") == 0)

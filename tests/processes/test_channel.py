@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from later.core.errors import StoreDown
-from later.processes.rpc import MOST_UNREAD, Answers, Channel, NoAnswer, open_channel
+from later.processes.rpc import MAX_UNREAD_BYTES, Channel, Handlers, RpcError, open_channel
 
 LARGE = "x" * 5_000_000
 
@@ -34,7 +34,7 @@ async def fail(about: object) -> None:
 
 
 @asynccontextmanager
-async def two_ends(first: Answers, second: Answers) -> AsyncIterator[tuple[Channel, Channel]]:
+async def two_ends(first: Handlers, second: Handlers) -> AsyncIterator[tuple[Channel, Channel]]:
     one, other = socket.socketpair()
     ends = (await open_channel(one, first), await open_channel(other, second))
     try:
@@ -45,7 +45,7 @@ async def two_ends(first: Answers, second: Answers) -> AsyncIterator[tuple[Chann
 
 
 @asynccontextmanager
-async def an_end(answers: Answers | None = None) -> AsyncIterator[tuple[Channel, socket.socket]]:
+async def an_end(answers: Handlers | None = None) -> AsyncIterator[tuple[Channel, socket.socket]]:
     """One end, and the socket that is the other one."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
@@ -72,31 +72,31 @@ async def received(end: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("about", [None, 0, "", "ü\n\u2028", [1, {"a": None}], 1.5, True])
 async def test_an_answer_is_what_was_said(channel: Channel, about: object) -> None:
-    assert await channel.ask("echo", about) == about
+    assert await channel.call("echo", about) == about
 
 
 async def test_large_questions_get_large_answers(channel: Channel) -> None:
-    assert await channel.ask("echo", LARGE, within_s=30) == LARGE
+    assert await channel.call("echo", LARGE, timeout_s=30) == LARGE
 
 
 async def test_each_question_gets_its_own_answer_in_whatever_order(channel: Channel) -> None:
-    hanging = asyncio.create_task(channel.ask("never", within_s=30))
-    assert await asyncio.gather(*(channel.ask("echo", i) for i in range(100))) == list(range(100))
+    hanging = asyncio.create_task(channel.call("never", timeout_s=30))
+    assert await asyncio.gather(*(channel.call("echo", i) for i in range(100))) == list(range(100))
     assert not hanging.done()
     hanging.cancel()
 
 
 async def test_either_end_may_ask_while_it_answers() -> None:
     async def ask_back(about: object) -> Any:
-        return await right.ask("echo", about)
+        return await right.call("echo", about)
 
     async with two_ends({"echo": echo}, {"ask back": ask_back}) as (left, right):
-        assert await left.ask("ask back", 7) == 7
+        assert await left.call("ask back", 7) == 7
 
 
 async def test_an_answer_that_comes_in_pieces_is_put_together() -> None:
     async with an_end() as (end, other):
-        asking = asyncio.create_task(end.ask("anything"))
+        asking = asyncio.create_task(end.call("anything"))
         assert await received(other) == b'{"number":0,"ask":"anything"}\n'
         for piece in (b'{"num', b'ber":0,"abo', b'ut":[1', b"]}", b"\n"):
             await sent(piece, other)
@@ -114,39 +114,39 @@ async def test_several_lines_in_one_piece_are_taken_apart() -> None:
 
 
 async def test_a_reason_why_not_is_handed_on(channel: Channel) -> None:
-    with pytest.raises(NoAnswer, match="the store is away"):
-        await channel.ask("refuse")
+    with pytest.raises(RpcError, match="the store is away"):
+        await channel.call("refuse")
 
 
 @pytest.mark.parametrize("what", ["fail", "no such question"])
 async def test_a_fault_is_logged_where_it_is_and_is_no_answer(channel: Channel, what: str) -> None:
-    with capture_logs() as logs, pytest.raises(NoAnswer, match="fault of later's own"):
-        await channel.ask(what)
+    with capture_logs() as logs, pytest.raises(RpcError, match="fault of later's own"):
+        await channel.call(what)
     assert [(event["event"], event["question"]) for event in logs] == [("question failed", what)]
-    assert await channel.ask("echo", 1) == 1
+    assert await channel.call("echo", 1) == 1
 
 
 async def test_nobody_waits_longer_than_he_said(channel: Channel) -> None:
-    with pytest.raises(NoAnswer, match="no answer within 0 s: never"):
-        await channel.ask("never", within_s=0)
+    with pytest.raises(RpcError, match="no answer within 0 s: never"):
+        await channel.call("never", timeout_s=0)
 
 
 async def test_an_answer_that_comes_too_late_is_let_go() -> None:
     async with an_end() as (end, other):
-        with pytest.raises(NoAnswer):
-            await end.ask("late", within_s=0)
+        with pytest.raises(RpcError):
+            await end.call("late", timeout_s=0)
         await sent(b'{"number":0,"about":"late"}\n{"number":1,"about":"in time"}\n', other)
-        assert await end.ask("next") == "in time"
+        assert await end.call("next") == "in time"
 
 
 async def test_who_waits_when_the_other_end_goes_is_told() -> None:
     async with an_end() as (end, other):
-        asking = [asyncio.create_task(end.ask("anything", within_s=30)) for _ in range(3)]
+        asking = [asyncio.create_task(end.call("anything", timeout_s=30)) for _ in range(3)]
         await received(other)
         other.close()
         told = await asyncio.gather(*asking, return_exceptions=True)
     assert [(type(error), str(error)) for error in told if isinstance(error, BaseException)] == [
-        (NoAnswer, "the other end is gone")
+        (RpcError, "the other end is gone")
     ] * 3
 
 
@@ -154,18 +154,18 @@ async def test_an_end_that_is_gone_is_noticed_and_not_asked() -> None:
     async with an_end() as (end, other):
         other.close()
         await asyncio.wait({end.closed})
-        with pytest.raises(NoAnswer, match="nobody is there"):
-            await end.ask("anything", within_s=30)
+        with pytest.raises(RpcError, match="nobody is there"):
+            await end.call("anything", timeout_s=30)
 
 
 @pytest.mark.parametrize("cut", [b'{"number":0,"about":"ha', b'{"number":0,"about":"whole"}'])
 async def test_half_a_line_is_no_answer(cut: bytes) -> None:
     async with an_end() as (end, other):
-        asking = asyncio.create_task(end.ask("anything", within_s=30))
+        asking = asyncio.create_task(end.call("anything", timeout_s=30))
         await received(other)
         await sent(cut, other)
         other.close()
-        with pytest.raises(NoAnswer, match="the other end is gone"):
+        with pytest.raises(RpcError, match="the other end is gone"):
             await asking
 
 
@@ -181,10 +181,10 @@ async def test_an_end_that_talks_nonsense_is_left(nonsense: bytes) -> None:
 
 async def test_an_end_that_reads_nothing_is_asked_no_more() -> None:
     async with an_end() as (end, _):
-        with pytest.raises(NoAnswer, match="no answer within"):
-            await end.ask("anything", "x" * 2 * MOST_UNREAD, within_s=0)
-        with pytest.raises(NoAnswer, match="nobody is there"):
-            await end.ask("anything", within_s=30)
+        with pytest.raises(RpcError, match="no answer within"):
+            await end.call("anything", "x" * 2 * MAX_UNREAD_BYTES, timeout_s=0)
+        with pytest.raises(RpcError, match="nobody is there"):
+            await end.call("anything", timeout_s=30)
 
 
 async def test_what_is_being_answered_ends_with_the_channel() -> None:
@@ -208,5 +208,5 @@ async def test_whoever_closes_his_end_ends_the_other() -> None:
     async with two_ends({}, {}) as (one, other):
         one.close()
         await asyncio.wait({other.closed})
-        with pytest.raises(NoAnswer):
-            await one.ask("anything", within_s=30)
+        with pytest.raises(RpcError):
+            await one.call("anything", timeout_s=30)

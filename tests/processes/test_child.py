@@ -15,8 +15,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from later.config import load
-from later.processes.child import MANY_MISSED, Child, spawn
-from later.processes.rpc import Answers, Channel, NoAnswer, open_channel
+from later.processes.child import MAX_MISSED_CALLS, Child, spawn
+from later.processes.rpc import Channel, Handlers, RpcError, open_channel
 
 PATHS = ["/a:b", "/ä b", "/\udcff", "/usr/lib"]
 
@@ -52,16 +52,16 @@ class Inside:
         self.asked: list[str] = []
         self._program = program
 
-    def answers(self) -> Answers:
-        return {"figures": self._figures, "gather": self._gather, "stop": self._stop}
+    def answers(self) -> Handlers:
+        return {"samples": self._figures, "collect": self._gather, "stop": self._stop}
 
     async def _figures(self, _: None) -> list[Any]:
-        self.asked.append("figures")
+        self.asked.append("samples")
         await self.awake.wait()
         return []
 
     async def _gather(self, _: None) -> str:
-        self.asked.append("gather")
+        self.asked.append("collect")
         await self.awake.wait()
         return "seen"
 
@@ -82,8 +82,8 @@ async def inside(program: Program) -> Inside:
 @pytest.fixture
 async def child(program: Program, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Child]:
     """It is given up after 10 ms, not a second."""
-    ask = Channel.ask
-    monkeypatch.setattr(Channel, "ask", lambda *asked, within_s=0.01: ask(*asked, within_s=within_s))
+    call = Channel.call
+    monkeypatch.setattr(Channel, "call", lambda *args, timeout_s=0.01: call(*args, timeout_s=timeout_s))
     ours, theirs = socket.socketpair()
     other = await open_channel(theirs, inside.answers())
     child = Child(2)
@@ -92,39 +92,39 @@ async def child(program: Program, inside: Inside, monkeypatch: pytest.MonkeyPatc
     program.kill()
     child.close()
     other.close()
-    await child.ended
+    await child.exited
 
 
 async def test_one_that_misses_question_after_question_hangs_until_it_answers(child: Child, inside: Inside) -> None:
     inside.awake.clear()
     with capture_logs() as logs:
-        for missed in range(MANY_MISSED + 2):
-            assert child.hangs == (missed >= MANY_MISSED)
+        for missed in range(MAX_MISSED_CALLS + 2):
+            assert child.is_hung == (missed >= MAX_MISSED_CALLS)
             await child.check()
     assert logs == [{"event": "process hangs", "log_level": "warning", "process": 2, "pid": 4711}]
     inside.awake.set()
     await child.check()
-    assert not child.hangs
+    assert not child.is_hung
 
 
 async def test_who_scrapes_again_and_again_makes_nobody_hang(child: Child, inside: Inside) -> None:
     inside.awake.clear()
     with capture_logs() as logs:
-        assert [await child.count() for _ in range(MANY_MISSED + 2)] == [False] * (MANY_MISSED + 2)
-    assert not child.hangs
+        assert [await child.update_samples() for _ in range(MAX_MISSED_CALLS + 2)] == [False] * (MAX_MISSED_CALLS + 2)
+    assert not child.is_hung
     assert logs == []
 
 
 async def test_all_that_want_its_figures_at_once_ask_it_once(child: Child, inside: Inside) -> None:
-    assert await asyncio.gather(*(child.count() for _ in range(10))) == [True] * 10
-    assert inside.asked == ["figures"]
-    assert await child.count()
-    assert inside.asked == ["figures"] * 2
+    assert await asyncio.gather(*(child.update_samples() for _ in range(10))) == [True] * 10
+    assert inside.asked == ["samples"]
+    assert await child.update_samples()
+    assert inside.asked == ["samples"] * 2
 
 
 async def test_one_that_gives_up_waiting_takes_the_answer_from_nobody_else(child: Child, inside: Inside) -> None:
-    first = asyncio.create_task(child.count())
-    second = asyncio.create_task(child.count())
+    first = asyncio.create_task(child.update_samples())
+    second = asyncio.create_task(child.update_samples())
     await asyncio.sleep(0)
     first.cancel()
     assert await second
@@ -132,27 +132,27 @@ async def test_one_that_gives_up_waiting_takes_the_answer_from_nobody_else(child
 
 async def test_whoever_waits_for_one_that_comes_to_hang_is_told_at_once(child: Child, inside: Inside) -> None:
     inside.awake.clear()
-    waiting = asyncio.create_task(child.ask("gather", within_s=60))
-    for _ in range(MANY_MISSED):
+    waiting = asyncio.create_task(child.call("collect", timeout_s=60))
+    for _ in range(MAX_MISSED_CALLS):
         await child.check()
-    with pytest.raises(NoAnswer, match="process 2 hangs: gather"):
+    with pytest.raises(RpcError, match="process 2 hangs: gather"):
         await waiting
     inside.awake.set()
     await child.check()
-    assert await child.ask("gather", within_s=60) == "seen"
+    assert await child.call("collect", timeout_s=60) == "seen"
 
 
 async def test_one_that_dies_while_it_is_to_stop_is_told_of(child: Child) -> None:
     with capture_logs() as logs:
         await child.stop(5)
-    assert logs == [{"event": "process died", "log_level": "warning", "process": 2, "pid": 4711, "status": 3}]
+    assert logs == [{"event": "process exited", "log_level": "warning", "process": 2, "pid": 4711, "status": 3}]
 
 
 @pytest.mark.parametrize(("status", "said_why"), [(0, False), (1, True)])
 async def test_one_that_ends_as_it_should_or_has_said_why_is_not(
     child: Child, program: Program, status: int, said_why: bool
 ) -> None:
-    child.said_why = said_why
+    child.failure_reported = said_why
     program.end(status)
     with capture_logs() as logs:
         await child.stop(5)
@@ -178,7 +178,7 @@ async def test_it_gets_our_paths_and_the_log_as_it_is_to_be_and_no_other_option(
         program.end(0)
         return cast(Process, program)
 
-    def answers(child: Child) -> Answers:
+    def answers(child: Child) -> Handlers:
         known.append(child)
         return {}
 

@@ -7,15 +7,15 @@ from structlog.testing import capture_logs
 
 from later.config import Config, load
 from later.processes.child import Child
-from later.processes.pool import Children
-from later.processes.rpc import Answers
+from later.processes.pool import ProcessPool
+from later.processes.rpc import Handlers
 
 
 @pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> Children:
+def children(monkeypatch: pytest.MonkeyPatch) -> ProcessPool:
     """Two, on a machine that has lost its Python."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    return Children("up", two(), answers=lambda child: {}, on_death=_never)
+    return ProcessPool("up", two(), handlers=lambda child: {}, on_unexpected_exit=_never)
 
 
 def two() -> Config:
@@ -26,7 +26,7 @@ def _never(child: Child) -> None:
     raise AssertionError("it has never lived")
 
 
-async def test_each_is_tried_again_and_again_with_growing_pauses(children: Children) -> None:
+async def test_each_is_tried_again_and_again_with_growing_pauses(children: ProcessPool) -> None:
     now, pauses = 0, []
     with capture_logs() as logs:
         for _ in range(5):
@@ -40,7 +40,7 @@ async def test_each_is_tried_again_and_again_with_growing_pauses(children: Child
     ]
 
 
-async def test_none_is_tried_before_its_pause_is_over(children: Children) -> None:
+async def test_none_is_tried_before_its_pause_is_over(children: ProcessPool) -> None:
     await children.check(0)
     await children.check(0)
     with capture_logs() as logs:
@@ -48,7 +48,7 @@ async def test_none_is_tried_before_its_pause_is_over(children: Children) -> Non
     assert logs == []
 
 
-async def test_they_are_not_ready_and_nothing_of_them_is_to_be_stopped(children: Children) -> None:
+async def test_they_are_not_ready_and_nothing_of_them_is_to_be_stopped(children: ProcessPool) -> None:
     await children.check(0)
     assert children.why_not_ready() == "2 of 2 processes are being started"
     assert children.up == []
@@ -59,12 +59,12 @@ async def test_they_are_not_ready_and_nothing_of_them_is_to_be_stopped(children:
 async def test_a_fault_at_one_start_is_a_death_too_and_the_others_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/such/python")
 
-    def answers(child: Child) -> Answers:
+    def answers(child: Child) -> Handlers:
         if child.number == 1:
             raise ZeroDivisionError
         return {}
 
-    children = Children("up", two(), answers=answers, on_death=_never)
+    children = ProcessPool("up", two(), handlers=answers, on_unexpected_exit=_never)
     with capture_logs() as logs:
         assert [await children.check(0), await children.check(0)] == [0, 1000]
     assert [(event["event"], event["process"]) for event in logs] == [

@@ -28,7 +28,7 @@ def test_a_log_is_json_and_holds_no_secret(folder: Path, data: Path, receiver: R
         assert up.ends() == 0
     lines = up.log.read_text().splitlines()
     events = [json.loads(line) for line in lines]
-    assert {"listening", "delivered", "task died", "stopped"} <= {event["event"] for event in events}
+    assert {"listening", "delivered", "task dead", "stopped"} <= {event["event"] for event in events}
     assert [line for line in lines if SECRET in line] == []
 
 

@@ -42,7 +42,7 @@ def test_a_killed_process_is_started_again_and_nothing_is_lost(folder: Path, dat
             eventually(lambda: len(receiver.ids) > 50, "it is under load")
             killed, killed_at = up.children()[0], time.time()
             os.kill(killed, signal.SIGKILL)
-            died = up.logged("process died")
+            died = up.logged("process exited")
             eventually(lambda: _why_not_ready(up) == "1 of 2 processes is being started", "it is missed", 2)
             eventually(lambda: _why_not_ready(up) == "", "it is started again", 10)
             accepted = len(creator.accepted)
@@ -66,7 +66,7 @@ def test_a_process_that_is_told_to_stop_does_so_in_order_and_is_started_again(
         eventually(lambda: receiver.ids == ids, "all are in flight")
         for pid in up.children():
             os.kill(pid, signal.SIGTERM)
-        assert up.logged("process died")["status"] == 0
+        assert up.logged("process exited")["status"] == 0
         eventually(lambda: receiver.answered == ids, "all are delivered")
         eventually(lambda: _why_not_ready(up) == "", "both are started again", 10)
         assert figure(up.url, 'later_deliveries_total{outcome="done"}') == len(ids)
@@ -85,7 +85,7 @@ def test_a_process_that_dies_again_and_again_is_started_ever_more_rarely(
         eventually(lambda: id in receiver.answered, "the other one goes on")
         assert figure(up.url, "later_processes_up") == 1
         assert up.stop() == 0
-    assert {event["status"] for event in up.events() if event["event"] == "process died"} == {DEAD}
+    assert {event["status"] for event in up.events() if event["event"] == "process exited"} == {DEAD}
 
 
 def test_a_process_that_hangs_is_told_of_and_killed_at_the_end(folder: Path, store: Server) -> None:
@@ -179,7 +179,7 @@ def test_each_process_answers_at_all_that_a_name_means(folder: Path, store: Serv
     with a_process("serve", folder, "--redis", store.url, "--listen", "localhost:0") as serve:
         _all_up(serve)
         os.kill(serve.children()[0], signal.SIGKILL)
-        serve.logged("process died")
+        serve.logged("process exited")
         eventually(lambda: _why_not_ready(serve) == "", "it is started again", 10)
         urls = [event["url"] for event in serve.events() if event["event"] == "listening"]
         assert [get(url, "/livez").status for url in urls for _ in range(5)] == [200] * 5 * len(urls)
@@ -227,11 +227,11 @@ def test_whichever_is_asked_answers_for_all(folder: Path, data: Path, receiver: 
             create(up.url, callback=receiver.url(), delay=3600)
         seen = {figure(up.url, CREATED) for _ in range(10)}
         assert seen == {40}
-        assert figure(up.url, "later_hands") == 20
+        assert figure(up.url, "later_delivery_slots") == 20
         assert (figure(up.url, "later_processes"), figure(up.url, "later_processes_up")) == (2, 2)
         assert figure(up.url, "later_store_up") == 1
         os.kill(up.children()[0], signal.SIGKILL)
-        up.logged("process died")
+        up.logged("process exited")
         counts = [figure(up.url, CREATED) for _ in range(10)]
         eventually(lambda: _why_not_ready(up) == "", "it is started again", 10)
         assert counts + [figure(up.url, CREATED) for _ in range(10)] == [40] * 20
@@ -345,7 +345,7 @@ def _answers(url: str) -> bool:
 
 
 def _pauses(daemon: Later) -> list[int]:
-    return [event["restart_in_s"] for event in daemon.events() if event["event"] == "process died"]
+    return [event["restart_in_s"] for event in daemon.events() if event["event"] == "process exited"]
 
 
 def _three(pauses: list[int]) -> list[int]:

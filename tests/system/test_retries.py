@@ -128,7 +128,9 @@ def test_a_lost_lease_spends_no_retry(fate: str, folder: Path, store: Server, re
             again = query(serve.url, id)
             if fate == "stopped":
                 first.send_all(signal.SIGCONT)  # its deadline has passed: its verdict comes too late
-                eventually(lambda: any(e["event"] == "settle came too late" for e in first.events()), "it is told so")
+                eventually(
+                    lambda: any(e["event"] == "settle rejected: lease lost" for e in first.events()), "it is told so"
+                )
             eventually(lambda: _is_gone(serve, id), "it is done")
     assert (again["has_retry"], again["attempts"]) == (0, 2)
     assert receiver.attempts(id) == [1, 2]

@@ -63,7 +63,9 @@ def test_a_stop_under_load_ends_what_is_under_way(
         eventually(lambda: len(receiver.ids) > 300, "it is under load")
         stop()
         assert up.ends() == 0
-    assert not [event for event in up.events() if event["event"] == "store died"], "the signal was not for the store"
+    assert not [event for event in up.events() if event["event"] == "embedded store exited"], (
+        "the signal was not for the store"
+    )
     assert receiver.answered == receiver.ids
     with embedded_in(data) as client:
         assert count_in(client, Bucket.UNACK, "order") == 0

@@ -191,7 +191,7 @@ class TestDeliveries:
         [claim] = await take(house)
         worker = Worker(house, receivers := Noting(DONE))
         await set_policy(worker, "order", timeout=120)
-        worker.hands.take(claim)
+        worker.hands.start(claim)
         await worker.hands.drain(60)
         assert receivers.calls == []
         assert (await worker.find(task)).state is Bucket.DELAY

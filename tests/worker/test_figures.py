@@ -9,7 +9,7 @@ import pytest
 from later.core.clock import Clock
 from later.core.errors import StoreDown
 from later.core.policy import Policy, topic_scope
-from later.daemon.store_metrics import Figures
+from later.daemon.store_metrics import StoreMetrics
 from later.metrics import MAX_TOPICS, Metrics
 from later.store.client import Client, connect
 from later.store.keys import Bucket, Keys
@@ -25,8 +25,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def figures_of(house: House, metrics: Metrics) -> Figures:
-    return Figures(house.store, house.census, house.flow(), house.policies(), metrics)
+def figures_of(house: House, metrics: Metrics) -> StoreMetrics:
+    return StoreMetrics(house.store, house.census, house.flow(), house.policies(), metrics)
 
 
 async def test_permits_in_use_are_shown_of_topics_that_are_limited(house: House) -> None:
@@ -44,11 +44,11 @@ def test_beyond_so_many_topics_counters_are_summed_up_as_other() -> None:
     metrics = Metrics()
     for n in range(MAX_TOPICS + 5):
         metrics.count_dead(f"t{n}", "gone")
-    metrics.count_refused("t0", "503")
-    metrics.count_limited("new")
+    metrics.count_delivery_failure("t0", "503")
+    metrics.count_throttled("new")
     assert value(metrics, "later_topic_dead_total", topic="other", reason="gone") == 5
-    assert value(metrics, "later_topic_refused_total", topic="t0", code="503") == 1
-    assert value(metrics, "later_topic_limited_total", topic="other") == 1
+    assert value(metrics, "later_delivery_failures_total", topic="t0", code="503") == 1
+    assert value(metrics, "later_claims_throttled_total", topic="other") == 1
 
 
 async def test_tasks_are_counted_by_state_and_topic(house: House) -> None:
@@ -57,8 +57,8 @@ async def test_tasks_are_counted_by_state_and_topic(house: House) -> None:
     metrics = Metrics()
     await figures_of(house, metrics).tick(0)
     assert value(metrics, "later_tasks", state="delay", topic="mail") == 3
-    assert value(metrics, "later_backlog_due", topic="mail") == 2
-    assert value(metrics, "later_backlog_oldest_seconds", topic="mail") == pytest.approx(5, abs=2)
+    assert value(metrics, "later_tasks_due", topic="mail") == 2
+    assert value(metrics, "later_oldest_due_age_seconds", topic="mail") == pytest.approx(5, abs=2)
 
 
 async def test_a_topic_that_is_empty_has_no_figures(house: House) -> None:
@@ -103,10 +103,10 @@ async def test_a_store_that_is_away_shows() -> None:
         connect("unix:///nowhere.sock", clock, 1),
         timeout_s=1,
         monotonic=time.monotonic,
-        observe=metrics.observe_store,
+        observe=metrics.observe_round_trip,
     )
     with pytest.raises(StoreDown):
-        await Figures(
+        await StoreMetrics(
             Store(client, keys, clock),
             Census(client, keys),
             Flow(client, keys, "this"),

@@ -101,7 +101,7 @@ class TestConcurrency:
             for worker in workers:
                 worker.at = at
                 await worker.delay.tick(at)
-        assert sum(worker.lanes.busy for worker in workers) == 5
+        assert sum(worker.lanes.total_in_use for worker in workers) == 5
         receivers.may_answer.set()
         for worker in workers:
             await worker.hands.drain(60)
@@ -113,7 +113,7 @@ class TestConcurrency:
         worker = Worker(house, receivers := Receivers())
         await set_policy(worker, "order", concurrency=1)
         woken: list[bool] = []
-        worker.hands.on_free = woken.append
+        worker.hands.on_slot_free = woken.append
         for _ in range(19):
             receivers.may_answer.clear()
             await worker.delay.tick(NOW)
@@ -135,7 +135,7 @@ class TestConcurrency:
         other.at = NOW + 30_200
         for _ in range(3):
             await other.delay.tick(other.at)
-        assert other.lanes.busy == 5
+        assert other.lanes.total_in_use == 5
         receivers.may_answer.set()
         await other.hands.drain(60)
         await lost.hands.drain(60)
@@ -151,7 +151,7 @@ class TestConcurrency:
         receivers.may_answer.clear()
         for _ in range(5):
             await holder.delay.tick(NOW)
-        assert holder.lanes.busy == 20
+        assert holder.lanes.total_in_use == 20
         small = Worker(house, healthy := Receivers(), instance="small", hands=4)
         await all_know([small])
         await due(house, 8, "healthy")
@@ -304,7 +304,7 @@ class TestRaisedLimits:
         worker = Worker(house, receivers := Receivers(), policy=Policy(concurrency=2))
         receivers.may_answer.clear()
         await worker.tick()
-        assert [worker.lanes.held(topic) for topic in ("a", "b")] == [2, 2]
+        assert [worker.lanes.in_use(topic) for topic in ("a", "b")] == [2, 2]
         receivers.may_answer.set()
         await worker.hands.drain(60)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.store.types import Wake
-from later.worker.fair_share import Lanes, share
+from later.worker.fair_share import FairShare, share
 
 NOW = 1_000
 HANDS = st.integers(1, 5000)
@@ -16,12 +16,12 @@ def a_wake(topic: str, *, at: int = NOW, shard: int = 0) -> Wake:
     return Wake(at, topic, shard)
 
 
-def fill(lanes: Lanes, topic: str) -> int:
+def fill(lanes: FairShare, topic: str) -> int:
     """Let a topic with endless work take all it can; how many hands it then holds."""
     held = 0
     while part := lanes.share(topic):
         for _ in range(part):
-            lanes.take(topic)
+            lanes.acquire(topic)
         held += part
     return held
 
@@ -38,15 +38,15 @@ def test_the_last_free_hand_is_not_for_a_lane_that_holds_one(free: int, held: in
 
 @given(hands=HANDS)
 def test_an_idle_worker_always_has_a_hand_for_a_topic(hands: int) -> None:
-    assert Lanes(hands).share("order") >= 1
+    assert FairShare(hands).share("order") >= 1
 
 
 def test_a_lone_topic_gets_three_quarters_of_the_hands() -> None:
-    assert fill(Lanes(256), "order") == 192
+    assert fill(FairShare(256), "order") == 192
 
 
 def test_two_slow_topics_leave_a_sixteenth() -> None:
-    lanes = Lanes(256)
+    lanes = FairShare(256)
     fill(lanes, "slow")
     fill(lanes, "slower")
     assert lanes.free == 16
@@ -54,45 +54,45 @@ def test_two_slow_topics_leave_a_sixteenth() -> None:
 
 @given(hands=st.integers(4, 5000))
 def test_a_healthy_topic_gets_through_beside_a_slow_one(hands: int) -> None:
-    lanes = Lanes(hands)
+    lanes = FairShare(hands)
     fill(lanes, "slow")
     assert lanes.share("healthy") >= 1
 
 
 def test_a_hand_given_back_may_be_taken_again() -> None:
-    lanes = Lanes(1)
-    lanes.take("order")
-    lanes.give("order")
-    assert (lanes.free, lanes.holding, lanes.share("order")) == (1, 0, 1)
+    lanes = FairShare(1)
+    lanes.acquire("order")
+    lanes.release("order")
+    assert (lanes.free, lanes.active_topics, lanes.share("order")) == (1, 0, 1)
 
 
 def test_due_topics_are_planned_in_the_order_of_their_turns() -> None:
-    plan = Lanes(256).plan([a_wake("b", at=1), a_wake("a", at=2)], NOW)
+    plan = FairShare(256).plan([a_wake("b", at=1), a_wake("a", at=2)], NOW)
     assert [want.topic for want in plan] == ["b", "a"]
 
 
 def test_a_topic_that_is_not_due_is_not_planned() -> None:
-    assert Lanes(256).plan([a_wake("order", at=NOW + 1)], NOW) == []
+    assert FairShare(256).plan([a_wake("order", at=NOW + 1)], NOW) == []
 
 
 def test_a_topic_takes_an_even_part_from_each_of_its_shards() -> None:
-    plan = Lanes(256).plan([a_wake("order", shard=shard) for shard in range(16)], NOW)
+    plan = FairShare(256).plan([a_wake("order", shard=shard) for shard in range(16)], NOW)
     assert {want.limit for want in plan} == {12}
 
 
 def test_of_a_thousand_due_topics_as_many_are_planned_as_there_are_hands() -> None:
-    plan = Lanes(256).plan([a_wake(f"{number:04}") for number in range(1000)], NOW)
+    plan = FairShare(256).plan([a_wake(f"{number:04}") for number in range(1000)], NOW)
     assert [(want.topic, want.limit) for want in plan] == [(f"{number:04}", 1) for number in range(256)]
 
 
 def test_the_first_of_a_few_due_topics_takes_what_the_others_leave_a_hand_for() -> None:
-    plan = Lanes(256).plan([a_wake(f"{number:03}") for number in range(100)], NOW)
+    plan = FairShare(256).plan([a_wake(f"{number:03}") for number in range(100)], NOW)
     assert [want.limit for want in plan] == [157] + [1] * 99
 
 
 @given(hands=HANDS, topics=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), unique=True))
 def test_a_plan_never_wants_more_than_is_free(hands: int, topics: list[tuple[int, int]]) -> None:
-    lanes = Lanes(hands)
+    lanes = FairShare(hands)
     plan = lanes.plan([a_wake(str(topic), shard=shard) for topic, shard in topics], NOW)
     assert sum(want.limit for want in plan) <= lanes.free
     assert all(want.limit >= 1 for want in plan)

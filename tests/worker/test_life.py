@@ -219,7 +219,7 @@ async def test_a_worker_claims_no_more_than_it_has_hands(house: House) -> None:
     await house.store.create([a_task() for _ in range(20)])
     for _ in range(5):
         await worker.tick()
-    assert worker.lanes.busy == 3
+    assert worker.lanes.total_in_use == 3
     receivers.may_answer.set()
     await worker.hands.drain(60)
 
@@ -266,7 +266,7 @@ async def test_a_stop_gives_back_the_leases_of_deliveries_that_take_too_long(hou
     await receivers.called.wait()
     await worker.hands.drain(0.01)
     found = await worker.find(task)
-    assert (found.state, found.score, worker.lanes.busy) == (Bucket.DELAY, NOW, 0)
+    assert (found.state, found.score, worker.lanes.total_in_use) == (Bucket.DELAY, NOW, 0)
 
 
 async def test_a_stop_lets_a_settle_end_however_short_its_patience(house: House) -> None:
@@ -296,7 +296,7 @@ async def test_a_hand_that_fails_is_free_again_and_its_task_comes_back(house: Ho
     await worker.tick()
     await asyncio.sleep(0)
     await worker.hands.drain(60)
-    assert (worker.lanes.busy, (await worker.find(task)).state) == (0, Bucket.UNACK)
+    assert (worker.lanes.total_in_use, (await worker.find(task)).state) == (0, Bucket.UNACK)
 
 
 async def test_a_topic_beside_one_that_hangs_is_served_at_once(house: House) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from later.worker.requeue import TRIM_LIMIT, Trim
+from later.worker.requeue import TRIM_LIMIT, Trimmer
 from tests.builders import NOW
 from tests.house import House
 
@@ -22,13 +22,13 @@ async def remember(house: House, count: int) -> None:
 
 async def test_where_more_is_to_be_forgotten_it_says_so_until_nothing_is(house: House) -> None:
     await remember(house, TRIM_LIMIT + 1)
-    trim = Trim(house.store, house.jobs)
+    trim = Trimmer(house.store, house.jobs)
     assert [await trim.tick(NOW), await trim.tick(NOW + 100), await trim.tick(NOW + 200)] == [True, False, False]
     assert await house.census.remembered() == 0
 
 
 async def test_when_nothing_is_left_the_next_look_is_a_second_later(house: House) -> None:
-    trim = Trim(house.store, house.jobs)
+    trim = Trimmer(house.store, house.jobs)
     await trim.tick(NOW)
     await remember(house, 1)
     await trim.tick(NOW + 999)

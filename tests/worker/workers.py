@@ -13,13 +13,13 @@ from later.core.task import Task
 from later.metrics import Metrics
 from later.store.keys import Bucket
 from later.store.types import Around, Found
-from later.worker.claimer import Delay
-from later.worker.deliveries import Hands
-from later.worker.expiry import Expiry, Sweep
-from later.worker.fair_share import Lanes
-from later.worker.requeue import Release
-from later.worker.resume import Holds
-from later.worker.throttle import Gate
+from later.worker.claimer import Claimer
+from later.worker.deliveries import DeliveryPool
+from later.worker.expiry import DeadSweeper, ExpiryTicker
+from later.worker.fair_share import FairShare
+from later.worker.requeue import Requeuer
+from later.worker.resume import Resumer
+from later.worker.throttle import Throttle
 from tests.builders import NOW
 from tests.house import House
 
@@ -81,42 +81,42 @@ class Worker:
         self.house = house
         self.metrics = Metrics()
         self.policies = house.policies(policy)
-        self.lanes = Lanes(hands)
+        self.lanes = FairShare(hands)
         self._seen: list[Around] = []
-        self.gate = Gate(
+        self.gate = Throttle(
             flow=house.flow(instance),
             policies=self.policies,
-            lanes=self.lanes,
+            fair_share=self.lanes,
             clock=clock,
             lease_ms=LEASE_MS,
             metrics=self.metrics,
         )
-        self.holds = Holds(flow=house.flow(instance), policies=self.policies)
-        self.hands = Hands(
+        self.holds = Resumer(flow=house.flow(instance), policies=self.policies)
+        self.hands = DeliveryPool(
             store=house.store,
-            gate=self.gate,
+            throttle=self.gate,
             clock=clock,
             sender=receivers,
-            lanes=self.lanes,
+            fair_share=self.lanes,
             policies=self.policies,
             remember_ms=REMEMBER_MS,
             metrics=self.metrics,
-            chance=lambda: 0.0,
+            random=lambda: 0.0,
         )
-        self.delay = Delay(
+        self.delay = Claimer(
             store=house.store,
-            gate=self.gate,
+            throttle=self.gate,
             policies=self.policies,
-            lanes=self.lanes,
+            fair_share=self.lanes,
             lease_ms=LEASE_MS,
-            take=self.hands.take,
-            on_look=self._seen.append,
+            deliver=self.hands.start,
+            on_snapshot=self._seen.append,
             metrics=self.metrics,
         )
-        self.expiry = Expiry(ends=house.ends, metrics=self.metrics)
-        self.sweep = Sweep(ends=house.ends, policies=self.policies, remember_ms=REMEMBER_MS, metrics=self.metrics)
+        self.expiry = ExpiryTicker(ends=house.ends, metrics=self.metrics)
+        self.sweep = DeadSweeper(ends=house.ends, policies=self.policies, remember_ms=REMEMBER_MS, metrics=self.metrics)
         self._releases = [
-            Release(bucket, store=house.store, metrics=self.metrics, on_moved=lambda: None)
+            Requeuer(bucket, store=house.store, metrics=self.metrics, on_requeued=lambda: None)
             for bucket in (Bucket.UNACK, Bucket.ERROR)
         ]
 
