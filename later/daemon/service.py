@@ -70,7 +70,7 @@ class Service:
             a_ticker("policies", self._tick_policies, POLICIES_EVERY_MS, metrics),
         ]
         if self._crew is not None:
-            self._tickers.append(a_ticker("beat", self._tick_beat, HEARTBEAT_EVERY_MS, metrics))
+            self._tickers.append(a_ticker("heartbeat", self._tick_beat, HEARTBEAT_EVERY_MS, metrics))
         self._runner = _runner(self._build_app(why_not_ready, exposition))
         memory = self._memory
         self.store_metrics = StoreMetrics(memory.store, memory.census, self._flow, memory.policies, metrics)

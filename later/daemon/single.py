@@ -41,7 +41,7 @@ class _SingleProcess:
             exposition=self._exposition,
             fail=self._life.fail,
         )
-        self._figures = a_ticker("figures", self._house.store_metrics.tick, STORE_METRICS_EVERY_MS, self._metrics)
+        self._figures = a_ticker("store_metrics", self._house.store_metrics.tick, STORE_METRICS_EVERY_MS, self._metrics)
 
     async def run(self) -> int:
         return await self._life.run(self._start, self._stop)

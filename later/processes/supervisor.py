@@ -58,8 +58,8 @@ class _Supervisor:
         self._life = Lifecycle(force_exit=self._leave)
         self._children = ProcessPool(command, config, handlers=self._answers, on_unexpected_exit=self._on_death)
         self._keeping = a_ticker("processes", self._tick_children, CHECK_EVERY_MS, self._metrics)
-        self._counting = a_ticker("counts", self._tick_counts, PROCESS_METRICS_EVERY_MS, self._metrics)
-        self._looking = a_ticker("samples", self._tick_figures, STORE_METRICS_EVERY_MS, self._metrics)
+        self._counting = a_ticker("process_metrics", self._tick_counts, PROCESS_METRICS_EVERY_MS, self._metrics)
+        self._looking = a_ticker("store_metrics", self._tick_figures, STORE_METRICS_EVERY_MS, self._metrics)
         self._children.on_exit = self._keeping.wake
         self._reserved: ReservedPort | None = None
         self._said: set[str] = set()

@@ -100,7 +100,7 @@ class Worker:
                 ("error", self._error.tick, max(tick_ms, IDLE_POLL_MS)),
                 ("expiry", expiry.tick, EXPIRY_EVERY_MS),
                 ("dead", sweep.tick, SWEEP_EVERY_MS),
-                ("holds", Resumer(flow=flow, policies=policies).tick, RESUME_EVERY_MS),
+                ("resume", Resumer(flow=flow, policies=policies).tick, RESUME_EVERY_MS),
             )
         ]
         self._hands.on_slot_free = self._on_free_hand

@@ -135,7 +135,7 @@ async def test_whoever_waits_for_one_that_comes_to_hang_is_told_at_once(child: C
     waiting = asyncio.create_task(child.call("collect", timeout_s=60))
     for _ in range(MAX_MISSED_CALLS):
         await child.check()
-    with pytest.raises(RpcError, match="process 2 hangs: gather"):
+    with pytest.raises(RpcError, match="process 2 hangs: collect"):
         await waiting
     inside.awake.set()
     await child.check()
