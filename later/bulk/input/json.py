@@ -8,7 +8,6 @@ not got what makes these words.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Payloads, R
 from later.bulk.input.row_keys import KEY, is_empty
 from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
+from later.core.json_array import split_array
 from later.core.task import new_id
 
 TEXT_COLUMN = "value"
@@ -33,15 +33,11 @@ DUE_FIELDS = ("delay", "execute_time")
 ID_NOT_ALLOWED = "id: expected none, for the ids of a job's tasks are made of their keys: name it as the key"
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
 _value = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 _OPENING = frozenset(map(ord, "[{"))
-_scan = json.JSONDecoder(parse_int=float).raw_decode  # float: Python refuses to read integers of many digits
-_SPACE = re.compile(r"[ \t\n\r]*")
-_BETWEEN = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 
 Fields = dict[str, Any]
 
@@ -197,12 +193,7 @@ def split_document(document: bytes) -> list[bytes]:
     Raises:
         ValueError, RecursionError: it is none of these.
     """
-    if not document.lstrip().startswith(b"["):
-        return _objects(document)
-    try:
-        return [bytes(element) for element in _array(document)]
-    except (ValueError, RecursionError):  # NaN or a lone surrogate in some element, or worse
-        return _scanned(document.decode("utf-8", "surrogateescape"))
+    return split_array(document) if document.lstrip().startswith(b"[") else _objects(document)
 
 
 def _objects(document: bytes) -> list[bytes]:
@@ -220,27 +211,6 @@ def _fault(document: bytes) -> str:
     except (ValueError, RecursionError) as error:
         return str(error)
     return "expected an object, or an array of them"
-
-
-def _scanned(text: str) -> list[bytes]:
-    """An array's elements, by a decoder that takes more: one that is wrong spoils no other."""
-    elements, more = list[bytes](), True
-    at = _past_space(text, text.index("[") + 1)
-    while more:
-        _, end = _scan(text, at)
-        elements.append(text[at:end].encode("utf-8", "surrogateescape"))
-        between = _BETWEEN.match(text, end)
-        if between is None:
-            raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
-        at, more = between.end(), between[1] == ","
-    if at != len(text):
-        raise json.JSONDecodeError("Extra data", text, at)
-    return elements
-
-
-def _past_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
 
 
 def parse_key(raw: msgspec.Raw) -> bytes:
