@@ -10,13 +10,13 @@ from functools import partial
 from later.config import Config
 from later.core.clock import Clock
 from later.metrics import Metrics
-from later.store.open import Memory, build, build_as_laid_out
+from later.store.open import Store, build, build_as_laid_out
 from later.store.schema import check_store
-from later.store.settings import Place
+from later.store.settings import StoreSettings
 
 
 @asynccontextmanager
-async def open_memory(config: Config) -> AsyncIterator[Memory]:
+async def open_memory(config: Config) -> AsyncIterator[Store]:
     """The store for a command that looks at it: laid out as its data is, whatever --shards says.
 
     Raises:
@@ -30,7 +30,7 @@ async def open_memory(config: Config) -> AsyncIterator[Memory]:
         await memory.client.aclose()
 
 
-def build_memory(config: Config, url: str, metrics: Metrics) -> Memory:
+def build_memory(config: Config, url: str, metrics: Metrics) -> Store:
     """The store for a daemon: nothing is written before it was checked."""
     check = partial(check_store, prefix=config.prefix, shards=config.shards)
     return build(_place(config, url), config.shards, config.policy, a_clock(), metrics.observe_round_trip, check)
@@ -40,5 +40,5 @@ def a_clock() -> Clock:
     return Clock(time.monotonic, time.time)
 
 
-def _place(config: Config, url: str) -> Place:
-    return Place(url=url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000)
+def _place(config: Config, url: str) -> StoreSettings:
+    return StoreSettings(url=url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000)

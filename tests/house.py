@@ -11,15 +11,15 @@ from redis.asyncio import Redis
 
 from later.core.clock import Clock
 from later.core.policy import Policy
-from later.store.bulk_jobs import Jobs
+from later.store.bulk_jobs import BulkJobs
 from later.store.client import Client, connect
-from later.store.expiry import Ends
+from later.store.expiry import Expiry
 from later.store.keys import Keys
-from later.store.permits import Flow
+from later.store.permits import Permits
 from later.store.policies import PolicyBook
 from later.store.schema import check_store
-from later.store.stats import Census
-from later.store.tasks import Store
+from later.store.stats import Stats
+from later.store.tasks import Tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,13 +30,13 @@ class House:
     client: Client
     clock: Clock
     keys: Keys
-    store: Store
-    census: Census
-    jobs: Jobs
-    ends: Ends
+    store: Tasks
+    census: Stats
+    jobs: BulkJobs
+    ends: Expiry
 
-    def flow(self, instance: str = "this") -> Flow:
-        return Flow(self.client, self.keys, instance)
+    def flow(self, instance: str = "this") -> Permits:
+        return Permits(self.client, self.keys, instance)
 
     def policies(self, daemon: Policy | None = None) -> PolicyBook:
         """As another process would know them."""
@@ -60,8 +60,8 @@ async def a_house(url: str, shards: int = 1, timeout_s: float = 10.0) -> AsyncIt
     try:
         yield House(
             redis=redis, client=client, clock=clock, keys=keys,
-            store=Store(client, keys, clock), census=Census(client, keys), jobs=Jobs(client, keys),
-            ends=Ends(client, keys),
+            store=Tasks(client, keys, clock), census=Stats(client, keys), jobs=BulkJobs(client, keys),
+            ends=Expiry(client, keys),
         )  # fmt: skip
     finally:
         await client.aclose()

@@ -1412,7 +1412,7 @@ def test_a_head_takes_no_markup_either(monkeypatch: pytest.MonkeyPatch, capsys: 
 async def test_a_survey_reads_a_real_store(house: House) -> None:
     now = (await house.store.now()).low
     await house.store.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
-    await house.census.beat("host:1", now)
+    await house.census.heartbeat("host:1", now)
     found = await status.survey(house.store, house.census, len(house.keys.shards), "unix:///s")
     assert found.total[:5] == (2, 0, 0, 0, 1)
     assert found.alive == 1

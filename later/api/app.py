@@ -18,10 +18,10 @@ from later.api.server import FAST_ROUTES
 from later.api.tasks import TaskHandlers
 from later.api.topics import PolicyHandlers, TopicHandlers, parse_namespace_scope, parse_topic_scope
 from later.metrics import Metrics
-from later.store.bulk_jobs import Jobs
+from later.store.bulk_jobs import BulkJobs
 from later.store.policies import PolicyBook
-from later.store.stats import Census
-from later.store.tasks import Store
+from later.store.stats import Stats
+from later.store.tasks import Tasks
 
 TOPIC = "/topics/{topic:[^/]+}"
 """aiohttp's own pattern takes no braces; a `/` in a topic's name comes percent-encoded."""
@@ -31,9 +31,9 @@ PULSAR = "/admin/v2"
 
 def build_app(
     *,
-    store: Store,
-    jobs: Jobs,
-    census: Census,
+    store: Tasks,
+    jobs: BulkJobs,
+    census: Stats,
     metrics: Metrics,
     policies: PolicyBook,
     max_body: int,

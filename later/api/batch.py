@@ -37,10 +37,10 @@ from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown
 from later.core.task import Task, new_id
 from later.core.validation import EXPECTED, check_id, describe
 from later.metrics import Metrics
-from later.store.bulk_jobs import Jobs
+from later.store.bulk_jobs import BulkJobs
 from later.store.policies import PolicyBook
-from later.store.tasks import Store
-from later.store.types import Batch
+from later.store.tasks import Tasks
+from later.store.types import JobBatch
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 ITEMS_PER_TURN = 500
@@ -104,8 +104,8 @@ class BatchHandlers:
     def __init__(
         self,
         *,
-        store: Store,
-        jobs: Jobs,
+        store: Tasks,
+        jobs: BulkJobs,
         metrics: Metrics,
         policies: PolicyBook,
         max_body: int,
@@ -225,12 +225,12 @@ class BatchHandlers:
             answers = iter(await verb(good))
         return [item if isinstance(item, Refused) else next(answers) for item in validated]
 
-    async def _recount(self, batch: Batch, answers: Sequence[bool | LaterError]) -> None:
+    async def _recount(self, batch: JobBatch, answers: Sequence[bool | LaterError]) -> None:
         """Take back what was counted of items that failed: they are sent again, perhaps in another batch."""
         failed = sum(isinstance(answer, LaterError) and not isinstance(answer, Refused) for answer in answers)
         if failed:
             with suppress(StoreDown):
-                await self._jobs.count(batch, len(answers) - batch.refused - failed)
+                await self._jobs.count_batch(batch, len(answers) - batch.refused - failed)
 
 
 def _dry_run_response(judged: Sequence[Task | Refused]) -> BatchCreateResponse:
@@ -240,9 +240,9 @@ def _dry_run_response(judged: Sequence[Task | Refused]) -> BatchCreateResponse:
     return BatchCreateResponse(created=0, existing=0, refused=refused, failed=0, results=results)
 
 
-def _counted(job: str, body: bytes, judged: Sequence[object], forget_at: int) -> Batch:
+def _counted(job: str, body: bytes, judged: Sequence[object], forget_at: int) -> JobBatch:
     refused = sum(isinstance(item, Refused) for item in judged)
-    return Batch(job, blake2b(body, digest_size=12).digest(), refused, forget_at)
+    return JobBatch(job, blake2b(body, digest_size=12).digest(), refused, forget_at)
 
 
 def _count_errors(answers: Sequence[object]) -> tuple[int, int, int]:

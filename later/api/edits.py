@@ -15,12 +15,12 @@ from later.core.edit import TaskChanges
 from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE
 from later.core.validation import EXPECTED, check_id, describe, parse_time, parse_topic, refusal
-from later.store.group_commit import Group
+from later.store.group_commit import GroupCommit
 from later.store.keys import Bucket
 from later.store.policies import PolicyBook
 from later.store.purges import PURGED
-from later.store.tasks import Store
-from later.store.types import Edit, Found, Moved, Stretch
+from later.store.tasks import Tasks
+from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
 
 log = structlog.get_logger("later.edits")
 
@@ -53,16 +53,16 @@ class EditHandlers:
     def __init__(
         self,
         *,
-        store: Store,
+        store: Tasks,
         policies: PolicyBook,
         max_body: int,
         pending_writes: PendingWrites,
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
-        self._update = Group(store.update, patience_s=store.timeout_s, weigh=_weight)
-        self._run_now = Group(self._run_all_now, patience_s=store.timeout_s)
-        self._redrive = Group(self._redrive_all, patience_s=store.timeout_s)
+        self._update = GroupCommit(store.update, queue_timeout_s=store.timeout_s, size_of=_weight)
+        self._run_now = GroupCommit(self._run_all_now, queue_timeout_s=store.timeout_s)
+        self._redrive = GroupCommit(self._redrive_all, queue_timeout_s=store.timeout_s)
         self._policies = policies
         self._max_body = max_body
         self._pending_writes = pending_writes
@@ -73,7 +73,7 @@ class EditHandlers:
         changes = _changes(await read_body(request, self._max_body))
         with self._pending_writes.reserve():
             policies, now = await self._policies.current(), await self._store.now()
-            found = await self._update(Edit(changes.id or "", changes, policies, now.high))
+            found = await self._update(TaskEdit(changes.id or "", changes, policies, now.high))
         return self._tell(found)
 
     async def run_now(self, request: web.Request) -> web.StreamResponse:
@@ -103,7 +103,7 @@ class EditHandlers:
             moved = await self._store.purge_dead(dead, purging.reason, limit)
         else:
             moved = await self._store.purge(_stretches(dead, purging.states), limit)
-        log.info("topic purged", topic=name, tasks=moved.tasks)
+        log.info("topic purged", topic=name, tasks=moved.moved)
         return _answer("purged", moved)
 
     async def _redrive_dead(self, wanted: RedriveRequest) -> web.StreamResponse:
@@ -112,22 +112,22 @@ class EditHandlers:
         dead, rate, limit = _dead(parse_topic(wanted.topic), wanted), _rate(wanted.rate), _limit(wanted.limit)
         now = (await self._store.now()).high
         moved = await self._store.redrive_dead(dead, now=now, reason=wanted.reason, rate=rate, limit=limit)
-        if moved.tasks:
+        if moved.moved:
             self._on_create(now)
-        log.info("dead tasks redriven", topic=dead.topic, tasks=moved.tasks)
+        log.info("dead tasks redriven", topic=dead.topic, tasks=moved.moved)
         return _answer("redriven", moved)
 
-    async def _run_all_now(self, ids: Sequence[str]) -> list[Found | LaterError]:
+    async def _run_all_now(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
         return await self._store.run_now(ids, (await self._store.now()).high)
 
-    async def _redrive_all(self, ids: Sequence[str]) -> list[Found | LaterError]:
+    async def _redrive_all(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
         return await self._store.redrive(ids, (await self._store.now()).high)
 
-    def _tell(self, found: Found) -> web.StreamResponse:
+    def _tell(self, found: TaskRecord) -> web.StreamResponse:
         self._note(found)
         return json_response(task_view(found))
 
-    def _note(self, found: Found) -> None:
+    def _note(self, found: TaskRecord) -> None:
         if found.state is Bucket.DELAY:
             self._on_create(found.score)
 
@@ -146,7 +146,7 @@ def _changes(body: bytes) -> TaskChanges:
     return changes
 
 
-def _weight(edit: Edit) -> int:
+def _weight(edit: TaskEdit) -> int:
     return len(edit.changes.content or "")
 
 
@@ -158,9 +158,9 @@ def _only_id(wanted: RedriveRequest) -> str:
     return check_id(wanted.id or "")
 
 
-def _dead(name: str, wanted: RedriveRequest | PurgeRequest) -> Stretch:
+def _dead(name: str, wanted: RedriveRequest | PurgeRequest) -> BucketRange:
     """The dead of a topic that died when it is wanted. Raises Refused."""
-    return Stretch(
+    return BucketRange(
         topic=name,
         bucket=Bucket.DEAD,
         since=None if wanted.died_after is None else parse_time("died_after", wanted.died_after),
@@ -196,7 +196,7 @@ def _purging(body: bytes) -> PurgeRequest:
     return purging
 
 
-def _stretches(dead: Stretch, states: Sequence[str] | None) -> list[Stretch]:
+def _stretches(dead: BucketRange, states: Sequence[str] | None) -> list[BucketRange]:
     """What to remove, where no reason is given. Of the dead only the stretch, and then nothing else."""
     if states is None:
         whole = dead.since is None and dead.before is None
@@ -204,5 +204,5 @@ def _stretches(dead: Stretch, states: Sequence[str] | None) -> list[Stretch]:
     return [dead._replace(bucket=bucket) for bucket in PURGED if bucket in states]
 
 
-def _answer(done: str, moved: Moved) -> web.StreamResponse:
-    return json_response({done: moved.tasks, "more": True} if moved.more else {done: moved.tasks})
+def _answer(done: str, moved: MoveResult) -> web.StreamResponse:
+    return json_response({done: moved.moved, "more": True} if moved.more else {done: moved.moved})

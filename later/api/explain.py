@@ -12,9 +12,9 @@ from later.core.explain import HEARTBEAT_TIMEOUT_MS, Explanation, TaskFacts, Top
 from later.core.task import Task
 from later.core.validation import check_id, parse_topic
 from later.store.policies import PolicyBook
-from later.store.stats import Census
-from later.store.tasks import Store
-from later.store.types import Found
+from later.store.stats import Stats
+from later.store.tasks import Tasks
+from later.store.types import TaskRecord
 
 
 class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,8 +30,8 @@ class ExplainHandlers:
     def __init__(
         self,
         *,
-        store: Store,
-        census: Census,
+        store: Tasks,
+        census: Stats,
         policies: PolicyBook,
         max_body: int,
         pending_writes: PendingWrites,
@@ -59,7 +59,7 @@ class ExplainHandlers:
         now = (await self._store.now()).low
         return explain_topic(await self._facts(name, now), now)
 
-    async def _explain_task(self, found: Found) -> Explanation:
+    async def _explain_task(self, found: TaskRecord) -> Explanation:
         now = (await self._store.now()).low
         facts = await self._facts(found.topic, now)
         lease_ms = self._lease_ms + facts.policy.timeout_ms - self._policies.latest.daemon.timeout_ms
@@ -70,8 +70,8 @@ class ExplainHandlers:
 
     async def _facts(self, name: str, now: int) -> TopicFacts:
         policies = await self._policies.read()
-        counts = (await self._census.counts_of([name], now))[name]
-        standing = await self._store.standing(name)
+        counts = (await self._census.counts_for([name], now))[name]
+        standing = await self._store.topic_state(name)
         beats = [*(await self._census.workers()).values()]
         return TopicFacts(
             name,

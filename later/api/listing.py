@@ -12,8 +12,8 @@ from later.api.schemas import TaskView, body_parser, json_response, read_body, t
 from later.core.errors import Refused
 from later.core.validation import check_id, describe, parse_time, parse_topic, refusal
 from later.store.keys import Bucket
-from later.store.tasks import Store
-from later.store.types import Page, Stretch
+from later.store.tasks import Tasks
+from later.store.types import BucketRange, Page
 
 MAX_PAGE_SIZE = 1000
 DEFAULT_PAGE_SIZE = 100
@@ -41,7 +41,7 @@ class ListResponse(msgspec.Struct, frozen=True, kw_only=True):
 class ListHandlers:
     """The handler."""
 
-    def __init__(self, *, store: Store, max_body: int, pending_writes: PendingWrites) -> None:
+    def __init__(self, *, store: Tasks, max_body: int, pending_writes: PendingWrites) -> None:
         self._store = store
         self._max_body = max_body
         self._pending_writes = pending_writes
@@ -58,8 +58,8 @@ class ListHandlers:
 _read = body_parser(ListRequest)
 
 
-def _stretch(listing: ListRequest) -> Stretch:
-    return Stretch(
+def _stretch(listing: ListRequest) -> BucketRange:
+    return BucketRange(
         topic=parse_topic(listing.topic),
         bucket=Bucket.DELAY if listing.state is None else _bucket(listing.state),
         since=None if listing.due_after is None else parse_time("due_after", listing.due_after),

@@ -23,7 +23,7 @@ from later.core.shown import creat_time, execute_time, has_retry
 from later.core.task import Task
 from later.core.validation import check_id, describe, refusal
 from later.store.keys import Bucket
-from later.store.types import Found
+from later.store.types import TaskRecord
 
 WARNING = "The task will expire before it is due and never be delivered."
 
@@ -195,7 +195,7 @@ def _warning(task: Task, created: bool) -> str | UnsetType:
     return WARNING if never else UNSET
 
 
-def task_view(record: Found) -> TaskView:
+def task_view(record: TaskRecord) -> TaskView:
     """What a query tells of a task."""
     task, dead = record.task, record.state is Bucket.DEAD
     score = rfc3339(record.score)

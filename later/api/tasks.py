@@ -13,9 +13,9 @@ from later.core.drafts import parse_draft
 from later.core.errors import Refused
 from later.core.task import Draft, Task, new_id
 from later.metrics import Metrics
-from later.store.group_commit import Group
+from later.store.group_commit import GroupCommit
 from later.store.policies import PolicyBook
-from later.store.tasks import Store
+from later.store.tasks import Tasks
 
 
 class TaskHandlers:
@@ -24,7 +24,7 @@ class TaskHandlers:
     def __init__(
         self,
         *,
-        store: Store,
+        store: Tasks,
         metrics: Metrics,
         policies: PolicyBook,
         max_body: int,
@@ -32,9 +32,11 @@ class TaskHandlers:
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
-        self._create = Group(store.create, patience_s=store.timeout_s, weigh=lambda task: len(task.content))
-        self._query = Group(store.query, patience_s=store.timeout_s)
-        self._delete = Group(store.delete, patience_s=store.timeout_s)
+        self._create = GroupCommit(
+            store.create, queue_timeout_s=store.timeout_s, size_of=lambda task: len(task.content)
+        )
+        self._query = GroupCommit(store.query, queue_timeout_s=store.timeout_s)
+        self._delete = GroupCommit(store.delete, queue_timeout_s=store.timeout_s)
         self._metrics = metrics
         self._policies = policies
         self._max_body = max_body

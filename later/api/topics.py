@@ -25,8 +25,8 @@ from later.core.policy import (
 )
 from later.core.validation import check_namespace, describe, parse_topic
 from later.store.policies import PolicyBook
-from later.store.stats import Census, TopicCounts
-from later.store.tasks import Store
+from later.store.stats import Stats, TopicCounts
+from later.store.tasks import Tasks
 
 MAX_PAGE_SIZE = 1000
 DEFAULT_PAGE_SIZE = 100
@@ -36,7 +36,7 @@ DEFAULT_PAGE_SIZE = 100
 class TopicHandlers:
     """Handlers that show topics."""
 
-    def __init__(self, *, census: Census, store: Store, policies: PolicyBook) -> None:
+    def __init__(self, *, census: Stats, store: Tasks, policies: PolicyBook) -> None:
         self._census = census
         self._store = store
         self._policies = policies
@@ -65,13 +65,13 @@ class TopicHandlers:
         """The topics of a page, and one more where another page follows."""
         settings = (await self._policies.read()).settings
         found = wanted.first(place.name for place in settings if place.level is Level.TOPIC)
-        async for names in self._census.names():
+        async for names in self._census.topic_names():
             found = wanted.first([*found, *names])
         return found
 
     async def _figures(self, topics: list[str]) -> dict[str, dict[str, float | None]]:
         now = (await self._store.now()).low
-        counts = await self._census.counts_of(topics, now)
+        counts = await self._census.counts_for(topics, now)
         return {name: _figures(counts[name], now) for name in topics}
 
 

@@ -32,7 +32,7 @@ from later.config import Config, load
 from later.core.errors import StoreDown
 
 if TYPE_CHECKING:
-    from later.store.open import Memory
+    from later.store.open import Store
 
 
 def main() -> None:
@@ -237,8 +237,8 @@ def status(*, topics: int, as_json: bool, **flags: str | None) -> int:
     config = _prepared("status", flags)
     from later.cli.commands import status
 
-    async def look(memory: Memory) -> int:
-        found = await status.survey(memory.store, memory.census, memory.shards, config.shown_store_url)
+    async def look(memory: Store) -> int:
+        found = await status.survey(memory.tasks, memory.stats, memory.shards, config.shown_store_url)
         (status.print_json if as_json else status.print_text)(found, topics)
         return 0
 
@@ -258,8 +258,8 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
     config = _prepared("doctor", flags)
     from later.cli.commands.doctor import look_through
 
-    async def look(memory: Memory) -> int:
-        return await look_through(memory.store, memory.doctor, repair=repair, as_json=as_json)
+    async def look(memory: Store) -> int:
+        return await look_through(memory.tasks, memory.doctor, repair=repair, as_json=as_json)
 
     return _with_memory(config, look)
 
@@ -290,7 +290,7 @@ def _prepared(command: str, flags: Mapping[str, str | None]) -> Config:
     return config
 
 
-def _with_memory(config: Config, look: Callable[[Memory], Awaitable[int]]) -> int:
+def _with_memory(config: Config, look: Callable[[Store], Awaitable[int]]) -> int:
     import asyncio
 
     from later.memory import open_memory

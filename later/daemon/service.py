@@ -26,7 +26,7 @@ from later.delivery.sender import Sender
 from later.memory import build_memory
 from later.metrics import Metrics
 from later.option_types import Address
-from later.store.permits import Flow
+from later.store.permits import Permits
 from later.worker.ticker import TickResult
 from later.worker.worker import Worker
 
@@ -62,7 +62,7 @@ class Service:
         self._memory = build_memory(config, config.store_url, metrics)
         self._sender = Sender(max_lookups=config.concurrency, user_agent=f"later/{__version__}")
         self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
-        self._flow = Flow(self._memory.client, self._memory.keys, self._instance)
+        self._flow = Permits(self._memory.client, self._memory.keys, self._instance)
         self._crew = self._build_crew() if command in WORK else None
         self._crew_started = False
         self._tickers = [
@@ -73,14 +73,14 @@ class Service:
             self._tickers.append(a_ticker("heartbeat", self._tick_beat, HEARTBEAT_EVERY_MS, metrics))
         self._runner = _runner(self._build_app(why_not_ready, exposition))
         memory = self._memory
-        self.store_metrics = StoreMetrics(memory.store, memory.census, self._flow, memory.policies, metrics)
+        self.store_metrics = StoreMetrics(memory.tasks, memory.stats, self._flow, memory.policies, metrics)
 
     async def open(self) -> int | None:
         """How many tasks the store holds. None where it is away: it is waited for, and the frontend answers 503."""
         _allow_many_connections()
         try:
             await self._memory.client.open()
-            return await self._memory.census.tasks()
+            return await self._memory.stats.task_count()
         except StoreDown as error:
             log.warning("store unavailable", reason=str(error))
             return None
@@ -120,7 +120,7 @@ class Service:
     async def why_store_unavailable(self) -> str | None:
         """Why the store does not answer; None where it does."""
         try:
-            await self._memory.census.ping()
+            await self._memory.stats.ping()
         except LaterError as error:
             return str(error)
         return None
@@ -144,16 +144,16 @@ class Service:
     async def _leave(self) -> None:
         if self._crew_started:
             try:
-                await self._memory.census.leave(self._instance)
+                await self._memory.stats.remove_worker(self._instance)
             except LaterError as error:
                 log.debug("leaving without a word", reason=str(error))
 
     def _build_crew(self) -> Worker:
         config = self._config
         return Worker(
-            store=self._memory.store,
-            jobs=self._memory.jobs,
-            ends=self._memory.ends,
+            store=self._memory.tasks,
+            jobs=self._memory.bulk_jobs,
+            ends=self._memory.expiry,
             policies=self._memory.policies,
             flow=self._flow,
             clock=self._memory.clock,
@@ -173,9 +173,9 @@ class Service:
             return build_health_app(why_not_ready=why_not_ready, exposition=exposition)
         config = self._config
         return build_app(
-            store=self._memory.store,
-            jobs=self._memory.jobs,
-            census=self._memory.census,
+            store=self._memory.tasks,
+            jobs=self._memory.bulk_jobs,
+            census=self._memory.stats,
             metrics=self._metrics,
             policies=self._memory.policies,
             max_body=config.max_body,
@@ -190,7 +190,7 @@ class Service:
     async def _tick_clock(self, now: int) -> TickResult:
         """Measures the store's time, and is the first to see a store that came back as one that cannot serve us."""
         try:
-            await self._memory.store.measure_time()
+            await self._memory.tasks.measure_time()
         except StoreMismatch as error:
             self._fail(error)
         return TickResult(0, None)
@@ -200,7 +200,7 @@ class Service:
         return TickResult(0, None)
 
     async def _tick_beat(self, now: int) -> TickResult:
-        await self._memory.census.beat(self._instance, (await self._memory.store.now()).low)
+        await self._memory.stats.heartbeat(self._instance, (await self._memory.tasks.now()).low)
         return TickResult(0, None)
 
 

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from later.core.errors import LaterError
 from later.metrics import MAX_TOPICS, OTHER, Metrics
 from later.store.keys import Bucket
-from later.store.permits import Flow
+from later.store.permits import Permits
 from later.store.policies import PolicyBook
-from later.store.stats import NO_TASKS, Census, TopicCounts
-from later.store.tasks import Store
+from later.store.stats import NO_TASKS, Stats, TopicCounts
+from later.store.tasks import Tasks
 from later.worker.ticker import TickResult
 
 
 class StoreMetrics:
     """An errand that brings the gauges up to date."""
 
-    def __init__(self, store: Store, census: Census, flow: Flow, policies: PolicyBook, metrics: Metrics) -> None:
+    def __init__(self, store: Tasks, census: Stats, flow: Permits, policies: PolicyBook, metrics: Metrics) -> None:
         self._store = store
         self._census = census
         self._flow = flow
@@ -36,7 +36,7 @@ class StoreMetrics:
 
     async def _gather(self, now: int) -> None:
         counts = await self._census.counts(now)
-        remembered, server = await self._census.remembered(), await self._census.server()
+        remembered, server = await self._census.remembered_ids(), await self._census.server_facts()
         labelled = self._labelled(counts)
         permits = await self._permits(labelled, now)
         self._show(labelled, now)

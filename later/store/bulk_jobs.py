@@ -11,27 +11,27 @@ from later.store import scripts
 from later.store.client import Client
 from later.store.keys import Keys
 from later.store.scripts import Argument, Command
-from later.store.types import Batch, JobCounts
+from later.store.types import JobBatch, JobCounts
 
 TRIM_LIMIT = 100
 
 
-class Jobs:
+class BulkJobs:
     """Every method raises StoreDown."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 
-    async def count(self, batch: Batch, valid: int) -> None:
+    async def count_batch(self, batch: JobBatch, valid: int) -> None:
         """How many of the batch's items are valid, in place of what was counted under its digest before."""
-        await self._client.one("count_batch", count_call(self._keys, batch, valid))
+        await self._client.execute("count_batch", count_batch_command(self._keys, batch, valid))
 
     async def counts(self, job: str) -> JobCounts:
         """What the job has come to. Raises NotFound: nothing was counted into it, or it is forgotten."""
         home = self._keys.shard_of(job)
-        created = await self._client.all("job", [("HGET", s.job(job), "created") for s in self._keys.shards])
-        valid, refused = await self._client.one("job", ("HMGET", home.job(job), "valid", "refused"))
+        created = await self._client.execute_all("job", [("HGET", s.job(job), "created") for s in self._keys.shards])
+        valid, refused = await self._client.execute("job", ("HMGET", home.job(job), "valid", "refused"))
         if valid is None and refused is None and not any(created):
             raise NotFound(job)
         total = sum(int(count or 0) for count in created)
@@ -39,7 +39,7 @@ class Jobs:
 
     async def trim(self, now: int) -> None:
         """Forget jobs that nothing was counted into for long enough."""
-        looks = await self._client.all(
+        looks = await self._client.execute_all(
             "trim",
             [("ZRANGEBYSCORE", s.jobs, "-inf", now, "LIMIT", 0, TRIM_LIMIT) for s in self._keys.shards],
         )
@@ -48,10 +48,10 @@ class Jobs:
             for shard, jobs in zip(self._keys.shards, looks, strict=True)
             for job in jobs
         ]
-        await self._client.all("trim", forgets)
+        await self._client.execute_all("trim", forgets)
 
 
-def count_call(keys: Keys, batch: Batch, valid: int) -> Command:
+def count_batch_command(keys: Keys, batch: JobBatch, valid: int) -> Command:
     """Counts a batch with that many valid items; `Store.create` sends it along with them."""
     shard = keys.shard_of(batch.job)
     arguments: list[Argument] = [batch.job, batch.forget_at, batch.digest, valid, batch.refused]

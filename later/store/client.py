@@ -17,7 +17,7 @@ from redis.asyncio.connection import AbstractConnection
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreFault, StoreMismatch
 from later.store.connections import Connections
-from later.store.schema import Run
+from later.store.schema import Execute
 from later.store.scripts import BY_SHA, Command
 
 UNAVAILABLE = (
@@ -94,7 +94,7 @@ class Client:
         timeout_s: float,
         monotonic: Callable[[], float],
         observe: Callable[[str, float], None],
-        check: Callable[[Run], Awaitable[None]] | None = None,
+        check: Callable[[Execute], Awaitable[None]] | None = None,
     ) -> None:
         self._redis = redis
         self._connections = Connections(redis)
@@ -119,27 +119,27 @@ class Client:
         except TimeoutError:
             raise self._too_late() from None
 
-    async def one(self, verb: str, command: Command) -> Any:
+    async def execute(self, verb: str, command: Command) -> Any:
         """One command's answer.
 
         Raises:
             StoreDown: the store cannot be reached, or does not take it; whether it was made is not known.
         """
-        return (await self.all(verb, [command]))[0]
+        return (await self.execute_all(verb, [command]))[0]
 
-    async def all(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+    async def execute_all(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """The commands' answers, in order, from one round trip; the first error among them is raised.
 
         Raises:
             StoreDown: as above.
         """
-        answers = await self.run(verb, commands)
+        answers = await self.execute_each(verb, commands)
         for answer in answers:
             if isinstance(answer, LaterError):
                 raise answer
         return answers
 
-    async def run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+    async def execute_each(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """The commands' answers, in order, from one round trip. A command that failed answers its error.
 
         Raises:

@@ -10,13 +10,13 @@ from later.core.retry import Failure, SettleTarget, decode_failure, encode_failu
 from later.core.task import Task, decode, pack_id, unpack_id
 from later.store.keys import Bucket, Shard
 from later.store.scripts import Argument
-from later.store.types import Claim, Claims, Found, Settlement, Want
+from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement, TaskRecord
 
 MAX_BODIES = 100
 """How many bodies are read in one round trip: each may be as large as a request."""
 
 
-class Body(NamedTuple):
+class StoredTask(NamedTuple):
     """A task as the pool had it when it was read."""
 
     id: str
@@ -26,19 +26,19 @@ class Body(NamedTuple):
     task: Task | UnreadableBody
 
     @property
-    def ageing(self) -> bool:
+    def has_ttl(self) -> bool:
         """Has it a ttl?"""
         return isinstance(self.task, Task) and self.task.expires_at is not None
 
 
-def yielded(read: Body | LaterError) -> Body:
+def unwrap(read: StoredTask | LaterError) -> StoredTask:
     """What was read. Raises LaterError: it is none."""
     if isinstance(read, LaterError):
         raise read
     return read
 
 
-class Row(NamedTuple):
+class TaskRow(NamedTuple):
     """What a query's script answers of one id: None where there is nothing. The scores are those of one topic."""
 
     body: bytes | None
@@ -51,11 +51,11 @@ class Row(NamedTuple):
     failure: bytes | None
 
 
-def rows_of(columns: Sequence[Sequence[bytes | None]]) -> list[Row]:
-    return list(map(Row, *columns))
+def parse_rows(columns: Sequence[Sequence[bytes | None]]) -> list[TaskRow]:
+    return list(map(TaskRow, *columns))
 
 
-def each_once(ids: Sequence[str], answers: Sequence[str | LaterError]) -> list[str | LaterError]:
+def answers_by_first_occurrence(ids: Sequence[str], answers: Sequence[str | LaterError]) -> list[str | LaterError]:
     """The answers to a delete: an id that stands there again is not there any more."""
     first = {id: place for place, id in reversed(list(enumerate(ids)))}
     return [answers[place] if first[id] == place else NotFound(id) for place, id in enumerate(ids)]
@@ -71,34 +71,34 @@ def settle_arguments(settlement: Settlement) -> list[Argument]:
     return [pack_id(claim.id), claim.fence, verdict.target.value, time, failure, int(ageing)]
 
 
-def claims_of(want: Want, answer: list[Any], lease_end: int) -> Claims:
+def parse_claims(want: ClaimRequest, answer: list[Any], lease_end: int) -> ClaimResult:
     wake_at, strays, *entries = answer
-    claims = [_claim_of(want, entry, lease_end + want.longer_ms) for entry in entries]
-    return Claims(time_of(wake_at), strays, claims)
+    claims = [_claim_of(want, entry, lease_end + want.lease_extra_ms) for entry in entries]
+    return ClaimResult(parse_time(wake_at), strays, claims)
 
 
-def _claim_of(want: Want, entry: list[Any], lease_end: int) -> Claim:
+def _claim_of(want: ClaimRequest, entry: list[Any], lease_end: int) -> Claim:
     packed, raw, due_at, attempt, fence, failure = entry
     id = unpack_id(packed)
     return Claim(
         id,
         want.topic,
         want.shard,
-        decoded(id, raw),
+        decode_task(id, raw),
         int(float(due_at)),
         attempt,
         fence,
-        failure_of(failure),
+        parse_failure(failure),
         lease_end,
     )
 
 
-def found_of(id: str, topic: bytes, task: Task | UnreadableBody, row: Row) -> Found | None:
+def build_record(id: str, topic: bytes, task: Task | UnreadableBody, row: TaskRow) -> TaskRecord | None:
     """None where no bucket of the topic has it."""
     for bucket, score in zip(_BUCKETS, row[2:6], strict=True):
         if score is not None:
             begun = int(row.attempts.split()[0]) if row.attempts else 0
-            return Found(id, topic.decode(), task, bucket, int(float(score)), begun, failure_of(row.failure))
+            return TaskRecord(id, topic.decode(), task, bucket, int(float(score)), begun, parse_failure(row.failure))
     return None
 
 
@@ -109,27 +109,27 @@ def in_no_bucket(id: str) -> StoreFault:
 _BUCKETS = tuple(Bucket)
 
 
-def decoded(id: str, raw: bytes) -> Task | UnreadableBody:
+def decode_task(id: str, raw: bytes) -> Task | UnreadableBody:
     try:
         return decode(id, raw)
     except UnreadableBody as error:
         return error
 
 
-def failure_of(stored: bytes | None) -> Failure | None:
+def parse_failure(stored: bytes | None) -> Failure | None:
     return decode_failure(stored) if stored else None
 
 
-def time_of(stored: bytes) -> int | None:
+def parse_time(stored: bytes) -> int | None:
     return int(float(stored)) if stored else None
 
 
-def first_time(ranges: Iterable[Sequence[bytes]]) -> int | None:
+def earliest_score(ranges: Iterable[Sequence[bytes]]) -> int | None:
     """The earliest score of ranges with scores; None where all are empty."""
     return min((int(float(found[1])) for found in ranges if found), default=None)
 
 
-def yes(answers: list[Any]) -> list[bool | LaterError]:
+def as_bools(answers: list[Any]) -> list[bool | LaterError]:
     return [answer if isinstance(answer, LaterError) else answer == 1 for answer in answers]
 
 

@@ -16,15 +16,15 @@ from later.store.client import Client
 from later.store.codec import pairs
 from later.store.keys import Keys, Shard
 from later.store.scripts import Argument, Command
-from later.store.types import Stretch
+from later.store.types import BucketRange
 
 SLACK = 8
 """Read ahead of each shard beyond its even part: tasks are not spread so evenly."""
-MOST = 1000
+MAX_READ = 1000
 """Entries read of a shard at once."""
 
 
-class Entry(NamedTuple):
+class BucketEntry(NamedTuple):
     """Of a bucket. They are ordered as they stand here."""
 
     score: int
@@ -38,29 +38,29 @@ class _Source:
     def __init__(self, shard: Shard, after: tuple[int, bytes] | None) -> None:
         self.shard = shard
         self.after = after
-        self.waiting: deque[Entry] = deque()
+        self.waiting: deque[BucketEntry] = deque()
         self.ended = False
 
     def take_in(self, answer: Sequence[bytes], asked: int) -> None:
         for packed, score in pairs(answer):
             self.after = int(float(score)), packed
-            self.waiting.append(Entry(*self.after, self.shard.index))
+            self.waiting.append(BucketEntry(*self.after, self.shard.index))
         self.ended = len(answer) < 2 * asked
 
 
-class Walk:
+class BucketCursor:
     """Meets the entries of a stretch. `ahead` is about how many will be wanted."""
 
-    def __init__(self, client: Client, keys: Keys, stretch: Stretch, ahead: int) -> None:
+    def __init__(self, client: Client, keys: Keys, stretch: BucketRange, ahead: int) -> None:
         self._client = client
         self._stretch = stretch
-        self._chunk = min(ahead if len(keys.shards) == 1 else ahead // len(keys.shards) + SLACK, MOST)
+        self._chunk = min(ahead if len(keys.shards) == 1 else ahead // len(keys.shards) + SLACK, MAX_READ)
         after = None if stretch.after is None else (stretch.after[0], pack_id(stretch.after[1]))
         self._sources = [_Source(shard, after) for shard in keys.shards]
 
-    async def take(self, count: int) -> list[Entry]:
+    async def fetch(self, count: int) -> list[BucketEntry]:
         """The next entries; fewer than `count` only at the end. Raises StoreDown."""
-        taken: list[Entry] = []
+        taken: list[BucketEntry] = []
         while len(taken) < count:
             await self._fill()
             heads = [(source.waiting[0], source) for source in self._sources if source.waiting]
@@ -74,7 +74,7 @@ class Walk:
         """So that no source is empty that has not ended."""
         hungry = [source for source in self._sources if not source.waiting and not source.ended]
         asked = self._chunk
-        answers = await self._client.all("list", [self._read(source, asked) for source in hungry])
+        answers = await self._client.execute_all("list", [self._read(source, asked) for source in hungry])
         for source, answer in zip(hungry, answers, strict=True):
             source.take_in(answer, asked)
 
@@ -84,7 +84,7 @@ class Walk:
         arguments += ["", b""] if source.after is None else [*source.after]
         return scripts.LIST.call([source.shard.bucket(bucket, topic.encode())], arguments)
 
-    def _merge(self, heads: list[Any], taken: list[Entry], count: int) -> None:
+    def _merge(self, heads: list[Any], taken: list[BucketEntry], count: int) -> None:
         """The smallest of the heads, one after the other, until as many are taken or a source must be read again."""
         while heads and len(taken) < count:
             entry, source = heads[0]

@@ -24,11 +24,11 @@ SLICE = 200
 SCAN_SLICE = 1000
 PREFERENCE = (Bucket.UNACK, Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
 """Where a task stays that is in several buckets: its delivery may be under way, or its pause is not over."""
-UNKNOWN = b"unknown"
+UNKNOWN_TOPIC = b"unknown"
 """The topic whose dead a task joins that nothing names the topic of."""
 
 
-class Wrong(StrEnum):
+class Defect(StrEnum):
     """What can be wrong with a task, or with a topic's wake entry."""
 
     SEVERAL = "several"
@@ -42,16 +42,16 @@ class Wrong(StrEnum):
     WAKE_WRONG = "wake-wrong"
 
 
-IN_WORDS = {
-    Wrong.SEVERAL: "is in several buckets",
-    Wrong.NOWHERE: "is in no bucket",
-    Wrong.MISPLACED: "is in a bucket of another topic",
-    Wrong.BODILESS: "has no body, but is in a bucket",
-    Wrong.LEFTOVER: "has no body, but left behind",
-    Wrong.UNINDEXED: "has a ttl, but is not in the index of such tasks",
-    Wrong.WAKE_MISSING: "has no wake entry",
-    Wrong.WAKE_STALE: "is empty, but has a wake entry",
-    Wrong.WAKE_WRONG: "has a wrong wake entry",
+DESCRIPTIONS = {
+    Defect.SEVERAL: "is in several buckets",
+    Defect.NOWHERE: "is in no bucket",
+    Defect.MISPLACED: "is in a bucket of another topic",
+    Defect.BODILESS: "has no body, but is in a bucket",
+    Defect.LEFTOVER: "has no body, but left behind",
+    Defect.UNINDEXED: "has a ttl, but is not in the index of such tasks",
+    Defect.WAKE_MISSING: "has no wake entry",
+    Defect.WAKE_STALE: "is empty, but has a wake entry",
+    Defect.WAKE_WRONG: "has a wrong wake entry",
 }
 
 
@@ -61,7 +61,7 @@ class Finding(NamedTuple):
     `topic` is None where nothing names it; `where` lists what the task was found in.
     """
 
-    kind: Wrong
+    kind: Defect
     shard: int
     id: bytes | None
     topic: bytes | None
@@ -72,7 +72,7 @@ class Finding(NamedTuple):
         topic = "" if self.topic is None else f"topic '{_text(self.topic)}', "
         where = f": {', '.join(self.where)}" if self.where else ""
         subject = f"bucket {self.bucket}" if self.id is None else f"task {unpack_id(self.id)!r}"
-        return f"{subject} ({topic}shard {self.shard}) {IN_WORDS[self.kind]}{where}"
+        return f"{subject} ({topic}shard {self.shard}) {DESCRIPTIONS[self.kind]}{where}"
 
 
 class _Look(NamedTuple):
@@ -85,14 +85,14 @@ class _Look(NamedTuple):
     places: list[bytes]
     homes: list[bytes]
 
-    def wrong(self) -> Wrong | None:
+    def wrong(self) -> Defect | None:
         if self.body is None:
             if self.places:
-                return Wrong.BODILESS
-            return Wrong.LEFTOVER if self.leftovers else None
+                return Defect.BODILESS
+            return Defect.LEFTOVER if self.leftovers else None
         if len(self.places) != 1:
-            return Wrong.SEVERAL if self.places else Wrong.NOWHERE
-        return None if self.places[0] in self.homes else Wrong.MISPLACED
+            return Defect.SEVERAL if self.places else Defect.NOWHERE
+        return None if self.places[0] in self.homes else Defect.MISPLACED
 
     def told_from(self) -> bytes:
         """The one key whose reading tells of this id, so that it is told once, however often it is met."""
@@ -130,7 +130,7 @@ class Doctor:
                 if read_from == shard.expiry:
                     topic = await self._index.missing(shard, id)
                     if topic is not None:
-                        yield Finding(Wrong.UNINDEXED, shard.index, id, topic, None, ())
+                        yield Finding(Defect.UNINDEXED, shard.index, id, topic, None, ())
                     continue
                 look = await self._look(shard, id)
                 kind = look.wrong()
@@ -149,22 +149,22 @@ class Doctor:
         if finding.bucket is not None:
             assert finding.topic is not None
             call = _wake_call(scripts.REWAKE, shard, finding.bucket, finding.topic, now)
-            return bool(await self._client.one("doctor", call))
+            return bool(await self._client.execute("doctor", call))
         if shard.index not in self._buckets:
             self._buckets[shard.index] = await self._find_buckets(shard)
         assert finding.id is not None
-        if finding.kind is Wrong.UNINDEXED:
+        if finding.kind is Defect.UNINDEXED:
             return await self._index.mend(shard, finding.id)
         while True:
             look = await self._look(shard, finding.id)
-            answer = await self._client.one("doctor", _mend(look, self._buckets[shard.index], now))
+            answer = await self._client.execute("doctor", _mend(look, self._buckets[shard.index], now))
             if answer >= 0:
                 return bool(answer)
 
     async def _find_buckets(self, shard: Shard) -> list[bytes]:
-        pattern = ("MATCH", shard.any_key, "COUNT", SCAN_SLICE)
+        pattern = ("MATCH", shard.key_pattern, "COUNT", SCAN_SLICE)
         keys = {key async for some in self._slices(("SCAN",), pattern) for key in some}
-        return sorted(key for key in keys if shard.place(key) is not None)
+        return sorted(key for key in keys if shard.locate(key) is not None)
 
     async def _suspects(self, shard: Shard) -> AsyncIterator[tuple[bytes, bytes]]:
         """Ids that may be wrong, each with the key whose reading made it a suspect."""
@@ -193,7 +193,7 @@ class Doctor:
         commands: list[Command] = [
             ("ZMSCORE", key, *ids) for topic, ids in by_topic.items() for key in shard.buckets(topic or b"")
         ]
-        answers = iter(await self._client.all("doctor", commands))
+        answers = iter(await self._client.execute_all("doctor", commands))
         for ids in by_topic.values():
             scores = [next(answers) for _ in Bucket]
             suspects += [id for id, *seen in zip(ids, *scores, strict=True) if _count(seen) != 1]
@@ -204,7 +204,7 @@ class Doctor:
         if not ids:
             return []
         here = _place(shard, key)[1]
-        bodies = await self._client.one("doctor", ("HMGET", shard.pool, *ids))
+        bodies = await self._client.execute("doctor", ("HMGET", shard.pool, *ids))
         return [
             id
             for id, body in zip(ids, bodies, strict=True)
@@ -212,7 +212,7 @@ class Doctor:
         ]
 
     async def _without_body(self, shard: Shard, ids: list[bytes]) -> list[bytes]:
-        answers = await self._client.all("doctor", [("HEXISTS", shard.pool, id) for id in ids])
+        answers = await self._client.execute_all("doctor", [("HEXISTS", shard.pool, id) for id in ids])
         return [id for id, exists in zip(ids, answers, strict=True) if not exists]
 
     async def _look(self, shard: Shard, id: bytes) -> _Look:
@@ -221,7 +221,7 @@ class Doctor:
         while True:
             keys = _once([*homes, *known])
             call = scripts.EXAMINE.call([shard.pool, shard.attempts, shard.outcome, *keys], [id])
-            body, attempts, outcome, places = await self._client.one("doctor", call)
+            body, attempts, outcome, places = await self._client.execute("doctor", call)
             homes = _homes(shard, body, known)
             if set(homes) <= set(keys):
                 leftovers = [key for key, left in ((shard.attempts, attempts), (shard.outcome, outcome)) if left]
@@ -232,9 +232,9 @@ class Doctor:
         for start in range(0, len(places), SLICE):
             some = places[start : start + SLICE]
             calls = [_wake_call(scripts.EXAMINE_WAKE, shard, bucket, topic, now) for bucket, topic in some]
-            for (bucket, topic), fault in zip(some, await self._client.all("doctor", calls), strict=True):
+            for (bucket, topic), fault in zip(some, await self._client.execute_all("doctor", calls), strict=True):
                 if fault:
-                    yield Finding(Wrong(f"wake-{fault.decode()}"), shard.index, None, topic, bucket, ())
+                    yield Finding(Defect(f"wake-{fault.decode()}"), shard.index, None, topic, bucket, ())
 
     async def _wakeful(self, shard: Shard) -> set[tuple[Bucket, bytes]]:
         """What has a bucket, or a wake entry."""
@@ -248,17 +248,17 @@ class Doctor:
         """What a SCAN, HSCAN or ZSCAN answers, one step after the other."""
         cursor = 0
         while True:
-            cursor, some = await self._client.one("doctor", (*scan, cursor, *options))
+            cursor, some = await self._client.execute("doctor", (*scan, cursor, *options))
             yield some
             if cursor == 0:
                 return
 
 
-def _finding(kind: Wrong, look: _Look) -> Finding:
+def _finding(kind: Defect, look: _Look) -> Finding:
     topic = None if look.body is None else _topic_of(look.body)
     places = [_place(look.shard, key) for key in look.places]
     where = [f"{bucket}:{_text(name)}" for bucket, name in places]
-    if kind is Wrong.LEFTOVER:
+    if kind is Defect.LEFTOVER:
         where = ["attempts" if key == look.shard.attempts else "outcome" for key in look.leftovers]
     return Finding(kind, look.shard.index, look.id, topic, None, tuple(where))
 
@@ -286,7 +286,7 @@ def _homes(shard: Shard, body: bytes | None, known: Sequence[bytes]) -> list[byt
 def _refuge(shard: Shard, body: bytes) -> bytes:
     """The bucket for a task that is in none."""
     topic = _topic_of(body)
-    return shard.bucket(Bucket.DEAD, UNKNOWN) if topic is None else shard.bucket(Bucket.DELAY, topic)
+    return shard.bucket(Bucket.DEAD, UNKNOWN_TOPIC) if topic is None else shard.bucket(Bucket.DELAY, topic)
 
 
 def _wake_call(script: Script, shard: Shard, bucket: Bucket, topic: bytes, now: int) -> Command:
@@ -295,7 +295,7 @@ def _wake_call(script: Script, shard: Shard, bucket: Bucket, topic: bytes, now: 
 
 def _place(shard: Shard, key: bytes) -> tuple[Bucket, bytes]:
     """What `key`, which is a bucket's, is the bucket of."""
-    place = shard.place(key)
+    place = shard.locate(key)
     assert place is not None
     return place
 

@@ -14,26 +14,26 @@ from later.core.errors import Conflict, LaterError, StoreDown, UnreadableBody
 from later.core.task import Task, encode, pack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, Body, Row, found_of, in_no_bucket, yielded
-from later.store.fanout import Lane, each
+from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket, unwrap
+from later.store.fanout import Lane, fan_out
 from later.store.keys import Bucket, Keys, Shard
-from later.store.lookup import MAX_STARTS, ById, restless
-from later.store.redrives import Redrive, redrive_call
+from later.store.lookup import MAX_STARTS, Lookup, changed_too_often
+from later.store.redrives import Redrive, redrive_command
 from later.store.scripts import Argument, Command
-from later.store.types import Edit, Found
+from later.store.types import TaskEdit, TaskRecord
 
 CHANGED, ANOTHER_BODY = 1, 0
 """What scripts answer of a task; else it was not where it would have to be."""
 
-Result = Found | LaterError
+Result = TaskRecord | LaterError
 Results = dict[str, Result]
-Item = TypeVar("Item", Edit, str)
+Item = TypeVar("Item", TaskEdit, str)
 
 
 class _Wish(NamedTuple):
     """A task as it was read, what it is to become, and when it is to be due (None: as it is)."""
 
-    seen: Body
+    seen: StoredTask
     task: Task | UnreadableBody
     due_at: int | None
 
@@ -46,9 +46,9 @@ class Edits:
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
-        self._by_id = ById(client, keys)
+        self._by_id = Lookup(client, keys)
 
-    async def update(self, edits: Sequence[Edit]) -> list[Result]:
+    async def update(self, edits: Sequence[TaskEdit]) -> list[Result]:
         """Edit tasks that wait, in delay or error."""
         return await _in_parts(edits, self._update)
 
@@ -60,14 +60,14 @@ class Edits:
         """Bring dead tasks back, due now."""
         return await _in_parts(ids, lambda some: self._redrive(some, now))
 
-    async def _update(self, edits: list[Edit]) -> Results:
+    async def _update(self, edits: list[TaskEdit]) -> Results:
         return await self._carry_out("update", edits, _edited, _update_call, _told_of_edit)
 
     async def _run_now(self, ids: list[str], now: int) -> Results:
         results = await self._carry_out(
             "run_now", ids, lambda _, body: _Wish(body, body.task, now), _run_now_call(now), _told_of_run
         )
-        dead = [id for id, result in results.items() if isinstance(result, Found) and result.state is Bucket.DEAD]
+        dead = [id for id, result in results.items() if isinstance(result, TaskRecord) and result.state is Bucket.DEAD]
         for id in dead:
             del results[id]
         back = await self._redrive(dead, now)
@@ -82,9 +82,9 @@ class Edits:
         self,
         verb: str,
         items: list[Item],
-        decide: Callable[[Item, Body], _Wish],
+        decide: Callable[[Item, StoredTask], _Wish],
         call: Call,
-        tell: Callable[[bool, Found], Result],
+        tell: Callable[[bool, TaskRecord], Result],
     ) -> Results:
         """What came of the items, without those of whose ids the pool holds another body by now.
 
@@ -94,10 +94,10 @@ class Edits:
         wishes: list[_Wish] = []
         for item, body in zip(items, await self._by_id.bodies([_id(item) for item in items]), strict=True):
             try:
-                wishes.append(decide(item, yielded(body)))
+                wishes.append(decide(item, unwrap(body)))
             except LaterError as error:
                 results[_id(item)] = error
-        answers = await each(self._client, verb, wishes, _lane, call, read=_codes_and_rows)
+        answers = await fan_out(self._client, verb, wishes, _lane, call, read=_codes_and_rows)
         for wish, answer in zip(wishes, answers, strict=True):
             result = _result(wish, answer, tell)
             if result is not None:
@@ -138,10 +138,10 @@ async def _until_done(items: list[Item], verb: Callable[[list[Item]], Awaitable[
         if not left:
             return results
         results |= await verb(left)
-    return {_id(item): restless() for item in items} | results
+    return {_id(item): changed_too_often() for item in items} | results
 
 
-def _id(item: Edit | str) -> str:
+def _id(item: TaskEdit | str) -> str:
     return item if isinstance(item, str) else item.id
 
 
@@ -152,7 +152,7 @@ def _lane(wish: _Wish) -> Lane:
 # What is to become of a task
 
 
-def _edited(wanted: Edit, body: Body) -> _Wish:
+def _edited(wanted: TaskEdit, body: StoredTask) -> _Wish:
     """Raises LaterError: it cannot be edited like this."""
     if not isinstance(body.task, Task):
         raise Conflict(f"{body.task}: it can be deleted, not edited")
@@ -191,7 +191,7 @@ def _run_now_call(now: int) -> Call:
 
 
 def _redrive_call(shard: Shard, topic: bytes, wishes: list[_Wish]) -> Command:
-    return redrive_call(shard, topic, [_redrive(wish) for wish in wishes])
+    return redrive_command(shard, topic, [_redrive(wish) for wish in wishes])
 
 
 def _redrive(wish: _Wish) -> Redrive:
@@ -203,13 +203,15 @@ def _redrive(wish: _Wish) -> Redrive:
 # Answers
 
 
-def _codes_and_rows(answer: Sequence[Any]) -> list[tuple[int, Row]]:
+def _codes_and_rows(answer: Sequence[Any]) -> list[tuple[int, TaskRow]]:
     """Scripts that edit answer a code for each task, and then what a query does, but bodies and ends."""
     codes, *columns = answer
-    return [(code, Row(None, None, *parts)) for code, *parts in zip(codes, *columns, strict=True)]
+    return [(code, TaskRow(None, None, *parts)) for code, *parts in zip(codes, *columns, strict=True)]
 
 
-def _result(wish: _Wish, answer: tuple[int, Row] | LaterError, tell: Callable[[bool, Found], Result]) -> Result | None:
+def _result(
+    wish: _Wish, answer: tuple[int, TaskRow] | LaterError, tell: Callable[[bool, TaskRecord], Result]
+) -> Result | None:
     """None: the verb must start over."""
     if isinstance(answer, LaterError):
         return answer
@@ -217,11 +219,11 @@ def _result(wish: _Wish, answer: tuple[int, Row] | LaterError, tell: Callable[[b
     if code == ANOTHER_BODY:
         return None
     seen, changed = wish.seen, code == CHANGED
-    found = found_of(seen.id, seen.topic, wish.task if changed else seen.task, row)
+    found = build_record(seen.id, seen.topic, wish.task if changed else seen.task, row)
     return in_no_bucket(seen.id) if found is None else tell(changed, found)
 
 
-def _told_of_edit(changed: bool, found: Found) -> Result:
+def _told_of_edit(changed: bool, found: TaskRecord) -> Result:
     if changed:
         return found
     if found.state is Bucket.DEAD:
@@ -229,13 +231,13 @@ def _told_of_edit(changed: bool, found: Found) -> Result:
     return Conflict(f"task {found.id!r} is in flight: it can be edited if its delivery fails, or deleted now")
 
 
-def _told_of_run(changed: bool, found: Found) -> Result:
+def _told_of_run(changed: bool, found: TaskRecord) -> Result:
     if changed or found.state is Bucket.DEAD:
         return found
     return Conflict(f"task {found.id!r} is in flight: it runs already")
 
 
-def _told_of_redrive(changed: bool, found: Found) -> Result:
+def _told_of_redrive(changed: bool, found: TaskRecord) -> Result:
     if changed:
         return found
     where = "in flight" if found.state is Bucket.UNACK else f"in {found.state}"

@@ -6,7 +6,7 @@ from later.core.errors import UnreadableBody
 from later.core.task import Task, decode
 from later.store import scripts
 from later.store.client import Client
-from later.store.keys import Shard, expiring
+from later.store.keys import Shard, expiry_member
 
 
 class ExpiryIndex:
@@ -20,8 +20,8 @@ class ExpiryIndex:
         tasks = {id: task for id, body in bodies.items() if (task := _ageing(body)) is not None}
         if not tasks:
             return []
-        members = [expiring(task.topic.encode(), id) for id, task in tasks.items()]
-        scores = await self._client.one("doctor", ("ZMSCORE", shard.expiry, *members))
+        members = [expiry_member(task.topic.encode(), id) for id, task in tasks.items()]
+        scores = await self._client.execute("doctor", ("ZMSCORE", shard.expiry, *members))
         return [id for id, score in zip(tasks, scores, strict=True) if score is None]
 
     async def missing(self, shard: Shard, id: bytes) -> bytes | None:
@@ -33,14 +33,14 @@ class ExpiryIndex:
         return await self._reindex(shard, id, mend=True) is not None
 
     async def _reindex(self, shard: Shard, id: bytes, *, mend: bool) -> bytes | None:
-        body = await self._client.one("doctor", ("HGET", shard.pool, id))
+        body = await self._client.execute("doctor", ("HGET", shard.pool, id))
         task = None if body is None else _ageing(body)
         if task is None or task.expires_at is None:
             return None
         topic = task.topic.encode()
         keys = [shard.pool, *shard.buckets(topic)[:3], shard.expiry]
         call = scripts.REINDEX.call(keys, [topic, id, body, task.expires_at, int(mend)])
-        return topic if await self._client.one("doctor", call) else None
+        return topic if await self._client.execute("doctor", call) else None
 
 
 def _ageing(body: bytes) -> Task | None:

@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Lane = tuple[Shard, bytes]
 
 
-async def each(
+async def fan_out(
     client: Client,
     verb: str,
     items: Sequence[Item],
@@ -31,7 +31,7 @@ async def each(
     groups = _groups(items, place)
     commands = [call(shard, topic, [items[p] for p in positions]) for (shard, topic), positions in groups]
     answers: list[Any] = [None] * len(items)
-    answered = await client.run(verb, [*commands, *along])
+    answered = await client.execute_each(verb, [*commands, *along])
     for (_, positions), answer in zip(groups, answered[: len(commands)], strict=True):
         parts = [answer] * len(positions) if isinstance(answer, LaterError) else read(answer)
         for position, part in zip(positions, parts, strict=True):
@@ -39,7 +39,7 @@ async def each(
     return answers
 
 
-def by_weight(items: Iterable[Item], most: int, weight: Callable[[Item], int]) -> Iterator[list[Item]]:
+def split_by_weight(items: Iterable[Item], most: int, weight: Callable[[Item], int]) -> Iterator[list[Item]]:
     """The items in order, as many at once as weigh no more than `most`; one at least."""
     pack, held = list[Item](), 0
     for item in items:

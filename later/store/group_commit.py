@@ -16,11 +16,11 @@ from later.core.errors import LaterError, StoreDown
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-LARGEST = 1000
+MAX_ITEMS = 1000
 """Items in one round trip: more would keep the first of them waiting, and the store from everybody else."""
-HEAVIEST = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 """Bytes of items in one round trip, or a little more: many large ones would not come through in the store's timeout."""
-UNDER_WAY = 2
+MAX_ROUND_TRIPS = 2
 """Round trips under way at a time: one for the store to work on, one for it to find when it is done. What comes
 meanwhile waits together, so that groups grow as the store slows."""
 
@@ -33,7 +33,7 @@ class _Caller(NamedTuple, Generic[Item, Answer]):
     since: float
 
 
-class Group(Generic[Item, Answer]):
+class GroupCommit(Generic[Item, Answer]):
     """Gathers single items for a call that takes many.
 
     `weigh` says how many bytes an item is. Who has waited in line for `patience_s` is told that the store does not
@@ -44,12 +44,12 @@ class Group(Generic[Item, Answer]):
         self,
         call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | LaterError]]],
         *,
-        patience_s: float,
-        weigh: Callable[[Item], int] = lambda item: 0,
+        queue_timeout_s: float,
+        size_of: Callable[[Item], int] = lambda item: 0,
     ) -> None:
         self._call = call
-        self._weigh = weigh
-        self._patience_s = patience_s
+        self._weigh = size_of
+        self._patience_s = queue_timeout_s
         self._waiting: deque[_Caller[Item, Answer]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -64,7 +64,7 @@ class Group(Generic[Item, Answer]):
 
     def _send(self) -> None:
         self._send_away()
-        if not self._waiting or len(self._under_way) >= UNDER_WAY:
+        if not self._waiting or len(self._under_way) >= MAX_ROUND_TRIPS:
             return
         trip = asyncio.create_task(self._run(self._next_group()))
         self._under_way.add(trip)
@@ -74,7 +74,7 @@ class Group(Generic[Item, Answer]):
     def _next_group(self) -> list[_Caller[Item, Answer]]:
         group: list[_Caller[Item, Answer]] = []
         weight = 0
-        while self._waiting and len(group) < LARGEST and weight < HEAVIEST:
+        while self._waiting and len(group) < MAX_ITEMS and weight < MAX_BYTES:
             caller = self._waiting.popleft()
             weight += self._weigh(caller.item)
             group.append(caller)

@@ -61,7 +61,7 @@ class Shard:
         self.jobs = self._tag + b"jobs"
         self.expiry = self._tag + b"expiry"
         self.wakes = {bucket: self._tag + b"wake:" + bucket.encode() for bucket in Bucket}
-        self.any_key = glob_escape(self._tag) + b"*"
+        self.key_pattern = glob_escape(self._tag) + b"*"
         """A pattern for SCAN that finds every key of this shard."""
         self._buckets = {bucket: self._tag + bucket.encode() + b":" for bucket in Bucket}
 
@@ -75,7 +75,7 @@ class Shard:
     def job(self, job: str) -> bytes:
         return self._tag + b"job:" + job.encode()
 
-    def place(self, key: bytes) -> tuple[Bucket, bytes] | None:
+    def locate(self, key: bytes) -> tuple[Bucket, bytes] | None:
         """The bucket and the topic that `key` is the key of; None where it is no bucket's."""
         for bucket, start in self._buckets.items():
             if key.startswith(start):
@@ -95,7 +95,7 @@ class Keys:
         self._flow = prefix.encode() + b":flow:"
         self.shards = [Shard(prefix, index) for index in range(shards)]
 
-    def flow(self, topic: str) -> bytes:
+    def permits(self, topic: str) -> bytes:
         return self._flow + topic.encode()
 
     def shard_of(self, task_id: str) -> Shard:
@@ -105,12 +105,12 @@ class Keys:
         return self.shards[crc32(task_id.encode()) % len(self.shards)]
 
 
-def expiring(topic: bytes, packed_id: bytes) -> bytes:
+def expiry_member(topic: bytes, packed_id: bytes) -> bytes:
     """A task's name in `expiry`: no topic has a zero byte. (Scripts make the same.)"""
     return topic + b"\0" + packed_id
 
 
-def expiring_parts(member: bytes) -> tuple[bytes, bytes]:
+def parse_expiry_member(member: bytes) -> tuple[bytes, bytes]:
     """The topic and the packed id that `expiring` made `member` of."""
     topic, _, packed_id = member.partition(b"\0")
     return topic, packed_id

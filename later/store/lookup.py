@@ -14,11 +14,11 @@ from later.core.errors import Conflict, LaterError, NotFound, StoreDown, StoreFa
 from later.core.task import Task, pack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, Body, Row, decoded, found_of, in_no_bucket, rows_of
-from later.store.fanout import each
+from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, decode_task, in_no_bucket, parse_rows
+from later.store.fanout import fan_out
 from later.store.keys import Bucket, Keys, Shard
 from later.store.scripts import Argument, Command
-from later.store.types import Found
+from later.store.types import TaskRecord
 
 MAX_STARTS = 20
 """How often a verb starts over when an id changes hands under it."""
@@ -27,10 +27,10 @@ MAX_SCORES = 2000
 """How many scores are read in one round trip."""
 
 Result = TypeVar("Result")
-Deletes = Callable[[Shard, bytes, list[Body]], Command]
+Deletes = Callable[[Shard, bytes, list[StoredTask]], Command]
 
 
-class ById:
+class Lookup:
     """Finds tasks, and removes them."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
@@ -40,7 +40,7 @@ class ById:
         """Of the task that was found last. Tasks asked for one after the other are often of one topic, and a query
         that guesses it needs one round trip instead of two."""
 
-    async def query(self, ids: Sequence[str]) -> list[Found | LaterError]:
+    async def query(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
         """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
         return await _in_parts(ids, self._find)
 
@@ -52,8 +52,8 @@ class ById:
         """The same of those that are not dead; `Conflict` for one that is. Raises StoreDown: nobody can know."""
         return await _in_parts(ids, partial(self._remove, deletes=_delete_pending))
 
-    async def _find(self, left: list[str]) -> dict[str, Found | LaterError]:
-        results: dict[str, Found | LaterError] = {}
+    async def _find(self, left: list[str]) -> dict[str, TaskRecord | LaterError]:
+        results: dict[str, TaskRecord | LaterError] = {}
         topics = dict.fromkeys(left, self._topic)
         for _ in range(MAX_STARTS):
             for id, row in zip(left, await self._rows(left, topics), strict=True):
@@ -68,9 +68,9 @@ class ById:
             if not left:
                 return results
             self._topic = topics[left[0]]
-        return results | dict.fromkeys(left, restless())
+        return results | dict.fromkeys(left, changed_too_often())
 
-    async def _rows(self, ids: list[str], topics: Mapping[str, bytes]) -> list[Row | LaterError]:
+    async def _rows(self, ids: list[str], topics: Mapping[str, bytes]) -> list[TaskRow | LaterError]:
         """What the store says of each, if it is of this topic."""
 
         def call(shard: Shard, topic: bytes, some: list[str]) -> Command:
@@ -78,24 +78,24 @@ class ById:
             return scripts.QUERY.call(keys, [pack_id(id) for id in some])
 
         shard_of = self._keys.shard_of
-        return await each(self._client, "query", ids, lambda id: (shard_of(id), topics[id]), call, read=rows_of)
+        return await fan_out(self._client, "query", ids, lambda id: (shard_of(id), topics[id]), call, read=parse_rows)
 
     async def _remove(self, left: list[str], deletes: Deletes) -> dict[str, str | LaterError]:
         results: dict[str, str | LaterError] = {}
         for _ in range(MAX_STARTS):
             bodies = await self.bodies(left)
             results |= {id: body for id, body in zip(left, bodies, strict=True) if isinstance(body, LaterError)}
-            found = [body for body in bodies if isinstance(body, Body)]
-            answers = await each(self._client, "delete", found, lambda body: (body.shard, body.topic), deletes)
+            found = [body for body in bodies if isinstance(body, StoredTask)]
+            answers = await fan_out(self._client, "delete", found, lambda body: (body.shard, body.topic), deletes)
             for body, answer in zip(found, answers, strict=True):
                 if answer:
                     results[body.id] = _deleted(body.id, answer)
             left = [id for id in left if id not in results]
             if not left:
                 return results
-        return results | dict.fromkeys(left, restless())
+        return results | dict.fromkeys(left, changed_too_often())
 
-    async def bodies(self, ids: Sequence[str]) -> list[Body | LaterError]:
+    async def bodies(self, ids: Sequence[str]) -> list[StoredTask | LaterError]:
         """What the pool holds of tasks, and where they belong; `NotFound` for one that is not there."""
         raws = await self._values("HMGET", lambda shard: shard.pool, ids)
         missing = [id for id, raw in zip(ids, raws, strict=True) if raw is None]
@@ -113,22 +113,22 @@ class ById:
         def call(shard: Shard, _: bytes, some: list[str]) -> Command:
             return (command, key(shard), *(pack_id(id) for id in some))
 
-        return await each(self._client, "read", ids, lambda id: (self._keys.shard_of(id), b""), call)
+        return await fan_out(self._client, "read", ids, lambda id: (self._keys.shard_of(id), b""), call)
 
-    async def _body(self, id: str, raw: bytes) -> Body:
-        task = decoded(id, raw)
+    async def _body(self, id: str, raw: bytes) -> StoredTask:
+        task = decode_task(id, raw)
         topic = task.topic.encode() if isinstance(task, Task) else await self._topic_holding(id)
-        return Body(id, self._keys.shard_of(id), topic, raw, task)
+        return StoredTask(id, self._keys.shard_of(id), topic, raw, task)
 
     async def _topic_holding(self, id: str) -> bytes:
         """The topic of a task whose body does not say it, found in the buckets. Slow, and rarely needed."""
         shard, packed = self._keys.shard_of(id), pack_id(id)
-        wakes = await self._client.all("read", [("ZRANGE", wake, 0, -1) for wake in shard.wakes.values()])
+        wakes = await self._client.execute_all("read", [("ZRANGE", wake, 0, -1) for wake in shard.wakes.values()])
         topics = sorted({topic for answer in wakes for topic in answer})
         commands: list[Command] = [("ZSCORE", key, packed) for topic in topics for key in shard.buckets(topic)]
         scores: list[Any] = []
         for start in range(0, len(commands), MAX_SCORES):
-            scores += await self._client.all("read", commands[start : start + MAX_SCORES])
+            scores += await self._client.execute_all("read", commands[start : start + MAX_SCORES])
         holding = [topics[i // len(Bucket)] for i, score in enumerate(scores) if score is not None]
         return holding[0] if holding else b""
 
@@ -151,17 +151,17 @@ async def _in_parts(
     return [results[id] for id in ids]
 
 
-def _read(id: str, topic: bytes, row: Row | LaterError) -> Found | LaterError | bytes | None:
+def _read(id: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecord | LaterError | bytes | None:
     """What is told of the task; or its topic, where another was looked in. None: its body cannot tell."""
     if isinstance(row, LaterError):
         return row
     if row.body is None:
         return NotFound(id, ended=row.ended is not None)
-    task = decoded(id, row.body)
+    task = decode_task(id, row.body)
     if not isinstance(task, Task):
-        return found_of(id, topic, task, row)
+        return build_record(id, topic, task, row)
     own = task.topic.encode()
-    return own if own != topic else found_of(id, topic, task, row) or in_no_bucket(id)
+    return own if own != topic else build_record(id, topic, task, row) or in_no_bucket(id)
 
 
 def _deleted(id: str, answer: Any) -> str | LaterError:
@@ -170,19 +170,19 @@ def _deleted(id: str, answer: Any) -> str | LaterError:
     return id if answer == 1 else Conflict(f"the task {id!r} is dead: it is not pending")
 
 
-def _delete(shard: Shard, topic: bytes, bodies: list[Body]) -> Command:
+def _delete(shard: Shard, topic: bytes, bodies: list[StoredTask]) -> Command:
     return _deletion(shard, topic, bodies, leave_dead=False)
 
 
-def _delete_pending(shard: Shard, topic: bytes, bodies: list[Body]) -> Command:
+def _delete_pending(shard: Shard, topic: bytes, bodies: list[StoredTask]) -> Command:
     return _deletion(shard, topic, bodies, leave_dead=True)
 
 
-def _deletion(shard: Shard, topic: bytes, bodies: list[Body], *, leave_dead: bool) -> Command:
+def _deletion(shard: Shard, topic: bytes, bodies: list[StoredTask], *, leave_dead: bool) -> Command:
     keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values(), shard.expiry]
     arguments: list[Argument] = [topic, int(leave_dead)]
     for body in bodies:
-        arguments += [pack_id(body.id), body.raw, int(body.ageing)]
+        arguments += [pack_id(body.id), body.raw, int(body.has_ttl)]
     return scripts.DELETE.call(keys, arguments)
 
 
@@ -190,5 +190,5 @@ def _not_found(id: str, remembered: Any) -> LaterError:
     return remembered if isinstance(remembered, LaterError) else NotFound(id, ended=remembered is not None)
 
 
-def restless() -> StoreFault:
+def changed_too_often() -> StoreFault:
     return StoreFault("the task changed each time it was looked at")

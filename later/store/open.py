@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 from later.core.clock import Clock
 from later.core.policy import Policy
-from later.store.bulk_jobs import Jobs
+from later.store.bulk_jobs import BulkJobs
 from later.store.client import Client, connect
 from later.store.doctor import Doctor
-from later.store.expiry import Ends
+from later.store.expiry import Expiry
 from later.store.keys import Keys
 from later.store.policies import PolicyBook
-from later.store.schema import Run, stored_shards
-from later.store.settings import Place
-from later.store.stats import Census
-from later.store.tasks import Store
+from later.store.schema import Execute, stored_shards
+from later.store.settings import StoreSettings
+from later.store.stats import Stats
+from later.store.tasks import Tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
+class Store:
     """The store, open, and all that reads or writes it."""
 
     client: Client
     clock: Clock
-    store: Store
-    census: Census
-    jobs: Jobs
-    ends: Ends
+    tasks: Tasks
+    stats: Stats
+    bulk_jobs: BulkJobs
+    expiry: Expiry
     policies: PolicyBook
     doctor: Doctor
     shards: int
@@ -36,13 +36,13 @@ class Memory:
 
 
 def build(
-    place: Place,
+    place: StoreSettings,
     shards: int,
     policy: Policy,
     clock: Clock,
     observe: Callable[[str, float], None],
-    check: Callable[[Run], Awaitable[None]] | None = None,
-) -> Memory:
+    check: Callable[[Execute], Awaitable[None]] | None = None,
+) -> Store:
     """The store at a place. `policy` is what applies where nothing is set; the others are as `Client` takes them."""
     client = Client(
         connect(place.url, clock, place.timeout_s),
@@ -52,13 +52,13 @@ def build(
         check=check,
     )
     keys = Keys(place.prefix, shards)
-    return Memory(
+    return Store(
         client=client,
         clock=clock,
-        store=Store(client, keys, clock),
-        census=Census(client, keys),
-        jobs=Jobs(client, keys),
-        ends=Ends(client, keys),
+        tasks=Tasks(client, keys, clock),
+        stats=Stats(client, keys),
+        bulk_jobs=BulkJobs(client, keys),
+        expiry=Expiry(client, keys),
         policies=PolicyBook(client, keys, policy, clock.monotonic),
         doctor=Doctor(client, keys),
         shards=shards,
@@ -67,8 +67,8 @@ def build(
 
 
 async def build_as_laid_out(
-    place: Place, shards: int, policy: Policy, clock: Clock, observe: Callable[[str, float], None]
-) -> Memory:
+    place: StoreSettings, shards: int, policy: Policy, clock: Clock, observe: Callable[[str, float], None]
+) -> Store:
     """The same with as many shards as the data there has; `shards` where there is none.
 
     Raises:
@@ -76,7 +76,7 @@ async def build_as_laid_out(
     """
     memory = build(place, shards, policy, clock, observe)
     try:
-        stored = await stored_shards(memory.client.run, place.prefix)
+        stored = await stored_shards(memory.client.execute_each, place.prefix)
     except BaseException:
         await memory.client.aclose()
         raise

@@ -16,29 +16,29 @@ SAVED_MS = 250
 SLICE = 500
 
 
-class Ask(NamedTuple):
+class PermitRequest(NamedTuple):
     """What an instance has under way of a topic (`held`), how many permits it wants besides, how many it hands back.
 
     `rate` (a second) and `concurrency`: 0 is no limit.
     """
 
     topic: str
-    held: int
-    want: int
-    back: int
+    in_flight: int
+    wanted: int
+    returned: int
     lease_end: int
     rate: float
     concurrency: int
 
 
-class Granted(NamedTuple):
+class PermitGrant(NamedTuple):
     """How many deliveries may begin; `again_at` is when (ms) the rate has more (None: it is not what limits)."""
 
     permits: int
     again_at: int | None
 
 
-class Flow:
+class Permits:
     """Every method raises StoreDown. `instance` is this process's name among all."""
 
     def __init__(self, client: Client, keys: Keys, instance: str) -> None:
@@ -47,23 +47,31 @@ class Flow:
         self._instance = instance
         self._calls = 0
 
-    async def permits(self, asks: Sequence[Ask], now: int) -> list[Granted | LaterError]:
+    async def acquire(self, asks: Sequence[PermitRequest], now: int) -> list[PermitGrant | LaterError]:
         """Take permits, and say how many are in use here; so many as are left are everybody's."""
-        answers = await self._client.run("permit", [self._permit(ask, now) for ask in asks])
+        answers = await self._client.execute_each("permit", [self._permit(ask, now) for ask in asks])
         return [
-            answer if isinstance(answer, LaterError) else Granted(answer[0], int(answer[1]) if answer[1] else None)
+            answer if isinstance(answer, LaterError) else PermitGrant(answer[0], int(answer[1]) if answer[1] else None)
             for answer in answers
         ]
 
-    def _permit(self, ask: Ask, now: int) -> Command:
+    def _permit(self, ask: PermitRequest, now: int) -> Command:
         self._calls += 1
-        arguments: list[Argument] = [self._instance, self._calls, now, ask.held, ask.want, ask.back, ask.lease_end]
+        arguments: list[Argument] = [
+            self._instance,
+            self._calls,
+            now,
+            ask.in_flight,
+            ask.wanted,
+            ask.returned,
+            ask.lease_end,
+        ]
         arguments += [repr(ask.rate), ask.concurrency, SAVED_MS]
-        return scripts.PERMIT.call([self._keys.flow(ask.topic)], arguments)
+        return scripts.PERMIT.call([self._keys.permits(ask.topic)], arguments)
 
     async def in_use(self, topics: Sequence[str], now: int) -> dict[str, int]:
         """How many permits of each topic's concurrency are in use, over all instances."""
-        answers = await self._client.all("permit", [("HGETALL", self._keys.flow(topic)) for topic in topics])
+        answers = await self._client.execute_all("permit", [("HGETALL", self._keys.permits(topic)) for topic in topics])
         return {topic: _in_use(answer, now) for topic, answer in zip(topics, answers, strict=True)}
 
     async def hold(self, topic: str, until: int, full_speed_at: int | None, now: int) -> None:
@@ -75,7 +83,7 @@ class Flow:
         """The same of paused topics, each in a shard where it was met."""
         await self._in_slices([_hold(self._keys.shards[shard], topic, None) for topic, shard in topics])
 
-    async def paused(self) -> set[str]:
+    async def paused_topics(self) -> set[str]:
         """Topics that are held for as long as they are paused."""
         held: set[str] = set()
         left, at = list(self._keys.shards), 0
@@ -111,7 +119,7 @@ class Flow:
     async def _in_slices(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = []
         for start in range(0, len(commands), SLICE):
-            answers += await self._client.all("hold", commands[start : start + SLICE])
+            answers += await self._client.execute_all("hold", commands[start : start + SLICE])
         return answers
 
 

@@ -81,7 +81,7 @@ class PolicyBook:
             before.with_settings(place, settings)
             written = b"" if settings == NO_SETTINGS else _encode(settings)
             arguments: list[Argument] = [_named(place), version or 0, written, CHANGES_KEPT]
-            if await self._client.one("set_policy", scripts.SET_POLICY.call(self._keys, arguments)) >= 0:
+            if await self._client.execute("set_policy", scripts.SET_POLICY.call(self._keys, arguments)) >= 0:
                 return await self.read()
         raise Conflict("the policies changed each time they were looked at: try again")
 
@@ -101,7 +101,7 @@ class PolicyBook:
         asked_at = self._monotonic()
         known = "" if self._version is None else self._version
         call = scripts.POLICIES_SINCE.call(self._keys, [known])
-        version, everything, ramps, *changed = await self._client.one("policies", call)
+        version, everything, ramps, *changed = await self._client.execute("policies", call)
         if changed or everything:
             self._latest = Policies(self._latest.daemon, _settings(self._latest, bool(everything), changed))
         self.ramps = {topic.decode(): int(float(at)) for topic, at in pairs(ramps)}

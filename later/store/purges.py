@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from later.core.task import unpack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.dead import DeadWalk, good
-from later.store.expiry import Ends
+from later.store.dead import DeadCursor, raise_errors
+from later.store.expiry import Expiry
 from later.store.keys import Bucket, Keys, Shard
 from later.store.scripts import MAX_TASKS, Command
-from later.store.types import Dead, Moved, Stretch
+from later.store.types import BucketRange, DeadTask, MoveResult
 
 PURGED = (Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
 """The buckets where nothing is in flight, in the order in which they are emptied: a pause that ends goes to delay."""
@@ -23,9 +23,9 @@ class Purges:
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
-        self._ends = Ends(client, keys)
+        self._ends = Expiry(client, keys)
 
-    async def purge(self, stretches: Sequence[Stretch], limit: int | None) -> Moved:
+    async def purge(self, stretches: Sequence[BucketRange], limit: int | None) -> MoveResult:
         """Tasks of these stretches, `limit` at most.
 
         One script at a time: a pipeline of them would hold the store up for as long as all of them take.
@@ -34,42 +34,42 @@ class Purges:
         for shard, stretch in self._places(stretches):
             while limit is None or purged < limit:
                 most = MAX_TASKS if limit is None else min(limit - purged, MAX_TASKS)
-                gone = await self._client.one("purge", _purge(shard, stretch, most))
+                gone = await self._client.execute("purge", _purge(shard, stretch, most))
                 purged += gone
                 if gone < most:
                     break
-        return Moved(purged, more=limit is not None and purged >= limit and await self._any_left(stretches))
+        return MoveResult(purged, more=limit is not None and purged >= limit and await self._any_left(stretches))
 
-    async def purge_dead(self, dead: Stretch, reason: str, limit: int | None) -> Moved:
+    async def purge_dead(self, dead: BucketRange, reason: str, limit: int | None) -> MoveResult:
         """The dead of a stretch that died for this reason, `limit` at most. Who dies again meanwhile stays."""
-        walk = DeadWalk(self._client, self._keys, dead, reason, MAX_TASKS)
+        walk = DeadCursor(self._client, self._keys, dead, reason, MAX_TASKS)
         purged = 0
         while limit is None or purged < limit:
-            entries = await walk.take(MAX_TASKS if limit is None else limit - purged)
+            entries = await walk.fetch(MAX_TASKS if limit is None else limit - purged)
             if not entries:
-                return Moved(purged, more=False)
-            some = [Dead(unpack_id(entry.packed), dead.topic, entry.shard, own_id=False) for entry in entries]
-            purged += sum(good(await self._ends.sweep(some, entries[-1].score, None)))
-        return Moved(purged, more=bool(await walk.take(1)))
+                return MoveResult(purged, more=False)
+            some = [DeadTask(unpack_id(entry.packed), dead.topic, entry.shard, own_id=False) for entry in entries]
+            purged += sum(raise_errors(await self._ends.sweep(some, entries[-1].score, None)))
+        return MoveResult(purged, more=bool(await walk.fetch(1)))
 
-    def _places(self, stretches: Sequence[Stretch]) -> list[tuple[Shard, Stretch]]:
+    def _places(self, stretches: Sequence[BucketRange]) -> list[tuple[Shard, BucketRange]]:
         return [(shard, stretch) for stretch in stretches for shard in self._keys.shards]
 
-    async def _any_left(self, stretches: Sequence[Stretch]) -> bool:
+    async def _any_left(self, stretches: Sequence[BucketRange]) -> bool:
         commands: list[Command] = [
             ("ZCOUNT", shard.bucket(stretch.bucket, stretch.topic.encode()), *_bounds(stretch))
             for shard, stretch in self._places(stretches)
         ]
-        return any(await self._client.all("purge", commands))
+        return any(await self._client.execute_all("purge", commands))
 
 
-def _purge(shard: Shard, stretch: Stretch, limit: int) -> Command:
+def _purge(shard: Shard, stretch: BucketRange, limit: int) -> Command:
     keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry]
     topic = stretch.topic.encode()
     keys += [shard.bucket(stretch.bucket, topic), shard.wakes[stretch.bucket]]
     return scripts.PURGE.call(keys, [topic, *_bounds(stretch), limit])
 
 
-def _bounds(stretch: Stretch) -> tuple[int | str, str]:
+def _bounds(stretch: BucketRange) -> tuple[int | str, str]:
     since, before = stretch.since, stretch.before
     return "-inf" if since is None else since, "(+inf" if before is None else f"({before}"

@@ -10,13 +10,13 @@ from later.core.errors import LaterError, StoreMismatch
 from later.store.keys import SCHEMA_VERSION, meta_key
 from later.store.scripts import Command
 
-Run = Callable[[str, Sequence[Command]], Awaitable[list[Any]]]
+Execute = Callable[[str, Sequence[Command]], Awaitable[list[Any]]]
 
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (7, 2)
 
 
-async def check_store(run: Run, prefix: str, shards: int) -> None:
+async def check_store(run: Execute, prefix: str, shards: int) -> None:
     """Check the server and write, or compare, what `later:meta` says of the schema.
 
     Raises:
@@ -37,7 +37,7 @@ async def check_store(run: Run, prefix: str, shards: int) -> None:
         )
 
 
-async def _layout(run: Run, key: bytes, shards: int) -> tuple[bytes, bytes]:
+async def _layout(run: Execute, key: bytes, shards: int) -> tuple[bytes, bytes]:
     """Schema and shards as they stand, written only where they do not: a store at maxmemory takes no addition."""
     read: Command = ("HMGET", key, "schema", "shards")
     schema, stored = (await _answers(run, [read]))[0]
@@ -47,13 +47,13 @@ async def _layout(run: Run, key: bytes, shards: int) -> tuple[bytes, bytes]:
     return schema, stored
 
 
-async def stored_shards(run: Run, prefix: str) -> int | None:
+async def stored_shards(run: Execute, prefix: str) -> int | None:
     """How many shards the store's data has; None where there is none. Raises StoreDown."""
     answer = (await _answers(run, [("HGET", meta_key(prefix), "shards")]))[0]
     return None if answer is None else int(answer)
 
 
-async def server_info(run: Run) -> dict[str, str]:
+async def server_info(run: Execute) -> dict[str, str]:
     """What the server says of itself. Raises StoreDown."""
     answer = (await _answers(run, [("INFO",)]))[0]
     if isinstance(answer, dict):  # redis-py parses what INFO answers
@@ -93,7 +93,7 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(str(part) for part in version)
 
 
-async def _answers(run: Run, commands: Sequence[Command]) -> list[Any]:
+async def _answers(run: Execute, commands: Sequence[Command]) -> list[Any]:
     answers = await run("open", commands)
     for answer in answers:
         if isinstance(answer, LaterError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class StoreSettings:
     """Where a store is, what its keys begin with, and how long (s) it may take to answer."""
 
     url: str

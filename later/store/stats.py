@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from later.store import scripts
 from later.store.client import Client
-from later.store.fanout import by_weight
+from later.store.fanout import split_by_weight
 from later.store.keys import SCHEMA_VERSION, Bucket, Keys, Shard
 from later.store.schema import server_info, server_version
 from later.store.scripts import Command
@@ -126,7 +126,7 @@ class ServerFacts(NamedTuple):
     persistence: str
 
 
-class Census:
+class Stats:
     """Reads, but for the beats of workers. Every method raises StoreDown."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
@@ -135,7 +135,7 @@ class Census:
 
     async def ping(self) -> None:
         """Does the store answer, and take tasks? Writes what stands there already: a full one refuses even that."""
-        await self._client.one("ping", ("HSETNX", self._keys.meta, "schema", SCHEMA_VERSION))
+        await self._client.execute("ping", ("HSETNX", self._keys.meta, "schema", SCHEMA_VERSION))
 
     async def counts(self, now: int) -> dict[str, TopicCounts]:
         """The tasks of every topic that has some, summed over the shards; what is due, by `now` (ms).
@@ -146,7 +146,7 @@ class Census:
         tallies: dict[bytes, _Tally] = {}
         for wake_sets in _packed([wake_set for wake_set in await self._wake_sets() if wake_set.size]):
             for some in _packed(await self._named(wake_sets)):
-                answers = await self._client.all("census", [named.call(now) for named in some])
+                answers = await self._client.execute_all("census", [named.call(now) for named in some])
                 for named, answer in zip(some, answers, strict=True):
                     _add(tallies, named, answer)
         counts: dict[str, TopicCounts] = {}
@@ -155,7 +155,7 @@ class Census:
             await asyncio.sleep(0)
         return counts
 
-    async def names(self) -> AsyncIterator[set[str]]:
+    async def topic_names(self) -> AsyncIterator[set[str]]:
         """The topics that have tasks, in pieces, as they are found; one piece may name what another did.
 
         A wake set is looked into though it was empty a moment ago: those of a shard are mostly read in one breath, so
@@ -165,19 +165,19 @@ class Census:
             async for scanned in self._scanned(wake_sets):
                 yield {topic.decode() for _, topics in scanned for topic in topics}
 
-    async def places(self) -> AsyncIterator[tuple[Shard, Bucket, list[bytes]]]:
+    async def topics_by_bucket(self) -> AsyncIterator[tuple[Shard, Bucket, list[bytes]]]:
         """The topics of each bucket of each shard that has tasks of them, in pieces; one may be named twice."""
         for wake_sets in _packed(await self._wake_sets()):
             async for scanned in self._scanned(wake_sets):
                 for place, topics in scanned:
                     yield place.shard, place.bucket, topics
 
-    async def counts_of(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
+    async def counts_for(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
         """The tasks of these topics, summed over the shards, each shard's at one moment; what is due, by `now` (ms)."""
         counts = dict.fromkeys(topics, NO_TASKS)
         pieces = [_Whole(shard, some) for some in _slices([*counts], WHOLE) for shard in self._keys.shards]
         for some in _packed(pieces):
-            answers = await self._client.all("census", [piece.call(now) for piece in some])
+            answers = await self._client.execute_all("census", [piece.call(now) for piece in some])
             for piece, answer in zip(some, answers, strict=True):
                 for topic, numbers in zip(piece.topics, _slices(answer, NUMBERS), strict=True):
                     counts[topic] = counts[topic].plus(_whole_counts(numbers))
@@ -202,20 +202,20 @@ class Census:
         cursors = dict.fromkeys(wake_sets, 0)
         while cursors:
             scans: list[Command] = [("ZSCAN", place.key, at, "COUNT", SLICE) for place, at in cursors.items()]
-            answers = list(zip(cursors, await self._client.all("census", scans), strict=True))
+            answers = list(zip(cursors, await self._client.execute_all("census", scans), strict=True))
             yield [(place, [topic for topic, _ in entries]) for place, (_, entries) in answers]
             cursors = {place: at for place, (at, _) in answers if at}
 
-    async def remembered(self) -> int:
+    async def remembered_ids(self) -> int:
         """How many ids of ended tasks are remembered."""
         return sum(await self._all([("ZCARD", shard.done) for shard in self._keys.shards]))
 
-    async def tasks(self) -> int:
+    async def task_count(self) -> int:
         """How many tasks the pools hold."""
         return sum(await self._all([("HLEN", shard.pool) for shard in self._keys.shards]))
 
-    async def server(self) -> ServerFacts:
-        info = await server_info(self._client.run)
+    async def server_facts(self) -> ServerFacts:
+        info = await server_info(self._client.execute_each)
         name, version, _ = server_version(info)
         return ServerFacts(
             name=name,
@@ -227,10 +227,10 @@ class Census:
 
     async def _appendfsync(self) -> str:
         """When the server syncs what it appends; hosted ones do not say."""
-        answer = (await self._client.run("census", [("CONFIG", "GET", "appendfsync")]))[0]
+        answer = (await self._client.execute_each("census", [("CONFIG", "GET", "appendfsync")]))[0]
         return answer[1].decode() if isinstance(answer, list) and len(answer) == 2 else "unknown"
 
-    async def beat(self, instance: str, now: int) -> None:
+    async def heartbeat(self, instance: str, now: int) -> None:
         """Say that this worker is alive."""
         stale = now - FORGET_WORKER_MS
         await self._all(
@@ -240,7 +240,7 @@ class Census:
             ]
         )
 
-    async def leave(self, instance: str) -> None:
+    async def remove_worker(self, instance: str) -> None:
         """Say that this worker has gone."""
         await self._all([("ZREM", self._keys.workers, instance)])
 
@@ -252,7 +252,7 @@ class Census:
     async def _all(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = []
         for some in _slices(commands):
-            answers += await self._client.all("census", some)
+            answers += await self._client.execute_all("census", some)
         return answers
 
 
@@ -262,7 +262,7 @@ def _slices(items: Sequence[Item], size: int = SLICE) -> Iterator[Sequence[Item]
 
 def _packed(items: Sequence[Weighed]) -> Iterator[list[Weighed]]:
     """The items in order, as many at once as weigh no more than a slice; one at least."""
-    return by_weight(items, SLICE, lambda item: item.weight)
+    return split_by_weight(items, SLICE, lambda item: item.weight)
 
 
 def _add(tallies: dict[bytes, _Tally], named: _Named, answer: Sequence[int]) -> None:

@@ -14,57 +14,57 @@ from later.core.clock import Clock, Interval
 from later.core.errors import LaterError, NotFound
 from later.core.task import Task, encode, pack_id
 from later.store import scripts
-from later.store.bulk_jobs import count_call
+from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
 from later.store.codec import (
-    claims_of,
-    each_once,
-    first_time,
+    answers_by_first_occurrence,
+    as_bools,
+    earliest_score,
     pairs,
+    parse_claims,
+    parse_time,
     settle_arguments,
-    time_of,
-    yes,
 )
 from later.store.edits import Edits
-from later.store.fanout import Lane, each
+from later.store.fanout import Lane, fan_out
 from later.store.keys import Bucket, Keys, Shard
-from later.store.lists import Lists
-from later.store.lookup import ById
+from later.store.lists import Listing
+from later.store.lookup import Lookup
 from later.store.purges import Purges
 from later.store.redrives import Redrives
 from later.store.scripts import MAX_TASKS, Argument, Command
-from later.store.standing import standing
+from later.store.standing import topic_state
 from later.store.types import (
-    Around,
-    Batch,
+    BucketRange,
     Claim,
-    Claims,
-    Edit,
-    Found,
-    Look,
-    Moved,
+    ClaimRequest,
+    ClaimResult,
+    DueTopic,
+    DueTopics,
+    JobBatch,
+    MoveResult,
     Page,
-    Released,
+    ReleaseResult,
     Settlement,
-    Standing,
-    Stretch,
-    Wake,
-    Want,
+    TaskEdit,
+    TaskRecord,
+    TopicState,
+    WorkerSnapshot,
 )
 
 MAX_CLAIM_BYTES = 32 * 1024 * 1024
 """How much one claim may answer, all its topics together: more might not come through in the store's timeout."""
 
 
-class Store:
+class Tasks:
     """Tasks in the store. `clock` is the store's own, kept up by each new connection and by `now`."""
 
     def __init__(self, client: Client, keys: Keys, clock: Clock) -> None:
         self._client = client
         self._keys = keys
         self._clock = clock
-        self._by_id = ById(client, keys)
-        self._lists = Lists(client, keys)
+        self._by_id = Lookup(client, keys)
+        self._lists = Listing(client, keys)
         self._edits = Edits(client, keys)
         self._redrives = Redrives(client, keys)
         self._purges = Purges(client, keys)
@@ -91,11 +91,11 @@ class Store:
     async def _timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """The commands' answers, and the store's time measured by the way."""
         sent = self._clock.monotonic()
-        (seconds, micros), *answers = await self._client.all(verb, [("TIME",), *commands])
+        (seconds, micros), *answers = await self._client.execute_all(verb, [("TIME",), *commands])
         self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
         return answers
 
-    async def create(self, tasks: Sequence[Task], batch: Batch | None = None) -> list[bool | LaterError]:
+    async def create(self, tasks: Sequence[Task], batch: JobBatch | None = None) -> list[bool | LaterError]:
         """Store new tasks, each into pool and delay at once; False where the caller's id is known already.
 
         With a `batch`, they are counted into its job: what is created in the same step, the batch in the same round
@@ -114,20 +114,20 @@ class Store:
                 arguments += [pack_id(task.id), encode(task), task.execute_at, flags]
             return scripts.CREATE.call(keys, arguments)
 
-        count = [] if batch is None else [count_call(self._keys, batch, len(tasks))]
-        answers = await each(
+        count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
+        answers = await fan_out(
             self._client, "create", tasks, lambda task: (self._keys.shard_of(task.id), task.topic.encode()), call, count
         )
         return [answer if isinstance(answer, LaterError) else bool(answer) for answer in answers]
 
-    async def look(self, bucket: Bucket, limit: int) -> Look:
+    async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
         """The `limit` earliest wake entries of each shard; of delay, those that are held too. Raises StoreDown."""
         held = self._look_held(limit) if bucket is Bucket.DELAY else []
-        answers = await self._client.all("look", [*self._look(bucket, limit), *held])
+        answers = await self._client.execute_all("look", [*self._look(bucket, limit), *held])
         shards = len(self._keys.shards)
         return self._look_of(limit, answers[:shards], answers[shards:])
 
-    async def look_around(self, limit: int, *, held: bool = True) -> Around:
+    async def worker_snapshot(self, limit: int, *, held: bool = True) -> WorkerSnapshot:
         """The same of delay, and when the first topics of unack and error are to be looked at. Raises StoreDown.
 
         One round trip for all that a worker has to know each tick, with the store's time in it. Topics that are held
@@ -139,7 +139,9 @@ class Store:
         shards = len(self._keys.shards)
         unack, error, delay, held_back = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
         ends = [math.ceil(-float(at)) for answer in held_back for _, at in pairs(answer)]
-        return Around(self._look_of(limit, delay, held_back), ends, first_time(unack), first_time(error))
+        return WorkerSnapshot(
+            self._look_of(limit, delay, held_back), ends, earliest_score(unack), earliest_score(error)
+        )
 
     def _look(self, bucket: Bucket, limit: int) -> list[Command]:
         return [
@@ -154,16 +156,18 @@ class Store:
             for shard in self._keys.shards
         ]
 
-    def _look_of(self, limit: int, *ranges: Sequence[list[bytes]]) -> Look:
-        wakes, cut_at = list[Wake](), list[int]()
+    def _look_of(self, limit: int, *ranges: Sequence[list[bytes]]) -> DueTopics:
+        wakes, cut_at = list[DueTopic](), list[int]()
         for answers in filter(None, ranges):
             for shard, answer in zip(self._keys.shards, answers, strict=True):
-                wakes += [Wake(math.ceil(abs(float(at))), topic.decode(), shard.index) for topic, at in pairs(answer)]
+                wakes += [
+                    DueTopic(math.ceil(abs(float(at))), topic.decode(), shard.index) for topic, at in pairs(answer)
+                ]
                 if len(answer) >= 2 * limit:
                     cut_at.append(wakes[-1].at)
-        return Look(sorted(wakes), min(cut_at, default=None))
+        return DueTopics(sorted(wakes), min(cut_at, default=None))
 
-    async def claim(self, wants: Sequence[Want], now: int, lease_end: int) -> list[Claims | LaterError]:
+    async def claim(self, wants: Sequence[ClaimRequest], now: int, lease_end: int) -> list[ClaimResult | LaterError]:
         """Take due tasks in hand, delay → unack, each want at most 500. Raises StoreDown: nobody can know.
 
         `lease_end` is that of topics whose leases are as long as most.
@@ -172,13 +176,13 @@ class Store:
         """
         max_bytes = MAX_CLAIM_BYTES // max(len(wants), 1)
         commands = [self._claim(want, now, lease_end, max_bytes) for want in wants]
-        answers = await self._client.run("claim", commands)
+        answers = await self._client.execute_each("claim", commands)
         return [
-            answer if isinstance(answer, LaterError) else claims_of(want, answer, lease_end)
+            answer if isinstance(answer, LaterError) else parse_claims(want, answer, lease_end)
             for want, answer in zip(wants, answers, strict=True)
         ]
 
-    def _claim(self, want: Want, now: int, lease_end: int, max_bytes: int) -> Command:
+    def _claim(self, want: ClaimRequest, now: int, lease_end: int, max_bytes: int) -> Command:
         shard, topic = self._keys.shards[want.shard], want.topic.encode()
         keys = [
             shard.bucket(Bucket.DELAY, topic),
@@ -187,8 +191,8 @@ class Store:
             shard.attempts,
         ]
         keys += [shard.outcome, shard.fence, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
-        arguments: list[Argument] = [topic, now, min(want.limit, MAX_TASKS), lease_end + want.longer_ms, max_bytes]
-        arguments += ["" if want.hold_until is None else want.hold_until, int(want.permitted)]
+        arguments: list[Argument] = [topic, now, min(want.limit, MAX_TASKS), lease_end + want.lease_extra_ms, max_bytes]
+        arguments += ["" if want.hold_until is None else want.hold_until, int(want.has_permits)]
         return scripts.CLAIM.call(keys, arguments)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
@@ -206,7 +210,7 @@ class Store:
                 arguments += settle_arguments(settlement)
             return scripts.SETTLE.call(keys, arguments)
 
-        return yes(await each(self._client, "settle", settlements, lambda s: self._lane(s.claim), call))
+        return as_bools(await fan_out(self._client, "settle", settlements, lambda s: self._lane(s.claim), call))
 
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
         """Return claims that were not delivered, unack → delay; False where the lease is another's by now."""
@@ -219,9 +223,9 @@ class Store:
                 arguments += [pack_id(claim.id), claim.fence, claim.due_at]
             return scripts.GIVE_BACK.call(keys, arguments)
 
-        return yes(await each(self._client, "give_back", claims, self._lane, call))
+        return as_bools(await fan_out(self._client, "give_back", claims, self._lane, call))
 
-    async def release(self, bucket: Bucket, wakes: Sequence[Wake], now: int) -> list[Released | LaterError]:
+    async def release(self, bucket: Bucket, wakes: Sequence[DueTopic], now: int) -> list[ReleaseResult | LaterError]:
         """Move what has waited long enough, unack or error → delay, at most 500 of each topic. Raises StoreDown."""
         commands = []
         for _, name, index in wakes:
@@ -229,35 +233,36 @@ class Store:
             keys = [shard.bucket(bucket, topic), shard.bucket(Bucket.DELAY, topic)]
             keys += [shard.wakes[bucket], shard.wakes[Bucket.DELAY]]
             commands.append(scripts.RELEASE.call(keys, [topic, now, MAX_TASKS]))
-        answers = await self._client.run("release", commands)
+        answers = await self._client.execute_each("release", commands)
         return [
-            answer if isinstance(answer, LaterError) else Released(answer[1], time_of(answer[0])) for answer in answers
+            answer if isinstance(answer, LaterError) else ReleaseResult(answer[1], parse_time(answer[0]))
+            for answer in answers
         ]
 
     async def trim(self, now: int, limit: int) -> int:
         """Forget ids that were remembered long enough, at most `limit` of each shard; how many. Raises StoreDown."""
         commands = [scripts.TRIM.call([shard.done], [now, limit]) for shard in self._keys.shards]
-        return sum(await self._client.all("trim", commands))
+        return sum(await self._client.execute_all("trim", commands))
 
-    async def query(self, ids: Sequence[str]) -> list[Found | LaterError]:
+    async def query(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
         """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
         return await self._by_id.query(ids)
 
-    async def update(self, edits: Sequence[Edit]) -> list[Found | LaterError]:
+    async def update(self, edits: Sequence[TaskEdit]) -> list[TaskRecord | LaterError]:
         """Edit tasks in delay or error; where each is then. `Conflict` for one that is in flight, or dead.
 
         Raises StoreDown: nobody can know.
         """
         return await self._edits.update(edits)
 
-    async def run_now(self, ids: Sequence[str], now: int) -> list[Found | LaterError]:
+    async def run_now(self, ids: Sequence[str], now: int) -> list[TaskRecord | LaterError]:
         """Make tasks due now, from delay, error or dead; where each is then. `Conflict` for one that is in flight.
 
         Raises StoreDown: nobody can know.
         """
         return await self._edits.run_now(ids, now)
 
-    async def redrive(self, ids: Sequence[str], now: int) -> list[Found | LaterError]:
+    async def redrive(self, ids: Sequence[str], now: int) -> list[TaskRecord | LaterError]:
         """Bring tasks back, dead → delay, due now; where each is then. `Conflict` for one that is not dead.
 
         Raises StoreDown: nobody can know.
@@ -265,26 +270,32 @@ class Store:
         return await self._edits.redrive(ids, now)
 
     async def redrive_dead(
-        self, dead: Stretch, *, now: int, reason: str | None = None, rate: float | None = None, limit: int | None = None
-    ) -> Moved:
+        self,
+        dead: BucketRange,
+        *,
+        now: int,
+        reason: str | None = None,
+        rate: float | None = None,
+        limit: int | None = None,
+    ) -> MoveResult:
         """Bring back who died before `now`, of a stretch of the dead. Raises StoreDown: some may be back."""
         return await self._redrives.redrive(dead, reason=reason, now=now, rate=rate, limit=limit)
 
-    async def purge(self, stretches: Sequence[Stretch], limit: int | None = None) -> Moved:
+    async def purge(self, stretches: Sequence[BucketRange], limit: int | None = None) -> MoveResult:
         """Remove all tasks of these stretches, none of which is in unack. Raises StoreDown: some may be gone."""
         return await self._purges.purge(stretches, limit)
 
-    async def purge_dead(self, dead: Stretch, reason: str, limit: int | None = None) -> Moved:
+    async def purge_dead(self, dead: BucketRange, reason: str, limit: int | None = None) -> MoveResult:
         """Remove the dead of a stretch that died for one reason. Raises StoreDown: some may be gone."""
         return await self._purges.purge_dead(dead, reason, limit)
 
-    async def page(self, stretch: Stretch, limit: int) -> Page:
+    async def page(self, stretch: BucketRange, limit: int) -> Page:
         """The first tasks of a part of a bucket, by score and packed id. Raises StoreDown."""
         return await self._lists.page(stretch, limit)
 
-    async def standing(self, topic: str) -> Standing:
+    async def topic_state(self, topic: str) -> TopicState:
         """Is a topic held, and when is its next task due? Raises StoreDown."""
-        return await standing(self._client, self._keys, topic.encode())
+        return await topic_state(self._client, self._keys, topic.encode())
 
     async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
         """Remove tasks from whatever bucket and forget their ids; `NotFound` for one that is not there.
@@ -293,15 +304,15 @@ class Store:
         """
         answers = await self._by_id.delete(ids)
         ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
-        await self._client.all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
-        return each_once(ids, answers)
+        await self._client.execute_all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
+        return answers_by_first_occurrence(ids, answers)
 
     async def delete_pending(self, ids: Sequence[str]) -> list[str | LaterError]:
         """Remove tasks that are not dead; `Conflict` for one that is, `NotFound` for one that is not there.
 
         An id that had ended is still remembered. Raises StoreDown: nobody can know.
         """
-        return each_once(ids, await self._by_id.delete_pending(ids))
+        return answers_by_first_occurrence(ids, await self._by_id.delete_pending(ids))
 
     def _lane(self, claim: Claim) -> Lane:
         return self._keys.shards[claim.shard], claim.topic.encode()

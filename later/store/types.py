@@ -12,7 +12,7 @@ from later.core.task import Task
 from later.store.keys import Bucket
 
 
-class Wake(NamedTuple):
+class DueTopic(NamedTuple):
     """A topic's entry in a wake set: when that bucket of it, in one shard, is to be looked at."""
 
     at: int
@@ -20,37 +20,37 @@ class Wake(NamedTuple):
     shard: int
 
 
-class Look(NamedTuple):
+class DueTopics(NamedTuple):
     """The earliest wake entries of a bucket over all shards, in order.
 
     Those that there was no room for are not before `more_at`; None where these are all.
     """
 
-    wakes: list[Wake]
+    topics: list[DueTopic]
     more_at: int | None
 
 
-class Around(NamedTuple):
+class WorkerSnapshot(NamedTuple):
     """What a look around shows: delay, and when unack and error are to be looked at (None: there is nothing)."""
 
-    delay: Look
-    held_until: list[int]
+    delay: DueTopics
+    hold_ends: list[int]
     """When holds end, of the topics among these that are held."""
     unack_at: int | None
     error_at: int | None
 
 
-class Want(NamedTuple):
+class ClaimRequest(NamedTuple):
     """How many tasks of a topic, in one shard, a worker has hands for."""
 
     topic: str
     shard: int
     limit: int
-    longer_ms: int = 0
+    lease_extra_ms: int = 0
     """By how much its leases are longer than those of other topics."""
     hold_until: int | None = None
     """Until when (ms) nothing more of it may be claimed, where due tasks are left behind."""
-    permitted: bool = False
+    has_permits: bool = False
     """Were permits taken for it? Then it need not heed that others have none."""
 
 
@@ -68,11 +68,11 @@ class Claim(NamedTuple):
     lease_end: int
 
 
-class Claims(NamedTuple):
+class ClaimResult(NamedTuple):
     """What one claim answered. `wake_at` is when the topic is to be looked at again, None where it holds nothing."""
 
     wake_at: int | None
-    strays: int
+    orphans: int
     claims: list[Claim]
 
 
@@ -84,24 +84,24 @@ class Settlement(NamedTuple):
     remember_until: int | None
 
 
-class Released(NamedTuple):
+class ReleaseResult(NamedTuple):
     """How many tasks a release moved, and when that bucket is to be looked at again (None: it is empty)."""
 
     moved: int
     wake_at: int | None
 
 
-class Expiring(NamedTuple):
+class ExpiredTask(NamedTuple):
     """A task that waits though its ttl has ended. `failure` is its last one, `stored` the same as the store has it."""
 
     id: str
     topic: str
     shard: int
     failure: Failure | None
-    stored: bytes
+    stored_failure: bytes
 
 
-class Dead(NamedTuple):
+class DeadTask(NamedTuple):
     """A dead task that was kept long enough. `own_id`: its caller chose its id."""
 
     id: str
@@ -110,7 +110,7 @@ class Dead(NamedTuple):
     own_id: bool
 
 
-class Found(NamedTuple):
+class TaskRecord(NamedTuple):
     """Where a task is. `task` is the error where its body cannot be decoded; `score` is its bucket's."""
 
     id: str
@@ -122,7 +122,7 @@ class Found(NamedTuple):
     failure: Failure | None
 
 
-class Stretch(NamedTuple):
+class BucketRange(NamedTuple):
     """A part of one of a topic's buckets: scores (ms) from `since` on and below `before`, where there are such bounds.
 
     With `after`, a score and an id, only what follows these in the bucket's order.
@@ -138,11 +138,11 @@ class Stretch(NamedTuple):
 class Page(NamedTuple):
     """The first tasks of a stretch, in order, and whether others follow."""
 
-    tasks: list[Found]
+    tasks: list[TaskRecord]
     more: bool
 
 
-class Edit(NamedTuple):
+class TaskEdit(NamedTuple):
     """An edit of one task, as its caller asked for it `now` (ms, the high end of the store's time)."""
 
     id: str
@@ -151,7 +151,7 @@ class Edit(NamedTuple):
     now: int
 
 
-class Standing(NamedTuple):
+class TopicState(NamedTuple):
     """How a topic stands. `held_until` (ms) may have passed; `next_due_at` is None where nothing is in delay."""
 
     paused: bool
@@ -159,14 +159,14 @@ class Standing(NamedTuple):
     next_due_at: int | None
 
 
-class Moved(NamedTuple):
+class MoveResult(NamedTuple):
     """How many tasks a verb over many moved, and whether others are left because it was to move no more than that."""
 
-    tasks: int
+    moved: int
     more: bool
 
 
-class Batch(NamedTuple):
+class JobBatch(NamedTuple):
     """Tasks that are counted into a job: under a digest of their batch's bytes, beside what of it was refused.
 
     The job's counts are kept until `forget_at` (ms).

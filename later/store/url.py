@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from later.core.errors import ConfigError
 from later.option_types import http_url, masked, store_url
-from later.store.settings import Place
+from later.store.settings import StoreSettings
 
 PASSWORD = "LATER_REDIS_PASSWORD"
 PASSWORD_FILE = "LATER_REDIS_PASSWORD_FILE"
@@ -20,7 +20,7 @@ STORE_SCHEMES = ("redis://", "rediss://", "unix://")
 _URLS = "http(s)://HOST:PORT of the API, or the store's redis(s)://HOST:PORT/DATABASE or unix:///PATH"
 
 
-def is_store(url: str) -> bool:
+def is_store_url(url: str) -> bool:
     """Does it name the store, and not the daemon?"""
     return url.startswith(STORE_SCHEMES)
 
@@ -42,23 +42,23 @@ def check_url(url: str) -> str:
 
 def check_store_url(url: str) -> str:
     """A URL of the store, without a password. Raises ConfigError."""
-    if not is_store(check_url(url)):
+    if not is_store_url(check_url(url)):
         raise ConfigError(f"url {masked(url)}: expected the store's: redis://, rediss:// or unix://")
     return url
 
 
-def place_of(url: str, prefix: str, timeout_s: float, environ: Mapping[str, str]) -> Place:
+def settings_from_url(url: str, prefix: str, timeout_s: float, environ: Mapping[str, str]) -> StoreSettings:
     """The store at a URL, with the password that the environment has for it, if any.
 
     Raises:
         ConfigError: the URL is none of a store or holds a password, or the environment's cannot be read.
     """
     check_store_url(url)
-    password = password_of(environ)
-    return Place(url=url if password is None else _with(url, password), prefix=prefix, timeout_s=timeout_s)
+    password = password_from_environ(environ)
+    return StoreSettings(url=url if password is None else _with(url, password), prefix=prefix, timeout_s=timeout_s)
 
 
-def apart(url: str) -> tuple[str, str | None]:
+def split_password(url: str) -> tuple[str, str | None]:
     """A URL of the store without its password, which does not travel, and the password, if it has one."""
     netloc = urlsplit(url).netloc
     head, _, place = netloc.rpartition("@")
@@ -68,7 +68,7 @@ def apart(url: str) -> tuple[str, str | None]:
     return url.replace(netloc, f"{user}@{place}" if user else place, 1), unquote(password)
 
 
-def password_of(environ: Mapping[str, str]) -> str | None:
+def password_from_environ(environ: Mapping[str, str]) -> str | None:
     """The store's password; None where there is none. Raises ConfigError: two of them, or a file that is none."""
     password, file = environ.get(PASSWORD) or None, environ.get(PASSWORD_FILE) or None
     if password is not None and file is not None:

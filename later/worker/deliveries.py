@@ -15,9 +15,9 @@ from later.core.policy import Policy
 from later.core.retry import Outcome, OutcomeKind, SettleTarget, Verdict, judge, judge_unreadable, judge_unsent
 from later.core.task import Task
 from later.metrics import Metrics
-from later.store.group_commit import Group
+from later.store.group_commit import GroupCommit
 from later.store.policies import PolicyBook
-from later.store.tasks import Store
+from later.store.tasks import Tasks
 from later.store.types import Claim, Settlement
 from later.worker.fair_share import FairShare
 from later.worker.throttle import Throttle
@@ -42,7 +42,7 @@ class DeliveryPool:
     def __init__(
         self,
         *,
-        store: Store,
+        store: Tasks,
         clock: Clock,
         sender: TaskSender,
         fair_share: FairShare,
@@ -53,7 +53,7 @@ class DeliveryPool:
         random: Callable[[], float],
     ) -> None:
         self._store = store
-        self._settle_one = Group(store.settle, patience_s=store.timeout_s)
+        self._settle_one = GroupCommit(store.settle, queue_timeout_s=store.timeout_s)
         self._clock = clock
         self._sender = sender
         self._lanes = fair_share

@@ -9,10 +9,10 @@ import structlog
 from later.core.errors import LaterError
 from later.core.retry import expiry_failure
 from later.metrics import Metrics
-from later.store.expiry import Ends
+from later.store.expiry import Expiry
 from later.store.policies import PolicyBook
 from later.store.scripts import MAX_TASKS
-from later.store.types import Expiring, Wake
+from later.store.types import DueTopic, ExpiredTask
 from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.ends")
@@ -28,12 +28,12 @@ SWEEP_TASKS = 1000
 class ExpiryTicker:
     """delay, error → dead, "expired": whatever it is that a task waits for, not beyond its ttl."""
 
-    def __init__(self, *, ends: Ends, metrics: Metrics) -> None:
+    def __init__(self, *, ends: Expiry, metrics: Metrics) -> None:
         self._ends = ends
         self._metrics = metrics
 
     async def tick(self, now: int) -> TickResult:
-        found = await self._ends.expiring(now)
+        found = await self._ends.expired_tasks(now)
         if not found:
             return TickResult(0, None)
         deaths = [(task, expiry_failure(task.failure, now)) for task in found]
@@ -46,7 +46,7 @@ class ExpiryTicker:
         full = max(Counter(task.shard for task in found).values()) >= MAX_TASKS
         return TickResult(len(died), now if full else None)
 
-    def _count(self, died: list[Expiring]) -> None:
+    def _count(self, died: list[ExpiredTask]) -> None:
         for task in died:
             self._metrics.count_dead(task.topic, "expired")
             log.warning("task dead", id=task.id, topic=task.topic, reason="expired")
@@ -55,7 +55,7 @@ class ExpiryTicker:
 class DeadSweeper:
     """dead → gone, `dead_keep` after the death. Their ids are remembered for `remember_ms` where callers chose them."""
 
-    def __init__(self, *, ends: Ends, policies: PolicyBook, remember_ms: int, metrics: Metrics) -> None:
+    def __init__(self, *, ends: Expiry, policies: PolicyBook, remember_ms: int, metrics: Metrics) -> None:
         self._ends = ends
         self._policies = policies
         self._remember_ms = remember_ms
@@ -65,7 +65,7 @@ class DeadSweeper:
         policies = await self._policies.current()
         swept = pages = 0
         while swept < SWEEP_TASKS and pages < SWEEP_PAGES:
-            wakes = await self._ends.with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS)
+            wakes = await self._ends.topics_with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS)
             for wake in wakes:
                 latest = now - policies.for_topic(wake.topic).dead_keep_ms
                 if wake.at <= latest:
@@ -76,11 +76,11 @@ class DeadSweeper:
         self._metrics.dead_removed.inc(swept)
         return TickResult(swept, now if swept >= SWEEP_TASKS else None)
 
-    async def _sweep(self, wake: Wake, latest: int, now: int, limit: int) -> int:
+    async def _sweep(self, wake: DueTopic, latest: int, now: int, limit: int) -> int:
         """How many were swept of one topic; about `limit` at most."""
         remember_until = now + self._remember_ms if self._remember_ms else None
         swept = 0
-        while swept < limit and (dead := await self._ends.dead(wake, latest)):
+        while swept < limit and (dead := await self._ends.dead_tasks(wake, latest)):
             answers = await self._ends.sweep(dead, latest, remember_until)
             gone = sum(answer is True for answer in answers)
             if not gone:

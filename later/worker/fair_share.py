@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from later.store.scripts import MAX_TASKS
-from later.store.types import Wake, Want
+from later.store.types import ClaimRequest, DueTopic
 
 
 class FairShare:
@@ -49,8 +49,8 @@ class FairShare:
         return share(self.free, self._held[topic])
 
     def plan(
-        self, wakes: Sequence[Wake], now: int, limit: Callable[[str], int | None] = lambda topic: None
-    ) -> list[Want]:
+        self, wakes: Sequence[DueTopic], now: int, limit: Callable[[str], int | None] = lambda topic: None
+    ) -> list[ClaimRequest]:
         """How many tasks to claim from each due topic, in the order of their turns; of a topic at `most` so many.
 
         A topic that is due in several shards takes an even part from each. A hand is kept for each topic behind it:
@@ -61,7 +61,7 @@ class FairShare:
             if wake.at <= now:
                 shards.setdefault(wake.topic, []).append(wake.shard)
         limits = {topic: most for topic in shards if (most := limit(topic)) is not None}
-        wants: list[Want] = []
+        wants: list[ClaimRequest] = []
         free = self.free
         open_ = {topic: due for topic, due in shards.items() if limits.get(topic) != 0}
         behind = sum(1 for topic in open_ if self.share(topic))
@@ -86,7 +86,7 @@ def share(free: int, in_use: int) -> int:
     return 1 if free == 1 and in_use == 0 else min(quarter, free - 1)
 
 
-def _spread(topic: str, shards: list[int], hands: int) -> list[Want]:
+def _spread(topic: str, shards: list[int], hands: int) -> list[ClaimRequest]:
     each, more = divmod(hands, len(shards))
     counts = [each + 1] * more + [each] * (len(shards) - more)
-    return [Want(topic, shard, count) for shard, count in zip(shards, counts, strict=True) if count]
+    return [ClaimRequest(topic, shard, count) for shard, count in zip(shards, counts, strict=True) if count]

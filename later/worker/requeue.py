@@ -8,10 +8,10 @@ import structlog
 
 from later.core.errors import LaterError
 from later.metrics import Metrics
-from later.store.bulk_jobs import Jobs
+from later.store.bulk_jobs import BulkJobs
 from later.store.keys import Bucket
-from later.store.tasks import Store
-from later.store.types import Released
+from later.store.tasks import Tasks
+from later.store.types import ReleaseResult
 from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.release")
@@ -24,20 +24,20 @@ TRIM_EVERY_MS = 1000
 class Requeuer:
     """unack: the lease ran out. error: the pause is over. `on_moved` is told when there is something due in delay."""
 
-    def __init__(self, bucket: Bucket, *, store: Store, metrics: Metrics, on_requeued: Callable[[], None]) -> None:
+    def __init__(self, bucket: Bucket, *, store: Tasks, metrics: Metrics, on_requeued: Callable[[], None]) -> None:
         self._bucket = bucket
         self._store = store
         self._released = metrics.tasks_requeued.labels(bucket.value)
         self._on_moved = on_requeued
 
     async def tick(self, now: int) -> TickResult:
-        look = await self._store.look(self._bucket, TOPICS_A_TICK)
-        due = [wake for wake in look.wakes if wake.at <= now]
+        look = await self._store.due_topics(self._bucket, TOPICS_A_TICK)
+        due = [wake for wake in look.topics if wake.at <= now]
         answers = await self._store.release(self._bucket, due, now)
-        moved = sum(answer.moved for answer in answers if isinstance(answer, Released))
+        moved = sum(answer.moved for answer in answers if isinstance(answer, ReleaseResult))
         if moved:
             self._count(moved)
-        times = [wake.at for wake in look.wakes if wake.at > now]
+        times = [wake.at for wake in look.topics if wake.at > now]
         for answer in answers:
             if isinstance(answer, LaterError):
                 raise answer
@@ -57,7 +57,7 @@ class Requeuer:
 class Trimmer:
     """Forgets ids and jobs that were remembered long enough: once a second, or each tick while there are many."""
 
-    def __init__(self, store: Store, jobs: Jobs) -> None:
+    def __init__(self, store: Tasks, jobs: BulkJobs) -> None:
         self._store = store
         self._jobs = jobs
         self._next_at = 0

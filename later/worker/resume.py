@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from later.core.policy import Policies
-from later.store.permits import Flow
+from later.store.permits import Permits
 from later.store.policies import PolicyBook
 from later.worker.ticker import TickResult
 
@@ -23,7 +23,7 @@ RESUME_AFTER_MS = 1100
 class Resumer:
     """delay stays delay: a topic that is not paused any more is claimed again."""
 
-    def __init__(self, *, flow: Flow, policies: PolicyBook) -> None:
+    def __init__(self, *, flow: Permits, policies: PolicyBook) -> None:
         self._flow = flow
         self._policies = policies
         self._seen: Policies | None = None
@@ -36,7 +36,7 @@ class Resumer:
             self._settled_at = now + SETTLED_MS
         elif now >= self._settled_at and self._next_at - RECONCILE_EVERY_MS <= now < self._next_at:
             return TickResult(0, None)
-        paused = await self._flow.paused()
+        paused = await self._flow.paused_topics()
         resumed = [topic for topic in paused if not policies.for_topic(topic).paused]
         if resumed:
             await self._flow.resume({topic: _back(policies.for_topic(topic).ramp_ms, now) for topic in resumed}, now)

@@ -16,9 +16,9 @@ from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown
 from later.core.policy import Policies
 from later.metrics import Metrics
-from later.store.permits import SAVED_MS, Ask, Flow, Granted
+from later.store.permits import SAVED_MS, PermitGrant, PermitRequest, Permits
 from later.store.policies import PolicyBook
-from later.store.types import Claims, Wake, Want
+from later.store.types import ClaimRequest, ClaimResult, DueTopic
 from later.worker.fair_share import FairShare
 from later.worker.slow_start import Ramp, SlowStart
 
@@ -54,7 +54,14 @@ class Throttle:
     """
 
     def __init__(
-        self, *, flow: Flow, policies: PolicyBook, fair_share: FairShare, clock: Clock, lease_ms: int, metrics: Metrics
+        self,
+        *,
+        flow: Permits,
+        policies: PolicyBook,
+        fair_share: FairShare,
+        clock: Clock,
+        lease_ms: int,
+        metrics: Metrics,
     ) -> None:
         self._flow = flow
         self._policies = policies
@@ -78,7 +85,7 @@ class Throttle:
         """Is there nothing that any topic must wait for? Then nobody need ask, which is most of the time."""
         return not (policies.has_limits or self._ramps.is_active)
 
-    async def hold_paused(self, wakes: list[Wake], policies: Policies) -> list[Wake]:
+    async def hold_paused(self, wakes: list[DueTopic], policies: Policies) -> list[DueTopic]:
         """Those whose topics are not paused. The others are held, and not seen again before they are resumed."""
         self._ramps.forget_finished(self._clock.now().low)
         if not policies.has_limits:
@@ -109,8 +116,8 @@ class Throttle:
         return None if most == math.inf else int(most)
 
     async def acquire_permits(
-        self, wants: Sequence[Want], wakes: Sequence[Wake], policies: Policies, now: int
-    ) -> list[Want]:
+        self, wants: Sequence[ClaimRequest], wakes: Sequence[DueTopic], policies: Policies, now: int
+    ) -> list[ClaimRequest]:
         """The wants, cut to the permits that there are; where a rate has no more, its topic is wanted none of wherever
 
         else it is due, and held there too. Raises StoreDown.
@@ -125,7 +132,7 @@ class Throttle:
         granted = await self._ask(asked, policies, now)
         spent = {topic for topic, found in granted.items() if found.again_at is not None}
         met = {(want.topic, want.shard) for want in wants}
-        others = [Want(wake.topic, wake.shard, 0) for wake in wakes if wake.at <= now and wake.topic in spent]
+        others = [ClaimRequest(wake.topic, wake.shard, 0) for wake in wakes if wake.at <= now and wake.topic in spent]
         wants = [*wants, *(want for want in others if (want.topic, want.shard) not in met)]
         return [self._cut(want, granted, now) for want in wants]
 
@@ -143,12 +150,12 @@ class Throttle:
 
     # After a claim
 
-    async def return_unused(self, wants: Sequence[Want], answers: Sequence[Claims | LaterError]) -> None:
+    async def return_unused(self, wants: Sequence[ClaimRequest], answers: Sequence[ClaimResult | LaterError]) -> None:
         """Hand back what was granted and found no task."""
         if not (self._granted or self._ramps.is_active):
             return
         for want, answer in zip(wants, answers, strict=True):
-            begun = len(answer.claims) if isinstance(answer, Claims) else 0
+            begun = len(answer.claims) if isinstance(answer, ClaimResult) else 0
             self._ramps.count_started(want.topic, begun)
             if want.topic in self._granted:
                 self._granted[want.topic] -= begun
@@ -202,16 +209,16 @@ class Throttle:
             concurrency = max(1, math.ceil(ramp.concurrency + (concurrency - ramp.concurrency) * part))
         return _Limits(rate, concurrency), ramp
 
-    async def _ask(self, asked: dict[str, int], policies: Policies, now: int) -> dict[str, Granted]:
+    async def _ask(self, asked: dict[str, int], policies: Policies, now: int) -> dict[str, PermitGrant]:
         async with self._asking:
             asks = [self._ask_of(topic, policies, now, want=want) for topic, want in asked.items()]
-            answers = await self._flow.permits(asks, now)
-        granted: dict[str, Granted] = {}
+            answers = await self._flow.acquire(asks, now)
+        granted: dict[str, PermitGrant] = {}
         for ask, answer in zip(asks, answers, strict=True):
             got = self._none(ask.topic, answer) if isinstance(answer, LaterError) else answer
             granted[ask.topic] = got
             self._granted[ask.topic] = got.permits
-            if got.permits < ask.want:
+            if got.permits < ask.wanted:
                 self._metrics.count_throttled(ask.topic)
                 if got.again_at is None:
                     self._block(ask.topic, now)
@@ -219,7 +226,7 @@ class Throttle:
                 self._refused.pop(ask.topic, None)
         return granted
 
-    def _none(self, topic: str, error: LaterError) -> Granted:
+    def _none(self, topic: str, error: LaterError) -> PermitGrant:
         """No permits for a topic whose are not to be had: what is amiss with one must not stop all.
 
         Raises:
@@ -228,37 +235,37 @@ class Throttle:
         if isinstance(error, StoreDown):
             raise error
         log.error("permits cannot be had", topic=topic, reason=str(error))
-        return Granted(0, None)
+        return PermitGrant(0, None)
 
     def _block(self, topic: str, now: int) -> None:
         refused = self._refused[topic] = self._refused.get(topic, 0) + 1
         self._blocked[topic] = now + min(POLL_MS << min(refused - 1, 10), LOOK_MS)
 
-    def _ask_of(self, topic: str, policies: Policies, now: int, *, want: int = 0, back: int = 0) -> Ask:
+    def _ask_of(self, topic: str, policies: Policies, now: int, *, want: int = 0, back: int = 0) -> PermitRequest:
         limits, _ = self._limits(topic, policies, now)
         lease_end = now + self._lease_ms + policies.for_topic(topic).timeout_ms - policies.daemon.timeout_ms
         held = self._lanes.in_use(topic) + self._granted.get(topic, 0)  # what was granted is about to be held
-        return Ask(topic, held, want, back, lease_end, limits.rate, limits.concurrency)
+        return PermitRequest(topic, held, want, back, lease_end, limits.rate, limits.concurrency)
 
-    def _cut(self, want: Want, granted: dict[str, Granted], now: int) -> Want:
+    def _cut(self, want: ClaimRequest, granted: dict[str, PermitGrant], now: int) -> ClaimRequest:
         """A want's part of its topic's permits: who is first in line takes first."""
         found = granted.get(want.topic)
         if found is None:
             return want
         limit = min(want.limit, found.permits)
-        granted[want.topic] = Granted(found.permits - limit, found.again_at)
+        granted[want.topic] = PermitGrant(found.permits - limit, found.again_at)
         if found.again_at is None:
-            return want._replace(limit=limit, permitted=limit > 0)
+            return want._replace(limit=limit, has_permits=limit > 0)
         latest = now + (RAMP_LOOK_MS if self._ramps.is_ramping(want.topic) else LOOK_MS)
         hold_until = max(min(found.again_at, latest), now + AGAIN_MS)
-        return want._replace(limit=limit, hold_until=hold_until, permitted=limit > 0)
+        return want._replace(limit=limit, hold_until=hold_until, has_permits=limit > 0)
 
     async def _hand_back(self, unused: dict[str, int]) -> None:
         policies, now = self._policies.latest, self._clock.now().low
         try:
             async with self._asking:
                 asks = [self._ask_of(topic, policies, now, back=permits) for topic, permits in unused.items()]
-                await self._flow.permits(asks, now)
+                await self._flow.acquire(asks, now)
         except LaterError as error:  # they come back with their lease
             log.debug("permits not handed back", reason=str(error))
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from later.core.clock import Clock
 from later.metrics import Metrics
-from later.store.bulk_jobs import Jobs
-from later.store.expiry import Ends
+from later.store.bulk_jobs import BulkJobs
+from later.store.expiry import Expiry
 from later.store.keys import Bucket
-from later.store.permits import Flow
+from later.store.permits import Permits
 from later.store.policies import PolicyBook
-from later.store.tasks import Store
-from later.store.types import Around
+from later.store.tasks import Tasks
+from later.store.types import WorkerSnapshot
 from later.worker.claimer import Claimer
 from later.worker.deliveries import DeliveryPool, TaskSender
 from later.worker.expiry import EXPIRY_EVERY_MS, SWEEP_EVERY_MS, DeadSweeper, ExpiryTicker
@@ -33,11 +33,11 @@ class Worker:
     def __init__(
         self,
         *,
-        store: Store,
-        jobs: Jobs,
-        ends: Ends,
+        store: Tasks,
+        jobs: BulkJobs,
+        ends: Expiry,
         policies: PolicyBook,
-        flow: Flow,
+        flow: Permits,
         clock: Clock,
         sender: TaskSender,
         metrics: Metrics,
@@ -119,7 +119,7 @@ class Worker:
         """There is, or will be at `due_at`, something to claim."""
         self.tickers[0].wake(due_at)
 
-    def _on_look(self, around: Around) -> None:
+    def _on_look(self, around: WorkerSnapshot) -> None:
         for ticker, due_at in zip(self.tickers[1:3], (around.unack_at, around.error_at), strict=True):
             if due_at is not None:
                 ticker.wake(due_at)

@@ -15,7 +15,7 @@ from later.core.errors import LaterError
 from later.core.task import Task, new_id
 from later.store.client import Client, connect
 from later.store.keys import Keys
-from later.store.tasks import Store
+from later.store.tasks import Tasks
 
 PATIENCE_S = 60.0
 AT_ONCE = 5_000
@@ -54,13 +54,13 @@ def fill(url: str, tasks: Iterable[Task]) -> None:
     using(url, lambda store: create_all(store, tasks))
 
 
-async def create_all(store: Store, tasks: Iterable[Task]) -> None:
+async def create_all(store: Tasks, tasks: Iterable[Task]) -> None:
     left = iter(tasks)
     while some := list(islice(left, AT_ONCE)):
         good(await store.create(some))
 
 
-def using(url: str, use: Callable[[Store], Awaitable[Result]]) -> Result:
+def using(url: str, use: Callable[[Tasks], Awaitable[Result]]) -> Result:
     """What comes of using the store, in a loop of its own."""
 
     async def run() -> Result:
@@ -72,7 +72,7 @@ def using(url: str, use: Callable[[Store], Awaitable[Result]]) -> Result:
             observe=lambda verb, seconds: None,
         )
         try:
-            return await use(Store(client, Keys("later", 1), clock))
+            return await use(Tasks(client, Keys("later", 1), clock))
         finally:
             await client.aclose()
 

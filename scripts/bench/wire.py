@@ -17,7 +17,7 @@ from later.core.task import pack_id
 from later.store.client import Client
 from later.store.keys import Keys
 from later.store.scripts import BY_SHA, Command
-from later.store.tasks import Store
+from later.store.tasks import Tasks
 from scripts.bench.filling import a_task
 from scripts.bench.results import BenchError
 
@@ -81,7 +81,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.commands: list[Command] = []
 
-    async def run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+    async def execute_each(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         self.commands += commands
         raise _RecordedError
 
@@ -90,13 +90,13 @@ class _RecordedError(Exception):
     """Ends the verb: nobody answers it."""
 
 
-def recorded(use: Callable[[Store], Awaitable[object]]) -> list[Command]:
+def recorded(use: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
     """The commands that a verb of the store would send."""
     recorder = _Recorder()
     clock = Clock(time.monotonic, time.time)
 
     async def run() -> None:
-        await use(Store(cast("Client", recorder), Keys("later", 1), clock))
+        await use(Tasks(cast("Client", recorder), Keys("later", 1), clock))
 
     try:
         asyncio.run(run())

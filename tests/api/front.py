@@ -22,13 +22,13 @@ from later.core.clock import Clock
 from later.core.errors import StoreDown
 from later.core.policy import Policy
 from later.metrics import Metrics
-from later.store.bulk_jobs import Jobs
+from later.store.bulk_jobs import BulkJobs
 from later.store.client import Client
 from later.store.keys import Keys
 from later.store.policies import PolicyBook
 from later.store.scripts import Command
-from later.store.stats import Census
-from later.store.tasks import Store
+from later.store.stats import Stats
+from later.store.tasks import Tasks
 from tests.builders import NOW
 
 Answer = tuple[int, Any]
@@ -44,10 +44,10 @@ class UnsureClient(Client):
     away: Sequence[int] = ()
     held: asyncio.Event | None = None
 
-    async def run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+    async def execute_each(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         if self.held is not None:
             await self.held.wait()
-        answers = await super().run(verb, [command for command in commands if not self._lost(command)])
+        answers = await super().execute_each(verb, [command for command in commands if not self._lost(command)])
         there = iter(answers)
         return [StoreDown("the store is gone") if self._lost(c) else next(there) for c in commands]
 
@@ -63,7 +63,7 @@ class Front:
     client: UnsureClient
     server: FakeServer
     keys: Keys
-    store: Store
+    store: Tasks
     metrics: Metrics
     nudges: list[int]
     readiness: list[str | None] = field(default_factory=lambda: [None])
@@ -124,15 +124,15 @@ async def a_front(
         monotonic=time.monotonic,
         observe=metrics.observe_round_trip,
     )
-    store = Store(client, keys, a_clock())
+    store = Tasks(client, keys, a_clock())
     policies = PolicyBook(client, keys, policy or Policy(), lambda: 0.0)
     await policies.read()
     nudges: list[int] = []
     readiness: list[str | None] = [None]
     app = build_app(
         store=store,
-        jobs=Jobs(client, keys),
-        census=Census(client, keys),
+        jobs=BulkJobs(client, keys),
+        census=Stats(client, keys),
         metrics=metrics,
         policies=policies,
         max_body=max_body,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from later.core.retry import Failure, SettleTarget, Verdict
-from later.store.types import Settlement, Want
+from later.store.types import ClaimRequest, Settlement
 from tests.api.front import Front
 from tests.builders import NOW, a_task
 
@@ -33,7 +33,7 @@ async def put(front: Front, state: str, id: str | None = None, failure: Failure 
     )
     if state == "delay":
         return id
-    want = Want(changes.get("topic", "order"), front.keys.shard_of(id).index, 1)
+    want = ClaimRequest(changes.get("topic", "order"), front.keys.shard_of(id).index, 1)
     [answer] = await front.store.claim([want], NOW - 120_000, NOW + 30_000)
     assert not isinstance(answer, Exception)
     verdicts = {

@@ -226,8 +226,8 @@ class TestQueryAndDelete:
         await front.post("/create/batch", named("a", "b", "c"))
         shard = front.keys.shards[0]
         dead, delay = shard.bucket(Bucket.DEAD, b"order"), shard.bucket(Bucket.DELAY, b"order")
-        await front.client.all("test", [("ZADD", dead, NOW, pack_id("a")), ("ZREM", delay, pack_id("a"))])
-        await front.client.one("test", ("ZADD", shard.done, NOW, pack_id("z")))
+        await front.client.execute_all("test", [("ZADD", dead, NOW, pack_id("a")), ("ZREM", delay, pack_id("a"))])
+        await front.client.execute("test", ("ZADD", shard.done, NOW, pack_id("z")))
         _, answer = await front.post("/delete/batch?pending=true", [{"id": id} for id in "abz"])
         ended = wrong(404, "no task has the id 'z': it has ended", ended=True)
         kept = wrong(409, "the task 'a' is dead: it is not pending")
@@ -239,12 +239,12 @@ class TestQueryAndDelete:
     async def test_dead_tasks_alone_are_no_failure(self, front: Front) -> None:
         await front.post("/create/batch", named("a"))
         dead = front.keys.shards[0].bucket(Bucket.DEAD, b"order")
-        await front.client.one("test", ("ZADD", dead, NOW, pack_id("a")))
+        await front.client.execute("test", ("ZADD", dead, NOW, pack_id("a")))
         status, answer = await front.post("/delete/batch?pending=true", [{"id": "a"}])
         assert (status, answer["deleted"], answer["kept"]) == (200, 0, 1)
 
     async def test_an_id_that_has_ended_says_so(self, front: Front) -> None:
-        await front.client.one("test", ("ZADD", front.keys.shards[0].done, NOW, pack_id("a")))
+        await front.client.execute("test", ("ZADD", front.keys.shards[0].done, NOW, pack_id("a")))
         _, answer = await front.post("/query/batch", [{"id": "a"}])
         assert answer["results"] == [wrong(404, "no task has the id 'a': it has ended", ended=True)]
 

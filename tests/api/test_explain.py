@@ -9,8 +9,8 @@ import pytest
 
 from later.core.task import pack_id
 from later.core.validation import EXPECTED
-from later.store.permits import Flow
-from later.store.stats import Census
+from later.store.permits import Permits
+from later.store.stats import Stats
 from tests.api.front import Front, a_front, bad
 from tests.api.states import STATES, put, put_all
 from tests.builders import NOW, a_task
@@ -20,7 +20,7 @@ from tests.builders import NOW, a_task
 async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
     """With a worker that beats."""
     async with a_front(shards=request.param) as built:
-        await Census(built.client, built.keys).beat("worker", NOW - 2)
+        await Stats(built.client, built.keys).heartbeat("worker", NOW - 2)
         yield built
 
 
@@ -30,8 +30,8 @@ async def explain(front: Front, **body: str) -> dict[str, Any]:
     return dict(answer)
 
 
-def flow(front: Front) -> Flow:
-    return Flow(front.client, front.keys, "this")
+def flow(front: Front) -> Permits:
+    return Permits(front.client, front.keys, "this")
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,16 @@ async def test_a_topic_that_comes_back_slowly(front: Front) -> None:
 
 
 async def test_where_no_worker_is(front: Front) -> None:
-    await Census(front.client, front.keys).leave("worker")
+    await Stats(front.client, front.keys).remove_worker("worker")
     await put(front, "delay")
     answer = await explain(front, id="delay")
     assert (answer["sentence"], answer["workers"], answer["last_beat_s"]) == ("due in 60 s; no worker runs", 0, None)
 
 
 async def test_where_none_has_beaten_for_long(front: Front) -> None:
-    census = Census(front.client, front.keys)
-    await census.leave("worker")
-    await census.beat("old", NOW - 40_002)
+    census = Stats(front.client, front.keys)
+    await census.remove_worker("worker")
+    await census.heartbeat("old", NOW - 40_002)
     answer = await explain(front, topic="order")
     assert answer["sentence"] == "it has no tasks; no worker has beaten for 40 s"
     assert (answer["workers"], answer["last_beat_s"]) == (0, 40)

@@ -143,7 +143,7 @@ class TestAStoreThatIsAway:
         async def misfit(*_: object) -> None:
             raise StoreMismatch("--shards 2: the store was laid out with 1")
 
-        monkeypatch.setattr(front.client, "run", misfit)
+        monkeypatch.setattr(front.client, "execute_each", misfit)
         async with front.http.post("/create", json=GOOD) as response:
             assert (response.status, response.headers["Retry-After"]) == (503, "1")
             assert (await told(response))["detail"] == "--shards 2: the store was laid out with 1"
@@ -154,7 +154,7 @@ class TestFaultsOfOurOwn:
         async def fail(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(front.client, "run", fail)
+        monkeypatch.setattr(front.client, "execute_each", fail)
         body = {**GOOD, "content": "hush", "headers": {"X-A": "hush"}}
         with capture_logs() as logs:
             answer = await front.post("/create?key=hush", body, headers={"Authorization": "hush"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from later.core.errors import StoreDown
-from later.store.bulk_jobs import Jobs
+from later.store.bulk_jobs import BulkJobs
 from tests.api.front import DAY_MS, Front, a_front, bad, came_to, ids_of_shards, named
 from tests.builders import NOW
 
@@ -44,20 +44,20 @@ async def test_a_batch_that_was_stored_is_no_503_where_its_failed_items_cannot_b
     async with a_front(shards=2) as front:
         here, gone = ids_of_shards(front)
         front.client.away = [1]
-        monkeypatch.setattr(Jobs, "count", count)
+        monkeypatch.setattr(BulkJobs, "count_batch", count)
         status, answer = await front.post("/create/batch?job=j", named(here, gone))
     assert (status, answer["created"], answer["failed"]) == (200, 1, 1)
 
 
 async def test_it_is_kept_as_long_as_ids_are_remembered(front: Front) -> None:
     await front.post("/create/batch?job=j", named("a"))
-    score = await front.client.one("test", ("ZSCORE", front.keys.shards[0].jobs, "j"))
+    score = await front.client.execute("test", ("ZSCORE", front.keys.shards[0].jobs, "j"))
     assert int(float(score)) == NOW + 7 * DAY_MS
 
 
 async def test_a_batch_without_a_job_is_counted_nowhere(front: Front) -> None:
     await front.post("/create/batch", named("a"))
-    assert await front.client.one("test", ("ZCARD", front.keys.shards[0].jobs)) == 0
+    assert await front.client.execute("test", ("ZCARD", front.keys.shards[0].jobs)) == 0
 
 
 async def test_a_job_that_is_none_is_404(front: Front) -> None:

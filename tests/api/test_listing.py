@@ -10,7 +10,7 @@ import pytest
 
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.validation import EXPECTED
-from later.store.types import Settlement, Want
+from later.store.types import ClaimRequest, Settlement
 from tests.api.front import Front, a_front, bad
 from tests.builders import NOW, a_task
 
@@ -46,7 +46,7 @@ async def put(front: Front, state: str) -> None:
     await create(front, "a", delay=0)
     if state == "delay":
         return
-    [answer] = await front.store.claim([Want("order", front.keys.shard_of("a").index, 1)], NOW, NOW + 30_000)
+    [answer] = await front.store.claim([ClaimRequest("order", front.keys.shard_of("a").index, 1)], NOW, NOW + 30_000)
     assert not isinstance(answer, Exception)
     if state != "unack":
         verdict = Verdict(SettleTarget.ERROR if state == "error" else SettleTarget.DEAD, NOW + 5_000, FAILURE)

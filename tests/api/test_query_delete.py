@@ -9,7 +9,7 @@ import pytest
 
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, pack_id
-from later.store.types import Claim, Settlement, Want
+from later.store.types import Claim, ClaimRequest, Settlement
 from tests.api.front import DAY_MS, GOOD, Answer, Front, bad
 from tests.builders import NOW, a_task
 
@@ -30,7 +30,7 @@ async def store(front: Front, **changes: Any) -> Task:
 
 
 async def claim(front: Front) -> Claim:
-    answer = (await front.store.claim([Want("order", 0, 1)], NOW, NOW + 30_000))[0]
+    answer = (await front.store.claim([ClaimRequest("order", 0, 1)], NOW, NOW + 30_000))[0]
     assert not isinstance(answer, Exception)
     return answer.claims[0]
 

@@ -13,7 +13,7 @@ from later.core.policy import DEFAULT, FIELDS, Policy, format_policy
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.types import Claim, Claims, Settlement, Want
+from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
 from tests.api.front import GOOD, Answer, Front, a_front, bad, came_to
 from tests.builders import NOW, a_task
 
@@ -323,8 +323,8 @@ async def take(front: Front, topic: str, limit: int) -> list[Claim]:
     """So many of the topic's tasks, wherever they are, in hand."""
     claims: list[Claim] = []
     for shard in front.keys.shards:
-        (answer,) = await front.store.claim([Want(topic, shard.index, limit - len(claims))], NOW, NOW + 30_000)
-        assert isinstance(answer, Claims)
+        (answer,) = await front.store.claim([ClaimRequest(topic, shard.index, limit - len(claims))], NOW, NOW + 30_000)
+        assert isinstance(answer, ClaimResult)
         claims += answer.claims
         if len(claims) == limit:
             break

@@ -13,15 +13,15 @@ import redis
 from later.core.clock import Clock
 from later.core.policy import DEFAULT
 from later.store.keys import Keys
-from later.store.open import Memory, build
+from later.store.open import Store, build
 from later.store.schema import check_store
-from later.store.settings import Place
+from later.store.settings import StoreSettings
 
 
 class Stored(NamedTuple):
     """A store that a daemon has laid out; `redis` looks at it behind later's back."""
 
-    place: Place
+    place: StoreSettings
     redis: redis.Redis
     keys: Keys
 
@@ -33,19 +33,19 @@ class Stored(NamedTuple):
 @pytest.fixture
 def stored(server_url: str, shards: int) -> Iterator[Stored]:
     """An empty store."""
-    place = Place(url=server_url, prefix="later", timeout_s=10)
+    place = StoreSettings(url=server_url, prefix="later", timeout_s=10)
     with redis.Redis.from_url(server_url) as client:
         client.flushall()
         asyncio.run(lay_out(place, shards))
         yield Stored(place, client, Keys("later", shards))
 
 
-async def lay_out(place: Place, shards: int) -> None:
+async def lay_out(place: StoreSettings, shards: int) -> None:
     """As a daemon's first start does."""
     memory = a_memory(place, shards)
-    await check_store(memory.client.run, place.prefix, shards)
+    await check_store(memory.client.execute_each, place.prefix, shards)
     await memory.client.aclose()
 
 
-def a_memory(place: Place, shards: int) -> Memory:
+def a_memory(place: StoreSettings, shards: int) -> Store:
     return build(place, shards, DEFAULT, Clock(time.monotonic, time.time), lambda verb, seconds: None)

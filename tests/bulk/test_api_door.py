@@ -124,7 +124,7 @@ def test_what_is_pending_is_cancelled_and_the_rest_stays(api: Served) -> None:
     for state in STATES:
         api.run(put(api.front, state))
     remembered = ("ZADD", api.front.keys.shards[0].done, 9_000_000_000_000_000, pack_id("ended"))
-    api.run(api.front.client.one("test", remembered))
+    api.run(api.front.client.execute("test", remembered))
     pending = dict.fromkeys(("delay", "unack", "error"), TaskStatus.PENDING)
     there = {**pending, "dead": TaskStatus.DEAD, "ended": TaskStatus.ENDED, "never": TaskStatus.MISSING}
 

@@ -15,25 +15,25 @@ from later.core.errors import UnreadableBody
 from later.core.retry import Failure
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.types import Found
+from later.store.types import TaskRecord
 from tests.builders import NOW, a_task
 
 FAILURE = Failure(5, "exhausted", None, "5 failures, the last: no answer", NOW + 1, None, 5)
 TIMES = ("due_at", "died_at", "expires_at")
 
 
-def found(task: Task | UnreadableBody | None = None, state: Bucket = Bucket.DELAY, **changes: Any) -> Found:
+def found(task: Task | UnreadableBody | None = None, state: Bucket = Bucket.DELAY, **changes: Any) -> TaskRecord:
     task = task or a_task()
     id = task.id if isinstance(task, Task) else "a"
-    return Found(id, "order", task, state, NOW + 15_001, 0, None)._replace(**changes)
+    return TaskRecord(id, "order", task, state, NOW + 15_001, 0, None)._replace(**changes)
 
 
-def row(one: Found) -> dict[str, Any]:
+def row(one: TaskRecord) -> dict[str, Any]:
     [told] = batch_of([one]).to_pylist()
     return dict(told)
 
 
-def query(one: Found) -> dict[str, Any]:
+def query(one: TaskRecord) -> dict[str, Any]:
     """What a query answers, as a row."""
     told: dict[str, Any] = msgspec.to_builtins(task_view(one))
     row = {name: told.get(name) for name in SCHEMA.names}
@@ -58,7 +58,7 @@ def query(one: Found) -> dict[str, Any]:
     ],
     ids=["plain", "full", "retried", "unack", "error", "dead", "unreadable", "unreadable and dead"],
 )
-def test_a_row_tells_what_a_query_does(one: Found) -> None:
+def test_a_row_tells_what_a_query_does(one: TaskRecord) -> None:
     assert row(one) == query(one)
 
 

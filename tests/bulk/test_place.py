@@ -8,8 +8,8 @@ import pytest
 from redis.asyncio import ConnectionPool
 
 from later.core.errors import ConfigError
-from later.store.settings import Place
-from later.store.url import check_url, is_store, place_of
+from later.store.settings import StoreSettings
+from later.store.url import check_url, is_store_url, settings_from_url
 
 HARD = "p@ss/w:ö rd%25?#[&="
 
@@ -42,13 +42,15 @@ def test_what_is_no_url_is_refused_without_its_secrets(url: str) -> None:
 
 
 def test_a_store_is_told_from_the_api() -> None:
-    assert [is_store(url) for url in ("redis://h", "rediss://h", "unix:///s", "http://h", "https://h")] == [
+    assert [is_store_url(url) for url in ("redis://h", "rediss://h", "unix:///s", "http://h", "https://h")] == [
         True, True, True, False, False,
     ]  # fmt: skip
 
 
 def test_a_place_without_a_password_is_the_url() -> None:
-    assert place_of("redis://h", "later", 2.0, {}) == Place(url="redis://h", prefix="later", timeout_s=2.0)
+    assert settings_from_url("redis://h", "later", 2.0, {}) == StoreSettings(
+        url="redis://h", prefix="later", timeout_s=2.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_a_place_without_a_password_is_the_url() -> None:
     ],
 )
 def test_the_client_gets_the_password_of_the_environment_as_it_is(url: str, user: str | None) -> None:
-    place = place_of(url, "later", 2.0, {"LATER_REDIS_PASSWORD": HARD})
+    place = settings_from_url(url, "later", 2.0, {"LATER_REDIS_PASSWORD": HARD})
 
     known, bare = (ConnectionPool.from_url(text).connection_kwargs for text in (place.url, url))
     assert (known["password"], known.get("username")) == (HARD, user)
@@ -76,14 +78,14 @@ def test_the_password_may_be_the_first_line_of_a_file(tmp_path: Path, end: str) 
     file = tmp_path / "password"
     file.write_bytes((HARD + end).encode())
 
-    place = place_of("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD_FILE": str(file)})
+    place = settings_from_url("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD_FILE": str(file)})
 
     assert ConnectionPool.from_url(place.url).connection_kwargs["password"] == HARD
 
 
 def test_two_passwords_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected one of them, got both"):
-        place_of("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD": "a", "LATER_REDIS_PASSWORD_FILE": "/b"})
+        settings_from_url("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD": "a", "LATER_REDIS_PASSWORD_FILE": "/b"})
 
 
 @pytest.mark.parametrize(
@@ -100,9 +102,9 @@ def test_a_file_without_a_password_is_refused(tmp_path: Path, content: bytes | N
         file.write_bytes(content)
 
     with pytest.raises(ConfigError, match=why):
-        place_of("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD_FILE": str(file)})
+        settings_from_url("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD_FILE": str(file)})
 
 
 def test_the_api_is_no_place_of_a_store() -> None:
     with pytest.raises(ConfigError, match="expected the store's"):
-        place_of("http://h", "later", 2.0, {})
+        settings_from_url("http://h", "later", 2.0, {})

@@ -20,7 +20,7 @@ from later.core.policy import PolicyScope as PolicyPlace
 from later.core.policy import namespace_scope, topic_scope
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.settings import Place
+from later.store.settings import StoreSettings
 from tests.bulk.conftest import Stored, a_memory, lay_out
 from tests.bulk.validation import CALLBACK
 from tests.servers import a_server
@@ -167,7 +167,7 @@ class TestAStoreThatIsAway:
 
     def test_one_that_ends_in_the_middle_leaves_it_unknown_and_the_door_closes(self, tmp_path: Path) -> None:
         with a_server("valkey", tmp_path) as (url, process):
-            place = Place(url=url, prefix="later", timeout_s=10)
+            place = StoreSettings(url=url, prefix="later", timeout_s=10)
             asyncio.run(lay_out(place, 1))
             transport = StoreTransport(place, JOB)
             transport.create([body("j:1")])
@@ -186,11 +186,11 @@ class TestAStoreThatIsAway:
 
     def test_one_that_is_not_there_cannot_be_opened_now(self, tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="the store cannot be reached"):
-            StoreTransport(Place(url=f"unix://{tmp_path}/none", prefix="later", timeout_s=10), JOB)
+            StoreTransport(StoreSettings(url=f"unix://{tmp_path}/none", prefix="later", timeout_s=10), JOB)
 
     def test_one_that_no_daemon_has_laid_out_is_left_alone(self, stored: Stored) -> None:
         with pytest.raises(LaterError, match='would begin with "other"') as failed:
-            StoreTransport(Place(url=stored.place.url, prefix="other", timeout_s=10), JOB)
+            StoreTransport(StoreSettings(url=stored.place.url, prefix="other", timeout_s=10), JOB)
         assert not isinstance(failed.value, Unavailable)
         assert stored.redis.keys("other*") == []
 

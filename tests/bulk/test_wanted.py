@@ -7,7 +7,7 @@ import pytest
 from later.bulk.datasource.read_options import Wanted, wanted
 from later.core.errors import ConfigError, Refused
 from later.store.keys import Bucket
-from later.store.scan import Part
+from later.store.scan import ScanRange
 
 URL = "redis://127.0.0.1:6379/0"
 
@@ -21,7 +21,7 @@ def refused(name: str, text: str) -> str:
 
 def test_the_url_alone_asks_for_all() -> None:
     assert wanted({"url": URL}) == Wanted(
-        url=URL, prefix="later", timeout_s=10, part=Part(None, tuple(Bucket)), rows=100_000
+        url=URL, prefix="later", timeout_s=10, part=ScanRange(None, tuple(Bucket)), rows=100_000
     )
 
 
@@ -38,7 +38,7 @@ def test_options_have_any_case() -> None:
             "partitionROWS": "5000",
         }
     )
-    part = Part("order", (Bucket.DEAD, Bucket.ERROR), 1_800_000_000_500, 1_800_000_001_000)
+    part = ScanRange("order", (Bucket.DEAD, Bucket.ERROR), 1_800_000_000_500, 1_800_000_001_000)
     assert asked == Wanted(url="unix:///run/store.sock", prefix="mine", timeout_s=2.5, part=part, rows=5000)
 
 

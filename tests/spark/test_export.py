@@ -23,7 +23,7 @@ from later.bulk.spark.errors import translate_errors
 from later.cli import run
 from later.core.errors import LaterError
 from later.store.keys import Bucket
-from later.store.types import Found
+from later.store.types import TaskRecord
 from tests.builders import NOW, a_task
 from tests.house import a_house
 from tests.servers import a_server
@@ -81,13 +81,13 @@ def test_a_store_is_a_table(tasks: DataFrame) -> None:
 
 def test_values_come_through(tasks: DataFrame) -> None:
     [row] = tasks.where("id = 'full'").toArrow().to_pylist()
-    assert row == a_row(Found("full", "topic-0", FULL, Bucket.DELAY, FULL.execute_at, 0, None))
+    assert row == a_row(TaskRecord("full", "topic-0", FULL, Bucket.DELAY, FULL.execute_at, 0, None))
     [row] = tasks.where("state = 'error' and id = 't5'").toArrow().to_pylist()
     task = a_task(id="t5")
-    assert row == a_row(Found("t5", "order", task, Bucket.ERROR, NOW + 60_000, 1, FAILURE))
+    assert row == a_row(TaskRecord("t5", "order", task, Bucket.ERROR, NOW + 60_000, 1, FAILURE))
 
 
-def a_row(found: Found) -> dict[str, Any]:
+def a_row(found: TaskRecord) -> dict[str, Any]:
     [row] = arrow_schema.batch_of([found]).to_pylist()
     return dict(row)
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import unpack_id
 from later.store.doctor import Doctor, Finding
-from later.store.keys import Bucket, expiring_parts
+from later.store.keys import Bucket, parse_expiry_member
 from later.store.scripts import Command
-from later.store.types import Claim, Claims, Settlement, Want
+from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
 from tests.builders import NOW
 from tests.house import House
 
@@ -52,7 +52,7 @@ async def see(house: House) -> Sight:
     sight = Sight(set(), {}, {}, {}, {}, {}, {}, {})
     names = (await ask(house, [("KEYS", "*")]))[0]
     for shard in house.keys.shards:
-        places = [(*where, name) for name in names if (where := shard.place(name)) is not None]
+        places = [(*where, name) for name in names if (where := shard.locate(name)) is not None]
         hashes: list[Command] = [("HGETALL", key) for key in (shard.pool, shard.attempts, shard.outcome)]
         zsets = [shard.done, shard.expiry, *shard.wakes.values(), *(name for _, _, name in places)]
         pool, attempts, outcome, *sets = await ask(
@@ -64,7 +64,7 @@ async def see(house: House) -> Sight:
         sight.outcome.update({unpack_id(id): entry for id, entry in pairs(outcome)})
         sight.done.update({unpack_id(id): at for id, at in done.items()})
         for member, at in expiry.items():
-            topic, id = expiring_parts(member)
+            topic, id = parse_expiry_member(member)
             sight.expiry[topic.decode(), unpack_id(id)] = at
         for bucket, wakes in zip(Bucket, rest, strict=False):
             sight.wakes.update({(bucket, shard.index, topic.decode()): at for topic, at in wakes.items()})
@@ -101,26 +101,26 @@ async def take(
     house: House, now: int = NOW, limit: int = 500, lease_end: int | None = None, topics: Sequence[str] = ()
 ) -> list[Claim]:
     """Claim as a worker does: what is due in the delay buckets (of these topics), up to a limit of each."""
-    look = await house.store.look(Bucket.DELAY, 1000)
+    look = await house.store.due_topics(Bucket.DELAY, 1000)
     wants = [
-        Want(wake.topic, wake.shard, limit)
-        for wake in look.wakes
+        ClaimRequest(wake.topic, wake.shard, limit)
+        for wake in look.topics
         if wake.at <= now and (not topics or wake.topic in topics)
     ]
     answers = await house.store.claim(wants, now, now + LEASE_MS if lease_end is None else lease_end)
     return [claim for claims in answers for claim in whole(claims).claims]
 
 
-def whole(answer: object) -> Claims:
+def whole(answer: object) -> ClaimResult:
     """A claim's answer, which is no error."""
-    assert isinstance(answer, Claims)
+    assert isinstance(answer, ClaimResult)
     return answer
 
 
 async def let_go(house: House, bucket: Bucket, now: int) -> int:
     """Release as a worker does; how many moved."""
-    look = await house.store.look(bucket, 1000)
-    answers = await house.store.release(bucket, [wake for wake in look.wakes if wake.at <= now], now)
+    look = await house.store.due_topics(bucket, 1000)
+    answers = await house.store.release(bucket, [wake for wake in look.topics if wake.at <= now], now)
     return sum(getattr(answer, "moved", 0) for answer in answers)
 
 

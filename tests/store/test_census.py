@@ -15,7 +15,7 @@ from later.store.client import connect
 from later.store.keys import Bucket, Keys, glob_escape
 from later.store.scripts import Command
 from later.store.stats import FORGET_WORKER_MS, SLICE, TopicCounts
-from later.store.tasks import Store
+from later.store.tasks import Tasks
 from tests.builders import NOW, a_task
 from tests.house import House, a_house
 from tests.store.sight import ask, died, done, failed, take
@@ -24,7 +24,7 @@ from tests.store.sight import ask, died, done, failed, take
 class TestCounts:
     async def test_an_empty_store_has_no_topics(self, house: House) -> None:
         assert await house.census.counts(NOW) == {}
-        assert (await house.census.tasks(), await house.census.remembered()) == (0, 0)
+        assert (await house.census.task_count(), await house.census.remembered_ids()) == (0, 0)
 
     async def test_tasks_are_counted_by_topic_and_bucket_over_all_shards(self, house: House) -> None:
         await house.store.create([a_task() for _ in range(30)])
@@ -38,7 +38,7 @@ class TestCounts:
             "order": TopicCounts(4, 15, 7, 5, due=2, oldest_due_at=NOW + 5000),
             "mail": TopicCounts(1, 0, 0, 0, due=1, oldest_due_at=NOW + 1000),
         }
-        assert (await house.census.tasks(), await house.census.remembered()) == (32, 3)
+        assert (await house.census.task_count(), await house.census.remembered_ids()) == (32, 3)
 
     @pytest.mark.parametrize("settlement", [failed, died])
     async def test_a_topic_whose_tasks_all_failed_is_one(self, house: House, settlement: Callable[..., Any]) -> None:
@@ -67,19 +67,19 @@ class TestCounts:
 
 
 async def names(house: House) -> list[set[str]]:
-    return [piece async for piece in house.census.names()]
+    return [piece async for piece in house.census.topic_names()]
 
 
 def listening(house: House, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     """Every command that the census sends from now on."""
     asked = list[Command]()
-    run = house.client.run
+    run = house.client.execute_each
 
     async def listen(verb: str, commands: Sequence[Command]) -> list[Any]:
         asked.extend(commands)
         return await run(verb, commands)
 
-    monkeypatch.setattr(house.client, "run", listen)
+    monkeypatch.setattr(house.client, "execute_each", listen)
     return asked
 
 
@@ -108,7 +108,7 @@ class TestNames:
         self, house: House, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await house.store.create([a_task()])
-        run = house.client.run
+        run = house.client.execute_each
 
         async def let_a_worker_in_between(verb: str, commands: Sequence[Command]) -> list[Any]:
             answers = await run(verb, commands)
@@ -117,7 +117,7 @@ class TestNames:
                 assert len(await take(house)) == 1
             return answers
 
-        monkeypatch.setattr(house.client, "run", let_a_worker_in_between)
+        monkeypatch.setattr(house.client, "execute_each", let_a_worker_in_between)
         assert set().union(*await names(house)) == {"order"}
 
 
@@ -129,14 +129,14 @@ class TestCountsOf:
         await house.store.settle([died(claim) for claim in claims[7:12]])
         await house.store.create([a_task(delay=n) for n in range(5, 9)])
         await house.store.create([a_task(topic="shop/é", delay=1), a_task(topic="unasked")])
-        assert await house.census.counts_of(["shop/é", "order", "none"], NOW + 6000) == {
+        assert await house.census.counts_for(["shop/é", "order", "none"], NOW + 6000) == {
             "shop/é": TopicCounts(1, 0, 0, 0, due=1, oldest_due_at=NOW + 1000),
             "order": TopicCounts(4, 18, 7, 5, due=2, oldest_due_at=NOW + 5000),
             "none": TopicCounts(0, 0, 0, 0, due=0, oldest_due_at=None),
         }
 
     async def test_of_no_topics_there_are_none(self, house: House) -> None:
-        assert await house.census.counts_of([], NOW) == {}
+        assert await house.census.counts_for([], NOW) == {}
 
     async def test_a_thousand_are_counted_a_slice_at_a_time(
         self, house: House, monkeypatch: pytest.MonkeyPatch
@@ -144,7 +144,7 @@ class TestCountsOf:
         topics = [f"topic-{n}" for n in range(1000)]
         await house.store.create([a_task(topic=topic) for topic in [*topics, "unasked"]])
         asked = listening(house, monkeypatch)
-        counts = await house.census.counts_of(topics, NOW)
+        counts = await house.census.counts_for(topics, NOW)
         assert counts == dict.fromkeys(topics, TopicCounts(1, 0, 0, 0, 1, NOW))
         keys = [int(command[2]) for command in asked]
         assert sum(keys) == 4 * len(topics) * len(house.keys.shards)
@@ -153,26 +153,26 @@ class TestCountsOf:
 
 class TestWorkers:
     async def test_a_worker_that_beats_is_alive(self, house: House) -> None:
-        await house.census.beat("one", NOW)
-        await house.census.beat("two", NOW + 1)
-        await house.census.beat("one", NOW + 2)
+        await house.census.heartbeat("one", NOW)
+        await house.census.heartbeat("two", NOW + 1)
+        await house.census.heartbeat("one", NOW + 2)
         assert await house.census.workers() == {"one": NOW + 2, "two": NOW + 1}
 
     async def test_a_worker_that_left_is_gone(self, house: House) -> None:
-        await house.census.beat("one", NOW)
-        await house.census.leave("one")
+        await house.census.heartbeat("one", NOW)
+        await house.census.remove_worker("one")
         assert await house.census.workers() == {}
 
     async def test_a_worker_that_has_not_beaten_for_long_is_not_shown(self, house: House) -> None:
-        await house.census.beat("one", NOW)
-        await house.census.beat("two", NOW + FORGET_WORKER_MS - 1)
+        await house.census.heartbeat("one", NOW)
+        await house.census.heartbeat("two", NOW + FORGET_WORKER_MS - 1)
         assert len(await house.census.workers()) == 2
-        await house.census.beat("two", NOW + FORGET_WORKER_MS)
+        await house.census.heartbeat("two", NOW + FORGET_WORKER_MS)
         assert list(await house.census.workers()) == ["two"]
 
 
 async def test_the_server_says_what_it_is(house: House, server_url: str) -> None:
-    facts = await house.census.server()
+    facts = await house.census.server_facts()
     assert facts.name.lower() in server_url
     assert facts.version.split(".")[0] in ("7", "9")
     assert facts.memory > 0
@@ -203,7 +203,7 @@ class TestClock:
     async def test_the_time_is_measured_again_when_this_machines_clocks_disagree(self, house: House) -> None:
         wall = [0.0]
         clock = Clock(time.monotonic, lambda: wall[0] + time.monotonic())
-        store = Store(house.client, house.keys, clock)
+        store = Tasks(house.client, house.keys, clock)
         before = await store.now()
         wall[0] += 60
         assert not clock.is_steady()
@@ -236,9 +236,9 @@ class TestShards:
     def test_a_buckets_key_tells_its_place_whatever_its_topic(self) -> None:
         shard = Keys("later", 1).shards[0]
         for topic in (b"order", b"a:b", b"delay:x", b"\xff*"):
-            assert [shard.place(key) for key in shard.buckets(topic)] == [(bucket, topic) for bucket in Bucket]
+            assert [shard.locate(key) for key in shard.buckets(topic)] == [(bucket, topic) for bucket in Bucket]
         others = [shard.pool, shard.done, shard.jobs, shard.job("delay:x"), *shard.wakes.values()]
-        assert [shard.place(key) for key in others] == [None] * len(others)
+        assert [shard.locate(key) for key in others] == [None] * len(others)
 
 
 def test_glob_characters_are_taken_for_themselves() -> None:

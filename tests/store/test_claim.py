@@ -7,7 +7,7 @@ import pytest
 from later.core.errors import UnreadableBody
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket, Shard
-from later.store.types import Around, Claims, Look, Wake, Want
+from later.store.types import ClaimRequest, ClaimResult, DueTopic, DueTopics, WorkerSnapshot
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (
@@ -33,8 +33,8 @@ def same_shard(house: House, count: int, topic: str = "order", created_at: int =
     return [a_task(id=id, own_id=True, topic=topic, delay=n, created_at=created_at) for n, id in enumerate(mine)]
 
 
-async def claim(house: House, now: int, limit: int = 500) -> Claims:
-    [answer] = await house.store.claim([Want("order", 0, limit)], now, now + LEASE_MS)
+async def claim(house: House, now: int, limit: int = 500) -> ClaimResult:
+    [answer] = await house.store.claim([ClaimRequest("order", 0, limit)], now, now + LEASE_MS)
     return whole(answer)
 
 
@@ -63,7 +63,9 @@ async def test_the_longest_due_come_first(house: House) -> None:
 
 async def test_no_more_than_wanted_is_claimed(house: House) -> None:
     await house.store.create([a_task() for _ in range(1100)])
-    assert all(len(whole(some).claims) <= 3 for some in await house.store.claim([Want("order", 0, 3)], NOW, NOW + 1))
+    assert all(
+        len(whole(some).claims) <= 3 for some in await house.store.claim([ClaimRequest("order", 0, 3)], NOW, NOW + 1)
+    )
     while await take(house, limit=10_000):
         pass
     sight = await assert_sound(house)
@@ -146,8 +148,8 @@ async def test_leases_are_watched_from_the_first_that_ends(house: House) -> None
 async def test_a_topic_that_was_served_goes_to_the_end_of_the_line(house: House) -> None:
     await house.store.create([task for topic in "abc" for task in same_shard(house, 3, topic)])
     for turn, topic in enumerate("cab"):
-        await house.store.claim([Want(topic, 0, 1)], NOW + 60_000 + turn, NOW + 90_000)
-    assert [wake.topic for wake in (await house.store.look(Bucket.DELAY, 10)).wakes] == ["c", "a", "b"]
+        await house.store.claim([ClaimRequest(topic, 0, 1)], NOW + 60_000 + turn, NOW + 90_000)
+    assert [wake.topic for wake in (await house.store.due_topics(Bucket.DELAY, 10)).topics] == ["c", "a", "b"]
 
 
 async def test_an_entry_without_a_body_is_a_stray(house: House) -> None:
@@ -156,7 +158,7 @@ async def test_an_entry_without_a_body_is_a_stray(house: House) -> None:
     shard, packed = house.keys.shards[0], pack_id(task.id)
     await ask(house, [("HDEL", shard.pool, packed), ("HSET", shard.attempts, packed, "3 7")])
     claims = await claim(house, NOW)
-    assert (claims.strays, claims.claims, claims.wake_at) == (1, [], None)
+    assert (claims.orphans, claims.claims, claims.wake_at) == (1, [], None)
     await assert_sound(house)
     assert (await see(house)).attempts == {}
 
@@ -167,7 +169,7 @@ async def test_an_id_that_is_in_flight_already_is_a_stray(house: House) -> None:
     [held] = (await claim(house, NOW)).claims
     await _put(house, house.keys.shards[0], Bucket.DELAY, task.id)
     again = await claim(house, NOW)
-    assert (again.strays, again.claims) == (1, [])
+    assert (again.orphans, again.claims) == (1, [])
     await assert_sound(house)
     assert await house.store.settle([done(held)]) == [True]
 
@@ -177,7 +179,7 @@ async def test_a_stray_draws_no_fence_from_a_task(house: House) -> None:
     await house.store.create([stray, task])
     await ask(house, [("HDEL", house.keys.shards[0].pool, pack_id(stray.id))])
     claims = await claim(house, NOW + 1000)
-    assert (claims.strays, [held.id for held in claims.claims]) == (1, [task.id])
+    assert (claims.orphans, [held.id for held in claims.claims]) == (1, [task.id])
     assert await house.store.settle([done(held) for held in claims.claims]) == [True]
 
 
@@ -205,15 +207,15 @@ async def test_a_claim_of_an_unknown_topic_leaves_no_trace(house: House) -> None
 async def test_a_look_says_whether_there_may_be_more(house: House, limit: int, topics: str, full: bool) -> None:
     for number, topic in enumerate(topics):
         await house.store.create(same_shard(house, 1, topic, NOW - number))
-    look = await house.store.look(Bucket.DELAY, limit)
-    assert look.wakes == [Wake(NOW - n, topic, 0) for n, topic in reversed(list(enumerate(topics)))]
+    look = await house.store.due_topics(Bucket.DELAY, limit)
+    assert look.topics == [DueTopic(NOW - n, topic, 0) for n, topic in reversed(list(enumerate(topics)))]
     assert (look.more_at is not None) is full
 
 
 async def test_a_look_is_in_order_over_all_shards(house: House) -> None:
     await house.store.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}", delay=n) for n in range(40)])
-    look = await house.store.look(Bucket.DELAY, 100)
-    assert [wake.topic for wake in look.wakes] == [f"{n}" for n in range(40)]
+    look = await house.store.due_topics(Bucket.DELAY, 100)
+    assert [wake.topic for wake in look.topics] == [f"{n}" for n in range(40)]
 
 
 async def test_a_look_around_shows_when_each_bucket_begins(house: House) -> None:
@@ -221,14 +223,14 @@ async def test_a_look_around_shows_when_each_bucket_begins(house: House) -> None
     claims = await take(house)
     await house.store.settle([failed(claim, NOW + 100 + int(claim.topic)) for claim in claims[:10]])
     await house.store.create([a_task(id="late", own_id=True, topic="late", delay=60)])
-    around = await house.store.look_around(100)
-    assert [wake.topic for wake in around.delay.wakes] == ["late"]
+    around = await house.store.worker_snapshot(100)
+    assert [wake.topic for wake in around.delay.topics] == ["late"]
     assert around.unack_at == NOW + LEASE_MS
     assert around.error_at == NOW + 100 + min(int(claim.topic) for claim in claims[:10])
 
 
 async def test_a_look_around_an_empty_store_shows_nothing(house: House) -> None:
-    assert await house.store.look_around(100) == Around(Look([], None), [], None, None)
+    assert await house.store.worker_snapshot(100) == WorkerSnapshot(DueTopics([], None), [], None, None)
 
 
 async def _put(house: House, shard: Shard, bucket: Bucket, id: str) -> None:

@@ -97,7 +97,7 @@ async def client(path: Path) -> AsyncIterator[Client]:
 
 
 async def ping(client: Client, times: int = 1) -> None:
-    await asyncio.gather(*(client.one("ping", ("PING",)) for _ in range(times)))
+    await asyncio.gather(*(client.execute("ping", ("PING",)) for _ in range(times)))
 
 
 async def test_connections_that_went_dead_together_are_one_failure(path: Path, client: Client) -> None:
@@ -118,7 +118,7 @@ async def test_connections_that_were_reset_while_nobody_used_them_are_none(path:
 async def test_what_is_under_way_when_the_client_is_closed_leaves_no_connection_open(
     client: Client, server_url: str
 ) -> None:
-    long = [asyncio.create_task(client.run("ping", [("PING",)] * 5000)) for _ in range(MANY)]
+    long = [asyncio.create_task(client.execute_each("ping", [("PING",)] * 5000)) for _ in range(MANY)]
     await asyncio.sleep(0)
     await client.aclose()
     await asyncio.gather(*long)

@@ -12,9 +12,9 @@ from later.core.edit import TaskChanges
 from later.core.policy import Policies, Policy
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.scan import Part, Pieces
+from later.store.scan import Scanner, ScanRange
 from later.store.scripts import BY_SHA
-from later.store.types import Edit, Stretch
+from later.store.types import BucketRange, TaskEdit
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, died, done, failed, let_go, take
@@ -92,7 +92,7 @@ async def deleting(house: House, tasks: list[Task]) -> Counts:
 def editing(changes: TaskChanges) -> Verb:
     async def edit(house: House, tasks: list[Task]) -> Counts:
         await house.store.create(tasks)
-        edits = [Edit(task.id, changes, Policies(Policy()), NOW) for task in tasks]
+        edits = [TaskEdit(task.id, changes, Policies(Policy()), NOW) for task in tasks]
         return await commands_of(house, lambda: house.store.update(edits))
 
     return edit
@@ -106,30 +106,30 @@ async def running_now(house: House, tasks: list[Task]) -> Counts:
 async def redriving(house: House, tasks: list[Task]) -> Counts:
     await house.store.create(tasks)
     await house.store.settle([died(claim) for claim in await take(house)])
-    dead = Stretch("order", Bucket.DEAD)
+    dead = BucketRange("order", Bucket.DEAD)
     return await commands_of(house, lambda: house.store.redrive_dead(dead, now=NOW + 1))
 
 
 async def purging(house: House, tasks: list[Task]) -> Counts:
     await house.store.create(tasks)
-    return await commands_of(house, lambda: house.store.purge([Stretch("order", Bucket.DELAY)]))
+    return await commands_of(house, lambda: house.store.purge([BucketRange("order", Bucket.DELAY)]))
 
 
 async def listing(house: House, tasks: list[Task]) -> Counts:
     await house.store.create(tasks)
-    return await commands_of(house, lambda: house.store.page(Stretch("order", Bucket.DELAY), 1000))
+    return await commands_of(house, lambda: house.store.page(BucketRange("order", Bucket.DELAY), 1000))
 
 
 async def exporting(house: House, tasks: list[Task]) -> Counts:
     await house.store.create(tasks)
-    pieces = Pieces(house.client, house.keys)
-    [piece] = await pieces.cut(Part("order", (Bucket.DELAY,)), 1000)
+    pieces = Scanner(house.client, house.keys)
+    [piece] = await pieces.split(ScanRange("order", (Bucket.DELAY,)), 1000)
     return await commands_of(house, lambda: anext(pieces.read([piece])))
 
 
 @pytest.fixture(autouse=True)
 async def scripts(house: House) -> None:
-    await house.client.all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    await house.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Line:
 
 @pytest.fixture
 async def line(house: House, monkeypatch: pytest.MonkeyPatch) -> Line:
-    await house.client.all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    await house.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
     return Line(monkeypatch)
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from later.core.task import encode, pack_id
 from later.store import scripts
-from later.store.doctor import Doctor, Finding, Wrong
+from later.store.doctor import Defect, Doctor, Finding
 from later.store.keys import Bucket
 from later.store.scripts import Command, Script
-from later.store.types import Claim, Settlement, Want
+from later.store.types import Claim, ClaimRequest, Settlement
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (
@@ -87,7 +87,7 @@ def body_of(topic: str) -> bytes:
     return encode(a_task(topic=topic))
 
 
-async def mended(house: House, now: int = NOW) -> list[Wrong]:
+async def mended(house: House, now: int = NOW) -> list[Defect]:
     """What an examination with --repair finds; nothing is wrong after it."""
     doctor = Doctor(house.client, house.keys)
     kinds = []
@@ -149,8 +149,8 @@ class TestTaskInSeveralBuckets:
         await create(house)
         await put(house, second)
         finding = await the_finding(house)
-        assert (finding.kind, finding.id, finding.topic) == (Wrong.SEVERAL, b"a", b"order")
-        assert await mended(house) == [Wrong.SEVERAL]
+        assert (finding.kind, finding.id, finding.topic) == (Defect.SEVERAL, b"a", b"order")
+        assert await mended(house) == [Defect.SEVERAL]
         kept = min(second, Bucket.DELAY, key=PREFERENCE.index)
         score = NOW if kept is Bucket.DELAY else NOW + 7
         assert (await assert_sound(house)).places("a") == [(kept, "order", score)]
@@ -163,14 +163,14 @@ class TestTaskInSeveralBuckets:
             f"task 'a' (topic 'order', shard {house.keys.shard_of('a').index}) is in several buckets: "
             "dead:order, delay:order, error:order, unack:order"
         )
-        assert await mended(house) == [Wrong.SEVERAL]
+        assert await mended(house) == [Defect.SEVERAL]
         assert (await see(house)).places("a") == [(Bucket.UNACK, "order", NOW - 1)]
 
     async def test_that_of_another_topic_gives_way(self, house: House) -> None:
         await create(house)
         await put(house, Bucket.UNACK, "other")
         await put(house, Bucket.ERROR, "third")
-        assert await mended(house) == [Wrong.SEVERAL]
+        assert await mended(house) == [Defect.SEVERAL]
         assert (await see(house)).places("a") == [(Bucket.DELAY, "order", NOW)]
 
     async def test_two_of_other_topics_and_none_of_its_own(self, house: House) -> None:
@@ -178,7 +178,7 @@ class TestTaskInSeveralBuckets:
         await take_out(house, Bucket.DELAY)
         await put(house, Bucket.UNACK, "other")
         await put(house, Bucket.ERROR, "third")
-        assert await mended(house) == [Wrong.SEVERAL]
+        assert await mended(house) == [Defect.SEVERAL]
         assert (await see(house)).places("a") == [(Bucket.DELAY, "order", NOW)]
 
     async def test_a_body_that_cannot_be_read_stays_in_the_best(self, house: House) -> None:
@@ -186,7 +186,7 @@ class TestTaskInSeveralBuckets:
         await put(house, Bucket.DEAD, "a")
         await put(house, Bucket.ERROR, "z")
         await spoil(house)
-        assert await mended(house) == [Wrong.SEVERAL]
+        assert await mended(house) == [Defect.SEVERAL]
         assert (await see(house)).places("a") == [(Bucket.ERROR, "z", NOW + 7)]
 
     async def test_the_delivery_under_way_still_counts(self, house: House) -> None:
@@ -204,22 +204,22 @@ class TestTaskInNoBucket:
         await create(house, topic="lonely", delay=9)
         await take_out(house, Bucket.DELAY, "lonely")
         finding = await the_finding(house)
-        assert (finding.kind, finding.id, finding.topic, finding.where) == (Wrong.NOWHERE, b"a", b"lonely", ())
-        assert await mended(house) == [Wrong.NOWHERE]
+        assert (finding.kind, finding.id, finding.topic, finding.where) == (Defect.NOWHERE, b"a", b"lonely", ())
+        assert await mended(house) == [Defect.NOWHERE]
         assert (await see(house)).places("a") == [(Bucket.DELAY, "lonely", NOW)]
 
     async def test_with_a_body_that_cannot_be_read_it_is_dead(self, house: House) -> None:
         await create(house)
         await take_out(house, Bucket.DELAY)
         await spoil(house)
-        assert await mended(house) == [Wrong.NOWHERE]
+        assert await mended(house) == [Defect.NOWHERE]
         assert (await see(house)).places("a") == [(Bucket.DEAD, "unknown", NOW)]
 
     async def test_an_empty_body_is_one_that_cannot_be_read(self, house: House) -> None:
         await create(house)
         await take_out(house, Bucket.DELAY)
         await spoil(house, body=b"")
-        assert await mended(house) == [Wrong.NOWHERE]
+        assert await mended(house) == [Defect.NOWHERE]
         assert (await see(house)).places("a") == [(Bucket.DEAD, "unknown", NOW)]
 
     async def test_its_attempts_are_kept(self, house: House) -> None:
@@ -237,9 +237,9 @@ class TestTaskInABucketOfAnotherTopic:
         await create(house, delay=9)
         await spoil(house, body=body_of("other"))
         finding = await the_finding(house)
-        assert (finding.kind, finding.id, finding.topic) == (Wrong.MISPLACED, b"a", b"other")
+        assert (finding.kind, finding.id, finding.topic) == (Defect.MISPLACED, b"a", b"other")
         assert finding.where == ("delay:order",)
-        assert await mended(house) == [Wrong.MISPLACED]
+        assert await mended(house) == [Defect.MISPLACED]
         assert (await see(house)).places("a") == [(Bucket.DELAY, "other", NOW)]
 
 
@@ -252,14 +252,14 @@ class TestEntryWithoutABody:
         shard = house.keys.shard_of("a")
         await ask(house, [("HSET", key, "a", "1 1") for key in (shard.attempts, shard.outcome)])
         finding = await the_finding(house)
-        assert (finding.kind, finding.id, finding.topic) == (Wrong.BODILESS, b"a", None)
-        assert await mended(house) == [Wrong.BODILESS]
+        assert (finding.kind, finding.id, finding.topic) == (Defect.BODILESS, b"a", None)
+        assert await mended(house) == [Defect.BODILESS]
         assert await see(house) == before
 
     async def test_in_several_buckets_it_is_one_finding(self, house: House) -> None:
         await put(house, Bucket.DELAY)
         await put(house, Bucket.DEAD, "other")
-        assert await mended(house) == [Wrong.BODILESS]
+        assert await mended(house) == [Defect.BODILESS]
         assert (await see(house)).buckets == {}
 
     @pytest.mark.parametrize("kind", ["attempts", "outcome", "both"])
@@ -268,9 +268,9 @@ class TestEntryWithoutABody:
         keys = {"attempts": [shard.attempts], "outcome": [shard.outcome], "both": [shard.attempts, shard.outcome]}
         await ask(house, [("HSET", key, "a", "1 1") for key in keys[kind]])
         finding = await the_finding(house)
-        assert (finding.kind, finding.id) == (Wrong.LEFTOVER, b"a")
+        assert (finding.kind, finding.id) == (Defect.LEFTOVER, b"a")
         assert finding.where == (("attempts", "outcome") if kind == "both" else (kind,))
-        assert await mended(house) == [Wrong.LEFTOVER]
+        assert await mended(house) == [Defect.LEFTOVER]
         sight = await see(house)
         assert (sight.attempts, sight.outcome) == ({}, {})
 
@@ -286,7 +286,7 @@ class TestEntryWithoutABody:
             ],
         )
         assert "\n" not in str(await the_finding(house))
-        assert await mended(house) == [Wrong.BODILESS]
+        assert await mended(house) == [Defect.BODILESS]
         assert (await see(house)).buckets == {}
 
 
@@ -297,9 +297,9 @@ class TestWakeEntry:
         await ask(house, [("DEL", house.keys.shard_of("a").wakes[bucket])])
         finding = await the_finding(house)
         assert (finding.kind, finding.id, finding.topic, finding.bucket) == (
-            Wrong.WAKE_MISSING, None, b"order", bucket,
+            Defect.WAKE_MISSING, None, b"order", bucket,
         )  # fmt: skip
-        assert await mended(house) == [Wrong.WAKE_MISSING]
+        assert await mended(house) == [Defect.WAKE_MISSING]
 
     async def test_a_stale_one_is_removed(self, house: House, bucket: Bucket) -> None:
         await a_busy_house(house)
@@ -308,7 +308,7 @@ class TestWakeEntry:
         assert str(await the_finding(house)) == (
             f"bucket {bucket} (topic 'empty', shard {house.keys.shard_of('a').index}) is empty, but has a wake entry"
         )
-        assert await mended(house) == [Wrong.WAKE_STALE]
+        assert await mended(house) == [Defect.WAKE_STALE]
         assert await see(house) == before
 
     @pytest.mark.parametrize("off", [-1, YEARS])
@@ -317,7 +317,7 @@ class TestWakeEntry:
         right = (await see(house)).wakes
         [(where, at)] = right.items()
         await ask(house, [("ZADD", house.keys.shard_of("a").wakes[bucket], at + off, "order")])
-        assert await mended(house) == [Wrong.WAKE_WRONG]
+        assert await mended(house) == [Defect.WAKE_WRONG]
         assert (await see(house)).wakes == right == {where: at}
 
     async def in_bucket(self, house: House, bucket: Bucket) -> None:
@@ -343,9 +343,9 @@ async def test_everything_wrong_at_once_is_mended_in_one_run(house: House) -> No
     await ask(house, [("DEL", house.keys.shards[0].wakes[Bucket.DELAY])])
 
     kinds = await mended(house)
-    for kind in (Wrong.SEVERAL, Wrong.NOWHERE, Wrong.MISPLACED, Wrong.BODILESS, Wrong.LEFTOVER):
+    for kind in (Defect.SEVERAL, Defect.NOWHERE, Defect.MISPLACED, Defect.BODILESS, Defect.LEFTOVER):
         assert kinds.count(kind) == 20
-    assert kinds.count(Wrong.WAKE_STALE) == len(house.keys.shards)
+    assert kinds.count(Defect.WAKE_STALE) == len(house.keys.shards)
     await assert_sound(house)
 
 
@@ -355,7 +355,7 @@ async def test_thousands_of_topics_and_tasks_are_read(house: House) -> None:
     shard = house.keys.shard_of("nowhere")
     await ask(house, [("ZREM", shard.bucket(Bucket.DELAY, b"topic-1"), "nowhere")])
     found = [finding for finding in await findings(house) if finding.id is not None]
-    assert [(finding.kind, finding.id) for finding in found] == [(Wrong.NOWHERE, b"nowhere")]
+    assert [(finding.kind, finding.id) for finding in found] == [(Defect.NOWHERE, b"nowhere")]
     doctor = Doctor(house.client, house.keys)
     assert await doctor.mend(found[0], NOW)
     assert (await see(house)).places("nowhere") == [(Bucket.DELAY, "topic-1", NOW)]
@@ -368,7 +368,7 @@ async def test_a_topic_that_came_up_while_it_read_is_seen(house: House) -> None:
     assert [finding async for finding in doctor.examine(NOW)] == []
     await house.store.delete(["a"])
     await create(house, "a", topic="new")
-    nowhere = Finding(Wrong.NOWHERE, house.keys.shard_of("a").index, b"a", b"old", None, ())
+    nowhere = Finding(Defect.NOWHERE, house.keys.shard_of("a").index, b"a", b"old", None, ())
     assert not await doctor.mend(nowhere, NOW)
     assert (await see(house)).places("a") == [(Bucket.DELAY, "new", NOW)]
 
@@ -377,14 +377,14 @@ def meddle(
     house: House, monkeypatch: pytest.MonkeyPatch, script: Script, deed: Callable[[], Awaitable[object]]
 ) -> None:
     """Do the deed just before the doctor calls `script` for the first time."""
-    one, deeds = house.client.one, [deed]
+    one, deeds = house.client.execute, [deed]
 
     async def meddled(verb: str, command: Command) -> Any:
         if deeds and script.sha in command:
             await deeds.pop()()
         return await one(verb, command)
 
-    monkeypatch.setattr(house.client, "one", meddled)
+    monkeypatch.setattr(house.client, "execute", meddled)
 
 
 class TestWhatChangesUnderItsHands:
@@ -471,5 +471,5 @@ async def work(house: House, number: int, stop: asyncio.Event) -> int:
 
 
 async def take_some(house: House, topics: Sequence[str], now: int) -> list[Claim]:
-    wants = [Want(topic, shard.index, 5) for topic in topics for shard in house.keys.shards]
+    wants = [ClaimRequest(topic, shard.index, 5) for topic in topics for shard in house.keys.shards]
     return [claim for claims in await house.store.claim(wants, now, now) for claim in whole(claims).claims]

@@ -12,7 +12,7 @@ from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown
 from later.core.policy import Policies, Policy
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.types import Claim, Edit, Found
+from later.store.types import Claim, TaskEdit, TaskRecord
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (
@@ -46,26 +46,26 @@ async def a_task_in(house: House, state: str, **changes: Any) -> Task:
     return task
 
 
-async def update(house: House, id: str = "a", now: int = SOON, **changes: Any) -> Found:
-    return only(await house.store.update([Edit(id, TaskChanges(id=id, **changes), POLICIES, now)]))
+async def update(house: House, id: str = "a", now: int = SOON, **changes: Any) -> TaskRecord:
+    return only(await house.store.update([TaskEdit(id, TaskChanges(id=id, **changes), POLICIES, now)]))
 
 
-async def run_now(house: House, id: str = "a", now: int = SOON) -> Found:
+async def run_now(house: House, id: str = "a", now: int = SOON) -> TaskRecord:
     return only(await house.store.run_now([id], now))
 
 
-async def redrive(house: House, id: str = "a", now: int = SOON) -> Found:
+async def redrive(house: House, id: str = "a", now: int = SOON) -> TaskRecord:
     return only(await house.store.redrive([id], now))
 
 
-def only(answers: list[Found | LaterError]) -> Found:
+def only(answers: list[TaskRecord | LaterError]) -> TaskRecord:
     [answer] = answers
     if isinstance(answer, LaterError):
         raise answer
     return answer
 
 
-async def queried(house: House, id: str = "a") -> Found:
+async def queried(house: House, id: str = "a") -> TaskRecord:
     return only(await house.store.query([id]))
 
 
@@ -122,7 +122,7 @@ class TestUpdate:
     async def test_a_ttl_that_has_ended_by_then_lets_it_die(self, house: House) -> None:
         await a_task_in(house, "delay")
         await update(house, ttl=1)
-        assert [task.id for task in await house.ends.expiring(SOON)] == ["a"]
+        assert [task.id for task in await house.ends.expired_tasks(SOON)] == ["a"]
 
     async def test_what_is_refused_changes_nothing(self, house: House) -> None:
         await a_task_in(house, "delay")
@@ -134,7 +134,7 @@ class TestUpdate:
     async def test_two_edits_at_once_are_made_one_after_the_other(self, house: House) -> None:
         await a_task_in(house, "delay")
         changes = [TaskChanges(retry=7), TaskChanges(ttl=7), TaskChanges(delay=7)]
-        answers = await house.store.update([Edit("a", some, POLICIES, SOON) for some in changes])
+        answers = await house.store.update([TaskEdit("a", some, POLICIES, SOON) for some in changes])
         assert answers[-1] == await queried(house)
         task = only(answers[-1:]).task
         assert isinstance(task, Task)
@@ -143,13 +143,13 @@ class TestUpdate:
     async def test_each_of_many_gets_its_own_answer(self, house: House) -> None:
         tasks = [a_task(delay=60) for _ in range(250)]
         await house.store.create(tasks[1:])
-        edits = [Edit(task.id, TaskChanges(delay=n), POLICIES, SOON) for n, task in enumerate(tasks)]
+        edits = [TaskEdit(task.id, TaskChanges(delay=n), POLICIES, SOON) for n, task in enumerate(tasks)]
         edits[7] = edits[7]._replace(changes=TaskChanges(delay=9999))
         answers = await house.store.update(edits)
         assert isinstance(answers[0], NotFound)
         assert isinstance(answers[7], Refused)
         rest = [(n, answer) for n, answer in enumerate(answers) if n not in (0, 7)]
-        assert all(isinstance(found, Found) and found.score == SOON + n * 1000 for n, found in rest)
+        assert all(isinstance(found, TaskRecord) and found.score == SOON + n * 1000 for n, found in rest)
         await assert_sound(house, SOON)
 
     async def test_a_body_that_cannot_be_read_can_only_be_deleted(self, house: House) -> None:
@@ -322,10 +322,10 @@ class TestRaces:
                 claims.extend(await take(house, NOW, limit=7))
                 await asyncio.sleep(0)
 
-        async def editor(some: list[Task]) -> list[Found | LaterError]:
-            answers: list[Found | LaterError] = []
+        async def editor(some: list[Task]) -> list[TaskRecord | LaterError]:
+            answers: list[TaskRecord | LaterError] = []
             for task in some:
-                edits = [Edit(task.id, TaskChanges(content="new", delay=0), POLICIES, NOW)]
+                edits = [TaskEdit(task.id, TaskChanges(content="new", delay=0), POLICIES, NOW)]
                 answers += await house.store.update(edits)
             return answers
 
@@ -334,8 +334,8 @@ class TestRaces:
         await claiming
         answers = {task.id: answered[n % 20][n // 20] for n, task in enumerate(tasks)}
         contents = {claim.id: getattr(claim.task, "content", None) for claim in claims}
-        edited = {id for id, answer in answers.items() if isinstance(answer, Found)}
-        assert {type(answer) for answer in answers.values()} <= {Found, Conflict}
+        edited = {id for id, answer in answers.items() if isinstance(answer, TaskRecord)}
+        assert {type(answer) for answer in answers.values()} <= {TaskRecord, Conflict}
         assert contents == {task.id: "new" if task.id in edited else "old" for task in tasks}
         assert 0 < len(edited) < 1000
         await assert_sound(house)
@@ -358,7 +358,7 @@ class TestRaces:
         again += await take(house, SOON)
         assert sorted(claim.id for claim in again) == sorted(ids)
         for one, other in zip(first, second, strict=True):
-            assert isinstance(one, Found) or isinstance(other, Found)
+            assert isinstance(one, TaskRecord) or isinstance(other, TaskRecord)
         sight = await assert_sound(house, SOON)
         assert sight.buckets.keys() == {(Bucket.UNACK, "order")}
 
@@ -371,7 +371,7 @@ class TestRaces:
 async def test_what_came_before_a_failure_is_known(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [a_task(delay=60) for _ in range(150)]
     await house.store.create(tasks)
-    whole = house.client.run
+    whole = house.client.execute_each
     trips: list[str] = []
 
     async def cut(verb: str, commands: Any) -> Any:
@@ -380,6 +380,6 @@ async def test_what_came_before_a_failure_is_known(house: House, monkeypatch: py
             raise StoreDown("cut")
         return await whole(verb, commands)
 
-    monkeypatch.setattr(house.client, "run", cut)
+    monkeypatch.setattr(house.client, "execute_each", cut)
     answers = await house.store.run_now([task.id for task in tasks], SOON)
-    assert [type(answer) for answer in answers] == [Found] * 100 + [StoreDown] * 50
+    assert [type(answer) for answer in answers] == [TaskRecord] * 100 + [StoreDown] * 50

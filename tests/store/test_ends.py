@@ -8,9 +8,9 @@ from typing import Any
 from later.core.retry import Failure, encode_failure, expiry_failure
 from later.core.task import Task
 from later.store.codec import MAX_BODIES
-from later.store.doctor import Doctor, Wrong
+from later.store.doctor import Defect, Doctor
 from later.store.keys import Bucket
-from later.store.types import Dead, Wake
+from later.store.types import DeadTask, DueTopic
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, ask, assert_sound, died, done, failed, let_go, place, see, take
@@ -27,7 +27,7 @@ async def waiting(house: House, **changes: Any) -> Task:
 
 async def expire(house: House, now: int = END) -> list[str]:
     """As a worker does; the ids of those that died."""
-    found = await house.ends.expiring(now)
+    found = await house.ends.expired_tasks(now)
     answers = await house.ends.expire([(task, expiry_failure(task.failure, now)) for task in found], now)
     return sorted(task.id for task, answer in zip(found, answers, strict=True) if answer is True)
 
@@ -68,7 +68,7 @@ class TestExpiry:
         [claim] = await take(house)
         assert await expire(house) == []
         assert await place(house, task.id) == (Bucket.UNACK, NOW + LEASE_MS)
-        assert (await house.ends.expiring(END + 999), len(await house.ends.expiring(END + 1000))) == ([], 1)
+        assert (await house.ends.expired_tasks(END + 999), len(await house.ends.expired_tasks(END + 1000))) == ([], 1)
         assert await house.store.settle([done(claim)]) == [True]
 
     async def test_a_lost_lease_is_no_way_around_it(self, house: House) -> None:
@@ -80,7 +80,7 @@ class TestExpiry:
 
     async def test_without_a_ttl_nothing_dies(self, house: House) -> None:
         await house.store.create([a_task()])
-        assert await house.ends.expiring(NOW + 10**12) == []
+        assert await house.ends.expired_tasks(NOW + 10**12) == []
 
     async def test_a_task_that_is_done_or_dead_or_deleted_leaves_the_index(self, house: House) -> None:
         tasks = [await waiting(house, delay=0) for _ in range(3)]
@@ -91,7 +91,7 @@ class TestExpiry:
 
     async def test_an_id_that_was_deleted_and_created_anew_lives_as_long_as_it_says(self, house: House) -> None:
         await waiting(house, id="a", own_id=True)
-        stale = [(task, expiry_failure(None, END)) for task in await house.ends.expiring(END)]
+        stale = [(task, expiry_failure(None, END)) for task in await house.ends.expired_tasks(END)]
         await house.store.delete(["a"])
         await waiting(house, id="a", own_id=True, ttl=60)
         assert await house.ends.expire(stale, END) == [False]
@@ -101,7 +101,7 @@ class TestExpiry:
         await waiting(house, delay=0, id="a")
         [claim] = await take(house)
         await house.store.settle([failed(claim, NOW)])
-        stale = [(task, expiry_failure(task.failure, END)) for task in await house.ends.expiring(END)]
+        stale = [(task, expiry_failure(task.failure, END)) for task in await house.ends.expired_tasks(END)]
         await ask(house, [("HSET", house.keys.shard_of("a").outcome, "a", encode_failure(FAILURE_SINCE))])
         assert await house.ends.expire(stale, END) == [False]
         assert await expire(house) == ["a"]
@@ -156,7 +156,7 @@ async def dead(house: House, count: int, at: int = NOW, **changes: Any) -> list[
 async def sweep(house: House, latest: int, remember_until: int | None = None, topic: str = "order") -> int:
     swept = 0
     for shard in house.keys.shards:
-        some = await house.ends.dead(Wake(0, topic, shard.index), latest)
+        some = await house.ends.dead_tasks(DueTopic(0, topic, shard.index), latest)
         swept += sum(answer is True for answer in await house.ends.sweep(some, latest, remember_until))
     return swept
 
@@ -189,7 +189,7 @@ class TestSweep:
 
     async def test_who_died_again_since_it_was_looked_at_stays(self, house: House) -> None:
         await dead(house, 1, id="a", own_id=True)
-        seen = [Dead("a", "order", house.keys.shard_of("a").index, own_id=True)]
+        seen = [DeadTask("a", "order", house.keys.shard_of("a").index, own_id=True)]
         await house.store.delete(["a"])
         await dead(house, 1, NOW + 1, id="a", own_id=True)
         assert await house.ends.sweep(seen, NOW, None) == [False]
@@ -203,7 +203,7 @@ class TestSweep:
 
     async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(self, house: House) -> None:
         await dead(house, MAX_BODIES * len(house.keys.shards) * 2)
-        looked = [await house.ends.dead(Wake(0, "order", shard.index), NOW) for shard in house.keys.shards]
+        looked = [await house.ends.dead_tasks(DueTopic(0, "order", shard.index), NOW) for shard in house.keys.shards]
         assert max(map(len, looked)) == MAX_BODIES
 
     async def test_a_full_store_is_swept(self, house: House) -> None:
@@ -221,13 +221,13 @@ class TestLookingForTheDead:
         await house.store.settle([died(claim) for claim in await take(house)])
         seen: set[tuple[str, int]] = set()
         for _ in range(100):
-            seen |= {(wake.topic, wake.shard) for wake in await house.ends.with_dead(NOW, 10)}
+            seen |= {(wake.topic, wake.shard) for wake in await house.ends.topics_with_dead(NOW, 10)}
         assert {topic for topic, _ in seen} == {f"t{n}" for n in range(300)}
 
     async def test_where_nobody_died_so_early_nothing_is_looked_through(self, house: House) -> None:
         await dead(house, 1)
-        assert await house.ends.with_dead(NOW - 1, 10) == []
-        assert [wake.topic for wake in await house.ends.with_dead(NOW, 10)] == ["order"]
+        assert await house.ends.topics_with_dead(NOW - 1, 10) == []
+        assert [wake.topic for wake in await house.ends.topics_with_dead(NOW, 10)] == ["order"]
 
 
 class TestTheIndex:
@@ -236,7 +236,7 @@ class TestTheIndex:
         await ask(house, [("DEL", shard.expiry) for shard in house.keys.shards])
         doctor = Doctor(house.client, house.keys)
         [finding] = [finding async for finding in doctor.examine(NOW)]
-        assert (finding.kind, finding.id, finding.topic) == (Wrong.UNINDEXED, b"a", b"order")
+        assert (finding.kind, finding.id, finding.topic) == (Defect.UNINDEXED, b"a", b"order")
         assert [await doctor.mend(finding, NOW), await doctor.mend(finding, NOW)] == [True, False]
         assert (await assert_sound(house)).expiry == {("order", "a"): END}
 

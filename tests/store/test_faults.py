@@ -19,7 +19,7 @@ from later.store.client import Client, connect, translate
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.schema import check_store
-from later.store.types import Batch, Claim
+from later.store.types import Claim, JobBatch
 from tests.builders import NOW, a_task
 from tests.house import House, a_house
 from tests.servers import SERVERS, a_server
@@ -125,7 +125,7 @@ class TestFull:
         await full.store.settle([done(stale)])
         assert await full.store.settle([done(stale)]) == [False]
         assert await full.store.give_back([stale]) == [False]
-        looks = (await full.store.look(Bucket.UNACK, 9)).wakes
+        looks = (await full.store.due_topics(Bucket.UNACK, 9)).topics
         assert not any(isinstance(answer, LaterError) for answer in await full.store.release(Bucket.UNACK, looks, NOW))
         assert await take(full, NOW) == []
         assert await full.store.trim(NOW, 10) == 0
@@ -169,7 +169,7 @@ class TestReadOnly:
         assert reasons(await store.settle([done(demoted)])) == why
         assert reasons(await store.give_back([demoted])) == why
         with pytest.raises(StoreDown, match="read-only"):
-            await house.client.one("x", ("DEL", "x"))
+            await house.client.execute("x", ("DEL", "x"))
         [deleted] = await store.delete(["a"])
         assert isinstance(deleted, StoreDown)
 
@@ -180,9 +180,9 @@ class TestReadOnly:
         await assert_sound(house)
 
     async def test_the_connections_are_dropped_for_the_new_primary_may_be_elsewhere(self, house: House) -> None:
-        before = await house.client.one("ask", ("CLIENT", "ID"))
+        before = await house.client.execute("ask", ("CLIENT", "ID"))
         await house.store.create([a_task()])
-        assert await house.client.one("ask", ("CLIENT", "ID")) != before
+        assert await house.client.execute("ask", ("CLIENT", "ID")) != before
 
 
 class TestUnreachable:
@@ -190,13 +190,13 @@ class TestUnreachable:
         redis = connect(f"unix://{tmp_path}/nobody.sock", Clock(time.monotonic, time.time), TIMEOUT_S)
         client = Client(redis, timeout_s=TIMEOUT_S, monotonic=time.monotonic, observe=lambda verb, seconds: None)
         with pytest.raises(StoreDown, match="cannot be reached"):
-            await client.one("ping", ("PING",))
+            await client.execute("ping", ("PING",))
 
     async def test_a_port_that_refuses_is_down(self) -> None:
         redis = connect("redis://127.0.0.1:1/0", Clock(time.monotonic, time.time), TIMEOUT_S)
         client = Client(redis, timeout_s=TIMEOUT_S, monotonic=time.monotonic, observe=lambda verb, seconds: None)
         with pytest.raises(StoreDown, match="cannot be reached"):
-            await client.one("ping", ("PING",))
+            await client.execute("ping", ("PING",))
 
     async def test_a_deaf_store_is_down_in_time(self, house: House, own_server: Server) -> None:
         await house.census.ping()
@@ -223,7 +223,7 @@ class TestUnreachable:
         await house.store.create([a_task(id="a", own_id=True)])
         with deaf(house, own_server):
             await assert_down_in_time(house, calls=30)
-        answers = await asyncio.gather(*(house.client.one("x", ("ECHO", str(n))) for n in range(50)))
+        answers = await asyncio.gather(*(house.client.execute("x", ("ECHO", str(n))) for n in range(50)))
         assert answers == [str(n).encode() for n in range(50)]
 
 
@@ -269,7 +269,7 @@ class TestForgetful:
     async def test_a_store_without_its_scripts_creates_once(self, house: House) -> None:
         await ask(house, [("SCRIPT", "FLUSH")])
         tasks = [a_task(topic=f"topic-{n % 3}") for n in range(30)]
-        assert await house.store.create(tasks, Batch("job", b"digest", 0, NOW)) == [True] * 30
+        assert await house.store.create(tasks, JobBatch("job", b"digest", 0, NOW)) == [True] * 30
         assert (await assert_sound(house)).pool == {task.id for task in tasks}
         assert (await house.jobs.counts("job")).created == 30
 
@@ -298,13 +298,13 @@ class TestPassword:
     async def test_a_wrong_one_is_said_to_be_refused(self, guarded: House, own_server: Server, user: str) -> None:
         client = fresh_client(guarded, own_server[0].replace("unix://", f"unix://{user}"))
         with pytest.raises(StoreDown, match="the store refuses this user") as raised:
-            await client.one("ping", ("PING",))
+            await client.execute("ping", ("PING",))
         assert "wrong" not in str(raised.value).replace("wrong number", "")
         await client.aclose()
 
     async def test_the_right_one_is_taken(self, guarded: House, own_server: Server) -> None:
         client = fresh_client(guarded, own_server[0].replace("unix://", "unix://:right@"))
-        await client.one("ping", ("PING",))
+        await client.execute("ping", ("PING",))
         await client.aclose()
 
 

@@ -9,8 +9,8 @@ import pytest
 from later.core.policy import MIN_RATE
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
-from later.store.permits import SAVED_MS, Ask, Flow, Granted
-from later.store.types import Want
+from later.store.permits import SAVED_MS, PermitGrant, PermitRequest, Permits
+from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, ask, assert_sound, findings, see, take, whole
@@ -18,26 +18,28 @@ from tests.store.sight import LEASE_MS, ask, assert_sound, findings, see, take, 
 END = NOW + LEASE_MS
 
 
-async def permits(flow: Flow, want: int, now: int = NOW, **changes: Any) -> Granted:
-    asked = Ask(topic="order", held=0, want=want, back=0, lease_end=END, rate=0.0, concurrency=0)._replace(**changes)
-    [answer] = await flow.permits([asked], now)
-    assert isinstance(answer, Granted)
+async def permits(flow: Permits, want: int, now: int = NOW, **changes: Any) -> PermitGrant:
+    asked = PermitRequest(
+        topic="order", in_flight=0, wanted=want, returned=0, lease_end=END, rate=0.0, concurrency=0
+    )._replace(**changes)
+    [answer] = await flow.acquire([asked], now)
+    assert isinstance(answer, PermitGrant)
     return answer
 
 
 class TestConcurrency:
     async def test_no_more_is_granted_than_all_instances_may_have_together(self, house: House) -> None:
         one, other = house.flow("one"), house.flow("other")
-        assert await permits(one, 7, concurrency=10) == Granted(7, None)
-        assert await permits(other, 7, concurrency=10) == Granted(3, None)
-        assert await permits(one, 1, held=7, concurrency=10) == Granted(0, None)
+        assert await permits(one, 7, concurrency=10) == PermitGrant(7, None)
+        assert await permits(other, 7, concurrency=10) == PermitGrant(3, None)
+        assert await permits(one, 1, in_flight=7, concurrency=10) == PermitGrant(0, None)
         assert await one.in_use(["order"], NOW) == {"order": 10}
 
     async def test_what_is_handed_back_is_anybodys(self, house: House) -> None:
         one, other = house.flow("one"), house.flow("other")
         await permits(one, 10, concurrency=10)
-        await permits(one, 0, held=4, concurrency=10)
-        assert await permits(other, 10, concurrency=10) == Granted(6, None)
+        await permits(one, 0, in_flight=4, concurrency=10)
+        assert await permits(other, 10, concurrency=10) == PermitGrant(6, None)
 
     async def test_a_lost_instance_has_its_permits_until_their_lease_ends(self, house: House) -> None:
         await permits(house.flow("lost"), 10, concurrency=10)
@@ -48,27 +50,27 @@ class TestConcurrency:
     async def test_a_lease_is_as_long_as_the_longest_of_its_permits(self, house: House) -> None:
         one = house.flow("one")
         await permits(one, 1, concurrency=10, lease_end=END + 5_000)
-        await permits(one, 1, held=1, concurrency=10, lease_end=END)
+        await permits(one, 1, in_flight=1, concurrency=10, lease_end=END)
         assert await house.flow("other").in_use(["order"], END + 4_999) == {"order": 2}
 
     async def test_an_older_call_that_comes_late_counts_for_nothing(self, house: House) -> None:
         one = house.flow("one")
-        early = one._permit(Ask("order", 0, 0, 0, END, 0.0, 10), NOW)
+        early = one._permit(PermitRequest("order", 0, 0, 0, END, 0.0, 10), NOW)
         await permits(one, 8, concurrency=10)
-        assert await house.client.one("permit", early) == [0, b""]
+        assert await house.client.execute("permit", early) == [0, b""]
         assert await one.in_use(["order"], NOW) == {"order": 8}
 
     async def test_a_limit_that_was_lowered_grants_nothing_until_enough_have_ended(self, house: House) -> None:
         one = house.flow("one")
         await permits(one, 10, concurrency=10)
-        assert (await permits(one, 1, held=10, concurrency=3)).permits == 0
-        assert (await permits(one, 5, held=2, concurrency=3)).permits == 1
+        assert (await permits(one, 1, in_flight=10, concurrency=3)).permits == 0
+        assert (await permits(one, 5, in_flight=2, concurrency=3)).permits == 1
 
     async def test_nothing_is_kept_of_a_topic_that_has_nothing_under_way(self, house: House) -> None:
         one = house.flow("one")
         await permits(one, 3, concurrency=10)
         await permits(one, 0, concurrency=10)
-        assert await house.redis.exists(house.keys.flow("order").decode()) == 0
+        assert await house.redis.exists(house.keys.permits("order").decode()) == 0
 
 
 class TestRate:
@@ -83,7 +85,7 @@ class TestRate:
     async def test_it_says_when_there_is_more(self, house: House) -> None:
         one = house.flow("one")
         first = await permits(one, 5, rate=10.0)
-        assert first == Granted(1, NOW + 100)
+        assert first == PermitGrant(1, NOW + 100)
         assert (await permits(one, 5, NOW + 99, rate=10.0)).permits == 0
         assert (await permits(one, 5, NOW + 100, rate=10.0)).permits == 1
 
@@ -103,14 +105,15 @@ class TestRate:
         one = house.flow("one")
         await permits(one, 1, rate=1000.0)
         assert (await permits(one, 100, NOW + 100, rate=1000.0)).permits == 100
-        await permits(one, 0, NOW + 100, back=60, rate=1000.0)
+        await permits(one, 0, NOW + 100, returned=60, rate=1000.0)
         assert (await permits(one, 100, NOW + 100, rate=1000.0)).permits == 60
 
     async def test_both_limits_hold(self, house: House) -> None:
         one = house.flow("one")
         await permits(one, 1, rate=1000.0, concurrency=3)
-        assert await permits(one, 50, NOW + 100, rate=1000.0, concurrency=3) == Granted(3, None)
-        assert await permits(one, 500, NOW + 101, held=3, rate=1000.0, concurrency=300) == Granted(98, NOW + 102)
+        assert await permits(one, 50, NOW + 100, rate=1000.0, concurrency=3) == PermitGrant(3, None)
+        granted = await permits(one, 500, NOW + 101, in_flight=3, rate=1000.0, concurrency=300)
+        assert granted == PermitGrant(98, NOW + 102)
 
     async def test_a_rate_that_is_raised_counts_from_then_on(self, house: House) -> None:
         one = house.flow("one")
@@ -120,8 +123,8 @@ class TestRate:
     async def test_a_rate_that_was_lifted_is_forgotten(self, house: House) -> None:
         one = house.flow("one")
         await permits(one, 5, rate=10.0)
-        assert await permits(one, 500, NOW + 1) == Granted(500, None)
-        assert await house.redis.hkeys(house.keys.flow("order").decode()) == [b"of:one"]
+        assert await permits(one, 500, NOW + 1) == PermitGrant(500, None)
+        assert await house.redis.hkeys(house.keys.permits("order").decode()) == [b"of:one"]
 
 
 async def test_a_full_store_grants_and_holds(house: House) -> None:
@@ -130,9 +133,9 @@ async def test_a_full_store_grants_and_holds(house: House) -> None:
     await house.store.create([a_task()])
     await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
-        assert (await permits(one, 3, held=3, concurrency=10, rate=10.0)).permits == 1
+        assert (await permits(one, 3, in_flight=3, concurrency=10, rate=10.0)).permits == 1
         await one.hold_paused([("order", shard.index) for shard in house.keys.shards])
-        assert await one.paused() == {"order"}
+        assert await one.paused_topics() == {"order"}
     finally:
         await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
 
@@ -146,8 +149,8 @@ class TestHolds:
         await house.store.create([a_task(), a_task(topic="mail")])
         await house.flow().hold("order", NOW + 5000, None, NOW)
         assert {claim.topic for claim in await take(house)} == {"mail"}
-        look = await house.store.look_around(10)
-        assert {wake.at for wake in look.delay.wakes if wake.topic == "order"} == {NOW + 5000}
+        look = await house.store.worker_snapshot(10)
+        assert {wake.at for wake in look.delay.topics if wake.topic == "order"} == {NOW + 5000}
         assert {claim.topic for claim in await take(house, NOW + 5000)} == {"order"}
         await assert_sound(house, NOW + 5000)
 
@@ -155,10 +158,10 @@ class TestHolds:
         await house.store.create([a_task(id="a")])
         shard = house.keys.shard_of("a").index
         await house.flow().hold("order", NOW + 5000, None, NOW)
-        [answer] = await house.store.claim([Want("order", shard, 5)], NOW, END)
+        [answer] = await house.store.claim([ClaimRequest("order", shard, 5)], NOW, END)
         assert answer == (NOW + 5000, 0, [])
         await pause(house)
-        [answer] = await house.store.claim([Want("order", shard, 5)], NOW + 5000, END)
+        [answer] = await house.store.claim([ClaimRequest("order", shard, 5)], NOW + 5000, END)
         assert answer == (None, 0, [])
 
     async def test_creates_releases_and_deletes_leave_it_held(self, house: House) -> None:
@@ -175,7 +178,7 @@ class TestHolds:
         await pause(house)
         await house.store.create([a_task()])
         assert await take(house) == []
-        assert await house.flow().paused() == {"order"}
+        assert await house.flow().paused_topics() == {"order"}
 
     async def test_whichever_hold_lasts_longer_counts(self, house: House) -> None:
         flow = house.flow()
@@ -194,7 +197,7 @@ class TestHolds:
         await flow.resume({"order": (NOW + 1000, None)}, NOW)
         assert await take(house, NOW + 999) == []
         assert len(await take(house, NOW + 1000)) == 1
-        assert await flow.paused() == set()
+        assert await flow.paused_topics() == set()
 
     async def test_a_wait_that_was_asked_for_is_no_pause_to_be_resumed(self, house: House) -> None:
         flow = house.flow()
@@ -207,7 +210,7 @@ class TestHolds:
         topics = [f"t{n}" for n in range(1203)]
         for topic in topics:
             await house.flow().hold_paused([(topic, 0)])
-        assert await house.flow().paused() == set(topics)
+        assert await house.flow().paused_topics() == set(topics)
 
     async def test_who_comes_back_slowly_is_known_to_all_for_so_long(self, house: House) -> None:
         flow, book = house.flow(), house.policies()
@@ -222,7 +225,7 @@ class TestHolds:
 
     async def test_the_rest_of_a_claim_can_be_held(self, house: House) -> None:
         await house.store.create([a_task(id=f"t{n}") for n in range(100)])
-        wants = [Want("order", shard.index, 1, hold_until=NOW + 10) for shard in house.keys.shards]
+        wants = [ClaimRequest("order", shard.index, 1, hold_until=NOW + 10) for shard in house.keys.shards]
         answers = await house.store.claim(wants, NOW, END)
         assert {getattr(answer, "wake_at", None) for answer in answers} == {NOW + 10}
         assert await take(house, NOW + 9) == []
@@ -231,7 +234,7 @@ class TestHolds:
     async def test_what_is_due_later_than_the_hold_is_not_held(self, house: House) -> None:
         await house.store.create([a_task(id="a"), a_task(id="a2", delay=60)])
         shard = house.keys.shard_of("a").index
-        await house.store.claim([Want("order", shard, 5, hold_until=NOW + 10)], NOW, END)
+        await house.store.claim([ClaimRequest("order", shard, 5, hold_until=NOW + 10)], NOW, END)
         assert all(at > 0 for at in (await see(house)).wakes.values())
 
 
@@ -251,16 +254,16 @@ async def test_the_doctor_finds_nothing_wrong_with_a_held_topic_and_leaves_it_he
 async def test_who_has_permits_passes_a_hold_that_another_made_for_want_of_them(house: House) -> None:
     await house.store.create([a_task(id="a"), a_task(id="a2")])
     shard = house.keys.shard_of("a").index
-    await house.store.claim([Want("order", shard, 0, hold_until=NOW + 500)], NOW, END)
-    [refused] = await house.store.claim([Want("order", shard, 1)], NOW, END)
+    await house.store.claim([ClaimRequest("order", shard, 0, hold_until=NOW + 500)], NOW, END)
+    [refused] = await house.store.claim([ClaimRequest("order", shard, 1)], NOW, END)
     assert refused == (NOW + 500, 0, [])
-    [passed] = await house.store.claim([Want("order", shard, 1, permitted=True)], NOW, END)
+    [passed] = await house.store.claim([ClaimRequest("order", shard, 1, has_permits=True)], NOW, END)
     assert len(whole(passed).claims) == 1
 
 
 async def test_but_not_one_that_a_receiver_asked_for_nor_a_pause(house: House) -> None:
     await house.store.create([a_task(id="a")])
-    want = Want("order", house.keys.shard_of("a").index, 1, permitted=True)
+    want = ClaimRequest("order", house.keys.shard_of("a").index, 1, has_permits=True)
     await house.flow().hold("order", NOW + 500, None, NOW)
     assert whole((await house.store.claim([want], NOW, END))[0]).claims == []
     await pause(house)
@@ -286,6 +289,6 @@ async def test_all_topics_are_resumed_though_the_store_is_full(house: House) -> 
     await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
         await house.flow().resume(dict.fromkeys(topics, (NOW, NOW + 5000)), NOW)
-        assert await house.flow().paused() == set()
+        assert await house.flow().paused_topics() == set()
     finally:
         await ask(house, [("CONFIG", "SET", "maxmemory", "0")])

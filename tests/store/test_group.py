@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from later.core.errors import LaterError, NotFound, StoreDown
-from later.store.group_commit import HEAVIEST, LARGEST, UNDER_WAY, Group
+from later.store.group_commit import MAX_BYTES, MAX_ITEMS, MAX_ROUND_TRIPS, GroupCommit
 
 
 class Calls:
@@ -27,13 +27,13 @@ class Calls:
 
 async def test_items_of_one_turn_share_a_call() -> None:
     calls = Calls()
-    group = Group(calls, patience_s=60)
+    group = GroupCommit(calls, queue_timeout_s=60)
     assert await asyncio.gather(*(group(item) for item in (2, 4, 6))) == [4, 8, 12]
     assert calls.groups == [[2, 4, 6]]
 
 
 async def test_an_error_reaches_exactly_the_caller_whose_item_it_was() -> None:
-    group = Group(Calls(), patience_s=60)
+    group = GroupCommit(Calls(), queue_timeout_s=60)
     answers = await asyncio.gather(group(2), group(3), group(4), return_exceptions=True)
     assert [type(answer) for answer in answers] == [int, NotFound, int]
 
@@ -44,7 +44,7 @@ async def test_a_call_that_fails_fails_for_each_of_its_callers_and_for_no_other(
             raise StoreDown("away")
         return list(items)
 
-    group = Group(call, patience_s=60)
+    group = GroupCommit(call, queue_timeout_s=60)
     failed = await asyncio.gather(group(1), group(2), return_exceptions=True)
     assert [type(answer) for answer in failed] == [StoreDown, StoreDown]
     assert await group(2) == 2
@@ -53,35 +53,35 @@ async def test_a_call_that_fails_fails_for_each_of_its_callers_and_for_no_other(
 async def test_what_comes_while_calls_are_under_way_waits_together() -> None:
     calls = Calls()
     calls.may_answer.clear()
-    group = Group(calls, patience_s=60)
+    group = GroupCommit(calls, queue_timeout_s=60)
     waiting = []
     for item in range(0, 40, 2):
         waiting.append(asyncio.create_task(group(item)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert len(calls.groups) == UNDER_WAY
+    assert len(calls.groups) == MAX_ROUND_TRIPS
     calls.may_answer.set()
     assert await asyncio.gather(*waiting) == [item * 2 for item in range(0, 40, 2)]
-    assert len(calls.groups) == UNDER_WAY + 1
+    assert len(calls.groups) == MAX_ROUND_TRIPS + 1
 
 
 async def test_no_call_is_larger_than_the_store_can_bear() -> None:
     calls = Calls()
-    group = Group(calls, patience_s=60)
-    await asyncio.gather(*(group(item) for item in range(0, 5 * LARGEST, 2)))
-    assert max(map(len, calls.groups)) == LARGEST
+    group = GroupCommit(calls, queue_timeout_s=60)
+    await asyncio.gather(*(group(item) for item in range(0, 5 * MAX_ITEMS, 2)))
+    assert max(map(len, calls.groups)) == MAX_ITEMS
 
 
 async def test_heavy_items_go_a_few_at_a_time() -> None:
     calls = Calls()
-    group = Group(calls, patience_s=60, weigh=lambda item: HEAVIEST // 2)
+    group = GroupCommit(calls, queue_timeout_s=60, size_of=lambda item: MAX_BYTES // 2)
     await asyncio.gather(*(group(item) for item in range(0, 20, 2)))
     assert {len(items) for items in calls.groups} == {2}
 
 
 async def test_an_item_heavier_than_a_group_may_be_goes_alone() -> None:
     calls = Calls()
-    group = Group(calls, patience_s=60, weigh=lambda item: 10 * HEAVIEST)
+    group = GroupCommit(calls, queue_timeout_s=60, size_of=lambda item: 10 * MAX_BYTES)
     assert await asyncio.gather(*(group(item) for item in (2, 4))) == [4, 8]
     assert calls.groups == [[2], [4]]
 
@@ -89,7 +89,7 @@ async def test_an_item_heavier_than_a_group_may_be_goes_alone() -> None:
 async def test_a_caller_that_has_gone_takes_nothing_with_it() -> None:
     calls = Calls()
     calls.may_answer.clear()
-    group = Group(calls, patience_s=60)
+    group = GroupCommit(calls, queue_timeout_s=60)
     gone, stays = asyncio.create_task(group(2)), asyncio.create_task(group(4))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def test_a_caller_that_has_gone_takes_nothing_with_it() -> None:
 async def test_who_has_waited_in_line_for_too_long_is_sent_away() -> None:
     calls = Calls()
     calls.may_answer.clear()
-    group = Group(calls, patience_s=0)
+    group = GroupCommit(calls, queue_timeout_s=0)
     waiting = []
     for item in range(0, 8, 2):
         waiting.append(asyncio.create_task(group(item)))
@@ -117,11 +117,11 @@ async def test_who_has_waited_in_line_for_too_long_is_sent_away() -> None:
 async def test_who_is_on_the_way_already_is_not_sent_away() -> None:
     calls = Calls()
     calls.may_answer.clear()
-    group = Group(calls, patience_s=0.01)
-    first = [asyncio.create_task(group(item)) for item in range(0, 2 * UNDER_WAY * LARGEST, 2)]
+    group = GroupCommit(calls, queue_timeout_s=0.01)
+    first = [asyncio.create_task(group(item)) for item in range(0, 2 * MAX_ROUND_TRIPS * MAX_ITEMS, 2)]
     last = asyncio.create_task(group(2))
     await asyncio.sleep(0.02)
     calls.may_answer.set()
-    assert await asyncio.gather(*first) == [item * 2 for item in range(0, 2 * UNDER_WAY * LARGEST, 2)]
+    assert await asyncio.gather(*first) == [item * 2 for item in range(0, 2 * MAX_ROUND_TRIPS * MAX_ITEMS, 2)]
     with pytest.raises(StoreDown, match="took no request within"):
         await last

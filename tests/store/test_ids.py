@@ -7,7 +7,7 @@ import pytest
 from later.core.errors import NotFound, StoreFault, UnreadableBody
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.types import Found, Want
+from later.store.types import ClaimRequest, TaskRecord
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import (
@@ -52,14 +52,14 @@ class TestInEachBucket:
         task = a_task(id="a", own_id=True, created_at=NOW + 50)
         attempts = 0 if bucket is Bucket.DELAY else 1
         failure = FAILURE if bucket in (Bucket.ERROR, Bucket.DEAD) else None
-        expected = Found("a", "order", task, bucket, score(bucket), attempts, failure)
+        expected = TaskRecord("a", "order", task, bucket, score(bucket), attempts, failure)
         assert await house.store.query(["a"]) == [expected]
 
     async def test_a_task_whose_body_cannot_be_read_is_found(self, house: House, bucket: Bucket) -> None:
         await bring(house, bucket)
         await spoil(house, "a")
         [found] = await house.store.query(["a"])
-        assert isinstance(found, Found)
+        assert isinstance(found, TaskRecord)
         assert isinstance(found.task, UnreadableBody)
         assert (found.topic, found.state, found.score) == ("order", bucket, score(bucket))
 
@@ -147,10 +147,10 @@ async def test_a_delete_does_not_move_its_topic_to_the_front_of_the_line(house: 
     tasks = [a_task() for _ in range(80)]
     await house.store.create(tasks)
     shards = {house.keys.shard_of(task.id).index for task in tasks}
-    await house.store.claim([Want("order", shard, 1) for shard in shards], NOW + 10, NOW + LEASE_MS)
+    await house.store.claim([ClaimRequest("order", shard, 1) for shard in shards], NOW + 10, NOW + LEASE_MS)
     waiting = [task.id for task in tasks if (await place(house, task.id)) == (Bucket.DELAY, NOW)]
     await house.store.delete(waiting[:1])
-    assert {wake.at for wake in (await house.store.look(Bucket.DELAY, 100)).wakes} == {NOW + 10}
+    assert {wake.at for wake in (await house.store.due_topics(Bucket.DELAY, 100)).topics} == {NOW + 10}
 
 
 async def test_a_task_in_no_bucket_asks_for_the_doctor(house: House) -> None:
@@ -177,7 +177,7 @@ async def test_no_more_are_forgotten_at_once_than_asked_for(house: House) -> Non
         assert moved <= 3 * len(house.keys.shards)
         rounds += 1
     assert rounds > 1
-    assert await house.census.remembered() == 0
+    assert await house.census.remembered_ids() == 0
 
 
 async def test_a_forgotten_id_may_be_created_anew(house: House) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from later.core.errors import NotFound
 from later.core.task import Task
-from later.store.types import Batch, JobCounts
+from later.store.types import JobBatch, JobCounts
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import ask, done, take
@@ -18,13 +18,13 @@ def batch(*numbers: int) -> list[Task]:
     return [a_task(id=f"job:{n}", own_id=True) for n in numbers]
 
 
-def counted(digest: str, *, refused: int = 0) -> Batch:
-    return Batch("job", digest.encode(), refused, FORGET_AT)
+def counted(digest: str, *, refused: int = 0) -> JobBatch:
+    return JobBatch("job", digest.encode(), refused, FORGET_AT)
 
 
 async def send(house: House, tasks: list[Task], refused: int = 0, *, forget_at: int = FORGET_AT) -> None:
     digest = repr([task.id for task in tasks]).encode()
-    await house.store.create(tasks, Batch("job", digest, refused, forget_at))
+    await house.store.create(tasks, JobBatch("job", digest, refused, forget_at))
 
 
 async def test_a_job_counts_what_it_creates_and_what_was_refused(house: House) -> None:
@@ -61,8 +61,8 @@ async def test_a_batch_that_went_through_in_part_counts_the_rest_when_it_is_sent
 async def test_items_that_failed_are_not_taken_for_existing_ones(house: House) -> None:
     whole = counted("whole")
     await house.store.create(batch(1), whole)
-    await house.jobs.count(whole, valid=3)
-    await house.jobs.count(whole, valid=1)
+    await house.jobs.count_batch(whole, valid=3)
+    await house.jobs.count_batch(whole, valid=1)
     await house.store.create(batch(2, 3), counted("rest"))
     assert await house.jobs.counts("job") == JobCounts(3, 0, 0)
 
@@ -79,7 +79,7 @@ async def test_a_job_with_nothing_but_refusals_is_known(house: House) -> None:
 
 async def test_a_job_is_forgotten_whole_when_its_time_has_come(house: House) -> None:
     await send(house, batch(*range(40)))
-    await house.store.create([], Batch("refused", b"digest", 4, FORGET_AT))
+    await house.store.create([], JobBatch("refused", b"digest", 4, FORGET_AT))
     await house.jobs.trim(FORGET_AT - 1)
     assert await house.jobs.counts("job") == JobCounts(40, 0, 0)
     await house.jobs.trim(FORGET_AT)

@@ -24,7 +24,17 @@ from later.core.retry import Failure, SettleTarget, Verdict, encode_failure, exp
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
 from later.store.purges import PURGED
-from later.store.types import Claim, Edit, Found, Moved, Released, Settlement, Stretch, Wake, Want
+from later.store.types import (
+    BucketRange,
+    Claim,
+    ClaimRequest,
+    DueTopic,
+    MoveResult,
+    ReleaseResult,
+    Settlement,
+    TaskEdit,
+    TaskRecord,
+)
 from tests.builders import NOW, a_task
 from tests.house import House, a_house
 from tests.servers import a_server
@@ -318,7 +328,7 @@ class Life(RuleBasedStateMachine):
         """By a worker whose clock may be a little behind those of the others."""
         now = self.now - behind
         lanes = [(shard, topic) for shard in range(self.shards)]
-        wants = [Want(topic, shard, limit) for shard, _ in lanes]
+        wants = [ClaimRequest(topic, shard, limit) for shard, _ in lanes]
         for lane, answer in zip(lanes, self.run(self.house.store.claim, wants, now, now + lease), strict=True):
             expected = self.model.due(lane, now, limit)
             claims = whole(answer)
@@ -326,7 +336,7 @@ class Life(RuleBasedStateMachine):
             for claim, living in zip(claims.claims, expected, strict=True):
                 self._check_claim(claim, living, now + lease)
                 self.model.claim(living, claim)
-            assert (claims.wake_at, claims.strays) == (self.model.served(lane, now), 0)
+            assert (claims.wake_at, claims.orphans) == (self.model.served(lane, now), 0)
             self.claims += claims.claims
 
     @rule(picks=PICKS, fate=FATES, pause=PAUSES, remember=st.booleans())
@@ -349,16 +359,16 @@ class Life(RuleBasedStateMachine):
 
     @rule(bucket=st.sampled_from([Bucket.UNACK, Bucket.ERROR]), topic=TOPICS)
     def release(self, bucket: Bucket, topic: str) -> None:
-        wakes = [Wake(self.now, topic, shard) for shard in range(self.shards)]
+        wakes = [DueTopic(self.now, topic, shard) for shard in range(self.shards)]
         answers = self.run(self.house.store.release, bucket, wakes, self.now)
         lanes = [(shard, topic) for shard in range(self.shards)]
         moved = [self.model.release(bucket, lane, self.now) for lane in lanes]
         left = [self.model.first(bucket, lane) for lane in lanes]
-        assert answers == [Released(*pair) for pair in zip(moved, left, strict=True)]
+        assert answers == [ReleaseResult(*pair) for pair in zip(moved, left, strict=True)]
 
     @rule()
     def expire(self) -> None:
-        found = self.run(self.house.ends.expiring, self.now)
+        found = self.run(self.house.ends.expired_tasks, self.now)
         deaths = [(task, expiry_failure(task.failure, self.now)) for task in found]
         answers = self.run(self.house.ends.expire, deaths, self.now)
         died = {task.id: death for (task, death), answer in zip(deaths, answers, strict=True) if answer}
@@ -368,7 +378,7 @@ class Life(RuleBasedStateMachine):
     def sweep(self, topic: str, keep: int, pause: int) -> None:
         latest, until, swept = self.now - keep, self.now + pause, 0
         for shard in range(self.shards):
-            dead = self.run(self.house.ends.dead, Wake(0, topic, shard), latest)
+            dead = self.run(self.house.ends.dead_tasks, DueTopic(0, topic, shard), latest)
             swept += sum(self.run(self.house.ends.sweep, dead, latest, until))
         assert swept == self.model.sweep(topic, latest, until)
 
@@ -395,7 +405,7 @@ class Life(RuleBasedStateMachine):
     @rule(picks=PICKS, changes=CHANGES)
     def update(self, picks: list[int], changes: TaskChanges) -> None:
         ids = self._picked_ids(picks)
-        answers = self.run(self.house.store.update, [Edit(id, changes, NO_POLICIES, self.now) for id in ids])
+        answers = self.run(self.house.store.update, [TaskEdit(id, changes, NO_POLICIES, self.now) for id in ids])
         for id, answer in zip(ids, answers, strict=True):
             came = self.model.update(id, changes, self.now)
             if came != "edited":
@@ -406,7 +416,9 @@ class Life(RuleBasedStateMachine):
     def run_now(self, picks: list[int]) -> None:
         ids = self._picked_ids(picks)
         answers = self.run(self.house.store.run_now, ids, self.now)
-        assert [isinstance(answer, Found) for answer in answers] == [self.model.run_now(id, self.now) for id in ids]
+        assert [isinstance(answer, TaskRecord) for answer in answers] == [
+            self.model.run_now(id, self.now) for id in ids
+        ]
         self._check_found(ids, answers)
 
     @rule(pick=st.integers(0, 99))
@@ -423,14 +435,14 @@ class Life(RuleBasedStateMachine):
     @rule(topic=TOPICS, rate=st.sampled_from([0.5, 3, 1000]), limit=st.integers(1, 4))
     def redrive_dead(self, topic: str, rate: float, limit: int) -> None:
         there = self.model.redrive_dead(topic, rate, self.now, limit)
-        dead = Stretch(topic, Bucket.DEAD)
+        dead = BucketRange(topic, Bucket.DEAD)
         answer = self.run(partial(self.house.store.redrive_dead, dead, now=self.now, rate=rate, limit=limit))
-        assert answer == Moved(min(there, limit), there > limit)
+        assert answer == MoveResult(min(there, limit), there > limit)
 
     @rule(topic=TOPICS, buckets=st.lists(st.sampled_from(PURGED), min_size=1, unique=True))
     def purge(self, topic: str, buckets: list[Bucket]) -> None:
-        answer = self.run(self.house.store.purge, [Stretch(topic, bucket) for bucket in buckets])
-        assert answer == Moved(self.model.purge(topic, buckets), more=False)
+        answer = self.run(self.house.store.purge, [BucketRange(topic, bucket) for bucket in buckets])
+        assert answer == MoveResult(self.model.purge(topic, buckets), more=False)
 
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=4, unique=True))
     def query(self, ids: list[str]) -> None:
@@ -440,7 +452,7 @@ class Life(RuleBasedStateMachine):
                 assert isinstance(found, NotFound)
                 assert found.ended == (id in self.model.done)
             else:
-                assert found == Found(
+                assert found == TaskRecord(
                     id, living.lane[1], living.task, living.bucket, living.score, living.begun, living.failure
                 )
 
@@ -464,7 +476,7 @@ class Life(RuleBasedStateMachine):
     def _check_found(self, ids: list[str], answers: list[Any]) -> None:
         """Where a task is said to be, it is; of an id that stands there more than once, the last time."""
         for id, found in dict(zip(ids, answers, strict=True)).items():
-            if isinstance(found, Found):
+            if isinstance(found, TaskRecord):
                 self.query([id])
                 assert self.run(self.house.store.query, [id]) == [found]
 

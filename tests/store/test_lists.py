@@ -11,14 +11,14 @@ import pytest
 from later.core.errors import StoreDown, UnreadableBody
 from later.core.task import Task, pack_id
 from later.store.codec import MAX_BODIES
-from later.store.cursor import Walk
+from later.store.cursor import BucketCursor
 from later.store.keys import Bucket
-from later.store.types import Found, Stretch
+from later.store.types import BucketRange, TaskRecord
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, ask, died, failed, take
 
-DELAYED = Stretch("order", Bucket.DELAY)
+DELAYED = BucketRange("order", Bucket.DELAY)
 
 
 async def create(house: House, delays: Sequence[float], **changes: Any) -> list[Task]:
@@ -28,7 +28,7 @@ async def create(house: House, delays: Sequence[float], **changes: Any) -> list[
     return sorted(tasks, key=lambda task: (task.execute_at, pack_id(task.id)))
 
 
-async def pages(house: House, stretch: Stretch, limit: int) -> AsyncIterator[list[Found]]:
+async def pages(house: House, stretch: BucketRange, limit: int) -> AsyncIterator[list[TaskRecord]]:
     while True:
         page = await house.store.page(stretch, limit)
         yield page.tasks
@@ -38,7 +38,7 @@ async def pages(house: House, stretch: Stretch, limit: int) -> AsyncIterator[lis
         stretch = stretch._replace(after=(page.tasks[-1].score, page.tasks[-1].id))
 
 
-async def ids(house: House, stretch: Stretch, limit: int = 1000) -> list[str]:
+async def ids(house: House, stretch: BucketRange, limit: int = 1000) -> list[str]:
     return [task.id async for page in pages(house, stretch, limit) for task in page]
 
 
@@ -99,7 +99,7 @@ class TestStates:
         tasks = await create(house, [0, 1])
         await take(house, lease_end=NOW + LEASE_MS)
         await take(house, NOW + 1000, lease_end=NOW + LEASE_MS - 1)
-        page = await house.store.page(Stretch("order", Bucket.UNACK), 10)
+        page = await house.store.page(BucketRange("order", Bucket.UNACK), 10)
         assert [(found.id, found.score, found.attempts) for found in page.tasks] == [
             (tasks[1].id, NOW + LEASE_MS - 1, 1),
             (tasks[0].id, NOW + LEASE_MS, 1),
@@ -111,9 +111,9 @@ class TestStates:
         errors, dead = tasks[:3], tasks[3:]
         await house.store.settle([failed(claims[task.id], NOW + 9 - n) for n, task in enumerate(errors)])
         await house.store.settle([died(claims[task.id], NOW + 9 - n) for n, task in enumerate(dead)])
-        assert await ids(house, Stretch("order", Bucket.ERROR), 2) == ids_of(errors[::-1])
-        assert await ids(house, Stretch("order", Bucket.DEAD), 2) == ids_of(dead[::-1])
-        assert await ids(house, Stretch("order", Bucket.DEAD, before=NOW + 8)) == [dead[2].id]
+        assert await ids(house, BucketRange("order", Bucket.ERROR), 2) == ids_of(errors[::-1])
+        assert await ids(house, BucketRange("order", Bucket.DEAD), 2) == ids_of(dead[::-1])
+        assert await ids(house, BucketRange("order", Bucket.DEAD, before=NOW + 8)) == [dead[2].id]
 
     async def test_a_body_that_cannot_be_read_is_listed_too(self, house: House) -> None:
         [task] = await create(house, [1])
@@ -159,7 +159,7 @@ class TestChanges:
         assert [found.id for found in page.tasks] == ids_of(later[:limit])
         assert {found.state for found in page.tasks} == {Bucket.DELAY}
         assert page.more
-        assert await ids(house, Stretch("order", Bucket.UNACK)) == ids_of(due)
+        assert await ids(house, BucketRange("order", Bucket.UNACK)) == ids_of(due)
 
     async def test_what_all_went_meanwhile_is_an_empty_last_page(
         self, house: House, monkeypatch: pytest.MonkeyPatch
@@ -171,16 +171,16 @@ class TestChanges:
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
     """Something happens once, after the index was read and before the bodies are."""
-    whole, done = Walk.take, list[bool]()
+    whole, done = BucketCursor.fetch, list[bool]()
 
-    async def then_act(walk: Walk, count: int) -> Any:
+    async def then_act(walk: BucketCursor, count: int) -> Any:
         taken = await whole(walk, count)
         if not done:
             done.append(True)
             await act()
         return taken
 
-    monkeypatch.setattr(Walk, "take", then_act)
+    monkeypatch.setattr(BucketCursor, "fetch", then_act)
 
 
 async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(house: House, reads: list[int]) -> None:
@@ -193,25 +193,25 @@ async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(house: House
 def reads(house: House, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bodies each round trip asked for."""
     counts: list[int] = []
-    whole = house.client.run
+    whole = house.client.execute_each
 
     async def counted(verb: str, commands: Any) -> Any:
         counts.append(sum(len(command) - 11 for command in commands if command[2] == 8))
         return await whole(verb, commands)
 
-    monkeypatch.setattr(house.client, "run", counted)
+    monkeypatch.setattr(house.client, "execute_each", counted)
     return counts
 
 
 async def test_a_shard_that_is_away_is_no_empty_shard(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     await create(house, [1] * 50)
-    whole = house.client.run
+    whole = house.client.execute_each
 
     async def broken(verb: str, commands: Any) -> Any:
         answers = await whole(verb, commands)
         return [StoreDown("away"), *answers[1:]]
 
-    monkeypatch.setattr(house.client, "run", broken)
+    monkeypatch.setattr(house.client, "execute_each", broken)
     with pytest.raises(StoreDown):
         await house.store.page(DELAYED, 10)
 

@@ -26,10 +26,10 @@ def a_client(url: str, shards: int, prefix: str = "later") -> Client:
 
 
 async def test_the_first_to_open_it_lays_it_out(house: House, shards: int) -> None:
-    assert await stored_shards(house.client.run, "other") is None
+    assert await stored_shards(house.client.execute_each, "other") is None
     await house.client.open()
     assert (await ask(house, [("HGETALL", "later:meta")]))[0] == {b"schema": b"1", b"shards": b"%d" % shards}
-    assert await stored_shards(house.client.run, "later") == shards
+    assert await stored_shards(house.client.execute_each, "later") == shards
 
 
 async def test_it_is_opened_again_by_whoever_agrees(house: House, server_url: str, shards: int) -> None:
@@ -39,13 +39,13 @@ async def test_it_is_opened_again_by_whoever_agrees(house: House, server_url: st
     await client.aclose()
 
 
-@pytest.mark.parametrize("verb", ["open", "run"])
+@pytest.mark.parametrize("verb", ["open", "execute_each"])
 async def test_another_number_of_shards_is_refused(house: House, server_url: str, shards: int, verb: str) -> None:
     await house.client.open()
     client = a_client(server_url, shards + 1)
     for _ in range(2):
         with pytest.raises(StoreMismatch, match=f"--shards {shards + 1}: .* --shards {shards}:"):
-            await (client.open() if verb == "open" else client.one("set", ("SET", "x", "y")))
+            await (client.open() if verb == "open" else client.execute("set", ("SET", "x", "y")))
     assert (await ask(house, [("EXISTS", "x")])) == [0]
     await client.aclose()
 

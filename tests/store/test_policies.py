@@ -251,7 +251,7 @@ async def test_a_store_that_is_away_is_told_of_and_what_was_read_stays(
 
     await book.change(ORDER, setting(retry=7))
     clock.at += FRESH_S
-    monkeypatch.setattr(house.client, "one", away)
+    monkeypatch.setattr(house.client, "execute", away)
     with pytest.raises(StoreDown):
         await book.current()
     assert book.latest.for_topic("order").retry == 7

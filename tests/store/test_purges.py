@@ -13,14 +13,14 @@ from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.purges import PURGED
 from later.store.scripts import BY_SHA, MAX_TASKS
-from later.store.types import Claim, Moved, Settlement, Stretch
+from later.store.types import BucketRange, Claim, MoveResult, Settlement
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import Sight, ask, assert_sound, died, done, failed, see, take
 from tests.store.test_crash import Line
 
-ALL = [Stretch("order", bucket) for bucket in PURGED]
-DEAD = Stretch("order", Bucket.DEAD)
+ALL = [BucketRange("order", bucket) for bucket in PURGED]
+DEAD = BucketRange("order", Bucket.DEAD)
 
 
 async def everywhere(house: House, each: int = 10, **changes: Any) -> dict[Bucket, list[Task]]:
@@ -43,13 +43,13 @@ def empty(sight: Sight) -> bool:
 
 
 async def test_where_nothing_is_nothing_goes(house: House) -> None:
-    assert await house.store.purge(ALL) == Moved(0, more=False)
+    assert await house.store.purge(ALL) == MoveResult(0, more=False)
 
 
 async def test_all_goes_but_what_is_in_flight(house: House) -> None:
     tasks = await everywhere(house, ttl=60)
     others = await everywhere(house, topic="mail")
-    assert await house.store.purge(ALL) == Moved(30, more=False)
+    assert await house.store.purge(ALL) == MoveResult(30, more=False)
     sight = await assert_sound(house, NOW)
     left = [*tasks[Bucket.UNACK], *(task for some in others.values() for task in some)]
     assert sight.pool == ids_of(left)
@@ -59,7 +59,7 @@ async def test_all_goes_but_what_is_in_flight(house: House) -> None:
 @pytest.mark.parametrize("bucket", PURGED)
 async def test_only_the_buckets_that_are_named(house: House, bucket: Bucket) -> None:
     tasks = await everywhere(house)
-    assert await house.store.purge([Stretch("order", bucket)]) == Moved(10, more=False)
+    assert await house.store.purge([BucketRange("order", bucket)]) == MoveResult(10, more=False)
     assert (await assert_sound(house)).pool == {
         id for other in Bucket if other is not bucket for id in ids_of(tasks[other])
     }
@@ -97,12 +97,12 @@ class TestLimit:
     @pytest.mark.parametrize("limit", [1, 499, 500, 501, 1100])
     async def test_no_more_than_a_limit(self, house: House, limit: int) -> None:
         await house.store.create([a_task(delay=1) for _ in range(1101)])
-        assert await house.store.purge(ALL, limit) == Moved(limit, more=True)
+        assert await house.store.purge(ALL, limit) == MoveResult(limit, more=True)
         assert len((await assert_sound(house)).pool) == 1101 - limit
 
     async def test_a_limit_that_stops_nothing_is_not_told(self, house: House) -> None:
         await everywhere(house)
-        assert await house.store.purge(ALL, 30) == Moved(30, more=False)
+        assert await house.store.purge(ALL, 30) == MoveResult(30, more=False)
 
 
 class TestTheDead:
@@ -110,14 +110,14 @@ class TestTheDead:
         await house.store.create([a_task(id=f"n{n}") for n in range(10)])
         claims = {claim.id: claim for claim in await take(house)}
         await house.store.settle([died(claims[f"n{n}"], NOW + n) for n in range(10)])
-        assert await house.store.purge([DEAD._replace(since=NOW + 2, before=NOW + 5)]) == Moved(3, more=False)
+        assert await house.store.purge([DEAD._replace(since=NOW + 2, before=NOW + 5)]) == MoveResult(3, more=False)
         assert (await assert_sound(house, NOW + 9)).pool == {f"n{n}" for n in (0, 1, 5, 6, 7, 8, 9)}
 
     async def test_by_why(self, house: House) -> None:
         await self.die(house, "gone", 600)
         await self.die(house, "status", 600)
-        assert await house.store.purge_dead(DEAD, "gone", 599) == Moved(599, more=True)
-        assert await house.store.purge_dead(DEAD, "gone") == Moved(1, more=False)
+        assert await house.store.purge_dead(DEAD, "gone", 599) == MoveResult(599, more=True)
+        assert await house.store.purge_dead(DEAD, "gone") == MoveResult(1, more=False)
         assert len((await assert_sound(house)).pool) == 600
 
     async def test_ids_are_forgotten(self, house: House) -> None:
@@ -138,13 +138,13 @@ async def test_a_step_is_no_larger_than_a_script_may_be_and_none_is_sent_beside_
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await house.store.create([a_task(delay=1) for _ in range(1200)])
-    whole, trips = house.client.run, list[list[Any]]()
+    whole, trips = house.client.execute_each, list[list[Any]]()
 
     async def noted(verb: str, commands: Any) -> Any:
         trips.append([command[-1] for command in commands])
         return await whole(verb, commands)
 
-    monkeypatch.setattr(house.client, "run", noted)
+    monkeypatch.setattr(house.client, "execute_each", noted)
     await house.store.purge(ALL)
     assert all(trip == [MAX_TASKS] for trip in trips)
 
@@ -153,7 +153,7 @@ async def test_a_full_store_is_purged(house: House) -> None:
     await everywhere(house, ttl=60)
     await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
-        assert await house.store.purge(ALL) == Moved(30, more=False)
+        assert await house.store.purge(ALL) == MoveResult(30, more=False)
     finally:
         await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
 
@@ -168,7 +168,7 @@ async def test_it_races_claims_and_each_task_is_either_claimed_or_gone(house: Ho
             claims.extend(some)
 
     moved, _ = await asyncio.gather(house.store.purge(ALL), worker())
-    assert moved.tasks + len(claims) == 3000
+    assert moved.moved + len(claims) == 3000
     assert (await assert_sound(house)).pool == {claim.id for claim in claims}
     assert await house.store.settle([done(claim) for claim in claims]) == [True] * len(claims)
 
@@ -178,9 +178,9 @@ async def test_it_races_claims_and_each_task_is_either_claimed_or_gone(house: Ho
 async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
     house: House, monkeypatch: pytest.MonkeyPatch, answer_lost: bool, reason: str | None
 ) -> None:
-    await house.client.all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    await house.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
 
-    async def purge() -> Moved:
+    async def purge() -> MoveResult:
         return await (house.store.purge(ALL) if reason is None else house.store.purge_dead(DEAD, reason))
 
     cut_at = 0
@@ -198,7 +198,7 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
         before = len((await assert_sound(house)).pool)
         again = await purge()
         sight = await assert_sound(house)
-        assert len(sight.pool) == before - again.tasks
+        assert len(sight.pool) == before - again.moved
         assert sight.pool == {id for bucket in Bucket if not gone(bucket, reason) for id in ids_of(tasks[bucket])}
         cut_at += 1
     assert cut_at >= 3

@@ -13,14 +13,14 @@ from later.core.task import Task, pack_id
 from later.store.codec import MAX_BODIES
 from later.store.keys import Bucket
 from later.store.scripts import BY_SHA
-from later.store.types import Claim, Moved, Settlement, Stretch, Wake
+from later.store.types import BucketRange, Claim, DueTopic, MoveResult, Settlement
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import LEASE_MS, ask, assert_sound, died, let_go, see, take
 from tests.store.test_crash import Line
 
 THEN = NOW + 1_000_000
-DEAD = Stretch("order", Bucket.DEAD)
+DEAD = BucketRange("order", Bucket.DEAD)
 
 
 async def dead(house: House, count: int, at: int = NOW, reason: str = "status", **changes: Any) -> list[Task]:
@@ -38,7 +38,7 @@ async def dead(house: House, count: int, at: int = NOW, reason: str = "status", 
     return tasks
 
 
-async def redrive(house: House, stretch: Stretch = DEAD, now: int = THEN, **options: Any) -> Moved:
+async def redrive(house: House, stretch: BucketRange = DEAD, now: int = THEN, **options: Any) -> MoveResult:
     return await house.store.redrive_dead(stretch, now=now, **options)
 
 
@@ -51,13 +51,13 @@ def ids_of(tasks: list[Task]) -> set[str]:
 
 
 async def test_where_nobody_died_nobody_comes_back(house: House) -> None:
-    assert await redrive(house) == Moved(0, more=False)
+    assert await redrive(house) == MoveResult(0, more=False)
 
 
 async def test_all_come_back_due_now_with_nothing_left_of_what_they_failed_of(house: House) -> None:
     tasks = await dead(house, 250)
     others = await dead(house, 3, topic="mail")
-    assert await redrive(house) == Moved(250, more=False)
+    assert await redrive(house) == MoveResult(250, more=False)
     sight = await assert_sound(house, THEN)
     assert sight.buckets[Bucket.DELAY, "order"] == {task.id: THEN for task in tasks}
     assert {*sight.attempts, *sight.outcome} == ids_of(others)
@@ -77,20 +77,20 @@ class TestWhoIsMeant:
     async def test_by_when_they_died(self, house: House) -> None:
         tasks = await dead(house, 10)
         stretch = DEAD._replace(since=NOW + 3, before=NOW + 7)
-        assert await redrive(house, stretch) == Moved(4, more=False)
+        assert await redrive(house, stretch) == MoveResult(4, more=False)
         assert await ids_in(house, Bucket.DELAY) == ids_of(tasks[3:7])
 
     async def test_by_why(self, house: House) -> None:
         mine = await dead(house, 150, reason="gone")
         await dead(house, 150, NOW + 50)
-        assert await redrive(house, reason="gone") == Moved(150, more=False)
+        assert await redrive(house, reason="gone") == MoveResult(150, more=False)
         assert await ids_in(house, Bucket.DELAY) == ids_of(mine)
-        assert await redrive(house, reason="gone") == Moved(0, more=False)
+        assert await redrive(house, reason="gone") == MoveResult(0, more=False)
 
     async def test_not_who_dies_from_then_on(self, house: House) -> None:
         before = await dead(house, 1, THEN - 1)
         await dead(house, 1, THEN)
-        assert await redrive(house, DEAD._replace(before=THEN + 99)) == Moved(1, more=False)
+        assert await redrive(house, DEAD._replace(before=THEN + 99)) == MoveResult(1, more=False)
         assert await ids_in(house, Bucket.DELAY) == ids_of(before)
 
     async def test_nobody_is_taken_twice_who_dies_again_meanwhile(self, house: House) -> None:
@@ -105,7 +105,7 @@ class TestWhoIsMeant:
                 await house.store.settle([died(claim, THEN) for claim in some])
 
         moved, _ = await asyncio.gather(redrive(house), worker())
-        assert moved == Moved(400, more=False)
+        assert moved == MoveResult(400, more=False)
         assert sorted(claim.id for claim in claims) == sorted(ids_of(tasks))
         assert await ids_in(house, Bucket.DEAD) == ids_of(tasks)
         await assert_sound(house, THEN)
@@ -114,7 +114,7 @@ class TestWhoIsMeant:
         unreadable, missing, whole = await dead(house, 3)
         pools = [(house.keys.shard_of(task.id).pool, pack_id(task.id)) for task in (unreadable, missing)]
         await ask(house, [("HSET", *pools[0], b"\xc1"), ("HDEL", *pools[1])])
-        assert await redrive(house) == Moved(2, more=False)
+        assert await redrive(house) == MoveResult(2, more=False)
         assert await ids_in(house, Bucket.DELAY) == {unreadable.id, whole.id}
 
 
@@ -122,19 +122,19 @@ class TestLimit:
     @pytest.mark.parametrize("limit", [1, 99, 100, 101, 250])
     async def test_no_more_than_a_limit_who_died_first_first(self, house: House, limit: int) -> None:
         tasks = await dead(house, 251)
-        assert await redrive(house, limit=limit) == Moved(limit, more=True)
+        assert await redrive(house, limit=limit) == MoveResult(limit, more=True)
         assert await ids_in(house, Bucket.DELAY) == ids_of(tasks[:limit])
 
     async def test_a_limit_that_stops_nobody_is_not_told(self, house: House) -> None:
         await dead(house, 5)
-        assert await redrive(house, limit=5) == Moved(5, more=False)
+        assert await redrive(house, limit=5) == MoveResult(5, more=False)
 
     async def test_others_of_another_reason_are_no_more(self, house: House) -> None:
         mine = await dead(house, 5, reason="gone")
         await dead(house, 300)
-        assert await redrive(house, reason="gone", limit=3) == Moved(3, more=True)
+        assert await redrive(house, reason="gone", limit=3) == MoveResult(3, more=True)
         assert await ids_in(house, Bucket.DELAY) == ids_of(mine[:3])
-        assert await redrive(house, reason="gone", limit=2) == Moved(2, more=False)
+        assert await redrive(house, reason="gone", limit=2) == MoveResult(2, more=False)
 
 
 class TestRate:
@@ -154,14 +154,14 @@ async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await dead(house, 450)
-    whole, reads = house.client.run, list[int]()
+    whole, reads = house.client.execute_each, list[int]()
 
     async def counted(verb: str, commands: Any) -> Any:
         pools = {shard.pool for shard in house.keys.shards}
         reads.append(sum(len(c) - 2 for c in commands if c[0] == "HMGET" and c[1] in pools))
         return await whole(verb, commands)
 
-    monkeypatch.setattr(house.client, "run", counted)
+    monkeypatch.setattr(house.client, "execute_each", counted)
     await redrive(house)
     assert max(reads) == MAX_BODIES
     assert sum(reads) == 450
@@ -171,7 +171,7 @@ async def test_a_full_store_lets_them_back(house: House) -> None:
     await dead(house, 20, ttl=60)
     await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
-        assert await redrive(house) == Moved(20, more=False)
+        assert await redrive(house) == MoveResult(20, more=False)
     finally:
         await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
 
@@ -182,13 +182,13 @@ async def test_sweeps_and_redrives_share_the_dead(house: House) -> None:
     async def sweeper() -> int:
         gone = 0
         for shard in house.keys.shards:
-            some = await house.ends.dead(Wake(0, "order", shard.index), NOW + 200)
+            some = await house.ends.dead_tasks(DueTopic(0, "order", shard.index), NOW + 200)
             gone += sum(answer is True for answer in await house.ends.sweep(some, NOW + 200, None))
         return gone
 
     moved, gone = await asyncio.gather(redrive(house), sweeper())
     claimed = {claim.id for claim in await take(house, THEN)}
-    assert (moved.tasks + gone, len(claimed)) == (len(tasks), moved.tasks)
+    assert (moved.moved + gone, len(claimed)) == (len(tasks), moved.moved)
     await assert_sound(house, THEN)
 
 
@@ -197,7 +197,7 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
     house: House, monkeypatch: pytest.MonkeyPatch, answer_lost: bool
 ) -> None:
     """Nothing is lost, nothing comes back twice, though all that came back dies again between the calls."""
-    await house.client.all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    await house.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
     cut_at = 0
     while True:
         await house.redis.flushdb()
@@ -213,7 +213,7 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
         await assert_sound(house, THEN)
         back = await take(house, THEN)
         again = await redrive(house, now=THEN + 1)
-        assert again.tasks == 230 - len(back)
+        assert again.moved == 230 - len(back)
         back += await take(house, THEN + 1)
         assert sorted(claim.id for claim in back) == sorted(ids_of(tasks))
         await let_go(house, Bucket.UNACK, THEN + LEASE_MS + 1)

@@ -10,7 +10,7 @@ import msgspec
 from later.core.retry import SettleTarget, Verdict
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.types import Claim, Found, Released, Settlement, Wake
+from later.store.types import Claim, DueTopic, ReleaseResult, Settlement, TaskRecord
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.store.sight import FAILURE, LEASE_MS, ask, assert_sound, died, done, failed, let_go, place, see, take
@@ -21,9 +21,9 @@ async def in_flight(house: House, count: int = 1, **changes: Any) -> list[Claim]
     return await take(house)
 
 
-async def found(house: House, id: str) -> Found:
+async def found(house: House, id: str) -> TaskRecord:
     [answer] = await house.store.query([id])
-    assert isinstance(answer, Found)
+    assert isinstance(answer, TaskRecord)
     return answer
 
 
@@ -138,16 +138,16 @@ class TestGiveBack:
 class TestRelease:
     async def test_a_lease_holds_until_its_end(self, house: House) -> None:
         [claim] = await in_flight(house)
-        wake = Wake(claim.lease_end, "order", claim.shard)
+        wake = DueTopic(claim.lease_end, "order", claim.shard)
         early = await house.store.release(Bucket.UNACK, [wake], claim.lease_end - 1)
-        assert early == [Released(0, claim.lease_end)]
+        assert early == [ReleaseResult(0, claim.lease_end)]
         assert await place(house, claim.id) == (Bucket.UNACK, claim.lease_end)
 
     async def test_a_task_whose_lease_ran_out_is_due_now(self, house: House) -> None:
         [claim] = await in_flight(house)
         now = claim.lease_end + 5
-        released = await house.store.release(Bucket.UNACK, [Wake(0, "order", claim.shard)], now)
-        assert released == [Released(1, None)]
+        released = await house.store.release(Bucket.UNACK, [DueTopic(0, "order", claim.shard)], now)
+        assert released == [ReleaseResult(1, None)]
         assert await place(house, claim.id) == (Bucket.DELAY, now)
         assert (await assert_sound(house, now)).wakes == {(Bucket.DELAY, claim.shard, "order"): now}
 
@@ -198,9 +198,14 @@ class TestRelease:
         await house.store.create([task for task in tasks if house.keys.shard_of(task.id).index == 0][:1100])
         while await take(house):
             pass
-        end, wake = NOW + LEASE_MS, Wake(0, "order", 0)
+        end, wake = NOW + LEASE_MS, DueTopic(0, "order", 0)
         rounds = [(await house.store.release(Bucket.UNACK, [wake], end))[0] for _ in range(4)]
-        assert rounds == [Released(500, end), Released(500, end), Released(100, None), Released(0, None)]
+        assert rounds == [
+            ReleaseResult(500, end),
+            ReleaseResult(500, end),
+            ReleaseResult(100, None),
+            ReleaseResult(0, None),
+        ]
         await assert_sound(house, end)
 
     async def test_many_topics_are_released_in_one_round_trip(self, house: House) -> None:

@@ -13,10 +13,10 @@ from later.daemon.store_metrics import StoreMetrics
 from later.metrics import MAX_TOPICS, Metrics
 from later.store.client import Client, connect
 from later.store.keys import Bucket, Keys
-from later.store.permits import Ask, Flow
+from later.store.permits import PermitRequest, Permits
 from later.store.policies import PolicyBook
-from later.store.stats import Census
-from later.store.tasks import Store
+from later.store.stats import Stats
+from later.store.tasks import Tasks
 from tests.builders import a_task
 from tests.house import House
 
@@ -33,7 +33,7 @@ async def test_permits_in_use_are_shown_of_topics_that_are_limited(house: House)
     now = (await house.store.now()).low
     await house.store.create([a_task(topic=topic) for topic in ("limited", "plain")])
     await house.policies().change(topic_scope("limited"), lambda before: before.merge({"concurrency": 5}))
-    await house.flow().permits([Ask("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
+    await house.flow().acquire([PermitRequest("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
     metrics = Metrics()
     await figures_of(house, metrics).tick(0)
     assert value(metrics, "later_topic_permits", topic="limited") == 3
@@ -107,9 +107,9 @@ async def test_a_store_that_is_away_shows() -> None:
     )
     with pytest.raises(StoreDown):
         await StoreMetrics(
-            Store(client, keys, clock),
-            Census(client, keys),
-            Flow(client, keys, "this"),
+            Tasks(client, keys, clock),
+            Stats(client, keys),
+            Permits(client, keys, "this"),
             PolicyBook(client, keys, Policy(), time.monotonic),
             metrics,
         ).tick(0)

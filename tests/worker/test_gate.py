@@ -328,10 +328,10 @@ async def test_what_is_amiss_with_one_topics_permits_stops_no_other(house: House
     await due(house, 3, "healthy")
     worker = Worker(house, receivers := Receivers())
     await set_policy(worker, "broken", concurrency=1)
-    await house.redis.set(house.keys.flow("broken").decode(), "no hash")
+    await house.redis.set(house.keys.permits("broken").decode(), "no hash")
     await worker.work()
     assert {call.id for call in receivers.calls} == {"healthy-0", "healthy-1", "healthy-2"}
-    await house.redis.delete(house.keys.flow("broken").decode())
+    await house.redis.delete(house.keys.permits("broken").decode())
     worker.at += 1000
     await worker.work()
     assert any(call.id.startswith("broken") for call in receivers.calls)

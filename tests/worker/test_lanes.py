@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from later.store.types import Wake
+from later.store.types import DueTopic
 from later.worker.fair_share import FairShare, share
 
 NOW = 1_000
 HANDS = st.integers(1, 5000)
 
 
-def a_wake(topic: str, *, at: int = NOW, shard: int = 0) -> Wake:
-    return Wake(at, topic, shard)
+def a_wake(topic: str, *, at: int = NOW, shard: int = 0) -> DueTopic:
+    return DueTopic(at, topic, shard)
 
 
 def fill(lanes: FairShare, topic: str) -> int:

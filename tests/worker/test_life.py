@@ -12,7 +12,7 @@ from later.core.retry import Outcome
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
 from later.store.tasks import MAX_CLAIM_BYTES
-from later.store.types import Want
+from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
 from tests.house import House
 from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, Receivers, Worker, busy
@@ -133,7 +133,7 @@ async def test_a_task_that_takes_its_workers_down_is_given_up_after_16_lost_leas
     worker, receivers = await a_worker_with(house, task)
     for crash in range(17):
         worker.at = NOW + crash * LEASE_MS
-        await house.store.release(Bucket.UNACK, (await house.store.look(Bucket.UNACK, 10)).wakes, worker.at)
+        await house.store.release(Bucket.UNACK, (await house.store.due_topics(Bucket.UNACK, 10)).topics, worker.at)
         await house.store.claim(_wants(house, task), worker.at, worker.at + LEASE_MS)
     worker.at += LEASE_MS + LOW
     await worker.work()
@@ -315,5 +315,5 @@ async def test_a_topic_beside_one_that_hangs_is_served_at_once(house: House) -> 
     await worker.hands.drain(60)
 
 
-def _wants(house: House, task: Task) -> list[Want]:
-    return [Want(task.topic, house.keys.shard_of(task.id).index, 1)]
+def _wants(house: House, task: Task) -> list[ClaimRequest]:
+    return [ClaimRequest(task.topic, house.keys.shard_of(task.id).index, 1)]

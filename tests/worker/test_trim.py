@@ -24,7 +24,7 @@ async def test_where_more_is_to_be_forgotten_it_says_so_until_nothing_is(house: 
     await remember(house, TRIM_LIMIT + 1)
     trim = Trimmer(house.store, house.jobs)
     assert [await trim.tick(NOW), await trim.tick(NOW + 100), await trim.tick(NOW + 200)] == [True, False, False]
-    assert await house.census.remembered() == 0
+    assert await house.census.remembered_ids() == 0
 
 
 async def test_when_nothing_is_left_the_next_look_is_a_second_later(house: House) -> None:
@@ -32,6 +32,6 @@ async def test_when_nothing_is_left_the_next_look_is_a_second_later(house: House
     await trim.tick(NOW)
     await remember(house, 1)
     await trim.tick(NOW + 999)
-    assert await house.census.remembered() == 1
+    assert await house.census.remembered_ids() == 1
     await trim.tick(NOW + 1000)
-    assert await house.census.remembered() == 0
+    assert await house.census.remembered_ids() == 0

@@ -12,7 +12,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.keys import Bucket
-from later.store.types import Around, Found
+from later.store.types import TaskRecord, WorkerSnapshot
 from later.worker.claimer import Claimer
 from later.worker.deliveries import DeliveryPool
 from later.worker.expiry import DeadSweeper, ExpiryTicker
@@ -82,7 +82,7 @@ class Worker:
         self.metrics = Metrics()
         self.policies = house.policies(policy)
         self.lanes = FairShare(hands)
-        self._seen: list[Around] = []
+        self._seen: list[WorkerSnapshot] = []
         self.gate = Throttle(
             flow=house.flow(instance),
             policies=self.policies,
@@ -121,7 +121,7 @@ class Worker:
         ]
 
     @property
-    def seen(self) -> Around:
+    def seen(self) -> WorkerSnapshot:
         """What the delay ticker saw last."""
         return self._seen[-1]
 
@@ -154,9 +154,9 @@ class Worker:
             self.at = min(self.at + step, at)
             await self.work()
 
-    async def find(self, task: Task) -> Found:
+    async def find(self, task: Task) -> TaskRecord:
         answer = (await self.house.store.query([task.id]))[0]
-        assert isinstance(answer, Found), answer
+        assert isinstance(answer, TaskRecord), answer
         return answer
 
     async def is_gone(self, task: Task) -> bool:

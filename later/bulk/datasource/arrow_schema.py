@@ -11,7 +11,7 @@ from later.core.retry import Failure
 from later.core.shown import creat_time, execute_time, has_retry
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.types import Found
+from later.store.types import TaskRecord
 
 _TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
@@ -37,14 +37,14 @@ SCHEMA = pa.schema(
 letter what Spark makes of the same columns."""
 
 
-def batch_of(found: Sequence[Found]) -> pa.RecordBatch:
+def batch_of(found: Sequence[TaskRecord]) -> pa.RecordBatch:
     """A row for each task, in their order, with the columns of SCHEMA."""
     columns = _columns(found, [one.task if isinstance(one.task, Task) else None for one in found])
     arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _columns(found: Sequence[Found], tasks: Sequence[Task | None]) -> dict[str, list[Any]]:
+def _columns(found: Sequence[TaskRecord], tasks: Sequence[Task | None]) -> dict[str, list[Any]]:
     """Times are µs since the epoch."""
     return {
         "id": [one.id for one in found],

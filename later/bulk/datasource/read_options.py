@@ -11,7 +11,7 @@ from later.core.validation import EXPECTED, describe, parse_time
 from later.core.validation import parse_topic as checked_topic
 from later.option_types import duration, integer, masked, prefix
 from later.store.keys import Bucket
-from later.store.scan import Part
+from later.store.scan import ScanRange
 from later.store.url import check_store_url
 
 ROWS = 100_000
@@ -27,7 +27,7 @@ class Wanted:
     url: str
     prefix: str
     timeout_s: float
-    part: Part
+    part: ScanRange
     rows: int
 
 
@@ -51,7 +51,7 @@ def wanted(options: Mapping[str, str]) -> Wanted:
         url=values["url"],
         prefix=values["prefix"] or "later",
         timeout_s=values["timeout"] or TIMEOUT_S,
-        part=Part(values["topic"], values["state"] or tuple(Bucket), since, before),
+        part=ScanRange(values["topic"], values["state"] or tuple(Bucket), since, before),
         rows=values["partitionRows"] or ROWS,
     )
 

@@ -18,8 +18,8 @@ from later.bulk.datasource.arrow_schema import batch_of
 from later.bulk.datasource.read_options import Wanted, wanted
 from later.bulk.opened import opened
 from later.core.errors import Refused
-from later.store.scan import Piece, Pieces, packs
-from later.store.url import place_of
+from later.store.scan import Scanner, ScanSplit, batch_splits
+from later.store.url import settings_from_url
 
 SCHEMA = (
     "id string, topic string, execute_time bigint, max_retry int, has_retry int, callback string, content string, "
@@ -55,7 +55,7 @@ class LaterReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The parts that are read apart, in the order of topics, states and times; on the driver."""
         pieces = asyncio.run(_cut(self._wanted))
-        return [InputPartition(pack) for pack in packs(pieces, self._wanted.rows)] or [InputPartition([])]
+        return [InputPartition(pack) for pack in batch_splits(pieces, self._wanted.rows)] or [InputPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One part, a few thousand rows at a time, and the next of them while Spark takes these; on an executor."""
@@ -70,12 +70,12 @@ class LaterReader(DataSourceReader):
                 beside.submit(runner.run, batches.aclose()).result()
 
 
-async def _cut(wanted: Wanted) -> list[Piece]:
+async def _cut(wanted: Wanted) -> list[ScanSplit]:
     async with _opened(wanted) as pieces:
-        return await pieces.cut(wanted.part, wanted.rows)
+        return await pieces.split(wanted.part, wanted.rows)
 
 
-async def _batches(wanted: Wanted, pieces: Sequence[Piece]) -> AsyncGenerator[pa.RecordBatch]:
+async def _batches(wanted: Wanted, pieces: Sequence[ScanSplit]) -> AsyncGenerator[pa.RecordBatch]:
     read: list[pa.RecordBatch] = []
     async with _opened(wanted) as store:
         async for found in store.read(pieces):
@@ -98,9 +98,9 @@ async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None
 
 
 @asynccontextmanager
-async def _opened(wanted: Wanted) -> AsyncIterator[Pieces]:
-    memory = await opened(place_of(wanted.url, wanted.prefix, wanted.timeout_s, os.environ))
+async def _opened(wanted: Wanted) -> AsyncIterator[Scanner]:
+    memory = await opened(settings_from_url(wanted.url, wanted.prefix, wanted.timeout_s, os.environ))
     try:
-        yield Pieces(memory.client, memory.keys)
+        yield Scanner(memory.client, memory.keys)
     finally:
         await memory.client.aclose()

@@ -14,8 +14,8 @@ from later.core.drafts import parse_draft
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
 from later.core.task import Task, new_id
 from later.store.keys import Bucket
-from later.store.settings import Place
-from later.store.types import Batch, Found
+from later.store.settings import StoreSettings
+from later.store.types import JobBatch, TaskRecord
 
 REMEMBER_MS = 7 * 86_400_000
 """How long a job's counts are kept."""
@@ -31,7 +31,7 @@ class StoreTransport:
     below them by later's own defaults: what a daemon was told by its flags is not known here.
     """
 
-    def __init__(self, place: Place, job: str) -> None:
+    def __init__(self, place: StoreSettings, job: str) -> None:
         self._job = job
         self._runner = asyncio.Runner()
         try:
@@ -48,14 +48,14 @@ class StoreTransport:
         return BatchResult(0, 0, {i: _wrong(error) for i, error in enumerate(judged) if isinstance(error, Refused)})
 
     def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
-        return [_found(answer) for answer in self._run(self._memory.store.query(ids))]
+        return [_found(answer) for answer in self._run(self._memory.tasks.query(ids))]
 
     def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
-        return [_cancelled(answer) for answer in self._run(self._memory.store.delete_pending(ids))]
+        return [_cancelled(answer) for answer in self._run(self._memory.tasks.delete_pending(ids))]
 
     def counts(self) -> Counts:
         try:
-            return Counts(*self._run(self._memory.jobs.counts(self._job)))
+            return Counts(*self._run(self._memory.bulk_jobs.counts(self._job)))
         except NotFound:
             return Counts()
 
@@ -67,7 +67,7 @@ class StoreTransport:
 
     async def _judge(self, bodies: Sequence[bytes]) -> list[Task | Refused]:
         policies = await self._memory.policies.current()
-        await self._memory.store.measure_time()  # or what is known of it grows vaguer, and tasks later, by the minute
+        await self._memory.tasks.measure_time()  # or what is known of it grows vaguer, and tasks later, by the minute
         now = self._memory.clock.now().high
         return [_judged(body, lambda draft: admit(draft, policies, now, new_id())) for body in bodies]
 
@@ -75,17 +75,17 @@ class StoreTransport:
         judged = await self._judge(bodies)
         tasks = [task for task in judged if isinstance(task, Task)]
         batch = self._batch(bodies, len(bodies) - len(tasks))
-        answers = iter(await self._memory.store.create(tasks, batch))
+        answers = iter(await self._memory.tasks.create(tasks, batch))
         results = [next(answers) if isinstance(task, Task) else task for task in judged]
         wrong = {i: _wrong(result) for i, result in enumerate(results) if isinstance(result, LaterError)}
         failed = sum(fault.may_pass for fault in wrong.values())
         if failed:
-            await self._memory.jobs.count(batch, len(tasks) - failed)
+            await self._memory.bulk_jobs.count_batch(batch, len(tasks) - failed)
         return BatchResult(sum(result is True for result in results), sum(result is False for result in results), wrong)
 
-    def _batch(self, bodies: Sequence[bytes], refused: int) -> Batch:
+    def _batch(self, bodies: Sequence[bytes], refused: int) -> JobBatch:
         digest = blake2b(b"\n".join(bodies), digest_size=12).digest()
-        return Batch(self._job, digest, refused, self._memory.clock.now().high + REMEMBER_MS)
+        return JobBatch(self._job, digest, refused, self._memory.clock.now().high + REMEMBER_MS)
 
     def _run(self, call: Awaitable[Result]) -> Result:
         async def waited() -> Result:
@@ -117,8 +117,8 @@ def _wrong(error: LaterError) -> ItemError:
             return ItemError(500, None, str(error))
 
 
-def _found(answer: Found | LaterError) -> TaskStatus | ItemError:
-    if isinstance(answer, Found):
+def _found(answer: TaskRecord | LaterError) -> TaskStatus | ItemError:
+    if isinstance(answer, TaskRecord):
         return TaskStatus.DEAD if answer.state is Bucket.DEAD else TaskStatus.PENDING
     return _absent(answer)
 

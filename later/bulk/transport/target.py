@@ -13,7 +13,7 @@ from later.bulk.sending import BatchSender, RetryPolicy
 from later.bulk.transport.api import ApiTransport
 from later.client.http import Client
 from later.client.transport import Counts, Transport
-from later.store.url import place_of
+from later.store.url import settings_from_url
 
 BATCH = 1000
 RETRIES = 8
@@ -65,4 +65,4 @@ class Target:
             return ApiTransport(Client(self.url, self.timeout_s, time.time), job)
         from later.bulk.transport.store import StoreTransport  # noqa: PLC0415  # what it takes, executors of an API need not have
 
-        return StoreTransport(place_of(self.url, self.prefix, self.timeout_s, os.environ), job)
+        return StoreTransport(settings_from_url(self.url, self.prefix, self.timeout_s, os.environ), job)

@@ -98,9 +98,9 @@ def _settings(lines: Sequence[str]) -> dict[str, str]:
 
 def _target(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
     """Raises ConfigError."""
-    from later.store.url import check_url, is_store  # noqa: PLC0415  # heavy: only where a command runs
+    from later.store.url import check_url, is_store_url  # noqa: PLC0415  # heavy: only where a command runs
 
-    store = None if url is None or not is_store(check_url(url)) else url
+    store = None if url is None or not is_store_url(check_url(url)) else url
     config = load("query", flags | {"url": url if store is None else None}, os.environ)
     if store is None:
         return LaterAddress(config.url, config.prefix, config.wait_ms / 1000)
@@ -109,7 +109,7 @@ def _target(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
 
 def _store(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
     """Raises ConfigError."""
-    from later.store.url import PASSWORD, apart, check_store_url, password_of  # noqa: PLC0415  # as above
+    from later.store.url import PASSWORD, check_store_url, password_from_environ, split_password  # noqa: PLC0415  # as above
 
     if url is not None:
         if flags["redis"] is not None or flags["data"] is not None:
@@ -118,8 +118,8 @@ def _store(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
     config = load("status", flags, os.environ)
     found = _store_url(config)
     if flags["redis"] is None:  # it is not on the command line: the password goes on to where Spark's processes look
-        found, password = apart(found)
-        if password and password_of(os.environ) is None:
+        found, password = split_password(found)
+        if password and password_from_environ(os.environ) is None:
             os.environ[PASSWORD] = password
     return _target_of_store(check_store_url(found), config)
 

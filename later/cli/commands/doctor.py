@@ -7,10 +7,10 @@ import json
 from later.cli.console import one_line
 from later.core.task import unpack_id
 from later.store.doctor import Doctor, Finding
-from later.store.tasks import Store
+from later.store.tasks import Tasks
 
 
-async def look_through(store: Store, doctor: Doctor, *, repair: bool, as_json: bool) -> int:
+async def look_through(store: Tasks, doctor: Doctor, *, repair: bool, as_json: bool) -> int:
     """Examine all, with `repair` mend it, and print each finding; 1 where something is left wrong. Raises StoreDown."""
     findings = mended = 0
     async for finding in doctor.examine((await store.now()).low):

@@ -14,8 +14,8 @@ from typing import Any
 from later.bulk.spark.preflight import check_java, check_packages
 from later.core.errors import LaterError
 from later.core.task import Task, encode, pack_id
-from later.store.tasks import Store
-from later.store.types import Batch
+from later.store.tasks import Tasks
+from later.store.types import JobBatch
 from scripts.bench.daemons import an_api
 from scripts.bench.filling import a_task, fill
 from scripts.bench.processes import family, family_cpu_s, peak_resident_bytes
@@ -132,14 +132,14 @@ def script_messages(made: Sequence[Task]) -> tuple[list[bytes], int]:
     messages, calls = [], 0
     for start in range(0, len(made), EACH):
         some = made[start : start + EACH]
-        batch = Batch(JOB, b"%012d" % start, 0, some[0].execute_at)
+        batch = JobBatch(JOB, b"%012d" % start, 0, some[0].execute_at)
         commands = recorded(partial(_create, some, batch))
         messages.append(packed(commands))
         calls = len(commands)
     return messages, calls
 
 
-async def _create(some: Sequence[Task], batch: Batch, store: Store) -> None:
+async def _create(some: Sequence[Task], batch: JobBatch, store: Tasks) -> None:
     await store.create(some, batch)
 
 

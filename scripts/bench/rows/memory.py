@@ -15,8 +15,8 @@ from functools import partial
 from later.core.retry import Backoff, Outcome, OutcomeKind, judge
 from later.core.task import Task
 from later.store.scripts import MAX_TASKS
-from later.store.tasks import Store
-from later.store.types import Claim, Settlement, Want
+from later.store.tasks import Tasks
+from later.store.types import Claim, ClaimRequest, Settlement
 from scripts.bench.filling import a_task, create_all, good, using
 from scripts.bench.results import AtMost, Contender, Goal, Row, Sample
 from scripts.bench.setting import Setting
@@ -68,7 +68,7 @@ def _used(memory: dict[str, int]) -> int:
     return int(memory["used_memory"])
 
 
-async def fill_with(store: Store, case: Case, tasks: int) -> None:
+async def fill_with(store: Tasks, case: Case, tasks: int) -> None:
     """Create the tasks, and deliver them as far as the case says."""
     due_at = int(time.time() * 1000) + DELAY_MS
     ids = (f"order-{number:030}" if case.own_id else "" for number in range(tasks))
@@ -78,8 +78,8 @@ async def fill_with(store: Store, case: Case, tasks: int) -> None:
             good(await store.settle([_settlement(claim, case.outcome, due_at) for claim in claims]))
 
 
-async def _claimed(store: Store, now: int) -> list[Claim]:
-    (claims,) = good(await store.claim([Want("order", 0, MAX_TASKS)], now, now + LEASE_MS))
+async def _claimed(store: Tasks, now: int) -> list[Claim]:
+    (claims,) = good(await store.claim([ClaimRequest("order", 0, MAX_TASKS)], now, now + LEASE_MS))
     return claims.claims
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from random import Random
 
 from later.store.scripts import MAX_TASKS
-from later.store.tasks import Store
-from later.store.types import Want
+from later.store.tasks import Tasks
+from later.store.types import ClaimRequest
 from scripts.bench.daemons import an_api
 from scripts.bench.filling import a_task, good, using
 from scripts.bench.loads import press
@@ -66,7 +66,7 @@ class Pending:
         self._make_ready()
         return self._rate(using(self._store.url, self._create))
 
-    async def _create(self, store: Store) -> float:
+    async def _create(self, store: Tasks) -> float:
         batches = [[a_task(self._due_at()) for _ in range(EACH)] for _ in range(self._moved // EACH)]
         waiting = iter(batches)
 
@@ -80,7 +80,7 @@ class Pending:
 
     def claim_raw(self) -> Sample:
         now, before = self._first + DAY_MS, self._store.in_flight(TOPIC.encode())
-        call = packed(recorded(lambda store: store.claim([Want(TOPIC, 0, MAX_TASKS)], now, now + DAY_MS)))
+        call = packed(recorded(lambda store: store.claim([ClaimRequest(TOPIC, 0, MAX_TASKS)], now, now + DAY_MS)))
         with Wire(self._store.socket) as wire:
             wire.load_scripts()
             seconds = wire.timed([call] * (self._moved // MAX_TASKS), 1, under_way=1)
@@ -90,10 +90,10 @@ class Pending:
     def claim(self) -> Sample:
         return self._rate(using(self._store.url, self._claim))
 
-    async def _claim(self, store: Store) -> float:
+    async def _claim(self, store: Tasks) -> float:
         now, started, claimed = self._first + DAY_MS, time.perf_counter(), 0
         for _ in range(self._moved // MAX_TASKS):
-            (claims,) = good(await store.claim([Want(TOPIC, 0, MAX_TASKS)], now, now + DAY_MS))
+            (claims,) = good(await store.claim([ClaimRequest(TOPIC, 0, MAX_TASKS)], now, now + DAY_MS))
             claimed += len(claims.claims)
         seconds = time.perf_counter() - started
         self._check(claimed)
