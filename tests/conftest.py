@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import hypothesis
 import pytest
 
-from tests.house import House, a_house
 from tests.servers import SERVERS, a_server
+from tests.store_fixture import StoreFixture, open_store
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("dev", deadline=None)
@@ -30,7 +30,7 @@ def shards(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-async def house(server_url: str, shards: int) -> AsyncIterator[House]:
+async def store(server_url: str, shards: int) -> AsyncIterator[StoreFixture]:
     """An empty store, opened."""
-    async with a_house(server_url, shards) as built:
+    async with open_store(server_url, shards) as built:
         yield built

@@ -35,7 +35,7 @@ from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.stats import ServerFacts, TopicCounts
 from tests.builders import a_task
-from tests.house import House
+from tests.store_fixture import StoreFixture
 
 Capture = pytest.CaptureFixture[str]
 
@@ -1409,11 +1409,11 @@ def test_a_head_takes_no_markup_either(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "[red]y" in head
 
 
-async def test_a_survey_reads_a_real_store(house: House) -> None:
-    now = (await house.store.now()).low
-    await house.store.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
-    await house.census.heartbeat("host:1", now)
-    found = await status.survey(house.store, house.census, len(house.keys.shards), "unix:///s")
+async def test_a_survey_reads_a_real_store(store: StoreFixture) -> None:
+    now = (await store.tasks.now()).low
+    await store.tasks.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
+    await store.stats.heartbeat("host:1", now)
+    found = await status.survey(store.tasks, store.stats, len(store.keys.shards), "unix:///s")
     assert found.total[:5] == (2, 0, 0, 0, 1)
     assert found.alive == 1
     assert found.server.name in ("Valkey", "Redis")
@@ -1454,32 +1454,32 @@ def test_whoever_forgets_the_data_directory_is_told(monkeypatch: pytest.MonkeyPa
 # Doctor
 
 
-async def test_a_healthy_store_is_status_0(house: House, capsys: Capture) -> None:
-    await house.store.create([a_task(), a_task()])
-    assert await look_through(house.store, Doctor(house.client, house.keys), repair=False, as_json=False) == 0
+async def test_a_healthy_store_is_status_0(store: StoreFixture, capsys: Capture) -> None:
+    await store.tasks.create([a_task(), a_task()])
+    assert await look_through(store.tasks, Doctor(store.client, store.keys), repair=False, as_json=False) == 0
     assert capsys.readouterr().out == "2 tasks and 2 bucket entries read: nothing is wrong\n"
 
 
-async def broken(house: House) -> Doctor:
+async def broken(store: StoreFixture) -> Doctor:
     """A store with one task in no bucket, and its doctor."""
-    await house.store.create([a_task(id="lost", own_id=True)])
-    await house.redis.zrem(house.keys.shard_of("lost").bucket(Bucket.DELAY, b"order"), b"lost")
-    return Doctor(house.client, house.keys)
+    await store.tasks.create([a_task(id="lost", own_id=True)])
+    await store.redis.zrem(store.keys.shard_of("lost").bucket(Bucket.DELAY, b"order"), b"lost")
+    return Doctor(store.client, store.keys)
 
 
-async def test_what_is_wrong_is_told_and_status_1_until_it_is_mended(house: House, capsys: Capture) -> None:
-    doctor = await broken(house)
-    assert await look_through(house.store, doctor, repair=False, as_json=False) == 1
+async def test_what_is_wrong_is_told_and_status_1_until_it_is_mended(store: StoreFixture, capsys: Capture) -> None:
+    doctor = await broken(store)
+    assert await look_through(store.tasks, doctor, repair=False, as_json=False) == 1
     out = capsys.readouterr().out
     assert "'lost'" in out.splitlines()[0]
     assert out.endswith("wrong; --repair mends\n")
-    assert await look_through(house.store, doctor, repair=True, as_json=False) == 0
+    assert await look_through(store.tasks, doctor, repair=True, as_json=False) == 0
     assert "; mended\n" in capsys.readouterr().out
-    assert await look_through(house.store, doctor, repair=False, as_json=False) == 0
+    assert await look_through(store.tasks, doctor, repair=False, as_json=False) == 0
 
 
-async def test_findings_are_json_objects_for_machines(house: House, capsys: Capture) -> None:
-    assert await look_through(house.store, await broken(house), repair=True, as_json=True) == 0
+async def test_findings_are_json_objects_for_machines(store: StoreFixture, capsys: Capture) -> None:
+    assert await look_through(store.tasks, await broken(store), repair=True, as_json=True) == 0
     finding, *_, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert (finding["id"], finding["kind"], finding["topic"], finding["mended"]) == ("lost", "nowhere", "order", True)
     assert summary["tasks"] == 1

@@ -19,14 +19,14 @@ from later.core.task import Task
 from later.store.codec import MAX_BODIES
 from later.store.url import PASSWORD
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import ask, died, take
+from tests.store_fixture import StoreFixture
 
 SPARK_SCHEMA = from_arrow_schema(arrow_schema.SCHEMA)
 
 
 class Reading:
-    """A reader of a house's store, as Spark uses one: it travels, and its partitions do."""
+    """A reader of a store's store, as Spark uses one: it travels, and its partitions do."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -46,8 +46,8 @@ class Reading:
 
 
 @pytest.fixture
-async def reading(house: House, server_url: str) -> Reading:
-    await house.client.open()
+async def reading(store: StoreFixture, server_url: str) -> Reading:
+    await store.client.open()
     return Reading(server_url)
 
 
@@ -56,23 +56,23 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "BATCH_ROWS", 10)
 
 
-async def create(house: House, tasks: Sequence[Task]) -> list[str]:
-    await house.store.create(tasks)
+async def create(store: StoreFixture, tasks: Sequence[Task]) -> list[str]:
+    await store.tasks.create(tasks)
     return sorted(task.id for task in tasks)
 
 
-async def test_every_task_is_a_row(house: House, reading: Reading) -> None:
-    ids = await create(house, [a_task(topic=f"topic-{n % 7}", delay=n) for n in range(100)])
+async def test_every_task_is_a_row(store: StoreFixture, reading: Reading) -> None:
+    ids = await create(store, [a_task(topic=f"topic-{n % 7}", delay=n) for n in range(100)])
     rows = await reading.rows()
     assert sorted(row["id"] for row in rows) == ids
     assert {row["topic"] for row in rows} == {f"topic-{n}" for n in range(7)}
 
 
-async def test_a_topic_a_state_and_a_range_of_times_are_read_alone(house: House, reading: Reading) -> None:
-    await create(house, [a_task(id=f"d{n}") for n in range(4)])
-    await house.store.settle([died(claim, NOW + n) for n, claim in enumerate(await take(house))])
-    await create(house, [a_task(id=f"w{n}", delay=n + 1) for n in range(4)])
-    await create(house, [a_task(id="other", topic="mail")])
+async def test_a_topic_a_state_and_a_range_of_times_are_read_alone(store: StoreFixture, reading: Reading) -> None:
+    await create(store, [a_task(id=f"d{n}") for n in range(4)])
+    await store.tasks.settle([died(claim, NOW + n) for n, claim in enumerate(await take(store))])
+    await create(store, [a_task(id=f"w{n}", delay=n + 1) for n in range(4)])
+    await create(store, [a_task(id="other", topic="mail")])
     seconds = NOW // 1000
 
     async def ids(**options: str) -> list[str]:
@@ -90,25 +90,25 @@ async def test_an_empty_store_is_one_part_of_no_rows(reading: Reading) -> None:
     assert list(await asyncio.to_thread(list, made.read(partitions[0]))) == []
 
 
-async def test_a_part_whose_tasks_have_all_left_is_one_of_no_rows(house: House, reading: Reading) -> None:
-    await create(house, [a_task() for _ in range(50)])
+async def test_a_part_whose_tasks_have_all_left_is_one_of_no_rows(store: StoreFixture, reading: Reading) -> None:
+    await create(store, [a_task() for _ in range(50)])
     made, partitions = await reading.partitions(state="delay")
-    await take(house)
+    await take(store)
     assert [row for part in partitions for row in await asyncio.to_thread(list, made.read(part))] == []
 
 
-async def test_small_buckets_share_a_part_and_large_ones_are_several(house: House, reading: Reading) -> None:
-    await create(house, [a_task(topic=f"topic-{n}") for n in range(300)])
+async def test_small_buckets_share_a_part_and_large_ones_are_several(store: StoreFixture, reading: Reading) -> None:
+    await create(store, [a_task(topic=f"topic-{n}") for n in range(300)])
     _, partitions = await reading.partitions(partitionRows="1000")
     assert len(partitions) == 1
-    await create(house, [a_task(delay=60) for _ in range(4000)])
+    await create(store, [a_task(delay=60) for _ in range(4000)])
     _, partitions = await reading.partitions(partitionRows="1000")
     assert 4 <= len(partitions) <= 9
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_batches_are_of_a_few_rows_and_of_sparks_columns(house: House, reading: Reading) -> None:
-    ids = await create(house, [a_task() for _ in range(800)])
+async def test_batches_are_of_a_few_rows_and_of_sparks_columns(store: StoreFixture, reading: Reading) -> None:
+    ids = await create(store, [a_task() for _ in range(800)])
     batches = await reading.batches()
     assert sorted(id for batch in batches for id in batch.column("id").to_pylist()) == ids
     assert {batch.schema for batch in batches} == {arrow_schema.SCHEMA}
@@ -116,16 +116,16 @@ async def test_batches_are_of_a_few_rows_and_of_sparks_columns(house: House, rea
 
 
 async def test_batches_of_large_contents_are_small(
-    house: House, reading: Reading, monkeypatch: pytest.MonkeyPatch
+    store: StoreFixture, reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "BATCH_BYTES", 300_000)
-    await create(house, [a_task(content="x" * 100_000, id=f"t{n}") for n in range(250)])
+    await create(store, [a_task(content="x" * 100_000, id=f"t{n}") for n in range(250)])
     assert max(batch.num_rows for batch in await reading.batches()) <= MAX_BODIES
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_a_reading_that_is_given_up_leaves_no_connection(house: House, reading: Reading) -> None:
-    await create(house, [a_task() for _ in range(2000)])
+async def test_a_reading_that_is_given_up_leaves_no_connection(store: StoreFixture, reading: Reading) -> None:
+    await create(store, [a_task() for _ in range(2000)])
     made, partitions = await reading.partitions()
 
     def read_one() -> None:
@@ -134,20 +134,20 @@ async def test_a_reading_that_is_given_up_leaves_no_connection(house: House, rea
         batches.close()  # type: ignore[attr-defined]  # it is a generator, which Spark closes where it needs no more
 
     await asyncio.to_thread(read_one)
-    clients = [client for client in await house.redis.client_list() if client["cmd"] != "client|list"]
+    clients = [client for client in await store.redis.client_list() if client["cmd"] != "client|list"]
     names = [client["name"] for client in clients]
-    assert names.count("later") <= 2  # the house's own
+    assert names.count("later") <= 2  # the store's own
 
 
-async def test_what_is_no_store_of_ours_is_told(house: House, reading: Reading) -> None:
+async def test_what_is_no_store_of_ours_is_told(store: StoreFixture, reading: Reading) -> None:
     with pytest.raises(LaterError, match=r'nothing of later.s in the store \(its keys would begin with "latr"'):
         await reading.rows(prefix="latr")
-    await ask(house, [("HSET", house.keys.meta, "schema", 9)])
+    await ask(store, [("HSET", store.keys.meta, "schema", 9)])
     with pytest.raises(LaterError, match="schema version 9"):
         await reading.rows()
 
 
-async def test_a_store_that_is_away_is_told(house: House) -> None:
+async def test_a_store_that_is_away_is_told(store: StoreFixture) -> None:
     with pytest.raises(StoreDown, match="cannot be reached"):
         await Reading("unix:///nowhere.sock").partitions()
 

@@ -25,9 +25,9 @@ from later.core.errors import LaterError
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
 from tests.builders import NOW, a_task
-from tests.house import a_house
 from tests.servers import a_server
 from tests.store.sight import FAILURE, died, failed, take
+from tests.store_fixture import open_store
 
 Capture = pytest.CaptureFixture[str]
 
@@ -44,12 +44,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def _fill(url: str) -> None:
-    async with a_house(url, shards=16) as house:
-        await house.store.create([a_task(id=f"t{n}") for n in range(12)])
-        claims = sorted(await take(house), key=lambda claim: int(claim.id[1:]))
-        await house.store.settle([died(claim) for claim in claims[:5]])
-        await house.store.settle([failed(claim, NOW + 60_000) for claim in claims[5:9]])
-        await house.store.create([*WAITING, FULL])
+    async with open_store(url, shards=16) as store:
+        await store.tasks.create([a_task(id=f"t{n}") for n in range(12)])
+        claims = sorted(await take(store), key=lambda claim: int(claim.id[1:]))
+        await store.tasks.settle([died(claim) for claim in claims[:5]])
+        await store.tasks.settle([failed(claim, NOW + 60_000) for claim in claims[5:9]])
+        await store.tasks.create([*WAITING, FULL])
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from later.store.keys import Bucket, parse_expiry_member
 from later.store.scripts import Command
 from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
 from tests.builders import NOW
-from tests.house import House
+from tests.store_fixture import StoreFixture
 
 LEASE_MS = 30_000
 PAUSED = -(2**63)
@@ -40,23 +40,23 @@ class Sight(NamedTuple):
         return [(*place, entries[id]) for place, entries in self.buckets.items() if id in entries]
 
 
-async def ask(house: House, commands: Iterable[Command]) -> list[Any]:
+async def ask(store: StoreFixture, commands: Iterable[Command]) -> list[Any]:
     """The store's answers, without the client."""
-    async with house.redis.pipeline(transaction=False) as pipeline:
+    async with store.redis.pipeline(transaction=False) as pipeline:
         for command in commands:
             pipeline.execute_command(*command)
         return await pipeline.execute()
 
 
-async def see(house: House) -> Sight:
+async def see(store: StoreFixture) -> Sight:
     sight = Sight(set(), {}, {}, {}, {}, {}, {}, {})
-    names = (await ask(house, [("KEYS", "*")]))[0]
-    for shard in house.keys.shards:
+    names = (await ask(store, [("KEYS", "*")]))[0]
+    for shard in store.keys.shards:
         places = [(*where, name) for name in names if (where := shard.locate(name)) is not None]
         hashes: list[Command] = [("HGETALL", key) for key in (shard.pool, shard.attempts, shard.outcome)]
         zsets = [shard.done, shard.expiry, *shard.wakes.values(), *(name for _, _, name in places)]
         pool, attempts, outcome, *sets = await ask(
-            house, [*hashes, *(("ZRANGE", key, 0, -1, "WITHSCORES") for key in zsets)]
+            store, [*hashes, *(("ZRANGE", key, 0, -1, "WITHSCORES") for key in zsets)]
         )
         done, expiry, *rest = (_scores(flat) for flat in sets)
         sight.pool.update(map(unpack_id, pool))
@@ -84,9 +84,9 @@ def _scores(flat: Any) -> dict[bytes, int]:
     return {member: PAUSED if float(score) == -math.inf else int(float(score)) for member, score in pairs(flat)}
 
 
-async def place(house: House, id: str) -> tuple[Bucket, int] | None:
+async def place(store: StoreFixture, id: str) -> tuple[Bucket, int] | None:
     """The only bucket that a task is in, and its score there; None where it is gone, with all that it had."""
-    sight = await see(house)
+    sight = await see(store)
     places = sight.places(id)
     assert len(places) == (1 if id in sight.pool else 0)
     if not places:
@@ -98,16 +98,16 @@ async def place(house: House, id: str) -> tuple[Bucket, int] | None:
 
 
 async def take(
-    house: House, now: int = NOW, limit: int = 500, lease_end: int | None = None, topics: Sequence[str] = ()
+    store: StoreFixture, now: int = NOW, limit: int = 500, lease_end: int | None = None, topics: Sequence[str] = ()
 ) -> list[Claim]:
     """Claim as a worker does: what is due in the delay buckets (of these topics), up to a limit of each."""
-    look = await house.store.due_topics(Bucket.DELAY, 1000)
+    look = await store.tasks.due_topics(Bucket.DELAY, 1000)
     wants = [
         ClaimRequest(wake.topic, wake.shard, limit)
         for wake in look.topics
         if wake.at <= now and (not topics or wake.topic in topics)
     ]
-    answers = await house.store.claim(wants, now, now + LEASE_MS if lease_end is None else lease_end)
+    answers = await store.tasks.claim(wants, now, now + LEASE_MS if lease_end is None else lease_end)
     return [claim for claims in answers for claim in whole(claims).claims]
 
 
@@ -117,10 +117,10 @@ def whole(answer: object) -> ClaimResult:
     return answer
 
 
-async def let_go(house: House, bucket: Bucket, now: int) -> int:
+async def let_go(store: StoreFixture, bucket: Bucket, now: int) -> int:
     """Release as a worker does; how many moved."""
-    look = await house.store.due_topics(bucket, 1000)
-    answers = await house.store.release(bucket, [wake for wake in look.topics if wake.at <= now], now)
+    look = await store.tasks.due_topics(bucket, 1000)
+    answers = await store.tasks.release(bucket, [wake for wake in look.topics if wake.at <= now], now)
     return sum(getattr(answer, "moved", 0) for answer in answers)
 
 
@@ -136,16 +136,16 @@ def died(claim: Claim, at: int = NOW) -> Settlement:
     return Settlement(claim, Verdict(SettleTarget.DEAD, at, FAILURE), None)
 
 
-async def findings(house: House, now: int = NOW) -> list[Finding]:
-    return [finding async for finding in Doctor(house.client, house.keys).examine(now)]
+async def findings(store: StoreFixture, now: int = NOW) -> list[Finding]:
+    return [finding async for finding in Doctor(store.client, store.keys).examine(now)]
 
 
-async def assert_sound(house: House, now: int = NOW) -> Sight:
+async def assert_sound(store: StoreFixture, now: int = NOW) -> Sight:
     """Every task in one bucket, every wake entry right, and the doctor of the same opinion."""
-    sight = await see(house)
+    sight = await see(store)
     assert all(len(sight.places(id)) == 1 for id in sight.pool)
     assert sum(map(len, sight.buckets.values())) == len(sight.pool)
     assert sight.wakes.keys() == sight.firsts.keys()
     assert all(at == sight.firsts[where] or sight.firsts[where] < at <= now for where, at in sight.wakes.items())
-    assert await findings(house, now) == []
+    assert await findings(store, now) == []
     return sight

@@ -9,7 +9,6 @@ from later.core.task import Task, pack_id
 from later.store.keys import Bucket, Shard
 from later.store.types import ClaimRequest, ClaimResult, DueTopic, DueTopics, WorkerSnapshot
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import (
     FAILURE,
     LEASE_MS,
@@ -24,217 +23,218 @@ from tests.store.sight import (
     take,
     whole,
 )  # fmt: skip
+from tests.store_fixture import StoreFixture
 
 
-def same_shard(house: House, count: int, topic: str = "order", created_at: int = NOW) -> list[Task]:
+def same_shard(store: StoreFixture, count: int, topic: str = "order", created_at: int = NOW) -> list[Task]:
     """Tasks of one shard, due a second after each other."""
     ids = (f"{topic}-{n}" for n in range(100 * count))
-    mine = [id for id in ids if house.keys.shard_of(id).index == 0][:count]
+    mine = [id for id in ids if store.keys.shard_of(id).index == 0][:count]
     return [a_task(id=id, own_id=True, topic=topic, delay=n, created_at=created_at) for n, id in enumerate(mine)]
 
 
-async def claim(house: House, now: int, limit: int = 500) -> ClaimResult:
-    [answer] = await house.store.claim([ClaimRequest("order", 0, limit)], now, now + LEASE_MS)
+async def claim(store: StoreFixture, now: int, limit: int = 500) -> ClaimResult:
+    [answer] = await store.tasks.claim([ClaimRequest("order", 0, limit)], now, now + LEASE_MS)
     return whole(answer)
 
 
-async def test_only_what_is_due_is_claimed(house: House) -> None:
-    due, later = same_shard(house, 2)
-    await house.store.create([due, later])
-    claims = await claim(house, NOW + 999)
+async def test_only_what_is_due_is_claimed(store: StoreFixture) -> None:
+    due, later = same_shard(store, 2)
+    await store.tasks.create([due, later])
+    claims = await claim(store, NOW + 999)
     assert [claim.id for claim in claims.claims] == [due.id]
-    assert await place(house, due.id) == (Bucket.UNACK, NOW + 999 + LEASE_MS)
-    assert await place(house, later.id) == (Bucket.DELAY, NOW + 1000)
+    assert await place(store, due.id) == (Bucket.UNACK, NOW + 999 + LEASE_MS)
+    assert await place(store, later.id) == (Bucket.DELAY, NOW + 1000)
 
 
-async def test_a_task_is_due_at_its_time_and_not_before(house: House) -> None:
-    [task] = same_shard(house, 1, created_at=NOW + 1)
-    await house.store.create([task])
-    assert (await claim(house, NOW)).claims == []
-    assert [claim.due_at for claim in (await claim(house, NOW + 1)).claims] == [NOW + 1]
+async def test_a_task_is_due_at_its_time_and_not_before(store: StoreFixture) -> None:
+    [task] = same_shard(store, 1, created_at=NOW + 1)
+    await store.tasks.create([task])
+    assert (await claim(store, NOW)).claims == []
+    assert [claim.due_at for claim in (await claim(store, NOW + 1)).claims] == [NOW + 1]
 
 
-async def test_the_longest_due_come_first(house: House) -> None:
-    tasks = same_shard(house, 10)
-    await house.store.create(tasks[::-1])
-    claims = await claim(house, NOW + 60_000, limit=4)
+async def test_the_longest_due_come_first(store: StoreFixture) -> None:
+    tasks = same_shard(store, 10)
+    await store.tasks.create(tasks[::-1])
+    claims = await claim(store, NOW + 60_000, limit=4)
     assert [claim.id for claim in claims.claims] == [task.id for task in tasks[:4]]
 
 
-async def test_no_more_than_wanted_is_claimed(house: House) -> None:
-    await house.store.create([a_task() for _ in range(1100)])
+async def test_no_more_than_wanted_is_claimed(store: StoreFixture) -> None:
+    await store.tasks.create([a_task() for _ in range(1100)])
     assert all(
-        len(whole(some).claims) <= 3 for some in await house.store.claim([ClaimRequest("order", 0, 3)], NOW, NOW + 1)
+        len(whole(some).claims) <= 3 for some in await store.tasks.claim([ClaimRequest("order", 0, 3)], NOW, NOW + 1)
     )
-    while await take(house, limit=10_000):
+    while await take(store, limit=10_000):
         pass
-    sight = await assert_sound(house)
+    sight = await assert_sound(store)
     assert len(sight.buckets[Bucket.UNACK, "order"]) == 1100
 
 
-async def test_a_claim_carries_at_most_500(house: House) -> None:
-    await house.store.create(same_shard(house, 600))
-    assert len((await claim(house, NOW + 10**6, limit=10_000)).claims) == 500
+async def test_a_claim_carries_at_most_500(store: StoreFixture) -> None:
+    await store.tasks.create(same_shard(store, 600))
+    assert len((await claim(store, NOW + 10**6, limit=10_000)).claims) == 500
 
 
-async def test_a_claimed_task_is_nobody_elses(house: House) -> None:
-    await house.store.create(same_shard(house, 1))
-    first, second = await claim(house, NOW), await claim(house, NOW)
+async def test_a_claimed_task_is_nobody_elses(store: StoreFixture) -> None:
+    await store.tasks.create(same_shard(store, 1))
+    first, second = await claim(store, NOW), await claim(store, NOW)
     assert (len(first.claims), second.claims, second.wake_at) == (1, [], None)
 
 
-async def test_a_claim_says_what_it_holds(house: House) -> None:
-    [task] = same_shard(house, 1)
-    await house.store.create([task])
-    [held] = (await claim(house, NOW + 5)).claims
+async def test_a_claim_says_what_it_holds(store: StoreFixture) -> None:
+    [task] = same_shard(store, 1)
+    await store.tasks.create([task])
+    [held] = (await claim(store, NOW + 5)).claims
     assert held == (task.id, "order", 0, task, NOW, 1, 1, None, NOW + 5 + LEASE_MS)
 
 
-async def test_each_delivery_is_a_new_attempt_under_a_new_fence_and_knows_the_last_failure(house: House) -> None:
-    await house.store.create(same_shard(house, 1))
-    [first] = (await claim(house, NOW)).claims
-    await house.store.settle([failed(first, NOW + 10)])
-    await let_go(house, Bucket.ERROR, NOW + 10)
-    [second] = (await claim(house, NOW + 10)).claims
+async def test_each_delivery_is_a_new_attempt_under_a_new_fence_and_knows_the_last_failure(store: StoreFixture) -> None:
+    await store.tasks.create(same_shard(store, 1))
+    [first] = (await claim(store, NOW)).claims
+    await store.tasks.settle([failed(first, NOW + 10)])
+    await let_go(store, Bucket.ERROR, NOW + 10)
+    [second] = (await claim(store, NOW + 10)).claims
     assert (second.attempt, second.failure, second.due_at) == (2, FAILURE, NOW + 10)
     assert second.fence > first.fence
 
 
-async def test_a_lost_lease_counts_as_an_attempt(house: House) -> None:
-    await house.store.create(same_shard(house, 1))
-    await claim(house, NOW)
-    await let_go(house, Bucket.UNACK, NOW + LEASE_MS)
-    [again] = (await claim(house, NOW + LEASE_MS)).claims
+async def test_a_lost_lease_counts_as_an_attempt(store: StoreFixture) -> None:
+    await store.tasks.create(same_shard(store, 1))
+    await claim(store, NOW)
+    await let_go(store, Bucket.UNACK, NOW + LEASE_MS)
+    [again] = (await claim(store, NOW + LEASE_MS)).claims
     assert (again.attempt, again.failure) == (2, None)
 
 
-async def test_the_fence_outlives_the_ids_that_it_guards(house: House) -> None:
+async def test_the_fence_outlives_the_ids_that_it_guards(store: StoreFixture) -> None:
     fences = []
     for _ in range(3):
-        await house.store.create(same_shard(house, 2))
-        claims = (await claim(house, NOW + 1000)).claims
+        await store.tasks.create(same_shard(store, 2))
+        claims = (await claim(store, NOW + 1000)).claims
         fences += [held.fence for held in claims]
-        await house.store.delete([held.id for held in claims])
+        await store.tasks.delete([held.id for held in claims])
     assert fences == sorted(set(fences))
 
 
-async def test_the_turn_of_a_topic_with_due_tasks_left_comes_again_now(house: House) -> None:
-    await house.store.create(same_shard(house, 3))
-    claims = await claim(house, NOW + 60_000, limit=1)
+async def test_the_turn_of_a_topic_with_due_tasks_left_comes_again_now(store: StoreFixture) -> None:
+    await store.tasks.create(same_shard(store, 3))
+    claims = await claim(store, NOW + 60_000, limit=1)
     assert claims.wake_at == NOW + 60_000
-    assert (await see(house)).wakes[Bucket.DELAY, 0, "order"] == NOW + 60_000
+    assert (await see(store)).wakes[Bucket.DELAY, 0, "order"] == NOW + 60_000
 
 
-async def test_a_topic_with_later_tasks_left_wakes_for_the_next(house: House) -> None:
-    await house.store.create(same_shard(house, 3))
-    claims = await claim(house, NOW, limit=1)
+async def test_a_topic_with_later_tasks_left_wakes_for_the_next(store: StoreFixture) -> None:
+    await store.tasks.create(same_shard(store, 3))
+    claims = await claim(store, NOW, limit=1)
     assert claims.wake_at == NOW + 1000
-    assert (await see(house)).wakes[Bucket.DELAY, 0, "order"] == NOW + 1000
+    assert (await see(store)).wakes[Bucket.DELAY, 0, "order"] == NOW + 1000
 
 
-async def test_a_topic_with_nothing_left_sleeps(house: House) -> None:
-    await house.store.create(same_shard(house, 1))
-    assert (await claim(house, NOW)).wake_at is None
-    assert (await see(house)).wakes == {(Bucket.UNACK, 0, "order"): NOW + LEASE_MS}
+async def test_a_topic_with_nothing_left_sleeps(store: StoreFixture) -> None:
+    await store.tasks.create(same_shard(store, 1))
+    assert (await claim(store, NOW)).wake_at is None
+    assert (await see(store)).wakes == {(Bucket.UNACK, 0, "order"): NOW + LEASE_MS}
 
 
-async def test_leases_are_watched_from_the_first_that_ends(house: House) -> None:
-    await house.store.create(same_shard(house, 2))
-    await claim(house, NOW)
-    await claim(house, NOW + 1000)
-    assert (await see(house)).wakes[Bucket.UNACK, 0, "order"] == NOW + LEASE_MS
+async def test_leases_are_watched_from_the_first_that_ends(store: StoreFixture) -> None:
+    await store.tasks.create(same_shard(store, 2))
+    await claim(store, NOW)
+    await claim(store, NOW + 1000)
+    assert (await see(store)).wakes[Bucket.UNACK, 0, "order"] == NOW + LEASE_MS
 
 
-async def test_a_topic_that_was_served_goes_to_the_end_of_the_line(house: House) -> None:
-    await house.store.create([task for topic in "abc" for task in same_shard(house, 3, topic)])
+async def test_a_topic_that_was_served_goes_to_the_end_of_the_line(store: StoreFixture) -> None:
+    await store.tasks.create([task for topic in "abc" for task in same_shard(store, 3, topic)])
     for turn, topic in enumerate("cab"):
-        await house.store.claim([ClaimRequest(topic, 0, 1)], NOW + 60_000 + turn, NOW + 90_000)
-    assert [wake.topic for wake in (await house.store.due_topics(Bucket.DELAY, 10)).topics] == ["c", "a", "b"]
+        await store.tasks.claim([ClaimRequest(topic, 0, 1)], NOW + 60_000 + turn, NOW + 90_000)
+    assert [wake.topic for wake in (await store.tasks.due_topics(Bucket.DELAY, 10)).topics] == ["c", "a", "b"]
 
 
-async def test_an_entry_without_a_body_is_a_stray(house: House) -> None:
-    [task] = same_shard(house, 1)
-    await house.store.create([task])
-    shard, packed = house.keys.shards[0], pack_id(task.id)
-    await ask(house, [("HDEL", shard.pool, packed), ("HSET", shard.attempts, packed, "3 7")])
-    claims = await claim(house, NOW)
+async def test_an_entry_without_a_body_is_a_stray(store: StoreFixture) -> None:
+    [task] = same_shard(store, 1)
+    await store.tasks.create([task])
+    shard, packed = store.keys.shards[0], pack_id(task.id)
+    await ask(store, [("HDEL", shard.pool, packed), ("HSET", shard.attempts, packed, "3 7")])
+    claims = await claim(store, NOW)
     assert (claims.orphans, claims.claims, claims.wake_at) == (1, [], None)
-    await assert_sound(house)
-    assert (await see(house)).attempts == {}
+    await assert_sound(store)
+    assert (await see(store)).attempts == {}
 
 
-async def test_an_id_that_is_in_flight_already_is_a_stray(house: House) -> None:
-    [task] = same_shard(house, 1)
-    await house.store.create([task])
-    [held] = (await claim(house, NOW)).claims
-    await _put(house, house.keys.shards[0], Bucket.DELAY, task.id)
-    again = await claim(house, NOW)
+async def test_an_id_that_is_in_flight_already_is_a_stray(store: StoreFixture) -> None:
+    [task] = same_shard(store, 1)
+    await store.tasks.create([task])
+    [held] = (await claim(store, NOW)).claims
+    await _put(store, store.keys.shards[0], Bucket.DELAY, task.id)
+    again = await claim(store, NOW)
     assert (again.orphans, again.claims) == (1, [])
-    await assert_sound(house)
-    assert await house.store.settle([done(held)]) == [True]
+    await assert_sound(store)
+    assert await store.tasks.settle([done(held)]) == [True]
 
 
-async def test_a_stray_draws_no_fence_from_a_task(house: House) -> None:
-    stray, task = same_shard(house, 2)
-    await house.store.create([stray, task])
-    await ask(house, [("HDEL", house.keys.shards[0].pool, pack_id(stray.id))])
-    claims = await claim(house, NOW + 1000)
+async def test_a_stray_draws_no_fence_from_a_task(store: StoreFixture) -> None:
+    stray, task = same_shard(store, 2)
+    await store.tasks.create([stray, task])
+    await ask(store, [("HDEL", store.keys.shards[0].pool, pack_id(stray.id))])
+    claims = await claim(store, NOW + 1000)
     assert (claims.orphans, [held.id for held in claims.claims]) == (1, [task.id])
-    assert await house.store.settle([done(held) for held in claims.claims]) == [True]
+    assert await store.tasks.settle([done(held) for held in claims.claims]) == [True]
 
 
-async def test_a_body_that_cannot_be_read_is_claimed_as_such(house: House) -> None:
-    [task] = same_shard(house, 1)
-    await house.store.create([task])
-    await ask(house, [("HSET", house.keys.shards[0].pool, pack_id(task.id), b"\xc1")])
-    [held] = (await claim(house, NOW)).claims
+async def test_a_body_that_cannot_be_read_is_claimed_as_such(store: StoreFixture) -> None:
+    [task] = same_shard(store, 1)
+    await store.tasks.create([task])
+    await ask(store, [("HSET", store.keys.shards[0].pool, pack_id(task.id), b"\xc1")])
+    [held] = (await claim(store, NOW)).claims
     assert isinstance(held.task, UnreadableBody)
-    assert await findings(house) == []
+    assert await findings(store) == []
 
 
-async def test_many_topics_are_claimed_in_one_round_trip(house: House) -> None:
-    await house.store.create([a_task(topic=f"topic-{n}") for n in range(400)])
-    assert sorted(held.topic for held in await take(house)) == sorted(f"topic-{n}" for n in range(400))
-    await assert_sound(house)
+async def test_many_topics_are_claimed_in_one_round_trip(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(topic=f"topic-{n}") for n in range(400)])
+    assert sorted(held.topic for held in await take(store)) == sorted(f"topic-{n}" for n in range(400))
+    await assert_sound(store)
 
 
-async def test_a_claim_of_an_unknown_topic_leaves_no_trace(house: House) -> None:
-    assert await claim(house, NOW) == (None, 0, [])
-    assert (await see(house)).wakes == {}
+async def test_a_claim_of_an_unknown_topic_leaves_no_trace(store: StoreFixture) -> None:
+    assert await claim(store, NOW) == (None, 0, [])
+    assert (await see(store)).wakes == {}
 
 
 @pytest.mark.parametrize(("limit", "topics", "full"), [(2, "ab", True), (2, "a", False), (3, "ab", False)])
-async def test_a_look_says_whether_there_may_be_more(house: House, limit: int, topics: str, full: bool) -> None:
+async def test_a_look_says_whether_there_may_be_more(store: StoreFixture, limit: int, topics: str, full: bool) -> None:
     for number, topic in enumerate(topics):
-        await house.store.create(same_shard(house, 1, topic, NOW - number))
-    look = await house.store.due_topics(Bucket.DELAY, limit)
+        await store.tasks.create(same_shard(store, 1, topic, NOW - number))
+    look = await store.tasks.due_topics(Bucket.DELAY, limit)
     assert look.topics == [DueTopic(NOW - n, topic, 0) for n, topic in reversed(list(enumerate(topics)))]
     assert (look.more_at is not None) is full
 
 
-async def test_a_look_is_in_order_over_all_shards(house: House) -> None:
-    await house.store.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}", delay=n) for n in range(40)])
-    look = await house.store.due_topics(Bucket.DELAY, 100)
+async def test_a_look_is_in_order_over_all_shards(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}", delay=n) for n in range(40)])
+    look = await store.tasks.due_topics(Bucket.DELAY, 100)
     assert [wake.topic for wake in look.topics] == [f"{n}" for n in range(40)]
 
 
-async def test_a_look_around_shows_when_each_bucket_begins(house: House) -> None:
-    await house.store.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}") for n in range(20)])
-    claims = await take(house)
-    await house.store.settle([failed(claim, NOW + 100 + int(claim.topic)) for claim in claims[:10]])
-    await house.store.create([a_task(id="late", own_id=True, topic="late", delay=60)])
-    around = await house.store.worker_snapshot(100)
+async def test_a_look_around_shows_when_each_bucket_begins(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}") for n in range(20)])
+    claims = await take(store)
+    await store.tasks.settle([failed(claim, NOW + 100 + int(claim.topic)) for claim in claims[:10]])
+    await store.tasks.create([a_task(id="late", own_id=True, topic="late", delay=60)])
+    around = await store.tasks.worker_snapshot(100)
     assert [wake.topic for wake in around.delay.topics] == ["late"]
     assert around.unack_at == NOW + LEASE_MS
     assert around.error_at == NOW + 100 + min(int(claim.topic) for claim in claims[:10])
 
 
-async def test_a_look_around_an_empty_store_shows_nothing(house: House) -> None:
-    assert await house.store.worker_snapshot(100) == WorkerSnapshot(DueTopics([], None), [], None, None)
+async def test_a_look_around_an_empty_store_shows_nothing(store: StoreFixture) -> None:
+    assert await store.tasks.worker_snapshot(100) == WorkerSnapshot(DueTopics([], None), [], None, None)
 
 
-async def _put(house: House, shard: Shard, bucket: Bucket, id: str) -> None:
+async def _put(store: StoreFixture, shard: Shard, bucket: Bucket, id: str) -> None:
     await ask(
-        house,
+        store,
         [("ZADD", shard.bucket(bucket, b"order"), NOW, pack_id(id)), ("ZADD", shard.wakes[bucket], NOW, "order")],
     )

@@ -16,11 +16,11 @@ from later.store.scan import Scanner, ScanRange
 from later.store.scripts import BY_SHA
 from later.store.types import BucketRange, TaskEdit
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import LEASE_MS, died, done, failed, let_go, take
+from tests.store_fixture import StoreFixture
 
 Counts = dict[str, int]
-Verb = Callable[[House, list[Task]], Awaitable[Counts]]
+Verb = Callable[[StoreFixture, list[Task]], Awaitable[Counts]]
 
 OURS = {"info", "config|resetstat"}
 """Commands by which this test looks."""
@@ -32,104 +32,104 @@ def shards() -> int:
     return 1
 
 
-async def commands_of(house: House, act: Callable[[], Awaitable[Any]]) -> Counts:
+async def commands_of(store: StoreFixture, act: Callable[[], Awaitable[Any]]) -> Counts:
     """How often the store was given each command while `act` ran, those of its scripts too."""
-    await house.redis.config_resetstat()
+    await store.redis.config_resetstat()
     await act()
-    stats: dict[str, dict[str, int]] = await house.redis.info("commandstats")
+    stats: dict[str, dict[str, int]] = await store.redis.info("commandstats")
     counts = {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
     return {name: calls for name, calls in counts.items() if name not in OURS and calls}
 
 
-async def creating(house: House, tasks: list[Task]) -> Counts:
-    return await commands_of(house, lambda: house.store.create(tasks))
+async def creating(store: StoreFixture, tasks: list[Task]) -> Counts:
+    return await commands_of(store, lambda: store.tasks.create(tasks))
 
 
-async def creating_own(house: House, tasks: list[Task]) -> Counts:
-    return await creating(house, [msgspec.structs.replace(task, own_id=True) for task in tasks])
+async def creating_own(store: StoreFixture, tasks: list[Task]) -> Counts:
+    return await creating(store, [msgspec.structs.replace(task, own_id=True) for task in tasks])
 
 
-async def claiming(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    return await commands_of(house, lambda: take(house))
+async def claiming(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    return await commands_of(store, lambda: take(store))
 
 
-async def settling_done(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    settlements = [done(claim) for claim in await take(house)]
-    return await commands_of(house, lambda: house.store.settle(settlements))
+async def settling_done(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    settlements = [done(claim) for claim in await take(store)]
+    return await commands_of(store, lambda: store.tasks.settle(settlements))
 
 
-async def settling_failed(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    settlements = [failed(claim, NOW + 10_000) for claim in await take(house)]
-    return await commands_of(house, lambda: house.store.settle(settlements))
+async def settling_failed(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    settlements = [failed(claim, NOW + 10_000) for claim in await take(store)]
+    return await commands_of(store, lambda: store.tasks.settle(settlements))
 
 
-async def releasing(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    await take(house)
-    return await commands_of(house, lambda: let_go(house, Bucket.UNACK, NOW + LEASE_MS))
+async def releasing(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    await take(store)
+    return await commands_of(store, lambda: let_go(store, Bucket.UNACK, NOW + LEASE_MS))
 
 
-async def querying(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    await house.store.query([tasks[0].id])  # or what topic they are of would have to be found out
-    return await commands_of(house, lambda: house.store.query([task.id for task in tasks]))
+async def querying(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    await store.tasks.query([tasks[0].id])  # or what topic they are of would have to be found out
+    return await commands_of(store, lambda: store.tasks.query([task.id for task in tasks]))
 
 
-async def querying_another_topic(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create([a_task(id="other", topic="other"), *tasks])
-    await house.store.query(["other"])
-    return await commands_of(house, lambda: house.store.query([task.id for task in tasks]))
+async def querying_another_topic(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create([a_task(id="other", topic="other"), *tasks])
+    await store.tasks.query(["other"])
+    return await commands_of(store, lambda: store.tasks.query([task.id for task in tasks]))
 
 
-async def deleting(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    return await commands_of(house, lambda: house.store.delete([task.id for task in tasks]))
+async def deleting(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    return await commands_of(store, lambda: store.tasks.delete([task.id for task in tasks]))
 
 
 def editing(changes: TaskChanges) -> Verb:
-    async def edit(house: House, tasks: list[Task]) -> Counts:
-        await house.store.create(tasks)
+    async def edit(store: StoreFixture, tasks: list[Task]) -> Counts:
+        await store.tasks.create(tasks)
         edits = [TaskEdit(task.id, changes, Policies(Policy()), NOW) for task in tasks]
-        return await commands_of(house, lambda: house.store.update(edits))
+        return await commands_of(store, lambda: store.tasks.update(edits))
 
     return edit
 
 
-async def running_now(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    return await commands_of(house, lambda: house.store.run_now([task.id for task in tasks], NOW))
+async def running_now(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    return await commands_of(store, lambda: store.tasks.run_now([task.id for task in tasks], NOW))
 
 
-async def redriving(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    await house.store.settle([died(claim) for claim in await take(house)])
+async def redriving(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    await store.tasks.settle([died(claim) for claim in await take(store)])
     dead = BucketRange("order", Bucket.DEAD)
-    return await commands_of(house, lambda: house.store.redrive_dead(dead, now=NOW + 1))
+    return await commands_of(store, lambda: store.tasks.redrive_dead(dead, now=NOW + 1))
 
 
-async def purging(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    return await commands_of(house, lambda: house.store.purge([BucketRange("order", Bucket.DELAY)]))
+async def purging(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    return await commands_of(store, lambda: store.tasks.purge([BucketRange("order", Bucket.DELAY)]))
 
 
-async def listing(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    return await commands_of(house, lambda: house.store.page(BucketRange("order", Bucket.DELAY), 1000))
+async def listing(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    return await commands_of(store, lambda: store.tasks.page(BucketRange("order", Bucket.DELAY), 1000))
 
 
-async def exporting(house: House, tasks: list[Task]) -> Counts:
-    await house.store.create(tasks)
-    pieces = Scanner(house.client, house.keys)
+async def exporting(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    pieces = Scanner(store.client, store.keys)
     [piece] = await pieces.split(ScanRange("order", (Bucket.DELAY,)), 1000)
-    return await commands_of(house, lambda: anext(pieces.read([piece])))
+    return await commands_of(store, lambda: anext(pieces.read([piece])))
 
 
 @pytest.fixture(autouse=True)
-async def scripts(house: House) -> None:
-    await house.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+async def scripts(store: StoreFixture) -> None:
+    await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ async def scripts(house: House) -> None:
         (deleting, {"hmget": 2, "evalsha": 1, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
     ],
 )  # fmt: skip
-async def test_a_batch_takes_these_commands(house: House, verb: Verb, counts: Counts) -> None:
-    assert await verb(house, [a_task(id=f"t{n}") for n in range(100)]) == counts
+async def test_a_batch_takes_these_commands(store: StoreFixture, verb: Verb, counts: Counts) -> None:
+    assert await verb(store, [a_task(id=f"t{n}") for n in range(100)]) == counts
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ async def test_a_batch_takes_these_commands(house: House, verb: Verb, counts: Co
         listing,
     ],
 )
-async def test_no_command_is_made_for_each_task(house: House, verb: Verb) -> None:
-    few = await verb(house, [a_task(id=f"few{n}") for n in range(5)])
-    await house.redis.flushdb()
-    assert await verb(house, [a_task(id=f"many{n}") for n in range(50)]) == few
+async def test_no_command_is_made_for_each_task(store: StoreFixture, verb: Verb) -> None:
+    few = await verb(store, [a_task(id=f"few{n}") for n in range(5)])
+    await store.redis.flushdb()
+    assert await verb(store, [a_task(id=f"many{n}") for n in range(50)]) == few

@@ -7,101 +7,101 @@ from typing import Any
 from later.core.task import Task
 from later.store.keys import Bucket
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import assert_sound, died, done, place, see, take
+from tests.store_fixture import StoreFixture
 
 
 def own(id: str, **changes: Any) -> Task:
     return a_task(id=id, own_id=True, **changes)
 
 
-async def test_a_created_task_waits_for_its_due_time(house: House) -> None:
+async def test_a_created_task_waits_for_its_due_time(store: StoreFixture) -> None:
     task = a_task(delay=15)
-    assert await house.store.create([task]) == [True]
-    assert await place(house, task.id) == (Bucket.DELAY, NOW + 15_000)
-    await assert_sound(house)
+    assert await store.tasks.create([task]) == [True]
+    assert await place(store, task.id) == (Bucket.DELAY, NOW + 15_000)
+    await assert_sound(store)
 
 
-async def test_a_task_is_read_back_as_it_was(house: House) -> None:
+async def test_a_task_is_read_back_as_it_was(store: StoreFixture) -> None:
     task = own("order-1", content="grüße\0", headers={"X-A": "b"}, ttl=60)
-    await house.store.create([task])
-    [claim] = await take(house)
+    await store.tasks.create([task])
+    [claim] = await take(store)
     assert claim.task == task
 
 
-async def test_a_task_with_a_ttl_is_in_the_index_of_those_and_no_other_task(house: House) -> None:
-    await house.store.create([a_task(id="a", delay=15, ttl=10), a_task(id="b", topic="mail"), own("c", ttl=5)])
-    assert (await see(house)).expiry == {("order", "a"): NOW + 10_000, ("order", "c"): NOW + 5_000}
-    assert await place(house, "a") == (Bucket.DELAY, NOW + 15_000)
+async def test_a_task_with_a_ttl_is_in_the_index_of_those_and_no_other_task(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a", delay=15, ttl=10), a_task(id="b", topic="mail"), own("c", ttl=5)])
+    assert (await see(store)).expiry == {("order", "a"): NOW + 10_000, ("order", "c"): NOW + 5_000}
+    assert await place(store, "a") == (Bucket.DELAY, NOW + 15_000)
 
 
-async def test_a_known_id_is_not_created_again(house: House) -> None:
-    await house.store.create([own("a")])
-    before = await see(house)
-    assert await house.store.create([own("a", topic="other", delay=5)]) == [False]
-    assert await see(house) == before
+async def test_a_known_id_is_not_created_again(store: StoreFixture) -> None:
+    await store.tasks.create([own("a")])
+    before = await see(store)
+    assert await store.tasks.create([own("a", topic="other", delay=5)]) == [False]
+    assert await see(store) == before
 
 
-async def test_an_id_is_known_in_every_bucket(house: House) -> None:
-    await house.store.create([own("flying"), own("dead")])
-    claims = {claim.id: claim for claim in await take(house)}
-    await house.store.settle([died(claims["dead"])])
-    assert await house.store.create([own("flying"), own("dead")]) == [False, False]
-    await assert_sound(house)
+async def test_an_id_is_known_in_every_bucket(store: StoreFixture) -> None:
+    await store.tasks.create([own("flying"), own("dead")])
+    claims = {claim.id: claim for claim in await take(store)}
+    await store.tasks.settle([died(claims["dead"])])
+    assert await store.tasks.create([own("flying"), own("dead")]) == [False, False]
+    await assert_sound(store)
 
 
-async def test_the_id_of_a_delivered_task_is_remembered(house: House) -> None:
-    await house.store.create([own("a")])
-    [claim] = await take(house)
-    await house.store.settle([done(claim, remember_until=NOW + 1000)])
-    before = await see(house)
-    assert await house.store.create([own("a")]) == [False]
-    assert await see(house) == before
+async def test_the_id_of_a_delivered_task_is_remembered(store: StoreFixture) -> None:
+    await store.tasks.create([own("a")])
+    [claim] = await take(store)
+    await store.tasks.settle([done(claim, remember_until=NOW + 1000)])
+    before = await see(store)
+    assert await store.tasks.create([own("a")]) == [False]
+    assert await see(store) == before
 
 
-async def test_an_id_twice_in_one_batch_is_created_once(house: House) -> None:
+async def test_an_id_twice_in_one_batch_is_created_once(store: StoreFixture) -> None:
     batch = [own("a"), own("b"), own("a", topic="other"), own("a", delay=9)]
-    answers = await house.store.create(batch)
+    answers = await store.tasks.create(batch)
     assert (answers.count(True), answers.count(False)) == (2, 2)
-    assert len((await assert_sound(house)).pool) == 2
+    assert len((await assert_sound(store)).pool) == 2
 
 
-async def test_within_a_topic_the_first_of_two_with_one_id_is_created(house: House) -> None:
-    assert await house.store.create([own("a", delay=1), own("a", delay=2)]) == [True, False]
-    assert await place(house, "a") == (Bucket.DELAY, NOW + 1000)
+async def test_within_a_topic_the_first_of_two_with_one_id_is_created(store: StoreFixture) -> None:
+    assert await store.tasks.create([own("a", delay=1), own("a", delay=2)]) == [True, False]
+    assert await place(store, "a") == (Bucket.DELAY, NOW + 1000)
 
 
-async def test_a_topic_wakes_at_its_earliest_task(house: House) -> None:
-    shard = house.keys.shard_of("a").index
-    same_shard = [id for id in map(str, range(1000)) if house.keys.shard_of(id).index == shard][:2]
+async def test_a_topic_wakes_at_its_earliest_task(store: StoreFixture) -> None:
+    shard = store.keys.shard_of("a").index
+    same_shard = [id for id in map(str, range(1000)) if store.keys.shard_of(id).index == shard][:2]
     wakes = []
     for id, delay in zip(["a", *same_shard], [20, 10, 30], strict=True):
-        await house.store.create([own(id, delay=delay)])
-        wakes.append((await see(house)).wakes[Bucket.DELAY, shard, "order"])
+        await store.tasks.create([own(id, delay=delay)])
+        wakes.append((await see(store)).wakes[Bucket.DELAY, shard, "order"])
     assert wakes == [NOW + 20_000, NOW + 10_000, NOW + 10_000]
 
 
-async def test_more_tasks_than_one_call_carries_are_created(house: House) -> None:
+async def test_more_tasks_than_one_call_carries_are_created(store: StoreFixture) -> None:
     tasks = [a_task(delay=n) for n in range(1234)]
-    assert await house.store.create(tasks) == [True] * 1234
-    assert (await assert_sound(house)).pool == {task.id for task in tasks}
+    assert await store.tasks.create(tasks) == [True] * 1234
+    assert (await assert_sound(store)).pool == {task.id for task in tasks}
 
 
-async def test_many_topics_are_created_in_one_round_trip(house: House) -> None:
+async def test_many_topics_are_created_in_one_round_trip(store: StoreFixture) -> None:
     tasks = [own(f"task-{n}", topic=f"topic-{n % 300}") for n in range(900)]
-    answers = await house.store.create([*tasks, tasks[7]])
+    answers = await store.tasks.create([*tasks, tasks[7]])
     assert answers == [True] * 900 + [False]
-    sight = await assert_sound(house)
+    sight = await assert_sound(store)
     assert all(sight.places(task.id) == [(Bucket.DELAY, task.topic, NOW)] for task in tasks)
 
 
-async def test_nothing_is_created_of_nothing(house: House) -> None:
-    assert await house.store.create([]) == []
+async def test_nothing_is_created_of_nothing(store: StoreFixture) -> None:
+    assert await store.tasks.create([]) == []
 
 
-async def test_a_topic_may_have_any_name(house: House) -> None:
+async def test_a_topic_may_have_any_name(store: StoreFixture) -> None:
     names = ["a:b", "günther/🦔", "*", "[x]?", "{later:0}", "delay:order", "x y", "\\"]
-    await house.store.create([a_task(topic=name) for name in names])
-    assert set(await house.census.counts(NOW)) == set(names)
-    assert sorted(claim.topic for claim in await take(house)) == sorted(names)
-    await assert_sound(house)
+    await store.tasks.create([a_task(topic=name) for name in names])
+    assert set(await store.stats.counts(NOW)) == set(names)
+    assert sorted(claim.topic for claim in await take(store)) == sorted(names)
+    await assert_sound(store)

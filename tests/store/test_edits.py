@@ -14,7 +14,6 @@ from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import Claim, TaskEdit, TaskRecord
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import (
     FAILURE,
     LEASE_MS,
@@ -28,34 +27,35 @@ from tests.store.sight import (
     see,
     take,
 )
+from tests.store_fixture import StoreFixture
 
 POLICIES = Policies(Policy(max_delay_ms=3_600_000))
 SOON = NOW + 5_000
 
 
-async def a_task_in(house: House, state: str, **changes: Any) -> Task:
+async def a_task_in(store: StoreFixture, state: str, **changes: Any) -> Task:
     """A task `a` that was put there at NOW."""
     task = a_task(**{"id": "a", "own_id": True, "delay": 60 if state == "delay" else 0, **changes})
-    await house.store.create([task])
+    await store.tasks.create([task])
     if state != "delay":
-        [claim] = await take(house)
+        [claim] = await take(store)
     if state == "error":
-        await house.store.settle([failed(claim, NOW + 10_000)])
+        await store.tasks.settle([failed(claim, NOW + 10_000)])
     if state == "dead":
-        await house.store.settle([died(claim)])
+        await store.tasks.settle([died(claim)])
     return task
 
 
-async def update(house: House, id: str = "a", now: int = SOON, **changes: Any) -> TaskRecord:
-    return only(await house.store.update([TaskEdit(id, TaskChanges(id=id, **changes), POLICIES, now)]))
+async def update(store: StoreFixture, id: str = "a", now: int = SOON, **changes: Any) -> TaskRecord:
+    return only(await store.tasks.update([TaskEdit(id, TaskChanges(id=id, **changes), POLICIES, now)]))
 
 
-async def run_now(house: House, id: str = "a", now: int = SOON) -> TaskRecord:
-    return only(await house.store.run_now([id], now))
+async def run_now(store: StoreFixture, id: str = "a", now: int = SOON) -> TaskRecord:
+    return only(await store.tasks.run_now([id], now))
 
 
-async def redrive(house: House, id: str = "a", now: int = SOON) -> TaskRecord:
-    return only(await house.store.redrive([id], now))
+async def redrive(store: StoreFixture, id: str = "a", now: int = SOON) -> TaskRecord:
+    return only(await store.tasks.redrive([id], now))
 
 
 def only(answers: list[TaskRecord | LaterError]) -> TaskRecord:
@@ -65,268 +65,270 @@ def only(answers: list[TaskRecord | LaterError]) -> TaskRecord:
     return answer
 
 
-async def queried(house: House, id: str = "a") -> TaskRecord:
-    return only(await house.store.query([id]))
+async def queried(store: StoreFixture, id: str = "a") -> TaskRecord:
+    return only(await store.tasks.query([id]))
 
 
 VERBS = pytest.mark.parametrize("verb", [update, run_now, redrive])
 
 
 class TestUpdate:
-    async def test_in_delay_it_is_due_when_it_says(self, house: House) -> None:
-        await a_task_in(house, "delay")
-        found = await update(house, delay=30, content="other")
+    async def test_in_delay_it_is_due_when_it_says(self, store: StoreFixture) -> None:
+        await a_task_in(store, "delay")
+        found = await update(store, delay=30, content="other")
         assert (found.state, found.score) == (Bucket.DELAY, SOON + 30_000)
         assert isinstance(found.task, Task)
         assert (found.task.execute_at, found.task.created_at, found.task.content) == (SOON + 30_000, NOW, "other")
-        assert found == await queried(house)
-        await assert_sound(house)
+        assert found == await queried(store)
+        await assert_sound(store)
 
     @pytest.mark.parametrize("state", ["delay", "error"])
-    async def test_what_is_not_to_move_stays_where_it_is(self, house: House, state: str) -> None:
-        await a_task_in(house, state)
-        before = await queried(house)
-        found = await update(house, content="other", retry=9)
+    async def test_what_is_not_to_move_stays_where_it_is(self, store: StoreFixture, state: str) -> None:
+        await a_task_in(store, state)
+        before = await queried(store)
+        found = await update(store, content="other", retry=9)
         assert (found.state, found.score, found.failure) == (before.state, before.score, before.failure)
         assert getattr(found.task, "content", None) == "other"
-        assert found == await queried(house)
+        assert found == await queried(store)
 
-    async def test_in_error_with_a_new_time_it_goes_to_delay_and_keeps_what_it_failed_of(self, house: House) -> None:
-        await a_task_in(house, "error")
-        found = await update(house, delay=0)
+    async def test_in_error_with_a_new_time_it_goes_to_delay_and_keeps_what_it_failed_of(
+        self, store: StoreFixture
+    ) -> None:
+        await a_task_in(store, "error")
+        found = await update(store, delay=0)
         assert (found.state, found.score, found.attempts, found.failure) == (Bucket.DELAY, SOON, 1, FAILURE)
-        await assert_sound(house, SOON)
-        [claim] = await take(house, SOON)
+        await assert_sound(store, SOON)
+        [claim] = await take(store, SOON)
         assert (claim.attempt, claim.failure) == (2, FAILURE)
 
     @pytest.mark.parametrize(
         ("state", "why"),
         [("unack", "is in flight: it can be edited if"), ("dead", "is dead: /redrive or /run-now bring it back")],
     )
-    async def test_what_does_not_wait_is_not_edited(self, house: House, state: str, why: str) -> None:
-        await a_task_in(house, state)
-        before = await see(house)
+    async def test_what_does_not_wait_is_not_edited(self, store: StoreFixture, state: str, why: str) -> None:
+        await a_task_in(store, state)
+        before = await see(store)
         with pytest.raises(Conflict, match=f"task 'a' {why}"):
-            await update(house, content="other")
-        assert await see(house) == before
+            await update(store, content="other")
+        assert await see(store) == before
 
-    async def test_the_index_of_those_that_age_follows(self, house: House) -> None:
-        await a_task_in(house, "delay")
-        await update(house, ttl=90)
-        assert (await see(house)).expiry == {("order", "a"): NOW + 90_000}
-        await update(house, content="other")
-        assert (await see(house)).expiry == {("order", "a"): NOW + 90_000}
-        await update(house, ttl=None)
-        assert (await see(house)).expiry == {}
+    async def test_the_index_of_those_that_age_follows(self, store: StoreFixture) -> None:
+        await a_task_in(store, "delay")
+        await update(store, ttl=90)
+        assert (await see(store)).expiry == {("order", "a"): NOW + 90_000}
+        await update(store, content="other")
+        assert (await see(store)).expiry == {("order", "a"): NOW + 90_000}
+        await update(store, ttl=None)
+        assert (await see(store)).expiry == {}
 
-    async def test_a_ttl_that_has_ended_by_then_lets_it_die(self, house: House) -> None:
-        await a_task_in(house, "delay")
-        await update(house, ttl=1)
-        assert [task.id for task in await house.ends.expired_tasks(SOON)] == ["a"]
+    async def test_a_ttl_that_has_ended_by_then_lets_it_die(self, store: StoreFixture) -> None:
+        await a_task_in(store, "delay")
+        await update(store, ttl=1)
+        assert [task.id for task in await store.expiry.expired_tasks(SOON)] == ["a"]
 
-    async def test_what_is_refused_changes_nothing(self, house: House) -> None:
-        await a_task_in(house, "delay")
-        before = await see(house)
+    async def test_what_is_refused_changes_nothing(self, store: StoreFixture) -> None:
+        await a_task_in(store, "delay")
+        before = await see(store)
         with pytest.raises(Refused, match="Exceeds max allowed delivery delay of 3600000 milliseconds"):
-            await update(house, delay=3601, content="other")
-        assert await see(house) == before
+            await update(store, delay=3601, content="other")
+        assert await see(store) == before
 
-    async def test_two_edits_at_once_are_made_one_after_the_other(self, house: House) -> None:
-        await a_task_in(house, "delay")
+    async def test_two_edits_at_once_are_made_one_after_the_other(self, store: StoreFixture) -> None:
+        await a_task_in(store, "delay")
         changes = [TaskChanges(retry=7), TaskChanges(ttl=7), TaskChanges(delay=7)]
-        answers = await house.store.update([TaskEdit("a", some, POLICIES, SOON) for some in changes])
-        assert answers[-1] == await queried(house)
+        answers = await store.tasks.update([TaskEdit("a", some, POLICIES, SOON) for some in changes])
+        assert answers[-1] == await queried(store)
         task = only(answers[-1:]).task
         assert isinstance(task, Task)
         assert (task.max_retry, task.expires_at, task.execute_at) == (7, NOW + 7000, SOON + 7000)
 
-    async def test_each_of_many_gets_its_own_answer(self, house: House) -> None:
+    async def test_each_of_many_gets_its_own_answer(self, store: StoreFixture) -> None:
         tasks = [a_task(delay=60) for _ in range(250)]
-        await house.store.create(tasks[1:])
+        await store.tasks.create(tasks[1:])
         edits = [TaskEdit(task.id, TaskChanges(delay=n), POLICIES, SOON) for n, task in enumerate(tasks)]
         edits[7] = edits[7]._replace(changes=TaskChanges(delay=9999))
-        answers = await house.store.update(edits)
+        answers = await store.tasks.update(edits)
         assert isinstance(answers[0], NotFound)
         assert isinstance(answers[7], Refused)
         rest = [(n, answer) for n, answer in enumerate(answers) if n not in (0, 7)]
         assert all(isinstance(found, TaskRecord) and found.score == SOON + n * 1000 for n, found in rest)
-        await assert_sound(house, SOON)
+        await assert_sound(store, SOON)
 
-    async def test_a_body_that_cannot_be_read_can_only_be_deleted(self, house: House) -> None:
-        await a_task_in(house, "delay")
-        await ask(house, [("HSET", house.keys.shard_of("a").pool, "a", b"\xc1")])
+    async def test_a_body_that_cannot_be_read_can_only_be_deleted(self, store: StoreFixture) -> None:
+        await a_task_in(store, "delay")
+        await ask(store, [("HSET", store.keys.shard_of("a").pool, "a", b"\xc1")])
         with pytest.raises(Conflict, match="it can be deleted, not edited"):
-            await update(house, delay=1)
+            await update(store, delay=1)
 
-    async def test_a_full_store_takes_none(self, house: House) -> None:
-        await a_task_in(house, "delay")
-        await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+    async def test_a_full_store_takes_none(self, store: StoreFixture) -> None:
+        await a_task_in(store, "delay")
+        await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
             with pytest.raises(StoreDown, match="full"):
-                await update(house, content="other")
+                await update(store, content="other")
         finally:
-            await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
-        assert getattr((await queried(house)).task, "content", None) == "hello"
+            await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
+        assert getattr((await queried(store)).task, "content", None) == "hello"
 
 
 class TestRunNow:
     @pytest.mark.parametrize("state", ["delay", "error", "dead"])
-    async def test_it_is_due_now(self, house: House, state: str) -> None:
-        await a_task_in(house, state)
-        found = await run_now(house)
+    async def test_it_is_due_now(self, store: StoreFixture, state: str) -> None:
+        await a_task_in(store, state)
+        found = await run_now(store)
         assert (found.state, found.score) == (Bucket.DELAY, SOON)
-        assert found == await queried(house)
-        await assert_sound(house, SOON)
-        assert [claim.id for claim in await take(house, SOON)] == ["a"]
+        assert found == await queried(store)
+        await assert_sound(store, SOON)
+        assert [claim.id for claim in await take(store, SOON)] == ["a"]
 
-    async def test_who_is_late_keeps_its_place_in_line(self, house: House) -> None:
-        await a_task_in(house, "delay", delay=1)
-        assert (await run_now(house)).score == NOW + 1000
+    async def test_who_is_late_keeps_its_place_in_line(self, store: StoreFixture) -> None:
+        await a_task_in(store, "delay", delay=1)
+        assert (await run_now(store)).score == NOW + 1000
 
-    async def test_when_it_was_meant_to_run_stays(self, house: House) -> None:
-        task = await a_task_in(house, "delay")
-        assert (await run_now(house)).task == task
+    async def test_when_it_was_meant_to_run_stays(self, store: StoreFixture) -> None:
+        task = await a_task_in(store, "delay")
+        assert (await run_now(store)).task == task
 
-    async def test_from_error_it_keeps_what_it_failed_of(self, house: House) -> None:
-        await a_task_in(house, "error")
-        found = await run_now(house)
+    async def test_from_error_it_keeps_what_it_failed_of(self, store: StoreFixture) -> None:
+        await a_task_in(store, "error")
+        found = await run_now(store)
         assert (found.attempts, found.failure) == (1, FAILURE)
 
-    async def test_from_dead_it_begins_anew(self, house: House) -> None:
-        await a_task_in(house, "dead", ttl=60)
-        found = await run_now(house)
+    async def test_from_dead_it_begins_anew(self, store: StoreFixture) -> None:
+        await a_task_in(store, "dead", ttl=60)
+        found = await run_now(store)
         assert (found.attempts, found.failure) == (0, None)
-        assert (await see(house)).expiry == {("order", "a"): SOON + 60_000}
+        assert (await see(store)).expiry == {("order", "a"): SOON + 60_000}
 
-    async def test_in_flight_it_runs_already(self, house: House) -> None:
-        await a_task_in(house, "unack")
-        before = await see(house)
+    async def test_in_flight_it_runs_already(self, store: StoreFixture) -> None:
+        await a_task_in(store, "unack")
+        before = await see(store)
         with pytest.raises(Conflict, match="task 'a' is in flight: it runs already"):
-            await run_now(house)
-        assert await see(house) == before
+            await run_now(store)
+        assert await see(store) == before
 
-    async def test_a_full_store_lets_it(self, house: House) -> None:
+    async def test_a_full_store_lets_it(self, store: StoreFixture) -> None:
         tasks = [a_task(delay=60, ttl=60), a_task()]
-        await house.store.create(tasks)
-        await house.store.settle([died(claim) for claim in await take(house)])
-        await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+        await store.tasks.create(tasks)
+        await store.tasks.settle([died(claim) for claim in await take(store)])
+        await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
-            answers = await house.store.run_now([task.id for task in tasks], SOON)
+            answers = await store.tasks.run_now([task.id for task in tasks], SOON)
         finally:
-            await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
+            await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
         assert [getattr(found, "score", None) for found in answers] == [SOON, SOON]
 
 
 class TestRedrive:
-    async def test_it_comes_back_with_its_retries_and_its_ttl(self, house: House) -> None:
-        task = await a_task_in(house, "dead", ttl=60)
-        found = await redrive(house)
+    async def test_it_comes_back_with_its_retries_and_its_ttl(self, store: StoreFixture) -> None:
+        task = await a_task_in(store, "dead", ttl=60)
+        found = await redrive(store)
         assert (found.state, found.score, found.attempts, found.failure) == (Bucket.DELAY, SOON, 0, None)
         assert isinstance(found.task, Task)
         assert (found.task.created_at, found.task.execute_at) == (task.created_at, task.execute_at)
         assert found.task.expires_at == SOON + 60_000
-        assert found == await queried(house)
-        assert (await assert_sound(house, SOON)).expiry == {("order", "a"): SOON + 60_000}
+        assert found == await queried(store)
+        assert (await assert_sound(store, SOON)).expiry == {("order", "a"): SOON + 60_000}
 
-    async def test_its_ttl_does_not_grow_with_each_time(self, house: House) -> None:
-        await a_task_in(house, "dead", ttl=60)
-        await redrive(house)
-        await house.store.settle([died(claim) for claim in await take(house, SOON)])
-        found = await redrive(house, now=NOW + 50_000)
+    async def test_its_ttl_does_not_grow_with_each_time(self, store: StoreFixture) -> None:
+        await a_task_in(store, "dead", ttl=60)
+        await redrive(store)
+        await store.tasks.settle([died(claim) for claim in await take(store, SOON)])
+        found = await redrive(store, now=NOW + 50_000)
         assert getattr(found.task, "expires_at", None) == NOW + 110_000
 
     @pytest.mark.parametrize(
         ("state", "why"),
         [("unack", "in flight, not dead: wait"), ("delay", "in delay, not dead: /run-now"), ("error", "in error, not")],
     )
-    async def test_only_the_dead_come_back(self, house: House, state: str, why: str) -> None:
-        await a_task_in(house, state)
-        before = await see(house)
+    async def test_only_the_dead_come_back(self, store: StoreFixture, state: str, why: str) -> None:
+        await a_task_in(store, state)
+        before = await see(store)
         with pytest.raises(Conflict, match=f"task 'a' is {why}"):
-            await redrive(house)
-        assert await see(house) == before
+            await redrive(store)
+        assert await see(store) == before
 
-    async def test_a_body_that_cannot_be_read_comes_back_too(self, house: House) -> None:
-        await a_task_in(house, "dead")
-        await ask(house, [("HSET", house.keys.shard_of("a").pool, "a", b"\xc1")])
-        assert (await redrive(house)).state is Bucket.DELAY
-        assert await place(house, "a") == (Bucket.DELAY, SOON)
+    async def test_a_body_that_cannot_be_read_comes_back_too(self, store: StoreFixture) -> None:
+        await a_task_in(store, "dead")
+        await ask(store, [("HSET", store.keys.shard_of("a").pool, "a", b"\xc1")])
+        assert (await redrive(store)).state is Bucket.DELAY
+        assert await place(store, "a") == (Bucket.DELAY, SOON)
 
-    async def test_a_late_answer_of_its_former_life_settles_nothing(self, house: House) -> None:
-        await house.store.create([a_task(id="a")])
-        [old] = await take(house)
-        await house.store.settle([died(old)])
-        await redrive(house)
-        assert await house.store.settle([done(old)]) == [False]
-        [new] = await take(house, SOON)
+    async def test_a_late_answer_of_its_former_life_settles_nothing(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task(id="a")])
+        [old] = await take(store)
+        await store.tasks.settle([died(old)])
+        await redrive(store)
+        assert await store.tasks.settle([done(old)]) == [False]
+        [new] = await take(store, SOON)
         assert (new.attempt, new.fence > old.fence) == (1, True)
 
 
 @VERBS
-async def test_an_id_that_is_not_there(house: House, verb: Any) -> None:
+async def test_an_id_that_is_not_there(store: StoreFixture, verb: Any) -> None:
     options = {"delay": 1} if verb is update else {}
     with pytest.raises(NotFound, match=r"no task has the id 'a'$"):
-        await verb(house, **options)
+        await verb(store, **options)
 
 
 @VERBS
-async def test_an_id_that_has_ended(house: House, verb: Any) -> None:
-    await house.store.create([a_task(id="a", own_id=True)])
-    await house.store.settle([done(claim, SOON) for claim in await take(house)])
+async def test_an_id_that_has_ended(store: StoreFixture, verb: Any) -> None:
+    await store.tasks.create([a_task(id="a", own_id=True)])
+    await store.tasks.settle([done(claim, SOON) for claim in await take(store)])
     with pytest.raises(NotFound, match="it has ended"):
-        await verb(house, **({"delay": 1} if verb is update else {}))
+        await verb(store, **({"delay": 1} if verb is update else {}))
 
 
 @VERBS
-async def test_a_topic_that_is_held_stays_held(house: House, verb: Any) -> None:
-    await a_task_in(house, "dead" if verb is redrive else "delay")
-    await house.flow().hold("order", NOW + 99_000, None, NOW)
-    await verb(house, **({"delay": 0} if verb is update else {}))
-    assert (await see(house)).wakes[Bucket.DELAY, house.keys.shard_of("a").index, "order"] == -(NOW + 99_000)
-    assert await take(house, SOON) == []
+async def test_a_topic_that_is_held_stays_held(store: StoreFixture, verb: Any) -> None:
+    await a_task_in(store, "dead" if verb is redrive else "delay")
+    await store.permits().hold("order", NOW + 99_000, None, NOW)
+    await verb(store, **({"delay": 0} if verb is update else {}))
+    assert (await see(store)).wakes[Bucket.DELAY, store.keys.shard_of("a").index, "order"] == -(NOW + 99_000)
+    assert await take(store, SOON) == []
 
 
 @pytest.mark.parametrize("verb", [update, run_now])
 async def test_a_task_created_anew_since_it_was_read_is_as_its_new_body_says(
-    house: House, verb: Any, monkeypatch: pytest.MonkeyPatch
+    store: StoreFixture, verb: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await a_task_in(house, "delay", topic="mail")
+    await a_task_in(store, "delay", topic="mail")
     new = a_task(id="a", own_id=True, delay=90, content="new")
-    whole = house.store._edits._by_id.bodies
+    whole = store.tasks._edits._by_id.bodies
     calls: list[int] = []
 
     async def then_changed(ids: Any) -> Any:
         read = await whole(ids)
         if not calls:
             calls.append(1)
-            await house.store.delete(["a"])
-            await house.store.create([new])
+            await store.tasks.delete(["a"])
+            await store.tasks.create([new])
         return read
 
-    monkeypatch.setattr(house.store._edits._by_id, "bodies", then_changed)
-    found = await verb(house, **({"retry": 9} if verb is update else {}))
+    monkeypatch.setattr(store.tasks._edits._by_id, "bodies", then_changed)
+    found = await verb(store, **({"retry": 9} if verb is update else {}))
     assert (found.topic, getattr(found.task, "content", None)) == ("order", "new")
     assert getattr(found.task, "max_retry", None) == (9 if verb is update else 3)
-    await assert_sound(house, SOON)
+    await assert_sound(store, SOON)
 
 
 class TestRaces:
-    async def test_a_thousand_updates_race_claims(self, house: House) -> None:
+    async def test_a_thousand_updates_race_claims(self, store: StoreFixture) -> None:
         """Every task is either edited, and delivered so, or was in flight; never both."""
         tasks = [a_task(content="old") for _ in range(1000)]
-        await house.store.create(tasks)
+        await store.tasks.create(tasks)
         claims: list[Claim] = []
 
         async def worker() -> None:
             while len(claims) < 1000:
-                claims.extend(await take(house, NOW, limit=7))
+                claims.extend(await take(store, NOW, limit=7))
                 await asyncio.sleep(0)
 
         async def editor(some: list[Task]) -> list[TaskRecord | LaterError]:
             answers: list[TaskRecord | LaterError] = []
             for task in some:
                 edits = [TaskEdit(task.id, TaskChanges(content="new", delay=0), POLICIES, NOW)]
-                answers += await house.store.update(edits)
+                answers += await store.tasks.update(edits)
             return answers
 
         claiming = asyncio.create_task(worker())
@@ -338,40 +340,40 @@ class TestRaces:
         assert {type(answer) for answer in answers.values()} <= {TaskRecord, Conflict}
         assert contents == {task.id: "new" if task.id in edited else "old" for task in tasks}
         assert 0 < len(edited) < 1000
-        await assert_sound(house)
+        await assert_sound(store)
 
-    async def test_run_now_and_redrive_race_claims_and_settles(self, house: House) -> None:
+    async def test_run_now_and_redrive_race_claims_and_settles(self, store: StoreFixture) -> None:
         """Whatever comes of the race, each task stays in one place, and ends up claimed once more at most."""
         tasks = [a_task() for _ in range(200)]
-        await house.store.create(tasks)
-        await house.store.settle([died(claim) for claim in await take(house)])
+        await store.tasks.create(tasks)
+        await store.tasks.settle([died(claim) for claim in await take(store)])
         ids = [task.id for task in tasks]
         again: list[Claim] = []
 
         async def worker() -> None:
             for _ in range(40):
-                again.extend(await take(house, SOON, limit=20))
+                again.extend(await take(store, SOON, limit=20))
 
         first, second, _ = await asyncio.gather(
-            house.store.run_now(ids, SOON), house.store.redrive(ids, SOON), worker()
+            store.tasks.run_now(ids, SOON), store.tasks.redrive(ids, SOON), worker()
         )
-        again += await take(house, SOON)
+        again += await take(store, SOON)
         assert sorted(claim.id for claim in again) == sorted(ids)
         for one, other in zip(first, second, strict=True):
             assert isinstance(one, TaskRecord) or isinstance(other, TaskRecord)
-        sight = await assert_sound(house, SOON)
+        sight = await assert_sound(store, SOON)
         assert sight.buckets.keys() == {(Bucket.UNACK, "order")}
 
-    async def test_leases_that_ran_out_are_no_flight(self, house: House) -> None:
-        await a_task_in(house, "unack")
-        await let_go(house, Bucket.UNACK, NOW + LEASE_MS)
-        assert (await update(house, now=NOW + LEASE_MS, delay=1)).attempts == 1
+    async def test_leases_that_ran_out_are_no_flight(self, store: StoreFixture) -> None:
+        await a_task_in(store, "unack")
+        await let_go(store, Bucket.UNACK, NOW + LEASE_MS)
+        assert (await update(store, now=NOW + LEASE_MS, delay=1)).attempts == 1
 
 
-async def test_what_came_before_a_failure_is_known(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_came_before_a_failure_is_known(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [a_task(delay=60) for _ in range(150)]
-    await house.store.create(tasks)
-    whole = house.client.execute_each
+    await store.tasks.create(tasks)
+    whole = store.client.execute_each
     trips: list[str] = []
 
     async def cut(verb: str, commands: Any) -> Any:
@@ -380,6 +382,6 @@ async def test_what_came_before_a_failure_is_known(house: House, monkeypatch: py
             raise StoreDown("cut")
         return await whole(verb, commands)
 
-    monkeypatch.setattr(house.client, "execute_each", cut)
-    answers = await house.store.run_now([task.id for task in tasks], SOON)
+    monkeypatch.setattr(store.client, "execute_each", cut)
+    answers = await store.tasks.run_now([task.id for task in tasks], SOON)
     assert [type(answer) for answer in answers] == [TaskRecord] * 100 + [StoreDown] * 50

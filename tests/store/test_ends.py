@@ -12,241 +12,244 @@ from later.store.doctor import Defect, Doctor
 from later.store.keys import Bucket
 from later.store.types import DeadTask, DueTopic
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import LEASE_MS, ask, assert_sound, died, done, failed, let_go, place, see, take
+from tests.store_fixture import StoreFixture
 
 END = NOW + 5_000
 FAILURE_SINCE = Failure(2, "status", 502, "answered 502", NOW, None, 2)
 
 
-async def waiting(house: House, **changes: Any) -> Task:
+async def waiting(store: StoreFixture, **changes: Any) -> Task:
     task = a_task(**{"ttl": 5, "delay": 60, **changes})
-    await house.store.create([task])
+    await store.tasks.create([task])
     return task
 
 
-async def expire(house: House, now: int = END) -> list[str]:
+async def expire(store: StoreFixture, now: int = END) -> list[str]:
     """As a worker does; the ids of those that died."""
-    found = await house.ends.expired_tasks(now)
-    answers = await house.ends.expire([(task, expiry_failure(task.failure, now)) for task in found], now)
+    found = await store.expiry.expired_tasks(now)
+    answers = await store.expiry.expire([(task, expiry_failure(task.failure, now)) for task in found], now)
     return sorted(task.id for task, answer in zip(found, answers, strict=True) if answer is True)
 
 
 class TestExpiry:
-    async def test_a_task_whose_ttl_ends_before_it_is_due_dies_then(self, house: House) -> None:
-        task = await waiting(house)
-        assert await expire(house, END - 1) == []
-        assert await expire(house, END) == [task.id]
-        assert await place(house, task.id) == (Bucket.DEAD, END)
-        assert (await assert_sound(house, END)).expiry == {}
+    async def test_a_task_whose_ttl_ends_before_it_is_due_dies_then(self, store: StoreFixture) -> None:
+        task = await waiting(store)
+        assert await expire(store, END - 1) == []
+        assert await expire(store, END) == [task.id]
+        assert await place(store, task.id) == (Bucket.DEAD, END)
+        assert (await assert_sound(store, END)).expiry == {}
 
-    async def test_it_is_kept_why(self, house: House) -> None:
-        task = await waiting(house)
-        await expire(house)
-        [found] = await house.store.query([task.id])
+    async def test_it_is_kept_why(self, store: StoreFixture) -> None:
+        task = await waiting(store)
+        await expire(store)
+        [found] = await store.tasks.query([task.id])
         assert getattr(found, "failure", None) == Failure(
             0, "expired", None, "its ttl ended before it was done", END, None, 0
         )
 
-    async def test_a_pause_between_tries_lasts_no_longer_than_the_ttl(self, house: House) -> None:
-        task = await waiting(house, delay=0)
-        [claim] = await take(house)
-        await house.store.settle([failed(claim, NOW + 60_000)])
-        assert await expire(house) == [task.id]
-        [found] = await house.store.query([task.id])
+    async def test_a_pause_between_tries_lasts_no_longer_than_the_ttl(self, store: StoreFixture) -> None:
+        task = await waiting(store, delay=0)
+        [claim] = await take(store)
+        await store.tasks.settle([failed(claim, NOW + 60_000)])
+        assert await expire(store) == [task.id]
+        [found] = await store.tasks.query([task.id])
         assert getattr(found, "failure", None) == Failure(
             1, "expired", 500, "its ttl ended before it was done", END, None, 1
         )
-        await assert_sound(house, END)
+        await assert_sound(store, END)
 
-    async def test_a_due_task_that_nobody_claims_dies_too(self, house: House) -> None:
-        task = await waiting(house, delay=1)
-        assert await expire(house) == [task.id]
+    async def test_a_due_task_that_nobody_claims_dies_too(self, store: StoreFixture) -> None:
+        task = await waiting(store, delay=1)
+        assert await expire(store) == [task.id]
 
-    async def test_what_is_in_flight_is_left_alone_and_looked_at_again(self, house: House) -> None:
-        task = await waiting(house, delay=0)
-        [claim] = await take(house)
-        assert await expire(house) == []
-        assert await place(house, task.id) == (Bucket.UNACK, NOW + LEASE_MS)
-        assert (await house.ends.expired_tasks(END + 999), len(await house.ends.expired_tasks(END + 1000))) == ([], 1)
-        assert await house.store.settle([done(claim)]) == [True]
+    async def test_what_is_in_flight_is_left_alone_and_looked_at_again(self, store: StoreFixture) -> None:
+        task = await waiting(store, delay=0)
+        [claim] = await take(store)
+        assert await expire(store) == []
+        assert await place(store, task.id) == (Bucket.UNACK, NOW + LEASE_MS)
+        assert (await store.expiry.expired_tasks(END + 999), len(await store.expiry.expired_tasks(END + 1000))) == (
+            [],
+            1,
+        )
+        assert await store.tasks.settle([done(claim)]) == [True]
 
-    async def test_a_lost_lease_is_no_way_around_it(self, house: House) -> None:
-        task = await waiting(house, delay=0)
-        await take(house)
-        await expire(house)
-        await let_go(house, Bucket.UNACK, NOW + LEASE_MS)
-        assert await expire(house, NOW + LEASE_MS) == [task.id]
+    async def test_a_lost_lease_is_no_way_around_it(self, store: StoreFixture) -> None:
+        task = await waiting(store, delay=0)
+        await take(store)
+        await expire(store)
+        await let_go(store, Bucket.UNACK, NOW + LEASE_MS)
+        assert await expire(store, NOW + LEASE_MS) == [task.id]
 
-    async def test_without_a_ttl_nothing_dies(self, house: House) -> None:
-        await house.store.create([a_task()])
-        assert await house.ends.expired_tasks(NOW + 10**12) == []
+    async def test_without_a_ttl_nothing_dies(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task()])
+        assert await store.expiry.expired_tasks(NOW + 10**12) == []
 
-    async def test_a_task_that_is_done_or_dead_or_deleted_leaves_the_index(self, house: House) -> None:
-        tasks = [await waiting(house, delay=0) for _ in range(3)]
-        claims = {claim.id: claim for claim in await take(house)}
-        await house.store.settle([done(claims[tasks[0].id]), died(claims[tasks[1].id])])
-        await house.store.delete([tasks[2].id])
-        assert (await see(house)).expiry == {}
+    async def test_a_task_that_is_done_or_dead_or_deleted_leaves_the_index(self, store: StoreFixture) -> None:
+        tasks = [await waiting(store, delay=0) for _ in range(3)]
+        claims = {claim.id: claim for claim in await take(store)}
+        await store.tasks.settle([done(claims[tasks[0].id]), died(claims[tasks[1].id])])
+        await store.tasks.delete([tasks[2].id])
+        assert (await see(store)).expiry == {}
 
-    async def test_an_id_that_was_deleted_and_created_anew_lives_as_long_as_it_says(self, house: House) -> None:
-        await waiting(house, id="a", own_id=True)
-        stale = [(task, expiry_failure(None, END)) for task in await house.ends.expired_tasks(END)]
-        await house.store.delete(["a"])
-        await waiting(house, id="a", own_id=True, ttl=60)
-        assert await house.ends.expire(stale, END) == [False]
-        assert (await see(house)).expiry == {("order", "a"): NOW + 60_000}
+    async def test_an_id_that_was_deleted_and_created_anew_lives_as_long_as_it_says(self, store: StoreFixture) -> None:
+        await waiting(store, id="a", own_id=True)
+        stale = [(task, expiry_failure(None, END)) for task in await store.expiry.expired_tasks(END)]
+        await store.tasks.delete(["a"])
+        await waiting(store, id="a", own_id=True, ttl=60)
+        assert await store.expiry.expire(stale, END) == [False]
+        assert (await see(store)).expiry == {("order", "a"): NOW + 60_000}
 
-    async def test_what_failed_once_more_meanwhile_is_looked_at_again(self, house: House) -> None:
-        await waiting(house, delay=0, id="a")
-        [claim] = await take(house)
-        await house.store.settle([failed(claim, NOW)])
-        stale = [(task, expiry_failure(task.failure, END)) for task in await house.ends.expired_tasks(END)]
-        await ask(house, [("HSET", house.keys.shard_of("a").outcome, "a", encode_failure(FAILURE_SINCE))])
-        assert await house.ends.expire(stale, END) == [False]
-        assert await expire(house) == ["a"]
-        [found] = await house.store.query(["a"])
+    async def test_what_failed_once_more_meanwhile_is_looked_at_again(self, store: StoreFixture) -> None:
+        await waiting(store, delay=0, id="a")
+        [claim] = await take(store)
+        await store.tasks.settle([failed(claim, NOW)])
+        stale = [(task, expiry_failure(task.failure, END)) for task in await store.expiry.expired_tasks(END)]
+        await ask(store, [("HSET", store.keys.shard_of("a").outcome, "a", encode_failure(FAILURE_SINCE))])
+        assert await store.expiry.expire(stale, END) == [False]
+        assert await expire(store) == ["a"]
+        [found] = await store.tasks.query(["a"])
         assert getattr(found, "failure", None) == expiry_failure(FAILURE_SINCE, END)
 
-    async def test_an_entry_of_a_task_that_is_not_there_goes(self, house: House) -> None:
-        await ask(house, [("ZADD", house.keys.shards[0].expiry, NOW, b"order\0ghost")])
-        assert await expire(house) == []
-        assert (await see(house)).expiry == {}
+    async def test_an_entry_of_a_task_that_is_not_there_goes(self, store: StoreFixture) -> None:
+        await ask(store, [("ZADD", store.keys.shards[0].expiry, NOW, b"order\0ghost")])
+        assert await expire(store) == []
+        assert (await see(store)).expiry == {}
 
-    async def test_a_topic_that_was_served_keeps_its_place_in_line(self, house: House) -> None:
-        await waiting(house, delay=0, id="a")
-        await house.store.create([a_task(id="b", delay=1), a_task(id="c", delay=1)])
-        shard = house.keys.shard_of("b").index
-        before = (await see(house)).wakes
-        await expire(house)
-        after = (await see(house)).wakes
+    async def test_a_topic_that_was_served_keeps_its_place_in_line(self, store: StoreFixture) -> None:
+        await waiting(store, delay=0, id="a")
+        await store.tasks.create([a_task(id="b", delay=1), a_task(id="c", delay=1)])
+        shard = store.keys.shard_of("b").index
+        before = (await see(store)).wakes
+        await expire(store)
+        after = (await see(store)).wakes
         assert after[Bucket.DELAY, shard, "order"] == NOW + 1000
-        assert before.keys() <= {*after.keys(), (Bucket.DELAY, house.keys.shard_of("a").index, "order")}
+        assert before.keys() <= {*after.keys(), (Bucket.DELAY, store.keys.shard_of("a").index, "order")}
 
-    async def test_many_expire_a_slice_at_a_time(self, house: House) -> None:
-        await house.store.create([a_task(topic=f"t{n % 7}", ttl=5, delay=60) for n in range(1200)])
+    async def test_many_expire_a_slice_at_a_time(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task(topic=f"t{n % 7}", ttl=5, delay=60) for n in range(1200)])
         dead, rounds = 0, 0
-        while some := await expire(house):
+        while some := await expire(store):
             dead, rounds = dead + len(some), rounds + 1
         assert dead == 1200
-        assert rounds >= 3 // len(house.keys.shards)
-        await assert_sound(house, END)
+        assert rounds >= 3 // len(store.keys.shards)
+        await assert_sound(store, END)
 
-    async def test_of_two_workers_only_one_lets_it_die(self, house: House) -> None:
-        await house.store.create([a_task(ttl=5, delay=60) for _ in range(100)])
-        died = await asyncio.gather(expire(house), expire(house))
+    async def test_of_two_workers_only_one_lets_it_die(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task(ttl=5, delay=60) for _ in range(100)])
+        died = await asyncio.gather(expire(store), expire(store))
         assert sorted(map(len, died)) in ([0, 100], sorted([len(died[0]), 100 - len(died[0])]))
 
-    async def test_a_full_store_lets_them_die(self, house: House) -> None:
-        task = await waiting(house)
-        await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+    async def test_a_full_store_lets_them_die(self, store: StoreFixture) -> None:
+        task = await waiting(store)
+        await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
-            assert await expire(house) == [task.id]
+            assert await expire(store) == [task.id]
         finally:
-            await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
+            await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
-async def dead(house: House, count: int, at: int = NOW, **changes: Any) -> list[Task]:
+async def dead(store: StoreFixture, count: int, at: int = NOW, **changes: Any) -> list[Task]:
     tasks = [a_task(**changes) for _ in range(count)]
-    await house.store.create(tasks)
-    await house.store.settle([died(claim, at) for claim in await take(house)])
+    await store.tasks.create(tasks)
+    await store.tasks.settle([died(claim, at) for claim in await take(store)])
     return tasks
 
 
-async def sweep(house: House, latest: int, remember_until: int | None = None, topic: str = "order") -> int:
+async def sweep(store: StoreFixture, latest: int, remember_until: int | None = None, topic: str = "order") -> int:
     swept = 0
-    for shard in house.keys.shards:
-        some = await house.ends.dead_tasks(DueTopic(0, topic, shard.index), latest)
-        swept += sum(answer is True for answer in await house.ends.sweep(some, latest, remember_until))
+    for shard in store.keys.shards:
+        some = await store.expiry.dead_tasks(DueTopic(0, topic, shard.index), latest)
+        swept += sum(answer is True for answer in await store.expiry.sweep(some, latest, remember_until))
     return swept
 
 
 class TestSweep:
-    async def test_the_dead_go_with_all_that_they_had(self, house: House) -> None:
-        [task] = await dead(house, 1)
-        assert await sweep(house, NOW - 1) == 0
-        assert await sweep(house, NOW) == 1
-        assert await place(house, task.id) is None
-        assert (await assert_sound(house)).wakes == {}
+    async def test_the_dead_go_with_all_that_they_had(self, store: StoreFixture) -> None:
+        [task] = await dead(store, 1)
+        assert await sweep(store, NOW - 1) == 0
+        assert await sweep(store, NOW) == 1
+        assert await place(store, task.id) is None
+        assert (await assert_sound(store)).wakes == {}
 
-    async def test_an_id_that_its_caller_chose_is_remembered(self, house: House) -> None:
-        await dead(house, 1, id="a", own_id=True)
-        await dead(house, 1, id="b")
-        await sweep(house, NOW, NOW + 7)
-        assert (await see(house)).done == {"a": NOW + 7}
-        assert await house.store.create([a_task(id="a", own_id=True)]) == [False]
+    async def test_an_id_that_its_caller_chose_is_remembered(self, store: StoreFixture) -> None:
+        await dead(store, 1, id="a", own_id=True)
+        await dead(store, 1, id="b")
+        await sweep(store, NOW, NOW + 7)
+        assert (await see(store)).done == {"a": NOW + 7}
+        assert await store.tasks.create([a_task(id="a", own_id=True)]) == [False]
 
-    async def test_or_is_not_where_none_is(self, house: House) -> None:
-        await dead(house, 1, id="a", own_id=True)
-        await sweep(house, NOW, None)
-        assert (await see(house)).done == {}
+    async def test_or_is_not_where_none_is(self, store: StoreFixture) -> None:
+        await dead(store, 1, id="a", own_id=True)
+        await sweep(store, NOW, None)
+        assert (await see(store)).done == {}
 
-    async def test_who_died_later_stays(self, house: House) -> None:
-        await dead(house, 1, NOW, id="a")
-        await dead(house, 1, NOW + 1, id="b")
-        assert await sweep(house, NOW) == 1
-        assert (await assert_sound(house)).pool == {"b"}
+    async def test_who_died_later_stays(self, store: StoreFixture) -> None:
+        await dead(store, 1, NOW, id="a")
+        await dead(store, 1, NOW + 1, id="b")
+        assert await sweep(store, NOW) == 1
+        assert (await assert_sound(store)).pool == {"b"}
 
-    async def test_who_died_again_since_it_was_looked_at_stays(self, house: House) -> None:
-        await dead(house, 1, id="a", own_id=True)
-        seen = [DeadTask("a", "order", house.keys.shard_of("a").index, own_id=True)]
-        await house.store.delete(["a"])
-        await dead(house, 1, NOW + 1, id="a", own_id=True)
-        assert await house.ends.sweep(seen, NOW, None) == [False]
-        assert await place(house, "a") == (Bucket.DEAD, NOW + 1)
+    async def test_who_died_again_since_it_was_looked_at_stays(self, store: StoreFixture) -> None:
+        await dead(store, 1, id="a", own_id=True)
+        seen = [DeadTask("a", "order", store.keys.shard_of("a").index, own_id=True)]
+        await store.tasks.delete(["a"])
+        await dead(store, 1, NOW + 1, id="a", own_id=True)
+        assert await store.expiry.sweep(seen, NOW, None) == [False]
+        assert await place(store, "a") == (Bucket.DEAD, NOW + 1)
 
-    async def test_a_body_that_cannot_be_read_goes_too(self, house: House) -> None:
-        [task] = await dead(house, 1)
-        shard = house.keys.shard_of(task.id)
-        await ask(house, [("HSET", shard.pool, next(iter(await house.redis.hkeys(shard.pool.decode()))), b"\xc1")])
-        assert await sweep(house, NOW) == 1
+    async def test_a_body_that_cannot_be_read_goes_too(self, store: StoreFixture) -> None:
+        [task] = await dead(store, 1)
+        shard = store.keys.shard_of(task.id)
+        await ask(store, [("HSET", shard.pool, next(iter(await store.redis.hkeys(shard.pool.decode()))), b"\xc1")])
+        assert await sweep(store, NOW) == 1
 
-    async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(self, house: House) -> None:
-        await dead(house, MAX_BODIES * len(house.keys.shards) * 2)
-        looked = [await house.ends.dead_tasks(DueTopic(0, "order", shard.index), NOW) for shard in house.keys.shards]
+    async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(self, store: StoreFixture) -> None:
+        await dead(store, MAX_BODIES * len(store.keys.shards) * 2)
+        looked = [await store.expiry.dead_tasks(DueTopic(0, "order", shard.index), NOW) for shard in store.keys.shards]
         assert max(map(len, looked)) == MAX_BODIES
 
-    async def test_a_full_store_is_swept(self, house: House) -> None:
-        await dead(house, 1)
-        await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+    async def test_a_full_store_is_swept(self, store: StoreFixture) -> None:
+        await dead(store, 1)
+        await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
-            assert await sweep(house, NOW) == 1
+            assert await sweep(store, NOW) == 1
         finally:
-            await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
+            await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
 class TestLookingForTheDead:
-    async def test_all_topics_come_up_one_slice_after_the_other(self, house: House) -> None:
-        await house.store.create([a_task(topic=f"t{n}") for n in range(300)])
-        await house.store.settle([died(claim) for claim in await take(house)])
+    async def test_all_topics_come_up_one_slice_after_the_other(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task(topic=f"t{n}") for n in range(300)])
+        await store.tasks.settle([died(claim) for claim in await take(store)])
         seen: set[tuple[str, int]] = set()
         for _ in range(100):
-            seen |= {(wake.topic, wake.shard) for wake in await house.ends.topics_with_dead(NOW, 10)}
+            seen |= {(wake.topic, wake.shard) for wake in await store.expiry.topics_with_dead(NOW, 10)}
         assert {topic for topic, _ in seen} == {f"t{n}" for n in range(300)}
 
-    async def test_where_nobody_died_so_early_nothing_is_looked_through(self, house: House) -> None:
-        await dead(house, 1)
-        assert await house.ends.topics_with_dead(NOW - 1, 10) == []
-        assert [wake.topic for wake in await house.ends.topics_with_dead(NOW, 10)] == ["order"]
+    async def test_where_nobody_died_so_early_nothing_is_looked_through(self, store: StoreFixture) -> None:
+        await dead(store, 1)
+        assert await store.expiry.topics_with_dead(NOW - 1, 10) == []
+        assert [wake.topic for wake in await store.expiry.topics_with_dead(NOW, 10)] == ["order"]
 
 
 class TestTheIndex:
-    async def test_the_doctor_finds_a_task_that_is_missing_from_it_and_puts_it_there(self, house: House) -> None:
-        await waiting(house, id="a")
-        await ask(house, [("DEL", shard.expiry) for shard in house.keys.shards])
-        doctor = Doctor(house.client, house.keys)
+    async def test_the_doctor_finds_a_task_that_is_missing_from_it_and_puts_it_there(self, store: StoreFixture) -> None:
+        await waiting(store, id="a")
+        await ask(store, [("DEL", shard.expiry) for shard in store.keys.shards])
+        doctor = Doctor(store.client, store.keys)
         [finding] = [finding async for finding in doctor.examine(NOW)]
         assert (finding.kind, finding.id, finding.topic) == (Defect.UNINDEXED, b"a", b"order")
         assert [await doctor.mend(finding, NOW), await doctor.mend(finding, NOW)] == [True, False]
-        assert (await assert_sound(house)).expiry == {("order", "a"): END}
+        assert (await assert_sound(store)).expiry == {("order", "a"): END}
 
-    async def test_one_that_is_dead_or_gone_by_then_is_not_wrong(self, house: House) -> None:
-        await waiting(house, delay=0, id="a")
-        [claim] = await take(house)
-        await house.store.settle([died(claim)])
-        await waiting(house, id="b")
-        await ask(house, [("DEL", shard.expiry) for shard in house.keys.shards])
-        doctor = Doctor(house.client, house.keys)
+    async def test_one_that_is_dead_or_gone_by_then_is_not_wrong(self, store: StoreFixture) -> None:
+        await waiting(store, delay=0, id="a")
+        [claim] = await take(store)
+        await store.tasks.settle([died(claim)])
+        await waiting(store, id="b")
+        await ask(store, [("DEL", shard.expiry) for shard in store.keys.shards])
+        doctor = Doctor(store.client, store.keys)
         [finding] = [finding async for finding in doctor.examine(NOW)]
-        await house.store.delete(["b"])
+        await store.tasks.delete(["b"])
         assert (finding.id, await doctor.mend(finding, NOW)) == (b"b", False)

@@ -21,7 +21,6 @@ from later.store.keys import Bucket
 from later.store.schema import check_store
 from later.store.types import Claim, JobBatch
 from tests.builders import NOW, a_task
-from tests.house import House, a_house
 from tests.servers import SERVERS, a_server
 from tests.store.sight import (
     LEASE_MS,
@@ -34,6 +33,7 @@ from tests.store.sight import (
     see,
     take,
 )
+from tests.store_fixture import StoreFixture, open_store
 
 TIMEOUT_S = 10.0
 """What a store that is well never takes, on a busy machine either."""
@@ -52,24 +52,24 @@ def own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-async def house(own_server: Server) -> AsyncIterator[House]:
-    async with a_house(own_server[0], shards=2, timeout_s=TIMEOUT_S) as built:
+async def store(own_server: Server) -> AsyncIterator[StoreFixture]:
+    async with open_store(own_server[0], shards=2, timeout_s=TIMEOUT_S) as built:
         yield built
 
 
 @pytest.fixture
-async def full(house: House) -> AsyncIterator[House]:
+async def full(store: StoreFixture) -> AsyncIterator[StoreFixture]:
     """A store with tasks in all buckets, then full."""
-    await house.store.create([a_task(id=f"t{n}", own_id=True, delay=n) for n in range(40)])
-    claims = await take(house, NOW + 20_000)
-    await house.store.settle([failed(claim, NOW + 20_000) for claim in claims[:5]])
-    await house.store.settle([died(claim) for claim in claims[5:10]])
-    await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
-    yield house
-    await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
+    await store.tasks.create([a_task(id=f"t{n}", own_id=True, delay=n) for n in range(40)])
+    claims = await take(store, NOW + 20_000)
+    await store.tasks.settle([failed(claim, NOW + 20_000) for claim in claims[:5]])
+    await store.tasks.settle([died(claim) for claim in claims[5:10]])
+    await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
+    yield store
+    await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
-def fresh_client(house: House, url: str) -> Client:
+def fresh_client(store: StoreFixture, url: str) -> Client:
     """As a daemon that starts now would have it."""
     redis = connect(url, Clock(time.monotonic, time.time), TIMEOUT_S)
     return Client(
@@ -77,12 +77,12 @@ def fresh_client(house: House, url: str) -> Client:
         timeout_s=TIMEOUT_S,
         monotonic=time.monotonic,
         observe=lambda verb, seconds: None,
-        check=lambda run: check_store(run, "later", len(house.keys.shards)),
+        check=lambda run: check_store(run, "later", len(store.keys.shards)),
     )
 
 
-async def in_bucket(house: House, bucket: Bucket) -> set[str]:
-    return set((await see(house)).buckets.get((bucket, "order"), {}))
+async def in_bucket(store: StoreFixture, bucket: Bucket) -> set[str]:
+    return set((await see(store)).buckets.get((bucket, "order"), {}))
 
 
 def all_true(answers: list[bool | LaterError]) -> bool:
@@ -95,50 +95,50 @@ def reasons(answers: list[bool | LaterError]) -> set[str]:
 
 
 class TestFull:
-    async def test_it_takes_no_new_tasks_and_says_why(self, full: House) -> None:
+    async def test_it_takes_no_new_tasks_and_says_why(self, full: StoreFixture) -> None:
         before = await see(full)
-        answers = await full.store.create([a_task() for _ in range(5)])
+        answers = await full.tasks.create([a_task() for _ in range(5)])
         assert reasons(answers) == {"the store's memory is full (maxmemory)"}
         assert await see(full) == before
 
-    async def test_it_goes_on_delivering(self, full: House) -> None:
+    async def test_it_goes_on_delivering(self, full: StoreFixture) -> None:
         claims = await take(full, NOW + 30_000)
         settlements = [[done(claim, NOW), failed(claim, NOW), died(claim)][n % 3] for n, claim in enumerate(claims)]
-        assert all_true(await full.store.settle(settlements))
+        assert all_true(await full.tasks.settle(settlements))
         await assert_sound(full, NOW + 30_000)
 
-    async def test_it_takes_leases_back_and_releases(self, full: House) -> None:
+    async def test_it_takes_leases_back_and_releases(self, full: StoreFixture) -> None:
         claims = await take(full, NOW + 30_000)
-        assert all_true(await full.store.give_back(claims[:2]))
+        assert all_true(await full.tasks.give_back(claims[:2]))
         assert await let_go(full, Bucket.ERROR, NOW + 30_000) == 5
         assert await let_go(full, Bucket.UNACK, NOW + 10**6) == 11 + len(claims) - 2
         await assert_sound(full, NOW + 10**6)
 
     @pytest.mark.parametrize("bucket", Bucket)
-    async def test_it_deletes_from_every_bucket(self, full: House, bucket: Bucket) -> None:
+    async def test_it_deletes_from_every_bucket(self, full: StoreFixture, bucket: Bucket) -> None:
         ids = sorted(await in_bucket(full, bucket))
-        assert await full.store.delete(ids) == ids
+        assert await full.tasks.delete(ids) == ids
         await assert_sound(full, NOW + 20_000)
 
-    async def test_moving_nothing_is_no_error(self, full: House) -> None:
+    async def test_moving_nothing_is_no_error(self, full: StoreFixture) -> None:
         [stale] = (await take(full, NOW + 21_000, limit=1))[:1]
-        await full.store.settle([done(stale)])
-        assert await full.store.settle([done(stale)]) == [False]
-        assert await full.store.give_back([stale]) == [False]
-        looks = (await full.store.due_topics(Bucket.UNACK, 9)).topics
-        assert not any(isinstance(answer, LaterError) for answer in await full.store.release(Bucket.UNACK, looks, NOW))
+        await full.tasks.settle([done(stale)])
+        assert await full.tasks.settle([done(stale)]) == [False]
+        assert await full.tasks.give_back([stale]) == [False]
+        looks = (await full.tasks.due_topics(Bucket.UNACK, 9)).topics
+        assert not any(isinstance(answer, LaterError) for answer in await full.tasks.release(Bucket.UNACK, looks, NOW))
         assert await take(full, NOW) == []
-        assert await full.store.trim(NOW, 10) == 0
+        assert await full.tasks.trim(NOW, 10) == 0
 
-    async def test_it_forgets_ids(self, full: House) -> None:
-        await full.store.settle([done(claim, NOW) for claim in await take(full, NOW + 30_000)])
-        assert await full.store.trim(NOW, 100) > 0
+    async def test_it_forgets_ids(self, full: StoreFixture) -> None:
+        await full.tasks.settle([done(claim, NOW) for claim in await take(full, NOW + 30_000)])
+        assert await full.tasks.trim(NOW, 100) > 0
 
-    async def test_its_scripts_are_loaded_anew(self, full: House) -> None:
+    async def test_its_scripts_are_loaded_anew(self, full: StoreFixture) -> None:
         await ask(full, [("SCRIPT", "FLUSH")])
-        assert all_true(await full.store.settle([done(claim) for claim in await take(full, NOW + 30_000)]))
+        assert all_true(await full.tasks.settle([done(claim) for claim in await take(full, NOW + 30_000)]))
 
-    async def test_it_is_mended(self, full: House) -> None:
+    async def test_it_is_mended(self, full: StoreFixture) -> None:
         for n, id in enumerate(sorted(await in_bucket(full, Bucket.DELAY))):
             shard = full.keys.shard_of(id)
             await ask(full, [("ZREM", shard.bucket(Bucket.DELAY, b"order"), id)] if n % 2 else [])
@@ -147,7 +147,7 @@ class TestFull:
         assert repairs == [True] * len(repairs) != []
         await assert_sound(full, NOW + 30_000)
 
-    async def test_a_daemon_that_starts_now_can_deliver_too(self, full: House, own_server: Server) -> None:
+    async def test_a_daemon_that_starts_now_can_deliver_too(self, full: StoreFixture, own_server: Server) -> None:
         client = fresh_client(full, own_server[0])
         await client.open()
         await client.aclose()
@@ -155,34 +155,34 @@ class TestFull:
 
 class TestReadOnly:
     @pytest.fixture(autouse=True)
-    async def demoted(self, house: House) -> AsyncIterator[Claim]:
-        await house.store.create([a_task(id="a", own_id=True), a_task(id="b", own_id=True)])
-        claim = (await take(house, limit=1))[0]
-        await ask(house, [("REPLICAOF", "127.0.0.1", "1")])
+    async def demoted(self, store: StoreFixture) -> AsyncIterator[Claim]:
+        await store.tasks.create([a_task(id="a", own_id=True), a_task(id="b", own_id=True)])
+        claim = (await take(store, limit=1))[0]
+        await ask(store, [("REPLICAOF", "127.0.0.1", "1")])
         yield claim
-        await ask(house, [("REPLICAOF", "NO", "ONE")])
+        await ask(store, [("REPLICAOF", "NO", "ONE")])
 
-    async def test_every_verb_that_moves_tasks_says_why_it_cannot(self, house: House, demoted: Claim) -> None:
+    async def test_every_verb_that_moves_tasks_says_why_it_cannot(self, store: StoreFixture, demoted: Claim) -> None:
         why = {"the store is a read-only replica"}
-        store = house.store
-        assert reasons(await store.create([a_task()])) == why
-        assert reasons(await store.settle([done(demoted)])) == why
-        assert reasons(await store.give_back([demoted])) == why
+        tasks = store.tasks
+        assert reasons(await tasks.create([a_task()])) == why
+        assert reasons(await tasks.settle([done(demoted)])) == why
+        assert reasons(await tasks.give_back([demoted])) == why
         with pytest.raises(StoreDown, match="read-only"):
-            await house.client.execute("x", ("DEL", "x"))
-        [deleted] = await store.delete(["a"])
+            await store.client.execute("x", ("DEL", "x"))
+        [deleted] = await tasks.delete(["a"])
         assert isinstance(deleted, StoreDown)
 
-    async def test_it_works_again_when_it_is_promoted(self, house: House, demoted: Claim) -> None:
-        await house.store.create([a_task()])
-        await ask(house, [("REPLICAOF", "NO", "ONE")])
-        assert await house.store.settle([done(demoted)]) == [True]
-        await assert_sound(house)
+    async def test_it_works_again_when_it_is_promoted(self, store: StoreFixture, demoted: Claim) -> None:
+        await store.tasks.create([a_task()])
+        await ask(store, [("REPLICAOF", "NO", "ONE")])
+        assert await store.tasks.settle([done(demoted)]) == [True]
+        await assert_sound(store)
 
-    async def test_the_connections_are_dropped_for_the_new_primary_may_be_elsewhere(self, house: House) -> None:
-        before = await house.client.execute("ask", ("CLIENT", "ID"))
-        await house.store.create([a_task()])
-        assert await house.client.execute("ask", ("CLIENT", "ID")) != before
+    async def test_the_connections_are_dropped_for_the_new_primary_may_be_elsewhere(self, store: StoreFixture) -> None:
+        before = await store.client.execute("ask", ("CLIENT", "ID"))
+        await store.tasks.create([a_task()])
+        assert await store.client.execute("ask", ("CLIENT", "ID")) != before
 
 
 class TestUnreachable:
@@ -198,50 +198,50 @@ class TestUnreachable:
         with pytest.raises(StoreDown, match="cannot be reached"):
             await client.execute("ping", ("PING",))
 
-    async def test_a_deaf_store_is_down_in_time(self, house: House, own_server: Server) -> None:
-        await house.census.ping()
-        with deaf(house, own_server):
-            await assert_down_in_time(house, calls=1)
-        await house.census.ping()
+    async def test_a_deaf_store_is_down_in_time(self, store: StoreFixture, own_server: Server) -> None:
+        await store.stats.ping()
+        with deaf(store, own_server):
+            await assert_down_in_time(store, calls=1)
+        await store.stats.ping()
 
     async def test_a_deaf_store_is_down_in_time_for_more_callers_than_connections(
-        self, house: House, own_server: Server
+        self, store: StoreFixture, own_server: Server
     ) -> None:
-        await house.census.ping()
-        with deaf(house, own_server):
-            await assert_down_in_time(house, calls=100)
-        await asyncio.gather(*(house.census.ping() for _ in range(100)))
+        await store.stats.ping()
+        with deaf(store, own_server):
+            await assert_down_in_time(store, calls=100)
+        await asyncio.gather(*(store.stats.ping() for _ in range(100)))
 
     async def test_a_store_that_was_deaf_from_the_start_is_down_in_time_for_all(
-        self, house: House, own_server: Server
+        self, store: StoreFixture, own_server: Server
     ) -> None:
-        with deaf(house, own_server):
-            await assert_down_in_time(house, calls=100)
-        await asyncio.gather(*(house.census.ping() for _ in range(100)))
+        with deaf(store, own_server):
+            await assert_down_in_time(store, calls=100)
+        await asyncio.gather(*(store.stats.ping() for _ in range(100)))
 
-    async def test_an_answer_that_came_too_late_is_nobody_elses(self, house: House, own_server: Server) -> None:
-        await house.store.create([a_task(id="a", own_id=True)])
-        with deaf(house, own_server):
-            await assert_down_in_time(house, calls=30)
-        answers = await asyncio.gather(*(house.client.execute("x", ("ECHO", str(n))) for n in range(50)))
+    async def test_an_answer_that_came_too_late_is_nobody_elses(self, store: StoreFixture, own_server: Server) -> None:
+        await store.tasks.create([a_task(id="a", own_id=True)])
+        with deaf(store, own_server):
+            await assert_down_in_time(store, calls=30)
+        answers = await asyncio.gather(*(store.client.execute("x", ("ECHO", str(n))) for n in range(50)))
         assert answers == [str(n).encode() for n in range(50)]
 
 
 @contextmanager
-def deaf(house: House, server: Server) -> Iterator[None]:
+def deaf(store: StoreFixture, server: Server) -> Iterator[None]:
     """A server that is there, but says nothing, and a client that soon gives it up."""
-    house.client.timeout_s = SHORT_TIMEOUT_S
+    store.client.timeout_s = SHORT_TIMEOUT_S
     server[1].send_signal(signal.SIGSTOP)
     try:
         yield
     finally:
         server[1].send_signal(signal.SIGCONT)
-        house.client.timeout_s = TIMEOUT_S
+        store.client.timeout_s = TIMEOUT_S
 
 
-async def assert_down_in_time(house: House, calls: int) -> None:
+async def assert_down_in_time(store: StoreFixture, calls: int) -> None:
     started = time.monotonic()
-    answers = await asyncio.gather(*(house.census.ping() for _ in range(calls)), return_exceptions=True)
+    answers = await asyncio.gather(*(store.stats.ping() for _ in range(calls)), return_exceptions=True)
     assert time.monotonic() - started < SHORT_TIMEOUT_S + SLACK_S
     assert {str(answer) for answer in answers if isinstance(answer, StoreDown)} == {
         "the store did not answer within 0.5 s"
@@ -254,55 +254,57 @@ class TestForgetful:
     async def test_a_store_that_was_killed_and_started_again_is_used_again(self, server: str, tmp_path: Path) -> None:
         options = ("--appendonly", "yes", "--appendfsync", "always")
         with a_server(server, tmp_path, *options) as (url, process):
-            async with a_house(url, shards=2) as house:
-                await house.store.create([a_task(id=f"t{n}", own_id=True) for n in range(9)])
-                claims = await take(house)
+            async with open_store(url, shards=2) as store:
+                await store.tasks.create([a_task(id=f"t{n}", own_id=True) for n in range(9)])
+                claims = await take(store)
                 process.kill()
                 process.wait()
                 with pytest.raises(StoreDown):
-                    await house.store.settle([done(claims[0])])
+                    await store.tasks.settle([done(claims[0])])
                 with a_server(server, tmp_path, *options):
-                    assert await house.store.settle([done(claim) for claim in claims]) == [True] * 9
-                    assert await house.store.create([a_task()]) == [True]
-                    await assert_sound(house)
+                    assert await store.tasks.settle([done(claim) for claim in claims]) == [True] * 9
+                    assert await store.tasks.create([a_task()]) == [True]
+                    await assert_sound(store)
 
-    async def test_a_store_without_its_scripts_creates_once(self, house: House) -> None:
-        await ask(house, [("SCRIPT", "FLUSH")])
+    async def test_a_store_without_its_scripts_creates_once(self, store: StoreFixture) -> None:
+        await ask(store, [("SCRIPT", "FLUSH")])
         tasks = [a_task(topic=f"topic-{n % 3}") for n in range(30)]
-        assert await house.store.create(tasks, JobBatch("job", b"digest", 0, NOW)) == [True] * 30
-        assert (await assert_sound(house)).pool == {task.id for task in tasks}
-        assert (await house.jobs.counts("job")).created == 30
+        assert await store.tasks.create(tasks, JobBatch("job", b"digest", 0, NOW)) == [True] * 30
+        assert (await assert_sound(store)).pool == {task.id for task in tasks}
+        assert (await store.bulk_jobs.counts("job")).created == 30
 
-    async def test_a_store_that_loses_its_scripts_between_any_two_verbs_goes_on(self, house: House) -> None:
-        await house.store.create([a_task(id="a", own_id=True)])
+    async def test_a_store_that_loses_its_scripts_between_any_two_verbs_goes_on(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task(id="a", own_id=True)])
         for settlement in (failed, died):
-            await ask(house, [("SCRIPT", "FLUSH")])
-            [claim] = await take(house, NOW + LEASE_MS)
-            await ask(house, [("SCRIPT", "FLUSH")])
-            assert await house.store.settle([settlement(claim, NOW + LEASE_MS)]) == [True]
-            await ask(house, [("SCRIPT", "FLUSH")])
-            await let_go(house, Bucket.ERROR, NOW + LEASE_MS)
-        await ask(house, [("SCRIPT", "FLUSH")])
-        assert await house.store.delete(["a"]) == ["a"]
+            await ask(store, [("SCRIPT", "FLUSH")])
+            [claim] = await take(store, NOW + LEASE_MS)
+            await ask(store, [("SCRIPT", "FLUSH")])
+            assert await store.tasks.settle([settlement(claim, NOW + LEASE_MS)]) == [True]
+            await ask(store, [("SCRIPT", "FLUSH")])
+            await let_go(store, Bucket.ERROR, NOW + LEASE_MS)
+        await ask(store, [("SCRIPT", "FLUSH")])
+        assert await store.tasks.delete(["a"]) == ["a"]
 
 
 class TestPassword:
     @pytest.fixture
-    async def guarded(self, house: House) -> AsyncIterator[House]:
-        await house.census.ping()
-        await ask(house, [("CONFIG", "SET", "requirepass", "right")])
-        yield house
-        await ask(house, [("CONFIG", "SET", "requirepass", "")])
+    async def guarded(self, store: StoreFixture) -> AsyncIterator[StoreFixture]:
+        await store.stats.ping()
+        await ask(store, [("CONFIG", "SET", "requirepass", "right")])
+        yield store
+        await ask(store, [("CONFIG", "SET", "requirepass", "")])
 
     @pytest.mark.parametrize("user", ["", ":wrong@", "nobody:right@"])
-    async def test_a_wrong_one_is_said_to_be_refused(self, guarded: House, own_server: Server, user: str) -> None:
+    async def test_a_wrong_one_is_said_to_be_refused(
+        self, guarded: StoreFixture, own_server: Server, user: str
+    ) -> None:
         client = fresh_client(guarded, own_server[0].replace("unix://", f"unix://{user}"))
         with pytest.raises(StoreDown, match="the store refuses this user") as raised:
             await client.execute("ping", ("PING",))
         assert "wrong" not in str(raised.value).replace("wrong number", "")
         await client.aclose()
 
-    async def test_the_right_one_is_taken(self, guarded: House, own_server: Server) -> None:
+    async def test_the_right_one_is_taken(self, guarded: StoreFixture, own_server: Server) -> None:
         client = fresh_client(guarded, own_server[0].replace("unix://", "unix://:right@"))
         await client.execute("ping", ("PING",))
         await client.aclose()

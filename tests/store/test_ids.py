@@ -9,7 +9,6 @@ from later.core.task import pack_id
 from later.store.keys import Bucket
 from later.store.types import ClaimRequest, TaskRecord
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import (
     FAILURE,
     LEASE_MS,
@@ -23,22 +22,23 @@ from tests.store.sight import (
     see,
     take,
 )  # fmt: skip
+from tests.store_fixture import StoreFixture
 
 
-async def bring(house: House, bucket: Bucket, id: str = "a") -> None:
+async def bring(store: StoreFixture, bucket: Bucket, id: str = "a") -> None:
     """A task into a bucket; its score there is NOW + 50, or the end of its lease."""
-    await house.store.create([a_task(id=id, own_id=True, created_at=NOW + 50)])
+    await store.tasks.create([a_task(id=id, own_id=True, created_at=NOW + 50)])
     if bucket is Bucket.DELAY:
         return
-    [claim] = await take(house, NOW + 50)
+    [claim] = await take(store, NOW + 50)
     if bucket is Bucket.ERROR:
-        await house.store.settle([failed(claim, NOW + 50)])
+        await store.tasks.settle([failed(claim, NOW + 50)])
     if bucket is Bucket.DEAD:
-        await house.store.settle([died(claim, NOW + 50)])
+        await store.tasks.settle([died(claim, NOW + 50)])
 
 
-async def spoil(house: House, id: str) -> None:
-    await ask(house, [("HSET", house.keys.shard_of(id).pool, pack_id(id), b"\xc1")])
+async def spoil(store: StoreFixture, id: str) -> None:
+    await ask(store, [("HSET", store.keys.shard_of(id).pool, pack_id(id), b"\xc1")])
 
 
 def score(bucket: Bucket) -> int:
@@ -47,148 +47,148 @@ def score(bucket: Bucket) -> int:
 
 @pytest.mark.parametrize("bucket", Bucket)
 class TestInEachBucket:
-    async def test_a_task_is_found(self, house: House, bucket: Bucket) -> None:
-        await bring(house, bucket)
+    async def test_a_task_is_found(self, store: StoreFixture, bucket: Bucket) -> None:
+        await bring(store, bucket)
         task = a_task(id="a", own_id=True, created_at=NOW + 50)
         attempts = 0 if bucket is Bucket.DELAY else 1
         failure = FAILURE if bucket in (Bucket.ERROR, Bucket.DEAD) else None
         expected = TaskRecord("a", "order", task, bucket, score(bucket), attempts, failure)
-        assert await house.store.query(["a"]) == [expected]
+        assert await store.tasks.query(["a"]) == [expected]
 
-    async def test_a_task_whose_body_cannot_be_read_is_found(self, house: House, bucket: Bucket) -> None:
-        await bring(house, bucket)
-        await spoil(house, "a")
-        [found] = await house.store.query(["a"])
+    async def test_a_task_whose_body_cannot_be_read_is_found(self, store: StoreFixture, bucket: Bucket) -> None:
+        await bring(store, bucket)
+        await spoil(store, "a")
+        [found] = await store.tasks.query(["a"])
         assert isinstance(found, TaskRecord)
         assert isinstance(found.task, UnreadableBody)
         assert (found.topic, found.state, found.score) == ("order", bucket, score(bucket))
 
-    async def test_a_task_is_deleted(self, house: House, bucket: Bucket) -> None:
-        await bring(house, bucket)
-        assert await house.store.delete(["a"]) == ["a"]
-        assert await place(house, "a") is None
-        assert (await assert_sound(house)).wakes == {}
+    async def test_a_task_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
+        await bring(store, bucket)
+        assert await store.tasks.delete(["a"]) == ["a"]
+        assert await place(store, "a") is None
+        assert (await assert_sound(store)).wakes == {}
 
-    async def test_a_task_whose_body_cannot_be_read_is_deleted(self, house: House, bucket: Bucket) -> None:
-        await bring(house, bucket)
-        await spoil(house, "a")
-        assert await house.store.delete(["a"]) == ["a"]
-        assert await place(house, "a") is None
-        assert (await assert_sound(house)).wakes == {}
+    async def test_a_task_whose_body_cannot_be_read_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
+        await bring(store, bucket)
+        await spoil(store, "a")
+        assert await store.tasks.delete(["a"]) == ["a"]
+        assert await place(store, "a") is None
+        assert (await assert_sound(store)).wakes == {}
 
-    async def test_a_deleted_id_may_be_created_anew(self, house: House, bucket: Bucket) -> None:
-        await bring(house, bucket)
-        await house.store.delete(["a"])
-        assert await house.store.create([a_task(id="a", own_id=True, topic="new", delay=1)]) == [True]
-        assert (await see(house)).places("a") == [(Bucket.DELAY, "new", NOW + 1000)]
+    async def test_a_deleted_id_may_be_created_anew(self, store: StoreFixture, bucket: Bucket) -> None:
+        await bring(store, bucket)
+        await store.tasks.delete(["a"])
+        assert await store.tasks.create([a_task(id="a", own_id=True, topic="new", delay=1)]) == [True]
+        assert (await see(store)).places("a") == [(Bucket.DELAY, "new", NOW + 1000)]
 
-    async def test_a_task_is_deleted_only_while_it_is_pending(self, house: House, bucket: Bucket) -> None:
-        await bring(house, bucket)
-        [answer] = await house.store.delete_pending(["a"])
+    async def test_a_task_is_deleted_only_while_it_is_pending(self, store: StoreFixture, bucket: Bucket) -> None:
+        await bring(store, bucket)
+        [answer] = await store.tasks.delete_pending(["a"])
         if bucket is Bucket.DEAD:
             assert str(answer) == "the task 'a' is dead: it is not pending"
-            assert await place(house, "a") == (Bucket.DEAD, score(bucket))
+            assert await place(store, "a") == (Bucket.DEAD, score(bucket))
         else:
             assert answer == "a"
-            assert await place(house, "a") is None
-        await assert_sound(house)
+            assert await place(store, "a") is None
+        await assert_sound(store)
 
-    async def test_the_others_of_its_topic_stay_and_wake_it(self, house: House, bucket: Bucket) -> None:
-        await bring(house, bucket, "a")
-        await bring(house, bucket, "b")
-        await house.store.delete(["a"])
-        shard = house.keys.shard_of("b").index
-        assert (await assert_sound(house)).wakes == {(bucket, shard, "order"): score(bucket)}
+    async def test_the_others_of_its_topic_stay_and_wake_it(self, store: StoreFixture, bucket: Bucket) -> None:
+        await bring(store, bucket, "a")
+        await bring(store, bucket, "b")
+        await store.tasks.delete(["a"])
+        shard = store.keys.shard_of("b").index
+        assert (await assert_sound(store)).wakes == {(bucket, shard, "order"): score(bucket)}
 
 
-async def test_what_was_delivered_is_remembered_past_a_delete_of_what_is_pending(house: House) -> None:
-    await bring(house, Bucket.DELAY)
-    await house.store.settle([done(claim, NOW + 99) for claim in await take(house, NOW + 50)])
+async def test_what_was_delivered_is_remembered_past_a_delete_of_what_is_pending(store: StoreFixture) -> None:
+    await bring(store, Bucket.DELAY)
+    await store.tasks.settle([done(claim, NOW + 99) for claim in await take(store, NOW + 50)])
     for _ in range(2):
-        [answer] = await house.store.delete_pending(["a"])
+        [answer] = await store.tasks.delete_pending(["a"])
         assert isinstance(answer, NotFound)
         assert answer.ended
-    assert await house.store.create([a_task(id="a", own_id=True)]) == [False]
+    assert await store.tasks.create([a_task(id="a", own_id=True)]) == [False]
 
 
-async def test_what_is_not_there_is_not_found(house: House) -> None:
-    [queried], [deleted] = await house.store.query(["a"]), await house.store.delete(["a"])
+async def test_what_is_not_there_is_not_found(store: StoreFixture) -> None:
+    [queried], [deleted] = await store.tasks.query(["a"]), await store.tasks.delete(["a"])
     assert isinstance(queried, NotFound)
     assert isinstance(deleted, NotFound)
     assert not queried.ended
     assert not deleted.ended
 
 
-async def test_what_was_delivered_is_said_to_have_ended_until_it_is_deleted(house: House) -> None:
-    await bring(house, Bucket.DELAY)
-    await house.store.settle([done(claim, NOW + 99) for claim in await take(house, NOW + 50)])
-    [queried], [deleted], [again] = [await verb(["a"]) for verb in (house.store.query, house.store.delete) * 2][:3]
+async def test_what_was_delivered_is_said_to_have_ended_until_it_is_deleted(store: StoreFixture) -> None:
+    await bring(store, Bucket.DELAY)
+    await store.tasks.settle([done(claim, NOW + 99) for claim in await take(store, NOW + 50)])
+    [queried], [deleted], [again] = [await verb(["a"]) for verb in (store.tasks.query, store.tasks.delete) * 2][:3]
     assert isinstance(queried, NotFound)
     assert isinstance(deleted, NotFound)
     assert (queried.ended, deleted.ended) == (True, True)
     assert isinstance(again, NotFound)
     assert not again.ended
-    assert await house.store.create([a_task(id="a", own_id=True)]) == [True]
+    assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
 
-async def test_each_id_has_its_own_answer(house: House) -> None:
+async def test_each_id_has_its_own_answer(store: StoreFixture) -> None:
     tasks = [a_task(topic=f"topic-{n % 7}") for n in range(600)]
-    await house.store.create(tasks)
+    await store.tasks.create(tasks)
     ids = [tasks[3].id, "nobody", tasks[5].id, tasks[3].id, *(task.id for task in tasks)]
-    answers = await house.store.query(ids)
+    answers = await store.tasks.query(ids)
     assert [getattr(answer, "id", None) for answer in answers] == [None if id == "nobody" else id for id in ids]
-    deleted = await house.store.delete(ids)
+    deleted = await store.tasks.delete(ids)
     once = [None if id == "nobody" or id in ids[:place] else id for place, id in enumerate(ids)]
     assert [id if isinstance(id, str) else None for id in deleted] == once
-    assert (await assert_sound(house)).pool == set()
+    assert (await assert_sound(store)).pool == set()
 
 
-async def test_a_delete_does_not_move_its_topic_to_the_front_of_the_line(house: House) -> None:
+async def test_a_delete_does_not_move_its_topic_to_the_front_of_the_line(store: StoreFixture) -> None:
     tasks = [a_task() for _ in range(80)]
-    await house.store.create(tasks)
-    shards = {house.keys.shard_of(task.id).index for task in tasks}
-    await house.store.claim([ClaimRequest("order", shard, 1) for shard in shards], NOW + 10, NOW + LEASE_MS)
-    waiting = [task.id for task in tasks if (await place(house, task.id)) == (Bucket.DELAY, NOW)]
-    await house.store.delete(waiting[:1])
-    assert {wake.at for wake in (await house.store.due_topics(Bucket.DELAY, 100)).topics} == {NOW + 10}
+    await store.tasks.create(tasks)
+    shards = {store.keys.shard_of(task.id).index for task in tasks}
+    await store.tasks.claim([ClaimRequest("order", shard, 1) for shard in shards], NOW + 10, NOW + LEASE_MS)
+    waiting = [task.id for task in tasks if (await place(store, task.id)) == (Bucket.DELAY, NOW)]
+    await store.tasks.delete(waiting[:1])
+    assert {wake.at for wake in (await store.tasks.due_topics(Bucket.DELAY, 100)).topics} == {NOW + 10}
 
 
-async def test_a_task_in_no_bucket_asks_for_the_doctor(house: House) -> None:
-    await bring(house, Bucket.DELAY)
-    await ask(house, [("DEL", house.keys.shard_of("a").bucket(Bucket.DELAY, b"order"))])
-    [answer] = await house.store.query(["a"])
+async def test_a_task_in_no_bucket_asks_for_the_doctor(store: StoreFixture) -> None:
+    await bring(store, Bucket.DELAY)
+    await ask(store, [("DEL", store.keys.shard_of("a").bucket(Bucket.DELAY, b"order"))])
+    [answer] = await store.tasks.query(["a"])
     assert isinstance(answer, StoreFault)
     assert "doctor" in str(answer)
 
 
-async def test_ids_are_forgotten_when_their_time_has_come(house: House) -> None:
-    await house.store.create([a_task(id=f"t{n}", own_id=True) for n in range(40)])
-    await house.store.settle([done(claim, NOW + n) for n, claim in enumerate(await take(house))])
-    assert await house.store.trim(NOW - 1, 1000) == 0
-    assert await house.store.trim(NOW + 9, 1000) == 10
-    assert sorted((await see(house)).done.values()) == [NOW + n for n in range(10, 40)]
+async def test_ids_are_forgotten_when_their_time_has_come(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"t{n}", own_id=True) for n in range(40)])
+    await store.tasks.settle([done(claim, NOW + n) for n, claim in enumerate(await take(store))])
+    assert await store.tasks.trim(NOW - 1, 1000) == 0
+    assert await store.tasks.trim(NOW + 9, 1000) == 10
+    assert sorted((await see(store)).done.values()) == [NOW + n for n in range(10, 40)]
 
 
-async def test_no_more_are_forgotten_at_once_than_asked_for(house: House) -> None:
-    await house.store.create([a_task(id=f"t{n}", own_id=True) for n in range(100)])
-    await house.store.settle([done(claim, NOW) for claim in await take(house)])
+async def test_no_more_are_forgotten_at_once_than_asked_for(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=f"t{n}", own_id=True) for n in range(100)])
+    await store.tasks.settle([done(claim, NOW) for claim in await take(store)])
     rounds = 0
-    while moved := await house.store.trim(NOW, 3):
-        assert moved <= 3 * len(house.keys.shards)
+    while moved := await store.tasks.trim(NOW, 3):
+        assert moved <= 3 * len(store.keys.shards)
         rounds += 1
     assert rounds > 1
-    assert await house.census.remembered_ids() == 0
+    assert await store.stats.remembered_ids() == 0
 
 
-async def test_a_forgotten_id_may_be_created_anew(house: House) -> None:
-    await bring(house, Bucket.DELAY)
-    await house.store.settle([done(claim, NOW) for claim in await take(house, NOW + 50)])
-    await house.store.trim(NOW, 10)
-    assert await house.store.create([a_task(id="a", own_id=True)]) == [True]
+async def test_a_forgotten_id_may_be_created_anew(store: StoreFixture) -> None:
+    await bring(store, Bucket.DELAY)
+    await store.tasks.settle([done(claim, NOW) for claim in await take(store, NOW + 50)])
+    await store.tasks.trim(NOW, 10)
+    assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
 
-async def test_release_after_release_loses_nothing(house: House) -> None:
-    await bring(house, Bucket.UNACK)
-    assert await let_go(house, Bucket.UNACK, score(Bucket.UNACK)) == 1
-    assert await let_go(house, Bucket.UNACK, score(Bucket.UNACK)) == 0
-    assert await place(house, "a") == (Bucket.DELAY, score(Bucket.UNACK))
+async def test_release_after_release_loses_nothing(store: StoreFixture) -> None:
+    await bring(store, Bucket.UNACK)
+    assert await let_go(store, Bucket.UNACK, score(Bucket.UNACK)) == 1
+    assert await let_go(store, Bucket.UNACK, score(Bucket.UNACK)) == 0
+    assert await place(store, "a") == (Bucket.DELAY, score(Bucket.UNACK))

@@ -8,8 +8,8 @@ from later.core.errors import NotFound
 from later.core.task import Task
 from later.store.types import JobBatch, JobCounts
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import ask, done, take
+from tests.store_fixture import StoreFixture
 
 FORGET_AT = NOW + 1000
 
@@ -22,79 +22,79 @@ def counted(digest: str, *, refused: int = 0) -> JobBatch:
     return JobBatch("job", digest.encode(), refused, FORGET_AT)
 
 
-async def send(house: House, tasks: list[Task], refused: int = 0, *, forget_at: int = FORGET_AT) -> None:
+async def send(store: StoreFixture, tasks: list[Task], refused: int = 0, *, forget_at: int = FORGET_AT) -> None:
     digest = repr([task.id for task in tasks]).encode()
-    await house.store.create(tasks, JobBatch("job", digest, refused, forget_at))
+    await store.tasks.create(tasks, JobBatch("job", digest, refused, forget_at))
 
 
-async def test_a_job_counts_what_it_creates_and_what_was_refused(house: House) -> None:
-    await send(house, batch(*range(50)), refused=2)
-    await send(house, batch(*range(50, 60)), refused=1)
-    assert await house.jobs.counts("job") == JobCounts(60, 0, 3)
+async def test_a_job_counts_what_it_creates_and_what_was_refused(store: StoreFixture) -> None:
+    await send(store, batch(*range(50)), refused=2)
+    await send(store, batch(*range(50, 60)), refused=1)
+    assert await store.bulk_jobs.counts("job") == JobCounts(60, 0, 3)
 
 
-async def test_what_existed_before_the_job_is_counted_as_such(house: House) -> None:
-    await house.store.create(batch(1, 2))
-    await send(house, batch(1, 2, 3))
-    assert await house.jobs.counts("job") == JobCounts(1, 2, 0)
+async def test_what_existed_before_the_job_is_counted_as_such(store: StoreFixture) -> None:
+    await store.tasks.create(batch(1, 2))
+    await send(store, batch(1, 2, 3))
+    assert await store.bulk_jobs.counts("job") == JobCounts(1, 2, 0)
 
 
-async def test_a_batch_sent_twice_counts_once(house: House) -> None:
+async def test_a_batch_sent_twice_counts_once(store: StoreFixture) -> None:
     for _ in range(3):
-        await send(house, batch(*range(20)), refused=5)
-    assert await house.jobs.counts("job") == JobCounts(20, 0, 5)
+        await send(store, batch(*range(20)), refused=5)
+    assert await store.bulk_jobs.counts("job") == JobCounts(20, 0, 5)
 
 
-async def test_a_batch_sent_again_after_its_tasks_have_ended_counts_once(house: House) -> None:
-    await send(house, batch(*range(20)))
-    await house.store.settle([done(claim, NOW + 1) for claim in await take(house)])
-    await send(house, batch(*range(20)))
-    assert await house.jobs.counts("job") == JobCounts(20, 0, 0)
+async def test_a_batch_sent_again_after_its_tasks_have_ended_counts_once(store: StoreFixture) -> None:
+    await send(store, batch(*range(20)))
+    await store.tasks.settle([done(claim, NOW + 1) for claim in await take(store)])
+    await send(store, batch(*range(20)))
+    assert await store.bulk_jobs.counts("job") == JobCounts(20, 0, 0)
 
 
-async def test_a_batch_that_went_through_in_part_counts_the_rest_when_it_is_sent_again(house: House) -> None:
-    await house.store.create(batch(1), counted("digest", refused=1))
-    await house.store.create(batch(1, 2, 3), counted("digest", refused=1))
-    assert await house.jobs.counts("job") == JobCounts(3, 0, 1)
+async def test_a_batch_that_went_through_in_part_counts_the_rest_when_it_is_sent_again(store: StoreFixture) -> None:
+    await store.tasks.create(batch(1), counted("digest", refused=1))
+    await store.tasks.create(batch(1, 2, 3), counted("digest", refused=1))
+    assert await store.bulk_jobs.counts("job") == JobCounts(3, 0, 1)
 
 
-async def test_items_that_failed_are_not_taken_for_existing_ones(house: House) -> None:
+async def test_items_that_failed_are_not_taken_for_existing_ones(store: StoreFixture) -> None:
     whole = counted("whole")
-    await house.store.create(batch(1), whole)
-    await house.jobs.count_batch(whole, valid=3)
-    await house.jobs.count_batch(whole, valid=1)
-    await house.store.create(batch(2, 3), counted("rest"))
-    assert await house.jobs.counts("job") == JobCounts(3, 0, 0)
+    await store.tasks.create(batch(1), whole)
+    await store.bulk_jobs.count_batch(whole, valid=3)
+    await store.bulk_jobs.count_batch(whole, valid=1)
+    await store.tasks.create(batch(2, 3), counted("rest"))
+    assert await store.bulk_jobs.counts("job") == JobCounts(3, 0, 0)
 
 
-async def test_an_unknown_job_is_not_found(house: House) -> None:
+async def test_an_unknown_job_is_not_found(store: StoreFixture) -> None:
     with pytest.raises(NotFound):
-        await house.jobs.counts("job")
+        await store.bulk_jobs.counts("job")
 
 
-async def test_a_job_with_nothing_but_refusals_is_known(house: House) -> None:
-    await house.store.create([], counted("digest", refused=4))
-    assert await house.jobs.counts("job") == JobCounts(0, 0, 4)
+async def test_a_job_with_nothing_but_refusals_is_known(store: StoreFixture) -> None:
+    await store.tasks.create([], counted("digest", refused=4))
+    assert await store.bulk_jobs.counts("job") == JobCounts(0, 0, 4)
 
 
-async def test_a_job_is_forgotten_whole_when_its_time_has_come(house: House) -> None:
-    await send(house, batch(*range(40)))
-    await house.store.create([], JobBatch("refused", b"digest", 4, FORGET_AT))
-    await house.jobs.trim(FORGET_AT - 1)
-    assert await house.jobs.counts("job") == JobCounts(40, 0, 0)
-    await house.jobs.trim(FORGET_AT)
+async def test_a_job_is_forgotten_whole_when_its_time_has_come(store: StoreFixture) -> None:
+    await send(store, batch(*range(40)))
+    await store.tasks.create([], JobBatch("refused", b"digest", 4, FORGET_AT))
+    await store.bulk_jobs.trim(FORGET_AT - 1)
+    assert await store.bulk_jobs.counts("job") == JobCounts(40, 0, 0)
+    await store.bulk_jobs.trim(FORGET_AT)
     with pytest.raises(NotFound):
-        await house.jobs.counts("job")
-    assert (await ask(house, [("KEYS", "*job*")]))[0] == []
+        await store.bulk_jobs.counts("job")
+    assert (await ask(store, [("KEYS", "*job*")]))[0] == []
 
 
-async def test_a_job_that_goes_on_is_kept(house: House) -> None:
-    await send(house, batch(1))
-    await send(house, batch(1), forget_at=FORGET_AT + 5)
-    await house.jobs.trim(FORGET_AT)
-    assert await house.jobs.counts("job") == JobCounts(1, 0, 0)
+async def test_a_job_that_goes_on_is_kept(store: StoreFixture) -> None:
+    await send(store, batch(1))
+    await send(store, batch(1), forget_at=FORGET_AT + 5)
+    await store.bulk_jobs.trim(FORGET_AT)
+    assert await store.bulk_jobs.counts("job") == JobCounts(1, 0, 0)
 
 
-async def test_tasks_without_a_job_count_nowhere(house: House) -> None:
-    await house.store.create(batch(1, 2))
-    assert (await ask(house, [("KEYS", "*job*")]))[0] == []
+async def test_tasks_without_a_job_count_nowhere(store: StoreFixture) -> None:
+    await store.tasks.create(batch(1, 2))
+    assert (await ask(store, [("KEYS", "*job*")]))[0] == []

@@ -36,9 +36,9 @@ from later.store.types import (
     TaskRecord,
 )
 from tests.builders import NOW, a_task
-from tests.house import House, a_house
 from tests.servers import a_server
 from tests.store.sight import findings, see, whole
+from tests.store_fixture import StoreFixture, open_store
 
 TOPICS = st.sampled_from(["order", "mail/eu"])
 OWN_IDS = st.sampled_from("abcd")
@@ -286,8 +286,8 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.opening = a_house(self.url, self.shards)
-        self.house: House = self.run(self.opening.__aenter__)
+        self.opening = open_store(self.url, self.shards)
+        self.store: StoreFixture = self.run(self.opening.__aenter__)
         self.model = Model()
         self.now = NOW
         self.fence = dict.fromkeys(range(self.shards), 0)
@@ -302,7 +302,7 @@ class Life(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            assert self.run(findings, self.house, self.now) == []
+            assert self.run(findings, self.store, self.now) == []
         finally:
             self.run(self.opening.__aexit__, None, None, None)
             self.runner.close()
@@ -329,7 +329,7 @@ class Life(RuleBasedStateMachine):
         now = self.now - behind
         lanes = [(shard, topic) for shard in range(self.shards)]
         wants = [ClaimRequest(topic, shard, limit) for shard, _ in lanes]
-        for lane, answer in zip(lanes, self.run(self.house.store.claim, wants, now, now + lease), strict=True):
+        for lane, answer in zip(lanes, self.run(self.store.tasks.claim, wants, now, now + lease), strict=True):
             expected = self.model.due(lane, now, limit)
             claims = whole(answer)
             assert [claim.task for claim in claims.claims] == [living.task for living in expected]
@@ -348,19 +348,19 @@ class Life(RuleBasedStateMachine):
             verdict = Verdict(fate, self.now + (pause if fate is SettleTarget.ERROR else 0), failure)
             until = self.now + pause if remember and fate is SettleTarget.DONE else None
             settlements.append(Settlement(claim, verdict, until))
-        answers = self.run(self.house.store.settle, settlements)
+        answers = self.run(self.store.tasks.settle, settlements)
         assert answers == [self.model.settle(settlement) for settlement in settlements]
 
     @rule(picks=PICKS)
     def give_back(self, picks: list[int]) -> None:
         claims = self._picked(picks)
-        answers = self.run(self.house.store.give_back, claims)
+        answers = self.run(self.store.tasks.give_back, claims)
         assert answers == [self.model.give_back(claim) for claim in claims]
 
     @rule(bucket=st.sampled_from([Bucket.UNACK, Bucket.ERROR]), topic=TOPICS)
     def release(self, bucket: Bucket, topic: str) -> None:
         wakes = [DueTopic(self.now, topic, shard) for shard in range(self.shards)]
-        answers = self.run(self.house.store.release, bucket, wakes, self.now)
+        answers = self.run(self.store.tasks.release, bucket, wakes, self.now)
         lanes = [(shard, topic) for shard in range(self.shards)]
         moved = [self.model.release(bucket, lane, self.now) for lane in lanes]
         left = [self.model.first(bucket, lane) for lane in lanes]
@@ -368,9 +368,9 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        found = self.run(self.house.ends.expired_tasks, self.now)
+        found = self.run(self.store.expiry.expired_tasks, self.now)
         deaths = [(task, expiry_failure(task.failure, self.now)) for task in found]
-        answers = self.run(self.house.ends.expire, deaths, self.now)
+        answers = self.run(self.store.expiry.expire, deaths, self.now)
         died = {task.id: death for (task, death), answer in zip(deaths, answers, strict=True) if answer}
         assert died == self.model.expire(self.now)
 
@@ -378,8 +378,8 @@ class Life(RuleBasedStateMachine):
     def sweep(self, topic: str, keep: int, pause: int) -> None:
         latest, until, swept = self.now - keep, self.now + pause, 0
         for shard in range(self.shards):
-            dead = self.run(self.house.ends.dead_tasks, DueTopic(0, topic, shard), latest)
-            swept += sum(self.run(self.house.ends.sweep, dead, latest, until))
+            dead = self.run(self.store.expiry.dead_tasks, DueTopic(0, topic, shard), latest)
+            swept += sum(self.run(self.store.expiry.sweep, dead, latest, until))
         assert swept == self.model.sweep(topic, latest, until)
 
     @rule(topic=TOPICS)
@@ -399,13 +399,13 @@ class Life(RuleBasedStateMachine):
 
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=3, unique=True))
     def delete(self, ids: list[str]) -> None:
-        answers = self.run(self.house.store.delete, ids)
+        answers = self.run(self.store.tasks.delete, ids)
         assert [not isinstance(answer, NotFound) for answer in answers] == [self.model.delete(id) for id in ids]
 
     @rule(picks=PICKS, changes=CHANGES)
     def update(self, picks: list[int], changes: TaskChanges) -> None:
         ids = self._picked_ids(picks)
-        answers = self.run(self.house.store.update, [TaskEdit(id, changes, NO_POLICIES, self.now) for id in ids])
+        answers = self.run(self.store.tasks.update, [TaskEdit(id, changes, NO_POLICIES, self.now) for id in ids])
         for id, answer in zip(ids, answers, strict=True):
             came = self.model.update(id, changes, self.now)
             if came != "edited":
@@ -415,7 +415,7 @@ class Life(RuleBasedStateMachine):
     @rule(picks=PICKS)
     def run_now(self, picks: list[int]) -> None:
         ids = self._picked_ids(picks)
-        answers = self.run(self.house.store.run_now, ids, self.now)
+        answers = self.run(self.store.tasks.run_now, ids, self.now)
         assert [isinstance(answer, TaskRecord) for answer in answers] == [
             self.model.run_now(id, self.now) for id in ids
         ]
@@ -425,7 +425,7 @@ class Life(RuleBasedStateMachine):
     def redrive(self, pick: int) -> None:
         [id] = self._picked_ids([pick])
         living = self.model.tasks.get(id)
-        [answer] = self.run(self.house.store.redrive, [id], self.now)
+        [answer] = self.run(self.store.tasks.redrive, [id], self.now)
         if living is None or living.bucket is not Bucket.DEAD:
             assert type(answer) is (NotFound if living is None else Conflict)
         else:
@@ -436,17 +436,17 @@ class Life(RuleBasedStateMachine):
     def redrive_dead(self, topic: str, rate: float, limit: int) -> None:
         there = self.model.redrive_dead(topic, rate, self.now, limit)
         dead = BucketRange(topic, Bucket.DEAD)
-        answer = self.run(partial(self.house.store.redrive_dead, dead, now=self.now, rate=rate, limit=limit))
+        answer = self.run(partial(self.store.tasks.redrive_dead, dead, now=self.now, rate=rate, limit=limit))
         assert answer == MoveResult(min(there, limit), there > limit)
 
     @rule(topic=TOPICS, buckets=st.lists(st.sampled_from(PURGED), min_size=1, unique=True))
     def purge(self, topic: str, buckets: list[Bucket]) -> None:
-        answer = self.run(self.house.store.purge, [BucketRange(topic, bucket) for bucket in buckets])
+        answer = self.run(self.store.tasks.purge, [BucketRange(topic, bucket) for bucket in buckets])
         assert answer == MoveResult(self.model.purge(topic, buckets), more=False)
 
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=4, unique=True))
     def query(self, ids: list[str]) -> None:
-        for id, found in zip(ids, self.run(self.house.store.query, ids), strict=True):
+        for id, found in zip(ids, self.run(self.store.tasks.query, ids), strict=True):
             living = self.model.tasks.get(id)
             if living is None:
                 assert isinstance(found, NotFound)
@@ -458,12 +458,12 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def trim_and_examine(self) -> None:
-        assert self.run(self.house.store.trim, self.now, 1000) == self.model.trim(self.now)
-        assert self.run(findings, self.house, self.now) == []
+        assert self.run(self.store.tasks.trim, self.now, 1000) == self.model.trim(self.now)
+        assert self.run(findings, self.store, self.now) == []
 
     @invariant()
     def store_and_model_agree(self) -> None:
-        sight = self.run(see, self.house)
+        sight = self.run(see, self.store)
         tasks = self.model.tasks
         assert sight.pool == tasks.keys()
         assert sight.buckets == self.model.buckets()
@@ -478,11 +478,11 @@ class Life(RuleBasedStateMachine):
         for id, found in dict(zip(ids, answers, strict=True)).items():
             if isinstance(found, TaskRecord):
                 self.query([id])
-                assert self.run(self.house.store.query, [id]) == [found]
+                assert self.run(self.store.tasks.query, [id]) == [found]
 
     def _create(self, tasks: list[Task]) -> None:
-        answers = self.run(self.house.store.create, tasks)
-        assert answers == [self.model.create(task, self.house.keys.shard_of(task.id).index) for task in tasks]
+        answers = self.run(self.store.tasks.create, tasks)
+        assert answers == [self.model.create(task, self.store.keys.shard_of(task.id).index) for task in tasks]
 
     def _made_task(self, topic: str, delay: int) -> Task:
         """With an id of later's own kind, but the same in each run."""

@@ -15,22 +15,22 @@ from later.store.cursor import BucketCursor
 from later.store.keys import Bucket
 from later.store.types import BucketRange, TaskRecord
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import LEASE_MS, ask, died, failed, take
+from tests.store_fixture import StoreFixture
 
 DELAYED = BucketRange("order", Bucket.DELAY)
 
 
-async def create(house: House, delays: Sequence[float], **changes: Any) -> list[Task]:
+async def create(store: StoreFixture, delays: Sequence[float], **changes: Any) -> list[Task]:
     """Tasks of these delays; in the order in which they are to be listed."""
     tasks = [a_task(delay=delay, **changes) for delay in delays]
-    await house.store.create(tasks)
+    await store.tasks.create(tasks)
     return sorted(tasks, key=lambda task: (task.execute_at, pack_id(task.id)))
 
 
-async def pages(house: House, stretch: BucketRange, limit: int) -> AsyncIterator[list[TaskRecord]]:
+async def pages(store: StoreFixture, stretch: BucketRange, limit: int) -> AsyncIterator[list[TaskRecord]]:
     while True:
-        page = await house.store.page(stretch, limit)
+        page = await store.tasks.page(stretch, limit)
         yield page.tasks
         if not page.more:
             return
@@ -38,135 +38,135 @@ async def pages(house: House, stretch: BucketRange, limit: int) -> AsyncIterator
         stretch = stretch._replace(after=(page.tasks[-1].score, page.tasks[-1].id))
 
 
-async def ids(house: House, stretch: BucketRange, limit: int = 1000) -> list[str]:
-    return [task.id async for page in pages(house, stretch, limit) for task in page]
+async def ids(store: StoreFixture, stretch: BucketRange, limit: int = 1000) -> list[str]:
+    return [task.id async for page in pages(store, stretch, limit) for task in page]
 
 
 def ids_of(tasks: Sequence[Task]) -> list[str]:
     return [task.id for task in tasks]
 
 
-async def test_what_is_not_there_is_an_empty_page(house: House) -> None:
-    assert await house.store.page(DELAYED, 10) == ([], False)
+async def test_what_is_not_there_is_an_empty_page(store: StoreFixture) -> None:
+    assert await store.tasks.page(DELAYED, 10) == ([], False)
 
 
-async def test_tasks_are_told_of_as_a_query_does(house: House) -> None:
-    [task] = await create(house, [15], ttl=60, headers={"X-A": "b"})
-    page = await house.store.page(DELAYED, 10)
-    assert page.tasks == await house.store.query([task.id])
+async def test_tasks_are_told_of_as_a_query_does(store: StoreFixture) -> None:
+    [task] = await create(store, [15], ttl=60, headers={"X-A": "b"})
+    page = await store.tasks.page(DELAYED, 10)
+    assert page.tasks == await store.tasks.query([task.id])
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 99, 100, 101, 250, 1000])
-async def test_pages_are_in_order_over_all_shards_and_full(house: House, limit: int) -> None:
+async def test_pages_are_in_order_over_all_shards_and_full(store: StoreFixture, limit: int) -> None:
     rng = random.Random(limit)
     count = 30 if limit == 1 else 250
-    tasks = await create(house, [rng.randrange(60) for _ in range(count)])
-    await create(house, [5], topic="mail")
-    assert await ids(house, DELAYED, limit) == ids_of(tasks)
+    tasks = await create(store, [rng.randrange(60) for _ in range(count)])
+    await create(store, [5], topic="mail")
+    assert await ids(store, DELAYED, limit) == ids_of(tasks)
 
 
-async def test_ids_of_callers_are_ordered_by_their_bytes_among_ours(house: House) -> None:
+async def test_ids_of_callers_are_ordered_by_their_bytes_among_ours(store: StoreFixture) -> None:
     own = [a_task(id=id, delay=1) for id in ("a", "A", "a-", "a.b", "~", "ab", "9", "a" * 128)]
-    await house.store.create(own)
-    await create(house, [1] * 20)
-    tasks = sorted([found.id for found in (await house.store.page(DELAYED, 100)).tasks], key=pack_id)
-    assert await ids(house, DELAYED, 3) == tasks
+    await store.tasks.create(own)
+    await create(store, [1] * 20)
+    tasks = sorted([found.id for found in (await store.tasks.page(DELAYED, 100)).tasks], key=pack_id)
+    assert await ids(store, DELAYED, 3) == tasks
     assert len(tasks) == 28
 
 
-async def test_a_last_page_that_is_full_says_that_it_is_the_last(house: House) -> None:
-    await create(house, range(10))
-    assert not (await house.store.page(DELAYED, 10)).more
-    assert (await house.store.page(DELAYED, 9)).more
+async def test_a_last_page_that_is_full_says_that_it_is_the_last(store: StoreFixture) -> None:
+    await create(store, range(10))
+    assert not (await store.tasks.page(DELAYED, 10)).more
+    assert (await store.tasks.page(DELAYED, 9)).more
 
 
-async def test_bounds_are_from_and_below(house: House) -> None:
-    tasks = await create(house, [1, 2, 2, 3, 4])
+async def test_bounds_are_from_and_below(store: StoreFixture) -> None:
+    tasks = await create(store, [1, 2, 2, 3, 4])
     stretch = DELAYED._replace(since=NOW + 2000, before=NOW + 4000)
-    assert await ids(house, stretch) == ids_of(tasks[1:4])
-    assert await ids(house, stretch, 1) == ids_of(tasks[1:4])
-    assert await ids(house, stretch._replace(before=NOW + 2000)) == []
+    assert await ids(store, stretch) == ids_of(tasks[1:4])
+    assert await ids(store, stretch, 1) == ids_of(tasks[1:4])
+    assert await ids(store, stretch._replace(before=NOW + 2000)) == []
 
 
-async def test_a_cursor_before_the_first_bound_does_not_lower_it(house: House) -> None:
-    tasks = await create(house, [1, 2, 3])
+async def test_a_cursor_before_the_first_bound_does_not_lower_it(store: StoreFixture) -> None:
+    tasks = await create(store, [1, 2, 3])
     after = (tasks[0].execute_at, tasks[0].id)
-    assert await ids(house, DELAYED._replace(since=NOW + 3000, after=after)) == [tasks[2].id]
+    assert await ids(store, DELAYED._replace(since=NOW + 3000, after=after)) == [tasks[2].id]
 
 
 class TestStates:
-    async def test_in_flight_by_the_end_of_the_lease(self, house: House) -> None:
-        tasks = await create(house, [0, 1])
-        await take(house, lease_end=NOW + LEASE_MS)
-        await take(house, NOW + 1000, lease_end=NOW + LEASE_MS - 1)
-        page = await house.store.page(BucketRange("order", Bucket.UNACK), 10)
+    async def test_in_flight_by_the_end_of_the_lease(self, store: StoreFixture) -> None:
+        tasks = await create(store, [0, 1])
+        await take(store, lease_end=NOW + LEASE_MS)
+        await take(store, NOW + 1000, lease_end=NOW + LEASE_MS - 1)
+        page = await store.tasks.page(BucketRange("order", Bucket.UNACK), 10)
         assert [(found.id, found.score, found.attempts) for found in page.tasks] == [
             (tasks[1].id, NOW + LEASE_MS - 1, 1),
             (tasks[0].id, NOW + LEASE_MS, 1),
         ]
 
-    async def test_failed_by_the_end_of_the_pause_and_dead_by_their_deaths(self, house: House) -> None:
-        tasks = await create(house, [0] * 6)
-        claims = {claim.id: claim for claim in await take(house)}
+    async def test_failed_by_the_end_of_the_pause_and_dead_by_their_deaths(self, store: StoreFixture) -> None:
+        tasks = await create(store, [0] * 6)
+        claims = {claim.id: claim for claim in await take(store)}
         errors, dead = tasks[:3], tasks[3:]
-        await house.store.settle([failed(claims[task.id], NOW + 9 - n) for n, task in enumerate(errors)])
-        await house.store.settle([died(claims[task.id], NOW + 9 - n) for n, task in enumerate(dead)])
-        assert await ids(house, BucketRange("order", Bucket.ERROR), 2) == ids_of(errors[::-1])
-        assert await ids(house, BucketRange("order", Bucket.DEAD), 2) == ids_of(dead[::-1])
-        assert await ids(house, BucketRange("order", Bucket.DEAD, before=NOW + 8)) == [dead[2].id]
+        await store.tasks.settle([failed(claims[task.id], NOW + 9 - n) for n, task in enumerate(errors)])
+        await store.tasks.settle([died(claims[task.id], NOW + 9 - n) for n, task in enumerate(dead)])
+        assert await ids(store, BucketRange("order", Bucket.ERROR), 2) == ids_of(errors[::-1])
+        assert await ids(store, BucketRange("order", Bucket.DEAD), 2) == ids_of(dead[::-1])
+        assert await ids(store, BucketRange("order", Bucket.DEAD, before=NOW + 8)) == [dead[2].id]
 
-    async def test_a_body_that_cannot_be_read_is_listed_too(self, house: House) -> None:
-        [task] = await create(house, [1])
-        await ask(house, [("HSET", house.keys.shard_of(task.id).pool, pack_id(task.id), b"\xc1")])
-        [found] = (await house.store.page(DELAYED, 10)).tasks
+    async def test_a_body_that_cannot_be_read_is_listed_too(self, store: StoreFixture) -> None:
+        [task] = await create(store, [1])
+        await ask(store, [("HSET", store.keys.shard_of(task.id).pool, pack_id(task.id), b"\xc1")])
+        [found] = (await store.tasks.page(DELAYED, 10)).tasks
         assert (found.id, found.state) == (task.id, Bucket.DELAY)
         assert isinstance(found.task, UnreadableBody)
 
 
 class TestChanges:
     @pytest.mark.parametrize("same_time", [True, False])
-    async def test_what_is_there_all_the_time_is_shown_once(self, house: House, same_time: bool) -> None:
+    async def test_what_is_there_all_the_time_is_shown_once(self, store: StoreFixture, same_time: bool) -> None:
         rng = random.Random(7)
         delays = [60 if same_time else rng.randrange(120) for _ in range(300)]
-        stay = await create(house, delays)
-        others = await create(house, delays)
+        stay = await create(store, delays)
+        others = await create(store, delays)
         seen: list[str] = []
-        async for page in pages(house, DELAYED, 10):
+        async for page in pages(store, DELAYED, 10):
             seen += [found.id for found in page]
-            await house.store.delete([task.id for task in others[:20]])
-            others = others[20:] + await create(house, [60 if same_time else rng.randrange(120) for _ in range(10)])
+            await store.tasks.delete([task.id for task in others[:20]])
+            others = others[20:] + await create(store, [60 if same_time else rng.randrange(120) for _ in range(10)])
             if len(seen) > 1200:
                 break
         staying = {task.id for task in stay}
         assert [id for id in seen if id in staying] == ids_of(stay)
         assert len(set(seen)) == len(seen)
 
-    async def test_a_cursor_outlives_its_task(self, house: House) -> None:
-        tasks = await create(house, [5] * 40)
+    async def test_a_cursor_outlives_its_task(self, store: StoreFixture) -> None:
+        tasks = await create(store, [5] * 40)
         cursor = tasks[19]
         stretch = DELAYED._replace(after=(cursor.execute_at, cursor.id))
-        await house.store.delete([cursor.id])
-        assert await ids(house, stretch, 3) == ids_of(tasks[20:])
+        await store.tasks.delete([cursor.id])
+        assert await ids(store, stretch, 3) == ids_of(tasks[20:])
 
     @pytest.mark.parametrize("limit", [10, 200])
     async def test_what_moved_since_the_index_was_read_is_not_shown_and_the_page_stays_full(
-        self, house: House, limit: int, monkeypatch: pytest.MonkeyPatch
+        self, store: StoreFixture, limit: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        due = await create(house, [0] * 150)
-        later = await create(house, [60] * 300)
-        between(monkeypatch, lambda: take(house))
-        page = await house.store.page(DELAYED, limit)
+        due = await create(store, [0] * 150)
+        later = await create(store, [60] * 300)
+        between(monkeypatch, lambda: take(store))
+        page = await store.tasks.page(DELAYED, limit)
         assert [found.id for found in page.tasks] == ids_of(later[:limit])
         assert {found.state for found in page.tasks} == {Bucket.DELAY}
         assert page.more
-        assert await ids(house, BucketRange("order", Bucket.UNACK)) == ids_of(due)
+        assert await ids(store, BucketRange("order", Bucket.UNACK)) == ids_of(due)
 
     async def test_what_all_went_meanwhile_is_an_empty_last_page(
-        self, house: House, monkeypatch: pytest.MonkeyPatch
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        tasks = await create(house, [0] * 150)
-        between(monkeypatch, lambda: house.store.delete(ids_of(tasks)))
-        assert await house.store.page(DELAYED, 10) == ([], False)
+        tasks = await create(store, [0] * 150)
+        between(monkeypatch, lambda: store.tasks.delete(ids_of(tasks)))
+        assert await store.tasks.page(DELAYED, 10) == ([], False)
 
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
@@ -183,45 +183,45 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]
     monkeypatch.setattr(BucketCursor, "fetch", then_act)
 
 
-async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(house: House, reads: list[int]) -> None:
-    await create(house, [1] * 450)
-    assert len((await house.store.page(DELAYED, 420)).tasks) == 420
+async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(store: StoreFixture, reads: list[int]) -> None:
+    await create(store, [1] * 450)
+    assert len((await store.tasks.page(DELAYED, 420)).tasks) == 420
     assert max(reads) <= MAX_BODIES
 
 
 @pytest.fixture
-def reads(house: House, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def reads(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bodies each round trip asked for."""
     counts: list[int] = []
-    whole = house.client.execute_each
+    whole = store.client.execute_each
 
     async def counted(verb: str, commands: Any) -> Any:
         counts.append(sum(len(command) - 11 for command in commands if command[2] == 8))
         return await whole(verb, commands)
 
-    monkeypatch.setattr(house.client, "execute_each", counted)
+    monkeypatch.setattr(store.client, "execute_each", counted)
     return counts
 
 
-async def test_a_shard_that_is_away_is_no_empty_shard(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    await create(house, [1] * 50)
-    whole = house.client.execute_each
+async def test_a_shard_that_is_away_is_no_empty_shard(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create(store, [1] * 50)
+    whole = store.client.execute_each
 
     async def broken(verb: str, commands: Any) -> Any:
         answers = await whole(verb, commands)
         return [StoreDown("away"), *answers[1:]]
 
-    monkeypatch.setattr(house.client, "execute_each", broken)
+    monkeypatch.setattr(store.client, "execute_each", broken)
     with pytest.raises(StoreDown):
-        await house.store.page(DELAYED, 10)
+        await store.tasks.page(DELAYED, 10)
 
 
-async def test_in_a_crowd_of_one_time_a_page_takes_as_few_steps(house: House) -> None:
+async def test_in_a_crowd_of_one_time_a_page_takes_as_few_steps(store: StoreFixture) -> None:
     """Halving, not walking: twenty thousand entries before a place are skipped in at most fifteen looks a shard."""
-    tasks = await create(house, [60] * 20_000)
+    tasks = await create(store, [60] * 20_000)
     cursor = tasks[15_000]
-    await house.redis.config_resetstat()
-    page = await house.store.page(DELAYED._replace(after=(cursor.execute_at, cursor.id)), 10)
+    await store.redis.config_resetstat()
+    page = await store.tasks.page(DELAYED._replace(after=(cursor.execute_at, cursor.id)), 10)
     assert [found.id for found in page.tasks] == ids_of(tasks[15_001:15_011])
-    stats: dict[str, dict[str, int]] = await house.redis.info("commandstats")
-    assert stats["cmdstat_zrange"]["calls"] <= 2 * 17 * len(house.keys.shards)
+    stats: dict[str, dict[str, int]] = await store.redis.info("commandstats")
+    assert stats["cmdstat_zrange"]["calls"] <= 2 * 17 * len(store.keys.shards)

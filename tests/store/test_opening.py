@@ -11,8 +11,8 @@ from later.core.errors import StoreMismatch
 from later.store.client import Client, connect
 from later.store.schema import check_server, check_store, stored_shards
 from tests.builders import a_task
-from tests.house import House
 from tests.store.sight import ask
+from tests.store_fixture import StoreFixture
 
 
 def a_client(url: str, shards: int, prefix: str = "later") -> Client:
@@ -25,54 +25,56 @@ def a_client(url: str, shards: int, prefix: str = "later") -> Client:
     )
 
 
-async def test_the_first_to_open_it_lays_it_out(house: House, shards: int) -> None:
-    assert await stored_shards(house.client.execute_each, "other") is None
-    await house.client.open()
-    assert (await ask(house, [("HGETALL", "later:meta")]))[0] == {b"schema": b"1", b"shards": b"%d" % shards}
-    assert await stored_shards(house.client.execute_each, "later") == shards
+async def test_the_first_to_open_it_lays_it_out(store: StoreFixture, shards: int) -> None:
+    assert await stored_shards(store.client.execute_each, "other") is None
+    await store.client.open()
+    assert (await ask(store, [("HGETALL", "later:meta")]))[0] == {b"schema": b"1", b"shards": b"%d" % shards}
+    assert await stored_shards(store.client.execute_each, "later") == shards
 
 
-async def test_it_is_opened_again_by_whoever_agrees(house: House, server_url: str, shards: int) -> None:
-    await house.client.open()
+async def test_it_is_opened_again_by_whoever_agrees(store: StoreFixture, server_url: str, shards: int) -> None:
+    await store.client.open()
     client = a_client(server_url, shards)
     await client.open()
     await client.aclose()
 
 
 @pytest.mark.parametrize("verb", ["open", "execute_each"])
-async def test_another_number_of_shards_is_refused(house: House, server_url: str, shards: int, verb: str) -> None:
-    await house.client.open()
+async def test_another_number_of_shards_is_refused(
+    store: StoreFixture, server_url: str, shards: int, verb: str
+) -> None:
+    await store.client.open()
     client = a_client(server_url, shards + 1)
     for _ in range(2):
         with pytest.raises(StoreMismatch, match=f"--shards {shards + 1}: .* --shards {shards}:"):
             await (client.open() if verb == "open" else client.execute("set", ("SET", "x", "y")))
-    assert (await ask(house, [("EXISTS", "x")])) == [0]
+    assert (await ask(store, [("EXISTS", "x")])) == [0]
     await client.aclose()
 
 
-async def test_data_of_another_schema_is_refused(house: House) -> None:
-    await ask(house, [("HSET", "later:meta", "schema", 2, "shards", 1)])
+async def test_data_of_another_schema_is_refused(store: StoreFixture) -> None:
+    await ask(store, [("HSET", "later:meta", "schema", 2, "shards", 1)])
     with pytest.raises(StoreMismatch, match="schema version 2, this later knows 1"):
-        await house.store.create([a_task()])
+        await store.tasks.create([a_task()])
 
 
-async def test_two_prefixes_know_nothing_of_each_other(house: House, server_url: str, shards: int) -> None:
-    await house.client.open()
+async def test_two_prefixes_know_nothing_of_each_other(store: StoreFixture, server_url: str, shards: int) -> None:
+    await store.client.open()
     client = a_client(server_url, shards + 5, prefix="other")
     await client.open()
     await client.aclose()
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
-async def test_a_server_that_may_evict_tasks_is_refused(house: House, policy: str) -> None:
-    await ask(house, [("CONFIG", "SET", "maxmemory-policy", policy)])
+async def test_a_server_that_may_evict_tasks_is_refused(store: StoreFixture, policy: str) -> None:
+    await ask(store, [("CONFIG", "SET", "maxmemory-policy", policy)])
     try:
         with pytest.raises(StoreMismatch, match=f"maxmemory-policy is {policy}"):
-            await house.client.open()
+            await store.client.open()
     finally:
-        await ask(house, [("CONFIG", "SET", "maxmemory-policy", "noeviction")])
-    assert (await ask(house, [("KEYS", "*")])) == [[]]
-    await house.client.open()
+        await ask(store, [("CONFIG", "SET", "maxmemory-policy", "noeviction")])
+    assert (await ask(store, [("KEYS", "*")])) == [[]]
+    await store.client.open()
 
 
 @pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl", "volatile-random"])

@@ -12,8 +12,8 @@ from later.core.policy import NO_SETTINGS, Policies, Policy, Settings, namespace
 from later.store import policies as book_module
 from later.store.policies import CHANGES_KEPT, FRESH_S, PolicyBook
 from later.store.scripts import Command
-from tests.house import House
 from tests.store.sight import ask
+from tests.store_fixture import StoreFixture
 
 ORDER, SHOP = topic_scope("order"), namespace_scope("shop")
 
@@ -40,14 +40,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def book(house: House, clock: Clock) -> PolicyBook:
-    return PolicyBook(house.client, house.keys, Policy(), clock)
+def book(store: StoreFixture, clock: Clock) -> PolicyBook:
+    return PolicyBook(store.client, store.keys, Policy(), clock)
 
 
 @pytest.fixture
-def other(house: House, clock: Clock) -> PolicyBook:
+def other(store: StoreFixture, clock: Clock) -> PolicyBook:
     """Another process's."""
-    return PolicyBook(house.client, house.keys, Policy(retry=5), clock)
+    return PolicyBook(store.client, store.keys, Policy(retry=5), clock)
 
 
 def setting(**fields: float) -> Callable[[Settings], Settings]:
@@ -98,8 +98,8 @@ async def test_a_change_is_made_from_what_stands_in_the_store(book: PolicyBook, 
     assert changed.settings_at(ORDER) == Settings({"ttl": 60, "retry": 7})
 
 
-async def test_of_many_changes_at_once_none_is_lost(house: House) -> None:
-    books = [house.policies() for _ in range(8)]
+async def test_of_many_changes_at_once_none_is_lost(store: StoreFixture) -> None:
+    books = [store.policies() for _ in range(8)]
     fields = ["retry", "ttl", "timeout", "retry_base", "retry_cap", "concurrency", "rate", "ramp"]
     await asyncio.gather(*(book.change(ORDER, setting(**{f: 7})) for book, f in zip(books, fields, strict=True)))
     assert (await books[0].read()).settings_at(ORDER).fields == dict.fromkeys(fields, 7)
@@ -136,22 +136,22 @@ async def test_whoever_always_comes_second_is_told_so(
     assert ORDER not in (await other.read()).settings
 
 
-async def test_only_what_was_changed_is_read(house: House, book: PolicyBook) -> None:
+async def test_only_what_was_changed_is_read(store: StoreFixture, book: PolicyBook) -> None:
     for n in range(3):
         await book.change(topic_scope(f"t{n}"), setting(retry=n))
-    reader = house.policies()
+    reader = store.policies()
     await reader.read()
     await book.change(topic_scope("t1"), setting(retry=9))
-    await house.redis.hset(house.keys.policies.decode(), "topic:t2", '{"fields":{"retry":8}}')
+    await store.redis.hset(store.keys.policies.decode(), "topic:t2", '{"fields":{"retry":8}}')
     policies = await reader.read()
     assert [policies.for_topic(f"t{n}").retry for n in range(3)] == [0, 9, 2]
 
 
 async def test_whoever_missed_more_than_is_kept_reads_everything(
-    house: House, book: PolicyBook, monkeypatch: pytest.MonkeyPatch
+    store: StoreFixture, book: PolicyBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(book_module, "CHANGES_KEPT", 3)
-    reader = house.policies()
+    reader = store.policies()
     await book.change(topic_scope("gone"), setting(retry=1))
     await reader.read()
     await book.change(topic_scope("gone"), lambda before: NO_SETTINGS)
@@ -161,49 +161,49 @@ async def test_whoever_missed_more_than_is_kept_reads_everything(
     assert {place.name: policies.for_topic(place.name).retry for place in policies.settings} == {
         f"t{n}": n for n in range(6)
     }
-    assert await house.redis.zcard(house.keys.policy_changes.decode()) == 6
+    assert await store.redis.zcard(store.keys.policy_changes.decode()) == 6
 
 
-async def test_changes_of_one_place_count_once(house: House, book: PolicyBook) -> None:
+async def test_changes_of_one_place_count_once(store: StoreFixture, book: PolicyBook) -> None:
     for n in range(5):
         await book.change(ORDER, setting(retry=n))
-    [members] = await ask(house, [("ZRANGE", house.keys.policy_changes, 0, -1)])
+    [members] = await ask(store, [("ZRANGE", store.keys.policy_changes, 0, -1)])
     assert [member for member in members if not member.startswith(b"version:")] == [b"topic:order"]
     assert len(members) <= 2 * CHANGES_KEPT
 
 
-async def test_a_store_that_was_emptied_sets_nothing(house: House, book: PolicyBook) -> None:
+async def test_a_store_that_was_emptied_sets_nothing(store: StoreFixture, book: PolicyBook) -> None:
     await book.change(ORDER, setting(retry=7))
-    await house.redis.flushall()
+    await store.redis.flushall()
     assert (await book.read()).settings == {}
 
 
 @pytest.mark.parametrize("name", ["order", "a:b", "ä/ö/ü", "version", "x" * 255])
-async def test_any_name_will_do(house: House, book: PolicyBook, name: str) -> None:
+async def test_any_name_will_do(store: StoreFixture, book: PolicyBook, name: str) -> None:
     for place in (topic_scope(name), namespace_scope(name.partition("/")[0])):
         await book.change(place, setting(retry=7))
-    assert (await house.policies().read()).settings == {
+    assert (await store.policies().read()).settings == {
         place: Settings({"retry": 7}) for place in (topic_scope(name), namespace_scope(name.partition("/")[0]))
     }
 
 
-async def test_a_full_store_takes_changes_of_policies(house: House, book: PolicyBook) -> None:
+async def test_a_full_store_takes_changes_of_policies(store: StoreFixture, book: PolicyBook) -> None:
     """An operator who pauses a topic because the store is full must not be told that it is full."""
     await book.change(ORDER, setting(retry=7))
-    await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+    await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
         await book.change(ORDER, setting(retry=8))
         await book.change(SHOP, setting(retry=9))
-        assert (await house.policies().read()).settings.keys() == {ORDER, SHOP}
+        assert (await store.policies().read()).settings.keys() == {ORDER, SHOP}
     finally:
-        await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
+        await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
 class Counting(PolicyBook):
     """Counts its readings, each of which waits until it may go on."""
 
-    def __init__(self, house: House, clock: Clock) -> None:
-        super().__init__(house.client, house.keys, Policy(), clock)
+    def __init__(self, store: StoreFixture, clock: Clock) -> None:
+        super().__init__(store.client, store.keys, Policy(), clock)
         self.readings = 0
         self.may_read = asyncio.Event()
 
@@ -215,8 +215,8 @@ class Counting(PolicyBook):
 
 class TestReadingTogether:
     @pytest.fixture
-    def counting(self, house: House, clock: Clock) -> Counting:
-        return Counting(house, clock)
+    def counting(self, store: StoreFixture, clock: Clock) -> Counting:
+        return Counting(store, clock)
 
     async def test_a_thousand_callers_share_one_reading(self, counting: Counting) -> None:
         callers = [asyncio.create_task(counting.current()) for _ in range(1000)]
@@ -244,32 +244,32 @@ class TestReadingTogether:
 
 
 async def test_a_store_that_is_away_is_told_of_and_what_was_read_stays(
-    book: PolicyBook, house: House, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    book: PolicyBook, store: StoreFixture, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(verb: str, command: Command) -> None:
         raise StoreDown("the store is gone")
 
     await book.change(ORDER, setting(retry=7))
     clock.at += FRESH_S
-    monkeypatch.setattr(house.client, "execute", away)
+    monkeypatch.setattr(store.client, "execute", away)
     with pytest.raises(StoreDown):
         await book.current()
     assert book.latest.for_topic("order").retry == 7
 
 
-async def test_what_stands_in_the_store_is_named_by_level(house: House, book: PolicyBook) -> None:
+async def test_what_stands_in_the_store_is_named_by_level(store: StoreFixture, book: PolicyBook) -> None:
     await book.change(ORDER, setting(retry=7))
-    assert await house.redis.hkeys(house.keys.policies.decode()) == [b"version", b"topic:order"]
+    assert await store.redis.hkeys(store.keys.policies.decode()) == [b"version", b"topic:order"]
 
 
-async def test_a_store_that_has_lost_its_last_change_is_read_anew_by_all(house: House, book: PolicyBook) -> None:
+async def test_a_store_that_has_lost_its_last_change_is_read_anew_by_all(store: StoreFixture, book: PolicyBook) -> None:
     """A failover to a replica that lagged, say: then somebody makes another change."""
     await book.change(ORDER, setting(retry=1))
-    keys = [house.keys.policies, house.keys.policy_changes]
-    before = await ask(house, [("DUMP", key) for key in keys])
+    keys = [store.keys.policies, store.keys.policy_changes]
+    before = await ask(store, [("DUMP", key) for key in keys])
     await book.change(topic_scope("lost"), setting(retry=2))
-    await ask(house, [("RESTORE", key, 0, dumped, "REPLACE") for key, dumped in zip(keys, before, strict=True)])
-    await house.policies().change(topic_scope("other"), setting(retry=3))
+    await ask(store, [("RESTORE", key, 0, dumped, "REPLACE") for key, dumped in zip(keys, before, strict=True)])
+    await store.policies().change(topic_scope("other"), setting(retry=3))
     policies = await book.read()
     assert {place.name for place in policies.settings} == {"order", "other"}
 

@@ -15,22 +15,22 @@ from later.store.purges import PURGED
 from later.store.scripts import BY_SHA, MAX_TASKS
 from later.store.types import BucketRange, Claim, MoveResult, Settlement
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import Sight, ask, assert_sound, died, done, failed, see, take
 from tests.store.test_crash import Line
+from tests.store_fixture import StoreFixture
 
 ALL = [BucketRange("order", bucket) for bucket in PURGED]
 DEAD = BucketRange("order", Bucket.DEAD)
 
 
-async def everywhere(house: House, each: int = 10, **changes: Any) -> dict[Bucket, list[Task]]:
+async def everywhere(store: StoreFixture, each: int = 10, **changes: Any) -> dict[Bucket, list[Task]]:
     """Tasks in all four buckets."""
     tasks = {bucket: [a_task(delay=bucket is Bucket.DELAY, **changes) for _ in range(each)] for bucket in Bucket}
     for some in tasks.values():
-        await house.store.create(some)
-    claims = {claim.id: claim for claim in await take(house)}
-    await house.store.settle([failed(claims[task.id], NOW + 5000) for task in tasks[Bucket.ERROR]])
-    await house.store.settle([died(claims[task.id]) for task in tasks[Bucket.DEAD]])
+        await store.tasks.create(some)
+    claims = {claim.id: claim for claim in await take(store)}
+    await store.tasks.settle([failed(claims[task.id], NOW + 5000) for task in tasks[Bucket.ERROR]])
+    await store.tasks.settle([died(claims[task.id]) for task in tasks[Bucket.DEAD]])
     return tasks
 
 
@@ -42,151 +42,151 @@ def empty(sight: Sight) -> bool:
     return not any((sight.pool, sight.buckets, sight.wakes, sight.attempts, sight.outcome, sight.done, sight.expiry))
 
 
-async def test_where_nothing_is_nothing_goes(house: House) -> None:
-    assert await house.store.purge(ALL) == MoveResult(0, more=False)
+async def test_where_nothing_is_nothing_goes(store: StoreFixture) -> None:
+    assert await store.tasks.purge(ALL) == MoveResult(0, more=False)
 
 
-async def test_all_goes_but_what_is_in_flight(house: House) -> None:
-    tasks = await everywhere(house, ttl=60)
-    others = await everywhere(house, topic="mail")
-    assert await house.store.purge(ALL) == MoveResult(30, more=False)
-    sight = await assert_sound(house, NOW)
+async def test_all_goes_but_what_is_in_flight(store: StoreFixture) -> None:
+    tasks = await everywhere(store, ttl=60)
+    others = await everywhere(store, topic="mail")
+    assert await store.tasks.purge(ALL) == MoveResult(30, more=False)
+    sight = await assert_sound(store, NOW)
     left = [*tasks[Bucket.UNACK], *(task for some in others.values() for task in some)]
     assert sight.pool == ids_of(left)
     assert {id for _, id in sight.expiry} == ids_of(tasks[Bucket.UNACK])
 
 
 @pytest.mark.parametrize("bucket", PURGED)
-async def test_only_the_buckets_that_are_named(house: House, bucket: Bucket) -> None:
-    tasks = await everywhere(house)
-    assert await house.store.purge([BucketRange("order", bucket)]) == MoveResult(10, more=False)
-    assert (await assert_sound(house)).pool == {
+async def test_only_the_buckets_that_are_named(store: StoreFixture, bucket: Bucket) -> None:
+    tasks = await everywhere(store)
+    assert await store.tasks.purge([BucketRange("order", bucket)]) == MoveResult(10, more=False)
+    assert (await assert_sound(store)).pool == {
         id for other in Bucket if other is not bucket for id in ids_of(tasks[other])
     }
 
 
-async def test_nothing_is_left_of_them_and_ids_are_forgotten(house: House) -> None:
-    await house.store.create([a_task(id=id, own_id=True, ttl=60, delay=1) for id in "abc"])
-    await house.store.purge(ALL)
-    assert empty(await see(house))
-    assert await house.store.create([a_task(id="a", own_id=True)]) == [True]
+async def test_nothing_is_left_of_them_and_ids_are_forgotten(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id=id, own_id=True, ttl=60, delay=1) for id in "abc"])
+    await store.tasks.purge(ALL)
+    assert empty(await see(store))
+    assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
 
-async def test_an_id_that_ended_stays_remembered(house: House) -> None:
-    await house.store.create([a_task(id="a", own_id=True)])
-    await house.store.settle([done(claim, NOW + 1000) for claim in await take(house)])
-    await house.store.purge(ALL)
-    assert (await see(house)).done == {"a": NOW + 1000}
+async def test_an_id_that_ended_stays_remembered(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a", own_id=True)])
+    await store.tasks.settle([done(claim, NOW + 1000) for claim in await take(store)])
+    await store.tasks.purge(ALL)
+    assert (await see(store)).done == {"a": NOW + 1000}
 
 
-async def test_a_settle_of_what_was_in_flight_still_counts(house: House) -> None:
-    await house.store.create([a_task()])
-    [claim] = await take(house)
-    await house.store.purge(ALL)
-    assert await house.store.settle([done(claim)]) == [True]
+async def test_a_settle_of_what_was_in_flight_still_counts(store: StoreFixture) -> None:
+    await store.tasks.create([a_task()])
+    [claim] = await take(store)
+    await store.tasks.purge(ALL)
+    assert await store.tasks.settle([done(claim)]) == [True]
 
 
-async def test_a_topic_that_is_held_stays_held(house: House) -> None:
-    await house.store.create([a_task(id="a", delay=1), a_task(id="b", delay=1)])
-    await house.flow().hold("order", NOW + 99_000, None, NOW)
-    await house.store.purge(ALL, limit=1)
-    assert {*(await see(house)).wakes.values()} == {-(NOW + 99_000)}
+async def test_a_topic_that_is_held_stays_held(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a", delay=1), a_task(id="b", delay=1)])
+    await store.permits().hold("order", NOW + 99_000, None, NOW)
+    await store.tasks.purge(ALL, limit=1)
+    assert {*(await see(store)).wakes.values()} == {-(NOW + 99_000)}
 
 
 class TestLimit:
     @pytest.mark.parametrize("limit", [1, 499, 500, 501, 1100])
-    async def test_no_more_than_a_limit(self, house: House, limit: int) -> None:
-        await house.store.create([a_task(delay=1) for _ in range(1101)])
-        assert await house.store.purge(ALL, limit) == MoveResult(limit, more=True)
-        assert len((await assert_sound(house)).pool) == 1101 - limit
+    async def test_no_more_than_a_limit(self, store: StoreFixture, limit: int) -> None:
+        await store.tasks.create([a_task(delay=1) for _ in range(1101)])
+        assert await store.tasks.purge(ALL, limit) == MoveResult(limit, more=True)
+        assert len((await assert_sound(store)).pool) == 1101 - limit
 
-    async def test_a_limit_that_stops_nothing_is_not_told(self, house: House) -> None:
-        await everywhere(house)
-        assert await house.store.purge(ALL, 30) == MoveResult(30, more=False)
+    async def test_a_limit_that_stops_nothing_is_not_told(self, store: StoreFixture) -> None:
+        await everywhere(store)
+        assert await store.tasks.purge(ALL, 30) == MoveResult(30, more=False)
 
 
 class TestTheDead:
-    async def test_by_when_they_died(self, house: House) -> None:
-        await house.store.create([a_task(id=f"n{n}") for n in range(10)])
-        claims = {claim.id: claim for claim in await take(house)}
-        await house.store.settle([died(claims[f"n{n}"], NOW + n) for n in range(10)])
-        assert await house.store.purge([DEAD._replace(since=NOW + 2, before=NOW + 5)]) == MoveResult(3, more=False)
-        assert (await assert_sound(house, NOW + 9)).pool == {f"n{n}" for n in (0, 1, 5, 6, 7, 8, 9)}
+    async def test_by_when_they_died(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task(id=f"n{n}") for n in range(10)])
+        claims = {claim.id: claim for claim in await take(store)}
+        await store.tasks.settle([died(claims[f"n{n}"], NOW + n) for n in range(10)])
+        assert await store.tasks.purge([DEAD._replace(since=NOW + 2, before=NOW + 5)]) == MoveResult(3, more=False)
+        assert (await assert_sound(store, NOW + 9)).pool == {f"n{n}" for n in (0, 1, 5, 6, 7, 8, 9)}
 
-    async def test_by_why(self, house: House) -> None:
-        await self.die(house, "gone", 600)
-        await self.die(house, "status", 600)
-        assert await house.store.purge_dead(DEAD, "gone", 599) == MoveResult(599, more=True)
-        assert await house.store.purge_dead(DEAD, "gone") == MoveResult(1, more=False)
-        assert len((await assert_sound(house)).pool) == 600
+    async def test_by_why(self, store: StoreFixture) -> None:
+        await self.die(store, "gone", 600)
+        await self.die(store, "status", 600)
+        assert await store.tasks.purge_dead(DEAD, "gone", 599) == MoveResult(599, more=True)
+        assert await store.tasks.purge_dead(DEAD, "gone") == MoveResult(1, more=False)
+        assert len((await assert_sound(store)).pool) == 600
 
-    async def test_ids_are_forgotten(self, house: House) -> None:
-        await self.die(house, "gone", 1, id="a", own_id=True)
-        await house.store.purge_dead(DEAD, "gone")
-        assert empty(await see(house))
+    async def test_ids_are_forgotten(self, store: StoreFixture) -> None:
+        await self.die(store, "gone", 1, id="a", own_id=True)
+        await store.tasks.purge_dead(DEAD, "gone")
+        assert empty(await see(store))
 
-    async def die(self, house: House, reason: str, count: int, **changes: Any) -> None:
-        await house.store.create([a_task(**changes) for _ in range(count)])
+    async def die(self, store: StoreFixture, reason: str, count: int, **changes: Any) -> None:
+        await store.tasks.create([a_task(**changes) for _ in range(count)])
         failure = Failure(1, reason, 500, "answered 500", NOW, None, 1)
-        while claims := await take(house):
-            await house.store.settle(
+        while claims := await take(store):
+            await store.tasks.settle(
                 [Settlement(claim, Verdict(SettleTarget.DEAD, NOW, failure), None) for claim in claims]
             )
 
 
 async def test_a_step_is_no_larger_than_a_script_may_be_and_none_is_sent_beside_another(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await house.store.create([a_task(delay=1) for _ in range(1200)])
-    whole, trips = house.client.execute_each, list[list[Any]]()
+    await store.tasks.create([a_task(delay=1) for _ in range(1200)])
+    whole, trips = store.client.execute_each, list[list[Any]]()
 
     async def noted(verb: str, commands: Any) -> Any:
         trips.append([command[-1] for command in commands])
         return await whole(verb, commands)
 
-    monkeypatch.setattr(house.client, "execute_each", noted)
-    await house.store.purge(ALL)
+    monkeypatch.setattr(store.client, "execute_each", noted)
+    await store.tasks.purge(ALL)
     assert all(trip == [MAX_TASKS] for trip in trips)
 
 
-async def test_a_full_store_is_purged(house: House) -> None:
-    await everywhere(house, ttl=60)
-    await ask(house, [("CONFIG", "SET", "maxmemory", "100000")])
+async def test_a_full_store_is_purged(store: StoreFixture) -> None:
+    await everywhere(store, ttl=60)
+    await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
-        assert await house.store.purge(ALL) == MoveResult(30, more=False)
+        assert await store.tasks.purge(ALL) == MoveResult(30, more=False)
     finally:
-        await ask(house, [("CONFIG", "SET", "maxmemory", "0")])
+        await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
-async def test_it_races_claims_and_each_task_is_either_claimed_or_gone(house: House) -> None:
+async def test_it_races_claims_and_each_task_is_either_claimed_or_gone(store: StoreFixture) -> None:
     tasks = [a_task() for _ in range(3000)]
-    await house.store.create(tasks)
+    await store.tasks.create(tasks)
     claims: list[Claim] = []
 
     async def worker() -> None:
-        while some := await take(house, limit=20):
+        while some := await take(store, limit=20):
             claims.extend(some)
 
-    moved, _ = await asyncio.gather(house.store.purge(ALL), worker())
+    moved, _ = await asyncio.gather(store.tasks.purge(ALL), worker())
     assert moved.moved + len(claims) == 3000
-    assert (await assert_sound(house)).pool == {claim.id for claim in claims}
-    assert await house.store.settle([done(claim) for claim in claims]) == [True] * len(claims)
+    assert (await assert_sound(store)).pool == {claim.id for claim in claims}
+    assert await store.tasks.settle([done(claim) for claim in claims]) == [True] * len(claims)
 
 
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
 @pytest.mark.parametrize("reason", [None, "status"])
 async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
-    house: House, monkeypatch: pytest.MonkeyPatch, answer_lost: bool, reason: str | None
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, answer_lost: bool, reason: str | None
 ) -> None:
-    await house.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
 
     async def purge() -> MoveResult:
-        return await (house.store.purge(ALL) if reason is None else house.store.purge_dead(DEAD, reason))
+        return await (store.tasks.purge(ALL) if reason is None else store.tasks.purge_dead(DEAD, reason))
 
     cut_at = 0
     while True:
-        await house.redis.flushdb()
-        tasks = await everywhere(house, each=30, ttl=60)
+        await store.redis.flushdb()
+        tasks = await everywhere(store, each=30, ttl=60)
         line = Line(monkeypatch)
         line.cut_at, line.answer_lost = cut_at, answer_lost
         try:
@@ -195,9 +195,9 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
             break
         except StoreDown:
             monkeypatch.undo()
-        before = len((await assert_sound(house)).pool)
+        before = len((await assert_sound(store)).pool)
         again = await purge()
-        sight = await assert_sound(house)
+        sight = await assert_sound(store)
         assert len(sight.pool) == before - again.moved
         assert sight.pool == {id for bucket in Bucket if not gone(bucket, reason) for id in ids_of(tasks[bucket])}
         cut_at += 1

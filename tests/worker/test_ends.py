@@ -11,8 +11,8 @@ from later.core.task import Task
 from later.store.keys import Bucket
 from later.worker.expiry import SWEEP_TASKS
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import take
+from tests.store_fixture import StoreFixture
 from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, Receivers, Worker, busy
 
 DAY = 86_400_000
@@ -38,10 +38,10 @@ class Noting(Receivers):
 
 
 class TestExpiry:
-    async def test_a_task_dies_at_the_end_of_its_ttl_and_is_never_delivered(self, house: House) -> None:
+    async def test_a_task_dies_at_the_end_of_its_ttl_and_is_never_delivered(self, store: StoreFixture) -> None:
         task = a_task(delay=900, ttl=60)
-        await house.store.create([task])
-        worker = Worker(house, receivers := Receivers())
+        await store.tasks.create([task])
+        worker = Worker(store, receivers := Receivers())
         worker.at = NOW + 60_000
         await worker.work()
         worker.at = NOW + 900_000 + LOW
@@ -53,10 +53,10 @@ class TestExpiry:
         assert receivers.calls == []
         assert worker.metrics.registry.get_sample_value("later_dead_total", {"reason": "expired"}) == 1
 
-    async def test_where_no_hand_is_free_it_dies_all_the_same(self, house: House) -> None:
+    async def test_where_no_hand_is_free_it_dies_all_the_same(self, store: StoreFixture) -> None:
         first, second = a_task(), a_task(delay=1, ttl=5)
-        await house.store.create([first, second])
-        worker = Worker(house, receivers := Receivers(), hands=1)
+        await store.tasks.create([first, second])
+        worker = Worker(store, receivers := Receivers(), hands=1)
         receivers.may_answer.clear()
         await worker.tick()
         worker.at = NOW + 5_000
@@ -65,10 +65,10 @@ class TestExpiry:
         receivers.may_answer.set()
         await worker.hands.drain(60)
 
-    async def test_one_that_fails_after_its_ttl_has_no_other_try(self, house: House) -> None:
+    async def test_one_that_fails_after_its_ttl_has_no_other_try(self, store: StoreFixture) -> None:
         task = a_task(ttl=5)
-        await house.store.create([task])
-        worker = Worker(house, receivers := Receivers(FAILED))
+        await store.tasks.create([task])
+        worker = Worker(store, receivers := Receivers(FAILED))
         receivers.may_answer.clear()
         await worker.tick()
         worker.at = NOW + 5_000
@@ -77,19 +77,19 @@ class TestExpiry:
         found = await worker.find(task)
         assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
 
-    async def test_many_that_expire_together_are_taken_one_slice_after_the_other(self, house: House) -> None:
-        await house.store.create([a_task(delay=60, ttl=5) for _ in range(1200)])
-        worker = Worker(house, Receivers())
+    async def test_many_that_expire_together_are_taken_one_slice_after_the_other(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task(delay=60, ttl=5) for _ in range(1200)])
+        worker = Worker(store, Receivers())
         ticks = [await worker.expiry.tick(NOW + 5_000) for _ in range(4)]
         assert sum(tick.moved for tick in ticks) == 1200
         assert ticks[-1].next_due is None
 
 
 class TestSweep:
-    async def test_the_dead_are_kept_as_long_as_their_topics_say(self, house: House) -> None:
+    async def test_the_dead_are_kept_as_long_as_their_topics_say(self, store: StoreFixture) -> None:
         tasks = {name: a_task(topic=name, id=name.replace("/", "-")) for name in ("a", "b", "shop/c")}
-        await house.store.create([*tasks.values()])
-        worker = Worker(house, Receivers(GONE, GONE, GONE), policy=Policy(dead_keep_ms=3 * DAY))
+        await store.tasks.create([*tasks.values()])
+        worker = Worker(store, Receivers(GONE, GONE, GONE), policy=Policy(dead_keep_ms=3 * DAY))
         await set_policy(worker, "b", dead_keep=60)
         await set_policy(worker, "shop/", dead_keep=3600)
         await worker.work()
@@ -102,40 +102,40 @@ class TestSweep:
             0.5: set(), 1.5: {"b"}, 59: {"b"}, 61: {"b", "shop/c"}, 4319: {"b", "shop/c"}, 4321: {"a", "b", "shop/c"},
         }  # fmt: skip
 
-    async def test_a_topic_that_keeps_its_dead_for_long_hides_no_other(self, house: House) -> None:
-        await house.store.create([a_task(topic=f"old-{n}") for n in range(50)])
-        worker = Worker(house, Receivers(*[GONE] * 51))
+    async def test_a_topic_that_keeps_its_dead_for_long_hides_no_other(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task(topic=f"old-{n}") for n in range(50)])
+        worker = Worker(store, Receivers(*[GONE] * 51))
         await worker.work()
         await set_policy(worker, "young", dead_keep=1)
         young = a_task(topic="young", created_at=NOW + 1000)
-        await house.store.create([young])
+        await store.tasks.create([young])
         worker.at = NOW + 1000 + LOW
         await worker.work()
         worker.at += 1010
         await worker.sweep.tick(worker.at)
         assert await worker.is_gone(young)
 
-    async def test_zero_keeps_none(self, house: House) -> None:
+    async def test_zero_keeps_none(self, store: StoreFixture) -> None:
         task = a_task()
-        await house.store.create([task])
-        worker = Worker(house, Receivers(GONE), policy=Policy(dead_keep_ms=0))
+        await store.tasks.create([task])
+        worker = Worker(store, Receivers(GONE), policy=Policy(dead_keep_ms=0))
         await worker.work()
         worker.at += 10
         await worker.work()
         assert await worker.is_gone(task)
 
-    async def test_a_caller_s_id_is_remembered_from_then_on(self, house: House) -> None:
+    async def test_a_caller_s_id_is_remembered_from_then_on(self, store: StoreFixture) -> None:
         task = a_task(id="a", own_id=True)
-        await house.store.create([task])
-        worker = Worker(house, Receivers(GONE), policy=Policy(dead_keep_ms=1000))
+        await store.tasks.create([task])
+        worker = Worker(store, Receivers(GONE), policy=Policy(dead_keep_ms=1000))
         await worker.work()
         worker.at = NOW + 5000
         await worker.work()
-        assert await house.store.create([task]) == [False]
+        assert await store.tasks.create([task]) == [False]
 
-    async def test_a_tick_sweeps_so_many_and_says_that_there_are_more(self, house: House) -> None:
-        await house.store.create([a_task(created_at=NOW - 1) for _ in range(SWEEP_TASKS + 200)])
-        worker = Worker(house, Receivers(*[GONE] * 1200), hands=2000, policy=Policy(dead_keep_ms=0))
+    async def test_a_tick_sweeps_so_many_and_says_that_there_are_more(self, store: StoreFixture) -> None:
+        await store.tasks.create([a_task(created_at=NOW - 1) for _ in range(SWEEP_TASKS + 200)])
+        worker = Worker(store, Receivers(*[GONE] * 1200), hands=2000, policy=Policy(dead_keep_ms=0))
         while await worker.delay.tick(NOW + LOW) != (0, None):
             await worker.hands.drain(60)
         first = await worker.sweep.tick(NOW + 10)
@@ -145,10 +145,10 @@ class TestSweep:
 
 
 class TestDeliveries:
-    async def test_a_topics_pauses_are_its_own(self, house: House) -> None:
+    async def test_a_topics_pauses_are_its_own(self, store: StoreFixture) -> None:
         tasks = [a_task(topic=topic) for topic in ("a", "b")]
-        await house.store.create(tasks)
-        worker = Worker(house, Receivers(*[FAILED] * 4))
+        await store.tasks.create(tasks)
+        worker = Worker(store, Receivers(*[FAILED] * 4))
         await set_policy(worker, "b", retry_base=2, retry_cap=3)
         await worker.work()
         assert [(await worker.find(task)).score - worker.clock.now().high for task in tasks] == [10_000, 2_000]
@@ -156,10 +156,10 @@ class TestDeliveries:
         await worker.work()
         assert (await worker.find(tasks[1])).score - worker.clock.now().high == 3_000
 
-    async def test_no_limit_on_delays_stops_a_retry(self, house: House) -> None:
+    async def test_no_limit_on_delays_stops_a_retry(self, store: StoreFixture) -> None:
         task = a_task()
-        await house.store.create([task])
-        worker = Worker(house, Receivers(FAILED, busy(60_000)))
+        await store.tasks.create([task])
+        worker = Worker(store, Receivers(FAILED, busy(60_000)))
         await set_policy(worker, "order", max_delay=1, delays=False, default_delay=0)
         await worker.work()
         assert (await worker.find(task)).state is Bucket.ERROR
@@ -170,10 +170,10 @@ class TestDeliveries:
     @pytest.mark.parametrize(
         ("timeout", "lease_ms"), [(15, LEASE_MS), (120, LEASE_MS + 105_000), (1, LEASE_MS - 14_000)]
     )
-    async def test_a_lease_follows_its_topics_timeout(self, house: House, timeout: int, lease_ms: int) -> None:
+    async def test_a_lease_follows_its_topics_timeout(self, store: StoreFixture, timeout: int, lease_ms: int) -> None:
         task = a_task()
-        await house.store.create([task])
-        worker = Worker(house, receivers := Noting())
+        await store.tasks.create([task])
+        worker = Worker(store, receivers := Noting())
         await set_policy(worker, "order", timeout=timeout)
         receivers.may_answer.clear()
         await worker.tick()
@@ -184,12 +184,12 @@ class TestDeliveries:
         assert [policy.timeout_ms for policy in receivers.policies] == [timeout * 1000]
 
     async def test_a_claim_whose_lease_is_too_short_for_a_timeout_that_grew_meanwhile_is_given_back(
-        self, house: House
+        self, store: StoreFixture
     ) -> None:
         task = a_task()
-        await house.store.create([task])
-        [claim] = await take(house)
-        worker = Worker(house, receivers := Noting(DONE))
+        await store.tasks.create([task])
+        [claim] = await take(store)
+        worker = Worker(store, receivers := Noting(DONE))
         await set_policy(worker, "order", timeout=120)
         worker.hands.start(claim)
         await worker.hands.drain(60)
@@ -198,12 +198,14 @@ class TestDeliveries:
         await worker.work()
         assert await worker.is_gone(task)
 
-    async def test_without_its_policies_nothing_is_claimed(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_without_its_policies_nothing_is_claimed(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async def away() -> None:
             raise StoreDown("the store is gone")
 
-        await house.store.create([a_task()])
-        worker = Worker(house, receivers := Receivers())
+        await store.tasks.create([a_task()])
+        worker = Worker(store, receivers := Receivers())
         monkeypatch.setattr(worker.policies, "current", away)
         with pytest.raises(StoreDown):
             await worker.tick()

@@ -18,24 +18,24 @@ from later.store.policies import PolicyBook
 from later.store.stats import Stats
 from later.store.tasks import Tasks
 from tests.builders import a_task
-from tests.house import House
+from tests.store_fixture import StoreFixture
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def figures_of(house: House, metrics: Metrics) -> StoreMetrics:
-    return StoreMetrics(house.store, house.census, house.flow(), house.policies(), metrics)
+def figures_of(store: StoreFixture, metrics: Metrics) -> StoreMetrics:
+    return StoreMetrics(store.tasks, store.stats, store.permits(), store.policies(), metrics)
 
 
-async def test_permits_in_use_are_shown_of_topics_that_are_limited(house: House) -> None:
-    now = (await house.store.now()).low
-    await house.store.create([a_task(topic=topic) for topic in ("limited", "plain")])
-    await house.policies().change(topic_scope("limited"), lambda before: before.merge({"concurrency": 5}))
-    await house.flow().acquire([PermitRequest("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
+async def test_permits_in_use_are_shown_of_topics_that_are_limited(store: StoreFixture) -> None:
+    now = (await store.tasks.now()).low
+    await store.tasks.create([a_task(topic=topic) for topic in ("limited", "plain")])
+    await store.policies().change(topic_scope("limited"), lambda before: before.merge({"concurrency": 5}))
+    await store.permits().acquire([PermitRequest("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
     metrics = Metrics()
-    await figures_of(house, metrics).tick(0)
+    await figures_of(store, metrics).tick(0)
     assert value(metrics, "later_topic_permits", topic="limited") == 3
     assert value(metrics, "later_topic_permits", topic="plain") is None
 
@@ -51,47 +51,47 @@ def test_beyond_so_many_topics_counters_are_summed_up_as_other() -> None:
     assert value(metrics, "later_claims_throttled_total", topic="other") == 1
 
 
-async def test_tasks_are_counted_by_state_and_topic(house: House) -> None:
-    now = (await house.store.now()).high
-    await house.store.create([a_task(topic="mail", created_at=now - 5000, delay=delay) for delay in (0, 0, 3600)])
+async def test_tasks_are_counted_by_state_and_topic(store: StoreFixture) -> None:
+    now = (await store.tasks.now()).high
+    await store.tasks.create([a_task(topic="mail", created_at=now - 5000, delay=delay) for delay in (0, 0, 3600)])
     metrics = Metrics()
-    await figures_of(house, metrics).tick(0)
+    await figures_of(store, metrics).tick(0)
     assert value(metrics, "later_tasks", state="delay", topic="mail") == 3
     assert value(metrics, "later_tasks_due", topic="mail") == 2
     assert value(metrics, "later_oldest_due_age_seconds", topic="mail") == pytest.approx(5, abs=2)
 
 
-async def test_a_topic_that_is_empty_has_no_figures(house: House) -> None:
+async def test_a_topic_that_is_empty_has_no_figures(store: StoreFixture) -> None:
     task, metrics = a_task(topic="gone"), Metrics()
-    figures = figures_of(house, metrics)
-    await house.store.create([task])
+    figures = figures_of(store, metrics)
+    await store.tasks.create([task])
     await figures.tick(0)
-    await house.store.delete([task.id])
+    await store.tasks.delete([task.id])
     await figures.tick(0)
     assert value(metrics, "later_tasks", state="delay", topic="gone") is None
 
 
-async def test_topics_beyond_200_are_summed_up_as_other(house: House) -> None:
+async def test_topics_beyond_200_are_summed_up_as_other(store: StoreFixture) -> None:
     metrics = Metrics()
-    await house.store.create([a_task(topic=f"t{n}") for n in range(205)])
-    await figures_of(house, metrics).tick(0)
+    await store.tasks.create([a_task(topic=f"t{n}") for n in range(205)])
+    await figures_of(store, metrics).tick(0)
     assert value(metrics, "later_tasks", state=Bucket.DELAY.value, topic="other") == 5
 
 
-async def test_a_topic_that_has_a_name_keeps_it(house: House) -> None:
+async def test_a_topic_that_has_a_name_keeps_it(store: StoreFixture) -> None:
     metrics = Metrics()
-    figures = figures_of(house, metrics)
-    await house.store.create([a_task(topic=f"t{n}") for n in range(200)])
+    figures = figures_of(store, metrics)
+    await store.tasks.create([a_task(topic=f"t{n}") for n in range(200)])
     await figures.tick(0)
-    await house.store.create([a_task(topic=f"a{n}") for n in range(10)])
+    await store.tasks.create([a_task(topic=f"a{n}") for n in range(10)])
     await figures.tick(0)
     assert value(metrics, "later_tasks", state="delay", topic="t99") == 1
     assert value(metrics, "later_tasks", state="delay", topic="other") == 10
 
 
-async def test_memory_and_remembered_ids_are_shown(house: House) -> None:
+async def test_memory_and_remembered_ids_are_shown(store: StoreFixture) -> None:
     metrics = Metrics()
-    await figures_of(house, metrics).tick(0)
+    await figures_of(store, metrics).tick(0)
     assert value(metrics, "later_remembered_ids") == 0
     assert (value(metrics, "later_store_memory_bytes") or 0) > 100_000
     assert value(metrics, "later_store_up") == 1

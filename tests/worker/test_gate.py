@@ -7,8 +7,8 @@ import pytest
 from later.core.policy import Policy, namespace_scope, topic_scope
 from later.store.keys import Bucket
 from tests.builders import NOW, a_task
-from tests.house import House
 from tests.store.sight import see
+from tests.store_fixture import StoreFixture
 from tests.worker.workers import FAILED, Receivers, Worker, busy
 
 LOW = 2
@@ -19,10 +19,10 @@ async def set_policy(worker: Worker, name: str, **fields: object) -> None:
     await worker.policies.change(topic_scope(name), lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
 
-async def due(house: House, count: int, topic: str = "order") -> None:
+async def due(store: StoreFixture, count: int, topic: str = "order") -> None:
     for start in range(0, count, 500):
         some = min(500, count - start)
-        await house.store.create([a_task(topic=topic, id=f"{topic}-{start + n}") for n in range(some)])
+        await store.tasks.create([a_task(topic=topic, id=f"{topic}-{start + n}") for n in range(some)])
 
 
 async def pass_time(workers: list[Worker], until: int, step: int = 10) -> None:
@@ -40,8 +40,8 @@ async def pass_time(workers: list[Worker], until: int, step: int = 10) -> None:
             await worker.hands.drain(60)
 
 
-def several(house: House, receivers: Receivers, count: int = 3, hands: int = 256) -> list[Worker]:
-    return [Worker(house, receivers, instance=f"w{n}", hands=hands) for n in range(count)]
+def several(store: StoreFixture, receivers: Receivers, count: int = 3, hands: int = 256) -> list[Worker]:
+    return [Worker(store, receivers, instance=f"w{n}", hands=hands) for n in range(count)]
 
 
 async def all_know(workers: list[Worker]) -> None:
@@ -51,9 +51,9 @@ async def all_know(workers: list[Worker]) -> None:
 
 class TestRate:
     @pytest.mark.parametrize(("rate", "seconds"), [(10, 10), (1000, 2)])
-    async def test_it_is_exact_over_all_workers_and_shards(self, house: House, rate: int, seconds: int) -> None:
-        await due(house, rate * seconds * 2)
-        workers = several(house, receivers := Receivers())
+    async def test_it_is_exact_over_all_workers_and_shards(self, store: StoreFixture, rate: int, seconds: int) -> None:
+        await due(store, rate * seconds * 2)
+        workers = several(store, receivers := Receivers())
         await set_policy(workers[0], "order", rate=rate)
         await all_know(workers)
         await pass_time(workers, NOW + seconds * 1000)
@@ -61,19 +61,21 @@ class TestRate:
         halfway = sum(call.at <= NOW + seconds * 500 for call in receivers.calls)
         assert halfway == pytest.approx(len(receivers.calls) / 2, rel=0.1)
 
-    async def test_few_tasks_are_delivered_at_once_and_the_rest_of_the_permits_handed_back(self, house: House) -> None:
-        await due(house, 3)
-        worker = Worker(house, receivers := Receivers())
+    async def test_few_tasks_are_delivered_at_once_and_the_rest_of_the_permits_handed_back(
+        self, store: StoreFixture
+    ) -> None:
+        await due(store, 3)
+        worker = Worker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=1000)
         await pass_time([worker], NOW + 100)
         assert len(receivers.calls) == 3
-        await house.store.create([a_task(id=f"more-{n}") for n in range(97)])
+        await store.tasks.create([a_task(id=f"more-{n}") for n in range(97)])
         await pass_time([worker], NOW + 250)
         assert len(receivers.calls) == 100
 
-    async def test_a_limited_topic_is_not_looked_at_before_there_is_more(self, house: House) -> None:
-        await due(house, 100)
-        worker = Worker(house, Receivers())
+    async def test_a_limited_topic_is_not_looked_at_before_there_is_more(self, store: StoreFixture) -> None:
+        await due(store, 100)
+        worker = Worker(store, Receivers())
         await set_policy(worker, "order", rate=1)
         await worker.work()
         ticked = await worker.delay.tick(NOW + 10)
@@ -81,19 +83,19 @@ class TestRate:
         assert ticked.next_due is not None
         assert NOW + 900 <= ticked.next_due <= NOW + 1010
 
-    async def test_a_healthy_topic_beside_it_is_not_held_up(self, house: House) -> None:
-        await due(house, 500)
-        await due(house, 200, "healthy")
-        worker = Worker(house, receivers := Receivers())
+    async def test_a_healthy_topic_beside_it_is_not_held_up(self, store: StoreFixture) -> None:
+        await due(store, 500)
+        await due(store, 200, "healthy")
+        worker = Worker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=1)
         await pass_time([worker], NOW + 30)
         assert sum(call.id.startswith("healthy") for call in receivers.calls) == 200
 
 
 class TestConcurrency:
-    async def test_no_more_are_under_way_than_it_says_in_all_workers_together(self, house: House) -> None:
-        await due(house, 100)
-        workers = several(house, receivers := Receivers())
+    async def test_no_more_are_under_way_than_it_says_in_all_workers_together(self, store: StoreFixture) -> None:
+        await due(store, 100)
+        workers = several(store, receivers := Receivers())
         await set_policy(workers[0], "order", concurrency=5)
         await all_know(workers)
         receivers.may_answer.clear()
@@ -106,11 +108,11 @@ class TestConcurrency:
         for worker in workers:
             await worker.hands.drain(60)
             await worker.gate.stop()
-        assert await house.flow().in_use(["order"], NOW + 1000) == {"order": 0}
+        assert await store.permits().in_use(["order"], NOW + 1000) == {"order": 0}
 
-    async def test_a_delivery_that_ends_lets_another_begin_at_once(self, house: House) -> None:
-        await due(house, 20)
-        worker = Worker(house, receivers := Receivers())
+    async def test_a_delivery_that_ends_lets_another_begin_at_once(self, store: StoreFixture) -> None:
+        await due(store, 20)
+        worker = Worker(store, receivers := Receivers())
         await set_policy(worker, "order", concurrency=1)
         woken: list[bool] = []
         worker.hands.on_slot_free = woken.append
@@ -123,9 +125,9 @@ class TestConcurrency:
         assert len(receivers.calls) == 19
         assert woken == [True] * 19
 
-    async def test_a_worker_that_is_lost_frees_its_permits_with_its_leases(self, house: House) -> None:
-        await due(house, 10)
-        lost, other = several(house, receivers := Receivers(), 2)
+    async def test_a_worker_that_is_lost_frees_its_permits_with_its_leases(self, store: StoreFixture) -> None:
+        await due(store, 10)
+        lost, other = several(store, receivers := Receivers(), 2)
         await set_policy(lost, "order", concurrency=5)
         await all_know([other])
         receivers.may_answer.clear()
@@ -140,11 +142,11 @@ class TestConcurrency:
         await other.hands.drain(60)
         await lost.hands.drain(60)
 
-    async def test_many_topics_that_wait_for_others_do_not_crowd_a_healthy_one_out(self, house: House) -> None:
+    async def test_many_topics_that_wait_for_others_do_not_crowd_a_healthy_one_out(self, store: StoreFixture) -> None:
         topics = [f"t{n}" for n in range(20)]
         for topic in topics:
-            await due(house, 3, topic)
-        holder, worker = several(house, receivers := Receivers(), 2, hands=64)
+            await due(store, 3, topic)
+        holder, worker = several(store, receivers := Receivers(), 2, hands=64)
         for topic in topics:
             await set_policy(holder, topic, concurrency=1)
         await all_know([worker])
@@ -152,9 +154,9 @@ class TestConcurrency:
         for _ in range(5):
             await holder.delay.tick(NOW)
         assert holder.lanes.total_in_use == 20
-        small = Worker(house, healthy := Receivers(), instance="small", hands=4)
+        small = Worker(store, healthy := Receivers(), instance="small", hands=4)
         await all_know([small])
-        await due(house, 8, "healthy")
+        await due(store, 8, "healthy")
         await pass_time([small], NOW + 300)
         assert len(healthy.calls) == 8
         receivers.may_answer.set()
@@ -162,30 +164,30 @@ class TestConcurrency:
 
 
 class TestPaused:
-    async def test_nothing_is_claimed_and_nothing_asks_for_it_any_more(self, house: House) -> None:
-        await due(house, 50)
-        worker = Worker(house, receivers := Receivers())
+    async def test_nothing_is_claimed_and_nothing_asks_for_it_any_more(self, store: StoreFixture) -> None:
+        await due(store, 50)
+        worker = Worker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True)
         await worker.work()
         assert receivers.calls == []
-        await house.redis.config_resetstat()
+        await store.redis.config_resetstat()
         assert await worker.delay.tick(NOW + 10) == (0, None)
-        stats = await house.redis.info("commandstats")
+        stats = await store.redis.info("commandstats")
         assert {name for name in stats if "config" not in name} == {"cmdstat_time", "cmdstat_zrange"}
 
-    async def test_creating_goes_on(self, house: House) -> None:
-        worker = Worker(house, receivers := Receivers())
+    async def test_creating_goes_on(self, store: StoreFixture) -> None:
+        worker = Worker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True)
-        await due(house, 5)
+        await due(store, 5)
         await worker.work()
-        await due(house, 10)
+        await due(store, 10)
         assert await worker.delay.tick(NOW + 10) == (0, None)
-        assert (receivers.calls, len((await see(house)).pool)) == ([], 10)
+        assert (receivers.calls, len((await see(store)).pool)) == ([], 10)
 
-    async def test_a_ttl_ends_all_the_same(self, house: House) -> None:
+    async def test_a_ttl_ends_all_the_same(self, store: StoreFixture) -> None:
         task = a_task(delay=1, ttl=5)
-        await house.store.create([task])
-        worker = Worker(house, receivers := Receivers())
+        await store.tasks.create([task])
+        worker = Worker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True)
         worker.at = NOW + 2_000
         await worker.work()
@@ -193,10 +195,10 @@ class TestPaused:
         await worker.work()
         assert ((await worker.find(task)).state, receivers.calls) == (Bucket.DEAD, [])
 
-    async def test_what_is_under_way_ends_and_what_fails_waits_with_the_rest(self, house: House) -> None:
+    async def test_what_is_under_way_ends_and_what_fails_waits_with_the_rest(self, store: StoreFixture) -> None:
         task = a_task()
-        await house.store.create([task])
-        worker = Worker(house, receivers := Receivers(FAILED))
+        await store.tasks.create([task])
+        worker = Worker(store, receivers := Receivers(FAILED))
         receivers.may_answer.clear()
         await worker.tick()
         await set_policy(worker, "order", paused=True)
@@ -207,13 +209,13 @@ class TestPaused:
         assert (await worker.find(task)).state is Bucket.DELAY
         assert len(receivers.calls) == 1
 
-    async def test_after_a_resume_by_any_process_it_comes_back_slowly(self, house: House) -> None:
-        await due(house, 3000)
-        workers = several(house, receivers := Receivers(), 2)
+    async def test_after_a_resume_by_any_process_it_comes_back_slowly(self, store: StoreFixture) -> None:
+        await due(store, 3000)
+        workers = several(store, receivers := Receivers(), 2)
         await set_policy(workers[0], "order", paused=True)
         await all_know(workers)
         await pass_time(workers, NOW + 50)
-        await house.policies().change(topic_scope("order"), lambda before: before.merge({"paused": None}))
+        await store.policies().change(topic_scope("order"), lambda before: before.merge({"paused": None}))
         await all_know(workers)
         since = workers[0].at
         await pass_time(workers, since + 1000)
@@ -225,9 +227,9 @@ class TestPaused:
         assert 0 < seconds[0] < seconds[1] < seconds[2]
         assert seconds[0] <= 2 * (1 + 256 * 10 * 0.9 * 0.9 / 20 + 1)
 
-    async def test_without_a_ramp_it_is_back_at_once(self, house: House) -> None:
-        await due(house, 150)
-        worker = Worker(house, receivers := Receivers())
+    async def test_without_a_ramp_it_is_back_at_once(self, store: StoreFixture) -> None:
+        await due(store, 150)
+        worker = Worker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True, ramp=0)
         await worker.work()
         await set_policy(worker, "order", paused=False)
@@ -236,10 +238,12 @@ class TestPaused:
         await worker.work()
         assert len(receivers.calls) == 150
 
-    async def test_a_namespaces_pause_is_that_of_its_topics_and_one_of_them_may_be_lifted(self, house: House) -> None:
-        await due(house, 3, "shop/a")
-        await due(house, 3, "shop/b")
-        worker = Worker(house, receivers := Receivers())
+    async def test_a_namespaces_pause_is_that_of_its_topics_and_one_of_them_may_be_lifted(
+        self, store: StoreFixture
+    ) -> None:
+        await due(store, 3, "shop/a")
+        await due(store, 3, "shop/b")
+        worker = Worker(store, receivers := Receivers())
         await worker.policies.change(namespace_scope("shop"), lambda before: before.merge({"paused": True}))
         await set_policy(worker, "shop/b", paused=False, ramp=0)
         await worker.work()
@@ -247,9 +251,11 @@ class TestPaused:
 
 
 class TestWaits:
-    async def test_no_worker_calls_a_receiver_that_asked_for_a_pause_before_it_is_over(self, house: House) -> None:
-        await due(house, 600)
-        workers = several(house, receivers := Receivers(busy(5_000)), 2)
+    async def test_no_worker_calls_a_receiver_that_asked_for_a_pause_before_it_is_over(
+        self, store: StoreFixture
+    ) -> None:
+        await due(store, 600)
+        workers = several(store, receivers := Receivers(busy(5_000)), 2)
         await workers[0].work()
         before = len(receivers.calls)
         workers[1].at = NOW + 100
@@ -259,25 +265,25 @@ class TestWaits:
         after = len(receivers.calls) - before
         assert 0 < after <= 2 * 40
 
-    async def test_a_busy_answer_without_a_pause_holds_its_task_alone(self, house: House) -> None:
-        await due(house, 300)
-        worker = Worker(house, receivers := Receivers(busy()))
+    async def test_a_busy_answer_without_a_pause_holds_its_task_alone(self, store: StoreFixture) -> None:
+        await due(store, 300)
+        worker = Worker(store, receivers := Receivers(busy()))
         await pass_time([worker], NOW + 100)
         assert len(receivers.calls) == 300
 
-    async def test_other_topics_go_on(self, house: House) -> None:
-        await due(house, 1)
-        worker = Worker(house, receivers := Receivers(busy(60_000)))
+    async def test_other_topics_go_on(self, store: StoreFixture) -> None:
+        await due(store, 1)
+        worker = Worker(store, receivers := Receivers(busy(60_000)))
         await worker.work()
-        await due(house, 5, "other")
+        await due(store, 5, "other")
         await worker.work()
         assert len(receivers.calls) == 6
 
 
 class TestRaisedLimits:
-    async def test_a_rate_that_is_raised_is_reached_in_steps(self, house: House) -> None:
-        await due(house, 3000)
-        worker = Worker(house, receivers := Receivers())
+    async def test_a_rate_that_is_raised_is_reached_in_steps(self, store: StoreFixture) -> None:
+        await due(store, 3000)
+        worker = Worker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=10, ramp=4)
         await pass_time([worker], NOW + 1000)
         before = len(receivers.calls)
@@ -289,19 +295,19 @@ class TestRaisedLimits:
         assert each[0] == pytest.approx(10 + 490 / 8, rel=0.25)
         assert each[4] == pytest.approx(500, rel=0.05)
 
-    async def test_one_that_is_lifted_too(self, house: House) -> None:
-        await due(house, 2000)
-        worker = Worker(house, receivers := Receivers())
+    async def test_one_that_is_lifted_too(self, store: StoreFixture) -> None:
+        await due(store, 2000)
+        worker = Worker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=10, ramp=10)
         await pass_time([worker], NOW + 500)
         await set_policy(worker, "order", rate=None)
         await pass_time([worker], NOW + 1000)
         assert 5 < len(receivers.calls) < 5 + 60
 
-    async def test_a_policy_of_the_daemons_limits_every_topic(self, house: House) -> None:
-        await due(house, 10, "a")
-        await due(house, 10, "b")
-        worker = Worker(house, receivers := Receivers(), policy=Policy(concurrency=2))
+    async def test_a_policy_of_the_daemons_limits_every_topic(self, store: StoreFixture) -> None:
+        await due(store, 10, "a")
+        await due(store, 10, "b")
+        worker = Worker(store, receivers := Receivers(), policy=Policy(concurrency=2))
         receivers.may_answer.clear()
         await worker.tick()
         assert [worker.lanes.in_use(topic) for topic in ("a", "b")] == [2, 2]
@@ -309,29 +315,29 @@ class TestRaisedLimits:
         await worker.hands.drain(60)
 
 
-async def test_a_worker_that_did_not_know_yet_and_holds_a_topic_once_more_lets_it_go_again(house: House) -> None:
-    await due(house, 5)
-    worker = Worker(house, receivers := Receivers())
+async def test_a_worker_that_did_not_know_yet_and_holds_a_topic_once_more_lets_it_go_again(store: StoreFixture) -> None:
+    await due(store, 5)
+    worker = Worker(store, receivers := Receivers())
     await set_policy(worker, "order", paused=True, ramp=0)
     await worker.work()
     await set_policy(worker, "order", paused=False)
     await worker.holds.tick(NOW)
-    await house.flow("late").hold_paused([("order", shard.index) for shard in house.keys.shards])
+    await store.permits("late").hold_paused([("order", shard.index) for shard in store.keys.shards])
     worker.at = NOW + 500
     await worker.holds.tick(worker.at)
     await worker.work()
     assert len(receivers.calls) == 5
 
 
-async def test_what_is_amiss_with_one_topics_permits_stops_no_other(house: House) -> None:
-    await due(house, 3, "broken")
-    await due(house, 3, "healthy")
-    worker = Worker(house, receivers := Receivers())
+async def test_what_is_amiss_with_one_topics_permits_stops_no_other(store: StoreFixture) -> None:
+    await due(store, 3, "broken")
+    await due(store, 3, "healthy")
+    worker = Worker(store, receivers := Receivers())
     await set_policy(worker, "broken", concurrency=1)
-    await house.redis.set(house.keys.permits("broken").decode(), "no hash")
+    await store.redis.set(store.keys.permits("broken").decode(), "no hash")
     await worker.work()
     assert {call.id for call in receivers.calls} == {"healthy-0", "healthy-1", "healthy-2"}
-    await house.redis.delete(house.keys.permits("broken").decode())
+    await store.redis.delete(store.keys.permits("broken").decode())
     worker.at += 1000
     await worker.work()
     assert any(call.id.startswith("broken") for call in receivers.calls)

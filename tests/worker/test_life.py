@@ -14,7 +14,7 @@ from later.store.keys import Bucket
 from later.store.tasks import MAX_CLAIM_BYTES
 from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
-from tests.house import House
+from tests.store_fixture import StoreFixture
 from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, Receivers, Worker, busy
 
 DAY = 86_400_000
@@ -22,23 +22,23 @@ LOW = 2
 """The clock's interval makes everything up to this many ms late, never early."""
 
 
-async def a_worker_with(house: House, task: Task, *answers: Outcome) -> tuple[Worker, Receivers]:
+async def a_worker_with(store: StoreFixture, task: Task, *answers: Outcome) -> tuple[Worker, Receivers]:
     """A worker, one task in the store, and a receiver that gives these answers."""
     receivers = Receivers(*answers)
-    await house.store.create([task])
-    return Worker(house, receivers), receivers
+    await store.tasks.create([task])
+    return Worker(store, receivers), receivers
 
 
-async def test_a_task_is_not_delivered_before_it_is_due(house: House) -> None:
-    worker, receivers = await a_worker_with(house, a_task(delay=15))
+async def test_a_task_is_not_delivered_before_it_is_due(store: StoreFixture) -> None:
+    worker, receivers = await a_worker_with(store, a_task(delay=15))
     worker.at = NOW + 14_999
     await worker.work()
     assert receivers.calls == []
 
 
-async def test_a_due_task_is_delivered_once_and_gone(house: House) -> None:
+async def test_a_due_task_is_delivered_once_and_gone(store: StoreFixture) -> None:
     task = a_task(delay=15)
-    worker, receivers = await a_worker_with(house, task)
+    worker, receivers = await a_worker_with(store, task)
     worker.at = NOW + 15_000
     await worker.work()
     await worker.work()
@@ -46,9 +46,9 @@ async def test_a_due_task_is_delivered_once_and_gone(house: House) -> None:
     assert await worker.is_gone(task)
 
 
-async def test_a_worker_whose_hands_are_full_still_sees_the_other_buckets(house: House) -> None:
-    await house.store.create([a_task(id="a", own_id=True)])
-    worker = Worker(house, receivers := Receivers(), hands=1)
+async def test_a_worker_whose_hands_are_full_still_sees_the_other_buckets(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(id="a", own_id=True)])
+    worker = Worker(store, receivers := Receivers(), hands=1)
     receivers.may_answer.clear()
     await worker.tick()
     assert (worker.seen.unack_at, worker.lanes.free) == (None, 0)
@@ -58,9 +58,9 @@ async def test_a_worker_whose_hands_are_full_still_sees_the_other_buckets(house:
     await worker.hands.drain(60)
 
 
-async def test_retries_come_after_10_20_and_40_seconds_and_then_the_task_is_dead(house: House) -> None:
+async def test_retries_come_after_10_20_and_40_seconds_and_then_the_task_is_dead(store: StoreFixture) -> None:
     task = a_task(max_retry=3)
-    worker, receivers = await a_worker_with(house, task, *[FAILED] * 4)
+    worker, receivers = await a_worker_with(store, task, *[FAILED] * 4)
     await worker.work()
     await worker.work_until(NOW + 120_000, step=100)
     pauses = [
@@ -72,9 +72,9 @@ async def test_retries_come_after_10_20_and_40_seconds_and_then_the_task_is_dead
     assert (found.state, found.failure and found.failure.reason, found.attempts) == (Bucket.DEAD, "exhausted", 4)
 
 
-async def test_failures_are_counted_and_attempts_numbered(house: House) -> None:
+async def test_failures_are_counted_and_attempts_numbered(store: StoreFixture) -> None:
     task = a_task(max_retry=5)
-    worker, receivers = await a_worker_with(house, task, FAILED, FAILED, FAILED)
+    worker, receivers = await a_worker_with(store, task, FAILED, FAILED, FAILED)
     await worker.work()
     await worker.work_until(NOW + 35_000, step=500)
     found = await worker.find(task)
@@ -83,17 +83,17 @@ async def test_failures_are_counted_and_attempts_numbered(house: House) -> None:
     assert [call.attempt for call in receivers.calls] == [1, 2, 3]
 
 
-async def test_a_busy_receiver_spends_no_retry(house: House) -> None:
+async def test_a_busy_receiver_spends_no_retry(store: StoreFixture) -> None:
     task = a_task(max_retry=0)
-    worker, receivers = await a_worker_with(house, task, busy(), busy(), busy(), DONE)
+    worker, receivers = await a_worker_with(store, task, busy(), busy(), busy(), DONE)
     await worker.work()
     await worker.work_until(NOW + 60_000, step=500)
     assert len(receivers.calls) == 4
     assert await worker.is_gone(task)
 
 
-async def test_a_busy_receiver_is_given_the_pause_it_asked_for(house: House) -> None:
-    worker, receivers = await a_worker_with(house, a_task(), busy(retry_after_ms=120_000))
+async def test_a_busy_receiver_is_given_the_pause_it_asked_for(store: StoreFixture) -> None:
+    worker, receivers = await a_worker_with(store, a_task(), busy(retry_after_ms=120_000))
     await worker.work()
     await worker.work_until(NOW + 119_000, step=1000)
     assert len(receivers.calls) == 1
@@ -101,40 +101,40 @@ async def test_a_busy_receiver_is_given_the_pause_it_asked_for(house: House) -> 
     assert len(receivers.calls) == 2
 
 
-async def test_a_receiver_that_is_busy_for_a_day_is_given_up(house: House) -> None:
+async def test_a_receiver_that_is_busy_for_a_day_is_given_up(store: StoreFixture) -> None:
     task = a_task()
-    worker, _ = await a_worker_with(house, task, *[busy(retry_after_ms=DAY // 2)] * 9)
+    worker, _ = await a_worker_with(store, task, *[busy(retry_after_ms=DAY // 2)] * 9)
     await worker.work()
     await worker.work_until(NOW + 2 * DAY, step=DAY // 8)
     found = await worker.find(task)
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "busy")
 
 
-async def test_410_is_dead_at_once(house: House) -> None:
+async def test_410_is_dead_at_once(store: StoreFixture) -> None:
     task = a_task(max_retry=9)
-    worker, _ = await a_worker_with(house, task, GONE)
+    worker, _ = await a_worker_with(store, task, GONE)
     await worker.work()
     found = await worker.find(task)
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "gone")
 
 
-async def test_a_lease_that_ran_out_spends_no_retry(house: House) -> None:
+async def test_a_lease_that_ran_out_spends_no_retry(store: StoreFixture) -> None:
     task = a_task(max_retry=0)
-    worker, receivers = await a_worker_with(house, task)
-    await house.store.claim(_wants(house, task), NOW, NOW + LEASE_MS)
+    worker, receivers = await a_worker_with(store, task)
+    await store.tasks.claim(_wants(store, task), NOW, NOW + LEASE_MS)
     worker.at = NOW + LEASE_MS + LOW
     await worker.work()
     assert [call.attempt for call in receivers.calls] == [2]
     assert await worker.is_gone(task)
 
 
-async def test_a_task_that_takes_its_workers_down_is_given_up_after_16_lost_leases(house: House) -> None:
+async def test_a_task_that_takes_its_workers_down_is_given_up_after_16_lost_leases(store: StoreFixture) -> None:
     task = a_task()
-    worker, receivers = await a_worker_with(house, task)
+    worker, receivers = await a_worker_with(store, task)
     for crash in range(17):
         worker.at = NOW + crash * LEASE_MS
-        await house.store.release(Bucket.UNACK, (await house.store.due_topics(Bucket.UNACK, 10)).topics, worker.at)
-        await house.store.claim(_wants(house, task), worker.at, worker.at + LEASE_MS)
+        await store.tasks.release(Bucket.UNACK, (await store.tasks.due_topics(Bucket.UNACK, 10)).topics, worker.at)
+        await store.tasks.claim(_wants(store, task), worker.at, worker.at + LEASE_MS)
     worker.at += LEASE_MS + LOW
     await worker.work()
     found = await worker.find(task)
@@ -142,13 +142,13 @@ async def test_a_task_that_takes_its_workers_down_is_given_up_after_16_lost_leas
     assert receivers.calls == []
 
 
-async def test_nothing_follows_a_task_that_was_deleted_in_flight(house: House) -> None:
+async def test_nothing_follows_a_task_that_was_deleted_in_flight(store: StoreFixture) -> None:
     task = a_task()
-    worker, receivers = await a_worker_with(house, task, FAILED)
+    worker, receivers = await a_worker_with(store, task, FAILED)
     receivers.may_answer.clear()
     await worker.tick()
     await receivers.called.wait()
-    await house.store.delete([task.id])
+    await store.tasks.delete([task.id])
     receivers.may_answer.set()
     await worker.hands.drain(60)
     await worker.work_until(NOW + 60_000, step=1000)
@@ -156,22 +156,22 @@ async def test_nothing_follows_a_task_that_was_deleted_in_flight(house: House) -
     assert await worker.is_gone(task)
 
 
-async def test_a_late_answer_does_not_touch_the_next_life_of_an_id(house: House) -> None:
+async def test_a_late_answer_does_not_touch_the_next_life_of_an_id(store: StoreFixture) -> None:
     task = a_task(id="mine", own_id=True)
-    worker, receivers = await a_worker_with(house, task, GONE)
+    worker, receivers = await a_worker_with(store, task, GONE)
     receivers.may_answer.clear()
     await worker.tick()
     await receivers.called.wait()
-    await house.store.delete([task.id])
-    await house.store.create([a_task(id="mine", own_id=True, delay=3600)])
+    await store.tasks.delete([task.id])
+    await store.tasks.create([a_task(id="mine", own_id=True, delay=3600)])
     receivers.may_answer.set()
     await worker.hands.drain(60)
     assert (await worker.find(task)).state is Bucket.DELAY
 
 
-async def test_an_expired_task_is_dead_and_not_delivered(house: House) -> None:
+async def test_an_expired_task_is_dead_and_not_delivered(store: StoreFixture) -> None:
     task = a_task(delay=900, ttl=60)
-    worker, receivers = await a_worker_with(house, task)
+    worker, receivers = await a_worker_with(store, task)
     worker.at = NOW + 60_000 + LOW
     await worker.work()
     found = await worker.find(task)
@@ -179,9 +179,9 @@ async def test_an_expired_task_is_dead_and_not_delivered(house: House) -> None:
     assert receivers.calls == []
 
 
-async def test_a_task_expires_during_a_pause_between_tries(house: House) -> None:
+async def test_a_task_expires_during_a_pause_between_tries(store: StoreFixture) -> None:
     task = a_task(ttl=5)
-    worker, receivers = await a_worker_with(house, task, FAILED)
+    worker, receivers = await a_worker_with(store, task, FAILED)
     await worker.work()
     worker.at = NOW + 5_000 + LOW
     await worker.work()
@@ -190,33 +190,33 @@ async def test_a_task_expires_during_a_pause_between_tries(house: House) -> None
     assert len(receivers.calls) == 1
 
 
-async def test_a_body_that_cannot_be_read_is_dead_as_it_is_and_nothing_else_stops(house: House) -> None:
+async def test_a_body_that_cannot_be_read_is_dead_as_it_is_and_nothing_else_stops(store: StoreFixture) -> None:
     broken, sound = a_task(), a_task()
-    worker, receivers = await a_worker_with(house, broken)
-    await house.store.create([sound])
-    await house.redis.hset(house.keys.shard_of(broken.id).pool.decode(), pack_id(broken.id), b"\xc1 not ours")
+    worker, receivers = await a_worker_with(store, broken)
+    await store.tasks.create([sound])
+    await store.redis.hset(store.keys.shard_of(broken.id).pool.decode(), pack_id(broken.id), b"\xc1 not ours")
     await worker.work()
     found = await worker.find(broken)
     assert (found.state, found.failure and found.failure.reason, found.topic) == (Bucket.DEAD, "body", "order")
     assert [call.id for call in receivers.calls] == [sound.id]
-    kept = await house.redis.hget(house.keys.shard_of(broken.id).pool.decode(), pack_id(broken.id))
+    kept = await store.redis.hget(store.keys.shard_of(broken.id).pool.decode(), pack_id(broken.id))
     assert kept == b"\xc1 not ours"
 
 
-async def test_a_delivered_id_that_its_caller_chose_is_remembered(house: House) -> None:
+async def test_a_delivered_id_that_its_caller_chose_is_remembered(store: StoreFixture) -> None:
     task = a_task(id="mine", own_id=True)
-    worker, _ = await a_worker_with(house, task)
+    worker, _ = await a_worker_with(store, task)
     await worker.work()
-    answer = (await house.store.query(["mine"]))[0]
+    answer = (await store.tasks.query(["mine"]))[0]
     assert isinstance(answer, NotFound)
     assert answer.ended
 
 
-async def test_a_worker_claims_no_more_than_it_has_hands(house: House) -> None:
+async def test_a_worker_claims_no_more_than_it_has_hands(store: StoreFixture) -> None:
     receivers = Receivers()
     receivers.may_answer.clear()
-    worker = Worker(house, receivers, hands=4)
-    await house.store.create([a_task() for _ in range(20)])
+    worker = Worker(store, receivers, hands=4)
+    await store.tasks.create([a_task() for _ in range(20)])
     for _ in range(5):
         await worker.tick()
     assert worker.lanes.total_in_use == 3
@@ -224,12 +224,12 @@ async def test_a_worker_claims_no_more_than_it_has_hands(house: House) -> None:
     await worker.hands.drain(60)
 
 
-async def test_large_tasks_are_claimed_a_few_at_a_time(house: House) -> None:
+async def test_large_tasks_are_claimed_a_few_at_a_time(store: StoreFixture) -> None:
     large = "x" * 1_000_000
     tasks = [a_task(content=large) for _ in range(40)]
     for task in tasks:
-        await house.store.create([task])
-    worker = Worker(house, Receivers())
+        await store.tasks.create([task])
+    worker = Worker(store, Receivers())
     claimed = await worker.work()
     assert 0 < claimed * len(large) <= MAX_CLAIM_BYTES
     while await worker.work():
@@ -238,19 +238,19 @@ async def test_large_tasks_are_claimed_a_few_at_a_time(house: House) -> None:
 
 
 async def test_a_task_larger_than_all_that_may_be_claimed_is_delivered(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("later.store.tasks.MAX_CLAIM_BYTES", 10)
     task = a_task()
-    worker, _ = await a_worker_with(house, task)
+    worker, _ = await a_worker_with(store, task)
     await worker.work()
     assert await worker.is_gone(task)
 
 
-async def test_a_delivery_whose_lease_is_nearly_over_is_not_begun(house: House) -> None:
+async def test_a_delivery_whose_lease_is_nearly_over_is_not_begun(store: StoreFixture) -> None:
     task = a_task()
-    worker, receivers = await a_worker_with(house, task)
-    claims = (await house.store.claim(_wants(house, task), NOW, NOW + LEASE_MS))[0]
+    worker, receivers = await a_worker_with(store, task)
+    claims = (await store.tasks.claim(_wants(store, task), NOW, NOW + LEASE_MS))[0]
     assert not isinstance(claims, Exception)
     worker.at = NOW + LEASE_MS - 15_000
     await worker.hands.deliver(claims.claims[0])
@@ -258,9 +258,9 @@ async def test_a_delivery_whose_lease_is_nearly_over_is_not_begun(house: House) 
     assert (receivers.calls, found.state, found.attempts) == ([], Bucket.DELAY, 0)
 
 
-async def test_a_stop_gives_back_the_leases_of_deliveries_that_take_too_long(house: House) -> None:
+async def test_a_stop_gives_back_the_leases_of_deliveries_that_take_too_long(store: StoreFixture) -> None:
     task = a_task()
-    worker, receivers = await a_worker_with(house, task)
+    worker, receivers = await a_worker_with(store, task)
     receivers.may_answer.clear()
     await worker.tick()
     await receivers.called.wait()
@@ -269,45 +269,45 @@ async def test_a_stop_gives_back_the_leases_of_deliveries_that_take_too_long(hou
     assert (found.state, found.score, worker.lanes.total_in_use) == (Bucket.DELAY, NOW, 0)
 
 
-async def test_a_stop_lets_a_settle_end_however_short_its_patience(house: House) -> None:
+async def test_a_stop_lets_a_settle_end_however_short_its_patience(store: StoreFixture) -> None:
     tasks = [a_task() for _ in range(50)]
-    worker, _ = await a_worker_with(house, tasks[0])
-    await house.store.create(tasks[1:])
+    worker, _ = await a_worker_with(store, tasks[0])
+    await store.tasks.create(tasks[1:])
     assert await worker.tick() == 50
     await asyncio.sleep(0)  # all are delivered, and being settled
     await worker.hands.drain(0)
     assert [await worker.is_gone(task) for task in tasks] == [True] * 50
 
 
-async def test_among_many_topics_the_sleep_ends_no_earlier_than_one_of_them_is_due(house: House) -> None:
-    worker = Worker(house, Receivers(), hands=4)
-    await house.store.create([a_task(topic=f"topic-{number}", delay=1 + number) for number in range(200)])
+async def test_among_many_topics_the_sleep_ends_no_earlier_than_one_of_them_is_due(store: StoreFixture) -> None:
+    worker = Worker(store, Receivers(), hands=4)
+    await store.tasks.create([a_task(topic=f"topic-{number}", delay=1 + number) for number in range(200)])
     assert await worker.delay.tick(NOW) == (0, NOW + 1000)
 
 
-async def test_a_hand_that_fails_is_free_again_and_its_task_comes_back(house: House) -> None:
+async def test_a_hand_that_fails_is_free_again_and_its_task_comes_back(store: StoreFixture) -> None:
     class Broken(Receivers):
         async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
             raise RuntimeError("a fault of our own")
 
     task = a_task()
-    await house.store.create([task])
-    worker = Worker(house, Broken())
+    await store.tasks.create([task])
+    worker = Worker(store, Broken())
     await worker.tick()
     await asyncio.sleep(0)
     await worker.hands.drain(60)
     assert (worker.lanes.total_in_use, (await worker.find(task)).state) == (0, Bucket.UNACK)
 
 
-async def test_a_topic_beside_one_that_hangs_is_served_at_once(house: House) -> None:
+async def test_a_topic_beside_one_that_hangs_is_served_at_once(store: StoreFixture) -> None:
     receivers = Receivers()
     receivers.may_answer.clear()
-    worker = Worker(house, receivers, hands=16)
-    await house.store.create([a_task(topic="hangs") for _ in range(100)])
+    worker = Worker(store, receivers, hands=16)
+    await store.tasks.create([a_task(topic="hangs") for _ in range(100)])
     for _ in range(4):
         await worker.tick()
     healthy = a_task(topic="healthy", created_at=NOW)
-    await house.store.create([healthy])
+    await store.tasks.create([healthy])
     await worker.tick()
     await asyncio.sleep(0)
     assert healthy.id in [call.id for call in receivers.calls]
@@ -315,5 +315,5 @@ async def test_a_topic_beside_one_that_hangs_is_served_at_once(house: House) -> 
     await worker.hands.drain(60)
 
 
-def _wants(house: House, task: Task) -> list[ClaimRequest]:
-    return [ClaimRequest(task.topic, house.keys.shard_of(task.id).index, 1)]
+def _wants(store: StoreFixture, task: Task) -> list[ClaimRequest]:
+    return [ClaimRequest(task.topic, store.keys.shard_of(task.id).index, 1)]

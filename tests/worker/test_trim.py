@@ -6,7 +6,7 @@ import pytest
 
 from later.worker.requeue import TRIM_LIMIT, Trimmer
 from tests.builders import NOW
-from tests.house import House
+from tests.store_fixture import StoreFixture
 
 
 @pytest.fixture
@@ -15,23 +15,23 @@ def shards() -> int:
     return 1
 
 
-async def remember(house: House, count: int) -> None:
-    done = house.keys.shards[0].done
-    await house.redis.zadd(done.decode(), {f"t{n}": NOW - 1 for n in range(count)})
+async def remember(store: StoreFixture, count: int) -> None:
+    done = store.keys.shards[0].done
+    await store.redis.zadd(done.decode(), {f"t{n}": NOW - 1 for n in range(count)})
 
 
-async def test_where_more_is_to_be_forgotten_it_says_so_until_nothing_is(house: House) -> None:
-    await remember(house, TRIM_LIMIT + 1)
-    trim = Trimmer(house.store, house.jobs)
+async def test_where_more_is_to_be_forgotten_it_says_so_until_nothing_is(store: StoreFixture) -> None:
+    await remember(store, TRIM_LIMIT + 1)
+    trim = Trimmer(store.tasks, store.bulk_jobs)
     assert [await trim.tick(NOW), await trim.tick(NOW + 100), await trim.tick(NOW + 200)] == [True, False, False]
-    assert await house.census.remembered_ids() == 0
+    assert await store.stats.remembered_ids() == 0
 
 
-async def test_when_nothing_is_left_the_next_look_is_a_second_later(house: House) -> None:
-    trim = Trimmer(house.store, house.jobs)
+async def test_when_nothing_is_left_the_next_look_is_a_second_later(store: StoreFixture) -> None:
+    trim = Trimmer(store.tasks, store.bulk_jobs)
     await trim.tick(NOW)
-    await remember(house, 1)
+    await remember(store, 1)
     await trim.tick(NOW + 999)
-    assert await house.census.remembered_ids() == 1
+    assert await store.stats.remembered_ids() == 1
     await trim.tick(NOW + 1000)
-    assert await house.census.remembered_ids() == 0
+    assert await store.stats.remembered_ids() == 0

@@ -21,7 +21,7 @@ from later.worker.requeue import Requeuer
 from later.worker.resume import Resumer
 from later.worker.throttle import Throttle
 from tests.builders import NOW
-from tests.house import House
+from tests.store_fixture import StoreFixture
 
 TIMEOUT_MS = 15_000
 LEASE_MS = 30_000
@@ -69,7 +69,7 @@ class Worker:
 
     def __init__(
         self,
-        house: House,
+        store: StoreFixture,
         receivers: Receivers,
         *,
         hands: int = 256,
@@ -78,22 +78,22 @@ class Worker:
     ) -> None:
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
-        self.house = house
+        self.store = store
         self.metrics = Metrics()
-        self.policies = house.policies(policy)
+        self.policies = store.policies(policy)
         self.lanes = FairShare(hands)
         self._seen: list[WorkerSnapshot] = []
         self.gate = Throttle(
-            flow=house.flow(instance),
+            flow=store.permits(instance),
             policies=self.policies,
             fair_share=self.lanes,
             clock=clock,
             lease_ms=LEASE_MS,
             metrics=self.metrics,
         )
-        self.holds = Resumer(flow=house.flow(instance), policies=self.policies)
+        self.holds = Resumer(flow=store.permits(instance), policies=self.policies)
         self.hands = DeliveryPool(
-            store=house.store,
+            store=store.tasks,
             throttle=self.gate,
             clock=clock,
             sender=receivers,
@@ -104,7 +104,7 @@ class Worker:
             random=lambda: 0.0,
         )
         self.delay = Claimer(
-            store=house.store,
+            store=store.tasks,
             throttle=self.gate,
             policies=self.policies,
             fair_share=self.lanes,
@@ -113,10 +113,12 @@ class Worker:
             on_snapshot=self._seen.append,
             metrics=self.metrics,
         )
-        self.expiry = ExpiryTicker(ends=house.ends, metrics=self.metrics)
-        self.sweep = DeadSweeper(ends=house.ends, policies=self.policies, remember_ms=REMEMBER_MS, metrics=self.metrics)
+        self.expiry = ExpiryTicker(ends=store.expiry, metrics=self.metrics)
+        self.sweep = DeadSweeper(
+            ends=store.expiry, policies=self.policies, remember_ms=REMEMBER_MS, metrics=self.metrics
+        )
         self._releases = [
-            Requeuer(bucket, store=house.store, metrics=self.metrics, on_requeued=lambda: None)
+            Requeuer(bucket, store=store.tasks, metrics=self.metrics, on_requeued=lambda: None)
             for bucket in (Bucket.UNACK, Bucket.ERROR)
         ]
 
@@ -155,9 +157,9 @@ class Worker:
             await self.work()
 
     async def find(self, task: Task) -> TaskRecord:
-        answer = (await self.house.store.query([task.id]))[0]
+        answer = (await self.store.tasks.query([task.id]))[0]
         assert isinstance(answer, TaskRecord), answer
         return answer
 
     async def is_gone(self, task: Task) -> bool:
-        return isinstance((await self.house.store.query([task.id]))[0], LaterError)
+        return isinstance((await self.store.tasks.query([task.id]))[0], LaterError)

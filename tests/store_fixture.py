@@ -1,4 +1,4 @@
-"""An opened, empty store with everything that stands on it, for the tests."""
+"""The opened, empty store of a test, with the parts that work on it."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from later.store.tasks import Tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class House:
-    """`redis` looks at the store behind later's back."""
+class StoreFixture:
+    """An opened store and its parts. `redis` is a plain client, to look at keys without them."""
 
     redis: Redis
     client: Client
     clock: Clock
     keys: Keys
-    store: Tasks
-    census: Stats
-    jobs: BulkJobs
-    ends: Expiry
+    tasks: Tasks
+    stats: Stats
+    bulk_jobs: BulkJobs
+    expiry: Expiry
 
-    def flow(self, instance: str = "this") -> Permits:
+    def permits(self, instance: str = "this") -> Permits:
         return Permits(self.client, self.keys, instance)
 
     def policies(self, daemon: Policy | None = None) -> PolicyBook:
-        """As another process would know them."""
+        """Return the policies as another process would know them."""
         return PolicyBook(self.client, self.keys, daemon or Policy(), time.monotonic)
 
 
 @asynccontextmanager
-async def a_house(url: str, shards: int = 1, timeout_s: float = 10.0) -> AsyncIterator[House]:
-    """The store behind `url`, emptied and opened. Nothing that is well takes `timeout_s`, on a busy machine either."""
+async def open_store(url: str, shards: int = 1, timeout_s: float = 10.0) -> AsyncIterator[StoreFixture]:
+    """Empty the store at `url` and open it. `timeout_s` is longer than any call takes, even on a busy machine."""
     clock = Clock(time.monotonic, time.time)
     redis = connect(url, clock, timeout_s)
     await redis.flushall()
@@ -58,10 +58,10 @@ async def a_house(url: str, shards: int = 1, timeout_s: float = 10.0) -> AsyncIt
         check=lambda run: check_store(run, "later", shards),
     )
     try:
-        yield House(
+        yield StoreFixture(
             redis=redis, client=client, clock=clock, keys=keys,
-            store=Tasks(client, keys, clock), census=Stats(client, keys), jobs=BulkJobs(client, keys),
-            ends=Expiry(client, keys),
+            tasks=Tasks(client, keys, clock), stats=Stats(client, keys),
+            bulk_jobs=BulkJobs(client, keys), expiry=Expiry(client, keys),
         )  # fmt: skip
     finally:
         await client.aclose()
