@@ -17,7 +17,8 @@ from later.api.schemas import json_response, parse_switch, path_parameter, read_
 from later.api.topics import parse_namespace_scope
 from later.core.errors import Refused
 from later.core.parsing import parse_object, unknown_field
-from later.core.policy import FIELDS, Policies, PolicyScope, PolicyValue, Settings, topic_scope
+from later.core.policy import FIELDS, PolicyValue
+from later.core.policy_scopes import Policies, PolicyScope, Settings, topic_scope
 from later.core.validation import MAX_TTL_MS, describe, parse_topic
 from later.store.policies import PolicyBook
 

@@ -9,20 +9,11 @@ from typing import NamedTuple
 from aiohttp import web
 
 from later.api.schemas import json_response, parse_query, parse_switch, path_parameter, read_body
-from later.core import policy
+from later.core import policy, policy_scopes
 from later.core.errors import Refused
 from later.core.parsing import parse_object
-from later.core.policy import (
-    NO_SETTINGS,
-    Level,
-    Policies,
-    PolicyScope,
-    PolicyValue,
-    Settings,
-    namespace_scope,
-    parse_fields,
-    topic_scope,
-)
+from later.core.policy import PolicyValue, parse_fields
+from later.core.policy_scopes import NO_SETTINGS, Level, Policies, PolicyScope, Settings, namespace_scope, topic_scope
 from later.core.validation import check_namespace, describe, parse_topic
 from later.store.policies import PolicyBook
 from later.store.stats import Stats, TopicCounts
@@ -58,7 +49,12 @@ class TopicHandlers:
         figures = (await self._figures([place.name]))[place.name]
         applied = policy.format_policy(policies.for_scope(place))
         return json_response(
-            {"topic": place.name, "namespace": policy.namespace_from_topic(place.name), **figures, "policy": applied}
+            {
+                "topic": place.name,
+                "namespace": policy_scopes.namespace_from_topic(place.name),
+                **figures,
+                "policy": applied,
+            }
         )
 
     async def _found(self, wanted: TopicQuery) -> list[str]:
@@ -179,7 +175,7 @@ class TopicQuery(NamedTuple):
         return sorted({name for name in names if self._fits(name)})[: self.limit + 1]
 
     def _fits(self, name: str) -> bool:
-        return name > self.after and self.namespace in (None, policy.namespace_from_topic(name))
+        return name > self.after and self.namespace in (None, policy_scopes.namespace_from_topic(name))
 
 
 def _wanted(query: Mapping[str, str]) -> TopicQuery:

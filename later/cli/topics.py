@@ -12,7 +12,8 @@ from later.cli.console import one_line
 from later.cli.policy_options import shown
 from later.cli.tables import print_figures, print_words, seconds
 from later.client.http import Client
-from later.core.policy import PolicyScope, PolicyValue, namespace_scope, topic_scope
+from later.core.policy import PolicyValue
+from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
 
 PAGE = 1000
 """How many topics are asked for at once."""

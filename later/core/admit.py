@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from later.core.errors import Refused
-from later.core.policy import DelayMode, Policies, Policy
+from later.core.policy import DelayMode, Policy
+from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
 from later.core.validation import (
     MAX_AHEAD_MS,

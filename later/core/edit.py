@@ -7,7 +7,8 @@ from msgspec import UNSET, UnsetType
 
 from later.core.admit import check_content, resolve_execute_at, resolve_max_retry, resolve_ttl_ms
 from later.core.errors import Refused
-from later.core.policy import DelayMode, Policies, Policy
+from later.core.policy import DelayMode, Policy
+from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
 from later.core.validation import check_callback, check_headers
 

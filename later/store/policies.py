@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from later.core.errors import Conflict
-from later.core.policy import NO_SETTINGS, Level, Policies, Policy, PolicyScope, Settings
+from later.core.policy import Policy
+from later.core.policy_scopes import NO_SETTINGS, Level, Policies, PolicyScope, Settings
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from later.core.edit import TaskChanges
 from later.core.errors import UnreadableBody
-from later.core.policy import Policies
+from later.core.policy_scopes import Policies
 from later.core.retry import Failure, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket

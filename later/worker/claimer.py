@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from later.core.errors import LaterError
-from later.core.policy import Policies
+from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.policies import PolicyBook
 from later.store.tasks import Tasks

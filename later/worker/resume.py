@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from later.core.policy import Policies
+from later.core.policy_scopes import Policies
 from later.store.permits import Permits
 from later.store.policies import PolicyBook
 from later.worker.ticker import TickResult

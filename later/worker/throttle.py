@@ -14,7 +14,7 @@ import structlog
 
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown
-from later.core.policy import Policies
+from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.permits import SAVED_MS, PermitGrant, PermitRequest, Permits
 from later.store.policies import PolicyBook

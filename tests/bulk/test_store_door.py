@@ -16,8 +16,8 @@ from later.bulk.sending import BatchSender, RetryPolicy
 from later.bulk.transport.store import MAX_BODY, StoreTransport
 from later.client.transport import BatchResult, Counts, ItemError, TaskStatus, Unavailable
 from later.core.errors import LaterError
-from later.core.policy import PolicyScope as PolicyPlace
-from later.core.policy import namespace_scope, topic_scope
+from later.core.policy_scopes import PolicyScope as PolicyPlace
+from later.core.policy_scopes import namespace_scope, topic_scope
 from later.core.task import pack_id
 from later.store.keys import Bucket
 from later.store.settings import StoreSettings

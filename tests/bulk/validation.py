@@ -8,7 +8,8 @@ from later.bulk.input.payload import Parsed
 from later.core.admit import admit
 from later.core.drafts import parse_draft
 from later.core.errors import Refused
-from later.core.policy import DEFAULT, Policies
+from later.core.policy import DEFAULT
+from later.core.policy_scopes import Policies
 from later.core.task import Task
 from tests.builders import NOW
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from later.core.admit import admit
 from later.core.errors import Refused
-from later.core.policy import DelayMode, Policies, Policy, Settings, namespace_scope, topic_scope
+from later.core.policy import DelayMode, Policy
+from later.core.policy_scopes import Policies, Settings, namespace_scope, topic_scope
 from later.core.task import Draft, Task, decode, encode
 from later.core.validation import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, to_milliseconds
 from tests.builders import NOW, a_draft

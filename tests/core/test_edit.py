@@ -9,7 +9,8 @@ import pytest
 
 from later.core.edit import TaskChanges, edit, renew_ttl
 from later.core.errors import Refused
-from later.core.policy import DelayMode, Policies, Policy
+from later.core.policy import DelayMode, Policy
+from later.core.policy_scopes import Policies
 from later.core.task import Task, decode, encode
 from later.core.validation import EXPECTED, MAX_AHEAD_MS
 from tests.builders import NOW, a_task

@@ -9,22 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.core.errors import Refused
-from later.core.policy import (
-    DEFAULT,
-    FIELDS,
-    MIN_RATE,
+from later.core.policy import DEFAULT, FIELDS, MIN_RATE, Ack, DelayMode, Policy, format_policy, parse_fields
+from later.core.policy_scopes import (
     NO_SETTINGS,
-    Ack,
-    DelayMode,
     Level,
     Policies,
-    Policy,
     PolicyScope,
     Settings,
-    format_policy,
     namespace_from_topic,
     namespace_scope,
-    parse_fields,
     topic_scope,
 )
 from later.core.retry import Outcome, OutcomeKind, SettleTarget, judge

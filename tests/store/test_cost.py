@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from later.core.edit import TaskChanges
-from later.core.policy import Policies, Policy
+from later.core.policy import Policy
+from later.core.policy_scopes import Policies
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.scan import Scanner, ScanRange

@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from later.core.edit import TaskChanges, edit, renew_ttl
 from later.core.errors import Conflict, NotFound
-from later.core.policy import Policies, Policy
+from later.core.policy import Policy
+from later.core.policy_scopes import Policies
 from later.core.retry import Failure, SettleTarget, Verdict, encode_failure, expiry_failure
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from later.core.errors import Conflict, Refused, StoreDown
-from later.core.policy import NO_SETTINGS, Policies, Policy, Settings, namespace_scope, topic_scope
+from later.core.policy import Policy
+from later.core.policy_scopes import NO_SETTINGS, Policies, Settings, namespace_scope, topic_scope
 from later.store import policies as book_module
 from later.store.policies import CHANGES_KEPT, FRESH_S, PolicyBook
 from later.store.scripts import Command

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from later.core.errors import StoreDown
-from later.core.policy import Policy, namespace_scope, topic_scope
+from later.core.policy import Policy
+from later.core.policy_scopes import namespace_scope, topic_scope
 from later.core.retry import Outcome
 from later.core.task import Task
 from later.store.keys import Bucket

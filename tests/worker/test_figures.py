@@ -8,7 +8,8 @@ import pytest
 
 from later.core.clock import Clock
 from later.core.errors import StoreDown
-from later.core.policy import Policy, topic_scope
+from later.core.policy import Policy
+from later.core.policy_scopes import topic_scope
 from later.daemon.store_metrics import StoreMetrics
 from later.metrics import MAX_TOPICS, Metrics
 from later.store.client import Client, connect

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from later.core.policy import Policy, namespace_scope, topic_scope
+from later.core.policy import Policy
+from later.core.policy_scopes import namespace_scope, topic_scope
 from later.store.keys import Bucket
 from tests.builders import NOW, a_task
 from tests.store.sight import see

@@ -20,7 +20,8 @@ from later.cli.options import (
     one_object,
 )
 from later.cli.policy_options import names_of_fields, values_of_fields
-from later.core.policy import FIELDS, PolicyScope, namespace_scope, topic_scope
+from later.core.policy import FIELDS
+from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
 
 PURGED = ("delay", "error", "dead")
 """The states that tasks are purged from: where nothing is in flight."""
