@@ -115,10 +115,10 @@ def test_only_the_topics_that_were_asked_for_are_counted(spark: SparkSession, ex
 def test_a_topic_that_is_named_and_has_no_task_is_told(spark: SparkSession, export: Table) -> None:
     directory = export([waiting(NOW, "a"), waiting(NOW, "b"), dead("gone", "http://h/")])
 
-    assert counted(spark, directory, named=["b", "order", "nowhere", "ordr"]).absent == ("nowhere", "ordr")
-    assert counted(spark, directory).absent == ()
+    assert counted(spark, directory, named=["b", "order", "nowhere", "ordr"]).missing_topics == ("nowhere", "ordr")
+    assert counted(spark, directory).missing_topics == ()
     of_two = counted(spark, directory, "a", "c", named=["b", "ordr"])
-    assert of_two.absent == ("c", "ordr")
+    assert of_two.missing_topics == ("c", "ordr")
     assert [load.topic for load in of_two.due.topics] == ["a"]
 
 

@@ -99,7 +99,7 @@ class ExportCounts(NamedTuple):
     dead: DeadCounts
     written_at: int | None
     """In ms; None: nobody knows."""
-    absent: tuple[str, ...] = ()
+    missing_topics: tuple[str, ...] = ()
 
 
 class Report(NamedTuple):
@@ -120,8 +120,8 @@ def reject_group(field: str, reason: str, rows: int, key: str | None) -> RejectG
 # Reading
 
 
-def read_export(spark: SparkSession, directory: str, topics: Collection[str], window: ReportWindow, most: int,
-                named: Collection[str]) -> ExportCounts:  # fmt: skip
+def read_export(spark: SparkSession, directory: str, topics: Collection[str], window: ReportWindow, max_groups: int,
+                listed: Collection[str]) -> ExportCounts:  # fmt: skip
     """Count an export's tasks, of these topics or (none) of all; `most` groups of each kind are told apart.
 
     So are the topics that are named, if they are to be counted.
@@ -132,11 +132,11 @@ def read_export(spark: SparkSession, directory: str, topics: Collection[str], wi
     with translate_errors():
         export = _table(spark, directory, "an export", EXPORTED)
         written_at = export.agg(F.unix_millis(F.max("_metadata.file_modification_time"))).collect()[0][0]
-        absent = _absent(export, {*topics, *named})
+        absent = _absent(export, {*topics, *listed})
         if topics:
             export = export.where(F.col("topic").isin(*topics))
-        states, due = count_due(export, window, most, [name for name in named if not topics or name in topics])
-        return ExportCounts(states, due, count_dead(export, most), written_at or None, absent)
+        states, due = count_due(export, window, max_groups, [name for name in listed if not topics or name in topics])
+        return ExportCounts(states, due, count_dead(export, max_groups), written_at or None, absent)
 
 
 def _absent(export: DataFrame, topics: set[str]) -> tuple[str, ...]:
@@ -147,14 +147,14 @@ def _absent(export: DataFrame, topics: set[str]) -> tuple[str, ...]:
     return tuple(sorted(topics - {row["topic"] for row in there}))
 
 
-def read_rejects(spark: SparkSession, directory: str, most: int) -> RejectCounts:
+def read_rejects(spark: SparkSession, directory: str, max_groups: int) -> RejectCounts:
     """Count a table of rejects.
 
     Raises:
         LaterError: it is not there, or no table of rejects.
     """
     with translate_errors():
-        return count_rejects(_table(spark, directory, "a table of rejects", REJECTED), most)
+        return count_rejects(_table(spark, directory, "a table of rejects", REJECTED), max_groups)
 
 
 def _table(spark: SparkSession, directory: str, what: str, columns: dict[str, str]) -> DataFrame:
@@ -183,7 +183,7 @@ def describe_missing_columns(expected: dict[str, str], found: dict[str, str]) ->
 
 
 def count_due(
-    export: DataFrame, window: ReportWindow, most: int, named: Collection[str]
+    export: DataFrame, window: ReportWindow, max_topics: int, listed: Collection[str]
 ) -> tuple[dict[str, int], DueCounts]:
     """Tasks by state, and what falls due of the topics with most to do, and of those that are named."""
     by = (_text("state"), _text("topic"), _slot(window).alias("slot"))
@@ -191,7 +191,7 @@ def count_due(
     with _kept(counts) as cells:
         states = {row["state"]: row["tasks"] for row in _sums(cells, "state").collect()}
         due = cells.where("slot is not null").groupBy("topic", "slot").agg(F.sum("tasks").alias("tasks"))
-        return _largest_first(states), _due(due, window, most, named)
+        return _largest_first(states), _due(due, window, max_topics, listed)
 
 
 def _slot(window: ReportWindow) -> Column:
@@ -220,7 +220,7 @@ def _due(due: DataFrame, window: ReportWindow, most: int, named: Collection[str]
     return DueCounts(window, tuple(loads), sum_loads(OTHERS, summed, window), count)
 
 
-def count_dead(export: DataFrame, most: int) -> DeadCounts:
+def count_dead(export: DataFrame, max_groups: int) -> DeadCounts:
     """The dead by what they died of and the host that they called."""
     counts = (
         export.where(F.col("state") == "dead")
@@ -236,21 +236,21 @@ def count_dead(export: DataFrame, most: int) -> DeadCounts:
     )
     with _kept(counts) as groups:
         reasons = {row["reason"]: row["tasks"] for row in _sums(groups, "reason").collect()}
-        first = _largest(groups, most)
+        first = _largest(groups, max_groups)
         told = [
             DeadGroup(row["reason"], row["host"], row["tasks"], row["latest"], row["status"] or None) for row in first
         ]
         return DeadCounts(_largest_first(reasons), tuple(told), *_others(groups, first))
 
 
-def count_rejects(rejects: DataFrame, most: int) -> RejectCounts:
+def count_rejects(rejects: DataFrame, max_groups: int) -> RejectCounts:
     """The rejects by field and by reason, without what a reason tells of its row alone."""
     counts = rejects.groupBy(
         _text("field"),
         F.regexp_replace(F.coalesce("reason", F.lit("")), _DETAILS, "").alias("reason"),
     ).agg(F.count("*").alias("tasks"), F.min("key").alias("key"))
     with _kept(counts) as groups:
-        first = _largest(groups, most)
+        first = _largest(groups, max_groups)
         told = [reject_group(row["field"], row["reason"], row["tasks"], row["key"]) for row in first]
         return RejectCounts(tuple(told), *_others(groups, first))
 

@@ -44,7 +44,7 @@ class ReportWindow(NamedTuple):
         return (self.begins(slot + 1) - self.starts(slot)) / 1000
 
 
-def next_days(now: int, days: int) -> ReportWindow:
+def days_from(now: int, days: int) -> ReportWindow:
     return ReportWindow(now, days * DAY_HOURS)
 
 
@@ -57,13 +57,13 @@ class Load(NamedTuple):
     later: int
 
     @property
-    def in_hours(self) -> int:
+    def in_window(self) -> int:
         return sum(self.hours)
 
     @property
     def soon(self) -> int:
         """All that is to be delivered by the end of the last hour."""
-        return self.overdue + self.in_hours
+        return self.overdue + self.in_window
 
     @property
     def tasks(self) -> int:
@@ -190,13 +190,13 @@ class DueForecast(NamedTuple):
     def total(self) -> Load:
         return sum_loads("all topics", [*(topic.load for topic in self.topics), self.others], self.window)
 
-    def busiest(self, most: int) -> tuple[TopicForecast, ...]:
+    def busiest(self, limit: int) -> tuple[TopicForecast, ...]:
         """The first topics, of those of which anything falls due."""
-        return tuple(topic for topic in self.topics[:most] if topic.load.tasks)
+        return tuple(topic for topic in self.topics[:limit] if topic.load.tasks)
 
-    def remaining(self, first: int) -> Load | None:
+    def remaining(self, skip: int) -> Load | None:
         """All topics but the busiest ones, as one; None where of no other anything falls due."""
-        rest = [topic.load for topic in self.topics[first:] if topic.load.tasks]
+        rest = [topic.load for topic in self.topics[skip:] if topic.load.tasks]
         if not rest and not self.other_topics:
             return None
         return sum_loads("others", [*rest, self.others], self.window)

@@ -114,7 +114,7 @@ def _draw_due(axes: Axes, outlook: DueForecast) -> None:
         bottom = _stack(axes, bottom, rest, GREY)
     axes.set_ylim(0, max(*bottom, 1) * 1.08)
     _draw_rate(axes, apart)
-    figures = f"{total.in_hours:,} ({total.overdue:,} overdue already, {total.later:,} later)"
+    figures = f"{total.in_window:,} ({total.overdue:,} overdue already, {total.later:,} later)"
     axes.set_title(f"Due per hour, by topic: {figures}")
     axes.set_ylabel("tasks due in the hour")
     _dress_hours(axes, outlook.window)

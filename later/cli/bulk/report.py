@@ -1,63 +1,66 @@
-"""The command `bulk report`. It imports its heavy half when it runs."""
-# ruff: noqa: PLC0415  # that is why: what help needs is little
+"""The command `bulk report`. Imports Spark and what needs it only when it runs."""
+# ruff: noqa: PLC0415  # that is why
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from later.cli.bulk.options import on_spark
+from later.cli.console import say
 from later.cli.options import CALL, chosen, client_of, examples, one_object
 from later.cli.policy_options import a_second
+from later.cli.tables import seconds
 from later.core import validation
-from later.core.errors import Refused
+from later.core.errors import LaterError, Refused
 from later.core.policy import MAX_LIMIT, MIN_RATE
 
-RATES = "A rate is so many deliveries a second, 0 for no limit: order=50, order=0.5/s."
+if TYPE_CHECKING:
+    from later.bulk.report.counts import ExportCounts
 
-Parameter = click.Parameter
-
-
-def _topics(context: click.Context, parameter: Parameter, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(_topic(name) for name in names)
-
-
-def _rates(context: click.Context, parameter: Parameter, texts: Sequence[str]) -> dict[str, float]:
-    rates: dict[str, float] = {}
-    for text in texts:
-        name, is_there, rate = text.rpartition("=")  # a topic may have a = in it
-        if not is_there:
-            raise click.BadParameter(f"{text}: expected TOPIC=PER_SECOND")
-        rates[_topic(name)] = _rate(text, rate)
-    return rates
+RATES = "A rate is a number of deliveries a second, 0 for no limit: order=50, order=0.5/s."
+STALE_MS = 3_600_000
+"""From this age on an export, which shows one moment, is reported as old."""
 
 
-def _topic(name: str) -> str:
+def _parse_topic(name: str) -> str:
     try:
         return validation.parse_topic(name)
     except Refused as error:
         raise click.BadParameter(str(error)) from None
 
 
-def _rate(text: str, number: str) -> float:
-    """As a topic's policy takes it."""
-    try:
-        rate = a_second(number)
-    except ValueError as error:
-        raise click.BadParameter(f"{text}: expected {error}") from None
-    if rate and not MIN_RATE <= rate <= MAX_LIMIT:
-        raise click.BadParameter(f"{text}: expected a rate of 0, or from {MIN_RATE:g} to {MAX_LIMIT}")
-    return rate
+def _parse_topics(context: click.Context, parameter: click.Parameter, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_parse_topic(name) for name in names)
 
 
-def _picture(context: click.Context, parameter: Parameter, name: str | None) -> Path | None:
+def _parse_rates(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, float]:
+    """Parse TOPIC=PER_SECOND with the limits of a topic's policy."""
+    rates: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")  # a topic may contain =
+        if not equals:
+            raise click.BadParameter(f"{text}: expected TOPIC=PER_SECOND")
+        try:
+            rate = a_second(number)
+        except ValueError as error:
+            raise click.BadParameter(f"{text}: expected {error}") from None
+        if rate and not MIN_RATE <= rate <= MAX_LIMIT:
+            raise click.BadParameter(f"{text}: expected a rate of 0, or from {MIN_RATE:g} to {MAX_LIMIT}")
+        rates[_parse_topic(name)] = rate
+    return rates
+
+
+def _parse_picture(context: click.Context, parameter: click.Parameter, name: str | None) -> Path | None:
     if name is None:
         return None
     if not name.lower().endswith(".png"):
         raise click.BadParameter(f"{name}: expected the name of a file that ends in .png")
-    if not Path(name).parent.is_dir():  # or it would be noticed when all is counted
+    if not Path(name).parent.is_dir():  # otherwise the error would come after all the counting
         raise click.BadParameter(f"{name}: there is no directory {Path(name).parent}")
     return Path(name)
 
@@ -70,39 +73,62 @@ def _picture(context: click.Context, parameter: Parameter, name: str | None) -> 
         about=RATES,
     )
 )
-@click.option("--export", metavar="DIR", help="What `later bulk export` wrote.")
-@click.option("--rejects", metavar="DIR", help="The rejects of a `later bulk create`.")
-@click.option("--days", type=click.IntRange(1, 31), default=3, show_default=True, help="So far ahead, from this hour.")
-@click.option("--topic", "topics", callback=_topics, metavar="TEXT", multiple=True,
-              help="This topic's tasks alone; repeatable.  [default: all]")  # fmt: skip
-@click.option("--rate", "rates", callback=_rates, metavar="TOPIC=PER_SECOND", multiple=True,
-              help="A topic's rate, whatever its policy says; repeatable.")  # fmt: skip
-@click.option(
-    "--url", metavar="URL", help="Where later's API answers, to ask for the topics' rates.  [default: nowhere]"
-)
-@click.option("--plot", callback=_picture, metavar="FILE.png", help="Draw it, too.")
+@click.option("--export", metavar="DIR", help="Directory that `later bulk export` wrote.")
+@click.option("--rejects", metavar="DIR", help="Directory with the rejects of a `later bulk create`.")
+@click.option("--days", type=click.IntRange(1, 31), default=3, show_default=True, help="Days ahead, from this hour on.")
+@click.option("--topic", "topics", callback=_parse_topics, metavar="TEXT", multiple=True,
+              help="Count this topic's tasks only; repeatable.  [default: all]")  # fmt: skip
+@click.option("--rate", "rates", callback=_parse_rates, metavar="TOPIC=PER_SECOND", multiple=True,
+              help="A topic's rate, instead of its policy's; repeatable.")  # fmt: skip
+@click.option("--url", metavar="URL", help="URL of later's API, to ask for the topics' rates.  [default: do not ask]")
+@click.option("--plot", callback=_parse_picture, metavar="FILE.png", help="Also draw the report as a picture.")
+@click.option("--wide", is_flag=True, help="Print more columns than fit into 80 characters.")
 @on_spark
 @chosen(CALL, ("wait",))
 @one_object
 def report(
     *, export: str | None, rejects: str | None, days: int, topics: tuple[str, ...], rates: dict[str, float],
-    plot: Path | None, master: str, conf: dict[str, str], as_json: bool, **flags: str | None,
+    plot: Path | None, wide: bool, master: str, conf: dict[str, str], as_json: bool, **flags: str | None,
 ) -> int:  # fmt: skip
-    """Tell what falls due when, what died, what was rejected.
+    """Report what falls due when, what died, and what was rejected.
 
-    Of an export: how many tasks fall due in each hour, by topic, and where that is more than the topic's rate can
+    For an export: the tasks that fall due in each hour, by topic, and where these are more than the topic's rate can
     deliver: how large the backlog gets, and when it is worked off. The rates are those of the topics' policies, asked
-    at --url, or of --rate. And what died, by reason and by the host that it called. Of a table of rejects: rows by
-    field and reason.
+    at --url, or of --rate. Also the dead tasks, by reason and by the host that was called. For a table of rejects: the
+    rows by field and reason.
 
-    Hours are those of UTC, beginning now by this machine's clock. Tries that fail and are made again are not foreseen.
+    Hours are UTC and begin now, by this machine's clock. Retries of failed deliveries are not forecast.
     """
     if export is None and rejects is None:
-        raise click.UsageError("What is it to be about? --export, --rejects, or both.")
+        raise click.UsageError("Nothing to report on: expected --export, --rejects, or both.")
     client = None if flags["url"] is None else client_of(flags)
-    from later.cli import loads
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise LaterError("--plot needs matplotlib: pip install 'later[spark]'")
+    from later.bulk.report import run
+    from later.cli.bulk.report_view import print_json, print_text
 
+    counts = run.count(run.ReportRequest(export, rejects, topics, days), rates, master, conf)
+    built = run.build_report(counts, rates, client, say)
+    if as_json:
+        print_json(built)
+    else:
+        print_text(built, wide=wide)
     if plot is not None:
-        loads.check_can_draw()
-    found = loads.count(loads.Wanted(export, rejects, topics, days), rates, master, conf)
-    return loads.tell(found, rates, client, plot, as_json=as_json)
+        from later.bulk.report.plot import draw
+
+        draw(built, plot)
+    if counts.exported is not None:
+        _warn_about_export(counts.exported, counts.window.now)
+    return 0
+
+
+def _warn_about_export(exported: ExportCounts, now: int) -> None:
+    """Say which topics have no task, because a typo in --rate leaves the topic that was meant without a rate, and say
+    if the export is old.
+    """
+    if exported.missing_topics:
+        topics = ", ".join(exported.missing_topics)
+        say(f"the export has no task of these topics, named by --topic or --rate: {topics}")
+    if exported.written_at is not None and now - exported.written_at >= STALE_MS:
+        age = seconds(now - exported.written_at)
+        say(f"the export is {age} old: tasks that fell due since are shown as overdue, though they may be delivered")

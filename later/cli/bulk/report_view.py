@@ -1,347 +1,256 @@
-"""How a report is shown: tables for a person, one object for a machine."""
+"""The output of `bulk report`: tables for people, one JSON object for programs."""
 
 from __future__ import annotations
 
 import json
 import sys
-import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod, OverflowMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from later.bulk.report.counts import DeadCounts, DeadGroup, RejectCounts, RejectGroup, Report
-from later.bulk.report.forecast import DueForecast, Load, ReportWindow, TopicForecast, TopicLimit
+from later.bulk.report.counts import DeadCounts, RejectCounts, Report
+from later.bulk.report.forecast import DueForecast, Load, ReportWindow, TopicForecast
 from later.cli.console import one_line
-from later.cli.tables import print_figures, print_words
 from later.cli.times import rfc3339
 
-BUSIEST = 4
-"""Topics with a column of their own in the table of hours: as many as 120 columns hold."""
-NAME_CHARS, TOPIC_CHARS, KEY_CHARS = 13, 20, 20
-"""Of a topic that heads a column, of one that begins a row, of a key."""
-FEWEST_CHARS = 8
-"""Of a topic or a host where there is no room for more."""
-ENDLESS = 10**6
-"""The width of what is no terminal: a file, a pipe."""
-GAP = 3
-"""Between the columns of a table that is drawn."""
-MORE = ">"
-"""Marks a figure that is more than can be delivered in its hour."""
-NOTHING = "-"
+MAX_TOPICS, MAX_TOPICS_WIDE = 2, 4
+"""Topics with a column of their own in the table of hours: as many as 80 and 120 columns hold."""
+HEADER_CHARS, TOPIC_CHARS, KEY_CHARS = 12, 20, 20
+"""Characters of a topic as a column's header, of a topic as a row's first cell, and of a key."""
+MIN_WIDTH = 80
+"""A narrower terminal breaks the lines itself, so that no number is cut."""
+UNLIMITED = 10**6
+"""The width of the output where it is a file or a pipe, and not a terminal."""
+OVER_RATE = ">"
+"""Marks a number of due tasks that exceeds what can be delivered in the hour."""
+EMPTY = "-"
+HOUR = "%a %d %H:%M"
+"""Without the month: no report is longer than one."""
 
 
-# For a person
+# For people
 
 
-def print_text(report: Report) -> None:
-    """Print what was found, the longest table first: a terminal shows the end."""
-    room = Console().width if sys.stdout.isatty() else ENDLESS
+def print_text(report: Report, *, wide: bool) -> None:
+    """Print the tables, the longest first, because a terminal shows the end; `wide` adds columns beyond 80."""
     if report.due is not None:
-        _print_head(report, room)
+        _print(_summary(report.window, report.states or {}, report.due.total))
         print()
-        _print_hours(report.due, room)
+        _print_hours(report.due, MAX_TOPICS_WIDE if wide else MAX_TOPICS)
         print()
-        _print_topics(report.due, room)
+        _print_topics(report.due, wide=wide)
     if report.dead is not None:
         print()
-        _print_dead(report.dead, room)
+        _print_dead(report.dead, wide=wide)
     if report.rejected is not None:
         if report.due is not None:
             print()
-        _print_rejected(report.rejected)
+        _print_rejects(report.rejected)
 
 
-# Room
+def _print(content: RenderableType) -> None:
+    """Print for the terminal's width; to a file or a pipe without a limit, without rules and without styles."""
+    is_terminal = sys.stdout.isatty()
+    if isinstance(content, Table) and not is_terminal:
+        content.box, content.padding = None, (0, 2, 0, 0)
+    console = Console(force_terminal=is_terminal, highlight=False)
+    console.width = max(console.width, MIN_WIDTH) if is_terminal else UNLIMITED
+    with console.capture() as output:
+        console.print(content)
+    for line in output.get().splitlines():
+        print(line.rstrip())
 
 
-class _Table(NamedTuple):
-    """Its heads, and its rows with as many cells."""
+def _table(*headers: str, numbers: Iterable[int], elastic: str) -> Table:
+    """Build an empty table; the columns at `numbers` are right-aligned.
 
-    headers: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    @property
-    def width(self) -> int:
-        """Drawn with each cell in one line."""
-        columns = zip(self.headers, *self.rows, strict=True)
-        return sum(max(map(cell_len, column)) + GAP for column in columns) - 1
-
-    def of(self, *places: int) -> _Table:
-        """These columns alone, counted from 0."""
-        headers, *rows = ([row[place] for place in places] for row in (self.headers, *self.rows))
-        return _Table(headers, rows)
-
-
-def _fitting(tables: Iterable[_Table], room: int) -> _Table:
-    """The first table that there is room for, else the last: a figure over two lines is none that can be read."""
-    for table in tables:
-        if table.width <= room:
-            break
+    In a narrow terminal the column `elastic` gets narrower first, and its cells continue on further lines.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    aligned = set(numbers)
+    for index, header in enumerate(headers):
+        justify: JustifyMethod = "right" if index in aligned else "left"
+        is_elastic = header == elastic
+        overflow: OverflowMethod = "fold" if is_elastic else "ellipsis"  # a number that is cut must show it
+        table.add_column(Text(header), justify=justify, overflow=overflow, no_wrap=not is_elastic)
     return table
 
 
-def _print_filled(text: str, room: int, indent: int = 0) -> None:
-    """In as many lines as it takes; all but the first begin further to the right."""
-    print(textwrap.fill(text, room, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False))
+def _add_row(table: Table, cells: Sequence[str]) -> None:
+    """Add a row of plain text: names in it are no markup and move no cursor."""
+    table.add_row(*(Text(one_line(cell)) for cell in cells))
 
 
-# The head
-
-
-def _print_head(report: Report, room: int) -> None:
-    assert report.due is not None  # there is nothing to head otherwise
-    window, total = report.due.window, report.due.total
-    states = report.states or {}
-    apart = ", ".join(f"{count:,} {one_line(state)}" for state, count in states.items())
-    due = f"{total.overdue:,} overdue, {total.in_hours:,} in the hours shown, {total.later:,} later"
-    hours = f"of UTC, from {_at(window.now, 'now, %a %d %b %Y %H:%M')} to {_at(window.end, '%a %d %b %H:%M')}"
+def _summary(window: ReportWindow, states: dict[str, int], total: Load) -> Table:
+    counts = ", ".join(f"{count:,} {one_line(state)}" for state, count in states.items())
+    grid = Table.grid(padding=(0, 2, 0, 0))
     for name, text in (
-        ("tasks", f"{sum(states.values()):,}{': ' if apart else ''}{apart}"),
-        ("due", due),
-        ("hours", hours),
+        ("tasks", f"{sum(states.values()):,}{': ' if counts else ''}{counts}"),
+        ("due", f"{total.overdue:,} overdue, {total.in_window:,} in the hours shown, {total.later:,} later"),
+        ("hours", f"of UTC, from now, {_format(window.now, '%a %d %b %Y %H:%M')}, to {_format(window.end, HOUR)}"),
     ):
-        _print_filled(f"{name:7}{text}", room, indent=7)
+        grid.add_row(name, Text(text))
+    return grid
 
 
 # Hours
 
 
 class _Column(NamedTuple):
-    """A column of the table of hours: a load, and the hours in which it is more than can be delivered."""
+    """A column of the table of hours: a load, and the hours in which more is due than can be delivered."""
 
     name: str
     load: Load
-    over: frozenset[int] = frozenset()
+    over_rate: frozenset[int] = frozenset()
 
     def due(self, slot: int) -> str:
-        figure = _figure(self.load.hours[slot])
-        return MORE + figure if slot in self.over else figure
+        number = _number(self.load.hours[slot])
+        return OVER_RATE + number if slot in self.over_rate else number
 
 
-def _print_hours(outlook: DueForecast, room: int) -> None:
-    """With as many topics side by side as there is room for."""
-    table = _fitting((_hours(outlook, _columns(outlook, most)) for most in range(BUSIEST, -1, -1)), room)
-    print_figures(*table)
-    if len(table.rows) - 2 < outlook.window.hours:
-        _print_filled("Hours in which nothing is due are left out.", room)
-    if any(cell.startswith(MORE) for row in table.rows for cell in row):
-        note = f"{MORE} is more than the topic's rate delivers in the hour; the backlog is that at the hour's end."
-        _print_filled(note, room)
+def _print_hours(due: DueForecast, max_topics: int) -> None:
+    """Print the hours in which anything is due or left over, the busiest topics side by side."""
+    columns, with_backlog = _columns(due, max_topics), due.has_limits
+    headers = ["due", *(column.name for column in columns), *(["backlog"] if with_backlog else [])]
+    table = _table(*headers, numbers=range(1, len(headers)), elastic="")
+    _add_row(table, ["overdue", *(_number(column.load.overdue) for column in columns), EMPTY][: len(headers)])
+    for slot in range(due.window.hours):
+        backlog = round(due.backlog(slot))
+        if backlog or due.total.hours[slot]:
+            cells = [_hour(due.window, slot), *(column.due(slot) for column in columns), _number(backlog)]
+            _add_row(table, cells[: len(headers)])
+    _add_row(table, ["later", *(_number(column.load.later) for column in columns), EMPTY][: len(headers)])
+    _print(table)
+    if table.row_count - 2 < due.window.hours:
+        _print("Hours in which nothing is due are left out.")
+    if any(column.over_rate for column in columns):
+        _print(f"{OVER_RATE}: more than the topic's rate delivers in the hour; backlog: at the end of the hour.")
 
 
-def _hours(outlook: DueForecast, columns: Sequence[_Column]) -> _Table:
-    headers = ["due", *(column.name for column in columns)] + (["backlog"] if outlook.has_limits else [])
-    backlog = [NOTHING] if outlook.has_limits else []
-    rows = [
-        ["overdue", *(_figure(column.load.overdue) for column in columns), *backlog],
-        *_hour_rows(outlook, columns),
-        ["later", *(_figure(column.load.later) for column in columns), *backlog],
-    ]
-    return _Table(headers, rows)
-
-
-def _columns(outlook: DueForecast, most: int) -> list[_Column]:
-    """All topics, the busiest (so many at most), and the others."""
-    if not most:
-        return [_Column("all topics", outlook.total)]
-    shown, rest = outlook.busiest(most), outlook.remaining(most)
+def _columns(due: DueForecast, max_topics: int) -> list[_Column]:
+    """Return the columns: the sum, the busiest topics, and the sum of the others."""
+    topics, others = due.busiest(max_topics), due.remaining(max_topics)
     columns = [
-        _Column(_shortened(topic.load.topic, NAME_CHARS), topic.load, frozenset(topic.hours_over_rate))
-        for topic in shown
+        _Column(_shorten(topic.load.topic, HEADER_CHARS), topic.load, frozenset(topic.hours_over_rate))
+        for topic in topics
     ]
-    if len(columns) == 1 and rest is None:
+    if len(columns) == 1 and others is None:
         return columns
-    others = [] if rest is None else [_Column(rest.topic, rest)]
-    return [_Column("all topics", outlook.total), *columns, *others]
-
-
-def _hour_rows(outlook: DueForecast, columns: Sequence[_Column]) -> Iterator[list[str]]:
-    total = outlook.total
-    for slot in range(outlook.window.hours):
-        backlog = round(outlook.backlog(slot))
-        if total.hours[slot] or backlog:
-            figures = [column.due(slot) for column in columns]
-            yield [_hour(outlook.window, slot), *figures, *([_figure(backlog)] if outlook.has_limits else [])]
+    return [_Column("all topics", due.total), *columns, *([] if others is None else [_Column("others", others)])]
 
 
 # Topics
 
 
-OF_LOAD = ("overdue", "in hours", "busiest hour", "due in it")
-OF_LIMITS = ("rate", "over", "backlog", "worked off")
-LOADS, LIMITS = range(1, 5), range(5, 9)
-"""Where these columns are, beside the topic."""
+def _print_topics(due: DueForecast, *, wide: bool) -> None:
+    """Print each topic's load and, if any topic's limit is known, what the limit makes of it."""
+    headers = ["topic", "overdue", "in hours"]
+    if wide or not due.has_limits:
+        headers += ["busiest hour", "due in it"]
+    if due.has_limits:
+        headers += ["rate", "over", "backlog", "worked off"]
+    table = _table(*headers, numbers=range(1, len(headers)), elastic="topic")
+    for topic in due.topics:
+        name = _shorten(topic.load.topic, TOPIC_CHARS)
+        _add_cells(table, headers, {"topic": name} | _load_cells(due.window, topic.load) | _limit_cells(topic))
+    if due.other_topics:
+        _add_cells(table, headers, {"topic": f"{due.other_topics:,} others"} | _load_cells(due.window, due.others))
+    if table.row_count > 1:
+        _add_cells(table, headers, {"topic": "all topics"} | _load_cells(due.window, due.total))
+    _print(table)
+    if due.has_limits:
+        _print("over: hours in which more falls due than the rate delivers; backlog: the largest that follows.")
 
 
-def _print_topics(outlook: DueForecast, room: int) -> None:
-    """Their loads, and their limits beside, where there is room, or below."""
-    table = _topics(outlook, TOPIC_CHARS)
-    if table.width <= room:
-        print_figures(*table)
-    else:
-        print_figures(*_fitting(_narrower(outlook, LOADS), room))
-        if outlook.has_limits:
-            print()
-            print_figures(*_fitting(map(_telling, _narrower(outlook, LIMITS)), room))
-    if outlook.has_limits:
-        note = "over: hours in which more falls due than the rate delivers; backlog: the largest that follows."
-        _print_filled(note, room)
+def _add_cells(table: Table, headers: Sequence[str], cells: dict[str, str]) -> None:
+    _add_row(table, [cells.get(header, EMPTY) for header in headers])
 
 
-def _narrower(outlook: DueForecast, places: range) -> Iterator[_Table]:
-    """These columns with shorter and shorter names, then fewer and fewer of them."""
-    for count in range(len(places), 0, -1):
-        for chars in range(TOPIC_CHARS, FEWEST_CHARS - 1, -1):
-            yield _topics(outlook, chars).of(0, *places[:count])
-
-
-def _telling(table: _Table) -> _Table:
-    """The rows that tell anything."""
-    return _Table(table.headers, [row for row in table.rows if set(row[1:]) != {NOTHING}])
-
-
-def _topics(outlook: DueForecast, chars: int) -> _Table:
-    beside = OF_LIMITS if outlook.has_limits else ()
-    rows = [_topic_row(topic, beside, chars) for topic in outlook.topics]
-    if outlook.other_topics:
-        name = f"{outlook.other_topics:,} others"
-        rows.append([name, *_load_cells(outlook.window, outlook.others), *(NOTHING for _ in beside)])
-    if len(rows) > 1:
-        rows.append(["all topics", *_load_cells(outlook.window, outlook.total), *(NOTHING for _ in beside)])
-    return _Table(["topic", *OF_LOAD, *beside], rows)
-
-
-def _topic_row(topic: TopicForecast, beside: Sequence[str], chars: int) -> list[str]:
-    name = _shortened(topic.load.topic, chars)
-    return [name, *_load_cells(topic.window, topic.load), *(_forecast_cells(topic) if beside else [])]
-
-
-def _load_cells(window: ReportWindow, load: Load) -> list[str]:
+def _load_cells(window: ReportWindow, load: Load) -> dict[str, str]:
     busiest = load.busiest_hour
-    hour = _hour(window, busiest) if load.hours[busiest] else NOTHING
-    return [_figure(load.overdue), _figure(load.in_hours), hour, _figure(load.hours[busiest])]
+    return {
+        "overdue": _number(load.overdue),
+        "in hours": _number(load.in_window),
+        "busiest hour": _hour(window, busiest) if load.hours[busiest] else EMPTY,
+        "due in it": _number(load.hours[busiest]),
+    }
 
 
-def _forecast_cells(topic: TopicForecast) -> list[str]:
-    if topic.limit is None:
-        return [NOTHING] * 4
-    largest = round(max(topic.load.overdue if topic.is_limited else 0, topic.peak_backlog))
-    return [
-        _rate(topic.limit),
-        f"{len(topic.hours_over_rate)} h" if topic.hours_over_rate else NOTHING,
-        _figure(largest),
-        _worked_off(topic),
-    ]
+def _limit_cells(topic: TopicForecast) -> dict[str, str]:
+    limit = topic.limit
+    if limit is None:
+        return {}
+    rate = f"{limit.rate:,.0f}" if limit.rate == int(limit.rate) else str(limit.rate)
+    worked_off = EMPTY if topic.worked_off_at is None else _format(topic.worked_off_at, HOUR)
+    return {
+        "rate": "paused" if limit.paused else f"{rate}/s" if limit.rate else "no limit",
+        "over": f"{len(topic.hours_over_rate)} h" if topic.hours_over_rate else EMPTY,
+        "backlog": _number(round(max(topic.load.overdue if topic.is_limited else 0, topic.peak_backlog))),
+        "worked off": "not by then" if topic.final_backlog else worked_off,
+    }
 
 
-def _rate(allowed: TopicLimit) -> str:
-    if allowed.paused:
-        return "paused"
-    return f"{_plain(allowed.rate)}/s" if allowed.rate else "no limit"
+# Dead tasks and rejects
 
 
-def _worked_off(topic: TopicForecast) -> str:
-    if topic.final_backlog:
-        return "not by then"
-    return NOTHING if topic.worked_off_at is None else _at(topic.worked_off_at, "%a %d %H:%M")
-
-
-# The dead and the rejected
-
-
-HOST = "host of the callback"
-
-
-def _print_dead(dead: DeadCounts, room: int) -> None:
+def _print_dead(dead: DeadCounts, *, wide: bool) -> None:
     if not dead.tasks:
         print("dead   0")
         return
-    apart = ", ".join(f"{count:,} {one_line(_word(reason))}" for reason, count in dead.reasons.items())
-    _print_filled(f"dead   {dead.tasks:,}: {apart}", room, indent=7)
+    reasons = ", ".join(f"{count:,} {one_line(reason or EMPTY)}" for reason, count in dead.reasons.items())
+    summary = Table.grid(padding=(0, 2, 0, 0))
+    summary.add_row("dead ", Text(f"{dead.tasks:,}: {reasons}"))
+    _print(summary)
     print()
-    print_words(*_fitting(_with_hosts(dead, room), room))
-
-
-def _with_hosts(dead: DeadCounts, room: int) -> Iterator[_Table]:
-    """With shorter and shorter hosts, then without one of the columns."""
-    longest = max(len(text) for text in (HOST, *(one_line(deaths.host) for deaths in dead.groups)))
-    for places in ((0, 1, 2, 3, 4), (0, 1, 2, 4), (0, 1, 2)):
-        for chars in (longest, *range(min(longest, room), FEWEST_CHARS - 1, -1)):
-            yield _deaths(dead, chars).of(*places)
-
-
-def _deaths(dead: DeadCounts, chars: int) -> _Table:
-    rows = [_dead_row(deaths, chars) for deaths in dead.groups]
-    counts = [f"{deaths.tasks:,}" for deaths in dead.groups]
+    headers = ["dead", "reason", "host of the callback", "last answer", *(["latest death"] if wide else [])]
+    table = _table(*headers, numbers=[0], elastic="host of the callback")
+    for group in dead.groups:
+        latest = EMPTY if group.latest is None else rfc3339(group.latest / 1000)
+        answer = f"mostly {group.status or 'none'}"
+        cells = [f"{group.tasks:,}", group.reason or EMPTY, group.host or EMPTY, answer, latest]
+        _add_row(table, cells[: len(headers)])
     if dead.other_groups:
-        rows.append((f"{dead.other_groups:,} others", NOTHING, NOTHING, NOTHING))
-        counts.append(f"{dead.other_tasks:,}")
-    host = HOST if chars >= len(HOST) else "host"
-    return _counted(("dead", "reason", host, "last answer", "latest death"), rows, counts)
+        cells = [f"{dead.other_tasks:,}", f"{dead.other_groups:,} others", EMPTY, EMPTY, EMPTY]
+        _add_row(table, cells[: len(headers)])
+    _print(table)
 
 
-def _dead_row(deaths: DeadGroup, chars: int) -> Sequence[str]:
-    latest = NOTHING if deaths.latest is None else rfc3339(deaths.latest / 1000)
-    return (_word(deaths.reason), _shortened(_word(deaths.host), chars), _status(deaths.status), latest)
-
-
-def _status(status: int | None) -> str:
-    return f"mostly {status or 'none'}"
-
-
-def _print_rejected(rejected: RejectCounts) -> None:
+def _print_rejects(rejected: RejectCounts) -> None:
     print(f"rejects  {rejected.rows:,}")
     if not rejected.rows:
         return
     print()
-    rows: list[Sequence[str]] = [_rejection_row(group) for group in rejected.groups]
-    counts = [f"{group.rows:,}" for group in rejected.groups]
+    table = _table("rejects", "field", "reason", "key of one", numbers=[0], elastic="reason")
+    for group in rejected.groups:
+        key = _shorten(group.key or EMPTY, KEY_CHARS)
+        _add_row(table, [f"{group.rows:,}", group.field or EMPTY, group.reason or EMPTY, key])
     if rejected.other_groups:
-        rows.append((f"{rejected.other_groups:,} others", NOTHING, NOTHING))
-        counts.append(f"{rejected.other_rows:,}")
-    print_words(*_counted(("rejects", "field", "reason", "key of one"), rows, counts))
+        _add_row(table, [f"{rejected.other_rows:,}", f"{rejected.other_groups:,} others", EMPTY, EMPTY])
+    _print(table)
 
 
-def _rejection_row(group: RejectGroup) -> Sequence[str]:
-    return (_word(group.field), _word(group.reason), _shortened(_word(group.key), KEY_CHARS))
+# Cells
 
 
-def _counted(headers: Sequence[str], rows: Sequence[Sequence[str]], counts: Sequence[str]) -> _Table:
-    """A table of words with a first column of figures."""
-    width = max(map(len, (headers[0], *counts)))
-    counted = [(count.rjust(width), *row) for count, row in zip(counts, rows, strict=True)]
-    return _Table((headers[0].rjust(width), *headers[1:]), counted)
-
-
-# Words and figures
-
-
-def _figure(count: int) -> str:
-    return f"{count:,}" if count else NOTHING
-
-
-def _plain(number: float) -> str:
-    return f"{number:,.0f}" if number == int(number) else str(number)
-
-
-def _word(text: str | None) -> str:
-    return text or NOTHING
+def _number(count: int) -> str:
+    return f"{count:,}" if count else EMPTY
 
 
 def _hour(window: ReportWindow, slot: int) -> str:
-    """The month need not be told: no window is longer than one."""
-    return _at(window.begins(slot), "%a %d %H:%M")
+    return _format(window.begins(slot), HOUR)
 
 
-def _at(ms: int, form: str) -> str:
-    return time.strftime(form, time.gmtime(ms // 1000))
+def _format(ms: int, pattern: str) -> str:
+    return time.strftime(pattern, time.gmtime(ms // 1000))
 
 
-def _shortened(text: str, chars: int) -> str:
-    """Both ends of it: topics often differ at the end alone."""
+def _shorten(text: str, chars: int) -> str:
+    """Shorten a name in its middle: topics often differ at the end alone."""
     text = one_line(text)
     if len(text) <= chars:
         return text
@@ -349,7 +258,7 @@ def _shortened(text: str, chars: int) -> str:
     return f"{text[: chars - 1 - end]}…{text[len(text) - end :]}"
 
 
-# For a machine
+# For programs
 
 
 def print_json(report: Report) -> None:
@@ -357,61 +266,56 @@ def print_json(report: Report) -> None:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """All that was found; a rate of null is not known, of 0 no limit. Times are RFC 3339."""
-    found: dict[str, Any] = {"now": rfc3339(report.window.now / 1000)}
+    """Return the whole report; a rate of null is unknown, one of 0 no limit. Times are RFC 3339."""
+    result: dict[str, Any] = {"now": rfc3339(report.window.now / 1000)}
     if report.states is not None:
-        found["tasks"] = report.states
+        result["tasks"] = report.states
     if report.due is not None:
-        found["due"] = _due_json(report.due)
+        window, others = report.due.window, {"topics": report.due.other_topics}
+        result["due"] = {
+            "until": rfc3339(window.end / 1000),
+            "all": _load_json(window, report.due.total),
+            "topics": [{"topic": topic.load.topic} | _topic_json(topic) for topic in report.due.topics],
+            "others": others | _load_json(window, report.due.others),
+        }
     if report.dead is not None:
-        found["dead"] = _dead_json(report.dead)
+        result["dead"] = {
+            "tasks": report.dead.tasks,
+            "reasons": report.dead.reasons,
+            "groups": [group._asdict() | {"latest": _time_json(group.latest)} for group in report.dead.groups],
+            "others": {"groups": report.dead.other_groups, "tasks": report.dead.other_tasks},
+        }
     if report.rejected is not None:
-        found["rejects"] = _rejected_json(report.rejected)
-    return found
-
-
-def _due_json(outlook: DueForecast) -> dict[str, Any]:
-    window = outlook.window
-    return {
-        "until": rfc3339(window.end / 1000),
-        "all": _load_json(window, outlook.total),
-        "topics": [{"topic": topic.load.topic} | _forecast_json(topic) for topic in outlook.topics],
-        "others": {"topics": outlook.other_topics} | _load_json(window, outlook.others),
-    }
+        result["rejects"] = {
+            "rows": report.rejected.rows,
+            "groups": [group._asdict() for group in report.rejected.groups],
+            "others": {"groups": report.rejected.other_groups, "rows": report.rejected.other_rows},
+        }
+    return result
 
 
 def _load_json(window: ReportWindow, load: Load) -> dict[str, Any]:
     hours = [{"hour": rfc3339(window.begins(slot) / 1000), "due": due} for slot, due in enumerate(load.hours)]
-    return {"overdue": load.overdue, "in_hours": load.in_hours, "later": load.later, "hours": hours}
+    return {"overdue": load.overdue, "in_hours": load.in_window, "later": load.later, "hours": hours}
 
 
-def _forecast_json(topic: TopicForecast) -> dict[str, Any]:
-    told, allowed = _load_json(topic.window, topic.load), topic.limit
-    if allowed is None:
-        return {"rate": None} | told
-    over = set(topic.hours_over_rate)
-    hours = [
-        hour | {"over": slot in over, "backlog": round(topic.backlog[slot])} for slot, hour in enumerate(told["hours"])
-    ]
-    worked_off_at = None if topic.worked_off_at is None else rfc3339(topic.worked_off_at / 1000)
+def _topic_json(topic: TopicForecast) -> dict[str, Any]:
+    load = _load_json(topic.window, topic.load)
+    if topic.limit is None:
+        return {"rate": None} | load
+    over_rate = set(topic.hours_over_rate)
     limits = {
-        "rate": allowed.rate,
-        "paused": allowed.paused,
+        "rate": topic.limit.rate,
+        "paused": topic.limit.paused,
         "left": round(topic.final_backlog),
-        "worked_off_at": worked_off_at,
+        "worked_off_at": _time_json(topic.worked_off_at),
     }
-    return limits | told | {"hours": hours}
-
-
-def _dead_json(dead: DeadCounts) -> dict[str, Any]:
-    groups = [
-        deaths._asdict() | {"latest": None if deaths.latest is None else rfc3339(deaths.latest / 1000)}
-        for deaths in dead.groups
+    hours = [
+        hour | {"over": slot in over_rate, "backlog": round(topic.backlog[slot])}
+        for slot, hour in enumerate(load["hours"])
     ]
-    others = {"groups": dead.other_groups, "tasks": dead.other_tasks}
-    return {"tasks": dead.tasks, "reasons": dead.reasons, "groups": groups, "others": others}
+    return limits | load | {"hours": hours}
 
 
-def _rejected_json(rejected: RejectCounts) -> dict[str, Any]:
-    others = {"groups": rejected.other_groups, "rows": rejected.other_rows}
-    return {"rows": rejected.rows, "groups": [group._asdict() for group in rejected.groups], "others": others}
+def _time_json(ms: int | None) -> str | None:
+    return None if ms is None else rfc3339(ms / 1000)
