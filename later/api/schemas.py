@@ -19,7 +19,6 @@ from later.core.clock import rfc3339
 from later.core.errors import Refused, TooLarge
 from later.core.parsing import parse_leniently
 from later.core.retry import Failure
-from later.core.shown import creat_time, execute_time, has_retry
 from later.core.task import Task
 from later.core.validation import check_id, describe, refusal
 from later.store.keys import Bucket
@@ -196,36 +195,25 @@ def _warning(task: Task, created: bool) -> str | UnsetType:
 
 
 def task_view(record: TaskRecord) -> TaskView:
-    """What a query tells of a task."""
-    task, dead = record.task, record.state is Bucket.DEAD
-    score = rfc3339(record.score)
-    if not isinstance(task, Task):
-        return TaskView(
-            id=record.id,
-            topic=record.topic,
-            has_retry=has_retry(task, record.failure),
-            state=record.state.value,
-            due_at=UNSET if dead else score,
-            died_at=score if dead else UNSET,
-            attempts=record.attempts,
-            last_error=last_error_view(record.failure),
-        )
+    """Return the view of a task for a query's answer."""
+    task = record.task if isinstance(record.task, Task) else None
+    is_dead, score = record.state is Bucket.DEAD, rfc3339(record.score)
     return TaskView(
         id=record.id,
         topic=record.topic,
-        execute_time=execute_time(task),
-        max_retry=task.max_retry,
-        has_retry=has_retry(task, record.failure),
-        callback=task.callback,
-        content=task.content,
-        creat_time=creat_time(task),
+        execute_time=record.execute_time_s,
+        max_retry=None if task is None else task.max_retry,
+        has_retry=record.retries_used,
+        callback=None if task is None else task.callback,
+        content=None if task is None else task.content,
+        creat_time=record.created_time_s,
         state=record.state.value,
-        due_at=UNSET if dead else score,
-        died_at=score if dead else UNSET,
+        due_at=UNSET if is_dead else score,
+        died_at=score if is_dead else UNSET,
         attempts=record.attempts,
         last_error=last_error_view(record.failure),
-        headers=list(task.headers) or UNSET,
-        expires_at=UNSET if task.expires_at is None else rfc3339(task.expires_at),
+        headers=UNSET if task is None or not task.headers else list(task.headers),
+        expires_at=UNSET if task is None or task.expires_at is None else rfc3339(task.expires_at),
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from later.core.retry import Failure
-from later.core.shown import creat_time, execute_time, has_retry
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
@@ -49,12 +48,12 @@ def _columns(found: Sequence[TaskRecord], tasks: Sequence[Task | None]) -> dict[
     return {
         "id": [one.id for one in found],
         "topic": [one.topic for one in found],
-        "execute_time": [task and execute_time(task) for task in tasks],
+        "execute_time": [one.execute_time_s for one in found],
         "max_retry": [task and task.max_retry for task in tasks],
-        "has_retry": [has_retry(one.task, one.failure) for one in found],
+        "has_retry": [one.retries_used for one in found],
         "callback": [task and task.callback for task in tasks],
         "content": [task and task.content for task in tasks],
-        "creat_time": [task and creat_time(task) for task in tasks],
+        "creat_time": [one.created_time_s for one in found],
         "state": [one.state.value for one in found],
         "due_at": [None if one.state is Bucket.DEAD else one.score * 1000 for one in found],
         "died_at": [one.score * 1000 if one.state is Bucket.DEAD else None for one in found],
