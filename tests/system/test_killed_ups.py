@@ -62,7 +62,7 @@ def test_a_killed_embedded_store_is_started_again(folder: Path, data: Path, rece
         create_many(up.url, tasks)
         eventually(lambda: len(receiver.ids) > 50, "it is under load")
         os.kill(store_of(data) or 0, signal.SIGKILL)
-        died = "the embedded store died (exit status -9)"
+        died = "the embedded store exited (exit status -9)"
         eventually(lambda: died in _why_not_ready(up.url), "its death is noticed, and why", 5)
         eventually(up.is_ready, "it is started again", 10)
         last = create(up.url, callback=receiver.url())

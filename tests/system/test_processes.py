@@ -134,7 +134,7 @@ def test_processes_whose_supervisor_is_killed_finish_their_work_and_end(
         up.process.wait()
         eventually(lambda: not _answers(url), "no requests are taken any more", 1)
         with an_up(folder, data) as again:
-            assert again.logged("ending a store that lost its owner")
+            assert again.logged("stopping an orphaned store")
             assert again.logged("store found")["tasks"] == len(ids | waiting)
             assert receiver.answered == set(), "they are still at it"
             eventually(lambda: receiver.answered == ids | waiting, "everything is delivered")

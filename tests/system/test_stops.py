@@ -130,7 +130,7 @@ MOMENTS: list[Callable[[Path, Later], object]] = [
     lambda data, up: (data / "owner.lock").exists(),
     lambda data, up: (data / "store.log").exists(),
     lambda data, up: (data / "store.sock").exists(),
-    lambda data, up: any(event["event"] == "store answers" for event in up.events()),
+    lambda data, up: any(event["event"] == "store ready" for event in up.events()),
     lambda data, up: any(event["event"] == "store found" for event in up.events()),
     lambda data, up: any(event["event"] == "listening" for event in up.events()),
 ]

@@ -1,4 +1,4 @@
-"""A store that hears no SIGTERM: takes DIRECTORY's lock, listens on its socket, never answers."""
+"""A server that ignores SIGTERM: takes the lock of DIRECTORY, listens on its socket, never answers."""
 
 from __future__ import annotations
 

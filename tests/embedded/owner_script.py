@@ -1,4 +1,4 @@
-"""A process that owns an embedded store until it is killed: `python embedded_owner.py DIRECTORY`."""
+"""A process that owns an embedded store until it is killed: `python owner_script.py DIRECTORY`."""
 
 from __future__ import annotations
 
