@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib.util
 import json
@@ -195,7 +196,16 @@ def test_every_field_has_the_option_that_is_documented() -> None:
     assert rows == [(name, defaults[name], field) for field, name in LIMITS.items()]
 
 
-# JSON and links
+# Code, JSON and links
+
+
+@every_document
+def test_what_python_examples_import_from_later_exists(document: Path) -> None:
+    for example in blocks("python", document.read_text()):
+        for node in ast.walk(ast.parse(example)):
+            if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("later."):
+                module = importlib.import_module(node.module)
+                assert [name.name for name in node.names if not hasattr(module, name.name)] == []
 
 
 @every_document

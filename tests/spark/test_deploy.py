@@ -78,5 +78,5 @@ def test_the_example_makes_a_reminder_of_each_appointment_that_stands(tmp_path: 
             assert task["execute_time"] == datetime(2026, 11, 30, 9, tzinfo=UTC).timestamp()
             assert (task["callback"], task["max_retry"]) == (HOOK, 5)
         assert done.stdout == (
-            "reminders-2026-12-01: 4 appointments, 3 of them stand; in all runs 2 created, 0 already there, 1 refused\n"
+            "reminders-2026-12-01: 4 appointments, 3 not cancelled; in all runs 2 created, 0 already there, 1 refused\n"
         )
