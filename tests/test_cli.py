@@ -18,7 +18,7 @@ import click
 import pytest
 import structlog
 
-from later import cli, memory
+from later import cli
 from later.cli import later, policy_options, run, tables
 from later.cli.batch import Line, Unfit, read_lines
 from later.cli.bulk.group import of_bulk
@@ -31,7 +31,6 @@ from later.config import OPTIONS, Config, Option
 from later.core.errors import ConfigError, StoreDown
 from later.core.policy import DEFAULT, FIELDS
 from later.core.policy import format_policy as written
-from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.stats import ServerFacts, TopicCounts
 from tests.builders import a_task
@@ -1410,10 +1409,10 @@ def test_a_head_takes_no_markup_either(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 async def test_a_survey_reads_a_real_store(store: StoreFixture) -> None:
-    now = (await store.tasks.now()).low
+    now = (await store.now()).low
     await store.tasks.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
     await store.stats.heartbeat("host:1", now)
-    found = await status.survey(store.tasks, store.stats, len(store.keys.shards), "unix:///s")
+    found = await status.survey(store, "unix:///s")
     assert found.total[:5] == (2, 0, 0, 0, 1)
     assert found.alive == 1
     assert found.server.name in ("Valkey", "Redis")
@@ -1441,10 +1440,10 @@ def test_a_store_that_is_away_is_one_line_without_its_password(command: str, cap
 
 
 def test_whoever_forgets_the_data_directory_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    def away(config: Config) -> None:
+    async def away(*options: object) -> None:
         raise StoreDown("the store cannot be reached")
 
-    monkeypatch.setattr(memory, "open_memory", away)
+    monkeypatch.setattr("later.store.open.open_store", away)
     Path("later-data").mkdir()
     Path("later-data/store.sock").touch()
     assert status_of("status") == 1
@@ -1456,30 +1455,30 @@ def test_whoever_forgets_the_data_directory_is_told(monkeypatch: pytest.MonkeyPa
 
 async def test_a_healthy_store_is_status_0(store: StoreFixture, capsys: Capture) -> None:
     await store.tasks.create([a_task(), a_task()])
-    assert await look_through(store.tasks, Doctor(store.client, store.keys), repair=False, as_json=False) == 0
+    assert await look_through(store, repair=False, as_json=False) == 0
     assert capsys.readouterr().out == "2 tasks and 2 bucket entries read: nothing is wrong\n"
 
 
-async def broken(store: StoreFixture) -> Doctor:
-    """A store with one task in no bucket, and its doctor."""
+async def broken(store: StoreFixture) -> None:
+    """Take one task out of its bucket."""
     await store.tasks.create([a_task(id="lost", own_id=True)])
     await store.redis.zrem(store.keys.shard_of("lost").bucket(Bucket.DELAY, b"order"), b"lost")
-    return Doctor(store.client, store.keys)
 
 
 async def test_what_is_wrong_is_told_and_status_1_until_it_is_mended(store: StoreFixture, capsys: Capture) -> None:
-    doctor = await broken(store)
-    assert await look_through(store.tasks, doctor, repair=False, as_json=False) == 1
+    await broken(store)
+    assert await look_through(store, repair=False, as_json=False) == 1
     out = capsys.readouterr().out
     assert "'lost'" in out.splitlines()[0]
     assert out.endswith("wrong; --repair mends\n")
-    assert await look_through(store.tasks, doctor, repair=True, as_json=False) == 0
+    assert await look_through(store, repair=True, as_json=False) == 0
     assert "; mended\n" in capsys.readouterr().out
-    assert await look_through(store.tasks, doctor, repair=False, as_json=False) == 0
+    assert await look_through(store, repair=False, as_json=False) == 0
 
 
 async def test_findings_are_json_objects_for_machines(store: StoreFixture, capsys: Capture) -> None:
-    assert await look_through(store.tasks, await broken(store), repair=True, as_json=True) == 0
+    await broken(store)
+    assert await look_through(store, repair=True, as_json=True) == 0
     finding, *_, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert (finding["id"], finding["kind"], finding["topic"], finding["mended"]) == ("lost", "nowhere", "order", True)
     assert summary["tasks"] == 1

@@ -18,10 +18,8 @@ from later.api.server import FAST_ROUTES
 from later.api.tasks import TaskHandlers
 from later.api.topics import PolicyHandlers, TopicHandlers, parse_namespace_scope, parse_topic_scope
 from later.metrics import Metrics
-from later.store.bulk_jobs import BulkJobs
+from later.store.open import Store
 from later.store.policies import PolicyBook
-from later.store.stats import Stats
-from later.store.tasks import Tasks
 
 TOPIC = "/topics/{topic:[^/]+}"
 """aiohttp's own pattern takes no braces; a `/` in a topic's name comes percent-encoded."""
@@ -31,11 +29,8 @@ PULSAR = "/admin/v2"
 
 def build_app(
     *,
-    store: Tasks,
-    jobs: BulkJobs,
-    census: Stats,
+    store: Store,
     metrics: Metrics,
-    policies: PolicyBook,
     max_body: int,
     remember_ms: int,
     max_pending_writes: int,
@@ -52,23 +47,17 @@ def build_app(
     """
     line = PendingWrites(max_pending_writes)
     metrics.pending_writes.set_function(lambda: line.count)
-    tasks = TaskHandlers(
-        store=store, metrics=metrics, policies=policies, max_body=max_body, pending_writes=line, on_create=on_create
-    )
+    tasks = TaskHandlers(store=store, metrics=metrics, max_body=max_body, pending_writes=line, on_create=on_create)
     batches = BatchHandlers(
         store=store,
-        jobs=jobs,
         metrics=metrics,
-        policies=policies,
         max_body=max_body,
         remember_ms=remember_ms,
         pending_writes=line,
         on_create=on_create,
     )
-    edits = EditHandlers(store=store, policies=policies, max_body=max_body, pending_writes=line, on_create=on_create)
-    explanations = ExplainHandlers(
-        store=store, census=census, policies=policies, max_body=max_body, pending_writes=line, lease_ms=lease_ms
-    )
+    edits = EditHandlers(store=store, max_body=max_body, pending_writes=line, on_create=on_create)
+    explanations = ExplainHandlers(store=store, max_body=max_body, pending_writes=line, lease_ms=lease_ms)
     health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
     app = _application(
         [
@@ -77,9 +66,9 @@ def build_app(
             web.post("/list", ListHandlers(store=store, max_body=max_body, pending_writes=line).list_tasks),
             *_edit_routes(edits),
             web.post("/explain", explanations.explain),
-            *_topic_routes(TopicHandlers(census=census, store=store, policies=policies)),
-            *_policy_routes(policies, max_body),
-            *_pulsar_routes(policies, max_body),
+            *_topic_routes(TopicHandlers(store)),
+            *_policy_routes(store.policies, max_body),
+            *_pulsar_routes(store.policies, max_body),
             *_health_routes(health),
         ]
     )

@@ -37,9 +37,7 @@ from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown
 from later.core.task import Task, new_id
 from later.core.validation import EXPECTED, check_id, describe
 from later.metrics import Metrics
-from later.store.bulk_jobs import BulkJobs
-from later.store.policies import PolicyBook
-from later.store.tasks import Tasks
+from later.store.open import Store
 from later.store.types import JobBatch
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
@@ -104,19 +102,15 @@ class BatchHandlers:
     def __init__(
         self,
         *,
-        store: Tasks,
-        jobs: BulkJobs,
+        store: Store,
         metrics: Metrics,
-        policies: PolicyBook,
         max_body: int,
         remember_ms: int,
         pending_writes: PendingWrites,
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
-        self._jobs = jobs
         self._metrics = metrics
-        self._policies = policies
         self._max_body = max_body
         self._remember_ms = remember_ms
         self._pending_writes = pending_writes
@@ -127,13 +121,13 @@ class BatchHandlers:
         job, dry_run = _job_of(request), parse_switch(request.query, "dry_run")
         body = await read_body(request, MAX_BATCH_BYTES)
         with self._pending_writes.reserve():
-            policies = await self._policies.current()
+            policies = await self._store.policies.current()
         now = (await self._store.now()).high
         judged = await self._validate(request, body, lambda item: admit(parse_draft(item), policies, now, new_id()))
         if dry_run:
             return json_response(_dry_run_response(judged))
         batch = _counted(job, body, judged, now + self._remember_ms) if job else None
-        answers = await self._call(judged, lambda tasks: self._store.create(tasks, batch))
+        answers = await self._call(judged, lambda tasks: self._store.tasks.create(tasks, batch))
         if batch is not None:
             await self._recount(batch, answers)
         return json_response(self._report_created(judged, answers))
@@ -141,7 +135,7 @@ class BatchHandlers:
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query/batch`."""
         ids = await self._validate(request, await read_body(request, MAX_BATCH_BYTES), parse_id)
-        answers = await self._call(ids, self._store.query)
+        answers = await self._call(ids, self._store.lookup.query)
         missing, refused, failed = _count_errors(answers)
         results = [_result(answer, task_view) for answer in answers]
         found = len(answers) - missing - refused - failed
@@ -153,7 +147,7 @@ class BatchHandlers:
         """`POST /delete/batch`. With `pending`, what is dead or has ended is left as it is."""
         pending = parse_switch(request.query, "pending")
         ids = await self._validate(request, await read_body(request, MAX_BATCH_BYTES), parse_id)
-        answers = await self._call(ids, self._store.delete_pending if pending else self._store.delete)
+        answers = await self._call(ids, self._store.edits.delete_pending if pending else self._store.edits.delete)
         missing, refused, failed = _count_errors(answers)
         return json_response(
             BatchDeleteResponse(
@@ -170,7 +164,7 @@ class BatchHandlers:
         """`GET /jobs/{id}`."""
         job = _checked_job(request.match_info["id"])
         try:
-            counts = await self._jobs.counts(job)
+            counts = await self._store.bulk_jobs.counts(job)
         except NotFound:
             return problem_response(ErrorBody(status=404, detail=f'nothing is counted under the job "{job}"'))
         return json_response(
@@ -230,7 +224,7 @@ class BatchHandlers:
         failed = sum(isinstance(answer, LaterError) and not isinstance(answer, Refused) for answer in answers)
         if failed:
             with suppress(StoreDown):
-                await self._jobs.count_batch(batch, len(answers) - batch.refused - failed)
+                await self._store.bulk_jobs.count_batch(batch, len(answers) - batch.refused - failed)
 
 
 def _dry_run_response(judged: Sequence[Task | Refused]) -> BatchCreateResponse:

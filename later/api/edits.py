@@ -15,11 +15,10 @@ from later.core.edit import TaskChanges
 from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE
 from later.core.validation import EXPECTED, check_id, describe, parse_time, parse_topic, refusal
+from later.store.dead_letters import PURGEABLE
 from later.store.group_commit import GroupCommit
 from later.store.keys import Bucket
-from later.store.policies import PolicyBook
-from later.store.purges import PURGED
-from later.store.tasks import Tasks
+from later.store.open import Store
 from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
 
 log = structlog.get_logger("later.edits")
@@ -53,17 +52,15 @@ class EditHandlers:
     def __init__(
         self,
         *,
-        store: Tasks,
-        policies: PolicyBook,
+        store: Store,
         max_body: int,
         pending_writes: PendingWrites,
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
-        self._update = GroupCommit(store.update, queue_timeout_s=store.timeout_s, size_of=_weight)
-        self._run_now = GroupCommit(self._run_all_now, queue_timeout_s=store.timeout_s)
-        self._redrive = GroupCommit(self._redrive_all, queue_timeout_s=store.timeout_s)
-        self._policies = policies
+        self._update = GroupCommit(store.edits.update, queue_timeout_s=store.client.timeout_s, size_of=_weight)
+        self._run_now = GroupCommit(self._run_all_now, queue_timeout_s=store.client.timeout_s)
+        self._redrive = GroupCommit(self._redrive_all, queue_timeout_s=store.client.timeout_s)
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._on_create = on_create
@@ -72,7 +69,7 @@ class EditHandlers:
         """`POST /update`."""
         changes = _changes(await read_body(request, self._max_body))
         with self._pending_writes.reserve():
-            policies, now = await self._policies.current(), await self._store.now()
+            policies, now = await self._store.policies.current(), await self._store.now()
             found = await self._update(TaskEdit(changes.id or "", changes, policies, now.high))
         return self._tell(found)
 
@@ -100,9 +97,9 @@ class EditHandlers:
         purging = _purging(await read_body(request, self._max_body))
         dead, limit = _dead(name, purging), _limit(purging.limit)
         if purging.reason is not None:
-            moved = await self._store.purge_dead(dead, purging.reason, limit)
+            moved = await self._store.dead_letters.purge_dead(dead, purging.reason, limit)
         else:
-            moved = await self._store.purge(_stretches(dead, purging.states), limit)
+            moved = await self._store.dead_letters.purge(_stretches(dead, purging.states), limit)
         log.info("topic purged", topic=name, tasks=moved.moved)
         return _answer("purged", moved)
 
@@ -111,17 +108,17 @@ class EditHandlers:
             raise Refused("topic: expected an id or a topic, got neither", "topic")
         dead, rate, limit = _dead(parse_topic(wanted.topic), wanted), _rate(wanted.rate), _limit(wanted.limit)
         now = (await self._store.now()).high
-        moved = await self._store.redrive_dead(dead, now=now, reason=wanted.reason, rate=rate, limit=limit)
+        moved = await self._store.dead_letters.redrive(dead, now=now, reason=wanted.reason, rate=rate, limit=limit)
         if moved.moved:
             self._on_create(now)
         log.info("dead tasks redriven", topic=dead.topic, tasks=moved.moved)
         return _answer("redriven", moved)
 
     async def _run_all_now(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
-        return await self._store.run_now(ids, (await self._store.now()).high)
+        return await self._store.edits.run_now(ids, (await self._store.now()).high)
 
     async def _redrive_all(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
-        return await self._store.redrive(ids, (await self._store.now()).high)
+        return await self._store.edits.redrive(ids, (await self._store.now()).high)
 
     def _tell(self, found: TaskRecord) -> web.StreamResponse:
         self._note(found)
@@ -186,7 +183,7 @@ def _purging(body: bytes) -> PurgeRequest:
     for state in purging.states or ():
         if state == Bucket.UNACK:
             raise Refused('states: expected none but "delay", "error" and "dead": what is in flight stays', "states")
-        if state not in PURGED:
+        if state not in PURGEABLE:
             raise Refused(f"states: expected {EXPECTED['states']}, got {describe(state)}", "states")
     if purging.states == []:
         raise Refused(f"states: expected {EXPECTED['states']}, got none", "states")
@@ -200,8 +197,8 @@ def _stretches(dead: BucketRange, states: Sequence[str] | None) -> list[BucketRa
     """What to remove, where no reason is given. Of the dead only the stretch, and then nothing else."""
     if states is None:
         whole = dead.since is None and dead.before is None
-        states = [*PURGED] if whole else [Bucket.DEAD]
-    return [dead._replace(bucket=bucket) for bucket in PURGED if bucket in states]
+        states = [*PURGEABLE] if whole else [Bucket.DEAD]
+    return [dead._replace(bucket=bucket) for bucket in PURGEABLE if bucket in states]
 
 
 def _answer(done: str, moved: MoveResult) -> web.StreamResponse:

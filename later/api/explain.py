@@ -11,9 +11,7 @@ from later.core.errors import LaterError, Refused
 from later.core.explain import HEARTBEAT_TIMEOUT_MS, Explanation, TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.task import Task
 from later.core.validation import check_id, parse_topic
-from later.store.policies import PolicyBook
-from later.store.stats import Stats
-from later.store.tasks import Tasks
+from later.store.open import Store
 from later.store.types import TaskRecord
 
 
@@ -30,16 +28,12 @@ class ExplainHandlers:
     def __init__(
         self,
         *,
-        store: Tasks,
-        census: Stats,
-        policies: PolicyBook,
+        store: Store,
         max_body: int,
         pending_writes: PendingWrites,
         lease_ms: int,
     ) -> None:
         self._store = store
-        self._census = census
-        self._policies = policies
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._lease_ms = lease_ms
@@ -50,7 +44,7 @@ class ExplainHandlers:
         with self._pending_writes.reserve():
             if asked.topic is not None:
                 return _answer(await self._explain_topic(asked.topic), {})
-            [found] = await self._store.query([asked.id or ""])
+            [found] = await self._store.lookup.query([asked.id or ""])
             if isinstance(found, LaterError):
                 raise found
             return _answer(await self._explain_task(found), {"last_error": last_error_view(found.failure)})
@@ -62,17 +56,17 @@ class ExplainHandlers:
     async def _explain_task(self, found: TaskRecord) -> Explanation:
         now = (await self._store.now()).low
         facts = await self._facts(found.topic, now)
-        lease_ms = self._lease_ms + facts.policy.timeout_ms - self._policies.latest.daemon.timeout_ms
+        lease_ms = self._lease_ms + facts.policy.timeout_ms - self._store.policies.latest.daemon.timeout_ms
         task = found.task if isinstance(found.task, Task) else None
         score, state = found.score, found.state.value
         told = TaskFacts(found.id, state, score, found.attempts, found.failure, task, lease_ms)
         return explain_task(told, facts, now)
 
     async def _facts(self, name: str, now: int) -> TopicFacts:
-        policies = await self._policies.read()
-        counts = (await self._census.counts_for([name], now))[name]
-        standing = await self._store.topic_state(name)
-        beats = [*(await self._census.workers()).values()]
+        policies = await self._store.policies.read()
+        counts = (await self._store.stats.counts_for([name], now))[name]
+        standing = await self._store.stats.topic_state(name)
+        beats = [*(await self._store.stats.workers()).values()]
         return TopicFacts(
             name,
             policies.for_topic(name),
@@ -80,7 +74,7 @@ class ExplainHandlers:
             next_due_at=standing.next_due_at,
             paused=standing.paused,
             held_until=standing.held_until,
-            full_speed_at=self._policies.ramps.get(name),
+            full_speed_at=self._store.policies.ramps.get(name),
             workers=sum(now - at < HEARTBEAT_TIMEOUT_MS for at in beats),
             last_heartbeat_at=max(beats, default=None),
         )

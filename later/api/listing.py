@@ -12,7 +12,7 @@ from later.api.schemas import TaskView, body_parser, json_response, read_body, t
 from later.core.errors import Refused
 from later.core.validation import check_id, describe, parse_time, parse_topic, refusal
 from later.store.keys import Bucket
-from later.store.tasks import Tasks
+from later.store.open import Store
 from later.store.types import BucketRange, Page
 
 MAX_PAGE_SIZE = 1000
@@ -41,7 +41,7 @@ class ListResponse(msgspec.Struct, frozen=True, kw_only=True):
 class ListHandlers:
     """The handler."""
 
-    def __init__(self, *, store: Tasks, max_body: int, pending_writes: PendingWrites) -> None:
+    def __init__(self, *, store: Store, max_body: int, pending_writes: PendingWrites) -> None:
         self._store = store
         self._max_body = max_body
         self._pending_writes = pending_writes
@@ -51,7 +51,7 @@ class ListHandlers:
         listing = _read(await read_body(request, self._max_body))
         stretch, limit = _stretch(listing), _limit(listing.limit)
         with self._pending_writes.reserve():
-            page = await self._store.page(stretch, limit)
+            page = await self._store.listing.page(stretch, limit)
         return json_response(ListResponse(tasks=[task_view(found) for found in page.tasks], cursor=_next(page)))
 
 

@@ -14,8 +14,7 @@ from later.core.errors import Refused
 from later.core.task import Draft, Task, new_id
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
-from later.store.policies import PolicyBook
-from later.store.tasks import Tasks
+from later.store.open import Store
 
 
 class TaskHandlers:
@@ -24,21 +23,19 @@ class TaskHandlers:
     def __init__(
         self,
         *,
-        store: Tasks,
+        store: Store,
         metrics: Metrics,
-        policies: PolicyBook,
         max_body: int,
         pending_writes: PendingWrites,
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
         self._create = GroupCommit(
-            store.create, queue_timeout_s=store.timeout_s, size_of=lambda task: len(task.content)
+            store.tasks.create, queue_timeout_s=store.client.timeout_s, size_of=lambda task: len(task.content)
         )
-        self._query = GroupCommit(store.query, queue_timeout_s=store.timeout_s)
-        self._delete = GroupCommit(store.delete, queue_timeout_s=store.timeout_s)
+        self._query = GroupCommit(store.lookup.query, queue_timeout_s=store.client.timeout_s)
+        self._delete = GroupCommit(store.edits.delete, queue_timeout_s=store.client.timeout_s)
         self._metrics = metrics
-        self._policies = policies
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._on_create = on_create
@@ -74,7 +71,7 @@ class TaskHandlers:
             raise
 
     async def _admitted(self, draft: Draft) -> Task:
-        policies, now = await self._policies.current(), await self._store.now()
+        policies, now = await self._store.policies.current(), await self._store.now()
         try:
             return admit(draft, policies, now.high, new_id())
         except Refused:

@@ -15,9 +15,9 @@ from later.core.parsing import parse_object
 from later.core.policy import PolicyValue, parse_fields
 from later.core.policy_scopes import NO_SETTINGS, Level, Policies, PolicyScope, Settings, namespace_scope, topic_scope
 from later.core.validation import check_namespace, describe, parse_topic
+from later.store.open import Store
 from later.store.policies import PolicyBook
-from later.store.stats import Stats, TopicCounts
-from later.store.tasks import Tasks
+from later.store.stats import TopicCounts
 
 MAX_PAGE_SIZE = 1000
 DEFAULT_PAGE_SIZE = 100
@@ -27,10 +27,8 @@ DEFAULT_PAGE_SIZE = 100
 class TopicHandlers:
     """Handlers that show topics."""
 
-    def __init__(self, *, census: Stats, store: Tasks, policies: PolicyBook) -> None:
-        self._census = census
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._policies = policies
 
     async def list_topics(self, request: web.Request) -> web.StreamResponse:
         """`GET /topics`."""
@@ -45,7 +43,7 @@ class TopicHandlers:
         """`GET /topics/{topic}`. One that nobody has used is shown too: it needs no declaring."""
         parse_query(request)
         place = parse_topic_scope(request)
-        policies = await self._policies.read()
+        policies = await self._store.policies.read()
         figures = (await self._figures([place.name]))[place.name]
         applied = policy.format_policy(policies.for_scope(place))
         return json_response(
@@ -59,15 +57,15 @@ class TopicHandlers:
 
     async def _found(self, wanted: TopicQuery) -> list[str]:
         """The topics of a page, and one more where another page follows."""
-        settings = (await self._policies.read()).settings
+        settings = (await self._store.policies.read()).settings
         found = wanted.first(place.name for place in settings if place.level is Level.TOPIC)
-        async for names in self._census.topic_names():
+        async for names in self._store.stats.topic_names():
             found = wanted.first([*found, *names])
         return found
 
     async def _figures(self, topics: list[str]) -> dict[str, dict[str, float | None]]:
         now = (await self._store.now()).low
-        counts = await self._census.counts_for(topics, now)
+        counts = await self._store.stats.counts_for(topics, now)
         return {name: _figures(counts[name], now) for name in topics}
 
 

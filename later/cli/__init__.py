@@ -238,7 +238,7 @@ def status(*, topics: int, as_json: bool, **flags: str | None) -> int:
     from later.cli.commands import status
 
     async def look(memory: Store) -> int:
-        found = await status.survey(memory.tasks, memory.stats, memory.shards, config.shown_store_url)
+        found = await status.survey(memory, config.shown_store_url)
         (status.print_json if as_json else status.print_text)(found, topics)
         return 0
 
@@ -259,7 +259,7 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
     from later.cli.commands.doctor import look_through
 
     async def look(memory: Store) -> int:
-        return await look_through(memory.tasks, memory.doctor, repair=repair, as_json=as_json)
+        return await look_through(memory, repair=repair, as_json=as_json)
 
     return _with_memory(config, look)
 
@@ -292,13 +292,21 @@ def _prepared(command: str, flags: Mapping[str, str | None]) -> Config:
 
 def _with_memory(config: Config, look: Callable[[Store], Awaitable[int]]) -> int:
     import asyncio
+    import time
+    from contextlib import aclosing
 
-    from later.memory import open_memory
+    from later.core.clock import Clock
+    from later.store.open import open_store
+    from later.store.settings import StoreSettings
+
+    timeout_s = config.store_timeout_ms / 1000
+    settings = StoreSettings(url=config.store_url, prefix=config.prefix, timeout_s=timeout_s)
 
     async def open_and_look() -> int:
         try:
-            async with open_memory(config) as memory:
-                return await look(memory)
+            clock = Clock(time.monotonic, time.time)
+            async with aclosing(await open_store(settings, clock, config.policy, config.shards)) as store:
+                return await look(store)
         except StoreDown as error:
             raise StoreDown(f"{error}{_hint(config)}") from error
 

@@ -8,6 +8,7 @@ import random
 import resource
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
@@ -18,15 +19,16 @@ from later import __version__
 from later.api.app import build_app, build_health_app
 from later.api.server import Runner
 from later.config import API, WORK, Config
+from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.daemon.background import a_ticker
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.sender import Sender
-from later.memory import build_memory
 from later.metrics import Metrics
 from later.option_types import Address
-from later.store.permits import Permits
+from later.store.open import connect_store
+from later.store.settings import StoreSettings
 from later.worker.ticker import TickResult
 from later.worker.worker import Worker
 
@@ -59,10 +61,16 @@ class Service:
         self._config = config
         self._metrics = metrics
         self._fail = fail
-        self._memory = build_memory(config, config.store_url, metrics)
         self._sender = Sender(max_lookups=config.concurrency, user_agent=f"later/{__version__}")
         self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
-        self._flow = Permits(self._memory.client, self._memory.keys, self._instance)
+        self._store = connect_store(
+            StoreSettings(url=config.store_url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000),
+            config.shards,
+            Clock(time.monotonic, time.time),
+            config.policy,
+            self._instance,
+            metrics.observe_round_trip,
+        )
         self._crew = self._build_crew() if command in WORK else None
         self._crew_started = False
         self._tickers = [
@@ -72,15 +80,14 @@ class Service:
         if self._crew is not None:
             self._tickers.append(a_ticker("heartbeat", self._tick_beat, HEARTBEAT_EVERY_MS, metrics))
         self._runner = _runner(self._build_app(why_not_ready, exposition))
-        memory = self._memory
-        self.store_metrics = StoreMetrics(memory.tasks, memory.stats, self._flow, memory.policies, metrics)
+        self.store_metrics = StoreMetrics(self._store, metrics)
 
     async def open(self) -> int | None:
         """How many tasks the store holds. None where it is away: it is waited for, and the frontend answers 503."""
         _allow_many_connections()
         try:
-            await self._memory.client.open()
-            return await self._memory.stats.task_count()
+            await self._store.client.open()
+            return await self._store.stats.task_count()
         except StoreDown as error:
             log.warning("store unavailable", reason=str(error))
             return None
@@ -120,7 +127,7 @@ class Service:
     async def why_store_unavailable(self) -> str | None:
         """Why the store does not answer; None where it does."""
         try:
-            await self._memory.stats.ping()
+            await self._store.stats.ping()
         except LaterError as error:
             return str(error)
         return None
@@ -128,7 +135,7 @@ class Service:
     async def stop(self) -> None:
         """Requests and claims first, then what they stand on."""
         async with AsyncExitStack() as last_first:
-            last_first.push_async_callback(self._memory.client.aclose)
+            last_first.push_async_callback(self._store.client.aclose)
             last_first.push_async_callback(self._leave)
             last_first.push_async_callback(self._stop_tickers)
             await asyncio.gather(self._stop_crew(), self._runner.cleanup())
@@ -144,19 +151,14 @@ class Service:
     async def _leave(self) -> None:
         if self._crew_started:
             try:
-                await self._memory.stats.remove_worker(self._instance)
+                await self._store.stats.remove_worker(self._instance)
             except LaterError as error:
                 log.debug("leaving without a word", reason=str(error))
 
     def _build_crew(self) -> Worker:
         config = self._config
         return Worker(
-            store=self._memory.tasks,
-            jobs=self._memory.bulk_jobs,
-            ends=self._memory.expiry,
-            policies=self._memory.policies,
-            flow=self._flow,
-            clock=self._memory.clock,
+            store=self._store,
             sender=self._sender,
             metrics=self._metrics,
             slots=config.concurrency,
@@ -173,11 +175,8 @@ class Service:
             return build_health_app(why_not_ready=why_not_ready, exposition=exposition)
         config = self._config
         return build_app(
-            store=self._memory.tasks,
-            jobs=self._memory.bulk_jobs,
-            census=self._memory.stats,
+            store=self._store,
             metrics=self._metrics,
-            policies=self._memory.policies,
             max_body=config.max_body,
             remember_ms=config.remember_ms,
             max_pending_writes=config.max_pending_writes,
@@ -190,17 +189,17 @@ class Service:
     async def _tick_clock(self, now: int) -> TickResult:
         """Measures the store's time, and is the first to see a store that came back as one that cannot serve us."""
         try:
-            await self._memory.tasks.measure_time()
+            await self._store.measure_time()
         except StoreMismatch as error:
             self._fail(error)
         return TickResult(0, None)
 
     async def _tick_policies(self, now: int) -> TickResult:
-        await self._memory.policies.read()
+        await self._store.policies.read()
         return TickResult(0, None)
 
     async def _tick_beat(self, now: int) -> TickResult:
-        await self._memory.stats.heartbeat(self._instance, (await self._memory.tasks.now()).low)
+        await self._store.stats.heartbeat(self._instance, (await self._store.now()).low)
         return TickResult(0, None)
 
 

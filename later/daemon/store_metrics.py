@@ -7,21 +7,16 @@ from collections.abc import Iterable
 from later.core.errors import LaterError
 from later.metrics import MAX_TOPICS, OTHER, Metrics
 from later.store.keys import Bucket
-from later.store.permits import Permits
-from later.store.policies import PolicyBook
-from later.store.stats import NO_TASKS, Stats, TopicCounts
-from later.store.tasks import Tasks
+from later.store.open import Store
+from later.store.stats import NO_TASKS, TopicCounts
 from later.worker.ticker import TickResult
 
 
 class StoreMetrics:
     """An errand that brings the gauges up to date."""
 
-    def __init__(self, store: Tasks, census: Stats, flow: Permits, policies: PolicyBook, metrics: Metrics) -> None:
+    def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
-        self._census = census
-        self._flow = flow
-        self._policies = policies
         self._metrics = metrics
         self._named: dict[str, None] = {}
 
@@ -35,8 +30,8 @@ class StoreMetrics:
         return TickResult(0, None)
 
     async def _gather(self, now: int) -> None:
-        counts = await self._census.counts(now)
-        remembered, server = await self._census.remembered_ids(), await self._census.server_facts()
+        counts = await self._store.stats.counts(now)
+        remembered, server = await self._store.stats.remembered_ids(), await self._store.stats.server_facts()
         labelled = self._labelled(counts)
         permits = await self._permits(labelled, now)
         self._show(labelled, now)
@@ -49,9 +44,9 @@ class StoreMetrics:
 
     async def _permits(self, topics: Iterable[str], now: int) -> dict[str, int]:
         """Of those that have a limit on their concurrency."""
-        policies = await self._policies.current()
+        policies = await self._store.policies.current()
         limited = [topic for topic in topics if topic != OTHER and policies.for_topic(topic).concurrency]
-        return await self._flow.in_use(limited, now)
+        return await self._store.permits.in_use(limited, now)
 
     def _labelled(self, counts: dict[str, TopicCounts]) -> dict[str, TopicCounts]:
         """The counts by label: who has a name keeps it while it has tasks, the rest are summed up."""

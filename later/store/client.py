@@ -90,16 +90,16 @@ class Client:
     def __init__(
         self,
         redis: Redis,
+        clock: Clock,
         *,
         timeout_s: float,
-        monotonic: Callable[[], float],
-        observe: Callable[[str, float], None],
+        observe: Callable[[str, float], None] = lambda verb, seconds: None,
         check: Callable[[Execute], Awaitable[None]] | None = None,
     ) -> None:
         self._redis = redis
         self._connections = Connections(redis)
         self.timeout_s = timeout_s
-        self._monotonic = monotonic
+        self._clock = clock
         self._observe = observe
         self._check = check
         self._checking = asyncio.Lock()
@@ -139,6 +139,13 @@ class Client:
                 raise answer
         return answers
 
+    async def execute_timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+        """Return the commands' answers, and measure the store's time in the same round trip. Raises StoreDown."""
+        sent = self._clock.monotonic()
+        (seconds, micros), *answers = await self.execute_all(verb, [("TIME",), *commands])
+        self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
+        return answers
+
     async def execute_each(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         """The commands' answers, in order, from one round trip. A command that failed answers its error.
 
@@ -156,7 +163,7 @@ class Client:
         await self._redis.aclose()
 
     async def _run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
-        started = self._monotonic()
+        started = self._clock.monotonic()
         try:
             async with asyncio.timeout(self.timeout_s):
                 answers = await self._connections.pipeline(commands)
@@ -168,7 +175,7 @@ class Client:
             await self._connections.drop_idle()  # what ended one has often ended all: not each is to be a failure
             raise translate(error) from error
         finally:
-            self._observe(verb, self._monotonic() - started)
+            self._observe(verb, self._clock.monotonic() - started)
         return await self._translated(answers)
 
     def _too_late(self) -> StoreDown:

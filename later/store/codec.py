@@ -129,6 +129,14 @@ def earliest_score(ranges: Iterable[Sequence[bytes]]) -> int | None:
     return min((int(float(found[1])) for found in ranges if found), default=None)
 
 
+def raise_errors(answers: list[Any]) -> list[Any]:
+    """Return the answers if none of them is an error; raise the first one otherwise."""
+    for answer in answers:
+        if isinstance(answer, LaterError):
+            raise answer
+    return answers
+
+
 def as_bools(answers: list[Any]) -> list[bool | LaterError]:
     return [answer if isinstance(answer, LaterError) else answer == 1 for answer in answers]
 

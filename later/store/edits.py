@@ -10,15 +10,23 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from later.core.edit import edit, renew_ttl
-from later.core.errors import Conflict, LaterError, StoreDown, UnreadableBody
+from later.core.errors import Conflict, LaterError, NotFound, StoreDown, UnreadableBody
 from later.core.task import Task, encode, pack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket, unwrap
+from later.store.codec import (
+    MAX_BODIES,
+    StoredTask,
+    TaskRow,
+    answers_by_first_occurrence,
+    build_record,
+    in_no_bucket,
+    unwrap,
+)
+from later.store.dead_letters import Redrive, redrive_command
 from later.store.fanout import Lane, fan_out
 from later.store.keys import Bucket, Keys, Shard
 from later.store.lookup import MAX_STARTS, Lookup, changed_too_often
-from later.store.redrives import Redrive, redrive_command
 from later.store.scripts import Argument, Command
 from later.store.types import TaskEdit, TaskRecord
 
@@ -46,6 +54,7 @@ class Edits:
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
+        self._keys = keys
         self._by_id = Lookup(client, keys)
 
     async def update(self, edits: Sequence[TaskEdit]) -> list[Result]:
@@ -59,6 +68,23 @@ class Edits:
     async def redrive(self, ids: Sequence[str], now: int) -> list[Result]:
         """Bring dead tasks back, due now."""
         return await _in_parts(ids, lambda some: self._redrive(some, now))
+
+    async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
+        """Remove tasks from whatever bucket and forget their ids; `NotFound` for one that is not there.
+
+        An id that had ended is forgotten too.
+        """
+        answers = await self._by_id.delete(ids)
+        ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
+        await self._client.execute_all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
+        return answers_by_first_occurrence(ids, answers)
+
+    async def delete_pending(self, ids: Sequence[str]) -> list[str | LaterError]:
+        """Remove tasks that are not dead; `Conflict` for one that is, `NotFound` for one that is not there.
+
+        An id that had ended is still remembered.
+        """
+        return answers_by_first_occurrence(ids, await self._by_id.delete_pending(ids))
 
     async def _update(self, edits: list[TaskEdit]) -> Results:
         return await self._carry_out("update", edits, _edited, _update_call, _told_of_edit)

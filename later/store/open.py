@@ -1,19 +1,27 @@
-"""The store, open: everything that reads or writes it, on one client."""
+"""The store as one bundle of parts, and the ways to open it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from later.core.clock import Clock
-from later.core.policy import Policy
+from later.core.clock import Clock, Interval
+from later.core.errors import LaterError
+from later.core.policy import DEFAULT, Policy
 from later.store.bulk_jobs import BulkJobs
 from later.store.client import Client, connect
+from later.store.cursor import Listing
+from later.store.dead_letters import DeadLetters
 from later.store.doctor import Doctor
+from later.store.edits import Edits
 from later.store.expiry import Expiry
 from later.store.keys import Keys
+from later.store.lookup import Lookup
+from later.store.permits import Permits
 from later.store.policies import PolicyBook
-from later.store.schema import Execute, stored_shards
+from later.store.scan import Scanner
+from later.store.schema import check_store, stored_shards
 from later.store.settings import StoreSettings
 from later.store.stats import Stats
 from later.store.tasks import Tasks
@@ -21,66 +29,118 @@ from later.store.tasks import Tasks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Store:
-    """The store, open, and all that reads or writes it."""
+    """An open store: one client, and a part for each group of verbs."""
 
     client: Client
     clock: Clock
-    tasks: Tasks
-    stats: Stats
-    bulk_jobs: BulkJobs
-    expiry: Expiry
-    policies: PolicyBook
-    doctor: Doctor
-    shards: int
     keys: Keys
+    tasks: Tasks
+    lookup: Lookup
+    edits: Edits
+    listing: Listing
+    dead_letters: DeadLetters
+    expiry: Expiry
+    bulk_jobs: BulkJobs
+    stats: Stats
+    permits: Permits
+    policies: PolicyBook
+    scanner: Scanner
+    doctor: Doctor
+
+    async def now(self) -> Interval:
+        """Return the store's time. Measure it again if this machine's clocks disagree.
+
+        Raises:
+            StoreDown: the time had to be measured, and the store cannot be reached.
+        """
+        if not self.clock.is_steady():
+            await self.measure_time()
+        return self.clock.now()
+
+    async def measure_time(self) -> None:
+        """Ask the store for its time. Raises StoreDown."""
+        await self.client.execute_timed("time", [])
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
 
 
-def build(
-    place: StoreSettings,
-    shards: int,
-    policy: Policy,
-    clock: Clock,
-    observe: Callable[[str, float], None],
-    check: Callable[[Execute], Awaitable[None]] | None = None,
-) -> Store:
-    """The store at a place. `policy` is what applies where nothing is set; the others are as `Client` takes them."""
-    client = Client(
-        connect(place.url, clock, place.timeout_s),
-        timeout_s=place.timeout_s,
-        monotonic=clock.monotonic,
-        observe=observe,
-        check=check,
-    )
-    keys = Keys(place.prefix, shards)
+def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instance: str = "") -> Store:
+    """Build all parts on one client.
+
+    `policy` applies where nothing is set; `instance` is the name under which this process takes permits.
+    """
     return Store(
         client=client,
         clock=clock,
-        tasks=Tasks(client, keys, clock),
-        stats=Stats(client, keys),
-        bulk_jobs=BulkJobs(client, keys),
-        expiry=Expiry(client, keys),
-        policies=PolicyBook(client, keys, policy, clock.monotonic),
-        doctor=Doctor(client, keys),
-        shards=shards,
         keys=keys,
+        tasks=Tasks(client, keys),
+        lookup=Lookup(client, keys),
+        edits=Edits(client, keys),
+        listing=Listing(client, keys),
+        dead_letters=DeadLetters(client, keys),
+        expiry=Expiry(client, keys),
+        bulk_jobs=BulkJobs(client, keys),
+        stats=Stats(client, keys),
+        permits=Permits(client, keys, instance),
+        policies=PolicyBook(client, keys, policy, clock.monotonic),
+        scanner=Scanner(client, keys),
+        doctor=Doctor(client, keys),
     )
 
 
-async def build_as_laid_out(
-    place: StoreSettings, shards: int, policy: Policy, clock: Clock, observe: Callable[[str, float], None]
+def connect_store(
+    settings: StoreSettings,
+    shards: int,
+    clock: Clock,
+    policy: Policy,
+    instance: str,
+    observe: Callable[[str, float], None],
 ) -> Store:
-    """The same with as many shards as the data there has; `shards` where there is none.
+    """Return the store for a daemon, which need not be up yet.
+
+    The store is checked before the first command: nothing is written to one that cannot serve.
+    """
+    check = partial(check_store, prefix=settings.prefix, shards=shards)
+    redis = connect(settings.url, clock, settings.timeout_s)
+    client = Client(redis, clock, timeout_s=settings.timeout_s, observe=observe, check=check)
+    return build_store(client, clock, Keys(settings.prefix, shards), policy, instance)
+
+
+async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int) -> Store:
+    """Open the store to look at it. It has the shards that its data was laid out with, or else `default_shards`.
 
     Raises:
-        StoreDown: it cannot be reached.
+        StoreDown: the store cannot be reached.
     """
-    memory = build(place, shards, policy, clock, observe)
+    client = Client(connect(settings.url, clock, settings.timeout_s), clock, timeout_s=settings.timeout_s)
     try:
-        stored = await stored_shards(memory.client.execute_each, place.prefix)
+        stored = await stored_shards(client.execute_each, settings.prefix)
     except BaseException:
-        await memory.client.aclose()
+        await client.aclose()
         raise
-    if stored is None or stored == shards:
-        return memory
-    await memory.client.aclose()
-    return build(place, stored, policy, clock, observe)
+    shards = default_shards if stored is None else stored
+    return build_store(client, clock, Keys(settings.prefix, shards), policy)
+
+
+async def open_existing_store(settings: StoreSettings, clock: Clock) -> Store:
+    """Open a store that a daemon has laid out, and check it. Policies are those in the store, over later's defaults.
+
+    Raises:
+        LaterError: the store holds nothing of later: a mistyped URL must not pass for an empty store.
+        StoreMismatch: its data is of another version, or is not safe there.
+        StoreDown: the store cannot be reached.
+    """
+    store = await open_store(settings, clock, DEFAULT, default_shards=0)
+    try:
+        shards = len(store.keys.shards)
+        if not shards:
+            raise LaterError(
+                f'there is nothing of later\'s in the store (its keys would begin with "{settings.prefix}"): start a '
+                "daemon on it first, which lays its data out"
+            )
+        await check_store(store.client.execute_each, settings.prefix, shards)
+    except BaseException:
+        await store.aclose()
+        raise
+    return store

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from later.store import scripts
 from later.store.client import Client
+from later.store.codec import parse_time
 from later.store.fanout import split_by_weight
 from later.store.keys import SCHEMA_VERSION, Bucket, Keys, Shard
 from later.store.schema import server_info, server_version
 from later.store.scripts import Command
+from later.store.types import TopicState
 
 FORGET_WORKER_MS = 3_600_000
 """A worker that has not beaten for so long is not shown any more."""
@@ -171,6 +174,16 @@ class Stats:
             async for scanned in self._scanned(wake_sets):
                 for place, topics in scanned:
                     yield place.shard, place.bucket, topics
+
+    async def topic_state(self, topic: str) -> TopicState:
+        """Return how a topic stands over all shards: the longest hold, the earliest due time."""
+        name = topic.encode()
+        delays = [(shard.bucket(Bucket.DELAY, name), shard.wakes[Bucket.DELAY]) for shard in self._keys.shards]
+        answers = await self._client.execute_all("explain", [scripts.STANDING.call(keys, [name]) for keys in delays])
+        holds = [-float(entry) for entry, _ in answers if entry and float(entry) < 0]
+        until = max((math.ceil(hold) for hold in holds if hold != math.inf), default=None)
+        dues = [due_at for _, first in answers if (due_at := parse_time(first)) is not None]
+        return TopicState(math.inf in holds, until, min(dues, default=None))
 
     async def counts_for(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
         """The tasks of these topics, summed over the shards, each shard's at one moment; what is due, by `now` (ms)."""

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from later.core.clock import Clock, Interval
-from later.core.errors import LaterError, NotFound
+from later.core.errors import LaterError
 from later.core.task import Task, encode, pack_id
 from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
 from later.store.codec import (
-    answers_by_first_occurrence,
     as_bools,
     earliest_score,
     pairs,
@@ -25,30 +22,18 @@ from later.store.codec import (
     parse_time,
     settle_arguments,
 )
-from later.store.edits import Edits
 from later.store.fanout import Lane, fan_out
 from later.store.keys import Bucket, Keys, Shard
-from later.store.lists import Listing
-from later.store.lookup import Lookup
-from later.store.purges import Purges
-from later.store.redrives import Redrives
 from later.store.scripts import MAX_TASKS, Argument, Command
-from later.store.standing import topic_state
 from later.store.types import (
-    BucketRange,
     Claim,
     ClaimRequest,
     ClaimResult,
     DueTopic,
     DueTopics,
     JobBatch,
-    MoveResult,
-    Page,
     ReleaseResult,
     Settlement,
-    TaskEdit,
-    TaskRecord,
-    TopicState,
     WorkerSnapshot,
 )
 
@@ -59,41 +44,9 @@ MAX_CLAIM_BYTES = 32 * 1024 * 1024
 class Tasks:
     """Tasks in the store. `clock` is the store's own, kept up by each new connection and by `now`."""
 
-    def __init__(self, client: Client, keys: Keys, clock: Clock) -> None:
+    def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
-        self._clock = clock
-        self._by_id = Lookup(client, keys)
-        self._lists = Listing(client, keys)
-        self._edits = Edits(client, keys)
-        self._redrives = Redrives(client, keys)
-        self._purges = Purges(client, keys)
-
-    @property
-    def timeout_s(self) -> float:
-        """How long the store may take to answer."""
-        return self._client.timeout_s
-
-    async def now(self) -> Interval:
-        """The store's time now, measured again where this machine's clocks disagree.
-
-        Raises:
-            StoreDown: it would have to be measured, and the store cannot be reached.
-        """
-        if not self._clock.is_steady():
-            await self.measure_time()
-        return self._clock.now()
-
-    async def measure_time(self) -> None:
-        """Ask the store for its time. Raises StoreDown."""
-        await self._timed("time", [])
-
-    async def _timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
-        """The commands' answers, and the store's time measured by the way."""
-        sent = self._clock.monotonic()
-        (seconds, micros), *answers = await self._client.execute_all(verb, [("TIME",), *commands])
-        self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
-        return answers
 
     async def create(self, tasks: Sequence[Task], batch: JobBatch | None = None) -> list[bool | LaterError]:
         """Store new tasks, each into pool and delay at once; False where the caller's id is known already.
@@ -135,7 +88,7 @@ class Tasks:
         """
         heads = [*self._look(Bucket.UNACK, 1), *self._look(Bucket.ERROR, 1)]
         holds = self._look_held(limit) if held else []
-        answers = await self._timed("look", [*heads, *self._look(Bucket.DELAY, limit), *holds])
+        answers = await self._client.execute_timed("look", [*heads, *self._look(Bucket.DELAY, limit), *holds])
         shards = len(self._keys.shards)
         unack, error, delay, held_back = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
         ends = [math.ceil(-float(at)) for answer in held_back for _, at in pairs(answer)]
@@ -243,76 +196,6 @@ class Tasks:
         """Forget ids that were remembered long enough, at most `limit` of each shard; how many. Raises StoreDown."""
         commands = [scripts.TRIM.call([shard.done], [now, limit]) for shard in self._keys.shards]
         return sum(await self._client.execute_all("trim", commands))
-
-    async def query(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
-        """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
-        return await self._by_id.query(ids)
-
-    async def update(self, edits: Sequence[TaskEdit]) -> list[TaskRecord | LaterError]:
-        """Edit tasks in delay or error; where each is then. `Conflict` for one that is in flight, or dead.
-
-        Raises StoreDown: nobody can know.
-        """
-        return await self._edits.update(edits)
-
-    async def run_now(self, ids: Sequence[str], now: int) -> list[TaskRecord | LaterError]:
-        """Make tasks due now, from delay, error or dead; where each is then. `Conflict` for one that is in flight.
-
-        Raises StoreDown: nobody can know.
-        """
-        return await self._edits.run_now(ids, now)
-
-    async def redrive(self, ids: Sequence[str], now: int) -> list[TaskRecord | LaterError]:
-        """Bring tasks back, dead → delay, due now; where each is then. `Conflict` for one that is not dead.
-
-        Raises StoreDown: nobody can know.
-        """
-        return await self._edits.redrive(ids, now)
-
-    async def redrive_dead(
-        self,
-        dead: BucketRange,
-        *,
-        now: int,
-        reason: str | None = None,
-        rate: float | None = None,
-        limit: int | None = None,
-    ) -> MoveResult:
-        """Bring back who died before `now`, of a stretch of the dead. Raises StoreDown: some may be back."""
-        return await self._redrives.redrive(dead, reason=reason, now=now, rate=rate, limit=limit)
-
-    async def purge(self, stretches: Sequence[BucketRange], limit: int | None = None) -> MoveResult:
-        """Remove all tasks of these stretches, none of which is in unack. Raises StoreDown: some may be gone."""
-        return await self._purges.purge(stretches, limit)
-
-    async def purge_dead(self, dead: BucketRange, reason: str, limit: int | None = None) -> MoveResult:
-        """Remove the dead of a stretch that died for one reason. Raises StoreDown: some may be gone."""
-        return await self._purges.purge_dead(dead, reason, limit)
-
-    async def page(self, stretch: BucketRange, limit: int) -> Page:
-        """The first tasks of a part of a bucket, by score and packed id. Raises StoreDown."""
-        return await self._lists.page(stretch, limit)
-
-    async def topic_state(self, topic: str) -> TopicState:
-        """Is a topic held, and when is its next task due? Raises StoreDown."""
-        return await topic_state(self._client, self._keys, topic.encode())
-
-    async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
-        """Remove tasks from whatever bucket and forget their ids; `NotFound` for one that is not there.
-
-        An id that had ended is forgotten too. Raises StoreDown: nobody can know.
-        """
-        answers = await self._by_id.delete(ids)
-        ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
-        await self._client.execute_all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
-        return answers_by_first_occurrence(ids, answers)
-
-    async def delete_pending(self, ids: Sequence[str]) -> list[str | LaterError]:
-        """Remove tasks that are not dead; `Conflict` for one that is, `NotFound` for one that is not there.
-
-        An id that had ended is still remembered. Raises StoreDown: nobody can know.
-        """
-        return answers_by_first_occurrence(ids, await self._by_id.delete_pending(ids))
 
     def _lane(self, claim: Claim) -> Lane:
         return self._keys.shards[claim.shard], claim.topic.encode()

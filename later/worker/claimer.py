@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from later.core.errors import LaterError
 from later.core.policy_scopes import Policies
 from later.metrics import Metrics
-from later.store.policies import PolicyBook
-from later.store.tasks import Tasks
+from later.store.open import Store
 from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopics, WorkerSnapshot
 from later.worker.fair_share import FairShare
 from later.worker.throttle import Throttle
@@ -29,8 +28,7 @@ class Claimer:
     def __init__(
         self,
         *,
-        store: Tasks,
-        policies: PolicyBook,
+        store: Store,
         throttle: Throttle,
         fair_share: FairShare,
         lease_ms: int,
@@ -39,7 +37,6 @@ class Claimer:
         metrics: Metrics,
     ) -> None:
         self._store = store
-        self._policies = policies
         self._gate = throttle
         self._lanes = fair_share
         self._lease_ms = lease_ms
@@ -53,13 +50,13 @@ class Claimer:
 
     async def tick(self, now: int) -> TickResult:
         self.needs_slot = True
-        policies = await self._policies.current()
+        policies = await self._store.policies.current()
         around = await self._look(now)
         self._on_look(around)
         if not self._lanes.free:
             return TickResult(0, None)
         look, wants = await self._wants(around.delay, policies, now)
-        answers = await self._store.claim(wants, now, now + self._lease_ms)
+        answers = await self._store.tasks.claim(wants, now, now + self._lease_ms)
         moved = sum(self._begin(answer) for answer in answers if isinstance(answer, ClaimResult))
         await self._gate.return_unused(wants, answers)
         self._note_holds(want.hold_until for want in wants if want.hold_until is not None)
@@ -73,7 +70,7 @@ class Claimer:
         lately = self._looked_for_held_at <= now < self._looked_for_held_at + HELD_EVERY_MS
         held = not lately or (self._hold_ends_at is not None and now >= self._hold_ends_at)
         limit = self._lanes.active_topics + self._lanes.free + self._gate.count_blocked(now)
-        around = await self._store.worker_snapshot(limit, held=held)
+        around = await self._store.tasks.worker_snapshot(limit, held=held)
         if held:
             self._looked_for_held_at, self._hold_ends_at = now, None
             self._note_holds(at for at in around.hold_ends if at > now)

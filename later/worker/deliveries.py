@@ -9,15 +9,14 @@ from typing import Any, Protocol
 
 import structlog
 
-from later.core.clock import Clock, Interval
+from later.core.clock import Interval
 from later.core.errors import LaterError
 from later.core.policy import Policy
 from later.core.retry import Outcome, OutcomeKind, SettleTarget, Verdict, judge, judge_unreadable, judge_unsent
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
-from later.store.policies import PolicyBook
-from later.store.tasks import Tasks
+from later.store.open import Store
 from later.store.types import Claim, Settlement
 from later.worker.fair_share import FairShare
 from later.worker.throttle import Throttle
@@ -42,22 +41,18 @@ class DeliveryPool:
     def __init__(
         self,
         *,
-        store: Tasks,
-        clock: Clock,
+        store: Store,
         sender: TaskSender,
         fair_share: FairShare,
-        policies: PolicyBook,
         throttle: Throttle,
         remember_ms: int,
         metrics: Metrics,
         random: Callable[[], float],
     ) -> None:
         self._store = store
-        self._settle_one = GroupCommit(store.settle, queue_timeout_s=store.timeout_s)
-        self._clock = clock
+        self._settle_one = GroupCommit(store.tasks.settle, queue_timeout_s=store.client.timeout_s)
         self._sender = sender
         self._lanes = fair_share
-        self._policies = policies
         self._gate = throttle
         self._remember_ms = remember_ms
         self._metrics = metrics
@@ -108,13 +103,13 @@ class DeliveryPool:
 
     async def _attempt(self, claim: Claim) -> Verdict | None:
         """The verdict on this attempt; None where it was not made and is another's to make."""
-        now = self._clock.now()
+        now = self._store.clock.now()
         if not isinstance(claim.task, Task):
             return judge_unreadable(claim.attempt, claim.task, now.high)
         unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
         if unsent is not None:
             return unsent
-        policy = self._policies.latest.for_topic(claim.topic)
+        policy = self._store.policies.latest.for_topic(claim.topic)
         if claim.lease_end - now.high <= policy.timeout_ms:
             return None
         if claim.attempt == 1:
@@ -135,15 +130,15 @@ class DeliveryPool:
 
     async def _now(self) -> Interval:
         """The store's time, asked for where this machine slept meanwhile; the best guess where it does not answer."""
-        if not self._clock.is_steady():
+        if not self._store.clock.is_steady():
             with suppress(LaterError):
                 await self._store.measure_time()
-        return self._clock.now()
+        return self._store.clock.now()
 
     async def _send(self, task: Task, claim: Claim, now: int, policy: Policy) -> Outcome:
-        started = self._clock.monotonic()
+        started = self._store.clock.monotonic()
         outcome = await self._sender.send(task, claim.attempt, now, policy)
-        self._metrics.delivery_duration.observe(self._clock.monotonic() - started)
+        self._metrics.delivery_duration.observe(self._store.clock.monotonic() - started)
         self._count_outcome[outcome.kind]()
         if outcome.kind is not OutcomeKind.DONE:
             code = str(outcome.status) if outcome.reason == "status" else outcome.reason
@@ -163,7 +158,7 @@ class DeliveryPool:
         """Settle, again and again until the store answers or the lease ends."""
         settlement = Settlement(claim, verdict, self._remember_until(claim, verdict))
         tries = 0
-        while (answer := await self._try_settle(settlement)) is None and self._clock.now().low < claim.lease_end:
+        while (answer := await self._try_settle(settlement)) is None and self._store.clock.now().low < claim.lease_end:
             await asyncio.sleep(SETTLE_RETRY_DELAYS_S[min(tries, len(SETTLE_RETRY_DELAYS_S) - 1)])
             tries += 1
         if answer:
@@ -202,7 +197,7 @@ class DeliveryPool:
     async def _give_back(self, claims: list[Claim]) -> None:
         """Where the store cannot be reached, the leases run out instead."""
         try:
-            await self._store.give_back(claims)
+            await self._store.tasks.give_back(claims)
         except LaterError as error:
             log.warning("leases not given back", count=len(claims), reason=str(error))
 

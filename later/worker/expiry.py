@@ -9,8 +9,7 @@ import structlog
 from later.core.errors import LaterError
 from later.core.retry import expiry_failure
 from later.metrics import Metrics
-from later.store.expiry import Expiry
-from later.store.policies import PolicyBook
+from later.store.open import Store
 from later.store.scripts import MAX_TASKS
 from later.store.types import DueTopic, ExpiredTask
 from later.worker.ticker import TickResult
@@ -28,16 +27,16 @@ SWEEP_TASKS = 1000
 class ExpiryTicker:
     """delay, error → dead, "expired": whatever it is that a task waits for, not beyond its ttl."""
 
-    def __init__(self, *, ends: Expiry, metrics: Metrics) -> None:
-        self._ends = ends
+    def __init__(self, *, store: Store, metrics: Metrics) -> None:
+        self._store = store
         self._metrics = metrics
 
     async def tick(self, now: int) -> TickResult:
-        found = await self._ends.expired_tasks(now)
+        found = await self._store.expiry.expired_tasks(now)
         if not found:
             return TickResult(0, None)
         deaths = [(task, expiry_failure(task.failure, now)) for task in found]
-        answers = await self._ends.expire(deaths, now)
+        answers = await self._store.expiry.expire(deaths, now)
         died = [task for task, answer in zip(found, answers, strict=True) if answer is True]
         self._count(died)
         for answer in answers:
@@ -55,23 +54,22 @@ class ExpiryTicker:
 class DeadSweeper:
     """dead → gone, `dead_keep` after the death. Their ids are remembered for `remember_ms` where callers chose them."""
 
-    def __init__(self, *, ends: Expiry, policies: PolicyBook, remember_ms: int, metrics: Metrics) -> None:
-        self._ends = ends
-        self._policies = policies
+    def __init__(self, *, store: Store, remember_ms: int, metrics: Metrics) -> None:
+        self._store = store
         self._remember_ms = remember_ms
         self._metrics = metrics
 
     async def tick(self, now: int) -> TickResult:
-        policies = await self._policies.current()
+        policies = await self._store.policies.current()
         swept = pages = 0
         while swept < SWEEP_TASKS and pages < SWEEP_PAGES:
-            wakes = await self._ends.topics_with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS)
+            wakes = await self._store.expiry.topics_with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS)
             for wake in wakes:
                 latest = now - policies.for_topic(wake.topic).dead_keep_ms
                 if wake.at <= latest:
                     swept += await self._sweep(wake, latest, now, SWEEP_TASKS - swept)
             pages += 1
-            if self._ends.is_at_the_start():
+            if self._store.expiry.is_at_the_start():
                 break
         self._metrics.dead_removed.inc(swept)
         return TickResult(swept, now if swept >= SWEEP_TASKS else None)
@@ -80,8 +78,8 @@ class DeadSweeper:
         """How many were swept of one topic; about `limit` at most."""
         remember_until = now + self._remember_ms if self._remember_ms else None
         swept = 0
-        while swept < limit and (dead := await self._ends.dead_tasks(wake, latest)):
-            answers = await self._ends.sweep(dead, latest, remember_until)
+        while swept < limit and (dead := await self._store.expiry.dead_tasks(wake, latest)):
+            answers = await self._store.expiry.sweep(dead, latest, remember_until)
             gone = sum(answer is True for answer in answers)
             if not gone:
                 break  # somebody else sweeps here, or the store fails: there is another tick

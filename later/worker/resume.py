@@ -5,8 +5,7 @@ from __future__ import annotations
 import structlog
 
 from later.core.policy_scopes import Policies
-from later.store.permits import Permits
-from later.store.policies import PolicyBook
+from later.store.open import Store
 from later.worker.ticker import TickResult
 
 log = structlog.get_logger("later.holds")
@@ -23,23 +22,24 @@ RESUME_AFTER_MS = 1100
 class Resumer:
     """delay stays delay: a topic that is not paused any more is claimed again."""
 
-    def __init__(self, *, flow: Permits, policies: PolicyBook) -> None:
-        self._flow = flow
-        self._policies = policies
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._seen: Policies | None = None
         self._settled_at = 0
         self._next_at = 0
 
     async def tick(self, now: int) -> TickResult:
-        policies = await self._policies.current()
+        policies = await self._store.policies.current()
         if policies is not self._seen:
             self._settled_at = now + SETTLED_MS
         elif now >= self._settled_at and self._next_at - RECONCILE_EVERY_MS <= now < self._next_at:
             return TickResult(0, None)
-        paused = await self._flow.paused_topics()
+        paused = await self._store.permits.paused_topics()
         resumed = [topic for topic in paused if not policies.for_topic(topic).paused]
         if resumed:
-            await self._flow.resume({topic: _back(policies.for_topic(topic).ramp_ms, now) for topic in resumed}, now)
+            await self._store.permits.resume(
+                {topic: _back(policies.for_topic(topic).ramp_ms, now) for topic in resumed}, now
+            )
         for topic in resumed:
             log.info("topic resumed", topic=topic)
         self._seen, self._next_at = policies, now + RECONCILE_EVERY_MS

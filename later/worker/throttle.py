@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import structlog
 
-from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown
 from later.core.policy_scopes import Policies
 from later.metrics import Metrics
-from later.store.permits import SAVED_MS, PermitGrant, PermitRequest, Permits
-from later.store.policies import PolicyBook
+from later.store.open import Store
+from later.store.permits import SAVED_MS, PermitGrant, PermitRequest
 from later.store.types import ClaimRequest, ClaimResult, DueTopic
 from later.worker.fair_share import FairShare
 from later.worker.slow_start import Ramp, SlowStart
@@ -56,20 +55,16 @@ class Throttle:
     def __init__(
         self,
         *,
-        flow: Permits,
-        policies: PolicyBook,
+        store: Store,
         fair_share: FairShare,
-        clock: Clock,
         lease_ms: int,
         metrics: Metrics,
     ) -> None:
-        self._flow = flow
-        self._policies = policies
         self._lanes = fair_share
-        self._clock = clock
+        self._store = store
         self._lease_ms = lease_ms
         self._metrics = metrics
-        self._ramps = SlowStart(policies)
+        self._ramps = SlowStart(store.policies)
         self._blocked: dict[str, int] = {}
         self._refused: dict[str, int] = {}
         """How often in a row a topic found no permits."""
@@ -87,13 +82,13 @@ class Throttle:
 
     async def hold_paused(self, wakes: list[DueTopic], policies: Policies) -> list[DueTopic]:
         """Those whose topics are not paused. The others are held, and not seen again before they are resumed."""
-        self._ramps.forget_finished(self._clock.now().low)
+        self._ramps.forget_finished(self._store.clock.now().low)
         if not policies.has_limits:
             return wakes
-        paused = {wake for wake in wakes if self._policies.latest.for_topic(wake.topic).paused}
+        paused = {wake for wake in wakes if self._store.policies.latest.for_topic(wake.topic).paused}
         if not paused:
             return wakes
-        await self._flow.hold_paused([(wake.topic, wake.shard) for wake in paused])
+        await self._store.permits.hold_paused([(wake.topic, wake.shard) for wake in paused])
         return [wake for wake in wakes if wake not in paused]
 
     def limit(self, topic: str, policies: Policies, now: int) -> int | None:
@@ -166,7 +161,7 @@ class Throttle:
 
     def on_delivery_end(self, topic: str) -> bool:
         """A delivery of it has ended; may another begin that could not before?"""
-        policies = self._policies.latest
+        policies = self._store.policies.latest
         if policies.has_limits and policies.for_topic(topic).concurrency:
             self._returning.add(topic)
             if self._return is None:
@@ -179,12 +174,12 @@ class Throttle:
         until = -(-until // HOLD_GRID_MS) * HOLD_GRID_MS
         if self._waits.get(topic, 0) >= until:
             return
-        now, ramp_ms = self._clock.now().low, self._policies.latest.for_topic(topic).ramp_ms
+        now, ramp_ms = self._store.clock.now().low, self._store.policies.latest.for_topic(topic).ramp_ms
         self._waits = {name: ends for name, ends in self._waits.items() if ends > now} | {topic: until}
         if ramp_ms:
             self._ramps.start(topic, Ramp(until, until + ramp_ms))
         try:
-            await self._flow.hold(topic, until, until + ramp_ms if ramp_ms else None, now)
+            await self._store.permits.hold(topic, until, until + ramp_ms if ramp_ms else None, now)
         except LaterError as error:
             self._waits.pop(topic, None)
             log.debug("topic not held", topic=topic, reason=str(error))
@@ -212,7 +207,7 @@ class Throttle:
     async def _ask(self, asked: dict[str, int], policies: Policies, now: int) -> dict[str, PermitGrant]:
         async with self._asking:
             asks = [self._ask_of(topic, policies, now, want=want) for topic, want in asked.items()]
-            answers = await self._flow.acquire(asks, now)
+            answers = await self._store.permits.acquire(asks, now)
         granted: dict[str, PermitGrant] = {}
         for ask, answer in zip(asks, answers, strict=True):
             got = self._none(ask.topic, answer) if isinstance(answer, LaterError) else answer
@@ -261,11 +256,11 @@ class Throttle:
         return want._replace(limit=limit, hold_until=hold_until, has_permits=limit > 0)
 
     async def _hand_back(self, unused: dict[str, int]) -> None:
-        policies, now = self._policies.latest, self._clock.now().low
+        policies, now = self._store.policies.latest, self._store.clock.now().low
         try:
             async with self._asking:
                 asks = [self._ask_of(topic, policies, now, back=permits) for topic, permits in unused.items()]
-                await self._flow.acquire(asks, now)
+                await self._store.permits.acquire(asks, now)
         except LaterError as error:  # they come back with their lease
             log.debug("permits not handed back", reason=str(error))
 

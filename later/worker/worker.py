@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from later.core.clock import Clock
 from later.metrics import Metrics
-from later.store.bulk_jobs import BulkJobs
-from later.store.expiry import Expiry
 from later.store.keys import Bucket
-from later.store.permits import Permits
-from later.store.policies import PolicyBook
-from later.store.tasks import Tasks
+from later.store.open import Store
 from later.store.types import WorkerSnapshot
 from later.worker.claimer import Claimer
 from later.worker.deliveries import DeliveryPool, TaskSender
@@ -33,12 +28,7 @@ class Worker:
     def __init__(
         self,
         *,
-        store: Tasks,
-        jobs: BulkJobs,
-        ends: Expiry,
-        policies: PolicyBook,
-        flow: Permits,
-        clock: Clock,
+        store: Store,
         sender: TaskSender,
         metrics: Metrics,
         slots: int,
@@ -50,15 +40,11 @@ class Worker:
         self._lanes = lanes = FairShare(slots)
         metrics.delivery_slots.set(slots)
         metrics.delivery_slots_in_use.set_function(lambda: lanes.total_in_use)
-        self._gate = gate = Throttle(
-            flow=flow, policies=policies, fair_share=lanes, clock=clock, lease_ms=lease_ms, metrics=metrics
-        )
+        self._gate = gate = Throttle(store=store, fair_share=lanes, lease_ms=lease_ms, metrics=metrics)
         self._hands = DeliveryPool(
             store=store,
-            clock=clock,
             sender=sender,
             fair_share=lanes,
-            policies=policies,
             throttle=gate,
             remember_ms=remember_ms,
             metrics=metrics,
@@ -66,7 +52,6 @@ class Worker:
         )
         self._delay = Claimer(
             store=store,
-            policies=policies,
             throttle=gate,
             fair_share=lanes,
             lease_ms=lease_ms,
@@ -76,14 +61,14 @@ class Worker:
         )
         self._unack = Requeuer(Bucket.UNACK, store=store, metrics=metrics, on_requeued=self.wake)
         self._error = Requeuer(Bucket.ERROR, store=store, metrics=metrics, on_requeued=self.wake)
-        self._trim = Trimmer(store, jobs)
-        expiry = ExpiryTicker(ends=ends, metrics=metrics)
-        sweep = DeadSweeper(ends=ends, policies=policies, remember_ms=remember_ms, metrics=metrics)
+        self._trim = Trimmer(store)
+        expiry = ExpiryTicker(store=store, metrics=metrics)
+        sweep = DeadSweeper(store=store, remember_ms=remember_ms, metrics=metrics)
         self._tick_ms = tick_ms
 
         async def now() -> float:
             await store.now()
-            return clock.low_ms()
+            return store.clock.low_ms()
 
         self.tickers = [
             Ticker(
@@ -100,7 +85,7 @@ class Worker:
                 ("error", self._error.tick, max(tick_ms, IDLE_POLL_MS)),
                 ("expiry", expiry.tick, EXPIRY_EVERY_MS),
                 ("dead", sweep.tick, SWEEP_EVERY_MS),
-                ("resume", Resumer(flow=flow, policies=policies).tick, RESUME_EVERY_MS),
+                ("resume", Resumer(store).tick, RESUME_EVERY_MS),
             )
         ]
         self._hands.on_slot_free = self._on_free_hand

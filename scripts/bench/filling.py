@@ -67,12 +67,11 @@ def using(url: str, use: Callable[[Tasks], Awaitable[Result]]) -> Result:
         clock = Clock(time.monotonic, time.time)
         client = Client(
             connect(url, clock, PATIENCE_S),
+            clock,
             timeout_s=PATIENCE_S,
-            monotonic=time.monotonic,
-            observe=lambda verb, seconds: None,
         )
         try:
-            return await use(Tasks(client, Keys("later", 1), clock))
+            return await use(Tasks(client, Keys("later", 1)))
         finally:
             await client.aclose()
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import hiredis
 
-from later.core.clock import Clock
 from later.core.task import pack_id
 from later.store.client import Client
 from later.store.keys import Keys
@@ -93,10 +92,9 @@ class _RecordedError(Exception):
 def recorded(use: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
     """The commands that a verb of the store would send."""
     recorder = _Recorder()
-    clock = Clock(time.monotonic, time.time)
 
     async def run() -> None:
-        await use(Tasks(cast("Client", recorder), Keys("later", 1), clock))
+        await use(Tasks(cast("Client", recorder), Keys("later", 1)))
 
     try:
         asyncio.run(run())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,13 +21,10 @@ from later.core.clock import Clock
 from later.core.errors import StoreDown
 from later.core.policy import Policy
 from later.metrics import Metrics
-from later.store.bulk_jobs import BulkJobs
 from later.store.client import Client
 from later.store.keys import Keys
-from later.store.policies import PolicyBook
+from later.store.open import Store, build_store
 from later.store.scripts import Command
-from later.store.stats import Stats
-from later.store.tasks import Tasks
 from tests.builders import NOW
 
 Answer = tuple[int, Any]
@@ -63,7 +59,7 @@ class Front:
     client: UnsureClient
     server: FakeServer
     keys: Keys
-    store: Tasks
+    store: Store
     metrics: Metrics
     nudges: list[int]
     readiness: list[str | None] = field(default_factory=lambda: [None])
@@ -118,23 +114,20 @@ async def a_front(
 ) -> AsyncIterator[Front]:
     """The whole frontend, listening."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
+    clock = a_clock()
     client = UnsureClient(
         FakeAsyncRedis(server=server, protocol=2),
+        clock,
         timeout_s=10,
-        monotonic=time.monotonic,
         observe=metrics.observe_round_trip,
     )
-    store = Tasks(client, keys, a_clock())
-    policies = PolicyBook(client, keys, policy or Policy(), lambda: 0.0)
-    await policies.read()
+    store = build_store(client, clock, keys, policy or Policy())
+    await store.policies.read()
     nudges: list[int] = []
     readiness: list[str | None] = [None]
     app = build_app(
         store=store,
-        jobs=BulkJobs(client, keys),
-        census=Stats(client, keys),
         metrics=metrics,
-        policies=policies,
         max_body=max_body,
         remember_ms=7 * DAY_MS,
         max_pending_writes=backlog,

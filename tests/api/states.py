@@ -18,7 +18,7 @@ async def put(front: Front, state: str, id: str | None = None, failure: Failure 
     """A task in this state: its id. Due in a minute, or its lease or pause ends in 30 s."""
     id = id or state
     created_at = NOW - 120_000
-    await front.store.create(
+    await front.store.tasks.create(
         [
             a_task(
                 **{
@@ -34,14 +34,14 @@ async def put(front: Front, state: str, id: str | None = None, failure: Failure 
     if state == "delay":
         return id
     want = ClaimRequest(changes.get("topic", "order"), front.keys.shard_of(id).index, 1)
-    [answer] = await front.store.claim([want], NOW - 120_000, NOW + 30_000)
+    [answer] = await front.store.tasks.claim([want], NOW - 120_000, NOW + 30_000)
     assert not isinstance(answer, Exception)
     verdicts = {
         "error": Verdict(SettleTarget.ERROR, NOW + 30_000, failure),
         "dead": Verdict(SettleTarget.DEAD, DIED_AT, failure),
     }
     if state in verdicts:
-        await front.store.settle([Settlement(answer.claims[0], verdicts[state], None)])
+        await front.store.tasks.settle([Settlement(answer.claims[0], verdicts[state], None)])
     return id
 
 

@@ -286,7 +286,7 @@ class TestAShardThatIsAway:
         async def create(tasks: list[object], batch: object) -> list[bool | LaterError]:
             return [True, StoreFault("the store answered an error: x")]
 
-        monkeypatch.setattr(front.store, "create", create)
+        monkeypatch.setattr(front.store.tasks, "create", create)
         with capture_logs() as logs:
             _, answer = await front.post("/create/batch", named("a", "b"))
         assert answer["results"] == [made("a"), wrong(500, "the store answered an error: x")]

@@ -60,7 +60,7 @@ async def test_a_lease_is_as_long_as_its_topics_timeout_makes_it(front: Front) -
 
 
 async def test_a_topic_that_is_paused(front: Front) -> None:
-    await front.store.create([a_task(id="a", created_at=NOW - 12_002)])
+    await front.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
     await front.ask("PATCH", "/topics/order/policy", {"paused": True})
     answer = await explain(front, id="a")
     assert (answer["sentence"], answer["paused"]) == ("its topic is paused; due since 12 s", True)
@@ -71,7 +71,7 @@ async def test_a_topic_that_is_paused(front: Front) -> None:
 
 
 async def test_a_topic_that_is_held(front: Front) -> None:
-    await front.store.create([a_task(id="a", created_at=NOW - 12_002)])
+    await front.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
     await flow(front).hold("order", NOW + 245_000, None, NOW)
     answer = await explain(front, id="a")
     assert answer["sentence"] == "its topic waits until 08:04:05Z, as its receiver asked; due since 12 s"
@@ -82,7 +82,7 @@ async def test_a_topic_that_is_held(front: Front) -> None:
 
 
 async def test_a_topic_that_comes_back_slowly(front: Front) -> None:
-    await front.store.create([a_task(id="a", created_at=NOW - 12_002)])
+    await front.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
     await flow(front).hold("order", NOW - 5000, NOW + 5000, NOW)
     answer = await explain(front, topic="order")
     assert answer["sentence"] == (

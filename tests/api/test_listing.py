@@ -38,7 +38,7 @@ async def ids(front: Front, **body: Any) -> list[str]:
 
 
 async def create(front: Front, *ids: str, delay: float = 1, **changes: Any) -> None:
-    await front.store.create([a_task(id=id, own_id=True, delay=delay, **changes) for id in ids])
+    await front.store.tasks.create([a_task(id=id, own_id=True, delay=delay, **changes) for id in ids])
 
 
 async def put(front: Front, state: str) -> None:
@@ -46,11 +46,13 @@ async def put(front: Front, state: str) -> None:
     await create(front, "a", delay=0)
     if state == "delay":
         return
-    [answer] = await front.store.claim([ClaimRequest("order", front.keys.shard_of("a").index, 1)], NOW, NOW + 30_000)
+    [answer] = await front.store.tasks.claim(
+        [ClaimRequest("order", front.keys.shard_of("a").index, 1)], NOW, NOW + 30_000
+    )
     assert not isinstance(answer, Exception)
     if state != "unack":
         verdict = Verdict(SettleTarget.ERROR if state == "error" else SettleTarget.DEAD, NOW + 5_000, FAILURE)
-        await front.store.settle([Settlement(answer.claims[0], verdict, None)])
+        await front.store.tasks.settle([Settlement(answer.claims[0], verdict, None)])
 
 
 async def test_an_unknown_topic_is_an_empty_page(front: Front) -> None:

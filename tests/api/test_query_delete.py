@@ -25,19 +25,19 @@ def missing(detail: str, **more: object) -> Answer:
 async def store(front: Front, **changes: Any) -> Task:
     """A task with the id `a`, behind the frontend's back."""
     task = a_task(**{"id": "a", "own_id": True, **changes})
-    assert await front.store.create([task]) == [True]
+    assert await front.store.tasks.create([task]) == [True]
     return task
 
 
 async def claim(front: Front) -> Claim:
-    answer = (await front.store.claim([ClaimRequest("order", 0, 1)], NOW, NOW + 30_000))[0]
+    answer = (await front.store.tasks.claim([ClaimRequest("order", 0, 1)], NOW, NOW + 30_000))[0]
     assert not isinstance(answer, Exception)
     return answer.claims[0]
 
 
 async def settle(front: Front, verdict: Verdict) -> None:
     settlement = Settlement(await claim(front), verdict, NOW + 7 * DAY_MS)
-    assert await front.store.settle([settlement]) == [True]
+    assert await front.store.tasks.settle([settlement]) == [True]
 
 
 async def query(front: Front) -> dict[str, Any]:

@@ -316,14 +316,16 @@ class TestNames:
 
 
 async def fill(front: Front, *tasks: Task) -> None:
-    assert all(answer is True for answer in await front.store.create(tasks))
+    assert all(answer is True for answer in await front.store.tasks.create(tasks))
 
 
 async def take(front: Front, topic: str, limit: int) -> list[Claim]:
     """So many of the topic's tasks, wherever they are, in hand."""
     claims: list[Claim] = []
     for shard in front.keys.shards:
-        (answer,) = await front.store.claim([ClaimRequest(topic, shard.index, limit - len(claims))], NOW, NOW + 30_000)
+        (answer,) = await front.store.tasks.claim(
+            [ClaimRequest(topic, shard.index, limit - len(claims))], NOW, NOW + 30_000
+        )
         assert isinstance(answer, ClaimResult)
         claims += answer.claims
         if len(claims) == limit:
@@ -333,7 +335,7 @@ async def take(front: Front, topic: str, limit: int) -> list[Claim]:
 
 async def settle(front: Front, claims: Sequence[Claim], fate: SettleTarget) -> None:
     verdict = Verdict(fate, NOW + 60_000, FAILURE)
-    assert all(await front.store.settle([Settlement(claim, verdict, None) for claim in claims]))
+    assert all(await front.store.tasks.settle([Settlement(claim, verdict, None) for claim in claims]))
 
 
 async def pages(front: Front, query: str) -> list[list[str]]:

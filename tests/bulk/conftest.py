@@ -13,8 +13,7 @@ import redis
 from later.core.clock import Clock
 from later.core.policy import DEFAULT
 from later.store.keys import Keys
-from later.store.open import Store, build
-from later.store.schema import check_store
+from later.store.open import Store, connect_store
 from later.store.settings import StoreSettings
 
 
@@ -42,10 +41,10 @@ def stored(server_url: str, shards: int) -> Iterator[Stored]:
 
 async def lay_out(place: StoreSettings, shards: int) -> None:
     """As a daemon's first start does."""
-    memory = a_memory(place, shards)
-    await check_store(memory.client.execute_each, place.prefix, shards)
-    await memory.client.aclose()
+    store = a_store(place, shards)
+    await store.client.open()
+    await store.aclose()
 
 
-def a_memory(place: StoreSettings, shards: int) -> Store:
-    return build(place, shards, DEFAULT, Clock(time.monotonic, time.time), lambda verb, seconds: None)
+def a_store(place: StoreSettings, shards: int) -> Store:
+    return connect_store(place, shards, Clock(time.monotonic, time.time), DEFAULT, "", lambda verb, seconds: None)

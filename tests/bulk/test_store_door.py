@@ -21,7 +21,7 @@ from later.core.policy_scopes import namespace_scope, topic_scope
 from later.core.task import pack_id
 from later.store.keys import Bucket
 from later.store.settings import StoreSettings
-from tests.bulk.conftest import Stored, a_memory, lay_out
+from tests.bulk.conftest import Stored, a_store, lay_out
 from tests.bulk.validation import CALLBACK
 from tests.servers import a_server
 
@@ -48,7 +48,7 @@ def set_policy(stored: Stored, place: PolicyPlace, **fields: Any) -> None:
     """As a daemon is told to."""
 
     async def change() -> None:
-        memory = a_memory(stored.place, len(stored.keys.shards))
+        memory = a_store(stored.place, len(stored.keys.shards))
         await memory.policies.change(place, lambda before: before.merge(fields))
         await memory.client.aclose()
 

@@ -12,12 +12,10 @@ from later.core.policy import Policy
 from later.core.policy_scopes import topic_scope
 from later.daemon.store_metrics import StoreMetrics
 from later.metrics import MAX_TOPICS, Metrics
-from later.store.client import Client, connect
-from later.store.keys import Bucket, Keys
-from later.store.permits import PermitRequest, Permits
-from later.store.policies import PolicyBook
-from later.store.stats import Stats
-from later.store.tasks import Tasks
+from later.store.keys import Bucket
+from later.store.open import connect_store
+from later.store.permits import PermitRequest
+from later.store.settings import StoreSettings
 from tests.builders import a_task
 from tests.store_fixture import StoreFixture
 
@@ -27,14 +25,14 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def figures_of(store: StoreFixture, metrics: Metrics) -> StoreMetrics:
-    return StoreMetrics(store.tasks, store.stats, store.permits(), store.policies(), metrics)
+    return StoreMetrics(store, metrics)
 
 
 async def test_permits_in_use_are_shown_of_topics_that_are_limited(store: StoreFixture) -> None:
-    now = (await store.tasks.now()).low
+    now = (await store.now()).low
     await store.tasks.create([a_task(topic=topic) for topic in ("limited", "plain")])
-    await store.policies().change(topic_scope("limited"), lambda before: before.merge({"concurrency": 5}))
-    await store.permits().acquire([PermitRequest("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
+    await store.policies_anew().change(topic_scope("limited"), lambda before: before.merge({"concurrency": 5}))
+    await store.permits_of().acquire([PermitRequest("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
     metrics = Metrics()
     await figures_of(store, metrics).tick(0)
     assert value(metrics, "later_topic_permits", topic="limited") == 3
@@ -53,7 +51,7 @@ def test_beyond_so_many_topics_counters_are_summed_up_as_other() -> None:
 
 
 async def test_tasks_are_counted_by_state_and_topic(store: StoreFixture) -> None:
-    now = (await store.tasks.now()).high
+    now = (await store.now()).high
     await store.tasks.create([a_task(topic="mail", created_at=now - 5000, delay=delay) for delay in (0, 0, 3600)])
     metrics = Metrics()
     await figures_of(store, metrics).tick(0)
@@ -67,7 +65,7 @@ async def test_a_topic_that_is_empty_has_no_figures(store: StoreFixture) -> None
     figures = figures_of(store, metrics)
     await store.tasks.create([task])
     await figures.tick(0)
-    await store.tasks.delete([task.id])
+    await store.edits.delete([task.id])
     await figures.tick(0)
     assert value(metrics, "later_tasks", state="delay", topic="gone") is None
 
@@ -99,19 +97,9 @@ async def test_memory_and_remembered_ids_are_shown(store: StoreFixture) -> None:
 
 
 async def test_a_store_that_is_away_shows() -> None:
-    clock, keys, metrics = Clock(time.monotonic, time.time), Keys("later", 1), Metrics()
-    client = Client(
-        connect("unix:///nowhere.sock", clock, 1),
-        timeout_s=1,
-        monotonic=time.monotonic,
-        observe=metrics.observe_round_trip,
-    )
+    clock, metrics = Clock(time.monotonic, time.time), Metrics()
+    settings = StoreSettings(url="unix:///nowhere.sock", prefix="later", timeout_s=1)
+    store = connect_store(settings, 1, clock, Policy(), "this", metrics.observe_round_trip)
     with pytest.raises(StoreDown):
-        await StoreMetrics(
-            Tasks(client, keys, clock),
-            Stats(client, keys),
-            Permits(client, keys, "this"),
-            PolicyBook(client, keys, Policy(), time.monotonic),
-            metrics,
-        ).tick(0)
+        await StoreMetrics(store, metrics).tick(0)
     assert value(metrics, "later_store_up") == 0

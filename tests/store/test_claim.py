@@ -114,7 +114,7 @@ async def test_the_fence_outlives_the_ids_that_it_guards(store: StoreFixture) ->
         await store.tasks.create(same_shard(store, 2))
         claims = (await claim(store, NOW + 1000)).claims
         fences += [held.fence for held in claims]
-        await store.tasks.delete([held.id for held in claims])
+        await store.edits.delete([held.id for held in claims])
     assert fences == sorted(set(fences))
 
 

@@ -85,11 +85,11 @@ async def path(server_url: str) -> AsyncIterator[Path]:
 @pytest.fixture
 async def client(path: Path) -> AsyncIterator[Client]:
     """A client with many idle connections."""
+    clock = Clock(time.monotonic, time.time)
     client = Client(
-        connect(f"redis://127.0.0.1:{path.port}/0", Clock(time.monotonic, time.time), TIMEOUT_S),
+        connect(f"redis://127.0.0.1:{path.port}/0", clock, TIMEOUT_S),
+        clock,
         timeout_s=TIMEOUT_S,
-        monotonic=time.monotonic,
-        observe=lambda verb, seconds: None,
     )
     await ping(client, MANY)
     yield client

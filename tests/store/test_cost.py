@@ -75,50 +75,50 @@ async def releasing(store: StoreFixture, tasks: list[Task]) -> Counts:
 
 async def querying(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    await store.tasks.query([tasks[0].id])  # or what topic they are of would have to be found out
-    return await commands_of(store, lambda: store.tasks.query([task.id for task in tasks]))
+    await store.lookup.query([tasks[0].id])  # or what topic they are of would have to be found out
+    return await commands_of(store, lambda: store.lookup.query([task.id for task in tasks]))
 
 
 async def querying_another_topic(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create([a_task(id="other", topic="other"), *tasks])
-    await store.tasks.query(["other"])
-    return await commands_of(store, lambda: store.tasks.query([task.id for task in tasks]))
+    await store.lookup.query(["other"])
+    return await commands_of(store, lambda: store.lookup.query([task.id for task in tasks]))
 
 
 async def deleting(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    return await commands_of(store, lambda: store.tasks.delete([task.id for task in tasks]))
+    return await commands_of(store, lambda: store.edits.delete([task.id for task in tasks]))
 
 
 def editing(changes: TaskChanges) -> Verb:
     async def edit(store: StoreFixture, tasks: list[Task]) -> Counts:
         await store.tasks.create(tasks)
         edits = [TaskEdit(task.id, changes, Policies(Policy()), NOW) for task in tasks]
-        return await commands_of(store, lambda: store.tasks.update(edits))
+        return await commands_of(store, lambda: store.edits.update(edits))
 
     return edit
 
 
 async def running_now(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    return await commands_of(store, lambda: store.tasks.run_now([task.id for task in tasks], NOW))
+    return await commands_of(store, lambda: store.edits.run_now([task.id for task in tasks], NOW))
 
 
 async def redriving(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
     await store.tasks.settle([died(claim) for claim in await take(store)])
     dead = BucketRange("order", Bucket.DEAD)
-    return await commands_of(store, lambda: store.tasks.redrive_dead(dead, now=NOW + 1))
+    return await commands_of(store, lambda: store.dead_letters.redrive(dead, now=NOW + 1))
 
 
 async def purging(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    return await commands_of(store, lambda: store.tasks.purge([BucketRange("order", Bucket.DELAY)]))
+    return await commands_of(store, lambda: store.dead_letters.purge([BucketRange("order", Bucket.DELAY)]))
 
 
 async def listing(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    return await commands_of(store, lambda: store.tasks.page(BucketRange("order", Bucket.DELAY), 1000))
+    return await commands_of(store, lambda: store.listing.page(BucketRange("order", Bucket.DELAY), 1000))
 
 
 async def exporting(store: StoreFixture, tasks: list[Task]) -> Counts:

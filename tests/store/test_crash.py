@@ -74,7 +74,7 @@ async def live(store: StoreFixture, task: Task) -> None:
     await let_go(store, Bucket.UNACK, after_lease)
     [claim] = await take(store, after_lease)
     await store.tasks.give_back([claim])
-    await store.tasks.query([task.id])
+    await store.lookup.query([task.id])
     [claim] = await take(store, after_lease)
     await store.tasks.settle([done(claim, REMEMBER_UNTIL)])
 
@@ -142,8 +142,8 @@ async def test_a_delete_sent_again_says_that_it_is_gone(store: StoreFixture, lin
     await store.tasks.create([TASK])
     line.cut_at, line.answer_lost = line.trips + 1, answer_lost
     with pytest.raises(StoreDown):
-        await store.tasks.delete([TASK.id])
-    await store.tasks.delete([TASK.id])
+        await store.edits.delete([TASK.id])
+    await store.edits.delete([TASK.id])
     assert (await assert_sound(store)).pool == set()
 
 

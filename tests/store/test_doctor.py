@@ -368,7 +368,7 @@ async def test_a_topic_that_came_up_while_it_read_is_seen(store: StoreFixture) -
     await create(store, "a", topic="old")
     doctor = Doctor(store.client, store.keys)
     assert [finding async for finding in doctor.examine(NOW)] == []
-    await store.tasks.delete(["a"])
+    await store.edits.delete(["a"])
     await create(store, "a", topic="new")
     nowhere = Finding(Defect.NOWHERE, store.keys.shard_of("a").index, b"a", b"old", None, ())
     assert not await doctor.mend(nowhere, NOW)
@@ -414,7 +414,7 @@ class TestWhatChangesUnderItsHands:
         await create(store)
         await take_out(store, Bucket.DELAY)
         finding = await the_finding(store)
-        meddle(store, monkeypatch, scripts.MEND, lambda: store.tasks.delete(["a"]))
+        meddle(store, monkeypatch, scripts.MEND, lambda: store.edits.delete(["a"]))
         assert not await Doctor(store.client, store.keys).mend(finding, NOW)
         assert (await assert_sound(store)).buckets == {}
 
@@ -430,19 +430,19 @@ class TestWhatChangesUnderItsHands:
         assert (await assert_sound(store)).places("a") == [(Bucket.ERROR, "order", NOW + 9)]
 
     async def test_a_turn_that_came_after_it_began_to_read_is_right(self, store: StoreFixture) -> None:
-        long_ago, now = NOW - YEARS, (await store.tasks.now()).low
+        long_ago, now = NOW - YEARS, (await store.now()).low
         await store.tasks.create([a_task(created_at=long_ago) for _ in range(9)])
         await take(store, now, limit=1)
         assert await findings(store, long_ago) == []
 
 
 async def anew(store: StoreFixture, topic: str) -> None:
-    await store.tasks.delete(["a"])
+    await store.edits.delete(["a"])
     await create(store, topic=topic)
 
 
 async def test_beside_busy_workers_nothing_is_found(store: StoreFixture) -> None:
-    await store.tasks.measure_time()
+    await store.measure_time()
     stop = asyncio.Event()
     workers = [asyncio.create_task(work(store, number, stop)) for number in range(3)]
     found = [finding for _ in range(4) for finding in await findings(store, store.clock.now().low)]
@@ -468,7 +468,7 @@ async def work(store: StoreFixture, number: int, stop: asyncio.Event) -> int:
         await store.tasks.give_back(claims[::10])
         for bucket in (Bucket.ERROR, Bucket.UNACK):
             await let_go(store, bucket, store.clock.now().low)
-        await store.tasks.delete(ids[:6])
+        await store.edits.delete(ids[:6])
     return moved
 
 

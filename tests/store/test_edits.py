@@ -48,15 +48,15 @@ async def a_task_in(store: StoreFixture, state: str, **changes: Any) -> Task:
 
 
 async def update(store: StoreFixture, id: str = "a", now: int = SOON, **changes: Any) -> TaskRecord:
-    return only(await store.tasks.update([TaskEdit(id, TaskChanges(id=id, **changes), POLICIES, now)]))
+    return only(await store.edits.update([TaskEdit(id, TaskChanges(id=id, **changes), POLICIES, now)]))
 
 
 async def run_now(store: StoreFixture, id: str = "a", now: int = SOON) -> TaskRecord:
-    return only(await store.tasks.run_now([id], now))
+    return only(await store.edits.run_now([id], now))
 
 
 async def redrive(store: StoreFixture, id: str = "a", now: int = SOON) -> TaskRecord:
-    return only(await store.tasks.redrive([id], now))
+    return only(await store.edits.redrive([id], now))
 
 
 def only(answers: list[TaskRecord | LaterError]) -> TaskRecord:
@@ -67,7 +67,7 @@ def only(answers: list[TaskRecord | LaterError]) -> TaskRecord:
 
 
 async def queried(store: StoreFixture, id: str = "a") -> TaskRecord:
-    return only(await store.tasks.query([id]))
+    return only(await store.lookup.query([id]))
 
 
 VERBS = pytest.mark.parametrize("verb", [update, run_now, redrive])
@@ -137,7 +137,7 @@ class TestUpdate:
     async def test_two_edits_at_once_are_made_one_after_the_other(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
         changes = [TaskChanges(retry=7), TaskChanges(ttl=7), TaskChanges(delay=7)]
-        answers = await store.tasks.update([TaskEdit("a", some, POLICIES, SOON) for some in changes])
+        answers = await store.edits.update([TaskEdit("a", some, POLICIES, SOON) for some in changes])
         assert answers[-1] == await queried(store)
         task = only(answers[-1:]).task
         assert isinstance(task, Task)
@@ -148,7 +148,7 @@ class TestUpdate:
         await store.tasks.create(tasks[1:])
         edits = [TaskEdit(task.id, TaskChanges(delay=n), POLICIES, SOON) for n, task in enumerate(tasks)]
         edits[7] = edits[7]._replace(changes=TaskChanges(delay=9999))
-        answers = await store.tasks.update(edits)
+        answers = await store.edits.update(edits)
         assert isinstance(answers[0], NotFound)
         assert isinstance(answers[7], Refused)
         rest = [(n, answer) for n, answer in enumerate(answers) if n not in (0, 7)]
@@ -214,7 +214,7 @@ class TestRunNow:
         await store.tasks.settle([died(claim) for claim in await take(store)])
         await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
-            answers = await store.tasks.run_now([task.id for task in tasks], SOON)
+            answers = await store.edits.run_now([task.id for task in tasks], SOON)
         finally:
             await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
         assert [getattr(found, "score", None) for found in answers] == [SOON, SOON]
@@ -283,7 +283,7 @@ async def test_an_id_that_has_ended(store: StoreFixture, verb: Any) -> None:
 @VERBS
 async def test_a_topic_that_is_held_stays_held(store: StoreFixture, verb: Any) -> None:
     await a_task_in(store, "dead" if verb is redrive else "delay")
-    await store.permits().hold("order", NOW + 99_000, None, NOW)
+    await store.permits_of().hold("order", NOW + 99_000, None, NOW)
     await verb(store, **({"delay": 0} if verb is update else {}))
     assert (await see(store)).wakes[Bucket.DELAY, store.keys.shard_of("a").index, "order"] == -(NOW + 99_000)
     assert await take(store, SOON) == []
@@ -295,18 +295,18 @@ async def test_a_task_created_anew_since_it_was_read_is_as_its_new_body_says(
 ) -> None:
     await a_task_in(store, "delay", topic="mail")
     new = a_task(id="a", own_id=True, delay=90, content="new")
-    whole = store.tasks._edits._by_id.bodies
+    whole = store.edits._by_id.bodies
     calls: list[int] = []
 
     async def then_changed(ids: Any) -> Any:
         read = await whole(ids)
         if not calls:
             calls.append(1)
-            await store.tasks.delete(["a"])
+            await store.edits.delete(["a"])
             await store.tasks.create([new])
         return read
 
-    monkeypatch.setattr(store.tasks._edits._by_id, "bodies", then_changed)
+    monkeypatch.setattr(store.edits._by_id, "bodies", then_changed)
     found = await verb(store, **({"retry": 9} if verb is update else {}))
     assert (found.topic, getattr(found.task, "content", None)) == ("order", "new")
     assert getattr(found.task, "max_retry", None) == (9 if verb is update else 3)
@@ -329,7 +329,7 @@ class TestRaces:
             answers: list[TaskRecord | LaterError] = []
             for task in some:
                 edits = [TaskEdit(task.id, TaskChanges(content="new", delay=0), POLICIES, NOW)]
-                answers += await store.tasks.update(edits)
+                answers += await store.edits.update(edits)
             return answers
 
         claiming = asyncio.create_task(worker())
@@ -356,7 +356,7 @@ class TestRaces:
                 again.extend(await take(store, SOON, limit=20))
 
         first, second, _ = await asyncio.gather(
-            store.tasks.run_now(ids, SOON), store.tasks.redrive(ids, SOON), worker()
+            store.edits.run_now(ids, SOON), store.edits.redrive(ids, SOON), worker()
         )
         again += await take(store, SOON)
         assert sorted(claim.id for claim in again) == sorted(ids)
@@ -384,5 +384,5 @@ async def test_what_came_before_a_failure_is_known(store: StoreFixture, monkeypa
         return await whole(verb, commands)
 
     monkeypatch.setattr(store.client, "execute_each", cut)
-    answers = await store.tasks.run_now([task.id for task in tasks], SOON)
+    answers = await store.edits.run_now([task.id for task in tasks], SOON)
     assert [type(answer) for answer in answers] == [TaskRecord] * 100 + [StoreDown] * 50

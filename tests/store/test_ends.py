@@ -43,7 +43,7 @@ class TestExpiry:
     async def test_it_is_kept_why(self, store: StoreFixture) -> None:
         task = await waiting(store)
         await expire(store)
-        [found] = await store.tasks.query([task.id])
+        [found] = await store.lookup.query([task.id])
         assert getattr(found, "failure", None) == Failure(
             0, "expired", None, "its ttl ended before it was done", END, None, 0
         )
@@ -53,7 +53,7 @@ class TestExpiry:
         [claim] = await take(store)
         await store.tasks.settle([failed(claim, NOW + 60_000)])
         assert await expire(store) == [task.id]
-        [found] = await store.tasks.query([task.id])
+        [found] = await store.lookup.query([task.id])
         assert getattr(found, "failure", None) == Failure(
             1, "expired", 500, "its ttl ended before it was done", END, None, 1
         )
@@ -89,13 +89,13 @@ class TestExpiry:
         tasks = [await waiting(store, delay=0) for _ in range(3)]
         claims = {claim.id: claim for claim in await take(store)}
         await store.tasks.settle([done(claims[tasks[0].id]), died(claims[tasks[1].id])])
-        await store.tasks.delete([tasks[2].id])
+        await store.edits.delete([tasks[2].id])
         assert (await see(store)).expiry == {}
 
     async def test_an_id_that_was_deleted_and_created_anew_lives_as_long_as_it_says(self, store: StoreFixture) -> None:
         await waiting(store, id="a", own_id=True)
         stale = [(task, expiry_failure(None, END)) for task in await store.expiry.expired_tasks(END)]
-        await store.tasks.delete(["a"])
+        await store.edits.delete(["a"])
         await waiting(store, id="a", own_id=True, ttl=60)
         assert await store.expiry.expire(stale, END) == [False]
         assert (await see(store)).expiry == {("order", "a"): NOW + 60_000}
@@ -108,7 +108,7 @@ class TestExpiry:
         await ask(store, [("HSET", store.keys.shard_of("a").outcome, "a", encode_failure(FAILURE_SINCE))])
         assert await store.expiry.expire(stale, END) == [False]
         assert await expire(store) == ["a"]
-        [found] = await store.tasks.query(["a"])
+        [found] = await store.lookup.query(["a"])
         assert getattr(found, "failure", None) == expiry_failure(FAILURE_SINCE, END)
 
     async def test_an_entry_of_a_task_that_is_not_there_goes(self, store: StoreFixture) -> None:
@@ -193,7 +193,7 @@ class TestSweep:
     async def test_who_died_again_since_it_was_looked_at_stays(self, store: StoreFixture) -> None:
         await dead(store, 1, id="a", own_id=True)
         seen = [DeadTask("a", "order", store.keys.shard_of("a").index, own_id=True)]
-        await store.tasks.delete(["a"])
+        await store.edits.delete(["a"])
         await dead(store, 1, NOW + 1, id="a", own_id=True)
         assert await store.expiry.sweep(seen, NOW, None) == [False]
         assert await place(store, "a") == (Bucket.DEAD, NOW + 1)
@@ -251,5 +251,5 @@ class TestTheIndex:
         await ask(store, [("DEL", shard.expiry) for shard in store.keys.shards])
         doctor = Doctor(store.client, store.keys)
         [finding] = [finding async for finding in doctor.examine(NOW)]
-        await store.tasks.delete(["b"])
+        await store.edits.delete(["b"])
         assert (finding.id, await doctor.mend(finding, NOW)) == (b"b", False)

@@ -71,12 +71,12 @@ async def full(store: StoreFixture) -> AsyncIterator[StoreFixture]:
 
 def fresh_client(store: StoreFixture, url: str) -> Client:
     """As a daemon that starts now would have it."""
-    redis = connect(url, Clock(time.monotonic, time.time), TIMEOUT_S)
+    clock = Clock(time.monotonic, time.time)
+    redis = connect(url, clock, TIMEOUT_S)
     return Client(
         redis,
+        clock,
         timeout_s=TIMEOUT_S,
-        monotonic=time.monotonic,
-        observe=lambda verb, seconds: None,
         check=lambda run: check_store(run, "later", len(store.keys.shards)),
     )
 
@@ -117,7 +117,7 @@ class TestFull:
     @pytest.mark.parametrize("bucket", Bucket)
     async def test_it_deletes_from_every_bucket(self, full: StoreFixture, bucket: Bucket) -> None:
         ids = sorted(await in_bucket(full, bucket))
-        assert await full.tasks.delete(ids) == ids
+        assert await full.edits.delete(ids) == ids
         await assert_sound(full, NOW + 20_000)
 
     async def test_moving_nothing_is_no_error(self, full: StoreFixture) -> None:
@@ -170,7 +170,7 @@ class TestReadOnly:
         assert reasons(await tasks.give_back([demoted])) == why
         with pytest.raises(StoreDown, match="read-only"):
             await store.client.execute("x", ("DEL", "x"))
-        [deleted] = await tasks.delete(["a"])
+        [deleted] = await store.edits.delete(["a"])
         assert isinstance(deleted, StoreDown)
 
     async def test_it_works_again_when_it_is_promoted(self, store: StoreFixture, demoted: Claim) -> None:
@@ -187,14 +187,16 @@ class TestReadOnly:
 
 class TestUnreachable:
     async def test_a_store_that_is_not_there_is_down(self, tmp_path: Path) -> None:
-        redis = connect(f"unix://{tmp_path}/nobody.sock", Clock(time.monotonic, time.time), TIMEOUT_S)
-        client = Client(redis, timeout_s=TIMEOUT_S, monotonic=time.monotonic, observe=lambda verb, seconds: None)
+        clock = Clock(time.monotonic, time.time)
+        redis = connect(f"unix://{tmp_path}/nobody.sock", clock, TIMEOUT_S)
+        client = Client(redis, clock, timeout_s=TIMEOUT_S)
         with pytest.raises(StoreDown, match="cannot be reached"):
             await client.execute("ping", ("PING",))
 
     async def test_a_port_that_refuses_is_down(self) -> None:
-        redis = connect("redis://127.0.0.1:1/0", Clock(time.monotonic, time.time), TIMEOUT_S)
-        client = Client(redis, timeout_s=TIMEOUT_S, monotonic=time.monotonic, observe=lambda verb, seconds: None)
+        clock = Clock(time.monotonic, time.time)
+        redis = connect("redis://127.0.0.1:1/0", clock, TIMEOUT_S)
+        client = Client(redis, clock, timeout_s=TIMEOUT_S)
         with pytest.raises(StoreDown, match="cannot be reached"):
             await client.execute("ping", ("PING",))
 
@@ -283,7 +285,7 @@ class TestForgetful:
             await ask(store, [("SCRIPT", "FLUSH")])
             await let_go(store, Bucket.ERROR, NOW + LEASE_MS)
         await ask(store, [("SCRIPT", "FLUSH")])
-        assert await store.tasks.delete(["a"]) == ["a"]
+        assert await store.edits.delete(["a"]) == ["a"]
 
 
 class TestPassword:

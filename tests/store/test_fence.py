@@ -99,7 +99,7 @@ async def test_after_it_was_given_back_and_claimed_again(store: StoreFixture, la
 async def test_after_it_was_deleted(store: StoreFixture, late: Verb) -> None:
     await create(store)
     claim = await the_claim(store)
-    await store.tasks.delete(["a"])
+    await store.edits.delete(["a"])
     await assert_changes_nothing(store, late, claim)
 
 
@@ -107,7 +107,7 @@ async def test_after_it_was_deleted(store: StoreFixture, late: Verb) -> None:
 async def test_after_it_was_deleted_and_created_anew(store: StoreFixture, late: Verb, topic: str) -> None:
     await create(store)
     claim = await the_claim(store)
-    await store.tasks.delete(["a"])
+    await store.edits.delete(["a"])
     await create(store, topic=topic)
     await assert_changes_nothing(store, late, claim)
 
@@ -116,7 +116,7 @@ async def test_after_it_was_deleted_and_created_anew(store: StoreFixture, late: 
 async def test_while_the_new_life_of_the_id_is_in_flight(store: StoreFixture, late: Verb, topic: str) -> None:
     await create(store)
     lost = await the_claim(store)
-    await store.tasks.delete(["a"])
+    await store.edits.delete(["a"])
     await create(store, topic=topic)
     held = await the_claim(store)
     assert held.fence > lost.fence

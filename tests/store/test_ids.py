@@ -53,38 +53,38 @@ class TestInEachBucket:
         attempts = 0 if bucket is Bucket.DELAY else 1
         failure = FAILURE if bucket in (Bucket.ERROR, Bucket.DEAD) else None
         expected = TaskRecord("a", "order", task, bucket, score(bucket), attempts, failure)
-        assert await store.tasks.query(["a"]) == [expected]
+        assert await store.lookup.query(["a"]) == [expected]
 
     async def test_a_task_whose_body_cannot_be_read_is_found(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)
         await spoil(store, "a")
-        [found] = await store.tasks.query(["a"])
+        [found] = await store.lookup.query(["a"])
         assert isinstance(found, TaskRecord)
         assert isinstance(found.task, UnreadableBody)
         assert (found.topic, found.state, found.score) == ("order", bucket, score(bucket))
 
     async def test_a_task_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)
-        assert await store.tasks.delete(["a"]) == ["a"]
+        assert await store.edits.delete(["a"]) == ["a"]
         assert await place(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_a_task_whose_body_cannot_be_read_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)
         await spoil(store, "a")
-        assert await store.tasks.delete(["a"]) == ["a"]
+        assert await store.edits.delete(["a"]) == ["a"]
         assert await place(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_a_deleted_id_may_be_created_anew(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)
-        await store.tasks.delete(["a"])
+        await store.edits.delete(["a"])
         assert await store.tasks.create([a_task(id="a", own_id=True, topic="new", delay=1)]) == [True]
         assert (await see(store)).places("a") == [(Bucket.DELAY, "new", NOW + 1000)]
 
     async def test_a_task_is_deleted_only_while_it_is_pending(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)
-        [answer] = await store.tasks.delete_pending(["a"])
+        [answer] = await store.edits.delete_pending(["a"])
         if bucket is Bucket.DEAD:
             assert str(answer) == "the task 'a' is dead: it is not pending"
             assert await place(store, "a") == (Bucket.DEAD, score(bucket))
@@ -96,7 +96,7 @@ class TestInEachBucket:
     async def test_the_others_of_its_topic_stay_and_wake_it(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket, "a")
         await bring(store, bucket, "b")
-        await store.tasks.delete(["a"])
+        await store.edits.delete(["a"])
         shard = store.keys.shard_of("b").index
         assert (await assert_sound(store)).wakes == {(bucket, shard, "order"): score(bucket)}
 
@@ -105,14 +105,14 @@ async def test_what_was_delivered_is_remembered_past_a_delete_of_what_is_pending
     await bring(store, Bucket.DELAY)
     await store.tasks.settle([done(claim, NOW + 99) for claim in await take(store, NOW + 50)])
     for _ in range(2):
-        [answer] = await store.tasks.delete_pending(["a"])
+        [answer] = await store.edits.delete_pending(["a"])
         assert isinstance(answer, NotFound)
         assert answer.ended
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [False]
 
 
 async def test_what_is_not_there_is_not_found(store: StoreFixture) -> None:
-    [queried], [deleted] = await store.tasks.query(["a"]), await store.tasks.delete(["a"])
+    [queried], [deleted] = await store.lookup.query(["a"]), await store.edits.delete(["a"])
     assert isinstance(queried, NotFound)
     assert isinstance(deleted, NotFound)
     assert not queried.ended
@@ -122,7 +122,7 @@ async def test_what_is_not_there_is_not_found(store: StoreFixture) -> None:
 async def test_what_was_delivered_is_said_to_have_ended_until_it_is_deleted(store: StoreFixture) -> None:
     await bring(store, Bucket.DELAY)
     await store.tasks.settle([done(claim, NOW + 99) for claim in await take(store, NOW + 50)])
-    [queried], [deleted], [again] = [await verb(["a"]) for verb in (store.tasks.query, store.tasks.delete) * 2][:3]
+    [queried], [deleted], [again] = [await verb(["a"]) for verb in (store.lookup.query, store.edits.delete) * 2][:3]
     assert isinstance(queried, NotFound)
     assert isinstance(deleted, NotFound)
     assert (queried.ended, deleted.ended) == (True, True)
@@ -135,9 +135,9 @@ async def test_each_id_has_its_own_answer(store: StoreFixture) -> None:
     tasks = [a_task(topic=f"topic-{n % 7}") for n in range(600)]
     await store.tasks.create(tasks)
     ids = [tasks[3].id, "nobody", tasks[5].id, tasks[3].id, *(task.id for task in tasks)]
-    answers = await store.tasks.query(ids)
+    answers = await store.lookup.query(ids)
     assert [getattr(answer, "id", None) for answer in answers] == [None if id == "nobody" else id for id in ids]
-    deleted = await store.tasks.delete(ids)
+    deleted = await store.edits.delete(ids)
     once = [None if id == "nobody" or id in ids[:place] else id for place, id in enumerate(ids)]
     assert [id if isinstance(id, str) else None for id in deleted] == once
     assert (await assert_sound(store)).pool == set()
@@ -149,14 +149,14 @@ async def test_a_delete_does_not_move_its_topic_to_the_front_of_the_line(store: 
     shards = {store.keys.shard_of(task.id).index for task in tasks}
     await store.tasks.claim([ClaimRequest("order", shard, 1) for shard in shards], NOW + 10, NOW + LEASE_MS)
     waiting = [task.id for task in tasks if (await place(store, task.id)) == (Bucket.DELAY, NOW)]
-    await store.tasks.delete(waiting[:1])
+    await store.edits.delete(waiting[:1])
     assert {wake.at for wake in (await store.tasks.due_topics(Bucket.DELAY, 100)).topics} == {NOW + 10}
 
 
 async def test_a_task_in_no_bucket_asks_for_the_doctor(store: StoreFixture) -> None:
     await bring(store, Bucket.DELAY)
     await ask(store, [("DEL", store.keys.shard_of("a").bucket(Bucket.DELAY, b"order"))])
-    [answer] = await store.tasks.query(["a"])
+    [answer] = await store.lookup.query(["a"])
     assert isinstance(answer, StoreFault)
     assert "doctor" in str(answer)
 

@@ -23,8 +23,8 @@ from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.core.retry import Failure, SettleTarget, Verdict, encode_failure, expiry_failure
 from later.core.task import Task, pack_id
+from later.store.dead_letters import PURGEABLE
 from later.store.keys import Bucket
-from later.store.purges import PURGED
 from later.store.types import (
     BucketRange,
     Claim,
@@ -400,13 +400,13 @@ class Life(RuleBasedStateMachine):
 
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=3, unique=True))
     def delete(self, ids: list[str]) -> None:
-        answers = self.run(self.store.tasks.delete, ids)
+        answers = self.run(self.store.edits.delete, ids)
         assert [not isinstance(answer, NotFound) for answer in answers] == [self.model.delete(id) for id in ids]
 
     @rule(picks=PICKS, changes=CHANGES)
     def update(self, picks: list[int], changes: TaskChanges) -> None:
         ids = self._picked_ids(picks)
-        answers = self.run(self.store.tasks.update, [TaskEdit(id, changes, NO_POLICIES, self.now) for id in ids])
+        answers = self.run(self.store.edits.update, [TaskEdit(id, changes, NO_POLICIES, self.now) for id in ids])
         for id, answer in zip(ids, answers, strict=True):
             came = self.model.update(id, changes, self.now)
             if came != "edited":
@@ -416,7 +416,7 @@ class Life(RuleBasedStateMachine):
     @rule(picks=PICKS)
     def run_now(self, picks: list[int]) -> None:
         ids = self._picked_ids(picks)
-        answers = self.run(self.store.tasks.run_now, ids, self.now)
+        answers = self.run(self.store.edits.run_now, ids, self.now)
         assert [isinstance(answer, TaskRecord) for answer in answers] == [
             self.model.run_now(id, self.now) for id in ids
         ]
@@ -426,7 +426,7 @@ class Life(RuleBasedStateMachine):
     def redrive(self, pick: int) -> None:
         [id] = self._picked_ids([pick])
         living = self.model.tasks.get(id)
-        [answer] = self.run(self.store.tasks.redrive, [id], self.now)
+        [answer] = self.run(self.store.edits.redrive, [id], self.now)
         if living is None or living.bucket is not Bucket.DEAD:
             assert type(answer) is (NotFound if living is None else Conflict)
         else:
@@ -437,17 +437,17 @@ class Life(RuleBasedStateMachine):
     def redrive_dead(self, topic: str, rate: float, limit: int) -> None:
         there = self.model.redrive_dead(topic, rate, self.now, limit)
         dead = BucketRange(topic, Bucket.DEAD)
-        answer = self.run(partial(self.store.tasks.redrive_dead, dead, now=self.now, rate=rate, limit=limit))
+        answer = self.run(partial(self.store.dead_letters.redrive, dead, now=self.now, rate=rate, limit=limit))
         assert answer == MoveResult(min(there, limit), there > limit)
 
-    @rule(topic=TOPICS, buckets=st.lists(st.sampled_from(PURGED), min_size=1, unique=True))
+    @rule(topic=TOPICS, buckets=st.lists(st.sampled_from(PURGEABLE), min_size=1, unique=True))
     def purge(self, topic: str, buckets: list[Bucket]) -> None:
-        answer = self.run(self.store.tasks.purge, [BucketRange(topic, bucket) for bucket in buckets])
+        answer = self.run(self.store.dead_letters.purge, [BucketRange(topic, bucket) for bucket in buckets])
         assert answer == MoveResult(self.model.purge(topic, buckets), more=False)
 
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=4, unique=True))
     def query(self, ids: list[str]) -> None:
-        for id, found in zip(ids, self.run(self.store.tasks.query, ids), strict=True):
+        for id, found in zip(ids, self.run(self.store.lookup.query, ids), strict=True):
             living = self.model.tasks.get(id)
             if living is None:
                 assert isinstance(found, NotFound)
@@ -479,7 +479,7 @@ class Life(RuleBasedStateMachine):
         for id, found in dict(zip(ids, answers, strict=True)).items():
             if isinstance(found, TaskRecord):
                 self.query([id])
-                assert self.run(self.store.tasks.query, [id]) == [found]
+                assert self.run(self.store.lookup.query, [id]) == [found]
 
     def _create(self, tasks: list[Task]) -> None:
         answers = self.run(self.store.tasks.create, tasks)

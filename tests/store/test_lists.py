@@ -30,7 +30,7 @@ async def create(store: StoreFixture, delays: Sequence[float], **changes: Any) -
 
 async def pages(store: StoreFixture, stretch: BucketRange, limit: int) -> AsyncIterator[list[TaskRecord]]:
     while True:
-        page = await store.tasks.page(stretch, limit)
+        page = await store.listing.page(stretch, limit)
         yield page.tasks
         if not page.more:
             return
@@ -47,13 +47,13 @@ def ids_of(tasks: Sequence[Task]) -> list[str]:
 
 
 async def test_what_is_not_there_is_an_empty_page(store: StoreFixture) -> None:
-    assert await store.tasks.page(DELAYED, 10) == ([], False)
+    assert await store.listing.page(DELAYED, 10) == ([], False)
 
 
 async def test_tasks_are_told_of_as_a_query_does(store: StoreFixture) -> None:
     [task] = await create(store, [15], ttl=60, headers={"X-A": "b"})
-    page = await store.tasks.page(DELAYED, 10)
-    assert page.tasks == await store.tasks.query([task.id])
+    page = await store.listing.page(DELAYED, 10)
+    assert page.tasks == await store.lookup.query([task.id])
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 99, 100, 101, 250, 1000])
@@ -69,15 +69,15 @@ async def test_ids_of_callers_are_ordered_by_their_bytes_among_ours(store: Store
     own = [a_task(id=id, delay=1) for id in ("a", "A", "a-", "a.b", "~", "ab", "9", "a" * 128)]
     await store.tasks.create(own)
     await create(store, [1] * 20)
-    tasks = sorted([found.id for found in (await store.tasks.page(DELAYED, 100)).tasks], key=pack_id)
+    tasks = sorted([found.id for found in (await store.listing.page(DELAYED, 100)).tasks], key=pack_id)
     assert await ids(store, DELAYED, 3) == tasks
     assert len(tasks) == 28
 
 
 async def test_a_last_page_that_is_full_says_that_it_is_the_last(store: StoreFixture) -> None:
     await create(store, range(10))
-    assert not (await store.tasks.page(DELAYED, 10)).more
-    assert (await store.tasks.page(DELAYED, 9)).more
+    assert not (await store.listing.page(DELAYED, 10)).more
+    assert (await store.listing.page(DELAYED, 9)).more
 
 
 async def test_bounds_are_from_and_below(store: StoreFixture) -> None:
@@ -99,7 +99,7 @@ class TestStates:
         tasks = await create(store, [0, 1])
         await take(store, lease_end=NOW + LEASE_MS)
         await take(store, NOW + 1000, lease_end=NOW + LEASE_MS - 1)
-        page = await store.tasks.page(BucketRange("order", Bucket.UNACK), 10)
+        page = await store.listing.page(BucketRange("order", Bucket.UNACK), 10)
         assert [(found.id, found.score, found.attempts) for found in page.tasks] == [
             (tasks[1].id, NOW + LEASE_MS - 1, 1),
             (tasks[0].id, NOW + LEASE_MS, 1),
@@ -118,7 +118,7 @@ class TestStates:
     async def test_a_body_that_cannot_be_read_is_listed_too(self, store: StoreFixture) -> None:
         [task] = await create(store, [1])
         await ask(store, [("HSET", store.keys.shard_of(task.id).pool, pack_id(task.id), b"\xc1")])
-        [found] = (await store.tasks.page(DELAYED, 10)).tasks
+        [found] = (await store.listing.page(DELAYED, 10)).tasks
         assert (found.id, found.state) == (task.id, Bucket.DELAY)
         assert isinstance(found.task, UnreadableBody)
 
@@ -133,7 +133,7 @@ class TestChanges:
         seen: list[str] = []
         async for page in pages(store, DELAYED, 10):
             seen += [found.id for found in page]
-            await store.tasks.delete([task.id for task in others[:20]])
+            await store.edits.delete([task.id for task in others[:20]])
             others = others[20:] + await create(store, [60 if same_time else rng.randrange(120) for _ in range(10)])
             if len(seen) > 1200:
                 break
@@ -145,7 +145,7 @@ class TestChanges:
         tasks = await create(store, [5] * 40)
         cursor = tasks[19]
         stretch = DELAYED._replace(after=(cursor.execute_at, cursor.id))
-        await store.tasks.delete([cursor.id])
+        await store.edits.delete([cursor.id])
         assert await ids(store, stretch, 3) == ids_of(tasks[20:])
 
     @pytest.mark.parametrize("limit", [10, 200])
@@ -155,7 +155,7 @@ class TestChanges:
         due = await create(store, [0] * 150)
         later = await create(store, [60] * 300)
         between(monkeypatch, lambda: take(store))
-        page = await store.tasks.page(DELAYED, limit)
+        page = await store.listing.page(DELAYED, limit)
         assert [found.id for found in page.tasks] == ids_of(later[:limit])
         assert {found.state for found in page.tasks} == {Bucket.DELAY}
         assert page.more
@@ -165,8 +165,8 @@ class TestChanges:
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tasks = await create(store, [0] * 150)
-        between(monkeypatch, lambda: store.tasks.delete(ids_of(tasks)))
-        assert await store.tasks.page(DELAYED, 10) == ([], False)
+        between(monkeypatch, lambda: store.edits.delete(ids_of(tasks)))
+        assert await store.listing.page(DELAYED, 10) == ([], False)
 
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
@@ -185,7 +185,7 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]
 
 async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(store: StoreFixture, reads: list[int]) -> None:
     await create(store, [1] * 450)
-    assert len((await store.tasks.page(DELAYED, 420)).tasks) == 420
+    assert len((await store.listing.page(DELAYED, 420)).tasks) == 420
     assert max(reads) <= MAX_BODIES
 
 
@@ -213,7 +213,7 @@ async def test_a_shard_that_is_away_is_no_empty_shard(store: StoreFixture, monke
 
     monkeypatch.setattr(store.client, "execute_each", broken)
     with pytest.raises(StoreDown):
-        await store.tasks.page(DELAYED, 10)
+        await store.listing.page(DELAYED, 10)
 
 
 async def test_in_a_crowd_of_one_time_a_page_takes_as_few_steps(store: StoreFixture) -> None:
@@ -221,7 +221,7 @@ async def test_in_a_crowd_of_one_time_a_page_takes_as_few_steps(store: StoreFixt
     tasks = await create(store, [60] * 20_000)
     cursor = tasks[15_000]
     await store.redis.config_resetstat()
-    page = await store.tasks.page(DELAYED._replace(after=(cursor.execute_at, cursor.id)), 10)
+    page = await store.listing.page(DELAYED._replace(after=(cursor.execute_at, cursor.id)), 10)
     assert [found.id for found in page.tasks] == ids_of(tasks[15_001:15_011])
     stats: dict[str, dict[str, int]] = await store.redis.info("commandstats")
     assert stats["cmdstat_zrange"]["calls"] <= 2 * 17 * len(store.keys.shards)

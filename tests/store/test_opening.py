@@ -16,11 +16,11 @@ from tests.store_fixture import StoreFixture
 
 
 def a_client(url: str, shards: int, prefix: str = "later") -> Client:
+    clock = Clock(time.monotonic, time.time)
     return Client(
-        connect(url, Clock(time.monotonic, time.time), 10),
+        connect(url, clock, 10),
+        clock,
         timeout_s=10,
-        monotonic=time.monotonic,
-        observe=lambda verb, seconds: None,
         check=lambda run: check_store(run, prefix, shards),
     )
 

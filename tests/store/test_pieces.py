@@ -54,7 +54,7 @@ async def states(store: StoreFixture) -> dict[Bucket, list[str]]:
     unack = await create(store, [0] * 6)
     await take(store)
     await create(store, [60] * 5)
-    found = await store.tasks.query(ids_of([*dead, *errors, *unack]))
+    found = await store.lookup.query(ids_of([*dead, *errors, *unack]))
     assert {one.state for one in found if isinstance(one, TaskRecord)} == {Bucket.DEAD, Bucket.ERROR, Bucket.UNACK}
     return {Bucket.DEAD: ids_of(dead), Bucket.ERROR: ids_of(errors), Bucket.UNACK: ids_of(unack)}
 
@@ -71,7 +71,7 @@ class TestWhole:
         await states(store)
         found = await read(scan, await scan.split(ALL, size))
         assert len(found) == 12 + 8 + 7 + 6 + 5
-        assert sorted(found, key=lambda one: one.id) == await store.tasks.query(ids_of(found))
+        assert sorted(found, key=lambda one: one.id) == await store.lookup.query(ids_of(found))
 
     async def test_pieces_of_a_topic_and_a_state_hold_no_others(self, store: StoreFixture, scan: Scanner) -> None:
         expected = await states(store)
@@ -235,7 +235,7 @@ async def disturbed(
     rng = random.Random(9)
     async for some in scan.read(pieces):
         yield some
-        await store.tasks.delete([task.id for task in others[:20]])
+        await store.edits.delete([task.id for task in others[:20]])
         others = others[20:]
         await create(store, [rng.randrange(120) for _ in range(10)])
 

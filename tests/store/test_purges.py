@@ -10,8 +10,8 @@ import pytest
 from later.core.errors import StoreDown
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
+from later.store.dead_letters import PURGEABLE
 from later.store.keys import Bucket
-from later.store.purges import PURGED
 from later.store.scripts import BY_SHA, MAX_TASKS
 from later.store.types import BucketRange, Claim, MoveResult, Settlement
 from tests.builders import NOW, a_task
@@ -19,7 +19,7 @@ from tests.store.sight import Sight, ask, assert_sound, died, done, failed, see,
 from tests.store.test_crash import Line
 from tests.store_fixture import StoreFixture
 
-ALL = [BucketRange("order", bucket) for bucket in PURGED]
+ALL = [BucketRange("order", bucket) for bucket in PURGEABLE]
 DEAD = BucketRange("order", Bucket.DEAD)
 
 
@@ -43,23 +43,23 @@ def empty(sight: Sight) -> bool:
 
 
 async def test_where_nothing_is_nothing_goes(store: StoreFixture) -> None:
-    assert await store.tasks.purge(ALL) == MoveResult(0, more=False)
+    assert await store.dead_letters.purge(ALL) == MoveResult(0, more=False)
 
 
 async def test_all_goes_but_what_is_in_flight(store: StoreFixture) -> None:
     tasks = await everywhere(store, ttl=60)
     others = await everywhere(store, topic="mail")
-    assert await store.tasks.purge(ALL) == MoveResult(30, more=False)
+    assert await store.dead_letters.purge(ALL) == MoveResult(30, more=False)
     sight = await assert_sound(store, NOW)
     left = [*tasks[Bucket.UNACK], *(task for some in others.values() for task in some)]
     assert sight.pool == ids_of(left)
     assert {id for _, id in sight.expiry} == ids_of(tasks[Bucket.UNACK])
 
 
-@pytest.mark.parametrize("bucket", PURGED)
+@pytest.mark.parametrize("bucket", PURGEABLE)
 async def test_only_the_buckets_that_are_named(store: StoreFixture, bucket: Bucket) -> None:
     tasks = await everywhere(store)
-    assert await store.tasks.purge([BucketRange("order", bucket)]) == MoveResult(10, more=False)
+    assert await store.dead_letters.purge([BucketRange("order", bucket)]) == MoveResult(10, more=False)
     assert (await assert_sound(store)).pool == {
         id for other in Bucket if other is not bucket for id in ids_of(tasks[other])
     }
@@ -67,7 +67,7 @@ async def test_only_the_buckets_that_are_named(store: StoreFixture, bucket: Buck
 
 async def test_nothing_is_left_of_them_and_ids_are_forgotten(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=id, own_id=True, ttl=60, delay=1) for id in "abc"])
-    await store.tasks.purge(ALL)
+    await store.dead_letters.purge(ALL)
     assert empty(await see(store))
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
@@ -75,21 +75,21 @@ async def test_nothing_is_left_of_them_and_ids_are_forgotten(store: StoreFixture
 async def test_an_id_that_ended_stays_remembered(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", own_id=True)])
     await store.tasks.settle([done(claim, NOW + 1000) for claim in await take(store)])
-    await store.tasks.purge(ALL)
+    await store.dead_letters.purge(ALL)
     assert (await see(store)).done == {"a": NOW + 1000}
 
 
 async def test_a_settle_of_what_was_in_flight_still_counts(store: StoreFixture) -> None:
     await store.tasks.create([a_task()])
     [claim] = await take(store)
-    await store.tasks.purge(ALL)
+    await store.dead_letters.purge(ALL)
     assert await store.tasks.settle([done(claim)]) == [True]
 
 
 async def test_a_topic_that_is_held_stays_held(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", delay=1), a_task(id="b", delay=1)])
-    await store.permits().hold("order", NOW + 99_000, None, NOW)
-    await store.tasks.purge(ALL, limit=1)
+    await store.permits_of().hold("order", NOW + 99_000, None, NOW)
+    await store.dead_letters.purge(ALL, limit=1)
     assert {*(await see(store)).wakes.values()} == {-(NOW + 99_000)}
 
 
@@ -97,12 +97,12 @@ class TestLimit:
     @pytest.mark.parametrize("limit", [1, 499, 500, 501, 1100])
     async def test_no_more_than_a_limit(self, store: StoreFixture, limit: int) -> None:
         await store.tasks.create([a_task(delay=1) for _ in range(1101)])
-        assert await store.tasks.purge(ALL, limit) == MoveResult(limit, more=True)
+        assert await store.dead_letters.purge(ALL, limit) == MoveResult(limit, more=True)
         assert len((await assert_sound(store)).pool) == 1101 - limit
 
     async def test_a_limit_that_stops_nothing_is_not_told(self, store: StoreFixture) -> None:
         await everywhere(store)
-        assert await store.tasks.purge(ALL, 30) == MoveResult(30, more=False)
+        assert await store.dead_letters.purge(ALL, 30) == MoveResult(30, more=False)
 
 
 class TestTheDead:
@@ -110,19 +110,21 @@ class TestTheDead:
         await store.tasks.create([a_task(id=f"n{n}") for n in range(10)])
         claims = {claim.id: claim for claim in await take(store)}
         await store.tasks.settle([died(claims[f"n{n}"], NOW + n) for n in range(10)])
-        assert await store.tasks.purge([DEAD._replace(since=NOW + 2, before=NOW + 5)]) == MoveResult(3, more=False)
+        assert await store.dead_letters.purge([DEAD._replace(since=NOW + 2, before=NOW + 5)]) == MoveResult(
+            3, more=False
+        )
         assert (await assert_sound(store, NOW + 9)).pool == {f"n{n}" for n in (0, 1, 5, 6, 7, 8, 9)}
 
     async def test_by_why(self, store: StoreFixture) -> None:
         await self.die(store, "gone", 600)
         await self.die(store, "status", 600)
-        assert await store.tasks.purge_dead(DEAD, "gone", 599) == MoveResult(599, more=True)
-        assert await store.tasks.purge_dead(DEAD, "gone") == MoveResult(1, more=False)
+        assert await store.dead_letters.purge_dead(DEAD, "gone", 599) == MoveResult(599, more=True)
+        assert await store.dead_letters.purge_dead(DEAD, "gone") == MoveResult(1, more=False)
         assert len((await assert_sound(store)).pool) == 600
 
     async def test_ids_are_forgotten(self, store: StoreFixture) -> None:
         await self.die(store, "gone", 1, id="a", own_id=True)
-        await store.tasks.purge_dead(DEAD, "gone")
+        await store.dead_letters.purge_dead(DEAD, "gone")
         assert empty(await see(store))
 
     async def die(self, store: StoreFixture, reason: str, count: int, **changes: Any) -> None:
@@ -145,7 +147,7 @@ async def test_a_step_is_no_larger_than_a_script_may_be_and_none_is_sent_beside_
         return await whole(verb, commands)
 
     monkeypatch.setattr(store.client, "execute_each", noted)
-    await store.tasks.purge(ALL)
+    await store.dead_letters.purge(ALL)
     assert all(trip == [MAX_TASKS] for trip in trips)
 
 
@@ -153,7 +155,7 @@ async def test_a_full_store_is_purged(store: StoreFixture) -> None:
     await everywhere(store, ttl=60)
     await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
-        assert await store.tasks.purge(ALL) == MoveResult(30, more=False)
+        assert await store.dead_letters.purge(ALL) == MoveResult(30, more=False)
     finally:
         await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
@@ -167,7 +169,7 @@ async def test_it_races_claims_and_each_task_is_either_claimed_or_gone(store: St
         while some := await take(store, limit=20):
             claims.extend(some)
 
-    moved, _ = await asyncio.gather(store.tasks.purge(ALL), worker())
+    moved, _ = await asyncio.gather(store.dead_letters.purge(ALL), worker())
     assert moved.moved + len(claims) == 3000
     assert (await assert_sound(store)).pool == {claim.id for claim in claims}
     assert await store.tasks.settle([done(claim) for claim in claims]) == [True] * len(claims)
@@ -181,7 +183,7 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
     await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
 
     async def purge() -> MoveResult:
-        return await (store.tasks.purge(ALL) if reason is None else store.tasks.purge_dead(DEAD, reason))
+        return await (store.dead_letters.purge(ALL) if reason is None else store.dead_letters.purge_dead(DEAD, reason))
 
     cut_at = 0
     while True:
@@ -205,4 +207,4 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
 
 
 def gone(bucket: Bucket, reason: str | None) -> bool:
-    return bucket is Bucket.DEAD or (reason is None and bucket in PURGED)
+    return bucket is Bucket.DEAD or (reason is None and bucket in PURGEABLE)

@@ -39,7 +39,7 @@ async def dead(store: StoreFixture, count: int, at: int = NOW, reason: str = "st
 
 
 async def redrive(store: StoreFixture, stretch: BucketRange = DEAD, now: int = THEN, **options: Any) -> MoveResult:
-    return await store.tasks.redrive_dead(stretch, now=now, **options)
+    return await store.dead_letters.redrive(stretch, now=now, **options)
 
 
 async def ids_in(store: StoreFixture, bucket: Bucket, topic: str = "order") -> set[str]:

@@ -22,7 +22,7 @@ async def in_flight(store: StoreFixture, count: int = 1, **changes: Any) -> list
 
 
 async def found(store: StoreFixture, id: str) -> TaskRecord:
-    [answer] = await store.tasks.query([id])
+    [answer] = await store.lookup.query([id])
     assert isinstance(answer, TaskRecord)
     return answer
 

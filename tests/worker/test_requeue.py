@@ -22,13 +22,13 @@ async def remember(store: StoreFixture, count: int) -> None:
 
 async def test_where_more_is_to_be_forgotten_it_says_so_until_nothing_is(store: StoreFixture) -> None:
     await remember(store, TRIM_LIMIT + 1)
-    trim = Trimmer(store.tasks, store.bulk_jobs)
+    trim = Trimmer(store)
     assert [await trim.tick(NOW), await trim.tick(NOW + 100), await trim.tick(NOW + 200)] == [True, False, False]
     assert await store.stats.remembered_ids() == 0
 
 
 async def test_when_nothing_is_left_the_next_look_is_a_second_later(store: StoreFixture) -> None:
-    trim = Trimmer(store.tasks, store.bulk_jobs)
+    trim = Trimmer(store)
     await trim.tick(NOW)
     await remember(store, 1)
     await trim.tick(NOW + 999)

@@ -109,7 +109,7 @@ class TestConcurrency:
         for worker in workers:
             await worker.hands.drain(60)
             await worker.gate.stop()
-        assert await store.permits().in_use(["order"], NOW + 1000) == {"order": 0}
+        assert await store.permits_of().in_use(["order"], NOW + 1000) == {"order": 0}
 
     async def test_a_delivery_that_ends_lets_another_begin_at_once(self, store: StoreFixture) -> None:
         await due(store, 20)
@@ -216,7 +216,7 @@ class TestPaused:
         await set_policy(workers[0], "order", paused=True)
         await all_know(workers)
         await pass_time(workers, NOW + 50)
-        await store.policies().change(topic_scope("order"), lambda before: before.merge({"paused": None}))
+        await store.policies_anew().change(topic_scope("order"), lambda before: before.merge({"paused": None}))
         await all_know(workers)
         since = workers[0].at
         await pass_time(workers, since + 1000)
@@ -323,7 +323,7 @@ async def test_a_worker_that_did_not_know_yet_and_holds_a_topic_once_more_lets_i
     await worker.work()
     await set_policy(worker, "order", paused=False)
     await worker.holds.tick(NOW)
-    await store.permits("late").hold_paused([("order", shard.index) for shard in store.keys.shards])
+    await store.permits_of("late").hold_paused([("order", shard.index) for shard in store.keys.shards])
     worker.at = NOW + 500
     await worker.holds.tick(worker.at)
     await worker.work()

@@ -148,7 +148,7 @@ async def test_nothing_follows_a_task_that_was_deleted_in_flight(store: StoreFix
     receivers.may_answer.clear()
     await worker.tick()
     await receivers.called.wait()
-    await store.tasks.delete([task.id])
+    await store.edits.delete([task.id])
     receivers.may_answer.set()
     await worker.hands.drain(60)
     await worker.work_until(NOW + 60_000, step=1000)
@@ -162,7 +162,7 @@ async def test_a_late_answer_does_not_touch_the_next_life_of_an_id(store: StoreF
     receivers.may_answer.clear()
     await worker.tick()
     await receivers.called.wait()
-    await store.tasks.delete([task.id])
+    await store.edits.delete([task.id])
     await store.tasks.create([a_task(id="mine", own_id=True, delay=3600)])
     receivers.may_answer.set()
     await worker.hands.drain(60)
@@ -207,7 +207,7 @@ async def test_a_delivered_id_that_its_caller_chose_is_remembered(store: StoreFi
     task = a_task(id="mine", own_id=True)
     worker, _ = await a_worker_with(store, task)
     await worker.work()
-    answer = (await store.tasks.query(["mine"]))[0]
+    answer = (await store.lookup.query(["mine"]))[0]
     assert isinstance(answer, NotFound)
     assert answer.ended
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import NamedTuple
 
 from later.core.clock import Clock
 from later.core.errors import LaterError
-from later.core.policy import Policy
+from later.core.policy import DEFAULT, Policy
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.metrics import Metrics
@@ -78,47 +79,36 @@ class Worker:
     ) -> None:
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
-        self.store = store
+        self.policies = store.policies_anew(policy or DEFAULT)
+        permits = store.permits_of(instance)
+        self.store = store = replace(store, clock=clock, policies=self.policies, permits=permits)
         self.metrics = Metrics()
-        self.policies = store.policies(policy)
         self.lanes = FairShare(hands)
         self._seen: list[WorkerSnapshot] = []
-        self.gate = Throttle(
-            flow=store.permits(instance),
-            policies=self.policies,
-            fair_share=self.lanes,
-            clock=clock,
-            lease_ms=LEASE_MS,
-            metrics=self.metrics,
-        )
-        self.holds = Resumer(flow=store.permits(instance), policies=self.policies)
+        self.gate = Throttle(store=store, fair_share=self.lanes, lease_ms=LEASE_MS, metrics=self.metrics)
+        self.holds = Resumer(store)
         self.hands = DeliveryPool(
-            store=store.tasks,
+            store=store,
             throttle=self.gate,
-            clock=clock,
             sender=receivers,
             fair_share=self.lanes,
-            policies=self.policies,
             remember_ms=REMEMBER_MS,
             metrics=self.metrics,
             random=lambda: 0.0,
         )
         self.delay = Claimer(
-            store=store.tasks,
+            store=store,
             throttle=self.gate,
-            policies=self.policies,
             fair_share=self.lanes,
             lease_ms=LEASE_MS,
             deliver=self.hands.start,
             on_snapshot=self._seen.append,
             metrics=self.metrics,
         )
-        self.expiry = ExpiryTicker(ends=store.expiry, metrics=self.metrics)
-        self.sweep = DeadSweeper(
-            ends=store.expiry, policies=self.policies, remember_ms=REMEMBER_MS, metrics=self.metrics
-        )
+        self.expiry = ExpiryTicker(store=store, metrics=self.metrics)
+        self.sweep = DeadSweeper(store=store, remember_ms=REMEMBER_MS, metrics=self.metrics)
         self._releases = [
-            Requeuer(bucket, store=store.tasks, metrics=self.metrics, on_requeued=lambda: None)
+            Requeuer(bucket, store=store, metrics=self.metrics, on_requeued=lambda: None)
             for bucket in (Bucket.UNACK, Bucket.ERROR)
         ]
 
@@ -157,9 +147,9 @@ class Worker:
             await self.work()
 
     async def find(self, task: Task) -> TaskRecord:
-        answer = (await self.store.tasks.query([task.id]))[0]
+        answer = (await self.store.lookup.query([task.id]))[0]
         assert isinstance(answer, TaskRecord), answer
         return answer
 
     async def is_gone(self, task: Task) -> bool:
-        return isinstance((await self.store.tasks.query([task.id]))[0], LaterError)
+        return isinstance((await self.store.lookup.query([task.id]))[0], LaterError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -16,8 +17,9 @@ from pyspark.sql.types import StructType
 from later.bulk.datasource import arrow_schema
 from later.bulk.datasource.arrow_schema import batch_of
 from later.bulk.datasource.read_options import Wanted, wanted
-from later.bulk.opened import opened
+from later.core.clock import Clock
 from later.core.errors import Refused
+from later.store.open import open_existing_store
 from later.store.scan import Scanner, ScanSplit, batch_splits
 from later.store.url import settings_from_url
 
@@ -99,8 +101,9 @@ async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None
 
 @asynccontextmanager
 async def _opened(wanted: Wanted) -> AsyncIterator[Scanner]:
-    memory = await opened(settings_from_url(wanted.url, wanted.prefix, wanted.timeout_s, os.environ))
+    settings = settings_from_url(wanted.url, wanted.prefix, wanted.timeout_s, os.environ)
+    store = await open_existing_store(settings, Clock(time.monotonic, time.time))
     try:
-        yield Scanner(memory.client, memory.keys)
+        yield store.scanner
     finally:
-        await memory.client.aclose()
+        await store.aclose()

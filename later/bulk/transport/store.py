@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from later.bulk.opened import opened
 from later.client.transport import BatchResult, Counts, ItemError, TaskStatus, Unavailable
 from later.core.admit import admit
+from later.core.clock import Clock
 from later.core.drafts import parse_draft
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
 from later.core.task import Task, new_id
 from later.store.keys import Bucket
+from later.store.open import open_existing_store
 from later.store.settings import StoreSettings
 from later.store.types import JobBatch, TaskRecord
 
@@ -35,7 +37,7 @@ class StoreTransport:
         self._job = job
         self._runner = asyncio.Runner()
         try:
-            self._memory = self._run(opened(place))
+            self._store = self._run(open_existing_store(place, Clock(time.monotonic, time.time)))
         except BaseException:
             self._runner.close()
             raise
@@ -48,44 +50,44 @@ class StoreTransport:
         return BatchResult(0, 0, {i: _wrong(error) for i, error in enumerate(judged) if isinstance(error, Refused)})
 
     def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
-        return [_found(answer) for answer in self._run(self._memory.tasks.query(ids))]
+        return [_found(answer) for answer in self._run(self._store.lookup.query(ids))]
 
     def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
-        return [_cancelled(answer) for answer in self._run(self._memory.tasks.delete_pending(ids))]
+        return [_cancelled(answer) for answer in self._run(self._store.edits.delete_pending(ids))]
 
     def counts(self) -> Counts:
         try:
-            return Counts(*self._run(self._memory.bulk_jobs.counts(self._job)))
+            return Counts(*self._run(self._store.bulk_jobs.counts(self._job)))
         except NotFound:
             return Counts()
 
     def close(self) -> None:
         try:
-            self._run(self._memory.client.aclose())
+            self._run(self._store.aclose())
         finally:
             self._runner.close()
 
     async def _judge(self, bodies: Sequence[bytes]) -> list[Task | Refused]:
-        policies = await self._memory.policies.current()
-        await self._memory.tasks.measure_time()  # or what is known of it grows vaguer, and tasks later, by the minute
-        now = self._memory.clock.now().high
+        policies = await self._store.policies.current()
+        await self._store.measure_time()  # or what is known of it grows vaguer, and tasks later, by the minute
+        now = self._store.clock.now().high
         return [_judged(body, lambda draft: admit(draft, policies, now, new_id())) for body in bodies]
 
     async def _create(self, bodies: Sequence[bytes]) -> BatchResult:
         judged = await self._judge(bodies)
         tasks = [task for task in judged if isinstance(task, Task)]
         batch = self._batch(bodies, len(bodies) - len(tasks))
-        answers = iter(await self._memory.tasks.create(tasks, batch))
+        answers = iter(await self._store.tasks.create(tasks, batch))
         results = [next(answers) if isinstance(task, Task) else task for task in judged]
         wrong = {i: _wrong(result) for i, result in enumerate(results) if isinstance(result, LaterError)}
         failed = sum(fault.may_pass for fault in wrong.values())
         if failed:
-            await self._memory.bulk_jobs.count_batch(batch, len(tasks) - failed)
+            await self._store.bulk_jobs.count_batch(batch, len(tasks) - failed)
         return BatchResult(sum(result is True for result in results), sum(result is False for result in results), wrong)
 
     def _batch(self, bodies: Sequence[bytes], refused: int) -> JobBatch:
         digest = blake2b(b"\n".join(bodies), digest_size=12).digest()
-        return JobBatch(self._job, digest, refused, self._memory.clock.now().high + REMEMBER_MS)
+        return JobBatch(self._job, digest, refused, self._store.clock.now().high + REMEMBER_MS)
 
     def _run(self, call: Awaitable[Result]) -> Result:
         async def waited() -> Result:

@@ -7,12 +7,12 @@ import json
 from later.cli.console import one_line
 from later.core.task import unpack_id
 from later.store.doctor import Doctor, Finding
-from later.store.tasks import Tasks
+from later.store.open import Store
 
 
-async def look_through(store: Tasks, doctor: Doctor, *, repair: bool, as_json: bool) -> int:
+async def look_through(store: Store, *, repair: bool, as_json: bool) -> int:
     """Examine all, with `repair` mend it, and print each finding; 1 where something is left wrong. Raises StoreDown."""
-    findings = mended = 0
+    doctor, findings, mended = store.doctor, 0, 0
     async for finding in doctor.examine((await store.now()).low):
         findings += 1
         mending = await doctor.mend(finding, (await store.now()).low) if repair else None

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from later.cli.console import one_line
 from later.cli.tables import print_figures, seconds, size
-from later.store.stats import NO_TASKS, ServerFacts, Stats, TopicCounts
-from later.store.tasks import Tasks
+from later.store.open import Store
+from later.store.stats import NO_TASKS, ServerFacts, TopicCounts
 
 ALIVE_MS = 10_000
 """A worker that has not beaten for so long counts as gone."""
@@ -42,16 +42,16 @@ class Survey(NamedTuple):
         return sorted(self.topics.items(), key=lambda item: (-item[1].due, -_tasks(item[1]), item[0]))[:limit]
 
 
-async def survey(store: Tasks, census: Stats, shards: int, address: str) -> Survey:
+async def survey(store: Store, address: str) -> Survey:
     """Read the store's figures. `address` is shown: no secrets in it. Raises StoreDown."""
     now = (await store.now()).low
     return Survey(
         address=address,
-        shards=shards,
-        server=await census.server_facts(),
-        workers={name: max(0, now - at) for name, at in (await census.workers()).items()},
-        topics=await census.counts(now),
-        remembered=await census.remembered_ids(),
+        shards=len(store.keys.shards),
+        server=await store.stats.server_facts(),
+        workers={name: max(0, now - at) for name, at in (await store.stats.workers()).items()},
+        topics=await store.stats.counts(now),
+        remembered=await store.stats.remembered_ids(),
         now=now,
     )
 

@@ -23,7 +23,7 @@ from later.cli.policy_options import names_of_fields, values_of_fields
 from later.core.policy import FIELDS
 from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
 
-PURGED = ("delay", "error", "dead")
+PURGEABLE = ("delay", "error", "dead")
 """The states that tasks are purged from: where nothing is in flight."""
 
 
@@ -131,7 +131,7 @@ def resume_topic(*, topic: str, as_json: bool, **flags: str | None) -> int:
 
 @of_topics.command("purge", epilog=examples("later topics purge order", "later topics purge order --state error --yes"))
 @click.argument("topic")
-@click.option("--state", "states", type=click.Choice(PURGED), multiple=True,
+@click.option("--state", "states", type=click.Choice(PURGEABLE), multiple=True,
               help="Only tasks in this state; repeatable.  [default: all three]")  # fmt: skip
 @of_many
 @configured(CALL)
@@ -144,7 +144,7 @@ def purge_topic(*, topic: str, states: tuple[str, ...], manner: Manner, **flags:
     client = client_of(flags)
     from later.cli.commands.mass import purge_topic
 
-    return purge_topic(client, topic, [state for state in PURGED if state in (states or PURGED)], manner)
+    return purge_topic(client, topic, [state for state in PURGEABLE if state in (states or PURGEABLE)], manner)
 
 
 @click.group("namespaces", cls=InOrder)
