@@ -1,1 +1,1 @@
-"""One process of later's: builds the house from a Config, starts it and stops it in order."""
+"""One process of the daemon: builds the service from a Config, starts it and stops it in order."""

@@ -1,4 +1,4 @@
-"""The address that requests come in by: which it is, and what is said of it."""
+"""The address that a daemon listens on: which it is, and what is logged about it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ log = structlog.get_logger("later.daemon")
 
 
 def listen_address(command: str, config: Config) -> Address | None:
-    """Where the command answers requests: the API's address, or a worker's for its health."""
+    """Return the address of the command's HTTP server: the API's, or that of a worker's health endpoints."""
     return config.listen if command in API else config.health
 
 
 def may_skip_listening(command: str, config: Config, error: OSError) -> bool:
-    """Is this a worker whose default address is another's? It delivers all the same; an API could only leave."""
+    """Return True for a worker whose default health address is in use: it delivers all the same. An API must exit."""
     return command not in API and not config.health_given and error.errno == errno.EADDRINUSE
-
-
-def log_not_listening(address: Address) -> None:
-    log.warning("health address in use: going on without; --health names another", address=str(address))
 
 
 def listen_error(address: Address, error: OSError) -> LaterError:
     return LaterError(f"cannot listen on {address}: {error.strerror or error}; choose another")
 
 
+def log_not_listening(address: Address) -> None:
+    log.warning("health address in use: going on without; --health names another", address=str(address))
+
+
 def log_listening(address: Address, bound: Sequence[Address]) -> None:
-    """`bound` is what the address came to: a port for port 0, several for a name; nothing where it is done without."""
-    for place in bound:
-        log.info("listening", url=f"http://{place}")
+    """Log each numeric address that `address` was bound to; nothing if the command goes on without listening."""
+    for numeric in bound:
+        log.info("listening", url=f"http://{numeric}")
     if bound and not address.is_loopback:
-        log.warning("listening beyond this machine: whoever reaches this port may make calls", address=str(address))
+        log.warning("listening beyond this machine: anyone who reaches this port can make calls", address=str(address))

@@ -21,7 +21,6 @@ from later.api.server import Runner
 from later.config import API, WORK, Config
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
-from later.daemon.background import a_ticker
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.sender import Sender
@@ -29,7 +28,7 @@ from later.metrics import Metrics
 from later.option_types import Address
 from later.store.open import connect_store
 from later.store.settings import StoreSettings
-from later.worker.ticker import TickResult
+from later.worker.ticker import Ticker, TickResult
 from later.worker.worker import Worker
 
 log = structlog.get_logger("later.daemon")
@@ -74,11 +73,13 @@ class Service:
         self._crew = self._build_crew() if command in WORK else None
         self._crew_started = False
         self._tickers = [
-            a_ticker("clock", self._tick_clock, CLOCK_EVERY_MS, metrics),
-            a_ticker("policies", self._tick_policies, POLICIES_EVERY_MS, metrics),
+            Ticker.on_local_clock("clock", self._tick_clock, CLOCK_EVERY_MS, metrics.count_tick_error),
+            Ticker.on_local_clock("policies", self._tick_policies, POLICIES_EVERY_MS, metrics.count_tick_error),
         ]
         if self._crew is not None:
-            self._tickers.append(a_ticker("heartbeat", self._tick_beat, HEARTBEAT_EVERY_MS, metrics))
+            self._tickers.append(
+                Ticker.on_local_clock("heartbeat", self._tick_beat, HEARTBEAT_EVERY_MS, metrics.count_tick_error)
+            )
         self._runner = _runner(self._build_app(why_not_ready, exposition))
         self.store_metrics = StoreMetrics(self._store, metrics)
 

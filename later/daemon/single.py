@@ -1,4 +1,4 @@
-"""A daemon that is one process: its signals and its ground are its own, and nobody is beside it."""
+"""A daemon of one process, with its own signals and its own backing store."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 import structlog
 
 from later.config import Config
-from later.daemon.background import a_ticker
 from later.daemon.backing_store import build_backing_store
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, log_listening
 from later.daemon.service import Service
 from later.metrics import Metrics
+from later.worker.ticker import Ticker
 
 log = structlog.get_logger("later.daemon")
 
@@ -21,53 +21,57 @@ STORE_METRICS_EVERY_MS = 15_000
 
 
 def run(command: str, config: Config) -> int:
-    """`up`, `serve` or `worker` until it is stopped; the exit status. Raises LaterError: why it does not work."""
-    return run_in_loop(_SingleProcess(command, config).run())
+    """Run `up`, `serve` or `worker` until it is stopped; return the exit status. Raises LaterError."""
+    return run_in_loop(SingleProcess(command, config).run())
 
 
-class _SingleProcess:
+class SingleProcess:
+    """The service, its backing store, and their lifecycle."""
+
     def __init__(self, command: str, config: Config) -> None:
-        self._metrics = Metrics()
-        self._metrics.processes.set(1)
-        self._metrics.processes_up.set(1)
-        self._ground = build_backing_store(command, config, self._metrics)
-        self._life = Lifecycle(force_exit=self._ground.stop_nowait)
+        self._metrics = metrics = Metrics()
+        metrics.processes.set(1)
+        metrics.processes_up.set(1)
+        self._backing_store = build_backing_store(command, config, metrics)
+        self._lifecycle = Lifecycle(force_exit=self._backing_store.stop_nowait)
         self._address = listen_address(command, config)
-        self._house = Service(
+        self._service = Service(
             command,
-            replace(config, store_url=self._ground.url),
-            self._metrics,
-            why_not_ready=self._why_not_ready,
-            exposition=self._exposition,
-            fail=self._life.fail,
+            replace(config, store_url=self._backing_store.url),
+            metrics,
+            why_not_ready=self.why_not_ready,
+            exposition=self.exposition,
+            fail=self._lifecycle.fail,
         )
-        self._figures = a_ticker("store_metrics", self._house.store_metrics.tick, STORE_METRICS_EVERY_MS, self._metrics)
+        self._store_ticker = Ticker.on_local_clock(
+            "store_metrics", self._service.store_metrics.tick, STORE_METRICS_EVERY_MS, metrics.count_tick_error
+        )
 
     async def run(self) -> int:
-        return await self._life.run(self._start, self._stop)
+        return await self._lifecycle.run(self.start, self.stop)
 
-    async def _start(self) -> None:
-        await self._ground.start()
-        tasks = await self._house.open()
+    async def start(self) -> None:
+        await self._backing_store.start()
+        tasks = await self._service.open()
         if tasks is not None:
-            log.info("store found", store=self._ground.description, tasks=tasks)
-        self._figures.start()
-        await self._house.start_work()
-        bound = await self._house.listen()
+            log.info("store found", store=self._backing_store.description, tasks=tasks)
+        self._store_ticker.start()
+        await self._service.start_work()
+        bound = await self._service.listen()
         if self._address is not None:
             log_listening(self._address, bound)
 
-    async def _stop(self) -> None:
-        """The store last, whatever went wrong before."""
+    async def stop(self) -> None:
+        """Stop the store last, whatever fails before."""
         log.info("stopping")
-        async with AsyncExitStack() as last_first:
-            last_first.push_async_callback(self._ground.stop)
-            last_first.push_async_callback(self._house.stop)
-            await self._figures.cancel()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._backing_store.stop)
+            stack.push_async_callback(self._service.stop)
+            await self._store_ticker.cancel()
         log.info("stopped")
 
-    async def _why_not_ready(self) -> str | None:
-        return self._ground.why_unavailable() or await self._house.why_store_unavailable()
+    async def why_not_ready(self) -> str | None:
+        return self._backing_store.why_unavailable() or await self._service.why_store_unavailable()
 
-    async def _exposition(self) -> bytes:
+    async def exposition(self) -> bytes:
         return self._metrics.exposition()

@@ -1,1 +1,1 @@
-"""Several processes that are one daemon: a supervisor, and children that share the work and the port."""
+"""A daemon of several processes: a supervisor, and children that share the work and the port."""

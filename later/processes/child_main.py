@@ -1,4 +1,4 @@
-"""One process of several, from the inside: it serves as one that is alone does, and has its supervisor for the rest."""
+"""A child process from the inside: it serves as a single-process daemon does, and leaves the rest to its supervisor."""
 
 from __future__ import annotations
 
@@ -7,144 +7,138 @@ import os
 import socket
 import sys
 from contextlib import suppress
-from typing import Any
 
 import structlog
 
 from later import log as logs
 from later.core.errors import LaterError, StoreMismatch
-from later.daemon.background import monotonic_ms
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.service import Service
 from later.metrics import Metrics, MetricSamples
-from later.processes.messages import ExitReport, StoreSnapshot, decode_startup
-from later.processes.rpc import Channel, Handlers, RpcError, open_channel
+from later.processes.rpc import Channel, ExitReport, Handlers, RpcError, StoreSnapshot, decode_startup, open_channel
+from later.worker.ticker import monotonic_ms
 
 log = structlog.get_logger("later.processes")
 
 START_TIMEOUT_S = 30.0
-"""How long the supervisor may take over what a start needs of it: the machine is busy with starting all the others."""
+"""How long the supervisor may take for a call at the start: the machine is busy with starting all other processes."""
 EXPOSITION_TIMEOUT_S = 3.0
-"""How long it may take to ask all processes for their figures: one that hangs is waited for a second."""
+"""How long it may take to call all processes for their samples: one that hangs costs a second."""
 
 
 def main() -> None:
-    """With the arguments `COMMAND NUMBER/OF --channel DESCRIPTOR --log FORMAT LEVEL`."""
-    command, place, _, descriptor, _, format, level = sys.argv[1:]
-    number = int(place.partition("/")[0])
-    logs.setup(format, level, process=number)
+    """Run with the arguments `COMMAND NUMBER/OF --channel DESCRIPTOR --log FORMAT LEVEL`."""
+    command, number, _, descriptor, _, log_format, log_level = sys.argv[1:]
+    logs.setup(log_format, log_level, process=int(number.partition("/")[0]))
     end = socket.socket(fileno=int(descriptor))
     end.set_inheritable(False)
-    status = run_in_loop(_live(command, end))
+    status = run_in_loop(_run(command, end))
     os._exit(status)  # a thread may hang in a name lookup for a minute, and the interpreter would wait for it
 
 
-async def _live(command: str, end: socket.socket) -> int:
-    answers: dict[str, Any] = {}
-    inside = _ChildService(command, await open_channel(end, answers))
-    answers.update(inside.answers())
-    return await inside.run()
+async def _run(command: str, end: socket.socket) -> int:
+    channel = await open_channel(end)
+    child = ChildProcess(command, channel)
+    channel.serve(child.handlers())
+    return await child.run()
 
 
-class _ChildService:
+class ChildProcess:
+    """A child's service, its lifecycle, and the handlers of the supervisor's calls."""
+
     def __init__(self, command: str, channel: Channel) -> None:
         self._command = command
         self._channel = channel
-        self._life = Lifecycle(force_exit=_with_nothing_to_do)
+        self._lifecycle = Lifecycle(force_exit=lambda: None)  # the supervisor does everything that must be done then
         self._metrics = Metrics()
-        self._house: Service | None = None
-        channel.closed.add_done_callback(self._on_closed)
+        self._service: Service | None = None
 
-    def answers(self) -> Handlers:
-        """What the supervisor may ask."""
-        return {"stop": self._on_stop, "samples": self._on_figures, "collect": self._on_gather}
+        def stop_without_supervisor(closed: asyncio.Task[None]) -> None:
+            """Stop: no other process would restart this one, or stop the store after it."""
+            if not closed.cancelled():
+                log.warning("the supervisor is gone: stopping")
+            self._lifecycle.request_stop()
+
+        channel.closed.add_done_callback(stop_without_supervisor)
+
+    def handlers(self) -> Handlers:
+        return {"stop": self.on_stop, "samples": self.on_samples, "collect": self.on_collect}
 
     async def run(self) -> int:
-        """The exit status. Why it failed is the supervisor's to say: once, and for all of them."""
+        """Return the exit status. The supervisor logs why it failed: once, for all processes."""
         try:
-            status = await self._life.run(self._start, self._stop)
+            status = await self._lifecycle.run(self.start, self.stop)
         except RpcError as error:
             log.warning("process cannot be started", reason=str(error))
             return 1
         except LaterError as error:
-            await self._say_goodbye(
-                ExitReport(self._metrics.process_samples(), str(error), fatal_for_all=isinstance(error, StoreMismatch))
-            )
+            await self._report_exit(str(error), fatal_for_all=isinstance(error, StoreMismatch))
             return 1
         except Exception:
             log.exception("process failed")
             return 1
-        await self._say_goodbye(ExitReport(self._metrics.process_samples()))
+        await self._report_exit()
         return status
 
-    async def _start(self) -> None:
-        config, places = decode_startup(await self._channel.call("startup_config", timeout_s=START_TIMEOUT_S))
-        self._house = house = Service(
+    async def _report_exit(self, failure: str | None = None, *, fatal_for_all: bool = False) -> None:
+        with suppress(RpcError):
+            report = ExitReport(self._metrics.process_samples(), failure, fatal_for_all)
+            await self._channel.call("exit_report", report)
+
+    async def start(self) -> None:
+        config, addresses = decode_startup(await self._channel.call("startup_config", timeout_s=START_TIMEOUT_S))
+        self._service = service = Service(
             self._command,
             config,
             self._metrics,
-            why_not_ready=self._why_not_ready,
-            exposition=self._exposition,
-            fail=self._life.fail,
+            why_not_ready=self.why_not_ready,
+            exposition=self.exposition,
+            fail=self._lifecycle.fail,
         )
-        tasks = await house.open()
+        tasks = await service.open()
         if tasks is not None:
             await self._channel.call("store_open", tasks, timeout_s=START_TIMEOUT_S)
-        await house.start_work()
-        await house.listen_shared(places)
+        await service.start_work()
+        await service.listen_shared(addresses)
         await self._channel.call("up", timeout_s=START_TIMEOUT_S)
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
         log.debug("stopping")
         with suppress(RpcError):
             await self._channel.call("stopping")
-        if self._house is not None:
-            await self._house.stop()
+        if self._service is not None:
+            await self._service.stop()
         log.debug("stopped")
 
-    async def _say_goodbye(self, leaving: ExitReport) -> None:
-        with suppress(RpcError):
-            await self._channel.call("exit_report", leaving)
-
-    async def _why_not_ready(self) -> str | None:
-        """The store's reasons first: without it, no process is of use."""
+    async def why_not_ready(self) -> str | None:
+        """Return the store's reason first: without the store, no process is of use."""
         try:
-            store_away, some_missing = await self._channel.call("readiness")
+            store_unavailable, processes_missing = await self._channel.call("readiness")
         except RpcError as error:
             return f"the supervisor does not answer: {error}"
-        return store_away or await self._opened().why_store_unavailable() or some_missing
+        return store_unavailable or await self._started_service().why_store_unavailable() or processes_missing
 
-    async def _exposition(self) -> bytes:
-        """Of all processes, whichever of them is asked. Raises NoAnswer."""
+    async def exposition(self) -> bytes:
+        """Return the metrics of all processes. Raises RpcError."""
         return str(await self._channel.call("exposition", timeout_s=EXPOSITION_TIMEOUT_S)).encode()
 
-    def _on_closed(self, closed: asyncio.Task[None]) -> None:
-        """Nobody is there any more to start us again, to speak for us, or to end the store after us."""
-        if not closed.cancelled():
-            log.warning("the supervisor is gone: stopping")
-        self._life.request_stop()
+    async def on_stop(self, _: None) -> None:
+        self._lifecycle.request_stop()
 
-    async def _on_stop(self, _: None) -> None:
-        self._life.request_stop()
-
-    async def _on_figures(self, _: None) -> MetricSamples:
+    async def on_samples(self, _: None) -> MetricSamples:
         return self._metrics.process_samples()
 
-    async def _on_gather(self, _: None) -> StoreSnapshot:
-        """What is to be seen of the store now; of one that is away, that it is."""
+    async def on_collect(self, _: None) -> StoreSnapshot:
+        """Return the store's metrics as they are now; of an unavailable store, only that it is down."""
         try:
-            await self._opened().store_metrics.tick(await monotonic_ms())
+            await self._started_service().store_metrics.tick(await monotonic_ms())
         except LaterError as error:
             up = {"later_store_up": self._metrics.store_samples()["later_store_up"]}
             return StoreSnapshot(up, str(error))
         return StoreSnapshot(self._metrics.store_samples())
 
-    def _opened(self) -> Service:
-        """Raises NoAnswer: it is not built yet."""
-        if self._house is None:
-            raise RpcError("it is being started")
-        return self._house
-
-
-def _with_nothing_to_do() -> None:
-    """Before it leaves at once, a process has nothing to do that its supervisor would not."""
+    def _started_service(self) -> Service:
+        """Return the service. Raises RpcError if it is not built yet."""
+        if self._service is None:
+            raise RpcError("the process is being started")
+        return self._service

@@ -1,4 +1,4 @@
-"""What all processes have done, those that are no more among them: one set of figures, whichever process is asked."""
+"""The metrics of all processes, exited ones included: the same exposition from whichever process is scraped."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from later.metrics import Metrics, MetricSamples, sum_samples
 
 
 class ProcessMetrics:
-    """A page for each process, by its number; those that had that number before it are on the same page.
+    """Samples by process number; processes that had the same number before are added to it.
 
-    Pages are added up each for itself and then in order: so no sum ever goes down by the last digit of a fraction, when
-    a process dies. A counter that goes down is taken for one that began anew, and its whole count for what came since.
+    Each number is summed for itself and the sums are added in order, so that rounding never lets a sum go down when a
+    process exits: Prometheus takes a counter that goes down for one that was reset, and counts all of it again.
     """
 
     def __init__(self, metrics: Metrics, count: int) -> None:
-        """`metrics` are the supervisor's own."""
+        """`metrics` are the supervisor's own; `count` is the number of processes."""
         self._metrics = metrics
-        self._past: list[MetricSamples] = [[] for _ in range(count)]
-        self._of_the_store: Mapping[str, MetricSamples] = {}
+        self._retired: list[MetricSamples] = [[] for _ in range(count)]
+        self._store: dict[str, MetricSamples] = {}
 
-    def retire(self, number: int, figures: MetricSamples) -> None:
-        """Keep what a process counted that is no more."""
-        self._past[number - 1] = sum_samples(self._past[number - 1], self._metrics.counters_only(figures))
+    def retire(self, number: int, samples: MetricSamples) -> None:
+        """Keep the counters of a process that exited."""
+        self._retired[number - 1] = sum_samples(self._retired[number - 1], self._metrics.counters_only(samples))
 
-    def update_store(self, seen: Mapping[str, MetricSamples]) -> None:
-        """What was seen of the store just now, by metric; the others stay as they were when they were seen last."""
-        self._of_the_store = {**self._of_the_store, **seen}
+    def update_store(self, samples: Mapping[str, MetricSamples]) -> None:
+        """Replace the store's samples of these metrics; the others keep their last values."""
+        self._store.update(samples)
 
-    def exposition(self, living: Mapping[int, MetricSamples]) -> bytes:
-        """Everything, in Prometheus' text format; `living` by number."""
-        pages = [sum_samples(past, living.get(number, [])) for number, past in enumerate(self._past, 1)]
-        seen = [figure for figures in self._of_the_store.values() for figure in figures]
-        return self._metrics.render([*sum_samples(self._metrics.process_samples(), *pages), *seen])
+    def exposition(self, running: Mapping[int, MetricSamples]) -> bytes:
+        """Return everything in Prometheus' text format; `running` has the samples of processes by number."""
+        processes = [sum_samples(past, running.get(number, [])) for number, past in enumerate(self._retired, 1)]
+        store = [sample for samples in self._store.values() for sample in samples]
+        return self._metrics.render([*sum_samples(self._metrics.process_samples(), *processes), *store])

@@ -1,6 +1,7 @@
-"""What a supervisor and its child have between them: either may ask the other, one JSON object a line.
+"""Calls between a supervisor and a child process, in both directions: one JSON object a line on a socket pair.
 
-It is the child's lifeline, too: whatever becomes of the other end, the kernel closes the channel, and it is known here.
+The channel is the child's lifeline, too: whatever happens to one process, the kernel closes its end, and the other
+process notices.
 """
 
 from __future__ import annotations
@@ -8,123 +9,172 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
 
+from later import __version__
+from later.config import Config
 from later.core.errors import LaterError
+from later.metrics import MetricSamples
+from later.option_types import Address
 
 log = structlog.get_logger("later.processes")
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_UNREAD_BYTES = 1024 * 1024
-"""How many bytes may wait for an end that reads nothing; it is asked no more then."""
+"""Bytes that may wait for a peer that reads nothing; no further call is sent to it then."""
 
 Handlers = Mapping[str, Callable[[Any], Awaitable[Any]]]
-"""What an end can be asked. An answer is awaited with what came with the question, as it is read from JSON."""
+"""The methods of one end. A handler gets the call's parameters as they are decoded from JSON."""
 
 
 class RpcError(LaterError):
-    """The other end did not answer: it is gone, is busy with something else, or says itself that it cannot."""
+    """A call without a result: the peer is gone, is too busy, or reports an error."""
 
 
 class _Message(msgspec.Struct, omit_defaults=True):
-    """A question (`ask`) or an answer, by its number: with `no`, the reason why there is none."""
+    """A call (`method` is set) or the answer to the call of the same number: `data`, or the `error` if it failed."""
 
     number: int
-    ask: str | None = None
-    about: Any = None
-    no: str | None = None
+    method: str | None = None
+    data: Any = None
+    error: str | None = None
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Message).decode
 
 
-async def open_channel(end: socket.socket, answers: Handlers) -> Channel:
-    """On one end of a socket pair, which is the channel's from now on."""
+async def open_channel(end: socket.socket) -> Channel:
+    """Return a channel on one end of a socket pair; the channel owns the socket from now on."""
     reader, writer = await asyncio.open_unix_connection(sock=end, limit=MAX_LINE_BYTES)
-    return Channel(reader, writer, answers)
+    return Channel(reader, writer)
 
 
 class Channel:
-    """One end."""
+    """One end of the channel. It reads nothing before `serve`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Handlers) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._answers = answers
+        self._handlers: asyncio.Future[Handlers] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._answering: set[asyncio.Task[None]] = set()
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        """Our calls that wait for an answer."""
+        self._handling: set[asyncio.Task[None]] = set()
+        """The peer's calls that are being handled."""
         self.closed = asyncio.create_task(self._read())
-        """Done when the other end is gone, or this one was closed."""
+        """Done when the peer is gone, or when this end was closed."""
+
+    def serve(self, handlers: Handlers) -> None:
+        """Handle the peer's calls from now on, and read its answers."""
+        self._handlers.set_result(handlers)
 
     async def call(self, method: str, params: object = None, *, timeout_s: float = 1.0) -> Any:
-        """The other end's answer. Raises NoAnswer: there is none within that time, or there never will be."""
+        """Return the peer's answer.
+
+        Raises:
+            RpcError: there is no answer within `timeout_s`, or there never will be one.
+        """
         if self.closed.done() or self._writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            raise RpcError(f"nobody is there to answer: {method}")
+            raise RpcError(f"the other process is gone or reads nothing: {method}")
         number = next(self._numbers)
-        self._asked[number] = answer = asyncio.get_running_loop().create_future()
+        self._pending[number] = answer = asyncio.get_running_loop().create_future()
         try:
-            self._send(_Message(number, ask=method, about=params))
+            self._send(_Message(number, method=method, data=params))
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
             raise RpcError(f"no answer within {timeout_s:g} s: {method}") from None
         finally:
-            del self._asked[number]
+            del self._pending[number]
 
     def close(self) -> None:
-        """The other end will know."""
+        """Close this end; the peer will notice."""
         self.closed.cancel()
         self._writer.close()
 
     async def _read(self) -> None:
+        """Read messages until the peer is gone. Then no call waits for an answer any more, and no handler runs on."""
         try:
+            handlers = await self._handlers
             while (line := await self._reader.readline()).endswith(b"\n"):
-                self._take(_decode(line))
+                message = _decode(line)
+                if message.method is None:
+                    self._resolve(message)
+                else:
+                    task = asyncio.create_task(self._handle(handlers, message.method, message))
+                    self._handling.add(task)
+                    task.add_done_callback(self._handling.discard)
         except OSError:
-            pass  # it is gone, and has not read all that was said to it
+            pass  # the peer is gone, and has not read everything
         except (ValueError, msgspec.MsgspecError):
             log.exception("channel failed")
         finally:
-            self._end()
+            self._writer.close()
+            for answer in self._pending.values():
+                if not answer.done():
+                    answer.set_exception(RpcError("the other process is gone"))
+            for task in self._handling:
+                task.cancel()
 
-    def _end(self) -> None:
-        """Nobody waits for what will not come."""
-        self._writer.close()
-        for answer in self._asked.values():
-            if not answer.done():
-                answer.set_exception(RpcError("the other end is gone"))
-        for task in self._answering:
-            task.cancel()
-
-    def _take(self, line: _Message) -> None:
-        if line.ask is not None:
-            task = asyncio.create_task(self._answer(line.number, line.ask, line.about))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
-            return
-        answer = self._asked.get(line.number)
+    def _resolve(self, message: _Message) -> None:
+        answer = self._pending.get(message.number)
         if answer is None or answer.done():
-            return  # whoever asked waits no longer
-        if line.no is None:
-            answer.set_result(line.about)
+            return  # the caller waits no longer
+        if message.error is None:
+            answer.set_result(message.data)
         else:
-            answer.set_exception(RpcError(line.no))
+            answer.set_exception(RpcError(message.error))
 
-    async def _answer(self, number: int, what: str, about: object) -> None:
+    async def _handle(self, handlers: Handlers, method: str, call: _Message) -> None:
         try:
-            self._send(_Message(number, about=await self._answers[what](about)))
+            self._send(_Message(call.number, data=await handlers[method](call.data)))
         except LaterError as error:
-            self._send(_Message(number, no=str(error)))
+            self._send(_Message(call.number, error=str(error)))
         except Exception:
-            log.exception("question failed", question=what)
-            self._send(_Message(number, no=f"this is a fault of later's own: {what}"))
+            log.exception("call failed", method=method)
+            self._send(_Message(call.number, error=f"internal error: {method}"))
 
-    def _send(self, line: _Message) -> None:
+    def _send(self, message: _Message) -> None:
         if not self._writer.is_closing():
-            self._writer.write(_encode(line) + b"\n")
+            self._writer.write(_encode(message) + b"\n")
+
+
+class StoreSnapshot(msgspec.Struct):
+    """Samples of the store's metrics, by metric, as one process read them; `failure` says why there are none."""
+
+    samples: dict[str, MetricSamples]
+    failure: str | None = None
+
+
+class ExitReport(msgspec.Struct):
+    """The last samples of a process that exits; with a `failure`, why it cannot work, and whether no other could."""
+
+    samples: MetricSamples
+    failure: str | None = None
+    fatal_for_all: bool = False
+
+
+def encode_startup(config: Config, addresses: Sequence[Address]) -> dict[str, Any]:
+    """Return the configuration of a child process: it must not be on a command line, which other users can read.
+
+    `addresses` are numeric: a child does not look up a name, which might mean something else by then.
+    """
+    return {"version": __version__, "config": msgspec.to_builtins(config, enc_hook=str), "addresses": list(addresses)}
+
+
+def decode_startup(startup: dict[str, Any]) -> tuple[Config, list[Address]]:
+    """Return the configuration and the addresses to listen on.
+
+    Raises:
+        RpcError: the supervisor runs another version: this one was installed while it ran.
+    """
+    if startup["version"] != __version__:
+        raise RpcError(f"the supervisor is later {startup['version']}, this process {__version__}: restart them all")
+    config = msgspec.convert(startup["config"], Config, dec_hook=lambda kind, text: Path(text))
+    return config, msgspec.convert(startup["addresses"], list[Address])

@@ -1,9 +1,10 @@
-"""The one loop: everything that happens again and again is an errand of a Ticker."""
+"""The one loop: everything that happens again and again is a tick function of a Ticker."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ log = structlog.get_logger("later.ticker")
 
 
 class TickResult(NamedTuple):
-    """What a tick came to: how many tasks it moved, and when (ms) there is more to do (None: nothing is known)."""
+    """The number of tasks that a tick moved, and when (ms) there is more to do (None: not known)."""
 
     moved: int
     next_due: int | None
@@ -24,14 +25,19 @@ class TickResult(NamedTuple):
 TickFunction = Callable[[int], Awaitable[TickResult]]
 
 
+async def monotonic_ms() -> int:
+    return int(time.monotonic() * 1000)
+
+
 class Ticker:
-    """Runs one errand: again at once after a batch that left due work behind, otherwise when the next is due, and at
+    """A loop that calls one tick function.
 
-    each interval at the latest. Whatever the errand raises is logged and counted, and the next tick comes
-    `after_error_ms` later (by default an interval), however often it is nudged: a store that is in trouble is not to be
-    asked for each task that is created.
+    It calls again at once after a batch that left due work behind, otherwise when the next work is due, and after
+    `interval_ms` at the latest. If the function raises, the error is logged and counted, and the next call comes
+    `after_error_ms` later (by default `interval_ms`), however often the ticker is woken: otherwise a store in trouble
+    would get a call for each task that is created.
 
-    `now` is the errand's time in ms, with its fraction: cut to whole ones, each wake would be half of one late.
+    `now` is the tick function's time in ms, with its fraction: cut to whole ones, each wake would be half of one late.
     """
 
     def __init__(
@@ -45,7 +51,7 @@ class Ticker:
         after_error_ms: int | None = None,
     ) -> None:
         self.name = name
-        self._errand = tick
+        self._tick = tick
         self._now = now
         self._interval_ms = interval_ms
         self._after_error_ms = interval_ms if after_error_ms is None else after_error_ms
@@ -57,62 +63,74 @@ class Ticker:
         self._running: asyncio.Task[None] | None = None
         self._failing = False
 
+    @classmethod
+    def on_local_clock(
+        cls, name: str, tick: TickFunction, interval_ms: int, count_error: Callable[[str], None]
+    ) -> Ticker:
+        """Return a ticker on the monotonic clock of this process, for work that must go on without the store's time."""
+        return cls(name, tick, now=monotonic_ms, interval_ms=interval_ms, count_error=count_error)
+
     def start(self) -> None:
         self._running = asyncio.create_task(self.run(), name=f"ticker-{self.name}")
 
     async def stop(self) -> None:
-        """Let the tick under way end, and no other begin."""
+        """Let the tick that runs finish, and start no other."""
         self._stopping = True
         self._awake.set()
         if self._running is not None:
             await self._running
 
     async def cancel(self) -> None:
-        """End at once, in the middle of a tick: for errands that nothing depends on."""
+        """Stop at once, in the middle of a tick: for tick functions that nothing depends on."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
     def wake(self, due_at: int | None = None) -> None:
-        """There is work now, or at `due_at`: the sleep ends then, if it would not have ended before."""
+        """End the sleep now, or at `due_at` (ms) if it would last longer."""
         at = -math.inf if due_at is None else due_at
         if at >= self._wakes_at:
             return
         self._wakes_at = at
         if self._sleep is not None:
-            self._sleep.until(at)
+            self._sleep.end_at(at)
 
     async def run(self) -> None:
         while not self._stopping:
-            pause_ms = await self.tick()
-            await self._rest(pause_ms)
+            await self._rest(await self.tick())
 
     async def tick(self) -> float:
-        """Run the errand once; the pause in ms until it should run again."""
-        self._wakes_at = math.inf  # a nudge during the tick may be about what it has passed already
+        """Call the tick function once; return the pause in ms until the next call."""
+        self._wakes_at = math.inf  # a wake during the tick may concern work that the tick has already passed
         try:
             started = int(await self._now())
-            moved, next_due = await self._errand(started)
-            pause_ms = self._pause(moved, next_due, started, await self._now())
+            moved, next_due = await self._tick(started)
+            ended = await self._now()
         except asyncio.CancelledError as error:
-            if _is_cancelled():
+            running = asyncio.current_task()
+            if running is not None and running.cancelling():
                 raise
-            return self._fail(error)
-        except Exception as error:  # no errand may end the loop, whatever it raises
+            return self._fail(error)  # the function awaited something that was cancelled; this loop was not
+        except Exception as error:  # no tick function may end the loop, whatever it raises
             return self._fail(error)
         self._failing = False
-        return pause_ms
-
-    def _fail(self, error: BaseException) -> float:
-        self._report(error)
-        self._wakes_at = -math.inf
-        return self._after_error_ms
-
-    def _pause(self, moved: int, next_due: int | None, started: int, ended: float) -> float:
         self._wakes_at = min(self._wakes_at, ended + self._interval_ms)
         if next_due is not None and (moved or next_due > started):
             self._wakes_at = min(self._wakes_at, next_due)
         return max(0, self._wakes_at - ended)
+
+    def _fail(self, error: BaseException) -> float:
+        """Count the failure; log the first in a row as a warning: an hour without the store is one event."""
+        self._count_error(self.name)
+        if not isinstance(error, LaterError):
+            log.error("tick failed", ticker=self.name, exc_info=error)
+        elif self._failing:
+            log.debug("tick failed again", ticker=self.name, reason=str(error))
+        else:
+            log.warning("tick failed", ticker=self.name, reason=str(error))
+        self._failing = True
+        self._wakes_at = -math.inf
+        return self._after_error_ms
 
     async def _rest(self, pause_ms: float) -> None:
         if self._stopping:
@@ -125,44 +143,27 @@ class Ticker:
         try:
             await self._awake.wait()
         finally:
-            self._sleep.end()
+            self._sleep.cancel()
             self._sleep = None
-
-    def _report(self, error: BaseException) -> None:
-        """Log the first of a row of failures as a warning: a store that is away for an hour is one event."""
-        self._count_error(self.name)
-        if not isinstance(error, LaterError):
-            log.error("tick failed", ticker=self.name, exc_info=error)
-        elif self._failing:
-            log.debug("tick failed again", ticker=self.name, reason=str(error))
-        else:
-            log.warning("tick failed", ticker=self.name, reason=str(error))
-        self._failing = True
-
-
-def _is_cancelled() -> bool:
-    """Is it this loop that is to end? An errand may also come upon something that somebody else cancelled."""
-    running = asyncio.current_task()
-    return running is not None and running.cancelling() > 0
 
 
 class _Sleep:
-    """A sleep that can be shortened; `wakes_at` is when it ends by the errand's clock, `pause_ms` from now."""
+    """A sleep that can be shortened. It ends in `pause_ms`, which is `wakes_at` (ms) on the tick function's clock."""
 
     def __init__(self, wake: Callable[[], object], wakes_at: float, pause_ms: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._wake = wake
-        self._ahead_s = wakes_at / 1000 - (self._loop.time() + pause_ms / 1000)
-        """How far the errand's clock is ahead of the loop's."""
-        self._alarm = self._loop.call_later(pause_ms / 1000, wake)
+        self._offset_s = wakes_at / 1000 - (self._loop.time() + pause_ms / 1000)
+        """How far the tick function's clock is ahead of the event loop's."""
+        self._timer = self._loop.call_later(pause_ms / 1000, wake)
 
-    def until(self, wakes_at: float) -> None:
-        self.end()
-        at = wakes_at / 1000 - self._ahead_s
+    def end_at(self, wakes_at: float) -> None:
+        self.cancel()
+        at = wakes_at / 1000 - self._offset_s
         if at <= self._loop.time():
             self._wake()
         else:
-            self._alarm = self._loop.call_at(at, self._wake)
+            self._timer = self._loop.call_at(at, self._wake)
 
-    def end(self) -> None:
-        self._alarm.cancel()
+    def cancel(self) -> None:
+        self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Processes that cannot even be started."""
+"""A pool whose processes cannot be started."""
 
 from __future__ import annotations
 
@@ -8,65 +8,64 @@ from structlog.testing import capture_logs
 from later.config import Config, load
 from later.processes.child import Child
 from later.processes.pool import ProcessPool
-from later.processes.rpc import Handlers
 
 
 @pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> ProcessPool:
-    """Two, on a machine that has lost its Python."""
+def pool(monkeypatch: pytest.MonkeyPatch) -> ProcessPool:
+    """A pool of two, on a machine that has lost its Python."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    return ProcessPool("up", two(), handlers=lambda child: {}, on_unexpected_exit=_never)
+    return a_pool()
 
 
-def two() -> Config:
-    return load("up", {"processes": "2"}, {})
+def a_pool() -> ProcessPool:
+    def fail(child: Child) -> None:
+        raise AssertionError("it never ran")
+
+    return ProcessPool("up", load("up", {"processes": "2"}, {}), handlers=lambda child: {}, on_unexpected_exit=fail)
 
 
-def _never(child: Child) -> None:
-    raise AssertionError("it has never lived")
-
-
-async def test_each_is_tried_again_and_again_with_growing_pauses(children: ProcessPool) -> None:
-    now, pauses = 0, []
+async def test_each_start_is_retried_with_growing_delays(pool: ProcessPool) -> None:
+    now, delays = 0, []
     with capture_logs() as logs:
         for _ in range(5):
-            due = await children.check(now)
+            due = await pool.check(now)
             assert due is not None
-            pauses.append(due - now)
+            delays.append(due - now)
             now = due
-    assert pauses == [0, 1000, 2000, 4000, 8000]
+    assert delays == [0, 1000, 2000, 4000, 8000]
     assert [(event["event"], event["process"]) for event in logs] == [
         ("process cannot be started", number) for _ in range(5) for number in (1, 2)
     ]
 
 
-async def test_none_is_tried_before_its_pause_is_over(children: ProcessPool) -> None:
-    await children.check(0)
-    await children.check(0)
+async def test_no_start_is_retried_before_its_delay_is_over(pool: ProcessPool) -> None:
+    await pool.check(0)
+    await pool.check(0)
     with capture_logs() as logs:
-        assert await children.check(999) == 1000
+        assert await pool.check(999) == 1000
     assert logs == []
 
 
-async def test_they_are_not_ready_and_nothing_of_them_is_to_be_stopped(children: ProcessPool) -> None:
-    await children.check(0)
-    assert children.why_not_ready() == "2 of 2 processes are being started"
-    assert children.up == []
-    children.kill()
-    await children.stop(0)
+async def test_missing_processes_are_not_ready_and_need_no_stop(pool: ProcessPool) -> None:
+    await pool.check(0)
+    assert pool.why_not_ready() == "2 of 2 processes are being started"
+    assert pool.up == []
+    pool.kill()
+    await pool.stop(0)
 
 
-async def test_a_fault_at_one_start_is_a_death_too_and_the_others_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/no/such/python")
+async def test_a_bug_in_one_start_counts_as_an_exit_and_the_others_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
 
-    def answers(child: Child) -> Handlers:
-        if child.number == 1:
-            raise ZeroDivisionError
-        return {}
+    async def fail(number: int, command: str, config: Config) -> Child:
+        started.append(number)
+        raise ZeroDivisionError
 
-    children = ProcessPool("up", two(), handlers=answers, on_unexpected_exit=_never)
+    monkeypatch.setattr("later.processes.pool.start_child", fail)
+    pool = a_pool()
     with capture_logs() as logs:
-        assert [await children.check(0), await children.check(0)] == [0, 1000]
+        assert [await pool.check(0), await pool.check(0)] == [0, 1000]
+    assert started == [1, 2, 1, 2]
     assert [(event["event"], event["process"]) for event in logs] == [
         ("process cannot be started", number) for number in (1, 2, 1, 2)
     ]

@@ -1,4 +1,4 @@
-"""The channel between a supervisor and a process: every question ends, in an answer or in none."""
+"""Calls between a supervisor and a child process: every call ends, with an answer or an error."""
 
 from __future__ import annotations
 
@@ -8,205 +8,237 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from later.config import load
 from later.core.errors import StoreDown
-from later.processes.rpc import MAX_UNREAD_BYTES, Channel, Handlers, RpcError, open_channel
+from later.option_types import Address
+from later.processes.rpc import (
+    MAX_UNREAD_BYTES,
+    Channel,
+    Handlers,
+    RpcError,
+    decode_startup,
+    encode_startup,
+    open_channel,
+)
 
 LARGE = "x" * 5_000_000
+ADDRESSES = [Address("127.0.0.1", 8080), Address("::1", 8080)]
+OPTIONS = {"redis": "redis://me:secret@a:1/2", "health": "[::1]:9000", "max_body": "2KiB", "retry_jitter": "0.5"}
 
 
-async def echo(about: Any) -> Any:
-    return about
+async def echo(params: Any) -> Any:
+    return params
 
 
-async def never(about: object) -> None:
+async def never(params: object) -> None:
     await asyncio.Event().wait()
 
 
-async def refuse(about: object) -> None:
-    raise StoreDown("the store is away")
+async def refuse(params: object) -> None:
+    raise StoreDown("the store is down")
 
 
-async def fail(about: object) -> None:
+async def fail(params: object) -> None:
     raise ZeroDivisionError
 
 
+async def an_open_channel(end: socket.socket, handlers: Handlers) -> Channel:
+    channel = await open_channel(end)
+    channel.serve(handlers)
+    return channel
+
+
 @asynccontextmanager
-async def two_ends(first: Handlers, second: Handlers) -> AsyncIterator[tuple[Channel, Channel]]:
+async def two_channels(left: Handlers, right: Handlers) -> AsyncIterator[tuple[Channel, Channel]]:
     one, other = socket.socketpair()
-    ends = (await open_channel(one, first), await open_channel(other, second))
+    channels = (await an_open_channel(one, left), await an_open_channel(other, right))
     try:
-        yield ends
+        yield channels
     finally:
-        for end in ends:
-            end.close()
+        for channel in channels:
+            channel.close()
 
 
 @asynccontextmanager
-async def an_end(answers: Handlers | None = None) -> AsyncIterator[tuple[Channel, socket.socket]]:
-    """One end, and the socket that is the other one."""
+async def a_channel(handlers: Handlers | None = None) -> AsyncIterator[tuple[Channel, socket.socket]]:
+    """Yield a channel, and the plain socket at its other end."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    end = await open_channel(ours, answers or {})
+    channel = await an_open_channel(ours, handlers or {})
     with theirs:
-        yield end, theirs
-        end.close()
+        yield channel, theirs
+        channel.close()
 
 
 @pytest.fixture
 async def channel() -> AsyncIterator[Channel]:
-    """One end; the other one answers."""
-    async with two_ends({}, {"echo": echo, "never": never, "refuse": refuse, "fail": fail}) as (end, _):
-        yield end
+    """A channel whose peer has four methods."""
+    async with two_channels({}, {"echo": echo, "never": never, "refuse": refuse, "fail": fail}) as (left, _):
+        yield left
 
 
-async def sent(data: bytes, end: socket.socket) -> None:
-    await asyncio.get_running_loop().sock_sendall(end, data)
+async def write(data: bytes, peer: socket.socket) -> None:
+    await asyncio.get_running_loop().sock_sendall(peer, data)
 
 
-async def received(end: socket.socket) -> bytes:
-    return await asyncio.get_running_loop().sock_recv(end, 1024)
+async def read(peer: socket.socket) -> bytes:
+    return await asyncio.get_running_loop().sock_recv(peer, 1024)
 
 
-@pytest.mark.parametrize("about", [None, 0, "", "ü\n\u2028", [1, {"a": None}], 1.5, True])
-async def test_an_answer_is_what_was_said(channel: Channel, about: object) -> None:
-    assert await channel.call("echo", about) == about
+@pytest.mark.parametrize("params", [None, 0, "", "ü\n\u2028", [1, {"a": None}], 1.5, True])
+async def test_an_answer_arrives_as_it_was_returned(channel: Channel, params: object) -> None:
+    assert await channel.call("echo", params) == params
 
 
-async def test_large_questions_get_large_answers(channel: Channel) -> None:
+async def test_messages_may_be_large(channel: Channel) -> None:
     assert await channel.call("echo", LARGE, timeout_s=30) == LARGE
 
 
-async def test_each_question_gets_its_own_answer_in_whatever_order(channel: Channel) -> None:
-    hanging = asyncio.create_task(channel.call("never", timeout_s=30))
+async def test_each_call_gets_its_own_answer_in_any_order(channel: Channel) -> None:
+    pending = asyncio.create_task(channel.call("never", timeout_s=30))
     assert await asyncio.gather(*(channel.call("echo", i) for i in range(100))) == list(range(100))
-    assert not hanging.done()
-    hanging.cancel()
+    assert not pending.done()
+    pending.cancel()
 
 
-async def test_either_end_may_ask_while_it_answers() -> None:
-    async def ask_back(about: object) -> Any:
-        return await right.call("echo", about)
+async def test_a_handler_may_call_back() -> None:
+    async def call_back(params: object) -> Any:
+        return await right.call("echo", params)
 
-    async with two_ends({"echo": echo}, {"ask back": ask_back}) as (left, right):
-        assert await left.call("ask back", 7) == 7
+    async with two_channels({"echo": echo}, {"call back": call_back}) as (left, right):
+        assert await left.call("call back", 7) == 7
 
 
-async def test_an_answer_that_comes_in_pieces_is_put_together() -> None:
-    async with an_end() as (end, other):
-        asking = asyncio.create_task(end.call("anything"))
-        assert await received(other) == b'{"number":0,"ask":"anything"}\n'
-        for piece in (b'{"num', b'ber":0,"abo', b'ut":[1', b"]}", b"\n"):
-            await sent(piece, other)
+async def test_an_answer_in_several_pieces_is_put_together() -> None:
+    async with a_channel() as (channel, peer):
+        answer = asyncio.create_task(channel.call("anything"))
+        assert await read(peer) == b'{"number":0,"method":"anything"}\n'
+        for piece in (b'{"num', b'ber":0,"dat', b'a":[1', b"]}", b"\n"):
+            await write(piece, peer)
             await asyncio.sleep(0)
-        assert await asking == [1]
+        assert await answer == [1]
 
 
-async def test_several_lines_in_one_piece_are_taken_apart() -> None:
-    async with an_end({"echo": echo}) as (_, other):
-        await sent(b'{"number":5,"ask":"echo","about":1}\n{"number":6,"ask":"echo"}\n', other)
+async def test_several_messages_in_one_piece_are_split() -> None:
+    async with a_channel({"echo": echo}) as (_, peer):
+        await write(b'{"number":5,"method":"echo","data":1}\n{"number":6,"method":"echo"}\n', peer)
         answers = b""
         while answers.count(b"\n") < 2:
-            answers += await received(other)
-        assert answers == b'{"number":5,"about":1}\n{"number":6}\n'
+            answers += await read(peer)
+        assert answers == b'{"number":5,"data":1}\n{"number":6}\n'
 
 
-async def test_a_reason_why_not_is_handed_on(channel: Channel) -> None:
-    with pytest.raises(RpcError, match="the store is away"):
+async def test_a_handlers_error_is_passed_on(channel: Channel) -> None:
+    with pytest.raises(RpcError, match="the store is down"):
         await channel.call("refuse")
 
 
-@pytest.mark.parametrize("what", ["fail", "no such question"])
-async def test_a_fault_is_logged_where_it_is_and_is_no_answer(channel: Channel, what: str) -> None:
-    with capture_logs() as logs, pytest.raises(RpcError, match="fault of later's own"):
-        await channel.call(what)
-    assert [(event["event"], event["question"]) for event in logs] == [("question failed", what)]
+@pytest.mark.parametrize("method", ["fail", "no such method"])
+async def test_a_bug_is_logged_where_it_is_and_the_call_fails(channel: Channel, method: str) -> None:
+    with capture_logs() as logs, pytest.raises(RpcError, match=r"^internal error: "):
+        await channel.call(method)
+    assert [(event["event"], event["method"]) for event in logs] == [("call failed", method)]
     assert await channel.call("echo", 1) == 1
 
 
-async def test_nobody_waits_longer_than_he_said(channel: Channel) -> None:
+async def test_a_call_fails_after_its_timeout(channel: Channel) -> None:
     with pytest.raises(RpcError, match="no answer within 0 s: never"):
         await channel.call("never", timeout_s=0)
 
 
-async def test_an_answer_that_comes_too_late_is_let_go() -> None:
-    async with an_end() as (end, other):
+async def test_a_late_answer_is_dropped() -> None:
+    async with a_channel() as (channel, peer):
         with pytest.raises(RpcError):
-            await end.call("late", timeout_s=0)
-        await sent(b'{"number":0,"about":"late"}\n{"number":1,"about":"in time"}\n', other)
-        assert await end.call("next") == "in time"
+            await channel.call("late", timeout_s=0)
+        await write(b'{"number":0,"data":"late"}\n{"number":1,"data":"in time"}\n', peer)
+        assert await channel.call("next") == "in time"
 
 
-async def test_who_waits_when_the_other_end_goes_is_told() -> None:
-    async with an_end() as (end, other):
-        asking = [asyncio.create_task(end.call("anything", timeout_s=30)) for _ in range(3)]
-        await received(other)
-        other.close()
-        told = await asyncio.gather(*asking, return_exceptions=True)
-    assert [(type(error), str(error)) for error in told if isinstance(error, BaseException)] == [
-        (RpcError, "the other end is gone")
+async def test_pending_calls_fail_when_the_peer_is_gone() -> None:
+    async with a_channel() as (channel, peer):
+        calls = [asyncio.create_task(channel.call("anything", timeout_s=30)) for _ in range(3)]
+        await read(peer)
+        peer.close()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    assert [(type(error), str(error)) for error in results if isinstance(error, BaseException)] == [
+        (RpcError, "the other process is gone")
     ] * 3
 
 
-async def test_an_end_that_is_gone_is_noticed_and_not_asked() -> None:
-    async with an_end() as (end, other):
-        other.close()
-        await asyncio.wait({end.closed})
-        with pytest.raises(RpcError, match="nobody is there"):
-            await end.call("anything", timeout_s=30)
+async def test_a_peer_that_is_gone_is_noticed_and_not_called() -> None:
+    async with a_channel() as (channel, peer):
+        peer.close()
+        await asyncio.wait({channel.closed})
+        with pytest.raises(RpcError, match="gone or reads nothing"):
+            await channel.call("anything", timeout_s=30)
 
 
-@pytest.mark.parametrize("cut", [b'{"number":0,"about":"ha', b'{"number":0,"about":"whole"}'])
-async def test_half_a_line_is_no_answer(cut: bytes) -> None:
-    async with an_end() as (end, other):
-        asking = asyncio.create_task(end.call("anything", timeout_s=30))
-        await received(other)
-        await sent(cut, other)
-        other.close()
-        with pytest.raises(RpcError, match="the other end is gone"):
-            await asking
+@pytest.mark.parametrize("cut", [b'{"number":0,"data":"ha', b'{"number":0,"data":"whole"}'])
+async def test_a_truncated_message_is_not_an_answer(cut: bytes) -> None:
+    async with a_channel() as (channel, peer):
+        answer = asyncio.create_task(channel.call("anything", timeout_s=30))
+        await read(peer)
+        await write(cut, peer)
+        peer.close()
+        with pytest.raises(RpcError, match="the other process is gone"):
+            await answer
 
 
-@pytest.mark.parametrize("nonsense", [b"\n", b"{}\n", b"\xff\xff\n", b'{"number":"one"}\n', b"[]\n"])
-async def test_an_end_that_talks_nonsense_is_left(nonsense: bytes) -> None:
-    async with an_end() as (end, other):
+@pytest.mark.parametrize("garbage", [b"\n", b"{}\n", b"\xff\xff\n", b'{"number":"one"}\n', b"[]\n"])
+async def test_a_peer_that_sends_garbage_is_disconnected(garbage: bytes) -> None:
+    async with a_channel() as (channel, peer):
         with capture_logs() as logs:
-            await sent(nonsense, other)
-            await asyncio.wait({end.closed})
+            await write(garbage, peer)
+            await asyncio.wait({channel.closed})
         assert [event["event"] for event in logs] == ["channel failed"]
-        assert await received(other) == b""
+        assert await read(peer) == b""
 
 
-async def test_an_end_that_reads_nothing_is_asked_no_more() -> None:
-    async with an_end() as (end, _):
+async def test_a_peer_that_reads_nothing_is_not_called_again() -> None:
+    async with a_channel() as (channel, _):
         with pytest.raises(RpcError, match="no answer within"):
-            await end.call("anything", "x" * 2 * MAX_UNREAD_BYTES, timeout_s=0)
-        with pytest.raises(RpcError, match="nobody is there"):
-            await end.call("anything", timeout_s=30)
+            await channel.call("anything", "x" * 2 * MAX_UNREAD_BYTES, timeout_s=0)
+        with pytest.raises(RpcError, match="gone or reads nothing"):
+            await channel.call("anything", timeout_s=30)
 
 
-async def test_what_is_being_answered_ends_with_the_channel() -> None:
+async def test_handlers_are_cancelled_with_the_channel() -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
-    async def answer(about: object) -> None:
+    async def wait(params: object) -> None:
         began.set()
         try:
-            await never(about)
+            await never(params)
         finally:
             ended.set()
 
-    async with an_end({"anything": answer}) as (_, other):
-        await sent(b'{"number":0,"ask":"anything"}\n', other)
+    async with a_channel({"anything": wait}) as (_, peer):
+        await write(b'{"number":0,"method":"anything"}\n', peer)
         await began.wait()
-        other.close()
+        peer.close()
         await ended.wait()
 
 
-async def test_whoever_closes_his_end_ends_the_other() -> None:
-    async with two_ends({}, {}) as (one, other):
+async def test_closing_one_end_closes_the_other() -> None:
+    async with two_channels({}, {}) as (one, other):
         one.close()
         await asyncio.wait({other.closed})
         with pytest.raises(RpcError):
             await one.call("anything", timeout_s=30)
+
+
+@pytest.mark.parametrize("command", ["up", "serve", "worker"])
+@pytest.mark.parametrize("flags", [{}, OPTIONS, {"health": "off", "data": "/var/lib/later"}])
+def test_configuration_and_addresses_arrive_unchanged(command: str, flags: dict[str, str]) -> None:
+    config = load(command, flags, {})
+    sent = msgspec.json.encode(encode_startup(config, ADDRESSES))
+    assert decode_startup(msgspec.json.decode(sent)) == (config, ADDRESSES)
+
+
+def test_a_supervisor_of_another_version_is_refused() -> None:
+    with pytest.raises(RpcError, match=r"the supervisor is later 0\.0\.9.*restart"):
+        decode_startup({**encode_startup(load("up", {}, {}), []), "version": "0.0.9"})
