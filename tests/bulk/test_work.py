@@ -136,7 +136,7 @@ class TestCreating:
         assert "nope" in {row["row"] for row in done.told}
 
     def test_a_column_called_value_is_no_json_by_that(self, target: Target) -> None:
-        with pytest.raises(Refused, match="value: no column of a task"):
+        with pytest.raises(Refused, match="value: unknown column"):
             came(Create(target=target, table=TABLE), lines(good(1)))
 
     def test_what_comes_out_is_of_the_columns_that_spark_was_told(self, target: Target) -> None:

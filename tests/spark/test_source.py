@@ -74,7 +74,7 @@ def test_a_url_with_a_password_is_refused(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "why"),
     [
-        ("note", "'x'", f"no column of a task; there are {FIELDS} and key"),
+        ("note", "'x'", f"unknown column; expected {FIELDS} or key"),
         ("topic", "1", "expected strings (to_json makes them of others), got a column of int32"),
         (
             "execute_time",
@@ -111,7 +111,7 @@ def test_rows_without_a_key_are_taken_where_twice_is_right(spark: SparkSession, 
     keyless = rows(spark, "keyless", COUNT).drop("key")
 
     told = refusal(to_later(keyless, ground.url, "keyless"))
-    assert told.startswith("key: expected a column of that name, which says what row is which: without one a row that")
+    assert told.startswith("key: expected a column of that name, which identifies a row: without it a row that")
     assert "allowDuplicates" in told
     for _ in range(2):
         to_later(keyless, ground.url, "keyless", allowDuplicates=True).save()

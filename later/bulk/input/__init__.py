@@ -1,1 +1,1 @@
-"""Rows of a table or a file, read as tasks."""
+"""Input of bulk jobs: rows of a table or of files, read as tasks."""

@@ -1,4 +1,7 @@
-"""Columns of texts. Spark takes any bytes for a text, and so one row of them must not fail the others."""
+"""Columns of strings as Python values.
+
+Spark takes any bytes for a string, so a row with other bytes than UTF-8 must not fail the other rows.
+"""
 
 from __future__ import annotations
 
@@ -9,45 +12,43 @@ import msgspec
 import pyarrow as pa
 
 INVALID_MAPPING = msgspec.Raw(json.dumps({"\udcff": ""}).encode())
-"""In place of an object that has such a text in it."""
+"""Replaces a map or a struct with a string that is not UTF-8; `/create` refuses it."""
 
 
 def is_string_type(kind: pa.DataType) -> bool:
-    """Is it a type of texts?"""
+    """Return True for Arrow's string types."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """As Python's."""
-    found: list[Any] = column.to_pylist()
-    return found
+    """Return the column's values as Python's. Raises UnicodeDecodeError: a string is not UTF-8."""
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def decode_strings(column: pa.Array) -> list[Any]:
-    """As Python's; of bytes that are no UTF-8 JSON with lone surrogates, which is refused by the name of its field."""
+    """Return the strings; one that is not UTF-8 as JSON with lone surrogates, which `/create` refuses by field."""
     try:
         return python_values(column)
     except UnicodeDecodeError:
-        return [None if raw is None else _text(raw) for raw in python_values(column.cast(pa.large_binary()))]
+        strings: list[Any] = []
+        for raw in python_values(column.cast(pa.large_binary())):
+            try:
+                strings.append(None if raw is None else raw.decode())
+            except UnicodeDecodeError:
+                strings.append(msgspec.Raw(json.dumps(raw.decode("utf-8", "surrogateescape")).encode()))
+        return strings
 
 
 def decode_mappings(column: pa.Array) -> list[Any]:
-    """Maps or structs of texts, as Python's; `NOT_UTF_8` for one that has other bytes in it."""
+    """Return maps or structs of strings; `INVALID_MAPPING` for one with a string that is not UTF-8."""
     try:
         return python_values(column)
     except UnicodeDecodeError:
-        return [_object(scalar) for scalar in column]
-
-
-def _text(raw: bytes) -> str | msgspec.Raw:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return msgspec.Raw(json.dumps(raw.decode("utf-8", "surrogateescape")).encode())
-
-
-def _object(scalar: pa.Scalar) -> Any:
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError:
-        return INVALID_MAPPING
+        mappings: list[Any] = []
+        for scalar in column:
+            try:
+                mappings.append(scalar.as_py())
+            except UnicodeDecodeError:
+                mappings.append(INVALID_MAPPING)
+        return mappings

@@ -1,8 +1,8 @@
-"""JSON objects into tasks: a column of texts, one object each, with fields named as `/create`'s, or mapped to them.
+"""JSON objects to tasks: a column of texts, one object each, with fields named as `/create`'s or mapped to them.
 
-The values go out as they stand, so that a number is what JSON says it is. What is no object goes out as it is, too, to
-be refused in the words of `/create`; so does a field that no task has: a typo must not become a default. Executors have
-not got what makes these words.
+Values are sent as they are written, so that no number changes. Malformed lines and unknown fields are sent unchanged,
+so that the daemon rejects them in its own words: a typo must not become a default. Executors do not carry the
+validation code.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from later.core.task import new_id
 
 TEXT_COLUMN = "value"
 NO_ID = ""
-"""Of a line that has none, for it is no object."""
+"""The id of a line that is no JSON object and so cannot have one."""
 MAX_SHOWN_BYTES = 1000
-"""Bytes of a document that is told of: it may be of gigabytes."""
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Bytes of a malformed document that are shown: it may have gigabytes."""
 DUE_FIELDS = ("delay", "execute_time")
-ID_NOT_ALLOWED = "id: expected none, for the ids of a job's tasks are made of their keys: name it as the key"
+ID_NOT_ALLOWED = "id: expected no such field, because ids are made of the rows' keys: map it with --column key=id"
 
-_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_text = msgspec.json.Decoder(str).decode
-_value = msgspec.json.Decoder().decode
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_OPENING_BRACKETS = frozenset(b"[{")
+
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_string = msgspec.json.Decoder(str).decode
+_decode_value = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
-
-_OPENING = frozenset(map(ord, "[{"))
 
 Fields = dict[str, Any]
 
 
 class JsonLinesReader:
-    """Reads batches of texts into lines of one job.
+    """A reader of a job's batches with one JSON object in each row.
 
-    `sources` says what field of the objects is which of a task's, where that is not the one of the same name;
-    `constants` are values (JSON) that fields have in all tasks, whatever the objects say. Without `strangers`, fields
-    that no task has are left out. Each task is due up to `spread_s` seconds later than it says.
+    `sources` maps a task's field to the object's name for it, if that is another. `constants` are JSON values that a
+    field has in all tasks, whatever the objects say. Unknown fields are sent, or dropped with
+    `send_unknown_fields=False`. Each task is due up to `spread_s` seconds later than its object says.
     """
 
     def __init__(
@@ -62,201 +62,179 @@ class JsonLinesReader:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._job = job
-        self._mapped = [field for field in DUE_FIELDS if sources.get(field, field) != field]
-        self._now = now
         self._sources = source_columns(sources)
+        self._mapped_due_fields = [field for field in DUE_FIELDS if sources.get(field, field) != field]
         used = self._sources.values()
         self._known = frozenset((*FIELDS, KEY, *used, *(source.partition(".")[0] for source in used)))
         self._constants = {name: msgspec.Raw(value) for name, value in constants.items()}
-        self._keyless = allow_duplicates
-        self._strangers = send_unknown_fields
+        self._allow_duplicates = allow_duplicates
+        self._send_unknown_fields = send_unknown_fields
         self._spread_s = spread_s
+        self._now = now
 
     def read(self, batch: pa.RecordBatch) -> Parsed:
-        """Lines of the rows that can be sent, the others told of. Blank texts are no rows."""
+        """Return the rows to send, and the rejected ones with their reasons. Blank texts are skipped."""
         return self.read_texts(nonblank_texts(batch))
 
     def read_texts(self, texts: Iterable[bytes]) -> Parsed:
-        """The same of texts."""
-        read = Parsed(Payloads([], [], None if self._keyless else []), [])
+        """Return the same for texts, each the JSON of an object."""
+        keys: list[bytes | None] | None = None if self._allow_duplicates else []
+        parsed = Parsed(Payloads([], [], keys), [])
         for text in texts:
-            self._read(text, read)
-        return read
+            fields = parse_object(text)
+            if fields is None:  # sent in one line, malformed as it is
+                body, id, key = text.replace(b"\n", b"\r"), NO_ID, None
+            else:
+                result = self._build_payload(text, fields)
+                if isinstance(result, Reject):
+                    parsed.rejected.append(result)
+                    continue
+                body, id, key = result
+            parsed.payloads.bodies.append(body)
+            parsed.payloads.ids.append(id)
+            if keys is not None:
+                keys.append(key)
+        return parsed
 
-    def _read(self, text: bytes, read: Parsed) -> None:
-        given = parse_object(text)
-        if given is None:
-            _add(read.payloads, text.replace(b"\n", b"\r"), NO_ID, None)  # as wrong as it was, and one line
-            return
-        fields, key = self._fields(given), None
+    def _build_payload(self, text: bytes, fields: Fields) -> tuple[bytes, str, bytes | None] | Reject:
+        """Return the body, the id and the key of an object's task. A field that is null counts as absent."""
+        found = ((name, _find_field(fields, source)) for name, source in self._sources.items())
+        task_fields: Fields = {name: value for name, value in found if value is not None and not _is_null(value)}
+        if "execute_time" in task_fields:
+            task_fields["execute_time"] = _convert_time(task_fields["execute_time"])
+        task_fields |= self._constants
+        unknown: Fields = {}
+        if self._send_unknown_fields and not fields.keys() <= self._known:
+            unknown = {name: value for name, value in fields.items() if name not in self._known and not _is_null(value)}
+        key, raw_key = None, task_fields.pop(KEY, None)
         try:
-            key = self._key(fields)
-            self._check_id(given)
-            self._check_times(given)
+            key = None if raw_key is None else parse_key(raw_key) or None
+            if key is None and not self._allow_duplicates:
+                raise Refused(MISSING_KEY if raw_key is None else EMPTY_KEY, KEY)
+            self._check_fields(fields, unknown)
         except Refused as error:
-            row = redact_row(text, self._sources)
-            read.rejected.append(Reject(None if key is None else decode_readable(key), row, error.field, error.detail))
-            return
+            readable_key = None if key is None else decode_readable(key)
+            return Reject(readable_key, redact_row(text, self._sources), error.field, error.detail)
         id = new_id() if key is None else task_ids(self._job, [key])[0]
         if self._spread_s:
-            _put_off(fields, spread_offsets([id], self._spread_s)[0], self._now())
-        _add(read.payloads, _one_line(_encode({"id": id, **fields, **self._others(given)})), id, key)
+            due: dict[str, Values] = {name: [task_fields[name]] for name in DUE_FIELDS if name in task_fields}
+            delay_by(due, spread_offsets([id], self._spread_s), self._now())
+            task_fields |= {name: values[0] for name, values in due.items() if values[0] is not None}
+        body = _encode({"id": id, **task_fields, **unknown})
+        return body.replace(b"\n", b" "), id, key  # line ends between values: batches are sent as lines
 
-    def _fields(self, given: Fields) -> Fields:
-        """Those that say something; null says nothing."""
-        fields = {name: _at(given, source) for name, source in self._sources.items()}
-        said = {name: value for name, value in fields.items() if value is not None and not _is_null(value)}
-        if "execute_time" in said:
-            said["execute_time"] = _time(said["execute_time"])
-        return said | self._constants
+    def _check_fields(self, fields: Fields, unknown: Fields) -> None:
+        """Raise Refused if the object has an id, or lacks a field that a time is mapped to.
 
-    def _key(self, fields: Fields) -> bytes | None:
-        """Raises Refused: there is none, though there must be one."""
-        raw = fields.pop(KEY, None)
-        key = None if raw is None else parse_key(raw)
-        if not key and not self._keyless:
-            raise Refused(MISSING_KEY if key is None else EMPTY_KEY, KEY)
-        return key or None
-
-    def _check_id(self, given: Fields) -> None:
-        """Raises Refused: there is one."""
-        if "id" in self._others(given):
+        With a typo in such a mapping, all tasks would be due at once.
+        """
+        if "id" in unknown:
             raise Refused(ID_NOT_ALLOWED, "id")
-
-    def _check_times(self, given: Fields) -> None:
-        """Raises Refused: a time that was said to be somewhere is not there. By a typo, all would be due now."""
-        for field in self._mapped:
-            if _at(given, self._sources[field]) is None:
-                raise Refused(f"{field}: expected a field {self._sources[field]}, or null in it, got none", field)
-
-    def _others(self, given: Fields) -> Fields:
-        """What no task has: to be refused, or left out."""
-        if not self._strangers or given.keys() <= self._known:
-            return {}
-        return {name: value for name, value in given.items() if name not in self._known and not _is_null(value)}
-
-
-def _add(lines: Payloads, body: bytes, id: str, key: bytes | None) -> None:
-    lines.bodies.append(body)
-    lines.ids.append(id)
-    if lines.keys is not None:
-        lines.keys.append(key)
+        for field in self._mapped_due_fields:
+            source = self._sources[field]
+            if _find_field(fields, source) is None:
+                raise Refused(f"{field}: expected a field {source}, or null in it, got none", field)
 
 
 class JsonDocumentReader:
-    """Reads batches of whole documents as `Objects` reads objects: each is one, or an array of them, or a line each."""
+    """A reader of batches with one JSON document in each row: an object, an array of objects, or lines of objects."""
 
     def __init__(self, objects: JsonLinesReader) -> None:
         self._objects = objects
 
     def read(self, batch: pa.RecordBatch) -> Parsed:
-        """Lines of the objects that can be sent, the others told of."""
-        elements, unfit = list[bytes](), list[Reject]()
+        """Return the objects to send, and the rejected ones with their reasons."""
+        elements, rejected = list[bytes](), list[Reject]()
         for text in nonblank_texts(batch):
             try:
                 elements += split_document(text)
             except (ValueError, RecursionError) as error:
-                unfit.append(Reject(None, decode_readable(text[:MAX_SHOWN_BYTES]), None, f"expected JSON: {error}"))
-        read = self._objects.read_texts(elements)
-        return Parsed(read.payloads, [*unfit, *read.rejected])
+                rejected.append(Reject(None, decode_readable(text[:MAX_SHOWN_BYTES]), None, f"expected JSON: {error}"))
+        parsed = self._objects.read_texts(elements)
+        return Parsed(parsed.payloads, [*rejected, *parsed.rejected])
 
 
 def nonblank_texts(batch: pa.RecordBatch) -> list[bytes]:
-    """The texts that are not blank, as bytes: Spark reads lines that are no UTF-8, too."""
+    """Return the texts that are not blank, as bytes, because Spark also reads lines that are not UTF-8."""
     texts = batch.column(TEXT_COLUMN).cast(pa.large_binary()).to_pylist()
-    bare = (text.removeprefix(_BYTE_ORDER_MARK) for text in texts if text is not None)
-    return [text for text in bare if text and not text.isspace()]
+    without_mark = (text.removeprefix(_BYTE_ORDER_MARK) for text in texts if text is not None)
+    return [text for text in without_mark if text and not text.isspace()]
 
 
 def parse_object(text: bytes) -> Fields | None:
-    """The object that stands there; None: there is none, nor will `/create` find one."""
+    """Return the JSON object; None if there is none that `/create` could parse.
+
+    Also parses what strict JSON forbids, NaN and lone surrogates, because the daemon does: it rejects them by field.
+    """
     try:
-        return _decode(text)
+        return _decode_object(text)
     except (ValueError, RecursionError):
-        return _loosely(text)
-
-
-def _loosely(text: bytes) -> Fields | None:
-    """What `/create` reads in the end: NaN and lone surrogates too, to refuse them by the field that has them."""
+        pass
     try:
-        given = json.loads(text.decode())
-        if not isinstance(given, dict):
+        fields = json.loads(text.decode())
+        if not isinstance(fields, dict):
             return None
-        return {json.dumps(name)[1:-1]: msgspec.Raw(json.dumps(value).encode()) for name, value in given.items()}
+        return {json.dumps(name)[1:-1]: msgspec.Raw(json.dumps(value).encode()) for name, value in fields.items()}
     except (ValueError, RecursionError):
         return None
 
 
 def split_document(document: bytes) -> list[bytes]:
-    """An array's elements; or the one object; or those of a file of lines, which Spark calls JSON.
+    """Return the elements of an array, the one object, or the lines of a file of objects, which Spark calls JSON, too.
 
     Raises:
-        ValueError, RecursionError: it is none of these.
+        ValueError, RecursionError: The document is none of these.
     """
-    return split_array(document) if document.lstrip().startswith(b"[") else _objects(document)
-
-
-def _objects(document: bytes) -> list[bytes]:
+    if document.lstrip().startswith(b"["):
+        return split_array(document)
     first, _, rest = document.partition(b"\n")
     if parse_object(first) is not None:
         return [line for line in (first, *rest.split(b"\n")) if line and not line.isspace()]
-    if parse_object(document) is None:
-        raise ValueError(f"{_fault(document)} (of lines of objects, the format is ndjson)")
-    return [document]
-
-
-def _fault(document: bytes) -> str:
+    if parse_object(document) is not None:
+        return [document]
     try:
-        _value(document)
+        _decode_value(document)
+        reason = "expected an object, or an array of them"
     except (ValueError, RecursionError) as error:
-        return str(error)
-    return "expected an object, or an array of them"
+        reason = str(error)
+    raise ValueError(f"{reason} (of lines of objects, the format is ndjson)")
 
 
 def parse_key(raw: msgspec.Raw) -> bytes:
-    """A key's text: a string's own, of anything else the JSON: 5 and "5" are the same key, as they are in columns.
+    """Return a key's bytes: of a string its text, of any other value its JSON.
+
+    So 5 and "5" are the same key, as in columns.
 
     Raises:
-        Refused: it is no value that could be told from others.
+        Refused: The value is not exact: NaN, an infinity, or a lone surrogate.
     """
     text = bytes(raw)
     try:
-        if text[0] in _OPENING and is_empty(_value(text)):
+        if text[0] in _OPENING_BRACKETS and is_empty(_decode_value(text)):
             return b""
-        return _text(text).encode() if text.startswith(b'"') else msgspec.json.format(text, indent=-1)
+        return _decode_string(text).encode() if text.startswith(b'"') else msgspec.json.format(text, indent=-1)
     except (ValueError, RecursionError):
         raise Refused("key: expected Unicode text or a finite number", KEY) from None
 
 
-def _time(raw: msgspec.Raw) -> Any:
-    """Of an RFC 3339 time its Unix seconds: JSON has no timestamps, and Spark's to_json writes them so."""
+def _convert_time(raw: msgspec.Raw) -> Any:
+    """Return Unix seconds for an RFC 3339 time, which is how Spark's to_json writes timestamps."""
     try:
-        found = parse_time(_text(bytes(raw)))
+        seconds = parse_time(_decode_string(bytes(raw)))
     except (ValueError, RecursionError):
         return raw
-    return found if isinstance(found, float) else raw
+    return seconds if isinstance(seconds, float) else raw
 
 
 def _is_null(value: msgspec.Raw) -> bool:
     return bytes(value) == b"null"
 
 
-def _at(given: Fields, source: str) -> msgspec.Raw | None:
-    """The field of that name; else, with dots, one of an object in it, as of a column's struct."""
-    if source in given:
-        found: msgspec.Raw = given[source]
+def _find_field(fields: Fields, source: str) -> msgspec.Raw | None:
+    """Return the field of that name; otherwise, for a name with dots, the field of an object in it."""
+    if source in fields:
+        found: msgspec.Raw = fields[source]
         return found
     first, dot, rest = source.partition(".")
-    inner = parse_object(bytes(given[first])) if dot and first in given else None
-    return None if inner is None else _at(inner, rest)
-
-
-def _put_off(fields: Fields, offset: float, now: float) -> None:
-    columns: dict[str, Values] = {name: [fields[name]] for name in ("delay", "execute_time") if name in fields}
-    delay_by(columns, [offset], now)
-    fields |= {name: values[0] for name, values in columns.items() if values[0] is not None}
-
-
-def _one_line(body: bytes) -> bytes:
-    """JSON without the line ends that may stand between its parts: lines are what is sent."""
-    return body.replace(b"\n", b" ")
+    inner = parse_object(bytes(fields[first])) if dot and first in fields else None
+    return None if inner is None else _find_field(inner, rest)

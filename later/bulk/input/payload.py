@@ -1,4 +1,4 @@
-"""What is sent of a table: for each row the JSON of a task, or why there is none."""
+"""Payloads: the JSON bodies of tasks that are sent, and the rows that are rejected."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ import msgspec
 
 MISSING_KEY = "key: expected a value, got nothing"
 EMPTY_KEY = 'key: expected a value, got ""'
-"""Or all rows that lack one would be the same row: one task, and the others already there."""
+"""Without this check all rows without a key would be the same row: one task."""
 REDACTED = "***"
-"""In place of what may be a secret."""
+"""Replaces what may be a secret."""
 
 _USERINFO = re.compile(r"\A([^/?#]*//)[^/?#]*@")
-_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Reject(NamedTuple):
-    """A row that became no task: as JSON, or as the corrupt text it was, and why, in the words of `/create`."""
+    """A row that became no task: as JSON, or as the text that it is if it is no JSON; and the reason, as `/create`
+    words it.
+    """
 
     key: str | None
     row: str
@@ -30,20 +32,20 @@ class Reject(NamedTuple):
 
 
 class Payloads(NamedTuple):
-    """Rows that can be sent: bodies of `/create`, their ids, and the rows' keys where they have any."""
+    """Rows to send: bodies of `/create`, the ids of their tasks, and the rows' keys if they have any."""
 
     bodies: list[bytes]
     ids: list[str]
     keys: list[bytes | None] | None
 
     def slice(self, start: int, end: int) -> Payloads:
-        """Those from `start` on and before `end`."""
+        """Return those from position `start` up to, not including, `end`."""
         return Payloads(
             self.bodies[start:end], self.ids[start:end], None if self.keys is None else self.keys[start:end]
         )
 
     def select(self, positions: Sequence[int]) -> Payloads:
-        """Those at these positions."""
+        """Return those at these positions."""
         return Payloads(
             [self.bodies[i] for i in positions],
             [self.ids[i] for i in positions],
@@ -51,81 +53,69 @@ class Payloads(NamedTuple):
         )
 
     def reject(self, position: int, field: str | None, reason: str) -> Reject:
-        """What is told of one that was refused."""
-        return Reject(
-            self.readable_key(position), row_from_body(self.bodies[position], self.ids[position]), field, reason
-        )
+        """Return the rejected row at a position; its row is the body without the id, which is generated, not read."""
+        body = self.bodies[position]
+        id = f'{{"id":"{self.ids[position]}"'.encode()
+        row = body[:1] + body[len(id) :].removeprefix(b",") if body.startswith(id) else body
+        return Reject(self.readable_key(position), redact_row(row), field, reason)
 
     def readable_key(self, position: int) -> str | None:
-        """A row's key, for a person."""
+        """Return a row's key for people; None if the row has none."""
         key = None if self.keys is None else self.keys[position]
         return None if key is None else decode_readable(key)
 
 
 class Parsed(NamedTuple):
-    """What a batch of rows came to: lines to send, and rows that cannot be sent."""
+    """The rows of a batch: those to send, and those that cannot be sent."""
 
     payloads: Payloads
     rejected: list[Reject]
 
 
-def row_from_body(body: bytes, id: str) -> str:
-    """The row that a body was made of: without the id that it begins with, which is of our making."""
-    ours = f'{{"id":"{id}"'.encode()
-    if not body.startswith(ours):
-        return redact_row(body)
-    return redact_row(body[:1] + body[len(ours) :].removeprefix(b","))
-
-
 def redact_row(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A row as it is told, without secrets: of the headers the names alone, of the callback no user and password.
+    """Return a row without secrets: of its headers only the names, and no user and password in its callback.
 
-    `sources` says what the row calls them, where it does not call them so. What is no JSON is told as it is: nobody
-    knows what would be a header there.
+    `sources` maps a field to the row's name for it, if that is another. A row that is no JSON object is returned as it
+    is: headers cannot be found in it.
     """
-    names = {field: sources.get(field, field) for field in _HIDE}
+    names = {field: sources.get(field, field) for field in _REDACT}
     if not any(json.dumps(name).encode() in row for name in names.values()):
         return decode_readable(row)
-    try:
-        return _hidden_exactly(row, names)
-    except (ValueError, RecursionError):
-        return _hidden_loosely(row, names)
+    try:  # everything else stays as written, numbers of many digits too
+        fields = _decode_object(row)
+        for field, name in names.items():
+            if name in fields:
+                redacted = _REDACT[field](msgspec.json.decode(fields[name]))
+                fields[name] = msgspec.Raw(msgspec.json.encode(redacted))
+        return msgspec.json.encode(fields).decode()
+    except (ValueError, RecursionError):  # bytes that are not UTF-8, NaN, lone surrogates, or no JSON object at all
+        return _redact_lenient(row, names)
 
 
-def _hidden_exactly(row: bytes, names: Mapping[str, str]) -> str:
-    """All else as it stands, numbers of many digits too."""
-    fields = _decode(row)
-    for field, name in names.items():
-        if name in fields:
-            fields[name] = msgspec.Raw(msgspec.json.encode(_HIDE[field](msgspec.json.decode(fields[name]))))
-    return msgspec.json.encode(fields).decode()
-
-
-def _hidden_loosely(row: bytes, names: Mapping[str, str]) -> str:
-    """Where there are other bytes in it than UTF-8, NaN, or lone surrogates."""
+def _redact_lenient(row: bytes, names: Mapping[str, str]) -> str:
     try:
         fields = json.loads(row.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
         return decode_readable(row)
     if not isinstance(fields, dict):
         return decode_readable(row)
-    fields |= {name: _HIDE[field](fields[name]) for field, name in names.items() if name in fields}
+    fields |= {name: _REDACT[field](fields[name]) for field, name in names.items() if name in fields}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
 
 
-def _of_headers(value: Any) -> Any:
+def _redact_headers(value: Any) -> Any:
     if value is None:
         return None
     return dict.fromkeys(value, REDACTED) if isinstance(value, dict) else REDACTED
 
 
-def _of_callback(value: Any) -> Any:
+def _redact_callback(value: Any) -> Any:
     return _USERINFO.sub(rf"\1{REDACTED}@", value) if isinstance(value, str) else value
 
 
-_HIDE: dict[str, Callable[[Any], Any]] = {"headers": _of_headers, "callback": _of_callback}
+_REDACT: dict[str, Callable[[Any], Any]] = {"headers": _redact_headers, "callback": _redact_callback}
 
 
 def decode_readable(text: bytes) -> str:
-    """As text, whatever it is: a line may be of any bytes."""
+    """Decode UTF-8; escape all other bytes."""
     return text.decode("utf-8", "backslashreplace")

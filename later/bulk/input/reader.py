@@ -1,6 +1,6 @@
-"""The input of a job, as Spark reads it: files of some format, or a table, with columns named as a task's.
+"""Input of a job as Spark reads it: files of some format, or a table, with columns named as a task's fields.
 
-Nothing is cast here but what every value survives: what a column cannot be is found out row by row, and told.
+Nothing is cast here that could lose a value. Values of a wrong type are found row by row, and rejected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -26,23 +26,22 @@ from later.bulk.input.table import RowShape, Table
 from later.core.errors import Refused
 
 COUNTED_FORMATS = frozenset({"parquet", "orc"})
-"""Formats whose rows Spark counts by their metadata. (A table may be a view, whose rows it would have to make.)"""
+"""Formats whose rows Spark counts by their metadata. (A table may be a view, whose rows would have to be computed.)"""
 MERGE_SCHEMAS = {"mergeSchema": "true"}
-"""The columns of all files: by default Spark takes those of one, and a column that only others have is dropped."""
+"""Reads the columns of all files: by default Spark takes those of one file, and drops columns that only others have."""
 JSON_FORMATS = frozenset({"json", "ndjson"})
 
 CSV_OPTIONS = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"}
-"""As RFC 4180 has it: a quote within quotes is doubled (Spark's own default is a backslash), and a line may end within
-quotes (or such a row would be a task of its first half). Each file must have the first one's header: by default Spark
-takes the columns in that order, whatever the file says."""
+"""Reads CSV as in RFC 4180: a quote within quotes is doubled (Spark's default is a backslash), and a line may end
+within quotes (otherwise such a row would become a task of its first half). Each file must have the first one's header:
+by default Spark takes the columns in that order, whatever the file's header says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobInput:
-    """What is read: a path or a table's name, its format, Spark's options for that, and what column is what.
+    """An input: a path or a table's name, its format, Spark's options for it, and the mapping of its columns.
 
-    `columns` says which of a task's fields, or `key`, is which column, where that is not the one of the same name;
-    `constants` are values that all rows have.
+    `columns` maps a task's field, or `key`, to a column of another name; `constants` are values of all rows.
     """
 
     path: str
@@ -56,195 +55,174 @@ class JobInput:
 
 
 class InputFrame(NamedTuple):
-    """The input's rows, how the workers read them, and its columns that are no task's."""
+    """The input's rows, the settings by which workers read them, and its columns that are ignored."""
 
     frame: DataFrame
     table: Table
     unused: list[str]
 
 
-def check_input(given: JobInput) -> None:
-    """Look at what can be known of an input before Spark has started.
+def check_input(job_input: JobInput) -> None:
+    """Check what is known of an input before Spark has started.
 
     Raises:
-        Refused: no task has such a field, or it cannot be the same for all rows.
+        Refused: A field does not exist, or cannot be the same for all rows; or the input can be read only once.
     """
-    for name in (*given.columns, *given.constants):
+    for name in (*job_input.columns, *job_input.constants):
         if name not in (*FIELDS, KEY):
-            raise Refused(f"{name}: no field of a task; there are {', '.join(FIELDS)} and {KEY}", name)
-    if given.format != "table" and _is_stream(given.path):
-        raise Refused(f"{given.path}: expected a file or a directory, which Spark reads in parts and more than once")
-    if KEY in given.constants:
-        raise Refused("key: expected a column, for rows that all have the same key are one task", KEY)
+            raise Refused(f"{name}: unknown field; expected {', '.join(FIELDS)} or {KEY}", name)
+    path = Path(job_input.path.removeprefix("file://"))
+    if job_input.format != "table" and path.exists() and not path.is_file() and not path.is_dir():
+        raise Refused(f"{job_input.path}: expected a file or a directory, because Spark reads in parts and repeatedly")
+    if KEY in job_input.constants:
+        raise Refused("key: expected a column, because rows with the same key are one task", KEY)
 
 
-def _is_stream(path: str) -> bool:
-    """Is it a pipe, a terminal or the like, of this machine?"""
-    local = Path(path.removeprefix("file://"))
-    return local.exists() and not local.is_file() and not local.is_dir()
-
-
-def read_input(spark: SparkSession, given: JobInput, job: str) -> InputFrame:
-    """The input, not yet read.
+def read_input(spark: SparkSession, job_input: JobInput, job: str) -> InputFrame:
+    """Return the input as a frame, which Spark has not read yet.
 
     Raises:
-        Refused: as above, or a column is not there.
-        PySparkException: Spark cannot read it.
+        Refused: As `check_input` does; or a column is missing.
+        PySparkException: Spark cannot read the input.
     """
-    check_input(given)
+    check_input(job_input)
+    constants: dict[str, bytes] = {}
+    for field, text in job_input.constants.items():  # as the same text in a column
+        (value,) = column_decoder(field, pa.string())(pa.array([text]))
+        constants[field] = msgspec.json.encode(value)
     table = Table(
         job=job,
-        allow_duplicates=given.allow_duplicates,
-        spread_s=given.spread_s,
-        send_unknown_fields=given.send_unknown_fields,
-        constants={name: _json(name, text) for name, text in given.constants.items()},
+        allow_duplicates=job_input.allow_duplicates,
+        spread_s=job_input.spread_s,
+        send_unknown_fields=job_input.send_unknown_fields,
+        constants=constants,
     )
-    return _objects(spark, given, table) if given.format in JSON_FORMATS else _columns(spark, given, table)
+    read = _read_json if job_input.format in JSON_FORMATS else _read_columns
+    return read(spark, job_input, table)
 
 
-def row_count(spark: SparkSession, given: JobInput) -> int | None:
-    """How many rows there are, where that is known without reading them."""
-    return _frame(spark, given)[0].count() if given.format in COUNTED_FORMATS else None
+def row_count(spark: SparkSession, job_input: JobInput) -> int | None:
+    """Return the number of rows if it is known without reading them."""
+    return _load(spark, job_input)[0].count() if job_input.format in COUNTED_FORMATS else None
 
 
-# Objects
-
-
-def _objects(spark: SparkSession, given: JobInput, table: Table) -> InputFrame:
-    shape = RowShape.DOCUMENTS if given.format == "json" else RowShape.OBJECTS
+def _read_json(spark: SparkSession, job_input: JobInput, table: Table) -> InputFrame:
+    shape = RowShape.DOCUMENTS if job_input.format == "json" else RowShape.OBJECTS
     options = {"wholetext": "true"} if shape is RowShape.DOCUMENTS else {}
-    frame = spark.read.options(**{**options, **given.options}).format("text").load(given.path)
-    table = replace(table, shape=shape, sources=dict(given.columns))
+    frame = spark.read.options(**{**options, **job_input.options}).format("text").load(job_input.path)
     for name in frame.columns:
-        if name in source_columns(given.columns).values() and name not in given.constants:
+        if name in source_columns(job_input.columns).values() and name not in job_input.constants:
             raise Refused(
-                f"{name}: a column of the directories' names ({name}=…), which objects of JSON are not given: read one "
+                f"{name}: a column of the directories' names ({name}=…), which JSON objects do not get: read one "
                 f"directory at a time, with --set",
                 name,
             )
+    table = replace(table, shape=shape, sources=dict(job_input.columns))
     return InputFrame(frame.select(TEXT_COLUMN), table, [name for name in frame.columns if name != TEXT_COLUMN])
 
 
-def _json(field: str, text: str) -> bytes:
-    """A constant as JSON: what it would be in a column of texts."""
-    (value,) = column_decoder(field, pa.string())(pa.array([text]))
-    return msgspec.json.encode(value)
-
-
-# Columns
-
-
-def _columns(spark: SparkSession, given: JobInput, table: Table) -> InputFrame:
-    frame, corrupt = _frame(spark, given)
+def _read_columns(spark: SparkSession, job_input: JobInput, table: Table) -> InputFrame:
+    frame, corrupt = _load(spark, job_input)
     names = [name for name in frame.columns if name != corrupt]
-    taken = _taken(names, given)
-    columns = [frame[_reference(names, source)].alias(field) for field, source in taken.items()]
-    told = [] if corrupt is None else [frame[_quoted(corrupt)].alias(CORRUPT_COLUMN)]
-    if not columns and not told:  # without any, Spark has no rows to hand on
-        told = [F.lit(None).cast("string").alias(CORRUPT_COLUMN)]
-    rows = _with_zones(frame.select(*columns, *told))
-    if given.format == "csv":
-        table = replace(table, csv=_looks(given, names, taken))
-    table.build_reader(to_arrow_schema(rows.schema, timezone="UTC"))  # now: or it is refused in a worker, four times
-    used = {_whole(names, source) for source in taken.values()}
-    unused = [name for name in names if name not in used and name not in given.constants]
-    return InputFrame(_by_due_time(rows), table, unused)
+    sources = _find_sources(names, job_input)
+    columns = [
+        frame[_quote(source) if source in names else source].alias(field)  # unquoted: a field of a struct
+        for field, source in sources.items()
+    ]
+    if corrupt is not None:
+        columns.append(frame[_quote(corrupt)].alias(CORRUPT_COLUMN))
+    elif not columns:  # without any column Spark would hand on no rows
+        columns.append(F.lit(None).cast("string").alias(CORRUPT_COLUMN))
+    rows = frame.select(*columns)
+    for field in rows.schema.fields:  # timestamps without a time zone are in the session's, as everywhere in Spark
+        if isinstance(field.dataType, T.TimestampNTZType) and field.name in FIELDS:
+            rows = rows.withColumn(field.name, rows[field.name].cast("timestamp"))
+    if job_input.format == "csv":
+        table = replace(table, csv=_csv_layout(job_input, names, sources.get("callback")))
+    table.build_reader(to_arrow_schema(rows.schema, timezone="UTC"))  # refuses here, not in four attempts of a worker
+    used = {_top_column(names, source) for source in sources.values()}
+    unused = [name for name in names if name not in used and name not in job_input.constants]
+    # Sorted as the store keeps tasks, partition by partition: it takes them half as fast again.
+    due = [_sort_key(rows, name) for name in ("execute_time", "delay") if name in rows.columns]
+    return InputFrame(rows.sortWithinPartitions(*due) if due else rows, table, unused)
 
 
-def _taken(names: Sequence[str], given: JobInput) -> dict[str, str]:
-    """Which column each field is."""
-    for field, source in given.columns.items():
-        if _whole(names, source) not in names:
+def _find_sources(names: Sequence[str], job_input: JobInput) -> dict[str, str]:
+    """Return the column of each field that has one. Raises Refused: a mapped column is missing."""
+    for field, source in job_input.columns.items():
+        if _top_column(names, source) not in names:
             raise Refused(f"{field}: there is no column {source}; there are {', '.join(names)}", field)
     return {
         field: source
-        for field, source in source_columns(given.columns).items()
-        if field not in given.constants and (field in given.columns or source in names)
+        for field, source in source_columns(job_input.columns).items()
+        if field not in job_input.constants and (field in job_input.columns or source in names)
     }
 
 
-def _whole(names: Sequence[str], source: str) -> str:
-    """The column that a field of a struct, with dots, is in."""
+def _top_column(names: Sequence[str], source: str) -> str:
+    """Return the column itself, or the struct's column for one of its fields (`struct.field`)."""
     return source if source in names else source.partition(".")[0]
 
 
-def _reference(names: Sequence[str], source: str) -> str:
-    """A column as Spark wants to have it called; a field of a struct as it stands."""
-    return _quoted(source) if source in names else source
-
-
-def _quoted(name: str) -> str:
-    """Whatever is in the name: spaces, dots, backticks."""
+def _quote(name: str) -> str:
+    """Quote a column's name for Spark, whatever is in it: spaces, dots, backticks."""
     return f"`{name.replace('`', '``')}`"
 
 
-def _with_zones(frame: DataFrame) -> DataFrame:
-    """Timestamps that say no time zone are in the session's, as everywhere in Spark."""
-    zoneless = [field.name for field in frame.schema.fields if isinstance(field.dataType, T.TimestampNTZType)]
-    return frame.withColumns({name: frame[name].cast("timestamp") for name in zoneless if name in FIELDS})
+def _sort_key(frame: DataFrame, name: str) -> Column:
+    is_string = isinstance(frame.schema[name].dataType, T.StringType)
+    return frame[name].try_cast("double") if is_string else frame[name]
 
 
-def _by_due_time(frame: DataFrame) -> DataFrame:
-    """In the order in which the store keeps them, partition by partition: it takes them half as fast again."""
-    due = [_sortable(frame, name) for name in ("execute_time", "delay") if name in frame.columns]
-    return frame.sortWithinPartitions(*due) if due else frame
+def _load(spark: SparkSession, job_input: JobInput) -> tuple[DataFrame, str | None]:
+    """Return the rows, and the name of the column with the texts of corrupt rows, if the format has such."""
+    defaults = MERGE_SCHEMAS if job_input.format in COUNTED_FORMATS else {}
+    reader = spark.read.options(**{**defaults, **job_input.options})
+    if job_input.format == "table":
+        return reader.table(job_input.path), None
+    if job_input.format == "csv":
+        return _load_csv(spark, job_input)
+    return reader.format(job_input.format).load(job_input.path), None
 
 
-def _sortable(frame: DataFrame, name: str) -> Column:
-    kind = frame.schema[name].dataType
-    if isinstance(kind, T.StringType):
-        return frame[name].try_cast("double")
-    return frame[name]
+# CSV
 
 
-def _frame(spark: SparkSession, given: JobInput) -> tuple[DataFrame, str | None]:
-    """The rows, and the column that has the texts of corrupt ones, where there may be such."""
-    reader = spark.read.options(
-        **({**MERGE_SCHEMAS, **given.options} if given.format in COUNTED_FORMATS else given.options)
-    )
-    if given.format == "table":
-        return reader.table(given.path), None
-    return _csv(spark, given) if given.format == "csv" else (reader.format(given.format).load(given.path), None)
-
-
-def _csv(spark: SparkSession, given: JobInput) -> tuple[DataFrame, str]:
-    """All columns are texts, read in one pass; a row of too many or too few is corrupt, and its text kept."""
-    options = {**CSV_OPTIONS, **given.options}
-    names = spark.read.options(**options).csv(given.path).columns
+def _load_csv(spark: SparkSession, job_input: JobInput) -> tuple[DataFrame, str]:
+    """Read all columns as strings, in one pass; a row of too many or too few columns is corrupt, and its text kept."""
+    options = {**CSV_OPTIONS, **job_input.options}
+    names = spark.read.options(**options).csv(job_input.path).columns
     if not names:
-        raise Refused(f"{given.path}: expected a header, got nothing")
+        raise Refused(f"{job_input.path}: expected a header, got nothing")
     if str(options["enforceSchema"]).lower() == "false":
-        _check_header(names, given.path)
-    corrupt = _free_name(names)
+        _check_header(names, job_input.path)
+    taken = {name.lower() for name in names}  # Spark's names ignore case
+    corrupt = next(name for name in (CORRUPT_COLUMN + "_" * more for more in count()) if name not in taken)
     schema = T.StructType([T.StructField(name, T.StringType()) for name in (*names, corrupt)])
     strict = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt, "columnPruning": "false"}
-    return spark.read.options(**{**options, **strict}).schema(schema).csv(given.path), corrupt
-
-
-def _looks(given: JobInput, names: Sequence[str], taken: Mapping[str, str]) -> CsvLayout:
-    options = {name.lower(): value for name, value in given.options.items()}
-    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
-    callback = taken.get("callback")
-    return CsvLayout(separator or ",", len(names), names.index(callback) if callback in names else None)
+    return spark.read.options(**{**options, **strict}).schema(schema).csv(job_input.path), corrupt
 
 
 def _check_header(names: Sequence[str], path: str) -> None:
-    """Raises Refused: Spark has renamed a column that has no name, or another's, and would not know it any more."""
-    for at, name in enumerate(names):
-        base = name.removesuffix(str(at)).lower()
-        if name == f"_c{at}":
-            wrong = f"column {at + 1} has none"
-        elif name != base and any(other.lower() == f"{base}{i}" for i, other in enumerate(names) if i != at):
-            wrong = f"two have {base!r}"
+    """Raise Refused if Spark renamed a column, one without a name or one of two with the same name.
+
+    The renamed column would then be missing from the header that each file must have.
+    """
+    for index, name in enumerate(names):
+        base = name.removesuffix(str(index)).lower()
+        if name == f"_c{index}":
+            reason = f"column {index + 1} has none"
+        elif name != base and any(other.lower() == f"{base}{i}" for i, other in enumerate(names) if i != index):
+            reason = f"two have {base!r}"
         else:
             continue
         raise Refused(
-            f"{path}: expected a header with a name for each column, {wrong} (--option enforceSchema=true takes "
+            f"{path}: expected a header with a name for each column, {reason} (--option enforceSchema=true takes "
             "columns by their order, whatever the other files' headers say)"
         )
 
 
-def _free_name(names: Sequence[str]) -> str:
-    """That no column has, whatever its case, for Spark does not heed it."""
-    taken = {name.lower() for name in names}
-    return next(name for name in (CORRUPT_COLUMN + "_" * more for more in count()) if name not in taken)
+def _csv_layout(job_input: JobInput, names: Sequence[str], callback: str | None) -> CsvLayout:
+    options = {name.lower(): value for name, value in job_input.options.items()}
+    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    return CsvLayout(separator or ",", len(names), names.index(callback) if callback in names else None)

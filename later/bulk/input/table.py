@@ -1,4 +1,4 @@
-"""How the rows of a job are read: as columns, or as JSON."""
+"""Settings of how a job's rows are read, as columns or as JSON, and the reader that they build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from later.bulk.input.payload import Parsed
 
 
 class RowShape(Enum):
-    """What a row is: a value in each column, the JSON of one object, or a JSON document of many objects."""
+    """The form of a row: a value in each column, the JSON of one object, or a JSON document of many objects."""
 
     COLUMNS = auto()
     OBJECTS = auto()

@@ -1,5 +1,7 @@
-"""Ids of a bulk job's tasks: the job's, and what the row's key comes to. The same row has the same id wherever it is
-sent from, so that nothing makes its task twice: no failed attempt, no lost answer, no second run.
+"""Ids of a bulk job's tasks, made of the job's id and the row's key.
+
+The same row always has the same id. So its task is created once, whatever is repeated: a failed attempt, a batch whose
+answer was lost, or the whole job.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from hashlib import sha256
 from later.core.errors import Refused
 
 HASH_BYTES = 15
-"""120 bits: two of 100 million keys share an id in one job of 10²⁰. As base64 they are 20 characters, no padding."""
+"""120 bits: of 10²⁰ jobs with 100 million keys, one has two keys with the same id. As base64: 20 characters."""
 MAX_JOB_CHARS = 128 - 1 - HASH_BYTES * 4 // 3
 
 _JOB = re.compile(rf"[A-Za-z0-9._~:-]{{1,{MAX_JOB_CHARS}}}")
@@ -20,10 +22,10 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 def check_job(text: str) -> str:
-    """A job's id.
+    """Return the job's id.
 
     Raises:
-        Refused: ids of tasks could not begin with it.
+        Refused: The ids of tasks could not begin with it.
     """
     if not _JOB.fullmatch(text):
         raise Refused(f"expected 1 to {MAX_JOB_CHARS} characters of A-Za-z0-9._~:-", "job")
@@ -31,10 +33,9 @@ def check_job(text: str) -> str:
 
 
 def task_ids(job: str, keys: Iterable[bytes]) -> list[str]:
-    """The ids of the rows that have these keys: `<job>:<base64url of the first 15 bytes of SHA-256 of the key>`."""
-    return [f"{job}:{_hash(key)}" for key in keys]
-
-
-def _hash(key: bytes) -> str:
-    digest = sha256(key, usedforsecurity=False).digest()
-    return b2a_base64(digest[:HASH_BYTES], newline=False).translate(_URL_SAFE).decode()
+    """Return each key's task id: `<job>:<base64url of the first 15 bytes of SHA-256 of the key>`."""
+    ids: list[str] = []
+    for key in keys:
+        digest = sha256(key, usedforsecurity=False).digest()[:HASH_BYTES]
+        ids.append(f"{job}:{b2a_base64(digest, newline=False).translate(_URL_SAFE).decode()}")
+    return ids

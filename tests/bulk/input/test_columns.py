@@ -96,11 +96,11 @@ class TestColumns:
         assert empty == (([], [], []), [])
 
     def test_no_other_column_is_taken(self) -> None:
-        assert wrong("dealy", pa.string()).startswith("dealy: no column of a task; there are topic, callback, ")
+        assert wrong("dealy", pa.string()).startswith("dealy: unknown column; expected topic, callback, ")
 
     def test_no_column_stands_there_twice(self) -> None:
         twice = pa.schema([("key", pa.string()), ("topic", pa.string()), ("topic", pa.string())])
-        with pytest.raises(Refused, match="topic: expected it once"):
+        with pytest.raises(Refused, match="topic: expected one column of that name"):
             ColumnReader(twice, JOB, allow_duplicates=False)
 
     @pytest.mark.parametrize(

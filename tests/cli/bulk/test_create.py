@@ -129,7 +129,7 @@ class TestWhatIsTaken:
             (["--job", "j", "--column", "=x"], "=x: expected NAME=VALUE"),
             (["--job", "j", "--set", "topic=a", "--set", "topic=b"], "topic is given twice"),
             (["--job", "j", "--set", "topic=a", "--column", "topic=b"], "topic: either --column or --set"),
-            (["--job", "j", "--column", "hook=x"], "hook: no field of a task; there are topic, callback, "),
+            (["--job", "j", "--column", "hook=x"], "hook: unknown field; expected topic, callback, "),
             (["--job", "j", "--set", "key=x"], "key: expected a column"),
             (["--job", "j", "--batch", "0"], "0 is not in the range 1<=x<=10000"),
             (["--job", "j", "--batch", "10001"], "10001 is not in the range 1<=x<=10000"),
@@ -375,9 +375,9 @@ def test_help_says_what_a_command_does(name: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({"columns": {"hook": "x"}}, "hook: no field of a task; there are topic, callback, "),
-        ({"constants": {"id": "x"}}, "id: no field of a task; there are topic, callback, "),
-        ({"constants": {"key": "x"}}, "key: expected a column, for rows that all have the same key are one task"),
+        ({"columns": {"hook": "x"}}, "hook: unknown field; expected topic, callback, "),
+        ({"constants": {"id": "x"}}, "id: unknown field; expected topic, callback, "),
+        ({"constants": {"key": "x"}}, "key: expected a column, because rows with the same key are one task"),
         ({"path": "/dev/null"}, "/dev/null: expected a file or a directory"),
         ({"path": "file:///dev/null"}, "file:///dev/null: expected a file or a directory"),
     ],
