@@ -1,4 +1,4 @@
-"""What the operator decides: one frozen, checked object, and the table of options that it is made from."""
+"""The daemon's configuration: one frozen, checked object, and the table of options that it is built from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from later.core.errors import ConfigError
-from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, Ack, DelayMode, Policy
+from later.core.policy import FIELDS, MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, Ack, DelayMode, Policy
 from later.core.validation import MAX_RETRY
 from later.option_types import (
     Address,
-    Reader,
+    OptionType,
     address,
     address_or_off,
     choice,
@@ -32,55 +32,41 @@ from later.option_types import (
     switch,
 )
 
-DAEMONS = frozenset({"up", "serve", "worker"})
-STORE = DAEMONS | {"status", "doctor"}
-API = frozenset({"up", "serve"})
-WORK = frozenset({"up", "worker"})
-CALLS = frozenset({"create", "query", "delete"})
-ALL = STORE | CALLS
+DAEMON_COMMANDS = frozenset({"up", "serve", "worker"})
+STORE_COMMANDS = DAEMON_COMMANDS | {"status", "doctor"}
+API_COMMANDS = frozenset({"up", "serve"})
+WORKER_COMMANDS = frozenset({"up", "worker"})
+CLIENT_COMMANDS = frozenset({"create", "query", "delete"})
+ALL_COMMANDS = STORE_COMMANDS | CLIENT_COMMANDS
 
 DEFAULT_FILE = "later.toml"
-LEASE_OVER_TIMEOUT_MS = 15_000
-"""What a lease is longer than a delivery's deadline, by default: time to settle, also past a store's hiccup."""
-LEAST_OVER_TIMEOUT_MS = 500
-"""With less, a claim may come back with no more than the deadline left of its lease: then nothing would be sent."""
+DEFAULT_LEASE_MARGIN_MS = 15_000
+"""Default of how much a lease exceeds the delivery deadline: time to settle, even if the store is slow for a moment."""
+MIN_LEASE_MARGIN_MS = 500
+"""With less, a claimed lease may have no more than the deadline left when it arrives, and nothing would be sent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Every option's value, checked; `_ms` are milliseconds."""
+    """The value of every option, checked. Names that end in `_ms` are in milliseconds."""
 
-    store_url: str = field(repr=False)  # it may hold a password
+    store_url: str = field(repr=False)  # it may contain a password
     redis_given: bool
-    """Was --redis given? Where it was not, `up` runs its own store in `data`."""
+    """True if --redis was given. Otherwise `up` runs its own store in `data`."""
     data: Path
     data_given: bool
-    """Was --data given, and no nearer --redis?"""
+    """True if --data was given and --redis does not take precedence over it."""
     listen: Address
     health: Address | None
     health_given: bool
-    """Was --health given? Where it was not, a worker whose default address is taken goes on without it."""
+    """True if --health was given. Otherwise a worker whose default address is in use runs without it."""
     processes: int
-    """`auto` is counted by now."""
+    """`auto` is already resolved to a number."""
     concurrency: int
     tick_ms: int
-    timeout_ms: int
     lease_ms: int
-    retry: int
-    retry_base_ms: int
-    retry_cap_ms: int
-    retry_jitter: float
-    default_delay_ms: int
-    max_delay_ms: int
-    """0: no limit, here and in the limits below."""
-    delay_mode: str
-    delays: bool
-    ttl_ms: int
-    ack: str
-    topic_rate: float
-    topic_concurrency: int
-    ramp_ms: int
-    dead_keep_ms: int
+    policy: Policy
+    """The policy of topics for which neither the topic nor its namespace sets another."""
     shards: int
     prefix: str
     remember_ms: int
@@ -95,113 +81,101 @@ class Config:
     wait_ms: int
 
     @property
-    def policy(self) -> Policy:
-        """What applies to a topic where neither it nor its namespace says otherwise."""
-        return Policy(
-            default_delay_ms=self.default_delay_ms,
-            max_delay_ms=self.max_delay_ms,
-            delay_mode=DelayMode(self.delay_mode),
-            delays=self.delays,
-            ttl_ms=self.ttl_ms,
-            timeout_ms=self.timeout_ms,
-            retry=self.retry,
-            retry_base_ms=self.retry_base_ms,
-            retry_cap_ms=self.retry_cap_ms,
-            retry_jitter=self.retry_jitter,
-            ack=Ack(self.ack),
-            rate=self.topic_rate,
-            concurrency=self.topic_concurrency,
-            ramp_ms=self.ramp_ms,
-            dead_keep_ms=self.dead_keep_ms,
-        )
-
-    @property
     def shown_store_url(self) -> str:
-        """The store's address without its secrets."""
+        """The store's URL without its secrets."""
         return masked(self.store_url)
 
 
 class Option(NamedTuple):
-    """One line of the table. `default` is None where it follows from another option; `shown` says it then."""
+    """One row of the table of options.
+
+    `field` is its attribute in `Config`, or in `Config.policy` if `in_policy`. `default` is None where it follows from
+    another option; `shown_default` then describes it.
+    """
 
     name: str
     field: str
-    read: Reader
+    type: OptionType
     default: str | None
     commands: frozenset[str]
     help: str
-    shown: str = ""
+    shown_default: str = ""
+    in_policy: bool = False
 
     @property
     def variable(self) -> str:
+        """The environment variable that sets the option."""
         return "LATER_" + self.key.upper()
 
     @property
     def key(self) -> str:
+        """The option's key in later.toml."""
         return self.name.replace("-", "_")
 
 
+def _policy_option(field: str, type: OptionType, default: str, *, name: str = "") -> Option:
+    """Build the option that sets the daemon's value of a policy field."""
+    option_name = name or field.replace("_", "-")
+    return Option(
+        option_name, FIELDS[field].attribute, type, default, DAEMON_COMMANDS, FIELDS[field].help, in_policy=True
+    )
+
+
 OPTIONS = (
-    Option("redis", "store_url", store_url, "redis://127.0.0.1:6379/0", STORE,
-           "The store: a redis://, rediss:// or unix:// URL. A password is better put in the environment."),
-    Option("data", "data", path, "./later-data", STORE, "The directory of the embedded store."),
-    Option("listen", "listen", address, "127.0.0.1:8080", API, "Where the API answers; port 0 takes any that is free."),
+    Option("redis", "store_url", store_url, "redis://127.0.0.1:6379/0", STORE_COMMANDS,
+           "URL of the store: redis://, rediss:// or unix://. A password is safer in the environment."),
+    Option("data", "data", path, "./later-data", STORE_COMMANDS, "Directory of the embedded store."),
+    Option("listen", "listen", address, "127.0.0.1:8080", API_COMMANDS, "Address of the API; port 0: any free port."),
     Option("health", "health", address_or_off, "127.0.0.1:8081", frozenset({"worker"}),
-           "Where a worker answers /livez, /readyz and /metrics; `off` for nowhere."),
-    Option("processes", "processes", count_or_auto(256), "1", DAEMONS,
-           "Processes that share the work and the port, each on a core; `auto`: one for each core."),
-    Option("concurrency", "concurrency", integer(1, 100_000), "256", WORK, "Deliveries under way, per process."),
-    Option("tick", "tick_ms", duration(10), "0.1s", WORK, "How often, at least, the store is looked at for due tasks."),
-    Option("timeout", "timeout_ms", duration(1_000, MAX_TIMEOUT_MS), "15s", DAEMONS,
-           "A delivery's deadline, from name lookup to the last byte of the answer; at most 120s."),
-    Option("lease", "lease_ms", duration(1_000), None, WORK,
-           "How long a task in flight is left alone before it is delivered again.", "timeout + 15s"),
-    Option("retry", "retry", integer(0, MAX_RETRY), "3", DAEMONS, "Tries after the first, for tasks that do not say."),
-    Option("retry-base", "retry_base_ms", duration(10), "10s", DAEMONS,
-           "The pause after a first failure; it doubles with each further one."),
-    Option("retry-cap", "retry_cap_ms", duration(10), "3600s", DAEMONS, "The longest pause between two tries."),
-    Option("retry-jitter", "retry_jitter", fraction, "0", DAEMONS,
-           "By up to what share of itself, 0 to 1, a pause is lengthened at random."),
-    Option("default-delay", "default_delay_ms", duration(0), "0s", DAEMONS,
-           "The delay of tasks that name neither a delay nor a time."),
-    Option("max-delay", "max_delay_ms", duration(0), "0s", DAEMONS,
-           "The longest delay that a task may ask for; 0: no limit."),
-    Option("delay-mode", "delay_mode", choice(*DelayMode), "honor", DAEMONS,
-           "honor: a task's own delay before the default; queue: where the default is 0, it is ignored."),
-    Option("delays", "delays", switch, "on", DAEMONS, "off refuses tasks that are not due at once."),
-    Option("ttl", "ttl_ms", duration(0), "0s", DAEMONS,
-           "How old a task may get before it is done, for tasks that do not say; 0: no limit."),
-    Option("ack", "ack", choice(*Ack), "auto", DAEMONS,
-           "How receivers say that they are done: by a code where there is one, by code alone, or by status."),
-    Option("topic-rate", "topic_rate", rate(MIN_RATE, MAX_LIMIT), "0", DAEMONS,
-           "Deliveries a second that each topic may begin, over all instances; 0: no limit."),
-    Option("topic-concurrency", "topic_concurrency", integer(0, MAX_LIMIT), "0", DAEMONS,
-           "Deliveries of each topic that may be under way, over all instances; 0: no limit."),
-    Option("ramp", "ramp_ms", duration(0), "10s", DAEMONS,
-           "How long a topic takes back to full speed after a pause, a wait or a raised limit; 0: no time."),
-    Option("dead-keep", "dead_keep_ms", duration(0), "30d", DAEMONS, "How long dead tasks are kept."),
-    Option("shards", "shards", integer(1, 16_384), "1", DAEMONS,
-           "Parts that the store's data is laid out in; fixed once there is data. 64 or more for a cluster."),
-    Option("prefix", "prefix", prefix, "later", STORE, "What the names of all keys in the store begin with."),
-    Option("remember", "remember_ms", duration(0), "7d", DAEMONS,
-           "How long an id of the caller's own is remembered after its task has ended."),
-    Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE,
-           "How long the store may take to answer."),
-    Option("drain", "drain_ms", duration(0), "30s", DAEMONS, "How long a stop waits for what is under way."),
-    Option("max-body", "max_body", size(1024, 16 * 1024 * 1024), "1MiB", API,
-           "The largest request body: bytes, or KiB, MiB; at most 16MiB."),
-    Option("max-pending-writes", "max_pending_writes", integer(1, 10_000_000), "10000", API,
-           "How many tasks may wait for a slow store; then requests are answered 503. Per process."),
-    Option("log-format", "log_format", choice("console", "json"), "console", DAEMONS,
-           "console for a person, json for a machine."),
-    Option("log-level", "log_level", choice("debug", "info", "warning", "error"), "info", DAEMONS,
-           "debug, info, warning or error; what happens to single tasks is debug."),
-    Option("url", "url", http_url, "http://127.0.0.1:8080", CALLS, "Where later's API answers."),
-    Option("wait", "wait_ms", duration(100, 3_600_000), "30s", CALLS, "How long an answer may take."),
+           "Address where a worker serves /livez, /readyz and /metrics; `off` disables it."),
+    Option("processes", "processes", count_or_auto(256), "1", DAEMON_COMMANDS,
+           "Processes that share the work and the port, each on a CPU core; `auto`: one per core."),
+    Option("concurrency", "concurrency", integer(1, 100_000), "256", WORKER_COMMANDS,
+           "Deliveries in flight, per process."),
+    Option("tick", "tick_ms", duration(10), "0.1s", WORKER_COMMANDS,
+           "Longest interval between two checks of the store for due tasks."),
+    _policy_option("timeout", duration(1_000, MAX_TIMEOUT_MS), "15s"),
+    Option("lease", "lease_ms", duration(1_000), None, WORKER_COMMANDS,
+           "How long a task in flight is reserved before it is delivered again.", "timeout + 15s"),
+    _policy_option("retry", integer(0, MAX_RETRY), "3"),
+    _policy_option("retry_base", duration(10), "10s"),
+    _policy_option("retry_cap", duration(10), "3600s"),
+    _policy_option("retry_jitter", fraction, "0"),
+    _policy_option("default_delay", duration(0), "0s"),
+    _policy_option("max_delay", duration(0), "0s"),
+    _policy_option("delay_mode", choice(*DelayMode), "honor"),
+    _policy_option("delays", switch, "on"),
+    _policy_option("ttl", duration(0), "0s"),
+    _policy_option("ack", choice(*Ack), "auto"),
+    _policy_option("rate", rate(MIN_RATE, MAX_LIMIT), "0", name="topic-rate"),
+    _policy_option("concurrency", integer(0, MAX_LIMIT), "0", name="topic-concurrency"),
+    _policy_option("ramp", duration(0), "10s"),
+    _policy_option("dead_keep", duration(0), "30d"),
+    Option("shards", "shards", integer(1, 16_384), "1", DAEMON_COMMANDS,
+           "Shards that the data is split into, fixed once the store holds data; 64 or more for a cluster."),
+    Option("prefix", "prefix", prefix, "later", STORE_COMMANDS, "Prefix of every key in the store."),
+    Option("remember", "remember_ms", duration(0), "7d", DAEMON_COMMANDS,
+           "How long an id chosen by the caller is remembered after its task has ended."),
+    Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE_COMMANDS,
+           "How long to wait for the store's answer."),
+    Option("drain", "drain_ms", duration(0), "30s", DAEMON_COMMANDS,
+           "How long a stop waits for deliveries and requests in progress."),
+    Option("max-body", "max_body", size(1024, 16 * 1024 * 1024), "1MiB", API_COMMANDS,
+           "Largest request body: bytes, or with KiB or MiB; at most 16MiB."),
+    Option("max-pending-writes", "max_pending_writes", integer(1, 10_000_000), "10000", API_COMMANDS,
+           "Tasks that may wait for a slow store, per process; beyond that, requests are answered 503."),
+    Option("log-format", "log_format", choice("console", "json"), "console", DAEMON_COMMANDS,
+           "console for people, json for machines."),
+    Option("log-level", "log_level", choice("debug", "info", "warning", "error"), "info", DAEMON_COMMANDS,
+           "debug, info, warning or error; events of single tasks are at debug."),
+    Option("url", "url", http_url, "http://127.0.0.1:8080", CLIENT_COMMANDS, "URL of later's API."),
+    Option("wait", "wait_ms", duration(100, 3_600_000), "30s", CLIENT_COMMANDS, "How long to wait for an answer."),
 )  # fmt: skip
 
-_KINDS = (
-    (bool, "a boolean"),  # before int: it is one
+_BY_KEY = {option.key: option for option in OPTIONS}
+
+_TOML_TYPES = (
+    (bool, "a boolean"),  # before int: a bool is an int, too
     (int, "an integer"),
     (float, "a number"),
     (str, "a string"),
@@ -209,126 +183,118 @@ _KINDS = (
     (dict, "a table"),
 )
 
-_BY_KEY = {option.key: option for option in OPTIONS}
 
-
-class _Given(NamedTuple):
-    """A value that somebody gave, and where; the smaller `distance` is the nearer."""
+class _Setting(NamedTuple):
+    """An option's text, and where it was set: `precedence` 0 is the command line, 1 the environment, 2 the file."""
 
     text: str
-    distance: int
+    precedence: int
     origin: str
 
 
 def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Config:
-    """The command's configuration: flag, else environment, else file, else default.
+    """Return the command's configuration: flag, environment, file, default, in this order of precedence.
 
-    `flags` maps options as parameters are named (`store_timeout`), and `config`, to what was given, None for nothing.
+    `flags` maps parameter names (`store_timeout`), and `config`, to the text given, or to None.
 
     Raises:
         ConfigError: with the option's name and value, and what it takes.
     """
-    given = _file_values(flags.get("config") or environ.get("LATER_CONFIG") or None)
+    settings = _read_file(flags.get("config") or environ.get("LATER_CONFIG") or None)
     for option in OPTIONS:
         if environ.get(option.variable):
-            given[option.key] = _Given(environ[option.variable], 1, f" ({option.variable})")
+            settings[option.key] = _Setting(environ[option.variable], 1, f" ({option.variable})")
         flag = flags.get(option.key)
         if flag is not None:
-            given[option.key] = _Given(flag, 0, "")
-    values = {option.field: _value(option, given.get(option.key)) for option in OPTIONS}
-    if values["lease_ms"] is None:
-        values["lease_ms"] = values["timeout_ms"] + LEASE_OVER_TIMEOUT_MS
-    redis, data = _store_given(command, given.get("redis"), given.get("data"))
-    config = Config(redis_given=redis, data_given=data, health_given="health" in given, **values)
-    _check_together(config, given)
+            settings[option.key] = _Setting(flag, 0, "")
+    values = {option.key: _value(option, settings.get(option.key)) for option in OPTIONS}
+    policy = Policy(**{option.field: values[option.key] for option in OPTIONS if option.in_policy})
+    others = {option.field: values[option.key] for option in OPTIONS if not option.in_policy}
+    if others["lease_ms"] is None:
+        others["lease_ms"] = policy.timeout_ms + DEFAULT_LEASE_MARGIN_MS
+    redis, data = _choose_store(command, settings.get("redis"), settings.get("data"))
+    config = Config(redis_given=redis, data_given=data, health_given="health" in settings, policy=policy, **others)
+    _check_combinations(config, settings)
     return config
 
 
-def _value(option: Option, given: _Given | None) -> Any:
-    if given is None:
-        return None if option.default is None else option.read(option.default)
+def _value(option: Option, setting: _Setting | None) -> Any:
+    if setting is None:
+        return None if option.default is None else option.type(option.default)
     try:
-        return option.read(given.text)
+        return option.type(setting.text)
     except ValueError as error:
-        raise ConfigError(f"{_shown(option, given)}{given.origin}: expected {error}") from None
+        raise ConfigError(f"{_shown(option, setting)}{setting.origin}: expected {error}") from None
 
 
-def _shown(option: Option, given: _Given | None) -> str:
-    """`--tick 0`, on one line and without secrets."""
-    text = option.shown or option.default or "" if given is None else given.text
-    if option.read in (store_url, http_url):
+def _shown(option: Option, setting: _Setting | None) -> str:
+    """Return an option as it stands on the command line, `--tick 0`, in one line and without secrets."""
+    text = option.shown_default or option.default or "" if setting is None else setting.text
+    if option.type in (store_url, http_url):
         text = masked(text)
     text = text if text.isprintable() else repr(text)
     text = text if len(text) <= 200 else text[:199] + "…"
     return f"--{option.name} {text or repr(text)}"
 
 
-def _store_given(command: str, redis: _Given | None, data: _Given | None) -> tuple[bool, bool]:
-    """Which of --redis and --data names the store: the nearer one, as with any option.
+def _choose_store(command: str, redis: _Setting | None, data: _Setting | None) -> tuple[bool, bool]:
+    """Return whether --redis, and whether --data, names the store: the one of higher precedence.
 
-    For `up`, --redis from anywhere replaces the embedded store: where that would be is no contradiction.
+    For `up`, --redis always replaces the embedded store; --data says only where that store would be.
     """
     if redis is None or data is None:
         return redis is not None, data is not None
     if command == "up":
         return True, False
-    if redis.distance == data.distance:
+    if redis.precedence == data.precedence:
         raise ConfigError(f"--redis and --data{redis.origin}: expected one of them, got both")
-    return redis.distance < data.distance, data.distance < redis.distance
+    return redis.precedence < data.precedence, data.precedence < redis.precedence
 
 
-def _check_together(config: Config, given: Mapping[str, _Given]) -> None:
+def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> None:
+    """Check the options that limit each other. Raises ConfigError."""
+
     def shown(key: str) -> str:
-        return _shown(_BY_KEY[key], given.get(key))
+        return _shown(_BY_KEY[key], settings.get(key))
 
-    if config.lease_ms < config.timeout_ms + LEAST_OVER_TIMEOUT_MS:
+    policy = config.policy
+    if config.lease_ms < policy.timeout_ms + MIN_LEASE_MARGIN_MS:
         raise ConfigError(f"{shown('lease')}: expected at least 0.5 s more than {shown('timeout')}")
-    if 0 < config.max_delay_ms < config.default_delay_ms:
+    if 0 < policy.max_delay_ms < policy.default_delay_ms:
         raise ConfigError(f"{shown('default_delay')}: expected at most {shown('max_delay')}")
-    if config.retry_base_ms > config.retry_cap_ms:
+    if policy.retry_base_ms > policy.retry_cap_ms:
         raise ConfigError(f"{shown('retry_base')}: expected at most {shown('retry_cap')}")
 
 
-def _file_values(name: str | None) -> dict[str, _Given]:
-    """The file's values; none where no file was named and there is no ./later.toml."""
+def _read_file(name: str | None) -> dict[str, _Setting]:
+    """Read the settings of a file; without a name, those of ./later.toml if it exists. Raises ConfigError."""
+    file = name or DEFAULT_FILE
     try:
-        text = Path(name or DEFAULT_FILE).read_text(encoding="utf-8")
+        table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         if name is None:
             return {}
-        raise ConfigError(f"--config {name}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"--config {name or DEFAULT_FILE}: it cannot be read: {reason}") from None
-    return _parsed(name or DEFAULT_FILE, text)
-
-
-def _parsed(file: str, text: str) -> dict[str, _Given]:
-    try:
-        table = tomllib.loads(text)
+        raise ConfigError(f"--config {name}: no such file") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: not TOML: {error}") from None
-    given: dict[str, _Given] = {}
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"--config {file}: cannot be read: {reason}") from None
+    settings: dict[str, _Setting] = {}
     for key, value in table.items():
         option = _BY_KEY.get(key.replace("-", "_"))
         if option is None:
-            raise ConfigError(f"{file}: {key!r} is no option")
-        if option.key in given:
+            raise ConfigError(f"{file}: unknown option {key!r}")
+        if option.key in settings:
             raise ConfigError(f"{file}: {option.name} is given twice")
-        given[option.key] = _Given(_text(file, key, option, value), 2, f" ({file})")
-    return given
+        settings[option.key] = _Setting(_toml_text(file, key, option, value), 2, f" ({file})")
+    return settings
 
 
-def _text(file: str, key: str, option: Option, value: object) -> str:
-    """A value of the file as it would stand on the command line."""
-    takes, kind = option.read.takes, _kind(value)
-    if kind not in takes and not (kind == "an integer" and "a number" in takes):
-        raise ConfigError(f"{file}: {key}: expected {' or '.join(takes)}, got {kind}")
+def _toml_text(file: str, key: str, option: Option, value: object) -> str:
+    """Return a value of the file as it would stand on the command line. Raises ConfigError: it has the wrong type."""
+    expected = option.type.toml_types
+    actual = next((name for kind, name in _TOML_TYPES if isinstance(value, kind)), "a date or time")
+    if actual not in expected and not (actual == "an integer" and "a number" in expected):
+        raise ConfigError(f"{file}: {key}: expected {' or '.join(expected)}, got {actual}")
     return format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)
-
-
-def _kind(value: object) -> str:
-    for kind, name in _KINDS:
-        if isinstance(value, kind):
-            return name
-    return "a date or time"

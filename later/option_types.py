@@ -1,6 +1,7 @@
-"""How the values of options are written: durations, sizes, addresses, URLs.
+"""Types of option values: durations, sizes, rates, switches, choices, addresses, URLs.
 
-A reader makes a value of a text, or raises ValueError with what it takes, in words that go after "expected".
+The configuration, the command line and Spark's data source read their options with these types. Each converts a text to
+a value, or raises ValueError with what it takes, in words that follow "expected".
 """
 
 from __future__ import annotations
@@ -17,38 +18,41 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 LONGEST_MS = 3653 * 86_400_000
-"""Ten years: no duration is longer."""
+"""Ten years, the longest duration."""
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|d)?")
-_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATIONS = "15, 500ms, 15s, 10m, 2h or 7d"
+_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_DURATION_EXAMPLES = "15, 500ms, 15s, 10m, 2h or 7d"
 _SIZE = re.compile(r"([0-9]+)(KiB|MiB)?")
-_SIZE_BYTES = {"KiB": 1024, "MiB": 1024 * 1024}
+_UNIT_BYTES = {"KiB": 1024, "MiB": 1024 * 1024}
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
 _PREFIX = re.compile(r"[^\s{}*?\[\]\\^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,64}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_PLACE = re.compile(r"(\[[^\[\]]*\]|[^:\[\]/]*)(:[0-9]*)?(/.*)?")
-_IN_NO_URL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+_HOST_PORT_PATH = re.compile(r"(\[[^\[\]]*\]|[^:\[\]/]*)(:[0-9]*)?(/.*)?")
+_NOT_IN_URL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _REDIS_PARAMETERS = {"db", "username", "password"}
 _TLS_PARAMETERS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
-"""Of the URL's query. The client takes more, and fails on each connection for those it does not know."""
+"""Parameters allowed in a store URL. The client accepts any, and then fails on each connection with an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Reads a text; `shape` is what help calls it, `takes` says how the value may stand in a TOML file."""
+class OptionType:
+    """A type of option value: `read` converts the text, `metavar` stands for the value in help.
+
+    `toml_types` are the TOML types that later.toml may use for it.
+    """
 
     read: Callable[[str], Any]
-    shape: str
-    takes: tuple[str, ...] = ("a string",)
+    metavar: str
+    toml_types: tuple[str, ...] = ("a string",)
 
     def __call__(self, text: str) -> Any:
-        """Raises ValueError: with what it takes."""
+        """Convert the text. Raises ValueError with what the type takes."""
         return self.read(text)
 
 
 class Address(NamedTuple):
-    """Where to listen."""
+    """A TCP address to listen on."""
 
     host: str
     port: int
@@ -58,77 +62,138 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Can this machine alone reach it?"""
+        """True if only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
 
-# Numbers
+# Durations
 
 
 def milliseconds(text: str) -> int:
-    """A duration in ms, rounded up. Raises ValueError: it is none, or longer than ten years."""
+    """Parse a duration, rounded up to ms. Raises ValueError: not a duration, or longer than ten years."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"a duration, like {_DURATIONS}")
+        raise ValueError(f"a duration, like {_DURATION_EXAMPLES}")
     number, unit = match.groups()
-    ms = Decimal(number) * _DURATION_MS[unit or "s"]
+    ms = Decimal(number) * _UNIT_MS[unit or "s"]
     if ms > LONGEST_MS:
         raise ValueError("a duration of at most ten years")
     return math.ceil(ms)
 
 
-def duration(least_ms: int, most_ms: int | None = None) -> Reader:
-    """A duration in ms, between these."""
+def format_duration(seconds: float) -> str:
+    """Format a duration as `milliseconds` parses it, in the largest unit that gives an integer: `90m`, `500ms`."""
+    ms = round(seconds * 1000)
+    unit, unit_ms = next((pair for pair in _UNIT_MS.items() if ms and ms % pair[1] == 0), ("s", 1000))
+    return f"{ms // unit_ms}{unit}"
+
+
+def duration(least_ms: int, most_ms: int | None = None) -> OptionType:
+    """Return the type of durations in this range; the value is in ms."""
     least = f"{least_ms / 1000:g}"
     span = f"of at least {least}" if most_ms is None else f"from {least} to {most_ms // 1000}"
     expected = f"a duration {span} s"
 
     def read(text: str) -> int:
         if not _DURATION.fullmatch(text):
-            raise ValueError(f"{expected}, like {_DURATIONS}")
+            raise ValueError(f"{expected}, like {_DURATION_EXAMPLES}")
         ms = milliseconds(text)
         if not least_ms <= ms <= (most_ms or LONGEST_MS):
             raise ValueError(expected)
         return ms
 
-    return Reader(read, "DURATION", ("a number", "a string"))
+    return OptionType(read, "DURATION", ("a number", "a string"))
 
 
-def integer(least: int, most: int) -> Reader:
+duration_s = OptionType(lambda text: milliseconds(text) / 1000, "DURATION")
+"""Any duration; the value is in seconds, as in the HTTP API."""
+
+
+# Numbers
+
+
+def integer(least: int, most: int) -> OptionType:
+    """Return the type of integers in this range."""
+
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) <= 18 and least <= int(text) <= most):
             raise ValueError(f"an integer from {least} to {most}")
         return int(text)
 
-    return Reader(read, "NUMBER", ("an integer",))
+    return OptionType(read, "NUMBER", ("an integer",))
 
 
-def count_or_auto(most: int) -> Reader:
-    """From 1 up; `auto` is the number of cores that this process may use."""
+def _any_integer(text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise ValueError("an integer")
+    return int(text)
+
+
+any_integer = OptionType(_any_integer, "NUMBER")
+
+
+def count_or_auto(most: int) -> OptionType:
+    """Return the type of integers from 1 to `most`; `auto` is the number of CPU cores available to this process."""
 
     def read(text: str) -> int:
         if text == "auto":
-            return min(_cores(), most)
+            return min(_available_cores(), most)
         if not (text.isascii() and text.isdigit() and len(text) <= 18 and 1 <= int(text) <= most):
             raise ValueError(f"auto or an integer from 1 to {most}")
         return int(text)
 
-    return Reader(read, "NUMBER|auto", ("an integer", "a string"))
+    return OptionType(read, "NUMBER|auto", ("an integer", "a string"))
 
 
-def _cores() -> int:
-    """Those that it may run on, or fewer where its control group grants less time than that (in a container, say)."""
-    there_are = os.cpu_count() or 1
-    may_run_on = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there_are
+def _available_cores() -> int:
+    """Count the cores in the CPU affinity mask, or fewer if the control group (a container, say) grants less time."""
+    cores = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     try:
-        granted_us, period_us = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        granted = math.ceil(int(granted_us) / int(period_us))
-    except (OSError, ValueError):  # there is no limit, or `max` is it
-        granted = there_are
-    return max(1, min(may_run_on, granted))
+        quota_us, period_us = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        granted = math.ceil(int(quota_us) / int(period_us))
+    except (OSError, ValueError):  # no such file, or the quota is "max"
+        granted = cores
+    return max(1, min(allowed, granted))
+
+
+def _any_number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError("a number")
+    return number
+
+
+any_share = OptionType(_any_number, "SHARE")
+
+
+def _per_second(text: str) -> float:
+    try:
+        return _any_number(text.removesuffix("/s"))
+    except ValueError:
+        raise ValueError("a number, like 50, 0.5 or 50/s") from None
+
+
+per_second = OptionType(_per_second, "NUMBER/s")
+"""Any rate: `50` or `50/s`."""
+
+
+def rate(least: float, most: int) -> OptionType:
+    """Return the type of rates in this range, and 0."""
+
+    def read(text: str) -> float:
+        number = float(text) if re.fullmatch(r"[0-9]{1,18}(\.[0-9]*)?|\.[0-9]+", text) else -1.0
+        if number and not least <= number <= most:
+            raise ValueError(f"0, or a number from {least:g} to {most}")
+        return number
+
+    return OptionType(read, "NUMBER", ("a number",))
 
 
 def _fraction(text: str) -> float:
@@ -137,44 +202,34 @@ def _fraction(text: str) -> float:
     return float(text)
 
 
-fraction = Reader(_fraction, "SHARE", ("a number",))
+fraction = OptionType(_fraction, "SHARE", ("a number",))
 
 
-def rate(least: float, most: int) -> Reader:
-    """A number, with a fraction or without; or 0."""
-
-    def read(text: str) -> float:
-        number = float(text) if re.fullmatch(r"[0-9]{1,18}(\.[0-9]*)?|\.[0-9]+", text) else -1.0
-        if number and not least <= number <= most:
-            raise ValueError(f"0, or a number from {least:g} to {most}")
-        return number
-
-    return Reader(read, "NUMBER", ("a number",))
-
-
-def size(least: int, most: int) -> Reader:
-    """A number of bytes."""
+def size(least: int, most: int) -> OptionType:
+    """Return the type of sizes in this range; the value is in bytes."""
 
     def read(text: str) -> int:
         match = _SIZE.fullmatch(text)
-        number = int(match[1][:18]) * _SIZE_BYTES.get(match[2], 1) if match else -1
+        number = int(match[1][:18]) * _UNIT_BYTES.get(match[2], 1) if match else -1
         if not least <= number <= most:
             raise ValueError(f"a size from {least} bytes to {most // 1024 // 1024}MiB, like 65536, 512KiB or 1MiB")
         return number
 
-    return Reader(read, "SIZE", ("an integer", "a string"))
+    return OptionType(read, "SIZE", ("an integer", "a string"))
 
 
 # Names
 
 
-def choice(*words: str) -> Reader:
+def choice(*words: str) -> OptionType:
+    """Return the type whose values are these words, or the members of a StrEnum."""
+
     def read(text: str) -> str:
         if text not in words:
             raise ValueError(f"{', '.join(words[:-1])} or {words[-1]}")
-        return text
+        return words[words.index(text)]
 
-    return Reader(read, "|".join(words))
+    return OptionType(read, "|".join(words))
 
 
 def _switch(text: str) -> bool:
@@ -183,7 +238,7 @@ def _switch(text: str) -> bool:
     return text == "on"
 
 
-switch = Reader(_switch, "on|off")
+switch = OptionType(_switch, "on|off")
 
 
 def _prefix(text: str) -> str:
@@ -192,7 +247,7 @@ def _prefix(text: str) -> str:
     return text
 
 
-prefix = Reader(_prefix, "TEXT")
+prefix = OptionType(_prefix, "TEXT")
 
 
 def _path(text: str) -> Path:
@@ -201,10 +256,10 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-path = Reader(_path, "DIR")
+path = OptionType(_path, "DIR")
 
 
-# Places
+# Addresses and URLs
 
 
 def _address(text: str) -> Address:
@@ -221,12 +276,12 @@ def _is_v6(text: str) -> bool:
         return False
 
 
-address = Reader(_address, "HOST:PORT")
-address_or_off = Reader(lambda text: None if text == "off" else _address(text), "HOST:PORT")
+address = OptionType(_address, "HOST:PORT")
+address_or_off = OptionType(lambda text: None if text == "off" else _address(text), "HOST:PORT")
 
 
 def _http_url(text: str) -> str:
-    url = _split(text)
+    url = _split_url(text)
     if url is None or url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
         raise ValueError("an http or https URL with a host and without user:password@")
     if url.query or url.fragment:
@@ -234,30 +289,26 @@ def _http_url(text: str) -> str:
     return text.rstrip("/")
 
 
-http_url = Reader(_http_url, "URL")
+http_url = OptionType(_http_url, "URL")
 
 
 def _store_url(text: str) -> str:
     scheme = text.partition("://")[0]
     if scheme in ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"):
         raise ValueError(f"a redis://, rediss:// or unix:// URL: {scheme}:// is not supported yet")
-    url = _split(text)
+    url = _split_url(text)
     if url is None or url.scheme not in ("redis", "rediss", "unix") or url.fragment:
         raise ValueError(
             "a redis://, rediss:// or unix:// URL, like redis://user:password@127.0.0.1:6379/0, "
-            "with what is special in the password percent-encoded"
+            "with special characters of the password percent-encoded"
         )
     if url.scheme == "unix":
-        _check_socket(url)
+        if url.hostname or len(url.path) < 2:
+            raise ValueError("unix:///PATH, with three slashes")
     elif not url.hostname or not re.fullmatch(r"(/[0-9]{0,9})?", url.path):
         raise ValueError(f"{url.scheme}://HOST:PORT/DATABASE, the database a number")
     _check_parameters(url)
     return text
-
-
-def _check_socket(url: SplitResult) -> None:
-    if url.hostname or len(url.path) < 2:
-        raise ValueError("unix:///PATH, with three slashes")
 
 
 def _check_parameters(url: SplitResult) -> None:
@@ -269,29 +320,29 @@ def _check_parameters(url: SplitResult) -> None:
         raise ValueError("a number as the URL's db")
 
 
-store_url = Reader(_store_url, "URL")
+store_url = OptionType(_store_url, "URL")
 
 
-def _split(text: str) -> SplitResult | None:
-    """None where it is no URL, or one that parsers disagree on."""
-    if _IN_NO_URL.search(text):
+def _split_url(text: str) -> SplitResult | None:
+    """Split a URL; None if it is not one, or if parsers disagree about it."""
+    if _NOT_IN_URL.search(text):
         return None
     try:
         url = urlsplit(text)
-        _ = url.port  # raises where it is no port
+        _ = url.port  # raises ValueError if it is not a port
         return url
     except ValueError:
         return None
 
 
 def masked(url: str) -> str:
-    """A URL, also a broken one, without anything that may be a secret: userinfo, query, what cannot be told apart."""
+    """Mask all that may be secret in a URL, valid or not: userinfo, query, and parts that cannot be told apart."""
     scheme = _SCHEME.match(url)
     start = scheme[0] if scheme else ""
     head, question, tail = url[len(start) :].partition("?")
-    if "@" in tail:  # an unescaped ? in the password, or an @ in the query: who knows
+    if "@" in tail:  # either an unescaped ? in the password, or an @ in the query
         return f"{start}***"
-    _, at, place = head.rpartition("@")
-    if not _PLACE.fullmatch(place):
-        place = "***"
-    return start + ("***@" if at else "") + place + ("?***" if question else "")
+    _, at, location = head.rpartition("@")
+    if not _HOST_PORT_PATH.fullmatch(location):
+        location = "***"
+    return start + ("***@" if at else "") + location + ("?***" if question else "")

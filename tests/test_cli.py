@@ -18,14 +18,15 @@ import click
 import pytest
 import structlog
 
-from later import cli
-from later.cli import later, policy_options, run, tables
+from later.cli import policy_options, store_access, tables
 from later.cli.batch import Line, Unfit, read_lines
-from later.cli.bulk.group import of_bulk
+from later.cli.bulk.group import bulk
 from later.cli.commands import status
-from later.cli.commands.doctor import look_through
-from later.cli.exit import Ended, attempt
-from later.cli.options import CALL
+from later.cli.commands.doctor import examine_store
+from later.cli.exit import ExitStatus, exit_code
+from later.cli.groups import load_command
+from later.cli.main import later, main, run
+from later.cli.options import API_CLIENT
 from later.client.http import MAX_LINE_BYTES
 from later.config import OPTIONS, Config, Option
 from later.core.errors import ConfigError, StoreDown
@@ -37,6 +38,9 @@ from tests.builders import a_task
 from tests.store_fixture import StoreFixture
 
 Capture = pytest.CaptureFixture[str]
+
+ROOT = Path(__file__).parents[1]
+MAIN = sys.modules["later.cli.main"]
 
 
 class Request(NamedTuple):
@@ -157,7 +161,7 @@ def problem(status: int, detail: str, retry_after: str | None = None) -> Reply:
 
 
 def status_of(*arguments: str) -> int:
-    return run(arguments).status
+    return run(arguments).code
 
 
 def a_file(*tasks: dict[str, Any] | str) -> str:
@@ -175,24 +179,24 @@ def tasks(count: int, **fields: Any) -> list[dict[str, Any]]:
 @pytest.mark.system
 def test_the_version_is_told_by_the_module_too() -> None:
     done = subprocess.run([sys.executable, "-m", "later", "--version"], capture_output=True, text=True, check=True,
-                          cwd=Path(cli.__file__).parent.parent)  # fmt: skip
+                          cwd=ROOT)  # fmt: skip
     assert done.stdout == "later 0.1.0\n"
 
 
 @pytest.mark.system
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from later.cli import run; run(['--help']);"
+        "import sys; from later.cli.main import run; run(['--help']);"
         "print(sorted({'aiohttp', 'asyncio', 'redis', 'rich', 'structlog', 'http.client'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          cwd=Path(cli.__file__).parent.parent)  # fmt: skip
+                          cwd=ROOT)  # fmt: skip
     assert done.stdout.splitlines()[-1] == "[]"
 
 
 COMMANDS = [
     words
-    for name, command in later.commands.items()
+    for name, command in ((name, load_command(lazy)) for name, lazy in later.lazy_commands.items())
     for words in ([(name, below) for below in command.commands] if isinstance(command, click.Group) else [(name,)])
 ]
 
@@ -204,20 +208,20 @@ def test_every_command_has_help_an_example_and_its_options_with_default_and_vari
     assert status_of(*words, "-h") == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"Examples: later {' '.join(words)}" in said
-    assert "[default: later.toml, if there is one; LATER_CONFIG]" in said
+    assert "[default: later.toml, if it exists; LATER_CONFIG]" in said
     wanted = options_wanted(words)
     for option in OPTIONS:
-        shown = f"--{option.name} {option.read.shape}" in said and f"; {option.variable}]" in said
+        shown = f"--{option.name} {option.type.metavar}" in said and f"; {option.variable}]" in said
         assert shown == (option in wanted), option.name
 
 
 def options_wanted(words: tuple[str, ...]) -> list[Option]:
     """Options of the table that a command has: those of bulk's some of the calls', with a --url of their own."""
     if words[0] == "bulk":
-        command = of_bulk.commands[words[1]]
+        command = bulk.commands[words[1]]
         return [o for o in OPTIONS if o.name != "url" and o.key in {parameter.name for parameter in command.params}]
     daemons = {name for option in OPTIONS for name in option.commands}
-    return [option for option in OPTIONS if (words[0] if words[0] in daemons else CALL) in option.commands]
+    return [option for option in OPTIONS if (words[0] if words[0] in daemons else API_CLIENT) in option.commands]
 
 
 @pytest.mark.parametrize(
@@ -273,12 +277,12 @@ def test_what_did_not_work_is_said_in_one_line(error: BaseException, status: int
     def work() -> int:
         raise error
 
-    assert attempt(work) == status
+    assert exit_code(work) == status
     assert capsys.readouterr().err == said
 
 
 def test_a_fault_of_our_own_shows_where_it_is(capsys: Capture) -> None:
-    assert attempt(lambda: 1 // 0) == 1
+    assert exit_code(lambda: 1 // 0) == 1
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
@@ -288,7 +292,7 @@ def test_a_reader_that_leaves_is_no_complaint() -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, check=False,
-                          cwd=Path(cli.__file__).parent.parent)  # fmt: skip
+                          cwd=ROOT)  # fmt: skip
     os.close(write)
     assert (done.returncode, done.stderr) == (1, b"")
 
@@ -317,9 +321,9 @@ def daemons(monkeypatch: pytest.MonkeyPatch) -> Ran:
 
 
 def test_a_daemon_runs_with_its_configuration_and_leaves_at_once(daemons: Ran) -> None:
-    assert run(["up", "--tick", "1"]) == Ended(7, at_once=True)
-    assert run(["serve", "--redis", "redis://a"]) == Ended(7, at_once=True)
-    assert run(["worker", "--data", "d"]) == Ended(7, at_once=True)
+    assert run(["up", "--tick", "1"]) == ExitStatus(7, immediate=True)
+    assert run(["serve", "--redis", "redis://a"]) == ExitStatus(7, immediate=True)
+    assert run(["worker", "--data", "d"]) == ExitStatus(7, immediate=True)
     (*up, up_config), (*serve, serve_config), (*worker, worker_config) = daemons
     assert (up, serve, worker) == (["alone", "up"], ["alone", "serve"], ["alone", "worker"])
     assert (up_config.tick_ms, up_config.redis_given) == (1000, False)
@@ -339,16 +343,16 @@ def test_a_daemon_that_fails_leaves_at_once_too(monkeypatch: pytest.MonkeyPatch,
         raise OSError(98, "address already in use")
 
     monkeypatch.setattr("later.daemon.single.run", fail)
-    assert run(["up"]) == Ended(1, at_once=True)
+    assert run(["up"]) == ExitStatus(1, immediate=True)
     assert capsys.readouterr().err == "later: address already in use\n"
 
 
 def test_main_leaves_without_waiting_for_the_threads_of_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
-    monkeypatch.setattr(cli, "run", lambda arguments: Ended(3, at_once=True))
-    monkeypatch.setattr("later.cli.os._exit", left.append)
+    monkeypatch.setattr(MAIN, "run", lambda arguments: ExitStatus(3, immediate=True))
+    monkeypatch.setattr("os._exit", left.append)
     with pytest.raises(SystemExit):
-        cli.main()
+        main()
     assert left == [3]
 
 
@@ -384,7 +388,7 @@ def test_create_says_that_an_id_was_known_and_hands_a_warning_on(api: Api, capsy
     api.replies = [Reply(200, {"id": "n1", "created": False, "warning": "ttl is less than delay"})]
     assert status_of("create", "--topic", "o", "--callback", "http://a/", "--id", "n1") == 0
     out, err = capsys.readouterr()
-    assert (out, err) == ("n1\n", "later: this id is known: nothing was created\nlater: ttl is less than delay\n")
+    assert (out, err) == ("n1\n", "later: this id exists already: nothing was created\nlater: ttl is less than delay\n")
 
 
 def test_content_comes_from_a_file_or_standard_input(
@@ -537,9 +541,9 @@ def test_topics_are_listed_page_by_page(api: Api, capsys: Capture) -> None:
     assert status_of("topics", "list", "--namespace", "a/ü") == 0
     assert capsys.readouterr().out.splitlines() == [
         "topic      delay  unack  error  dead  due  oldest late by",
-        "order          2      0      1     0    1           2 min",
-        "ä\\x1b          2      0      1     0    1           2 min",
-        "shop/mail      2      0      1     0    1           2 min",
+        "order          2      0      1     0    1           3 min",
+        "ä\\x1b          2      0      1     0    1           3 min",
+        "shop/mail      2      0      1     0    1           3 min",
     ]
     assert asked(api) == [
         ("GET", "/topics?limit=1000&namespace=a%2F%C3%BC"),
@@ -565,7 +569,7 @@ def test_a_topic_is_shown_with_what_it_sets(api: Api, capsys: Capture) -> None:
     assert status_of("topics", "show", "shop/order") == 0
     assert capsys.readouterr().out.splitlines() == [
         "topic       delay  unack  error  dead  due  oldest late by",
-        "shop/order      2      0      1     0    1           2 min",
+        "shop/order      2      0      1     0    1           3 min",
         "",
         "field        value",
         "max_delay    0 (no limit)",
@@ -600,7 +604,7 @@ def test_a_namespace_is_shown(api: Api, capsys: Capture) -> None:
     assert status_of("namespaces", "show", "shop", "--json") == 0
     assert status_of("namespaces", "show", "shop", "--json", "--applied") == 0
     nothing, own, applied = capsys.readouterr().out.splitlines()
-    assert nothing == "nothing is set for the namespace shop: all is inherited"
+    assert nothing == "nothing is set for the namespace shop: all fields are inherited"
     assert json.loads(own) == {"namespace": "shop", "set": {"retry": 5}}
     assert json.loads(applied) == {"namespace": "shop", "applied": APPLIED}
 
@@ -649,7 +653,7 @@ def test_unset_inherits_the_fields_named_or_removes_all(group: str, api: Api, ca
     assert (everything.method, everything.path, everything.body) == ("DELETE", f"/{group}/x/policy", b"")
     out = capsys.readouterr().out.splitlines()
     assert json.loads(out[0]) == {group.removesuffix("s"): "x", "set": {"retry": 5}}
-    assert out[1] == f"nothing is set for the {group.removesuffix('s')} x: all is inherited"
+    assert out[1] == f"nothing is set for the {group.removesuffix('s')} x: all fields are inherited"
 
 
 @pytest.mark.parametrize(
@@ -710,7 +714,7 @@ def test_topics_of_something_else_than_later(arguments: tuple[str, ...], api: Ap
      (604_800, "7d"), (3_155_760_000, "36525d")],
 )  # fmt: skip
 def test_a_fields_duration_is_shown_as_it_can_be_given(seconds: float, shown: str) -> None:
-    assert policy_options.shown("timeout", seconds) == shown
+    assert policy_options.format_field("timeout", seconds) == shown
 
 
 # List
@@ -747,7 +751,7 @@ def test_tasks_are_listed_page_by_page_up_to_the_limit(api: Api, capsys: Capture
         "n2\\x1b  2027-01-15T08:00:00.000Z  1         status: answered 503  http://a/",
         "n3      2027-01-15T08:00:00.000Z  0         -                     -",
     ]
-    assert err == "later: these are the first 3; there are more: --limit\n"
+    assert err == "later: these are the first 3; use --limit to list more\n"
     asked_first = {"topic": "order", "state": "error", "due_after": None, "due_before": None, "limit": 4}
     assert [(request.path, request.json) for request in api.requests] == [
         ("/list", asked_first),
@@ -997,7 +1001,7 @@ REDRIVE = ("dead", "redrive", "--topic", "order")
         ((*PURGE_TOPIC, "--state", "delay"), "purge 1,000 tasks of the topic order (delay 1,000)? [y/N]: "),
         (PURGE_DEAD, "purge 200 dead tasks of the topic order? [y/N]: "),
         (REDRIVE, "redrive 200 dead tasks of the topic order? [y/N]: "),
-        ((*REDRIVE, "--rate", "0.5"), "redrive 200 dead tasks of the topic order, 0.5 a second, for 6 min? [y/N]: "),
+        ((*REDRIVE, "--rate", "0.5"), "redrive 200 dead tasks of the topic order, 0.5 a second, for 7 min? [y/N]: "),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("answer", ["n\n", "\n"])
@@ -1337,8 +1341,8 @@ def test_large_lines_make_small_batches(api: Api) -> None:
 # Status
 
 
-def a_survey(**changes: Any) -> status.Survey:
-    built = status.Survey(
+def a_survey(**changes: Any) -> status.StoreStatus:
+    built = status.StoreStatus(
         address="unix:///s",
         shards=1,
         server=ServerFacts("Valkey", "9.1.2", 1536, 0, "appendonly"),
@@ -1361,13 +1365,13 @@ def test_status_shows_the_largest_backlog_first(capsys: Capture) -> None:
         "memory   1.5 KiB, no limit set",
         "writes   appendonly",
         "workers  1 alive",
-        "         host:1: last beat 0.7 s ago",
-        "         host:2: last beat 5 min ago, silent",
+        "         host:1: last heartbeat 0.7 s ago",
+        "         host:2: last heartbeat 5 min ago, silent",
         "ids      6 of ended tasks remembered",
         "",
         "topic       delay  unack  error  dead  due  oldest late by",
         "all topics     17      1      2     4    8            15 s",
-        "worse           5      0      0     0    5           9.0 s",
+        "worse           5      0      0     0    5             9 s",
         "late            3      1      2     4    3            15 s",
         "… and 1 more",
     ]
@@ -1375,9 +1379,9 @@ def test_status_shows_the_largest_backlog_first(capsys: Capture) -> None:
 
 def test_status_says_when_nobody_works(capsys: Capture) -> None:
     status.print_text(a_survey(workers={"host:2": 10_000}), 20)
-    assert "workers  no worker has beaten for 10 s: nothing is delivered" in capsys.readouterr().out
+    assert "workers  no worker heartbeat for 10 s: nothing is delivered" in capsys.readouterr().out
     status.print_json(a_survey(workers={}), 20)
-    assert json.loads(capsys.readouterr().out)["warnings"] == [status.NOBODY]
+    assert json.loads(capsys.readouterr().out)["warnings"] == [status.NO_WORKER]
 
 
 def test_status_is_one_json_object_for_machines(capsys: Capture) -> None:
@@ -1402,7 +1406,7 @@ def test_a_table_is_drawn_on_a_terminal_and_takes_no_markup(monkeypatch: pytest.
 
 def test_a_head_takes_no_markup_either(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    tables.print_figures(["hour", "[/x]", "[red]y"], [["12:00", "1", "2"]])
+    tables.print_number_table(["hour", "[/x]", "[red]y"], [["12:00", "1", "2"]])
     head = capsys.readouterr().out.splitlines()[0]
     assert "[/x]" in head
     assert "[red]y" in head
@@ -1412,22 +1416,16 @@ async def test_a_survey_reads_a_real_store(store: StoreFixture) -> None:
     now = (await store.now()).low
     await store.tasks.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
     await store.stats.heartbeat("host:1", now)
-    found = await status.survey(store, "unix:///s")
+    found = await status.read_status(store, "unix:///s")
     assert found.total[:5] == (2, 0, 0, 0, 1)
-    assert found.alive == 1
+    assert found.alive_workers == 1
     assert found.server.name in ("Valkey", "Redis")
-
-
-@pytest.mark.parametrize(("ms", "shown"), [(0, "0.0 s"), (9_999, "10.0 s"), (10_000, "10 s"), (119_999, "119 s"),
-                                           (120_000, "2 min"), (7_200_000, "2 h"), (172_800_000, "2 d")])  # fmt: skip
-def test_a_duration_is_shown_in_the_unit_that_fits(ms: int, shown: str) -> None:
-    assert tables.seconds(ms) == shown
 
 
 @pytest.mark.parametrize(("count", "shown"), [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"),
                                               (5 * 1024**2, "5.0 MiB"), (3 * 1024**4, "3072.0 GiB")])  # fmt: skip
 def test_a_size_is_shown_in_the_unit_that_fits(count: int, shown: str) -> None:
-    assert tables.size(count) == shown
+    assert tables.format_size(count) == shown
 
 
 @pytest.mark.parametrize("command", ["status", "doctor"])
@@ -1443,7 +1441,7 @@ def test_whoever_forgets_the_data_directory_is_told(monkeypatch: pytest.MonkeyPa
     async def away(*options: object) -> None:
         raise StoreDown("the store cannot be reached")
 
-    monkeypatch.setattr("later.store.open.open_store", away)
+    monkeypatch.setattr(store_access, "open_store", away)
     Path("later-data").mkdir()
     Path("later-data/store.sock").touch()
     assert status_of("status") == 1
@@ -1455,7 +1453,7 @@ def test_whoever_forgets_the_data_directory_is_told(monkeypatch: pytest.MonkeyPa
 
 async def test_a_healthy_store_is_status_0(store: StoreFixture, capsys: Capture) -> None:
     await store.tasks.create([a_task(), a_task()])
-    assert await look_through(store, repair=False, as_json=False) == 0
+    assert await examine_store(store, repair=False, as_json=False) == 0
     assert capsys.readouterr().out == "2 tasks and 2 bucket entries read: nothing is wrong\n"
 
 
@@ -1467,18 +1465,18 @@ async def broken(store: StoreFixture) -> None:
 
 async def test_what_is_wrong_is_told_and_status_1_until_it_is_mended(store: StoreFixture, capsys: Capture) -> None:
     await broken(store)
-    assert await look_through(store, repair=False, as_json=False) == 1
+    assert await examine_store(store, repair=False, as_json=False) == 1
     out = capsys.readouterr().out
     assert "'lost'" in out.splitlines()[0]
     assert out.endswith("wrong; --repair mends\n")
-    assert await look_through(store, repair=True, as_json=False) == 0
+    assert await examine_store(store, repair=True, as_json=False) == 0
     assert "; mended\n" in capsys.readouterr().out
-    assert await look_through(store, repair=False, as_json=False) == 0
+    assert await examine_store(store, repair=False, as_json=False) == 0
 
 
 async def test_findings_are_json_objects_for_machines(store: StoreFixture, capsys: Capture) -> None:
     await broken(store)
-    assert await look_through(store, repair=True, as_json=True) == 0
+    assert await examine_store(store, repair=True, as_json=True) == 0
     finding, *_, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert (finding["id"], finding["kind"], finding["topic"], finding["mended"]) == ("lost", "nowhere", "order", True)
     assert summary["tasks"] == 1

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from later.config import ALL, OPTIONS, Config, Option, load
+from later.config import ALL_COMMANDS, OPTIONS, Config, Option, load
 from later.core.errors import ConfigError
+from later.core.policy import Ack, DelayMode, Policy
 from later.option_types import Address, masked
 
 NAMES = [option.name for option in OPTIONS]
@@ -81,9 +82,13 @@ def refusal(command: str = "up", environ: dict[str, str] | None = None, **flags:
 
 def literal(option: Option, text: str) -> str:
     """A value as it stands in the file."""
-    if "a string" in option.read.takes:
+    if "a string" in option.type.toml_types:
         return json.dumps(text)
     return f"0{text}" if text.startswith(".") else text
+
+
+def value_of(option: Option, config: Config) -> Any:
+    return getattr(config.policy if option.in_policy else config, option.field)
 
 
 def option_named(name: str) -> Option:
@@ -91,14 +96,17 @@ def option_named(name: str) -> Option:
 
 
 def test_every_option_has_samples_here_and_a_field_of_its_own() -> None:
+    derived = {"redis_given", "data_given", "health_given"}
+    own = [option.field for option in OPTIONS if not option.in_policy]
+    in_policy = [option.field for option in OPTIONS if option.in_policy]
     assert list(SAMPLES) == NAMES
-    assert {option.field for option in OPTIONS} | {"redis_given", "data_given", "health_given"} == {
-        f.name for f in fields(Config)
-    }
+    assert {*own} | derived | {"policy"} == {field.name for field in fields(Config)}
+    assert {*in_policy} | {"paused"} == {*Policy.__struct_fields__}
+    assert len({*own}) + len({*in_policy}) == len(OPTIONS)
 
 
 def test_every_option_belongs_to_some_command() -> None:
-    assert all(option.commands and option.commands <= ALL for option in OPTIONS)
+    assert all(option.commands and option.commands <= ALL_COMMANDS for option in OPTIONS)
 
 
 def test_the_defaults_are_those_that_are_promised() -> None:
@@ -106,11 +114,13 @@ def test_the_defaults_are_those_that_are_promised() -> None:
         store_url="redis://127.0.0.1:6379/0", redis_given=False, data=Path("later-data"), data_given=False,
         listen=Address("127.0.0.1", 8080), health=Address("127.0.0.1", 8081), health_given=False,
         processes=1, concurrency=256, tick_ms=100,
-        timeout_ms=15_000, lease_ms=30_000, retry=3, retry_base_ms=10_000, retry_cap_ms=3_600_000, retry_jitter=0.0,
-        default_delay_ms=0, max_delay_ms=0, delay_mode="honor", delays=True, ttl_ms=0, ack="auto",
-        topic_rate=0.0, topic_concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000, shards=1, prefix="later",
-        remember_ms=7 * 86_400_000, store_timeout_ms=2000,
-        drain_ms=30_000,
+        lease_ms=30_000,
+        policy=Policy(
+            timeout_ms=15_000, retry=3, retry_base_ms=10_000, retry_cap_ms=3_600_000, retry_jitter=0.0,
+            default_delay_ms=0, max_delay_ms=0, delay_mode=DelayMode.HONOR, delays=True, ttl_ms=0, ack=Ack.AUTO,
+            rate=0.0, concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000,
+        ),
+        shards=1, prefix="later", remember_ms=7 * 86_400_000, store_timeout_ms=2000, drain_ms=30_000,
         max_body=1_048_576, max_pending_writes=10_000, log_format="console", log_level="info", url="http://127.0.0.1:8080",
         wait_ms=30_000,
     )  # fmt: skip
@@ -120,20 +130,20 @@ def test_the_defaults_are_those_that_are_promised() -> None:
 def test_each_sample_is_read(name: str) -> None:
     option = option_named(name)
     for text, value in SAMPLES[name]:
-        assert getattr(load("up", {option.key: text}, {}), option.field) == value
+        assert value_of(option, load("up", {option.key: text}, {})) == value
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(name: str) -> None:
     option, ((flag, by_flag), (variable, by_variable), (line, by_file)) = option_named(name), SAMPLES[name]
-    default = getattr(loaded(), option.field)
+    default = value_of(option, loaded())
     in_file(f"{name} = {literal(option, line)}")
     environ = {option.variable: variable}
-    assert getattr(loaded(), option.field) == by_file
-    assert getattr(loaded(environ=environ), option.field) == by_variable
-    assert getattr(load("up", {option.key: flag}, environ), option.field) == by_flag
+    assert value_of(option, loaded()) == by_file
+    assert value_of(option, loaded(environ=environ)) == by_variable
+    assert value_of(option, load("up", {option.key: flag}, environ)) == by_flag
     in_file("")
-    assert getattr(loaded(), option.field) == default
+    assert value_of(option, loaded()) == default
 
 
 def test_an_empty_variable_is_an_absent_one() -> None:
@@ -143,8 +153,8 @@ def test_an_empty_variable_is_an_absent_one() -> None:
 def test_numbers_stand_in_the_file_as_numbers_and_keys_with_either_dash() -> None:
     in_file('tick = 0.25\nstore_timeout = 5\nmax-delay = "1h"\nretry-jitter = 0.00001\nmax-body = 2048\n')
     config = loaded()
-    assert (config.tick_ms, config.store_timeout_ms, config.max_delay_ms) == (250, 5000, 3_600_000)
-    assert (config.retry_jitter, config.max_body) == (0.00001, 2048)
+    assert (config.tick_ms, config.store_timeout_ms, config.policy.max_delay_ms) == (250, 5000, 3_600_000)
+    assert (config.policy.retry_jitter, config.max_body) == (0.00001, 2048)
 
 
 def test_processes_may_be_counted_by_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +174,7 @@ def test_a_container_that_may_use_fewer_cores_counts_those(
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(6), raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     monkeypatch.setattr(Path, "read_text", lambda self, encoding: granted)
-    monkeypatch.setattr("later.config._file_values", lambda name: {})
+    monkeypatch.setattr("later.config._read_file", lambda name: {})
     assert loaded(processes="auto").processes == counted
 
 
@@ -180,8 +190,8 @@ def test_the_file_is_named_by_flag_or_environment() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tik = 1", "later.toml: 'tik' is no option"),
-        ("[worker]\ntick = 1", "later.toml: 'worker' is no option"),
+        ("tik = 1", "later.toml: unknown option 'tik'"),
+        ("[worker]\ntick = 1", "later.toml: unknown option 'worker'"),
         ("store-timeout = 1\nstore_timeout = 2", "later.toml: store-timeout is given twice"),
         ("tick = true", "later.toml: tick: expected a number or a string, got a boolean"),
         ("tick = [1]", "later.toml: tick: expected a number or a string, got an array"),
@@ -208,10 +218,10 @@ def test_nonsense_in_the_file_is_an_error_of_one_line(text: str) -> None:
 
 
 def test_a_file_that_is_named_must_be_there_and_be_text() -> None:
-    assert refusal(config="none.toml") == "--config none.toml: there is no such file"
-    assert refusal(config=".") == "--config .: it cannot be read: Is a directory"
+    assert refusal(config="none.toml") == "--config none.toml: no such file"
+    assert refusal(config=".") == "--config .: cannot be read: Is a directory"
     Path("x.toml").write_bytes(b"\xff")
-    assert refusal(config="x.toml").startswith("--config x.toml: it cannot be read: 'utf-8' codec")
+    assert refusal(config="x.toml").startswith("--config x.toml: cannot be read: 'utf-8' codec")
 
 
 AT_LEAST = "expected a duration of at least"
@@ -273,7 +283,7 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("log-format", "xml", "--log-format xml: expected console or json"),
         ("log-level", "INFO", "--log-level INFO: expected debug, info, warning or error"),
         *(("prefix", text, PREFIX) for text in WRONG_PREFIXES),
-        ("redis", "http://a", f"--redis http://a: {STORE_URL}, like redis://user:password@127.0.0.1:6379/0, with what"),
+        ("redis", "http://a", f"--redis http://a: {STORE_URL}, like redis://user:password@127.0.0.1:6379/0, with"),
         ("redis", "localhost:6379", STORE_URL),
         ("redis", "redis://a:b", STORE_URL),
         ("redis", "redis://a/0#x", STORE_URL),
@@ -352,7 +362,7 @@ def test_the_lease_follows_the_timeout_and_outlasts_it() -> None:
 def test_the_first_pause_is_not_above_the_cap() -> None:
     assert refusal(retry_base="2h") == "--retry-base 2h: expected at most --retry-cap 3600s"
     assert refusal(retry_cap="5") == "--retry-base 10s: expected at most --retry-cap 5"
-    assert loaded(retry_cap="10").retry_cap_ms == 10_000
+    assert loaded(retry_cap="10").policy.retry_cap_ms == 10_000
 
 
 def given(config: Config) -> tuple[bool, bool]:

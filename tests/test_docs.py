@@ -18,7 +18,8 @@ from types import ModuleType
 import click
 import pytest
 
-from later.cli import later
+from later.cli.groups import load_command
+from later.cli.main import later
 from later.config import OPTIONS
 from later.core.policy import DEFAULT, FIELDS, Ack, format_policy
 from later.core.reply import Reply, parse_reply
@@ -117,8 +118,8 @@ OF_OTHER_PROGRAMS = {
 
 def commands() -> dict[str, click.Command]:
     """Every command by its words: `up`, `topics list`."""
-    found: dict[str, click.Command] = dict(later.commands)
-    for name, group in later.commands.items():
+    found = {name: load_command(lazy) for name, lazy in later.lazy_commands.items()}
+    for name, group in [*found.items()]:
         below = group.commands if isinstance(group, click.Group) else {}
         found |= {f"{name} {word}": command for word, command in below.items()}
     return found
@@ -147,7 +148,7 @@ def test_every_option_that_is_named_exists(document: Path) -> None:
 def test_every_command_line_has_options_of_its_command(document: Path) -> None:
     for line in re.findall(r"\blater (\w+(?: [^`\n#;]*)?)(?=[`\n#;])", document.read_text()):
         group, *below = line.split()
-        command = " ".join([group, *below[:1]]) if isinstance(later.commands.get(group), click.Group) else group
+        command = " ".join([group, *below[:1]]) if isinstance(COMMANDS.get(group), click.Group) else group
         if command in COMMANDS:
             assert options_in(line) <= options_of(command)
 
@@ -161,7 +162,7 @@ def test_every_environment_variable_that_is_named_exists(document: Path) -> None
 
 def test_options_to_know_have_the_defaults_that_are_documented() -> None:
     rows = re.findall(r"^\| `--([a-z-]+)` \| ([^|]+) \|", section("Options to know", OPERATIONS), re.MULTILINE)
-    defaults = {option.name: option.shown or option.default or "" for option in OPTIONS}
+    defaults = {option.name: option.shown_default or option.default or "" for option in OPTIONS}
     in_words = {"7d": "7 days", "0s": "no limit"}
     told = {name: text.replace(" ", "") for name, text in rows}
     assert told == {n: in_words.get(defaults[n], defaults[n]).replace(" ", "") for n, _ in rows}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from later.cli.exit import Stopped, attempt, stoppable
+from later.cli.exit import TerminationSignal, exit_code, handle_termination_signals
 
 
 @pytest.fixture(autouse=True, params=[signal.SIGTERM, signal.SIGHUP])
@@ -23,13 +23,13 @@ def number(request: pytest.FixtureRequest) -> Iterator[int]:
 
 def sent(number: int) -> int:
     """Some work, in the middle of which the signal comes."""
-    with stoppable():
+    with handle_termination_signals():
         os.kill(os.getpid(), number)
     return 0
 
 
 def test_the_exit_status_says_which_signal_it_was(number: int) -> None:
-    assert attempt(lambda: sent(number)) == 128 + number
+    assert exit_code(lambda: sent(number)) == 128 + number
 
 
 def test_whatever_it_leads_to_it_was_the_signal(number: int) -> None:
@@ -41,7 +41,7 @@ def test_whatever_it_leads_to_it_was_the_signal(number: int) -> None:
         finally:
             raise OSError(5, "Input/output error")
 
-    with pytest.raises(Stopped) as stopped, stoppable():
+    with pytest.raises(TerminationSignal) as stopped, handle_termination_signals():
         work()
 
     assert stopped.value.number == number
@@ -53,15 +53,15 @@ def test_what_cannot_be_told_any_more_does_not_change_the_status(number: int) ->
     os.close(reads)
     code = f"""
 import io, os, sys
-from later.cli.exit import attempt, stoppable
+from later.cli.exit import exit_code, handle_termination_signals
 
 def work():
-    with stoppable():
+    with handle_termination_signals():
         sys.stderr = io.TextIOWrapper(sys.stderr.buffer)
         sys.stderr.write("half a line")
         os.kill(os.getpid(), {number:d})
 
-sys.exit(attempt(work))
+sys.exit(exit_code(work))
 """
     assert subprocess.run([sys.executable, "-c", code], stderr=writes, check=False).returncode == 128 + number
     os.close(writes)
@@ -70,7 +70,7 @@ sys.exit(attempt(work))
 def test_what_is_ignored_stays_ignored(number: int) -> None:
     signal.signal(number, signal.SIG_IGN)
 
-    assert attempt(lambda: sent(number)) == 0
+    assert exit_code(lambda: sent(number)) == 0
 
 
 def test_afterwards_it_does_what_it_did_before(number: int) -> None:
@@ -78,6 +78,6 @@ def test_afterwards_it_does_what_it_did_before(number: int) -> None:
         """It is somebody else's."""
 
     signal.signal(number, heard)
-    attempt(lambda: sent(number))
+    exit_code(lambda: sent(number))
 
     assert signal.getsignal(number) is heard

@@ -1,4 +1,4 @@
-"""How commands speak to whoever runs them: one line at a time."""
+"""Messages on standard error."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 from contextlib import suppress
 
 
-def one_line(text: str) -> str:
-    """The text, fit for a terminal: what servers and callers wrote must not move its cursor."""
+def printable(text: str) -> str:
+    """Escape unprintable characters, so that text from servers and callers cannot control the terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def say(text: str) -> None:
-    """Tell on standard error, in one line; after what was printed before, where both go to the same place."""
+def notify(text: str) -> None:
+    """Print one line to standard error, after all that was printed to standard output before."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
-    print(f"later: {one_line(' '.join(text.split()))}", file=sys.stderr)
+    print(f"later: {printable(' '.join(text.split()))}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""How commands end: exit statuses, and the reason in one line."""
+"""Exit statuses of commands, signals that end them, and error messages of one line."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import NamedTuple, TextIO
 
 import click
 
-from later.cli.console import say
+from later.cli.console import notify
 from later.core.errors import ConfigError, LaterError
 
 
-class Ended(NamedTuple):
-    """How a command ended: its exit status, and whether the process is to leave without waiting for its threads."""
+class ExitStatus(NamedTuple):
+    """The exit code of a command. With `immediate`, the process exits without waiting for its threads."""
 
-    status: int
-    at_once: bool = False
+    code: int
+    immediate: bool = False
 
 
-class Stopped(BaseException):
-    """A signal of this number has ended the work."""
+class TerminationSignal(BaseException):
+    """A signal has ended the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -34,53 +34,57 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, in the main thread: all that is under way is brought to an end.
+def handle_termination_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt the main thread as Ctrl-C does, so that cleanup runs.
 
-    What is ignored (SIGHUP, by nohup) stays so. Afterwards they do what they did before.
+    A signal that is ignored (SIGHUP under nohup) stays ignored. The previous handlers are restored at the end.
 
     Raises:
-        Stopped: one came, and the work did not get to its end.
+        TerminationSignal: a signal came before the work was done.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
         raise KeyboardInterrupt
 
-    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in heard}
+    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in handled}
     try:
         yield
-    except BaseException as error:  # also what it led to: a terminal that is gone cannot be told
-        if came:
-            raise Stopped(came[0]) from error
+    except BaseException as error:  # also an error that followed, such as a write to a terminal that has gone
+        if received:
+            raise TerminationSignal(received[0]) from error
         raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def attempt(work: Callable[[], int]) -> int:
-    """The exit status of some work; where it does not work, the reason is said in one line."""
+def exit_code(work: Callable[[], int]) -> int:
+    """Return the exit code of `work`; if it fails, print why in one line."""
     try:
         return work()
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt, Stopped) as error:
-        _drop_untold()
-        return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
+    except (click.Abort, KeyboardInterrupt, TerminationSignal) as error:
+        for stream in (sys.stdout, sys.stderr):  # after SIGHUP the terminal has gone
+            try:
+                stream.flush()
+            except OSError:
+                _discard_output(stream)
+        return 128 + (error.number if isinstance(error, TerminationSignal) else signal.SIGINT)
     except BrokenPipeError:
-        _drop_output(sys.stdout)
+        _discard_output(sys.stdout)
         return 1
     except (LaterError, OSError) as error:
-        say(_reason(error))
+        notify(_reason(error))
         return 2 if isinstance(error, ConfigError) else 1
-    except Exception:  # a fault of our own: whoever mends it needs to see where
+    except Exception:  # a bug: its traceback is needed to fix it
         traceback.print_exc()
         return 1
 
@@ -91,17 +95,11 @@ def _reason(error: LaterError | OSError) -> str:
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
-def _drop_untold() -> None:
-    """What a terminal that is gone, by SIGHUP, will never be told."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            _drop_output(stream)
+def _discard_output(stream: TextIO) -> None:
+    """Redirect a stream without a reader (`later query … | head -1`) to /dev/null.
 
-
-def _drop_output(stream: TextIO) -> None:
-    """Nobody reads on (`later query … | head -1`); or the interpreter complains when it flushes at the end."""
+    Otherwise the interpreter fails when it flushes the stream at exit.
+    """
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, stream.fileno())
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Options as click knows them: those of the configuration's table, and how single values are read."""
+"""Options that commands share: those of the configuration's table, the API client, and single decorators."""
 
 from __future__ import annotations
 
@@ -12,110 +12,94 @@ import click
 
 from later.client.http import Client
 from later.config import OPTIONS, Option, load
-from later.option_types import milliseconds
+from later.option_types import OptionType, duration_s, per_second
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-CALL = "query"
-"""It has the options that every call has, --url and --wait."""
-MOST = 1_000_000_000
-"""Of what a command shows."""
+API_CLIENT = "query"
+"""A command whose options of the configuration are those of every API client: --url and --wait."""
+MAX_SHOWN = 1_000_000_000
+"""The largest --limit of a command that lists."""
 DURATIONS = "A DURATION is a number of seconds or has a unit: 500ms, 15s, 10m, 2h, 7d."
-CONFIG = "Read options from this file.  [default: later.toml, if there is one; LATER_CONFIG]"
+CONFIG_HELP = "File to read options from.  [default: later.toml, if it exists; LATER_CONFIG]"
 
 
-class InOrder(click.Group):
-    """Lists its commands in the order in which they were written down."""
+class OptionParamType(click.ParamType[Any]):
+    """One of `option_types`, as a type for click."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+    def __init__(self, option_type: OptionType) -> None:
+        self.name = option_type.metavar
+        self._option_type = option_type
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._option_type(value)
+        except ValueError as error:
+            self.fail(f"{value}: expected {error}", param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name
 
 
-def configured(command: str) -> Callable[[Function], Function]:
-    """Give a command its options of the table, and --config."""
-    return chosen(command, [option.name for option in OPTIONS if command in option.commands])
+DURATION = OptionParamType(duration_s)
+"""A duration in seconds, as the HTTP API takes it."""
+RATE = OptionParamType(per_second)
 
 
-def chosen(command: str, names: Collection[str]) -> Callable[[Function], Function]:
-    """Give a command these options of the table, with what they are by default for `command`, and --config."""
+# The configuration
 
-    def decorate(function: Function) -> Function:
-        function = click.option("--config", metavar="FILE", help=CONFIG)(function)
-        for option in reversed([option for option in OPTIONS if option.name in names]):
-            flag = (f"--{option.name}", option.key)
-            function = click.option(*flag, metavar=option.read.shape, help=_help(option, command))(function)
-        return function
+
+def config_options(command_name: str, only: Collection[str] | None = None) -> Callable[[Command], Command]:
+    """Give a command --config and its options of the configuration, or `only` those named.
+
+    `command_name` decides which options these are and which defaults help shows.
+    """
+    options = [
+        option for option in OPTIONS if (command_name in option.commands if only is None else option.name in only)
+    ]
+
+    def decorate(command: Command) -> Command:
+        command = click.option("--config", metavar="FILE", help=CONFIG_HELP)(command)
+        for option in reversed(options):
+            default = _shown_default(option, command_name)
+            help = f"{option.help}  [default: {default}; {option.variable}]"
+            command = click.option(f"--{option.name}", option.key, metavar=option.type.metavar, help=help)(command)
+        return command
 
     return decorate
 
 
-def _help(option: Option, command: str) -> str:
-    return f"{option.help}  [default: {_default(option, command)}; {option.variable}]"
+def _shown_default(option: Option, command_name: str) -> str:
+    if option.name == "redis" and command_name == "up":
+        return "the embedded store"
+    if option.name == "data" and command_name != "up":
+        return "the store at --redis"
+    return option.shown_default or option.default or ""
 
 
-def _default(option: Option, command: str) -> str:
-    if option.name == "redis" and command == "up":
-        return "none, but the embedded store"
-    if option.name == "data" and command != "up":
-        return "none, but --redis"
-    return option.shown or option.default or ""
+def client_option(command: Command) -> Command:
+    """Give a command --url, --wait and --config, and pass it the API client they describe, as `client`."""
+
+    @wraps(command)
+    def with_client(*, config: str | None, url: str | None, wait: str | None, **others: Any) -> Any:
+        return command(client=build_client({"config": config, "url": url, "wait": wait}), **others)
+
+    return config_options(API_CLIENT)(with_client)  # type: ignore[return-value]  # one keyword less, the same result
 
 
-def examples(*lines: str, about: str = "") -> str:
-    """What stands below a command's options; `about` says how other values than durations are written."""
-    return "\n\n".join(filter(None, (about, DURATIONS, "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines))))
+def build_client(flags: Mapping[str, str | None]) -> Client:
+    """Build the client of the API at --url. Raises ConfigError."""
+    config = load(API_CLIENT, flags, os.environ)
+    return Client(config.url, config.wait_ms / 1000, time.time)
 
 
-def retries(what: str) -> Callable[[Function], Function]:
-    """Give a command --retries."""
-    return click.option("--retries", type=click.IntRange(0, 100), default=5, show_default=True, help=what)
+# Actions on many tasks
 
 
-def one_object(function: Function) -> Function:
-    """Give a command --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
-
-
-def an_object_a_line(function: Function) -> Function:
-    """Give a command that may have more to print --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")(function)
-
-
-def reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    """What reads an option's text; `read` raises ValueError with what it takes."""
-
-    def callback(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
-        if text is None:
-            return None
-        try:
-            return read(text)
-        except ValueError as error:
-            raise click.BadParameter(f"{text}: expected {error}") from None
-
-    return callback
-
-
-def seconds(text: str) -> float:
-    """A duration in seconds, as the API takes it. Raises ValueError."""
-    return milliseconds(text) / 1000
-
-
-def headers(context: click.Context, parameter: click.Parameter, lines: Sequence[str]) -> dict[str, str] | None:
-    """`Name: value`, again and again; no error shows a value, for it may be a secret."""
-    found: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        name = name.strip()
-        if not colon or not name:
-            raise click.BadParameter("expected 'Name: value'")
-        if name.lower() in {known.lower() for known in found}:
-            raise click.BadParameter(f"{name} is given twice")
-        found[name] = value.strip()
-    return found or None
-
-
-class Manner(NamedTuple):
-    """`yes`: without asking; `dry_run`: not at all, but saying how many tasks it would be."""
+class ActionOptions(NamedTuple):
+    """Options of a command that changes many tasks. `yes`: do not ask; `dry_run`: only count the tasks."""
 
     yes: bool
     dry_run: bool
@@ -123,19 +107,56 @@ class Manner(NamedTuple):
     as_json: bool
 
 
-def of_many(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of those that do something to many tasks, as its parameter `manner`."""
+def action_options(command: Command) -> Command:
+    """Give a command the options of those that change many tasks, as its parameter `options`."""
 
     @wraps(command)
-    def with_manner(*, yes: bool, dry_run: bool, retries: int, as_json: bool, **others: Any) -> int:
-        return command(manner=Manner(yes, dry_run, retries, as_json), **others)
+    def with_options(*, yes: bool, dry_run: bool, retries: int, as_json: bool, **others: Any) -> Any:
+        return command(options=ActionOptions(yes, dry_run, retries, as_json), **others)
 
-    decorated = retries("How often a slice is asked for again that did not get through.")(one_object(with_manner))
-    decorated = click.option("--dry-run", is_flag=True, help="Do nothing; say how many tasks it would be.")(decorated)
-    return click.option("--yes", is_flag=True, help="Go without asking; needed where there is no terminal.")(decorated)
+    decorated: Any = with_options
+    for option in (
+        json_option,
+        retries_option("How often a request that failed is repeated."),
+        click.option("--dry-run", is_flag=True, help="Change nothing; print how many tasks it would affect."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation; required without a terminal."),
+    ):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]  # click keeps what it decorates
 
 
-def client_of(flags: Mapping[str, str | None]) -> Client:
-    """The API at --url. Raises ConfigError."""
-    config = load("query", flags, os.environ)
-    return Client(config.url, config.wait_ms / 1000, time.time)
+# Single options
+
+
+def retries_option(help: str) -> Callable[[Command], Command]:
+    """Return the decorator that gives a command --retries."""
+    return click.option("--retries", type=click.IntRange(0, 100), default=5, show_default=True, help=help)
+
+
+def json_option(command: Command) -> Command:
+    """Give a command that prints one result --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
+
+
+def json_lines_option(command: Command) -> Command:
+    """Give a command that may print several results --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")(command)
+
+
+def parse_headers(context: click.Context, parameter: click.Parameter, lines: Sequence[str]) -> dict[str, str] | None:
+    """Parse repeated `Name: value` options. No error shows a value, because it may be a secret."""
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        name = name.strip()
+        if not colon or not name:
+            raise click.BadParameter("expected 'Name: value'")
+        if name.lower() in {known.lower() for known in headers}:
+            raise click.BadParameter(f"{name} is given twice")
+        headers[name] = value.strip()
+    return headers or None
+
+
+def examples(*lines: str, about: str = "") -> str:
+    """Return the text below a command's options: how values are written, by `about` and for durations, and examples."""
+    return "\n\n".join(filter(None, (about, DURATIONS, "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines))))

@@ -1,15 +1,15 @@
-"""Where a command of `bulk` writes a table, as an option says it."""
+"""Arguments that are a directory for Spark to write a table to."""
 
 from __future__ import annotations
 
 import click
 
+from later.bulk.jobs.output_path import check_output_path
+from later.core.errors import Refused
 
-def a_directory(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
-    """A directory for a table. Its name is known to be wrong before Spark has started, and anything is created."""
-    from later.bulk.jobs.output_path import check_output_path  # noqa: PLC0415  # what help needs is little
-    from later.core.errors import Refused  # noqa: PLC0415  # as above
 
+def parse_directory(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """Check the directory's name, before Spark starts and anything is created."""
     if name is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What is told of work that takes a while: a bar on a terminal, and lines above it, on standard error."""
+"""Progress bars on standard error, shown on a terminal only."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
-from later.cli.console import one_line
+from later.cli.console import printable
 
 
-def bar_of(unit: str, total: int | None, *more: ProgressColumn) -> Bar:
-    """A bar that counts something."""
-    return Bar(total, BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), *more)
+def counting_bar(unit: str, total: int | None, *columns: ProgressColumn) -> ProgressBar:
+    """Build a bar that counts `unit`, with more columns at its end."""
+    return ProgressBar(total, BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), *columns)
 
 
-class Bar:
-    """A context: its end takes the bar away. `total` None: nobody knows it."""
+class ProgressBar:
+    """A progress bar, removed at the end of its context. `total` is None if it is unknown."""
 
     def __init__(self, total: int | None, *columns: ProgressColumn) -> None:
         console = Console(file=sys.stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -37,15 +37,16 @@ class Bar:
     def advance(self, by: int) -> None:
         self._progress.advance(self._task, by)
 
-    def stand_at(self, done: int, total: int) -> None:
+    def update(self, done: int, total: int) -> None:
         self._progress.update(self._task, completed=done, total=total)
 
-    def describe(self, text: str) -> None:
-        """What a column of `{task.description}` says."""
+    def set_description(self, text: str) -> None:
+        """Set the text of a column `{task.description}`."""
         self._progress.update(self._task, description=text)
 
-    def again(self, reason: str, pause_s: float) -> None:
-        self.say(f"{reason}; trying again in {pause_s:g} s")
+    def print_retry(self, reason: str, pause_s: float) -> None:
+        self.notify(f"{reason}; trying again in {pause_s:g} s")
 
-    def say(self, text: str) -> None:
-        self._progress.console.print(f"later: {one_line(' '.join(text.split()))}")
+    def notify(self, text: str) -> None:
+        """Print one line above the bar."""
+        self._progress.console.print(f"later: {printable(' '.join(text.split()))}")

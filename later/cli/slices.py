@@ -38,7 +38,7 @@ class Audience(Protocol):
 
     def advance(self, by: int) -> None: ...
 
-    def again(self, reason: str, pause_s: float) -> None: ...
+    def print_retry(self, reason: str, pause_s: float) -> None: ...
 
 
 class Slices:
@@ -100,7 +100,7 @@ class Slices:
         pause_s = pause_before_again(attempt, error.again_ms)
         if errand.rate is not None:
             pause_s = max(pause_s, min(limit / errand.rate, LONGEST_S))
-        self._audience.again(str(error), pause_s)
+        self._audience.print_retry(str(error), pause_s)
         self._sleep(pause_s)
 
 

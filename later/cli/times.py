@@ -1,4 +1,4 @@
-"""Moments as a shell writes them: a time, or a duration from now."""
+"""Arguments that are a time: RFC 3339, Unix seconds, or a duration from now."""
 
 from __future__ import annotations
 
@@ -7,62 +7,59 @@ from datetime import datetime
 
 import click
 
-from later.cli.options import Function, reading
-from later.option_types import milliseconds
+from later.cli.options import Command, OptionParamType
+from later.option_types import OptionType, milliseconds
 
-WRITTEN = "A TIME is RFC 3339 (2027-01-15T08:00:00Z, or with +01:00) or Unix seconds"
-DUE_TIMES = f"{WRITTEN}, or has a unit: 10m is in ten minutes, -10m was ten minutes ago, 0s is now."
-DIED_TIMES = f"{WRITTEN}, or has a unit: 2h is two hours ago, by this machine's clock."
-_LIKE = "a time, like 2027-01-15T08:00:00Z, 1800000000"
-_EARLIEST, _LATEST = 1e8, 1e11
-"""Unix seconds from 1973 to 5138: a number below is a duration without its unit, one above is in milliseconds."""
+FORMATS = "A TIME is RFC 3339 (2027-01-15T08:00:00Z, or with +01:00) or Unix seconds"
+DUE_TIMES = f"{FORMATS}, or has a unit: 10m is in ten minutes, -10m was ten minutes ago, 0s is now."
+DIED_TIMES = f"{FORMATS}, or has a unit: 2h is two hours ago, by this machine's clock."
+_EXPECTED = "a time, like 2027-01-15T08:00:00Z, 1800000000"
+_MIN_UNIX_S, _MAX_UNIX_S = 1e8, 1e11
+"""From 1973 to 5138: a smaller number is a duration without its unit, a larger one is in milliseconds."""
 
 
-def due_times(function: Function) -> Function:
+def due_time_options(command: Command) -> Command:
     """Give a command --due-after and --due-before, in Unix seconds."""
-    read = reading(_due)
-    before = click.option("--due-before", callback=read, metavar="TIME", help="Those due before this time.")
-    after = click.option("--due-after", callback=read, metavar="TIME", help="Those due at this time or later.")
-    return after(before(function))
+    param_type = OptionParamType(OptionType(_parse_due_time, "TIME"))
+    before = click.option("--due-before", type=param_type, help="Only tasks due before this time.")
+    after = click.option("--due-after", type=param_type, help="Only tasks due at this time or later.")
+    return after(before(command))
 
 
-def died_times(function: Function) -> Function:
+def death_time_options(command: Command) -> Command:
     """Give a command --died-after and --died-before, in Unix seconds."""
-    read = reading(_died)
-    before = click.option("--died-before", callback=read, metavar="TIME", help="Those that died before this time.")
-    after = click.option("--died-after", callback=read, metavar="TIME", help="Those that died at this time or later.")
-    return after(before(function))
-
-
-def _due(text: str) -> float:
-    sign, duration = (-1, text[1:]) if text.startswith("-") else (1, text)
-    return _moment(text, duration, sign, like=f"{_LIKE}, 10m or -10m")
-
-
-def _died(text: str) -> float:
-    return _moment(text, text, -1, like=f"{_LIKE} or 2h")
-
-
-def _moment(text: str, duration: str, sign: int, like: str) -> float:
-    try:
-        if text[-1:].isalpha() and text[-1] not in "Zz":
-            return round(time.time() + sign * milliseconds(duration) / 1000, 3)
-        return _unix_seconds(text)
-    except (ValueError, OverflowError):
-        raise ValueError(like) from None
-
-
-def _unix_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        at = datetime.fromisoformat(text)
-        seconds = at.timestamp() if at.tzinfo else 0
-    if not _EARLIEST <= seconds < _LATEST:
-        raise ValueError
-    return seconds
+    param_type = OptionParamType(OptionType(_parse_death_time, "TIME"))
+    before = click.option("--died-before", type=param_type, help="Only tasks that died before this time.")
+    after = click.option("--died-after", type=param_type, help="Only tasks that died at this time or later.")
+    return after(before(command))
 
 
 def rfc3339(seconds: float) -> str:
-    """A moment in words that can be given again, to the second before."""
+    """Format a time, rounded down to the second, as the options take it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _parse_due_time(text: str) -> float:
+    sign, duration = (-1, text[1:]) if text.startswith("-") else (1, text)
+    return _parse_time(text, duration, sign, expected=f"{_EXPECTED}, 10m or -10m")
+
+
+def _parse_death_time(text: str) -> float:
+    return _parse_time(text, text, -1, expected=f"{_EXPECTED} or 2h")
+
+
+def _parse_time(text: str, duration: str, sign: int, expected: str) -> float:
+    """Parse `text` as a time; if it ends in a unit, `duration` as an offset from now with this sign."""
+    try:
+        if text[-1:].isalpha() and text[-1] not in "Zz":
+            return round(time.time() + sign * milliseconds(duration) / 1000, 3)
+        try:
+            seconds = float(text)
+        except ValueError:
+            moment = datetime.fromisoformat(text)
+            seconds = moment.timestamp() if moment.tzinfo else 0
+    except (ValueError, OverflowError):
+        raise ValueError(expected) from None
+    if not _MIN_UNIX_S <= seconds < _MAX_UNIX_S:
+        raise ValueError(expected)
+    return seconds

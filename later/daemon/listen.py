@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from later.config import API, Config
+from later.config import API_COMMANDS, Config
 from later.core.errors import LaterError
 from later.option_types import Address
 
@@ -16,12 +16,12 @@ log = structlog.get_logger("later.daemon")
 
 def listen_address(command: str, config: Config) -> Address | None:
     """Return the address of the command's HTTP server: the API's, or that of a worker's health endpoints."""
-    return config.listen if command in API else config.health
+    return config.listen if command in API_COMMANDS else config.health
 
 
 def may_skip_listening(command: str, config: Config, error: OSError) -> bool:
     """Return True for a worker whose default health address is in use: it delivers all the same. An API must exit."""
-    return command not in API and not config.health_given and error.errno == errno.EADDRINUSE
+    return command not in API_COMMANDS and not config.health_given and error.errno == errno.EADDRINUSE
 
 
 def listen_error(address: Address, error: OSError) -> LaterError:

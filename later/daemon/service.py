@@ -18,7 +18,7 @@ from aiohttp import web
 from later import __version__
 from later.api.app import build_app, build_health_app
 from later.api.server import Runner
-from later.config import API, WORK, Config
+from later.config import API_COMMANDS, WORKER_COMMANDS, Config
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
@@ -70,7 +70,7 @@ class Service:
             self._instance,
             metrics.observe_round_trip,
         )
-        self._crew = self._build_crew() if command in WORK else None
+        self._crew = self._build_crew() if command in WORKER_COMMANDS else None
         self._crew_started = False
         self._tickers = [
             Ticker.on_local_clock("clock", self._tick_clock, CLOCK_EVERY_MS, metrics.count_tick_error),
@@ -172,7 +172,7 @@ class Service:
     def _build_app(
         self, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
     ) -> web.Application:
-        if self._command not in API:
+        if self._command not in API_COMMANDS:
             return build_health_app(why_not_ready=why_not_ready, exposition=exposition)
         config = self._config
         return build_app(

@@ -8,7 +8,7 @@ import pytest
 
 from later.bulk.jobs.output_path import check_output_path, escape_glob
 from later.bulk.spark import session
-from later.cli import run
+from later.cli.main import run
 from later.core.errors import Refused
 
 Capture = pytest.CaptureFixture[str]
@@ -64,7 +64,7 @@ def test_commands_refuse_it_before_spark_starts(
 
     monkeypatch.setattr(session, "open_session", starts)
 
-    assert run(["bulk", *words]).status == 2
+    assert run(["bulk", *words]).code == 2
     assert (
         "_out: to Spark _out is hidden, as all that begins with _ or .: choose another name" in capsys.readouterr().err
     )

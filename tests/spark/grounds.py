@@ -23,7 +23,7 @@ import redis
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from later.cli import run
+from later.cli.main import run
 from later.core.task import unpack_id
 from later.store.keys import Keys
 from tests.system.calls import get
@@ -146,7 +146,7 @@ class Ended(NamedTuple):
 def bulk(spark: SparkSession, *arguments: object) -> Ended:
     """`later bulk …` in this process, which has a session: no second one is started."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-        status = run(["bulk", *map(str, arguments)]).status
+        status = run(["bulk", *map(str, arguments)]).code
     return Ended(status, out.getvalue(), err.getvalue())
 
 

@@ -20,7 +20,7 @@ from later.bulk.jobs import export as export_module
 from later.bulk.jobs import progress
 from later.bulk.jobs.output import Output
 from later.bulk.spark.errors import translate_errors
-from later.cli import run
+from later.cli.main import run
 from later.core.errors import LaterError
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
@@ -60,7 +60,7 @@ def tasks(spark: SparkSession, store: str) -> DataFrame:
 
 def ended(*arguments: str) -> int:
     """The command's exit status."""
-    return run(["bulk", "export", *arguments]).status
+    return run(["bulk", "export", *arguments]).code
 
 
 def states(frame: DataFrame) -> dict[str, int]:

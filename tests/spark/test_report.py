@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from later.bulk.report.counts import DeadGroup, ExportCounts, RejectCounts, RejectGroup, read_export, read_rejects
 from later.bulk.report.forecast import Load, ReportWindow
-from later.cli import run
+from later.cli.main import run
 from later.core.errors import LaterError
 
 Capture = pytest.CaptureFixture[str]
@@ -239,4 +239,4 @@ def test_what_cannot_be_read_is_told_in_one_line(
 
 def ended(*arguments: str) -> int:
     """The command's exit status."""
-    return run(["bulk", "report", *arguments]).status
+    return run(["bulk", "report", *arguments]).code

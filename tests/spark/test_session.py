@@ -36,7 +36,7 @@ def a_program(
     code = f"""
 import sys, time
 from later.bulk.spark.errors import translated
-from later.cli.exit import attempt
+from later.cli.exit import exit_code
 
 def job():
     from later.bulk.spark.session import open_session
@@ -46,7 +46,7 @@ def job():
 {textwrap.indent(textwrap.dedent(body), " " * 8)}
     return 0
 
-sys.exit(attempt(job))
+sys.exit(exit_code(job))
 """
     return subprocess.Popen(
         [sys.executable, "-c", code],

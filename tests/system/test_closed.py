@@ -9,18 +9,19 @@ import pytest
 
 LOOK = """
 import os, sys
-from later import cli
-from later.cli.exit import Ended
+import later.cli
+from later.cli.exit import ExitStatus
 
 def look(arguments):
     print("said")
     print("said", file=sys.stderr)
     sys.stdout.flush()
     there = [number for number in (0, 1, 2) if os.get_inheritable(number)]
-    return Ended(7 if len(there) == 3 and os.open(os.devnull, os.O_RDONLY) > 2 and sys.stdin.read() == "" else 1)
+    return ExitStatus(7 if len(there) == 3 and os.open(os.devnull, os.O_RDONLY) > 2 and sys.stdin.read() == "" else 1)
 
-cli.run = look
-cli.main()
+program = sys.modules["later.cli.main"]
+program.run = look
+program.main()
 """
 
 

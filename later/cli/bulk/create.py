@@ -13,9 +13,9 @@ import click
 
 from later.cli.bulk.input_options import of_input, overwrites
 from later.cli.bulk.options import LaterAddress, on_spark, to_later
-from later.cli.console import one_line, say
-from later.cli.options import examples, one_object, reading, seconds
-from later.cli.paths import a_directory
+from later.cli.console import notify, printable
+from later.cli.options import DURATION, examples, json_option
+from later.cli.paths import parse_directory
 
 if TYPE_CHECKING:
     from later.bulk.input.reader import InputFrame, JobInput
@@ -39,10 +39,10 @@ LONGEST_ROW = 200
 )
 @of_input
 @click.option(
-    "--spread", type=str, callback=reading(seconds), default="0", metavar="DURATION",
+    "--spread", type=DURATION, default="0",
     help="Put off each task by its part of this window, evenly, and the same whenever it is sent.",
 )  # fmt: skip
-@click.option("--rejects", callback=a_directory, metavar="DIR",
+@click.option("--rejects", callback=parse_directory, metavar="DIR",
               help="Where rejected rows go: Parquet with key, row, field and reason.")  # fmt: skip
 @overwrites("rejects")
 @click.option(
@@ -52,7 +52,7 @@ LONGEST_ROW = 200
 @click.option("--dry-run", is_flag=True, help="Create nothing: say what would be refused.")
 @on_spark
 @to_later
-@one_object
+@json_option
 def create(
     *, given: JobInput, job: str, batch: int, retries: int, rejects: str | None, overwrite: bool, max_rejects: int,
     dry_run: bool, master: str, conf: dict[str, str], target: LaterAddress, as_json: bool,
@@ -63,13 +63,13 @@ def create(
     what is not there yet, and nothing twice. Exit status 1 if more was rejected than --max-rejects.
     """
     from later.bulk.jobs import run
-    from later.cli.progress import bar_of
+    from later.cli.progress import counting_bar
 
     way = _way(target, batch, retries)
     with _found(given, job, master, conf) as found:
         if dry_run:
-            with bar_of("parts", None) as parts:
-                came = run.judge(found, way, _output(rejects, overwrite), parts.stand_at)
+            with counting_bar("parts", None) as parts:
+                came = run.judge(found, way, _output(rejects, overwrite), parts.update)
         else:
             with _RowsBar(given, found) as bar, _told_what_there_is(bar):
                 came = run.create(found, way, _output(rejects, overwrite), bar)
@@ -82,12 +82,12 @@ def create(
 @click.option(
     "--max-missing", type=click.IntRange(0), default=0, show_default=True, help="More of them: exit status 1."
 )
-@click.option("--missing", callback=a_directory, metavar="DIR",
+@click.option("--missing", callback=parse_directory, metavar="DIR",
               help="Where rows without a task go: Parquet with key, id and row.")  # fmt: skip
 @overwrites("missing")
 @on_spark
 @to_later
-@one_object
+@json_option
 def verify(
     *, given: JobInput, job: str, batch: int, retries: int, missing: str | None, overwrite: bool,
     max_missing: int, master: str, conf: dict[str, str], target: LaterAddress, as_json: bool,
@@ -98,15 +98,15 @@ def verify(
     --max-missing, with the rows that say no key or are corrupt.
     """
     from later.bulk.jobs import run
-    from later.cli.progress import bar_of
+    from later.cli.progress import counting_bar
 
-    with _found(given, job, master, conf) as found, bar_of("parts", None) as bar:
-        standings = run.find(found, _way(target, batch, retries), _output(missing, overwrite), bar.stand_at)
+    with _found(given, job, master, conf) as found, counting_bar("parts", None) as bar:
+        standings = run.find(found, _way(target, batch, retries), _output(missing, overwrite), bar.update)
     _tell_standings(standings, "pending", as_json=as_json)
     for row in () if as_json else standings.examples:
-        say(f"missing: {_whose(row.key)}{row.id}: {_short(row.row)}")
+        notify(f"missing: {_whose(row.key)}{row.id}: {_short(row.row)}")
     if standings.missing and not as_json:
-        say(_where(missing, "missing"))
+        notify(_where(missing, "missing"))
     _hint(standings)
     return 1 if standings.missing + standings.unfit > max_missing else 0
 
@@ -116,7 +116,7 @@ def verify(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @on_spark
 @to_later
-@one_object
+@json_option
 def cancel(
     *, given: JobInput, job: str, batch: int, retries: int, yes: bool,
     master: str, conf: dict[str, str], target: LaterAddress, as_json: bool,
@@ -127,13 +127,13 @@ def cancel(
     status 1 if there is no such job.
     """
     from later.bulk.jobs import run
-    from later.cli.progress import bar_of
+    from later.cli.progress import counting_bar
 
     if not yes and not _sure(given, job):
-        say("nothing was cancelled")
+        notify("nothing was cancelled")
         return 1
-    with _found(given, job, master, conf) as found, bar_of("parts", None) as bar:
-        standings = run.cancel(found, _way(target, batch, retries), bar.stand_at)
+    with _found(given, job, master, conf) as found, counting_bar("parts", None) as bar:
+        standings = run.cancel(found, _way(target, batch, retries), bar.update)
     _tell_standings(standings, "cancelled", as_json=as_json)
     return 1 if _hint(standings) and not standings.known else 0
 
@@ -142,14 +142,15 @@ def _hint(standings: Standings) -> bool:
     """Say so where no row has a task: that is seldom meant."""
     nothing = bool(standings.rows) and not standings.pending + standings.ended + standings.dead
     if nothing:
-        say("none of the rows has a task: --job and the column that is the key must be those that create was given")
+        notify("none of the rows has a task: --job and the column that is the key must be those that create was given")
     return nothing
 
 
 def _sure(given: JobInput, job: str) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError("There is no terminal to ask on: --yes to cancel unasked.")
-    return click.confirm(one_line(f"delete the pending tasks of the job {job}, of all rows of {given.path}?"), err=True)
+    question = f"delete the pending tasks of the job {job}, of all rows of {given.path}?"
+    return click.confirm(printable(question), err=True)
 
 
 def _way(target: LaterAddress, batch: int, retries: int) -> Target:
@@ -174,7 +175,7 @@ def _found(given: JobInput, job: str, master: str, conf: dict[str, str]) -> Iter
     with open_session(master, conf, f"later bulk {job}") as spark, translate_errors():
         found = reader.read_input(spark, given, job)
         if found.unused:
-            say(f"columns that are no task's, and are not used: {', '.join(found.unused)}")
+            notify(f"columns that are no task's, and are not used: {', '.join(found.unused)}")
         yield found
 
 
@@ -185,10 +186,10 @@ class _RowsBar:
         from rich.progress import TextColumn
 
         from later.bulk.input.reader import row_count
-        from later.cli.progress import bar_of
+        from later.cli.progress import counting_bar
 
         total = row_count(found.frame.sparkSession, given) if sys.stderr.isatty() else None
-        self._bar = bar_of("rows", total, TextColumn("{task.description}"))
+        self._bar = counting_bar("rows", total, TextColumn("{task.description}"))
         self._rows = 0
         self._trouble = ""
         self.created = 0
@@ -212,13 +213,13 @@ class _RowsBar:
 
     def parts(self, done: int, of: int) -> None:
         """How far Spark is."""
-        self._bar.describe(f"{done}/{of} parts")
+        self._bar.set_description(f"{done}/{of} parts")
 
     def trouble(self, reason: str) -> None:
         """Said once, until there was none: the workers go on trying for minutes."""
         if reason != self._trouble:
             self._trouble = reason
-            self._bar.say(f"{reason}; the workers try again")
+            self._bar.notify(f"{reason}; the workers try again")
 
 
 @contextmanager
@@ -228,7 +229,7 @@ def _told_what_there_is(bar: _RowsBar) -> Iterator[None]:
         yield
     except BaseException:
         if bar.created:
-            say(f"{bar.created:,} tasks or more were created; the same command goes on where this ended")
+            notify(f"{bar.created:,} tasks or more were created; the same command goes on where this ended")
         raise
 
 
@@ -243,11 +244,11 @@ def _tell_created(came: Created, job: str, rejects: str | None, *, dry_run: bool
         counts_told = f"{valid:,} valid" if dry_run else f"{came.created:,} created, {came.existing:,} already there"
         print(f"{came.rows:,} rows: {counts_told}, {came.rejected:,} rejected; {came.seconds:.1f} s, {per_second:,}/s")
     for reject in came.examples:
-        say(f"rejected: {_whose(reject.key)}{reject.reason}: {_short(reject.row)}")
+        notify(f"rejected: {_whose(reject.key)}{reject.reason}: {_short(reject.row)}")
     if came.rejected:
-        say(_where(rejects, "rejects"))
+        notify(_where(rejects, "rejects"))
     if came.existing and not came.known:
-        say(f"{came.existing:,} were there already, though the job is new: rows that have the same key are one task")
+        notify(f"{came.existing:,} were there already, though the job is new: rows that have the same key are one task")
 
 
 def _tell_standings(standings: Standings, pending: str, *, as_json: bool) -> None:
@@ -273,4 +274,4 @@ def _whose(key: str | None) -> str:
 
 
 def _short(row: str) -> str:
-    return one_line(row if len(row) <= LONGEST_ROW else row[: LONGEST_ROW - 1] + "…")
+    return printable(row if len(row) <= LONGEST_ROW else row[: LONGEST_ROW - 1] + "…")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from later.cli.bulk.options import LaterAddress, of_store, on_spark
-from later.cli.options import examples, one_object
-from later.cli.paths import a_directory
-from later.cli.times import DUE_TIMES, due_times
+from later.cli.options import examples, json_option
+from later.cli.paths import parse_directory
+from later.cli.times import DUE_TIMES, due_time_options
 
 if TYPE_CHECKING:
     from later.bulk.jobs.export import Exported
@@ -27,17 +27,17 @@ STATES = ("delay", "unack", "error", "dead")
         about=DUE_TIMES,
     )
 )
-@click.argument("directory", callback=a_directory, metavar="DIR")
+@click.argument("directory", callback=parse_directory, metavar="DIR")
 @click.option("--topic", metavar="TEXT", help="This topic's tasks alone.  [default: all]")
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True,
               help="Tasks in this state alone; repeatable.  [default: all]")  # fmt: skip
-@due_times
+@due_time_options
 @click.option("--overwrite", is_flag=True, help="Replace an export that is in DIR.")
 @click.option("--partition-rows", type=click.IntRange(1000, 10_000_000), default=100_000, show_default=True,
               help="About how many tasks are read in one go, and stand in one file.")  # fmt: skip
 @on_spark
 @of_store
-@one_object
+@json_option
 def export(
     *, directory: str, topic: str | None, states: tuple[str, ...], due_after: float | None, due_before: float | None,
     overwrite: bool, partition_rows: int, master: str, conf: dict[str, str], target: LaterAddress, as_json: bool,
@@ -55,11 +55,11 @@ def export(
     from later.bulk.jobs.export import export as write
     from later.bulk.jobs.output import Output
     from later.bulk.spark.session import open_session
-    from later.cli.progress import bar_of
+    from later.cli.progress import counting_bar
 
     wanted(options)  # what is wrong with them is known before Spark has started
-    with open_session(master, conf, "later bulk export") as spark, bar_of("parts", None) as bar:
-        exported = write(spark, options, Output(directory, overwrite), bar.stand_at)
+    with open_session(master, conf, "later bulk export") as spark, counting_bar("parts", None) as bar:
+        exported = write(spark, options, Output(directory, overwrite), bar.update)
     _tell(exported, directory, as_json=as_json)
     return 0
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from later.cli.options import chosen
+from later.cli.options import config_options
 from later.config import Config, load
 
 MASTER = "local[*,4]"
@@ -49,7 +49,7 @@ def to_later(command: Command) -> Command:
         flags = {name: given.pop(name) for name in ("config", "wait", "prefix", "store_timeout")}
         return command(target=_target(url, flags), **given)
 
-    decorated = chosen("query", ("wait", "prefix", "store-timeout"))(with_target)
+    decorated = config_options("query", ("wait", "prefix", "store-timeout"))(with_target)
     return click.option(
         "--url", metavar="URL",
         help="Where later's API answers; or the store itself: redis://, rediss:// or unix://, its password in "
@@ -66,7 +66,7 @@ def of_store(command: Command) -> Command:
         flags = {name: given.pop(name) for name in ("config", "redis", "data", "prefix", "store_timeout")}
         return command(target=_store(url, flags), **given)
 
-    decorated = chosen("status", ("redis", "data", "prefix", "store-timeout"))(with_target)
+    decorated = config_options("status", ("redis", "data", "prefix", "store-timeout"))(with_target)
     return click.option(
         "--url", metavar="URL",
         help="The same as --redis. A password goes into LATER_REDIS_PASSWORD, or into the file that "

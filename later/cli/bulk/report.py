@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from later.cli.bulk.options import on_spark
-from later.cli.console import say
-from later.cli.options import CALL, chosen, client_of, examples, one_object
-from later.cli.policy_options import a_second
-from later.cli.tables import seconds
+from later.cli.console import notify
+from later.cli.options import API_CLIENT, build_client, config_options, examples, json_option
 from later.core import validation
 from later.core.errors import LaterError, Refused
+from later.core.explain import format_duration
 from later.core.policy import MAX_LIMIT, MIN_RATE
+from later.option_types import per_second
 
 if TYPE_CHECKING:
     from later.bulk.report.counts import ExportCounts
@@ -46,7 +46,7 @@ def _parse_rates(context: click.Context, parameter: click.Parameter, texts: Sequ
         if not equals:
             raise click.BadParameter(f"{text}: expected TOPIC=PER_SECOND")
         try:
-            rate = a_second(number)
+            rate = per_second(number)
         except ValueError as error:
             raise click.BadParameter(f"{text}: expected {error}") from None
         if rate and not MIN_RATE <= rate <= MAX_LIMIT:
@@ -84,8 +84,8 @@ def _parse_picture(context: click.Context, parameter: click.Parameter, name: str
 @click.option("--plot", callback=_parse_picture, metavar="FILE.png", help="Also draw the report as a picture.")
 @click.option("--wide", is_flag=True, help="Print more columns than fit into 80 characters.")
 @on_spark
-@chosen(CALL, ("wait",))
-@one_object
+@config_options(API_CLIENT, ("wait",))
+@json_option
 def report(
     *, export: str | None, rejects: str | None, days: int, topics: tuple[str, ...], rates: dict[str, float],
     plot: Path | None, wide: bool, master: str, conf: dict[str, str], as_json: bool, **flags: str | None,
@@ -101,14 +101,14 @@ def report(
     """
     if export is None and rejects is None:
         raise click.UsageError("Nothing to report on: expected --export, --rejects, or both.")
-    client = None if flags["url"] is None else client_of(flags)
+    client = None if flags["url"] is None else build_client(flags)
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise LaterError("--plot needs matplotlib: pip install 'later[spark]'")
     from later.bulk.report import run
     from later.cli.bulk.report_view import print_json, print_text
 
     counts = run.count(run.ReportRequest(export, rejects, topics, days), rates, master, conf)
-    built = run.build_report(counts, rates, client, say)
+    built = run.build_report(counts, rates, client, notify)
     if as_json:
         print_json(built)
     else:
@@ -128,7 +128,7 @@ def _warn_about_export(exported: ExportCounts, now: int) -> None:
     """
     if exported.missing_topics:
         topics = ", ".join(exported.missing_topics)
-        say(f"the export has no task of these topics, named by --topic or --rate: {topics}")
+        notify(f"the export has no task of these topics, named by --topic or --rate: {topics}")
     if exported.written_at is not None and now - exported.written_at >= STALE_MS:
-        age = seconds(now - exported.written_at)
-        say(f"the export is {age} old: tasks that fell due since are shown as overdue, though they may be delivered")
+        age = format_duration(now - exported.written_at)
+        notify(f"the export is {age} old: tasks that fell due since are shown as overdue, though they may be delivered")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from later.bulk.report.counts import DeadCounts, RejectCounts, Report
 from later.bulk.report.forecast import DueForecast, Load, ReportWindow, TopicForecast
-from later.cli.console import one_line
+from later.cli.console import printable
 from later.cli.times import rfc3339
 
 MAX_TOPICS, MAX_TOPICS_WIDE = 2, 4
@@ -83,11 +83,11 @@ def _table(*headers: str, numbers: Iterable[int], elastic: str) -> Table:
 
 def _add_row(table: Table, cells: Sequence[str]) -> None:
     """Add a row of plain text: names in it are no markup and move no cursor."""
-    table.add_row(*(Text(one_line(cell)) for cell in cells))
+    table.add_row(*(Text(printable(cell)) for cell in cells))
 
 
 def _summary(window: ReportWindow, states: dict[str, int], total: Load) -> Table:
-    counts = ", ".join(f"{count:,} {one_line(state)}" for state, count in states.items())
+    counts = ", ".join(f"{count:,} {printable(state)}" for state, count in states.items())
     grid = Table.grid(padding=(0, 2, 0, 0))
     for name, text in (
         ("tasks", f"{sum(states.values()):,}{': ' if counts else ''}{counts}"),
@@ -202,7 +202,7 @@ def _print_dead(dead: DeadCounts, *, wide: bool) -> None:
     if not dead.tasks:
         print("dead   0")
         return
-    reasons = ", ".join(f"{count:,} {one_line(reason or EMPTY)}" for reason, count in dead.reasons.items())
+    reasons = ", ".join(f"{count:,} {printable(reason or EMPTY)}" for reason, count in dead.reasons.items())
     summary = Table.grid(padding=(0, 2, 0, 0))
     summary.add_row("dead ", Text(f"{dead.tasks:,}: {reasons}"))
     _print(summary)
@@ -251,7 +251,7 @@ def _format(ms: int, pattern: str) -> str:
 
 def _shorten(text: str, chars: int) -> str:
     """Shorten a name in its middle: topics often differ at the end alone."""
-    text = one_line(text)
+    text = printable(text)
     if len(text) <= chars:
         return text
     end = (chars - 1) // 2

@@ -13,18 +13,17 @@ import msgspec
 from rich.progress import BarColumn, DownloadColumn, TaskProgressColumn, TimeRemainingColumn
 
 from later.cli.batch import Shipment
-from later.cli.calls import opened
-from later.cli.progress import Bar
+from later.cli.progress import ProgressBar
 from later.client.http import CallFailed, Client
 
 MAX_SHOWN = 20
 """Lines that are told of one by one; of the others there is a count."""
 
 
-def create_from(client: Client, name: str, *, job: str | None, batch: int, retries: int, as_json: bool) -> int:
+def create_from(client: Client, file: BinaryIO, *, job: str | None, batch: int, retries: int, as_json: bool) -> int:
     """Send a file's lines and print what they came to; 1 where one was not created. Raises CallFailed."""
     failure = None
-    with opened(name) as file, Told(file) as told:
+    with Told(file) as told:
         shipment = Shipment(client, told, job=job, batch=batch, retries=retries, sleep=time.sleep)
         try:
             shipment.send(file)
@@ -42,7 +41,7 @@ class Told:
 
     def __init__(self, file: BinaryIO) -> None:
         columns = (BarColumn(), TaskProgressColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-        self._bar = Bar(_size(file), *columns)
+        self._bar = ProgressBar(_size(file), *columns)
         self._not_created = 0
 
     def __enter__(self) -> Self:
@@ -54,7 +53,7 @@ class Told:
     ) -> None:
         self._bar.__exit__(kind, error, traceback)
         if self._not_created > MAX_SHOWN:
-            self._bar.say(f"… and {self._not_created - MAX_SHOWN} more lines")
+            self._bar.notify(f"… and {self._not_created - MAX_SHOWN} more lines")
 
     def read(self, bytes_read: int) -> None:
         self._bar.advance(bytes_read)
@@ -62,10 +61,10 @@ class Told:
     def not_created(self, number: int, reason: str) -> None:
         self._not_created += 1
         if self._not_created <= MAX_SHOWN:
-            self._bar.say(f"line {number}: {reason}")
+            self._bar.notify(f"line {number}: {reason}")
 
     def again(self, reason: str, pause_s: float) -> None:
-        self._bar.again(reason, pause_s)
+        self._bar.print_retry(reason, pause_s)
 
 
 def _size(file: BinaryIO) -> int | None:

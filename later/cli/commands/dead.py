@@ -1,72 +1,78 @@
-"""The commands of `dead`. Each imports its heavy half when it runs."""
-# ruff: noqa: PLC0415  # that is why: what help needs is little
+"""The commands of the group `dead`: `list`, `redrive` and `purge`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
+from later.cli.commands import mass
+from later.cli.commands.listing import ListRange, TaskJson, fetch_tasks, last_error, print_tasks, task_time
+from later.cli.commands.tasks import redrive_by_id
+from later.cli.groups import OrderedGroup
 from later.cli.options import (
-    CALL,
-    MOST,
-    Function,
-    InOrder,
-    Manner,
-    an_object_a_line,
-    client_of,
-    configured,
+    MAX_SHOWN,
+    RATE,
+    ActionOptions,
+    Command,
+    action_options,
+    client_option,
     examples,
-    of_many,
-    reading,
+    json_lines_option,
 )
-from later.cli.policy_options import a_second
-from later.cli.times import DIED_TIMES, died_times
+from later.cli.times import DIED_TIMES, death_time_options
+from later.client.http import Client
 
 REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
-"""What tasks die of."""
+"""Reasons for which tasks die."""
 
 
-def _a_reason(function: Function) -> Function:
-    return click.option("--reason", type=click.Choice(REASONS), help="Those that died of this.")(function)
+def _reason_option(command: Command) -> Command:
+    return click.option("--reason", type=click.Choice(REASONS), help="Only tasks that died for this reason.")(command)
 
 
-@click.group("dead", cls=InOrder)
-def of_dead() -> None:
-    """See tasks that died, bring them back, remove them.
+@click.group(cls=OrderedGroup)
+def dead() -> None:
+    """List, redrive and purge dead tasks.
 
-    A task is dead when it was given up: exhausted (its last retry failed), gone (the receiver answered 410), busy (for
-    a day), expired (its ttl ended), lost (it took its workers down with it) or body (its record cannot be read). It is
-    kept for its topic's dead_keep.
+    A task is dead when later has given it up: exhausted (its last retry failed), gone (the receiver answered 410),
+    busy (the receiver was busy for a day), expired (its ttl ended), lost (its workers crashed again and again) or body
+    (its record cannot be read). It is kept for its topic's dead_keep.
     """
 
 
-@of_dead.command(
+@dead.command(
     "list",
     epilog=examples(
         "later dead list order", "later dead list order --reason exhausted --died-after 2h", about=DIED_TIMES
     ),
 )
 @click.argument("topic")
-@_a_reason
-@died_times
-@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, help="So many at most.")
-@an_object_a_line
-@configured(CALL)
+@_reason_option
+@death_time_options
+@click.option("--limit", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="Tasks listed at most.")
+@json_lines_option
+@client_option
 def list_dead(
-    *, topic: str, reason: str | None, died_after: float | None, died_before: float | None, limit: int, as_json: bool,
-    **flags: str | None,
+    *, client: Client, topic: str, reason: str | None, died_after: float | None, died_before: float | None, limit: int,
+    as_json: bool,
 ) -> int:  # fmt: skip
-    """Show a topic's dead.
+    """List a topic's dead tasks.
 
-    When each died, of what, after how many attempts, and what its receiver said last; who died first comes first.
+    Shows when and why each died, after how many attempts, and the receiver's last answer; the oldest death first.
     """
-    client = client_of(flags)
-    from later.cli.commands import listing
-
-    dead = listing.Stretch(topic, "dead", died_after, died_before, reason)
-    return listing.list_dead(client, dead, limit=limit, as_json=as_json)
+    tasks = fetch_tasks(client, ListRange(topic, "dead", died_after, died_before, reason), limit + 1)
+    headers = ("id", "died", "attempts", "reason", "status", "message")
+    return print_tasks(tasks, limit, headers, _row, as_json=as_json)
 
 
-@of_dead.command(
+def _row(task: TaskJson) -> Sequence[str]:
+    error = last_error(task)
+    cells = (str(error.get(name) or "-") for name in ("reason", "status", "message"))
+    return (task["id"], task_time(task), str(task["attempts"]), *cells)
+
+
+@dead.command(
     epilog=examples(
         "later dead redrive 35adbde5-77c4-4d65-adac-0082d91f2554",
         "later dead redrive --topic order --reason exhausted --died-after 2h --rate 20/s",
@@ -74,61 +80,52 @@ def list_dead(
     )
 )
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@click.option("--topic", metavar="TEXT", help="Those of this topic; asks first.")
-@_a_reason
-@died_times
-@click.option("--rate", callback=reading(a_second), metavar="NUMBER/s",
-              help="So many a second: it takes as long as that takes.  [default: all at once]")  # fmt: skip
-@of_many
-@configured(CALL)
+@click.option("--topic", metavar="TEXT", help="Redrive dead tasks of this topic; asks for confirmation.")
+@_reason_option
+@death_time_options
+@click.option("--rate", type=RATE, help="Tasks redriven per second.  [default: all at once]")
+@action_options
+@client_option
 def redrive(
-    *, ids: tuple[str, ...], topic: str | None, reason: str | None, died_after: float | None,
-    died_before: float | None, rate: float | None, manner: Manner, **flags: str | None,
+    *, client: Client, ids: tuple[str, ...], topic: str | None, reason: str | None, died_after: float | None,
+    died_before: float | None, rate: float | None, options: ActionOptions,
 ) -> int:  # fmt: skip
-    """Bring the dead back.
+    """Make dead tasks due again.
 
     They are due now, with all their retries, and their ttl counts from now. Exit status 1 if one of the IDs is not
     dead.
 
-    With --topic: goes in slices, and takes nobody who died since it began: what dies again is not taken twice.
-    Interrupted, the same command goes on with the rest; with --rate, what it has not come to yet stays dead then.
+    With --topic, tasks are redriven in chunks. Tasks that die after the command has started are left out, so that none
+    is redriven twice. If the command is interrupted, run it again to continue; with --rate, tasks whose turn has not
+    come stay dead.
     """
     if bool(ids) == (topic is not None):
         raise click.UsageError("Either IDs or --topic.")
-    client = client_of(flags)
-    if topic is None:
-        if any(value is not None for value in (reason, died_after, died_before, rate)) or manner.dry_run:
-            raise click.UsageError("--reason, --died-after, --died-before, --rate and --dry-run go with --topic.")
-        from later.cli import calls
-
-        return calls.redrive(client, ids, as_json=manner.as_json)
-    from later.cli.commands import listing, mass
-
-    dead = listing.Stretch(topic, "dead", died_after, died_before, reason)
-    return mass.redrive_dead(client, dead, rate, manner)
+    if topic is not None:
+        return mass.redrive_dead(client, ListRange(topic, "dead", died_after, died_before, reason), rate, options)
+    if any(value is not None for value in (reason, died_after, died_before, rate)) or options.dry_run:
+        raise click.UsageError("--reason, --died-after, --died-before, --rate and --dry-run go with --topic.")
+    return redrive_by_id(client, ids, as_json=options.as_json)
 
 
-@of_dead.command(
+@dead.command(
     epilog=examples(
         "later dead purge --topic order --died-before 7d", "later dead purge --topic order --reason gone --yes",
         about=DIED_TIMES,
     )
 )  # fmt: skip
-@click.option("--topic", metavar="TEXT", required=True, help="Those of this topic.")
-@_a_reason
-@died_times
-@of_many
-@configured(CALL)
+@click.option("--topic", metavar="TEXT", required=True, help="Purge dead tasks of this topic.")
+@_reason_option
+@death_time_options
+@action_options
+@client_option
 def purge(
-    *, topic: str, reason: str | None, died_after: float | None, died_before: float | None, manner: Manner,
-    **flags: str | None,
+    *, client: Client, topic: str, reason: str | None, died_after: float | None, died_before: float | None,
+    options: ActionOptions,
 ) -> int:  # fmt: skip
-    """Remove the dead for good.
+    """Remove dead tasks for good.
 
-    Their ids are forgotten: they may be created anew. Asks first. Goes in slices of 5,000; interrupted, the same
-    command goes on with the rest.
+    Their ids are forgotten and can be created again. Asks for confirmation. Tasks are removed in chunks of 5,000; if
+    the command is interrupted, run it again to continue.
     """
-    client = client_of(flags)
-    from later.cli.commands import listing, mass
-
-    return mass.purge_dead(client, listing.Stretch(topic, "dead", died_after, died_before, reason), manner)
+    return mass.purge_dead(client, ListRange(topic, "dead", died_after, died_before, reason), options)

@@ -1,33 +1,59 @@
-"""`doctor`: what is wrong in the store, and what was mended of it."""
+"""The command `doctor`: checks the store for inconsistencies, and repairs them."""
 
 from __future__ import annotations
 
 import json
 
-from later.cli.console import one_line
+import click
+
+from later.cli.console import printable
+from later.cli.options import config_options, examples
+from later.cli.store_access import load_config, run_with_store
 from later.core.task import unpack_id
 from later.store.doctor import Doctor, Finding
 from later.store.open import Store
 
 
-async def look_through(store: Store, *, repair: bool, as_json: bool) -> int:
-    """Examine all, with `repair` mend it, and print each finding; 1 where something is left wrong. Raises StoreDown."""
-    doctor, findings, mended = store.doctor, 0, 0
-    async for finding in doctor.examine((await store.now()).low):
+@click.command(epilog=examples("later doctor", "later doctor --repair --data ./later-data"))
+@click.option("--repair", is_flag=True, help="Repair what is wrong.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line: each finding, then a summary.")
+@config_options("doctor")
+def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
+    """Check the whole store, and repair it.
+
+    Checks that every task is in exactly one bucket, that every entry of a bucket is a task, and that every entry of a
+    wake set is right. Safe while workers run. Exit status 1 if something is wrong and was not repaired.
+    """
+    config = load_config("doctor", flags)
+
+    async def examine(store: Store) -> int:
+        return await examine_store(store, repair=repair, as_json=as_json)
+
+    return run_with_store(config, examine)
+
+
+async def examine_store(store: Store, *, repair: bool, as_json: bool) -> int:
+    """Print each finding, with `repair` after mending it, and a summary; return 1 if something is left wrong.
+
+    Raises:
+        StoreDown: the store cannot be reached.
+    """
+    findings = mended = 0
+    async for finding in store.doctor.examine((await store.now()).low):
         findings += 1
-        mending = await doctor.mend(finding, (await store.now()).low) if repair else None
-        mended += mending is True
-        print(_json_line(finding, mending) if as_json else _text_line(finding, mending))
-    _print_summary(doctor, findings, mended, repair=repair, as_json=as_json)
+        is_mended = await store.doctor.mend(finding, (await store.now()).low) if repair else None
+        mended += is_mended is True
+        print(_finding_json(finding, is_mended) if as_json else _finding_text(finding, is_mended))
+    _print_summary(store.doctor, findings, mended, repair=repair, as_json=as_json)
     return 1 if findings and not repair else 0
 
 
-def _text_line(finding: Finding, mending: bool | None) -> str:
-    after = {True: "; mended", False: "; right by now", None: ""}[mending]
-    return one_line(str(finding)) + after
+def _finding_text(finding: Finding, is_mended: bool | None) -> str:
+    result = {True: "; mended", False: "; right by now", None: ""}[is_mended]
+    return printable(str(finding)) + result
 
 
-def _json_line(finding: Finding, mending: bool | None) -> str:
+def _finding_json(finding: Finding, is_mended: bool | None) -> str:
     return json.dumps(
         {
             "kind": finding.kind,
@@ -36,7 +62,7 @@ def _json_line(finding: Finding, mending: bool | None) -> str:
             "bucket": finding.bucket,
             "shard": finding.shard,
             "where": finding.where,
-            "mended": mending,
+            "mended": is_mended,
         }
     )
 
@@ -46,7 +72,7 @@ def _print_summary(doctor: Doctor, findings: int, mended: int, *, repair: bool, 
         read = {"tasks": doctor.tasks, "entries": doctor.entries}
         print(json.dumps({**read, "findings": findings, "mended": mended}))
         return
-    outcome = "nothing is wrong"
+    result = "nothing is wrong"
     if findings:
-        outcome = f"{findings} wrong, {mended} mended" if repair else f"{findings} wrong; --repair mends"
-    print(f"{doctor.tasks} tasks and {doctor.entries} bucket entries read: {outcome}")
+        result = f"{findings} wrong, {mended} mended" if repair else f"{findings} wrong; --repair mends"
+    print(f"{doctor.tasks} tasks and {doctor.entries} bucket entries read: {result}")

@@ -1,27 +1,32 @@
-"""`list` and `dead list`: what stands in one of a topic's buckets, page after page, and how it is shown."""
+"""The command `list`, and lists of tasks for other commands: one state of a topic, page after page."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from later.cli.console import say
-from later.cli.tables import print_words
+import click
+
+from later.cli.console import notify
+from later.cli.options import MAX_SHOWN, client_option, examples, json_lines_option
+from later.cli.tables import print_text_table
+from later.cli.times import DUE_TIMES, due_time_options
 from later.client.http import Client
+from later.store.keys import Bucket
 
+STATES = tuple(bucket.value for bucket in Bucket)
 PAGE = 500
-"""How many tasks are asked for at once, with all that they hold."""
-WHEN = {"delay": "due", "unack": "lease ends", "error": "next try", "dead": "died"}
-"""What a task's place in a bucket goes by."""
+"""Tasks per request; each comes with all its fields."""
+TIME_HEADERS = {"delay": "due", "unack": "lease ends", "error": "next try", "dead": "died"}
+"""The meaning of a task's time in each state."""
 
-Task = dict[str, Any]
+TaskJson = dict[str, Any]
 
 
-class Stretch(NamedTuple):
-    """Tasks of a topic in one state, from a moment on (Unix seconds) and before another; of the dead, for a reason."""
+class ListRange(NamedTuple):
+    """Tasks of a topic in one state, from a time on and before another (Unix seconds); of the dead, of one reason."""
 
     topic: str
     state: str
@@ -30,65 +35,75 @@ class Stretch(NamedTuple):
     reason: str | None = None
 
 
-def list_tasks(client: Client, stretch: Stretch, *, limit: int, as_json: bool) -> int:
-    """Print the first `limit` tasks. Raises CallFailed."""
-    headers = ("id", WHEN[stretch.state], "attempts", "last error", "callback")
-    return _print(tasks(client, stretch, limit + 1), limit, headers, _row, as_json=as_json)
+@click.command(
+    "list",
+    epilog=examples(
+        "later list order", "later list order --state error --limit 10", "later list order --due-before 0s --json",
+        about=DUE_TIMES,
+    ),
+)  # fmt: skip
+@click.argument("topic")
+@click.option("--state", type=click.Choice(STATES), default="delay", show_default=True,
+              help="State: waiting (delay), in flight (unack), waiting for a retry (error), or dead.")  # fmt: skip
+@due_time_options
+@click.option("--limit", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="Tasks listed at most.")
+@json_lines_option
+@client_option
+def list_tasks(
+    *, client: Client, topic: str, state: str, due_after: float | None, due_before: float | None, limit: int,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """List a topic's tasks in one state.
+
+    Ordered by due time; in unack by the end of the lease, in error by the time of the retry, in dead by the time of
+    death.
+    """
+    tasks = fetch_tasks(client, ListRange(topic, state, due_after, due_before), limit + 1)
+    headers = ("id", TIME_HEADERS[state], "attempts", "last error", "callback")
+    return print_tasks(tasks, limit, headers, _row, as_json=as_json)
 
 
-def list_dead(client: Client, dead: Stretch, *, limit: int, as_json: bool) -> int:
-    """Print the first `limit` of the dead. Raises CallFailed."""
-    headers = ("id", "died", "attempts", "reason", "status", "message")
-    return _print(tasks(client, dead, limit + 1), limit, headers, _dead_row, as_json=as_json)
-
-
-def tasks(client: Client, stretch: Stretch, wanted: int = PAGE) -> Iterator[Task]:
-    """Every task of the stretch, in order; `wanted` is how many are likely to be taken. Raises CallFailed."""
-    asked: dict[str, Any] = {"topic": stretch.topic, "state": stretch.state}
-    asked |= {"due_after": stretch.since, "due_before": stretch.before}
-    asked["limit"] = PAGE if stretch.reason else min(wanted, PAGE)
+def fetch_tasks(client: Client, selected: ListRange, wanted: int = PAGE) -> Iterator[TaskJson]:
+    """Yield the tasks of a range in order; `wanted` is how many are likely to be used. Raises CallFailed."""
+    request: dict[str, Any] = {"topic": selected.topic, "state": selected.state}
+    request |= {"due_after": selected.since, "due_before": selected.before}
+    request["limit"] = PAGE if selected.reason else min(wanted, PAGE)
     while True:
-        page = client.ask("POST", "/list", asked)
-        yield from (task for task in page["tasks"] if stretch.reason in (None, _error(task).get("reason")))
-        asked["cursor"] = page["cursor"]
+        page = client.ask("POST", "/list", request)
+        yield from (task for task in page["tasks"] if selected.reason in (None, last_error(task).get("reason")))
+        request["cursor"] = page["cursor"]
         if page["cursor"] is None:
             return
 
 
-def _print(
-    found: Iterator[Task],
+def print_tasks(
+    tasks: Iterator[TaskJson],
     limit: int,
     headers: Sequence[str],
-    row: Callable[[Task], Sequence[str]],
+    row: Callable[[TaskJson], Sequence[str]],
     *,
     as_json: bool,
 ) -> int:
+    """Print the first `limit` tasks, and a note if there are more."""
     if as_json:
-        for task in islice(found, limit):
+        for task in islice(tasks, limit):
             print(json.dumps(task))
     else:
-        print_words(headers, [row(task) for task in islice(found, limit)])
-    if next(found, None) is not None:
-        sys.stdout.flush()  # or this stands before what it is about
-        say(f"these are the first {limit:,}; there are more: --limit")
+        print_text_table(headers, [row(task) for task in islice(tasks, limit)])
+    if next(tasks, None) is not None:
+        notify(f"these are the first {limit:,}; use --limit to list more")
     return 0
 
 
-def _row(task: Task) -> Sequence[str]:
-    error = _error(task)
-    last = f"{error['reason']}: {error['message']}" if error else "-"
-    return (task["id"], _when(task), str(task["attempts"]), last, str(task.get("callback") or "-"))
-
-
-def _dead_row(task: Task) -> Sequence[str]:
-    error = _error(task)
-    said = (str(error.get(name) or "-") for name in ("reason", "status", "message"))
-    return (task["id"], _when(task), str(task["attempts"]), *said)
-
-
-def _when(task: Task) -> str:
+def task_time(task: TaskJson) -> str:
     return str(task.get("due_at") or task.get("died_at"))
 
 
-def _error(task: Task) -> dict[str, Any]:
+def last_error(task: TaskJson) -> dict[str, Any]:
     return task.get("last_error") or {}
+
+
+def _row(task: TaskJson) -> Sequence[str]:
+    error = last_error(task)
+    failure = f"{error['reason']}: {error['message']}" if error else "-"
+    return (task["id"], task_time(task), str(task["attempts"]), failure, str(task.get("callback") or "-"))

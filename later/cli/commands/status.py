@@ -1,22 +1,47 @@
-"""`status`: the store, who is alive, and what there is to do."""
+"""The command `status`: the store, its workers, and the counts of its tasks."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, NamedTuple
 
-from later.cli.console import one_line
-from later.cli.tables import print_figures, seconds, size
+import click
+
+from later.cli.commands.listing import STATES
+from later.cli.console import printable
+from later.cli.options import config_options, examples, json_option
+from later.cli.store_access import load_config, run_with_store
+from later.cli.tables import format_size, print_number_table
+from later.core.explain import HEARTBEAT_TIMEOUT_MS, format_duration
 from later.store.open import Store
 from later.store.stats import NO_TASKS, ServerFacts, TopicCounts
 
-ALIVE_MS = 10_000
-"""A worker that has not beaten for so long counts as gone."""
-NOBODY = "no worker has beaten for 10 s: nothing is delivered until one runs"
+NO_WORKER = f"no worker heartbeat for {format_duration(HEARTBEAT_TIMEOUT_MS)}: nothing is delivered until a worker runs"
 
 
-class Survey(NamedTuple):
-    """What was found. Workers by the ms since their last beat; topics in no order."""
+@click.command(epilog=examples("later status --data ./later-data", "later status --json"))
+@click.option(
+    "--topics", type=click.IntRange(0), default=20, show_default=True, help="Topics shown, those with most tasks due."
+)
+@json_option
+@config_options("status")
+def status(*, topics: int, as_json: bool, **flags: str | None) -> int:
+    """Show the store, its workers and its tasks.
+
+    Tasks are counted by state and topic, with the count of those that are due and how late the oldest of these is.
+    """
+    config = load_config("status", flags)
+
+    async def print_status(store: Store) -> int:
+        report = await read_status(store, config.shown_store_url)
+        (print_json if as_json else print_text)(report, topics)
+        return 0
+
+    return run_with_store(config, print_status)
+
+
+class StoreStatus(NamedTuple):
+    """What `status` shows. `workers` has the ms since the last heartbeat of each; `topics` is not ordered."""
 
     address: str
     shards: int
@@ -34,18 +59,18 @@ class Survey(NamedTuple):
         return total
 
     @property
-    def alive(self) -> int:
-        return sum(ago < ALIVE_MS for ago in self.workers.values())
+    def alive_workers(self) -> int:
+        return sum(age_ms < HEARTBEAT_TIMEOUT_MS for age_ms in self.workers.values())
 
     def largest(self, limit: int) -> list[tuple[str, TopicCounts]]:
-        """The topics with most to do, the largest backlog first."""
-        return sorted(self.topics.items(), key=lambda item: (-item[1].due, -_tasks(item[1]), item[0]))[:limit]
+        """Return the topics with most tasks due, then with most tasks."""
+        return sorted(self.topics.items(), key=lambda item: (-item[1].due, -_task_count(item[1]), item[0]))[:limit]
 
 
-async def survey(store: Store, address: str) -> Survey:
-    """Read the store's figures. `address` is shown: no secrets in it. Raises StoreDown."""
+async def read_status(store: Store, address: str) -> StoreStatus:
+    """Read the status. `address` is shown, so it must not contain secrets. Raises StoreDown."""
     now = (await store.now()).low
-    return Survey(
+    return StoreStatus(
         address=address,
         shards=len(store.keys.shards),
         server=await store.stats.server_facts(),
@@ -56,69 +81,67 @@ async def survey(store: Store, address: str) -> Survey:
     )
 
 
-def print_json(found: Survey, limit: int) -> None:
-    print(json.dumps(_as_json(found, limit)))
-
-
-def _as_json(found: Survey, limit: int) -> dict[str, Any]:
-    server, total = found.server, found.total
-    return {
+def print_json(report: StoreStatus, limit: int) -> None:
+    """Print the status, with the `limit` largest topics, as a JSON object."""
+    server, total = report.server, report.total
+    result = {
         "store": {
-            "address": found.address,
+            "address": report.address,
             "name": server.name,
             "version": server.version,
             "memory_bytes": server.memory,
             "max_memory_bytes": server.max_memory,
             "persistence": server.persistence,
-            "shards": found.shards,
+            "shards": report.shards,
         },
         "workers": [
-            {"instance": name, "last_beat_s": ago / 1000, "alive": ago < ALIVE_MS}
-            for name, ago in sorted(found.workers.items())
+            {"instance": name, "last_beat_s": age_ms / 1000, "alive": age_ms < HEARTBEAT_TIMEOUT_MS}
+            for name, age_ms in sorted(report.workers.items())
         ],
-        "tasks": _counts(total, found.now) | {"total": _tasks(total)},
-        "remembered_ids": found.remembered,
-        "topics": [{"topic": name} | _counts(counts, found.now) for name, counts in found.largest(limit)],
-        "topics_total": len(found.topics),
-        "warnings": [] if found.alive else [NOBODY],
+        "tasks": _counts_json(total, report.now) | {"total": _task_count(total)},
+        "remembered_ids": report.remembered,
+        "topics": [{"topic": name} | _counts_json(counts, report.now) for name, counts in report.largest(limit)],
+        "topics_total": len(report.topics),
+        "warnings": [] if report.alive_workers else [NO_WORKER],
     }
+    print(json.dumps(result))
 
 
-def _counts(counts: TopicCounts, now: int) -> dict[str, Any]:
+def _counts_json(counts: TopicCounts, now: int) -> dict[str, Any]:
     late = _late_ms(counts, now)
-    named = {"delay": counts.delay, "unack": counts.unack, "error": counts.error, "dead": counts.dead}
-    return {**named, "due": counts.due, "oldest_lateness_s": None if late is None else late / 1000}
+    by_state = {state: getattr(counts, state) for state in STATES}
+    return {**by_state, "due": counts.due, "oldest_lateness_s": None if late is None else late / 1000}
 
 
-def print_text(found: Survey, limit: int) -> None:
-    server, total = found.server, found.total
-    memory = size(server.memory) + (f" of {size(server.max_memory)}" if server.max_memory else ", no limit set")
-    shards = "1 shard" if found.shards == 1 else f"{found.shards} shards"
-    print(f"store    {server.name} {server.version} at {one_line(found.address)}, {shards}")
-    print(f"memory   {memory}")
-    print(f"writes   {one_line(server.persistence)}")
-    print(f"workers  {found.alive} alive" if found.alive else f"workers  {NOBODY}")
-    for name, ago in sorted(found.workers.items()):
-        silent = "" if ago < ALIVE_MS else ", silent"
-        print(f"         {one_line(name)}: last beat {seconds(ago)} ago{silent}")
-    print(f"ids      {found.remembered} of ended tasks remembered")
+def print_text(report: StoreStatus, limit: int) -> None:
+    """Print the status, with the `limit` largest topics, for people."""
+    server = report.server
+    limit_text = f" of {format_size(server.max_memory)}" if server.max_memory else ", no limit set"
+    shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
+    print(f"store    {server.name} {server.version} at {printable(report.address)}, {shards}")
+    print(f"memory   {format_size(server.memory)}{limit_text}")
+    print(f"writes   {printable(server.persistence)}")
+    print(f"workers  {report.alive_workers} alive" if report.alive_workers else f"workers  {NO_WORKER}")
+    for name, age_ms in sorted(report.workers.items()):
+        silent = "" if age_ms < HEARTBEAT_TIMEOUT_MS else ", silent"
+        print(f"         {printable(name)}: last heartbeat {format_duration(age_ms)} ago{silent}")
+    print(f"ids      {report.remembered} of ended tasks remembered")
     print()
-    rows = [_row(name, counts, found.now) for name, counts in found.largest(limit)]
-    print_figures(
-        ("topic", "delay", "unack", "error", "dead", "due", "oldest late by"),
-        [_row("all topics", total, found.now), *rows],
+    rows = [_row(name, counts, report.now) for name, counts in report.largest(limit)]
+    print_number_table(
+        ("topic", *STATES, "due", "oldest late by"), [_row("all topics", report.total, report.now), *rows]
     )
-    if len(found.topics) > len(rows):
-        print(f"… and {len(found.topics) - len(rows)} more")
+    if len(report.topics) > len(rows):
+        print(f"… and {len(report.topics) - len(rows)} more")
 
 
 def _row(name: str, counts: TopicCounts, now: int) -> list[str]:
     late = _late_ms(counts, now)
-    figures = (counts.delay, counts.unack, counts.error, counts.dead, counts.due)
-    return [name, *map(str, figures), "-" if late is None else seconds(late)]
+    numbers = (*(getattr(counts, state) for state in STATES), counts.due)
+    return [name, *map(str, numbers), "-" if late is None else format_duration(late)]
 
 
-def _tasks(counts: TopicCounts) -> int:
+def _task_count(counts: TopicCounts) -> int:
     return counts.delay + counts.unack + counts.error + counts.dead
 
 

@@ -1,117 +1,256 @@
-"""The commands `list`, `explain`, `update` and `run-now`. Each imports its heavy half when it runs."""
-# ruff: noqa: PLC0415  # that is why: what help needs is little
+"""The commands about single tasks: `create`, `query`, `delete`, `explain`, `update` and `run-now`."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import click
 
+from later.cli.commands.create_file import create_from
+from later.cli.console import notify, printable
 from later.cli.options import (
-    CALL,
-    MOST,
-    an_object_a_line,
-    client_of,
-    configured,
+    DURATION,
+    client_option,
     examples,
-    headers,
-    one_object,
-    reading,
-    seconds,
+    json_lines_option,
+    json_option,
+    parse_headers,
+    retries_option,
 )
-from later.cli.times import DUE_TIMES, due_times
+from later.cli.policy_options import format_field
+from later.client.http import CallFailed, Client
+from later.core.errors import LaterError
 
-STATES = ("delay", "unack", "error", "dead")
+REFUSED_FOR_ONE_TASK = frozenset({404, 409})
+"""Statuses that concern the one task, so that the command goes on with the next."""
 
 
 @click.command(
-    "list",
     epilog=examples(
-        "later list order", "later list order --state error --limit 10", "later list order --due-before 0s --json",
-        about=DUE_TIMES,
-    ),
-)  # fmt: skip
-@click.argument("topic")
-@click.option("--state", type=click.Choice(STATES), default="delay", show_default=True,
-              help="Waiting (delay), in flight (unack), waiting for another try (error), or dead.")  # fmt: skip
-@due_times
-@click.option("--limit", type=click.IntRange(1, MOST), default=50, show_default=True, help="So many at most.")
-@an_object_a_line
-@configured(CALL)
-def list_tasks(
-    *, topic: str, state: str, due_after: float | None, due_before: float | None, limit: int, as_json: bool,
-    **flags: str | None,
-) -> int:  # fmt: skip
-    """Show a topic's tasks in one state.
-
-    By when they are due: in unack that is the end of the lease, in error of the pause, in dead when they died.
-    """
-    client = client_of(flags)
-    from later.cli.commands import listing
-
-    return listing.list_tasks(
-        client, listing.Stretch(topic, state, due_after, due_before), limit=limit, as_json=as_json
+        "later create --topic order --callback http://127.0.0.1:8888/success --delay 10m --content hello",
+        "later create --from tasks.ndjson --job import-7",
     )
+)
+@click.option("--topic", metavar="TEXT", help="Topic of the task; required, as is --callback.")
+@click.option("--callback", metavar="URL", help="URL to POST to when the task is due.")
+@click.option("--delay", type=DURATION, help="Time from now until the task is due.  [default: the topic's]")
+@click.option(
+    "--execute-time",
+    type=float,
+    metavar="SECONDS",
+    help="Time when the task is due, in Unix seconds; not with --delay.",
+)
+@click.option("--retry", type=int, help="Retries after the first attempt.  [default: the topic's]")
+@click.option("--content", metavar="TEXT", help="Content to POST.  [default: empty]")
+@click.option("--content-file", metavar="FILE", help="Read the content from a UTF-8 file; - is standard input.")
+@click.option(
+    "--header", "headers", callback=parse_headers, metavar="'NAME: VALUE'", multiple=True,
+    help="Header to send with the POST; repeatable.",
+)  # fmt: skip
+@click.option("--ttl", type=DURATION, help="Age at which the task expires undelivered.  [default: the topic's]")
+@click.option("--id", metavar="TEXT", help="Id of your own; creating it again creates nothing.  [default: a new id]")
+@click.option("--from", "source", metavar="FILE", help="Create a task from each line of NDJSON; - is standard input. "
+              "A line without an id gets a new one, so sending the file again creates its task again.")  # fmt: skip
+@click.option("--job", metavar="TEXT", help="With --from: count the tasks in this job.")
+@click.option(
+    "--batch", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="With --from: lines per request."
+)
+@retries_option("With --from: how often a batch that failed is sent again.")
+@json_option
+@client_option
+def create(
+    *, client: Client, source: str | None, job: str | None, batch: int, retries: int, as_json: bool, **task: Any
+) -> int:
+    """Create a task, or many from a file.
+
+    Prints the task's id, or the counts for the file; exit status 1 if a line was not created.
+    """
+    if source is not None:
+        if any(value is not None for value in task.values()):
+            raise click.UsageError("--from takes the tasks from the file alone.")
+        with open_input(source) as file:
+            return create_from(client, file, job=job, batch=batch, retries=retries, as_json=as_json)
+    if job is not None:
+        raise click.UsageError("--job goes with --from.")
+    for name in ("topic", "callback"):
+        if task[name] is None:
+            raise click.UsageError(f"Missing option '--{name}'.")
+    answer = client.ask("POST", "/create", _fields(task))
+    if as_json:
+        _print_json(answer)
+        return 0
+    _print_id(answer)
+    if answer.get("created") is False:
+        notify("this id exists already: nothing was created")
+    if "warning" in answer:
+        notify(str(answer["warning"]))
+    return 0
+
+
+@click.command(epilog=examples("later query 35adbde5-77c4-4d65-adac-0082d91f2554"))
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@json_lines_option
+@client_option
+def query(*, client: Client, ids: tuple[str, ...], as_json: bool) -> int:
+    """Show tasks by id.
+
+    Exit status 1 if one of them does not exist.
+    """
+    return call_for_each(client, "/query", ids, _print_json if as_json else _print_fields)
+
+
+@click.command(epilog=examples("later delete 35adbde5-77c4-4d65-adac-0082d91f2554"))
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@json_lines_option
+@client_option
+def delete(*, client: Client, ids: tuple[str, ...], as_json: bool) -> int:
+    """Delete tasks in any state.
+
+    Prints their ids; exit status 1 if one of them does not exist.
+    """
+    return call_for_each(client, "/delete", ids, _print_json if as_json else _print_id)
 
 
 @click.command(epilog=examples("later explain 35adbde5-77c4-4d65-adac-0082d91f2554", "later explain --topic order"))
 @click.argument("id", required=False)
-@click.option("--topic", metavar="TEXT", help="Explain this topic instead.")
-@one_object
-@configured(CALL)
-def explain(*, id: str | None, topic: str | None, as_json: bool, **flags: str | None) -> int:
-    """Say why a task, or a topic, has not run yet.
+@click.option("--topic", metavar="TEXT", help="Explain this topic instead of a task.")
+@json_option
+@client_option
+def explain(*, client: Client, id: str | None, topic: str | None, as_json: bool) -> int:
+    """Explain why a task or a topic has not run yet.
 
-    In a sentence; then the figures behind it.
+    Prints one sentence, and the values it is based on.
     """
     if (id is None) == (topic is None):
         raise click.UsageError("Either an ID or --topic.")
-    client = client_of(flags)
-    from later.cli import calls
-
-    return calls.explain(client, {"topic": topic} if id is None else {"id": id}, as_json=as_json)
+    answer = client.ask("POST", "/explain", {"topic": topic} if id is None else {"id": id})
+    if as_json:
+        _print_json(answer)
+        return 0
+    print(printable(str(answer.pop("sentence"))))
+    print()
+    _print_fields({name: _in_one_line(value) if isinstance(value, dict) else value for name, value in answer.items()})
+    return 0
 
 
 @click.command(epilog=examples("later update 35adbde5-77c4-4d65-adac-0082d91f2554 --delay 10m"))
 @click.argument("id")
-@click.option("--delay", callback=reading(seconds), metavar="DURATION", help="When it is due, from now.")
-@click.option("--execute-time", type=float, metavar="SECONDS", help="When it is due, in Unix seconds.")
-@click.option("--content", metavar="TEXT", help="What to POST.")
-@click.option("--content-file", metavar="FILE", help="Read the content from a file of UTF-8, - for standard input.")
-@click.option("--callback", metavar="URL", help="Where to POST it.")
-@click.option("--header", "headers", callback=headers, metavar="'NAME: VALUE'", multiple=True,
-              help="Send it with the call; repeatable. These take the place of all that it had.")  # fmt: skip
-@click.option("--retry", type=int, help="How many failures are followed by another try.")
-@click.option("--ttl", callback=reading(seconds), metavar="DURATION",
-              help="Do not deliver it once it is so old, counted from its creation; 0: however old.")  # fmt: skip
-@one_object
-@configured(CALL)
-def update(
-    *, id: str, as_json: bool, config: str | None, url: str | None, wait: str | None, **changes: Any,
-) -> int:  # fmt: skip
-    """Change a task that waits, in delay or error.
+@click.option("--delay", type=DURATION, help="Time from now until the task is due.")
+@click.option("--execute-time", type=float, metavar="SECONDS", help="Time when the task is due, in Unix seconds.")
+@click.option("--content", metavar="TEXT", help="Content to POST.")
+@click.option("--content-file", metavar="FILE", help="Read the content from a UTF-8 file; - is standard input.")
+@click.option("--callback", metavar="URL", help="URL to POST to.")
+@click.option(
+    "--header", "headers", callback=parse_headers, metavar="'NAME: VALUE'", multiple=True,
+    help="Header to send with the POST; repeatable. These replace all headers of the task.",
+)  # fmt: skip
+@click.option("--retry", type=int, help="Retries after the first attempt.")
+@click.option(
+    "--ttl", type=DURATION, help="Age, from its creation, at which the task expires undelivered; 0: no limit."
+)
+@json_option
+@client_option
+def update(*, client: Client, id: str, as_json: bool, **changes: Any) -> int:
+    """Change a waiting task.
 
-    What is not given stays as it is. Prints where the task is then. Exit status 1 if it is in flight, dead or not
-    there.
+    The task must be in delay or error. Options that are not given leave their fields unchanged. Prints the changed
+    task. Exit status 1 if the task is in flight, dead or does not exist.
     """
     if all(value is None for value in changes.values()):
         raise click.UsageError("Nothing to change: give at least one option, as in --delay 10m.")
-    client = client_of({"config": config, "url": url, "wait": wait})
-    from later.cli import calls
-
-    return calls.update(client, id, calls.with_content(changes), as_json=as_json)
+    no_ttl = {"ttl": None} if changes["ttl"] == 0 else {}
+    answer = client.ask("POST", "/update", {"id": id, **_fields(changes), **no_ttl})
+    (_print_json if as_json else _print_fields)(answer)
+    return 0
 
 
 @click.command("run-now", epilog=examples("later run-now 35adbde5-77c4-4d65-adac-0082d91f2554"))
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@an_object_a_line
-@configured(CALL)
-def run_now(*, ids: tuple[str, ...], as_json: bool, **flags: str | None) -> int:
+@json_lines_option
+@client_option
+def run_now(*, client: Client, ids: tuple[str, ...], as_json: bool) -> int:
     """Make tasks due now.
 
-    From delay, error or dead. Prints their ids; exit status 1 if one of them is in flight or not there.
+    The tasks must be in delay, error or dead. Prints their ids; exit status 1 if one of them is in flight or does not
+    exist.
     """
-    client = client_of(flags)
-    from later.cli import calls
+    return call_for_each(client, "/run-now", ids, _print_json if as_json else _print_id)
 
-    return calls.run_now(client, ids, as_json=as_json)
+
+def redrive_by_id(client: Client, ids: Sequence[str], *, as_json: bool) -> int:
+    """Redrive dead tasks, and print their ids. Raises CallFailed."""
+    return call_for_each(client, "/redrive", ids, _print_json if as_json else _print_id)
+
+
+def call_for_each(client: Client, path: str, ids: Sequence[str], show: Callable[[dict[str, Any]], None]) -> int:
+    """Call the API for each id, and show the answers; return 1 if a task was refused. Raises CallFailed."""
+    refused = 0
+    for id in ids:
+        try:
+            show({"id": id} | client.ask("POST", path, {"id": id}))
+        except CallFailed as error:
+            if error.status not in REFUSED_FOR_ONE_TASK:
+                raise
+            refused += 1
+            notify(str(error))
+    return 1 if refused else 0
+
+
+# Input
+
+
+def _fields(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields given as options, with the content of --content-file. Raises LaterError."""
+    fields = {name: value for name, value in options.items() if value is not None}
+    name = fields.pop("content_file", None)
+    if name is None:
+        return fields
+    if "content" in fields:
+        raise click.UsageError("Either --content or --content-file.")
+    with open_input(name) as file:
+        try:
+            return fields | {"content": file.read().decode()}
+        except UnicodeDecodeError as error:
+            raise LaterError(f"--content-file {name}: not UTF-8: {error}") from None
+
+
+@contextmanager
+def open_input(name: str) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes; `-` is standard input."""
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    with Path(name).open("rb") as file:
+        yield file
+
+
+# Output
+
+
+def _print_json(answer: Mapping[str, Any]) -> None:
+    print(json.dumps(answer))
+
+
+def _print_id(answer: Mapping[str, Any]) -> None:
+    print(printable(str(answer.get("id"))))
+
+
+def _print_fields(fields: Mapping[str, Any]) -> None:
+    """Print one line per field, and a blank line."""
+    width = max(13, *map(len, fields))
+    for name, value in fields.items():
+        if value is not None:
+            print(f"{printable(name):<{width}} {printable(value if isinstance(value, str) else json.dumps(value))}")
+    print()
+
+
+def _in_one_line(values: Mapping[str, Any]) -> str:
+    """Format an object of an explanation: `delay 3, unack 0`; fields of a policy as the topics commands print them."""
+    return ", ".join(
+        f"{name} {value if isinstance(value, str) else format_field(name, value)}" for name, value in values.items()
+    )

@@ -1,219 +1,287 @@
-"""The commands of `topics` and `namespaces`. Each imports its heavy half when it runs."""
-# ruff: noqa: PLC0415  # that is why: what help needs is little
+"""The commands of the groups `topics` and `namespaces`."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 
+from later.cli.api_paths import policy_path, scope_path
+from later.cli.commands import mass
+from later.cli.commands.listing import STATES
+from later.cli.console import printable
+from later.cli.groups import OrderedGroup
 from later.cli.options import (
-    CALL,
-    MOST,
-    InOrder,
-    Manner,
-    an_object_a_line,
-    client_of,
-    configured,
+    MAX_SHOWN,
+    ActionOptions,
+    action_options,
+    client_option,
     examples,
-    of_many,
-    one_object,
+    json_lines_option,
+    json_option,
 )
-from later.cli.policy_options import names_of_fields, values_of_fields
-from later.core.policy import FIELDS
+from later.cli.policy_options import field_flags, field_values, format_field
+from later.cli.tables import print_number_table, print_text_table
+from later.client.http import Client
+from later.core.explain import format_duration
 from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
+from later.store.keys import Bucket
 
-PURGEABLE = ("delay", "error", "dead")
-"""The states that tasks are purged from: where nothing is in flight."""
+PURGEABLE = tuple(bucket.value for bucket in Bucket if bucket is not Bucket.UNACK)
+"""States from which tasks can be purged: all but in flight."""
+PAGE = 1000
+"""Topics per request."""
+COUNTS = (*STATES, "due")
+"""Names of a topic's counts."""
 
 
-@click.group("topics", cls=InOrder)
-def of_topics() -> None:
-    """See topics, set what they allow, pause and empty them.
+# Topics
 
-    What a topic allows is its policy. Each field of it is taken from the topic, else from its namespace, else from the
-    daemon's options. A topic needs no declaring: its policy may be set before its first task.
+
+@click.group(cls=OrderedGroup)
+def topics() -> None:
+    """Show topics, set policies, pause and purge.
+
+    A topic's policy says how its tasks are delivered. Each field comes from the topic, or else from its namespace, or
+    else from the daemon's options. A topic need not be declared: its policy can be set before its first task exists.
     """
 
 
-@of_topics.command("list", epilog=examples("later topics list", "later topics list --namespace shop --json"))
-@click.option("--namespace", metavar="TEXT", help="Those of this namespace.  [default: all]")
-@click.option("--limit", type=click.IntRange(1, MOST), help="So many at most.  [default: all]")
-@an_object_a_line
-@configured(CALL)
-def list_topics(*, namespace: str | None, limit: int | None, as_json: bool, **flags: str | None) -> int:
-    """Show every topic with its tasks.
+@topics.command("list", epilog=examples("later topics list", "later topics list --namespace shop --json"))
+@click.option("--namespace", metavar="TEXT", help="Only topics of this namespace.  [default: all]")
+@click.option("--limit", type=click.IntRange(1, MAX_SHOWN), help="Topics listed at most.  [default: all]")
+@json_lines_option
+@client_option
+def list_topics(*, client: Client, namespace: str | None, limit: int | None, as_json: bool) -> int:
+    """List topics with the counts of their tasks.
 
-    By state, with how many are due, and how late the oldest of those is.
+    Counts by state, the count of tasks that are due, and how late the oldest of these is.
     """
-    client = client_of(flags)
-    from later.cli import topics
+    found = _fetch_topics(client, namespace)
+    if as_json:
+        for topic in islice(found, limit):
+            print(json.dumps(topic))
+        return 0
+    listed = list(found if limit is None else islice(found, limit + 1))
+    _print_counts(listed[:limit])
+    if len(listed) > len(listed[:limit]):
+        print("… and more")
+    return 0
 
-    return topics.list_topics(client, namespace=namespace, limit=limit, as_json=as_json)
+
+def _fetch_topics(client: Client, namespace: str | None) -> Iterator[dict[str, Any]]:
+    parameters = {"limit": str(PAGE)} | ({} if namespace is None else {"namespace": namespace})
+    while True:
+        page = client.ask("GET", f"/topics?{urlencode(parameters, errors='surrogateescape')}")
+        yield from page["topics"]
+        if page["cursor"] is None:
+            return
+        parameters["cursor"] = page["cursor"]
 
 
-@of_topics.command("show", epilog=examples("later topics show order", "later topics show shop/order --applied"))
+def _print_counts(counts: list[dict[str, Any]]) -> None:
+    rows = []
+    for topic in counts:
+        late_s = topic["oldest_lateness_s"]
+        late = "-" if late_s is None else format_duration(round(late_s * 1000))
+        rows.append([topic["topic"], *(str(topic[name]) for name in COUNTS), late])
+    print_number_table(("topic", *COUNTS, "oldest late by"), rows)
+
+
+@topics.command("show", epilog=examples("later topics show order", "later topics show shop/order --applied"))
 @click.argument("topic")
-@click.option("--applied", is_flag=True, help="Show every field as it applies, and the level that it is from.")
-@one_object
-@configured(CALL)
-def show_topic(*, topic: str, applied: bool, as_json: bool, **flags: str | None) -> int:
-    """Show a topic's tasks and its policy.
+@click.option("--applied", is_flag=True, help="Show every field that applies, and the level that sets it.")
+@json_option
+@client_option
+def show_topic(*, client: Client, topic: str, applied: bool, as_json: bool) -> int:
+    """Show the counts and the policy of a topic.
 
-    Of the policy, what is set for the topic itself; with --applied, all that applies to it.
+    Shows the fields that are set for the topic itself; with --applied, all fields that apply to it.
     """
-    client = client_of(flags)
-    from later.cli import topics
+    scope = topic_scope(topic)
+    counts = client.ask("GET", scope_path(scope))
+    del counts["policy"]  # the policy that applies, but without the levels that set it
+    if not as_json:
+        _print_counts([counts])
+        print()
+    return _show_policy(client, scope, counts, applied=applied, as_json=as_json)
 
-    return topics.show_topic(client, topic, applied=applied, as_json=as_json)
 
-
-@of_topics.command(
+@topics.command(
     "set",
     epilog=examples("later topics set order --max-delay 7d --default-delay 15s", "later topics set order --rate 50"),
 )
 @click.argument("topic")
-@values_of_fields
-@one_object
-@configured(CALL)
-def set_topic(*, topic: str, as_json: bool, **options: Any) -> int:
+@field_values
+@json_option
+@client_option
+def set_topic(*, client: Client, topic: str, as_json: bool, **fields: Any) -> int:
     """Set fields of a topic's policy.
 
-    What is not given stays as it is. Prints what is set for the topic then.
+    Other fields stay as they are. Prints the fields that are set for the topic.
     """
-    return _set(topic_scope(topic), options, as_json=as_json)
+    return _set_fields(client, topic_scope(topic), fields, as_json=as_json)
 
 
-@of_topics.command("unset", epilog=examples("later topics unset order --max-delay", "later topics unset order"))
+@topics.command("unset", epilog=examples("later topics unset order --max-delay", "later topics unset order"))
 @click.argument("topic")
-@names_of_fields
-@one_object
-@configured(CALL)
-def unset_topic(*, topic: str, as_json: bool, **options: Any) -> int:
+@field_flags
+@json_option
+@client_option
+def unset_topic(*, client: Client, topic: str, as_json: bool, **fields: Any) -> int:
     """Remove fields of a topic's policy, or all of it.
 
-    Without the option of any field, the WHOLE policy of the topic is removed; its tasks stay. What is removed is
-    inherited again. Prints what is set for the topic then.
+    Without any field's option, the WHOLE policy of the topic is removed; its tasks stay. Fields that are removed are
+    inherited again. Prints the fields that are still set for the topic.
     """
-    return _unset(topic_scope(topic), options, as_json=as_json)
+    return _unset_fields(client, topic_scope(topic), fields, as_json=as_json)
 
 
-@of_topics.command("pause", epilog=examples("later topics pause order"))
+@topics.command("pause", epilog=examples("later topics pause order"))
 @click.argument("topic")
-@one_object
-@configured(CALL)
-def pause_topic(*, topic: str, as_json: bool, **flags: str | None) -> int:
-    """Deliver nothing more of a topic.
+@json_option
+@client_option
+def pause_topic(*, client: Client, topic: str, as_json: bool) -> int:
+    """Stop the deliveries of a topic.
 
-    Within two seconds, on all instances. Deliveries under way finish; creating goes on, and tasks go on growing too
-    old. The same as `topics set TOPIC --paused on`.
+    Takes effect on all instances within two seconds. Deliveries in flight finish; tasks can still be created, and a
+    task's ttl keeps running. The same as `topics set TOPIC --paused on`.
     """
-    client = client_of(flags)
-    from later.cli import topics
-
-    return topics.pause(client, topic, as_json=as_json)
+    return _print_paused(client.ask("POST", scope_path(topic_scope(topic)) + "/pause", {}), as_json=as_json)
 
 
-@of_topics.command("resume", epilog=examples("later topics resume order"))
+@topics.command("resume", epilog=examples("later topics resume order"))
 @click.argument("topic")
-@one_object
-@configured(CALL)
-def resume_topic(*, topic: str, as_json: bool, **flags: str | None) -> int:
-    """Deliver a paused topic again.
+@json_option
+@client_option
+def resume_topic(*, client: Client, topic: str, as_json: bool) -> int:
+    """Resume the deliveries of a paused topic.
 
-    Slowly at first, by its ramp. Also where its namespace is paused, which stays so for the other topics.
+    Their rate rises gradually, over the topic's ramp. A topic of a paused namespace is resumed, too; the namespace
+    stays paused for its other topics.
     """
-    client = client_of(flags)
-    from later.cli import topics
-
-    return topics.resume(client, topic, as_json=as_json)
+    return _print_paused(client.ask("POST", scope_path(topic_scope(topic)) + "/resume", {}), as_json=as_json)
 
 
-@of_topics.command("purge", epilog=examples("later topics purge order", "later topics purge order --state error --yes"))
+def _print_paused(answer: dict[str, Any], *, as_json: bool) -> int:
+    state = "is paused" if answer["paused"] else "is not paused"
+    print(json.dumps(answer) if as_json else printable(f"the topic {answer['topic']} {state}"))
+    return 0
+
+
+@topics.command("purge", epilog=examples("later topics purge order", "later topics purge order --state error --yes"))
 @click.argument("topic")
 @click.option("--state", "states", type=click.Choice(PURGEABLE), multiple=True,
               help="Only tasks in this state; repeatable.  [default: all three]")  # fmt: skip
-@of_many
-@configured(CALL)
-def purge_topic(*, topic: str, states: tuple[str, ...], manner: Manner, **flags: str | None) -> int:
+@action_options
+@client_option
+def purge_topic(*, client: Client, topic: str, states: tuple[str, ...], options: ActionOptions) -> int:
     """Remove a topic's tasks for good.
 
-    What is in flight stays, and so does the topic's policy. The ids are forgotten: they may be created anew. Asks
-    first. Goes in slices of 5,000; interrupted, the same command goes on with the rest.
+    Tasks in flight stay, and so does the topic's policy. The ids are forgotten and can be created again. Asks for
+    confirmation. Tasks are removed in chunks of 5,000; if the command is interrupted, run it again to continue.
     """
-    client = client_of(flags)
-    from later.cli.commands.mass import purge_topic
-
-    return purge_topic(client, topic, [state for state in PURGEABLE if state in (states or PURGEABLE)], manner)
+    return mass.purge_topic(client, topic, [state for state in PURGEABLE if state in (states or PURGEABLE)], options)
 
 
-@click.group("namespaces", cls=InOrder)
-def of_namespaces() -> None:
-    """Set what the topics of a namespace allow.
+# Namespaces
 
-    The namespace of shop/order is shop; that of a topic without a / is default.
+
+@click.group(cls=OrderedGroup)
+def namespaces() -> None:
+    """Set the policies of namespaces.
+
+    The topic shop/order is in the namespace shop; a topic without a / is in the namespace default.
     """
 
 
-@of_namespaces.command("show", epilog=examples("later namespaces show shop", "later namespaces show shop --applied"))
+@namespaces.command("show", epilog=examples("later namespaces show shop", "later namespaces show shop --applied"))
 @click.argument("namespace")
-@click.option("--applied", is_flag=True, help="Show every field as it applies, and the level that it is from.")
-@one_object
-@configured(CALL)
-def show_namespace(*, namespace: str, applied: bool, as_json: bool, **flags: str | None) -> int:
-    """Show a namespace's policy.
+@click.option("--applied", is_flag=True, help="Show every field that applies, and the level that sets it.")
+@json_option
+@client_option
+def show_namespace(*, client: Client, namespace: str, applied: bool, as_json: bool) -> int:
+    """Show the policy of a namespace.
 
-    What is set for the namespace itself; with --applied, all that applies to its topics where they set nothing.
+    Shows the fields that are set for the namespace itself; with --applied, all fields that its topics inherit.
     """
-    client = client_of(flags)
-    from later.cli import topics
-
-    return topics.show_namespace(client, namespace, applied=applied, as_json=as_json)
+    scope = namespace_scope(namespace)
+    return _show_policy(client, scope, _scope_json(scope), applied=applied, as_json=as_json)
 
 
-@of_namespaces.command("set", epilog=examples("later namespaces set shop --max-delay 1d --retry 5"))
+@namespaces.command("set", epilog=examples("later namespaces set shop --max-delay 1d --retry 5"))
 @click.argument("namespace")
-@values_of_fields
-@one_object
-@configured(CALL)
-def set_namespace(*, namespace: str, as_json: bool, **options: Any) -> int:
+@field_values
+@json_option
+@client_option
+def set_namespace(*, client: Client, namespace: str, as_json: bool, **fields: Any) -> int:
     """Set fields of a namespace's policy.
 
-    What is not given stays as it is. Prints what is set for the namespace then.
+    Other fields stay as they are. Prints the fields that are set for the namespace.
     """
-    return _set(namespace_scope(namespace), options, as_json=as_json)
+    return _set_fields(client, namespace_scope(namespace), fields, as_json=as_json)
 
 
-@of_namespaces.command("unset", epilog=examples("later namespaces unset shop --retry", "later namespaces unset shop"))
+@namespaces.command("unset", epilog=examples("later namespaces unset shop --retry", "later namespaces unset shop"))
 @click.argument("namespace")
-@names_of_fields
-@one_object
-@configured(CALL)
-def unset_namespace(*, namespace: str, as_json: bool, **options: Any) -> int:
+@field_flags
+@json_option
+@client_option
+def unset_namespace(*, client: Client, namespace: str, as_json: bool, **fields: Any) -> int:
     """Remove fields of a namespace's policy, or all of it.
 
-    Without the option of any field, the WHOLE policy of the namespace is removed; those of its topics stay. What is
-    removed is inherited again. Prints what is set for the namespace then.
+    Without any field's option, the WHOLE policy of the namespace is removed; the policies of its topics stay. Fields
+    that are removed are inherited again. Prints the fields that are still set for the namespace.
     """
-    return _unset(namespace_scope(namespace), options, as_json=as_json)
+    return _unset_fields(client, namespace_scope(namespace), fields, as_json=as_json)
 
 
-def _set(place: PolicyScope, options: dict[str, Any], *, as_json: bool) -> int:
-    fields = {name: options.pop(name) for name in FIELDS}
-    given = {name: value for name, value in fields.items() if value is not None}
-    if not given:
+# Policies
+
+
+def _set_fields(client: Client, scope: PolicyScope, fields: Mapping[str, Any], *, as_json: bool) -> int:
+    changes = {name: value for name, value in fields.items() if value is not None}
+    if not changes:
         raise click.UsageError("Nothing to set: give at least one field, as in --max-delay 7d.")
-    client = client_of(options)
-    from later.cli import topics
-
-    return topics.change(client, place, given, as_json=as_json)
+    policy = client.ask("PATCH", policy_path(scope), changes)
+    return _print_settings(scope, _scope_json(scope), policy, as_json=as_json)
 
 
-def _unset(place: PolicyScope, options: dict[str, Any], *, as_json: bool) -> int:
-    named = dict.fromkeys(name for name in FIELDS if options.pop(name))
-    client = client_of(options)
-    from later.cli import topics
+def _unset_fields(client: Client, scope: PolicyScope, fields: Mapping[str, Any], *, as_json: bool) -> int:
+    changes = {name: None for name, is_named in fields.items() if is_named}
+    method = "PATCH" if changes else "DELETE"
+    policy = client.ask(method, policy_path(scope), changes or None)
+    return _print_settings(scope, _scope_json(scope), policy, as_json=as_json)
 
-    if not named:
-        return topics.clear(client, place, as_json=as_json)
-    return topics.change(client, place, named, as_json=as_json)
+
+def _show_policy(
+    client: Client, scope: PolicyScope, scope_json: dict[str, Any], *, applied: bool, as_json: bool
+) -> int:
+    """Print what is set for the scope, or all that applies; `scope_json` goes in front of it in the JSON object."""
+    if not applied:
+        return _print_settings(scope, scope_json, client.ask("GET", policy_path(scope)), as_json=as_json)
+    policy = client.ask("GET", policy_path(scope) + "?applied=true")
+    if as_json:
+        print(json.dumps(scope_json | {"applied": policy}))
+    else:
+        rows = [(name, format_field(name, field["value"]), field["level"]) for name, field in policy.items()]
+        print_text_table(("field", "value", "from"), rows)
+    return 0
+
+
+def _print_settings(scope: PolicyScope, scope_json: dict[str, Any], settings: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(scope_json | {"set": settings}))
+    elif settings:
+        print_text_table(("field", "value"), [(name, format_field(name, value)) for name, value in settings.items()])
+    else:
+        print(printable(f"nothing is set for the {scope.level} {scope.name}: all fields are inherited"))
+    return 0
+
+
+def _scope_json(scope: PolicyScope) -> dict[str, Any]:
+    return {str(scope.level): scope.name}

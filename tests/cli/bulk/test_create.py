@@ -21,8 +21,8 @@ from later.bulk.jobs.output import Output
 from later.bulk.jobs.run import Created, Missing, Standings
 from later.bulk.spark import session
 from later.bulk.transport.target import Target
-from later.cli import run as command
 from later.cli.bulk.input_options import format_of
+from later.cli.main import run as command
 from later.client.transport import Counts
 from later.core.errors import LaterError, Refused
 
@@ -80,7 +80,7 @@ def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Spark:
 
 
 def status(*arguments: str) -> int:
-    return command(["bulk", *arguments]).status
+    return command(["bulk", *arguments]).code
 
 
 class TestWhatIsTaken:

@@ -12,8 +12,8 @@ import pytest
 
 from later.bulk.spark import preflight
 from later.bulk.spark.preflight import SparkMissing
-from later.cli import run
 from later.cli.bulk.options import LaterAddress, of_store, on_spark, to_later
+from later.cli.main import run
 from later.core.errors import ConfigError
 
 HTTP = "http://127.0.0.1:8080"
@@ -158,7 +158,7 @@ def test_the_api_is_no_store() -> None:
 
 
 def test_help_needs_no_spark(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bulk", "--help"]).status == 0
+    assert run(["bulk", "--help"]).code == 0
     assert "pip install 'later[spark]'" in " ".join(capsys.readouterr().out.split())
 
 
@@ -168,7 +168,7 @@ def test_without_spark_a_command_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    assert run(["bulk", command, "tasks.parquet", "--job", "import-7"]).status == 1
+    assert run(["bulk", command, "tasks.parquet", "--job", "import-7"]).code == 1
     assert capsys.readouterr().err == (
         "later: later bulk needs Spark: pip install 'later[spark]' (there is no pyspark, no pyarrow, no pandas)\n"
     )

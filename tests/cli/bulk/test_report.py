@@ -16,8 +16,8 @@ from later.bulk.report import run as report_run
 from later.bulk.report.counts import DeadCounts, DeadGroup, RejectCounts, RejectGroup, Report
 from later.bulk.report.forecast import DueCounts, TopicLimit, forecast_topics
 from later.bulk.report.run import ReportCounts, ReportRequest
-from later.cli import run
 from later.cli.bulk.report_view import as_json, print_text
+from later.cli.main import run
 from tests.bulk.report.builders import (
     EIGHT,
     HOUR,
@@ -290,7 +290,7 @@ def test_json_has_the_whole_report() -> None:
 
 
 def exit_status(*arguments: str) -> int:
-    return run(["bulk", "report", *arguments]).status
+    return run(["bulk", "report", *arguments]).code
 
 
 Counting = Callable[[ReportCounts], list[tuple[ReportRequest, dict[str, float]]]]

@@ -1,0 +1,19 @@
+"""Paths of topics and namespaces in the HTTP API."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from later.core.policy_scopes import PolicyScope
+
+
+def scope_path(scope: PolicyScope) -> str:
+    """Return the path of a topic or a namespace.
+
+    The name is percent-encoded as a whole; what is not Unicode is sent as the bytes given, for the daemon to reject.
+    """
+    return f"/{scope.level}s/{quote(scope.name, safe='', errors='surrogateescape')}"
+
+
+def policy_path(scope: PolicyScope) -> str:
+    return scope_path(scope) + "/policy"

@@ -1,0 +1,49 @@
+"""The commands that run a daemon: `up`, `serve` and `worker`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+import click
+
+from later.cli.exit import ExitStatus, exit_code
+from later.cli.options import config_options, examples
+from later.cli.store_access import load_config
+
+
+@click.command(epilog=examples("later up", "later up --data /var/lib/later --listen 127.0.0.1:9000"))
+@config_options("up")
+def up(**flags: str | None) -> ExitStatus:
+    """Run the API and a worker.
+
+    The tasks are in a store of its own, below --data, unless --redis names another.
+    """
+    return _run_daemon("up", flags)
+
+
+@click.command(epilog=examples("later serve --redis redis://10.0.0.5:6379/0", "later serve --data ./later-data"))
+@config_options("serve")
+def serve(**flags: str | None) -> ExitStatus:
+    """Run the API without a worker.
+
+    The tasks are in the store at --redis, or in that of a running `later up` (--data).
+    """
+    return _run_daemon("serve", flags)
+
+
+@click.command(epilog=examples("later worker --redis redis://10.0.0.5:6379/0 --concurrency 1000"))
+@config_options("worker")
+def worker(**flags: str | None) -> ExitStatus:
+    """Run a worker without the API.
+
+    The tasks are in the store at --redis, or in that of a running `later up` (--data).
+    """
+    return _run_daemon("worker", flags)
+
+
+def _run_daemon(command: str, flags: Mapping[str, str | None]) -> ExitStatus:
+    config = load_config(command, flags)
+    # Imported by name, because the supervisor of several processes needs nothing of what serves in its children.
+    daemon = importlib.import_module("later.daemon.single" if config.processes == 1 else "later.processes.supervisor")
+    return ExitStatus(exit_code(lambda: daemon.run(command, config)), immediate=True)

@@ -1,0 +1,49 @@
+"""What commands that open the store themselves need: the configuration, with logging set up, and the store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+
+from later import log
+from later.config import Config, load
+from later.core.clock import Clock
+from later.core.errors import StoreDown
+from later.embedded import socket_url
+from later.store.open import Store, open_store
+from later.store.settings import StoreSettings
+
+
+def load_config(command: str, flags: Mapping[str, str | None]) -> Config:
+    """Load the configuration and set up logging. Raises ConfigError."""
+    config = load(command, flags, os.environ)
+    if command != "up" and config.data_given:
+        config = replace(config, store_url=socket_url(config.data))
+    log.setup(config.log_format, config.log_level)
+    return config
+
+
+def run_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> int:
+    """Open the store, and run `work` with it. Raises StoreDown."""
+
+    settings = StoreSettings(url=config.store_url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000)
+
+    async def run() -> int:
+        try:
+            clock = Clock(time.monotonic, time.time)
+            async with aclosing(await open_store(settings, clock, config.policy, config.shards)) as store:
+                return await work(store)
+        except StoreDown as error:
+            raise StoreDown(f"{error}{_hint(config)}") from error
+
+    return asyncio.run(run())
+
+
+def _hint(config: Config) -> str:
+    """Return a hint at --data, if neither it nor --redis was given, and `later up` has a store in the default place."""
+    at_default = not config.redis_given and not config.data_given and (config.data / "store.sock").exists()
+    return f" (for the store of `later up`: --data {config.data})" if at_default else ""
