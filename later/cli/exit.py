@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import NamedTuple, TextIO
 
 import click
 
+from later.bulk.spark.signals import handled_signals, signal_handlers
 from later.cli.console import notify
 from later.core.errors import ConfigError, LaterError
 
@@ -42,26 +42,19 @@ def handle_termination_signals() -> Iterator[None]:
     Raises:
         TerminationSignal: a signal came before the work was done.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         received.append(number)
         raise KeyboardInterrupt
 
-    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in handled}
-    try:
-        yield
-    except BaseException as error:  # also an error that followed, such as a write to a terminal that has gone
-        if received:
-            raise TerminationSignal(received[0]) from error
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with signal_handlers(dict.fromkeys(handled_signals((signal.SIGTERM, signal.SIGHUP)), interrupt)):
+        try:
+            yield
+        except BaseException as error:  # also an error that followed, such as a write to a terminal that has gone
+            if received:
+                raise TerminationSignal(received[0]) from error
+            raise
 
 
 def exit_code(work: Callable[[], int]) -> int:

@@ -1,58 +1,65 @@
-"""Signals that ask a process to end, and what must not be broken off by a second one."""
+"""Signals that ask a process to end, and sections that they must not interrupt."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+Handler = Callable[[int, FrameType | None], object] | int | None
+
 
 @contextmanager
-def ignore_signals() -> Iterator[None]:
-    """Pass them over: what began to end ends, and whoever asks again, impatient, breaks nothing.
+def signal_handlers(handlers: Mapping[int, Handler]) -> Iterator[None]:
+    """Install signal handlers, and restore the previous ones at the end.
 
-    In the main thread; the others get no signals.
+    Does nothing outside the main thread: the others get no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in TERMINATION_SIGNALS}
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def handled_signals(numbers: tuple[signal.Signals, ...]) -> list[signal.Signals]:
+    """Return the signals that the process does not ignore, as nohup lets it ignore SIGHUP."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+@contextmanager
+def ignore_signals() -> Iterator[None]:
+    """Ignore termination signals: a shutdown that has begun is not interrupted by a second signal."""
+    with signal_handlers(dict.fromkeys(TERMINATION_SIGNALS, signal.SIG_IGN)):
+        yield
 
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Let them come afterwards. What is ignored stays so; in the main thread, as above."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    come: list[int] = []
-    heeded = [number for number in TERMINATION_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda number, frame: come.append(number)) for number in heeded}
+    """Hold back termination signals, and raise the first one at the end. Signals that are ignored stay ignored."""
+    received: list[int] = []
+
+    def record(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
     try:
-        yield
+        with signal_handlers(dict.fromkeys(handled_signals(TERMINATION_SIGNALS), record)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if come:
-            signal.raise_signal(come[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 @contextmanager
 def restore_sigint() -> Iterator[None]:
-    """Let Ctrl-C do afterwards what it did before: Spark's context, once it is there, cancels its jobs by it."""
-    if threading.current_thread() is not threading.main_thread():
+    """Restore the handler of SIGINT at the end: Spark's context installs one that cancels its jobs."""
+    with signal_handlers({signal.SIGINT: signal.getsignal(signal.SIGINT)}):
         yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
