@@ -1,7 +1,8 @@
-"""What Spark reads of files, row by row."""
+"""Input files as Spark reads them, row by row."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,127 +14,161 @@ from pyspark.sql import SparkSession
 
 from later.bulk.input.columns import CORRUPT_COLUMN
 from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE
+from later.bulk.input.payload import Parsed
 from later.bulk.input.reader import InputFrame, JobInput, read_input
-from later.bulk.input.table import Table
 from later.core.errors import Refused
 
 HEADER = "key,topic,content\n"
 
-
-def found_in(spark: SparkSession, path: Path, format: str, **said: Any) -> InputFrame:
-    given = {"options": {}, "columns": {}, "constants": {}} | said
-    return read_input(spark, JobInput(path=str(path), format=format, **given), "job")
+ReadInput = Callable[..., InputFrame]
 
 
-def rows_of(spark: SparkSession, path: Path, **options: str) -> list[tuple[str | None, ...]]:
-    found = found_in(spark, path, "csv", options=options).frame
-    return [tuple(row[name] for name in ("key", "topic", "content", CORRUPT_COLUMN)) for row in found.collect()]
+@pytest.fixture
+def read(spark: SparkSession) -> ReadInput:
+    """Read a path in a format, with fields of a `JobInput`."""
+
+    def reading(path: Path, format: str, **fields: Any) -> InputFrame:
+        required: dict[str, Any] = {"options": {}, "columns": {}, "constants": {}}
+        return read_input(spark, JobInput(path=str(path), format=format, **(required | fields)), "job")
+
+    return reading
 
 
-def test_a_line_may_end_within_quotes(spark: SparkSession, tmp_path: Path) -> None:
+def csv_rows(read: ReadInput, path: Path, **options: str) -> list[tuple[str | None, ...]]:
+    rows = read(path, "csv", options=options).frame.collect()
+    return [tuple(row[name] for name in ("key", "topic", "content", CORRUPT_COLUMN)) for row in rows]
+
+
+def parse(input_frame: InputFrame) -> Parsed:
+    """Parse all rows in one batch, as a worker does."""
+    [batch] = input_frame.frame.toArrow().combine_chunks().to_batches()
+    return input_frame.table.build_reader(batch.schema).read(batch)
+
+
+# CSV
+
+
+def test_a_line_may_end_within_quotes(read: ReadInput, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(HEADER + '1,order,"he said ""hi""\nand left"\n2,order,x\n')
-    assert rows_of(spark, tmp_path / "a.csv") == [
+
+    assert csv_rows(read, tmp_path / "a.csv") == [
         ("1", "order", 'he said "hi"\nand left', None),
         ("2", "order", "x", None),
     ]
 
 
-def test_lines_may_end_as_on_windows(spark: SparkSession, tmp_path: Path) -> None:
+def test_lines_may_end_as_on_windows(read: ReadInput, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(HEADER.replace("\n", "\r\n").encode() + b"1,order,x\r\n2,order,y\r\n")
-    assert rows_of(spark, tmp_path / "a.csv") == [("1", "order", "x", None), ("2", "order", "y", None)]
+
+    assert csv_rows(read, tmp_path / "a.csv") == [("1", "order", "x", None), ("2", "order", "y", None)]
 
 
-def test_a_row_of_other_columns_is_told_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"multiLine": "false"}])
+def test_a_row_with_too_many_or_too_few_columns_is_kept_as_text(
+    options: dict[str, str], read: ReadInput, tmp_path: Path
+) -> None:
     (tmp_path / "a.csv").write_text(HEADER + "1,order\n2,order,x\n3,order,x,y\n")
-    for options in (dict[str, str](), {"multiLine": "false"}):
-        one, two, three = rows_of(spark, tmp_path / "a.csv", **options)
-        assert (one[-1], two[-1], three[-1]) == ("1,order", None, "3,order,x,y")
+
+    one, two, three = csv_rows(read, tmp_path / "a.csv", **options)
+
+    assert (one[-1], two[-1], three[-1]) == ("1,order", None, "3,order,x,y")
 
 
-def test_each_file_has_a_header(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_file_has_a_header(read: ReadInput, tmp_path: Path) -> None:
     for name, key in (("a.csv", "1"), ("b.csv", "2")):
         (tmp_path / name).write_text(f"{HEADER}{key},order,x\n")
-    assert sorted(rows_of(spark, tmp_path)) == [("1", "order", "x", None), ("2", "order", "x", None)]
+
+    assert sorted(csv_rows(read, tmp_path)) == [("1", "order", "x", None), ("2", "order", "x", None)]
 
 
-def test_what_is_no_utf_8_is_told_of(spark: SparkSession, tmp_path: Path) -> None:
-    """Or Müller and Möller would be one key, of a bad character."""
+def test_rows_that_are_not_utf_8_are_rejected(read: ReadInput, tmp_path: Path) -> None:
+    """Otherwise Müller and Möller would be one key, both with U+FFFD."""
     (tmp_path / "a.csv").write_bytes(HEADER.encode() + b"M\xfcller,order,x\nM\xf6ller,order,y\nMaier,order,caf\xe9\n")
     for options in ({}, {"multiLine": "false"}):
-        came = sent(found_in(spark, tmp_path / "a.csv", "csv", options=options))
-        assert [reject.reason for reject in came.unfit] == [f"key: {NOT_UTF_8}"] * 2 + [f"content: {NOT_UTF_8}"]
-    right = sent(found_in(spark, tmp_path / "a.csv", "csv", options={"encoding": "ISO-8859-1"}))
-    assert (right.lines.keys, right.unfit) == (["Müller".encode(), "Möller".encode(), b"Maier"], [])
+        parsed = parse(read(tmp_path / "a.csv", "csv", options=options))
+        assert [reject.reason for reject in parsed.rejected] == [f"key: {NOT_UTF_8}"] * 2 + [f"content: {NOT_UTF_8}"]
+
+    parsed = parse(read(tmp_path / "a.csv", "csv", options={"encoding": "ISO-8859-1"}))
+
+    assert (parsed.payloads.keys, parsed.rejected) == (["Müller".encode(), "Möller".encode(), b"Maier"], [])
 
 
 @pytest.mark.parametrize("end", ["", '"'])
 @pytest.mark.parametrize("sep", [",", ";", "\\t"])
-def test_rows_behind_a_quote_that_is_not_closed_are_told_of(
-    sep: str, end: str, spark: SparkSession, tmp_path: Path
-) -> None:
-    between = sep.replace("\\t", "\t")
+def test_a_row_with_an_unclosed_quote_is_rejected(sep: str, end: str, read: ReadInput, tmp_path: Path) -> None:
+    separator = sep.replace("\\t", "\t")
     lines = ["key,topic,hook,content", '1,order,http://h/,"hello', "2,order,http://h/,x", f"3,order,http://h/,bye{end}"]
     lines += ["4,order,http://h/,y"] if end else []
-    (tmp_path / "a.csv").write_text("\n".join(lines).replace(",", between) + "\n")
-    came = sent(found_in(spark, tmp_path / "a.csv", "csv", options={"sep": sep}, columns={"callback": "hook"}))
-    assert [(reject.key, reject.reason) for reject in came.unfit] == [("1", f"content: {UNCLOSED_QUOTE}")]
-    assert came.lines.keys == ([b"4"] if end else [])
+    (tmp_path / "a.csv").write_text("\n".join(lines).replace(",", separator) + "\n")
 
+    parsed = parse(read(tmp_path / "a.csv", "csv", options={"sep": sep}, columns={"callback": "hook"}))
 
-def sent(found: InputFrame) -> Any:
-    """What a worker makes of the rows, if it gets them all at once."""
-    table: Table = found.table
-    [batch] = found.frame.toArrow().combine_chunks().to_batches()
-    return table.build_reader(batch.schema).read(batch)
+    assert [(reject.key, reject.reason) for reject in parsed.rejected] == [("1", f"content: {UNCLOSED_QUOTE}")]
+    assert parsed.payloads.keys == ([b"4"] if end else [])
 
 
 @pytest.mark.parametrize(("header", "why"), [("key,topic,", "column 3 has none"), ("key,x,y,X", "two have 'x'")])
-def test_a_header_that_spark_would_not_know_again_is_refused(
-    header: str, why: str, spark: SparkSession, tmp_path: Path
+def test_a_header_whose_columns_spark_renames_is_refused(
+    header: str, why: str, read: ReadInput, tmp_path: Path
 ) -> None:
     (tmp_path / "a.csv").write_text(f"{header}\n1,order,x\n")
+
     with pytest.raises(Refused, match=f"a.csv: expected a header with a name for each column, {why} "):
-        found_in(spark, tmp_path / "a.csv", "csv")
-    found = found_in(spark, tmp_path / "a.csv", "csv", options={"enforceSchema": "true"})
-    assert found.frame.collect()[0]["key"] == "1"
+        read(tmp_path / "a.csv", "csv")
+    by_order = read(tmp_path / "a.csv", "csv", options={"enforceSchema": "true"})
+    assert by_order.frame.collect()[0]["key"] == "1"
 
 
 @pytest.mark.parametrize("header", ["key,x1,x", "key,topic,content2", "key,_c0,x", "key,x2,x1"])
-def test_names_that_are_like_those_of_sparks_are_right(header: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_names_that_resemble_sparks_are_accepted(header: str, read: ReadInput, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"{header}\n1,order,x\n")
-    assert found_in(spark, tmp_path / "a.csv", "csv").frame.count() == 1
+
+    assert read(tmp_path / "a.csv", "csv").frame.count() == 1
+
+
+# Other formats
 
 
 @pytest.mark.parametrize("format", ["parquet", "orc"])
-def test_a_column_that_only_some_files_have_is_read(format: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_column_that_only_some_files_have_is_read(format: str, read: ReadInput, tmp_path: Path) -> None:
     write = pq.write_table if format == "parquet" else pyarrow.orc.write_table
     write(pa.table({"key": ["a"], "topic": ["t"]}), tmp_path / f"1.{format}")
     write(pa.table({"key": ["b"], "topic": ["t"], "execute_time": [5.5]}), tmp_path / f"2.{format}")
-    rows = found_in(spark, tmp_path, format).frame.collect()
+
+    rows = read(tmp_path, format).frame.collect()
+
     assert {(row["key"], row["execute_time"]) for row in rows} == {("a", None), ("b", 5.5)}
 
 
-def test_objects_get_nothing_of_their_directories_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_json_objects_get_no_columns_of_the_directories_names(read: ReadInput, tmp_path: Path) -> None:
     for folder in ("topic=order/day=1", "topic=mail/day=1"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "a.ndjson").write_text('{"key":1}\n')
+
     with pytest.raises(Refused, match=r"topic: a column of the directories' names \(topic=…\)"):
-        found_in(spark, tmp_path, "ndjson")
-    for said in ({"constants": {"topic": "order"}}, {"columns": {"topic": "kind"}}):
-        found = found_in(spark, tmp_path, "ndjson", **said)
-        assert (found.frame.columns, sorted(found.unused)) == (["value"], ["day", "topic"])
+        read(tmp_path, "ndjson")
+    for fields in ({"constants": {"topic": "order"}}, {"columns": {"topic": "kind"}}):
+        input_frame = read(tmp_path, "ndjson", **fields)
+        assert (input_frame.frame.columns, sorted(input_frame.unused)) == (["value"], ["day", "topic"])
 
 
-def test_a_constant_stands_in_no_plan(spark: SparkSession, tmp_path: Path) -> None:
+# All formats
+
+
+def test_a_constant_is_in_no_query_plan(read: ReadInput, tmp_path: Path) -> None:
+    """A plan is shown in Spark's UI and its logs, and a constant may be a secret."""
     (tmp_path / "a.csv").write_text(HEADER + "1,order,x\n")
-    headers = {"headers": '{"Authorization":"hush"}'}
-    found = found_in(spark, tmp_path / "a.csv", "csv", constants=headers)
-    assert "hush" not in found.frame._jdf.queryExecution().toString()
-    assert b'"headers":{"Authorization":"hush"}' in sent(found).lines.bodies[0]
+
+    input_frame = read(tmp_path / "a.csv", "csv", constants={"headers": '{"Authorization":"secret"}'})
+
+    assert "secret" not in input_frame.frame._jdf.queryExecution().toString()
+    assert b'"headers":{"Authorization":"secret"}' in parse(input_frame).payloads.bodies[0]
 
 
-def test_rows_of_which_nothing_is_used_are_there_all_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_without_any_used_column_are_rows_too(read: ReadInput, tmp_path: Path) -> None:
     pq.write_table(pa.table({"note": ["a", "b"]}), tmp_path / "a.parquet")
     constants = {"topic": "order", "callback": "http://127.0.0.1:9/"}
-    found = found_in(spark, tmp_path / "a.parquet", "parquet", constants=constants, keyless=True)
-    assert len(sent(found).lines.ids) == 2
+
+    input_frame = read(tmp_path / "a.parquet", "parquet", constants=constants, allow_duplicates=True)
+
+    assert len(parse(input_frame).payloads.ids) == 2

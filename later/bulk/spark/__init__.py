@@ -1,1 +1,1 @@
-"""Spark itself: its session, its errors, its signals."""
+"""Spark's session: its preconditions, its errors in one line, and signals."""

@@ -1,4 +1,4 @@
-"""What goes wrong in Spark, in one line: who runs a job has no use for a traceback, a stack of Java or a plan."""
+"""Spark's errors in one line, without tracebacks, Java's stacks and query plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from later.core.errors import LaterError
 
 JAVA_GONE = "Spark's Java has ended, or does not answer: if its memory was full, give it more (spark.driver.memory)"
 MAX_REASON_CHARS = 600
-"""Characters of a reason."""
+"""Longer reasons are cut."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
@@ -21,14 +21,14 @@ _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$", re.MULTI
 _FAILED_TASK = re.compile(r"most recent failure: Lost task .*?\(TID \d+\) \([^)]*\): ")
 _JAVA_CLASS = re.compile(r'^(?:Exception in thread "[^"]*" )?(?:(?:[a-z]\w*\.)+[\w$]+:|\((?:[a-z]\w*\.)+[\w$]+\)) ')
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
-_OF_FILE = ("[FAILED_READ_FILE", "[TASK_WRITE_FAILED")
-_HALF_WRITTEN = re.compile(r"/_temporary/\S*[^\s.]")
-_OVER = (
+_FILE_CONDITIONS = ("[FAILED_READ_FILE", "[TASK_WRITE_FAILED")
+_TEMPORARY_PATH = re.compile(r"/_temporary/\S*[^\s.]")
+_STOPPING = (
     "cancelled because SparkContext was shut down",
     "Cannot call methods on a stopped SparkContext",
     'because the return value of "org.apache.spark.SparkContext.',
 )
-"""What Spark says of whatever is asked of it while its Java ends."""
+"""Texts of errors that Spark raises for any call while its Java ends."""
 _STACK = "JVM stacktrace:"
 _CAUSE = re.compile(r"^Caused by: (.*)", re.MULTILINE)
 _STATE = re.compile(r"\s*SQLSTATE: \w{5}")
@@ -36,37 +36,41 @@ _STATE = re.compile(r"\s*SQLSTATE: \w{5}")
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Around whatever calls Spark.
+    """Wrap calls of Spark.
 
     Raises:
-        LaterError: in place of what Spark raised, with its reason. What a worker raised of our own comes in its words.
+        LaterError: Instead of Spark's error, with its reason; for a worker's error of later's own, with its text.
     """
     try:
         yield
     except (PySparkException, Py4JError) as error:
         raise LaterError(error_reason(error)) from error
-    except (ConnectionError, EOFError) as error:  # what py4j lets through when nobody is there
+    except (ConnectionError, EOFError) as error:  # py4j raises these when Java has gone
         raise LaterError(JAVA_GONE) from error
 
 
 def error_reason(error: BaseException) -> str:
-    """Why it failed, in one line."""
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
-        return JAVA_GONE  # whatever was called: there is nobody who could say why
-    texts = list(_texts(error))
-    raised = next((text for text in texts if _TRACEBACK in text), None)
-    if raised is not None:
-        return worker_error(raised)
-    if any(words in texts[0] for words in _OVER):
+    """Return the reason of an error in one line."""
+    texts: list[str] = []
+    if isinstance(error, Py4JJavaError):
+        java = error.java_exception
+        while java is not None:
+            texts.append(str(java.toString()))
+            java = java.getCause()
+    elif isinstance(error, Py4JError):
+        return JAVA_GONE  # whatever was called: no Java is left that could answer
+    else:
+        texts.append(str(error))
+    traceback = next((text for text in texts if _TRACEBACK in text), None)
+    if traceback is not None:
+        return worker_error(traceback)
+    if any(words in texts[0] for words in _STOPPING):
         return JAVA_GONE
-    return file_error(texts) if any(condition in texts[0] for condition in _OF_FILE) else spark_error(texts[0])
+    return file_error(texts) if any(condition in texts[0] for condition in _FILE_CONDITIONS) else spark_error(texts[0])
 
 
 def worker_error(text: str) -> str:
-    """The error at the end of a worker's traceback: its text where it is one of ours, else also what it was and where.
-
-    Of a chain of errors the last: what was raised in the end.
-    """
+    """Return the last error of a worker's traceback: later's own by its text, others also with type and line."""
     last = text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :]
     raised = _RAISED.search(last)
     if raised is None:
@@ -79,41 +83,25 @@ def worker_error(text: str) -> str:
 
 
 def spark_error(text: str) -> str:
-    """Spark's own words without class names, the code of the condition, its state, and the plan or stack below."""
-    text = _without_stack(text).strip()
-    failed = _FAILED_TASK.search(text)
-    text = text[failed.end() :] if failed else text
-    while match := _JAVA_CLASS.match(text) or _CONDITION.match(text):
-        text = text[match.end() :]
-    state = _STATE.search(text)
-    return _one_line(text[: state.start()] if state else text.partition("\n")[0])
+    """Return Spark's text without class names, the condition's code, its SQLSTATE, and the plan or stack below.
 
-
-def _without_stack(text: str) -> str:
-    """Of words that only announce what is in the stack (`Error while …:`), that: the last cause."""
-    told, _, stack = text.partition(_STACK)
+    A text that only announces the stack (`Error while …:`) is replaced by the last cause in the stack.
+    """
+    message, _, stack = text.partition(_STACK)
     causes = _CAUSE.findall(stack)
-    return causes[-1] if causes and told.rstrip().endswith(":") else told
+    message = (causes[-1] if causes and message.rstrip().endswith(":") else message).strip()
+    failed = _FAILED_TASK.search(message)
+    message = message[failed.end() :] if failed else message
+    while match := _JAVA_CLASS.match(message) or _CONDITION.match(message):
+        message = message[match.end() :]
+    state = _STATE.search(message)
+    return _one_line(message[: state.start()] if state else message.partition("\n")[0])
 
 
 def file_error(texts: Sequence[str]) -> str:
-    """Which file could not be read, or where none could be written, and why.
-
-    Spark says the reason behind it, in several lines.
-    """
-    why = "" if len(texts) == 1 else _JAVA_CLASS.sub("", texts[-1])
-    return _one_line(f"{_HALF_WRITTEN.sub('', spark_error(texts[0]))} {why}")
-
-
-def _texts(error: BaseException) -> Iterator[str]:
-    """What an error and those behind it say."""
-    if not isinstance(error, Py4JJavaError):
-        yield str(error)
-        return
-    java = error.java_exception
-    while java is not None:
-        yield str(java.toString())
-        java = java.getCause()
+    """Return which file could not be read or written, and why: Spark has the reason in the last cause."""
+    cause = "" if len(texts) == 1 else _JAVA_CLASS.sub("", texts[-1])
+    return _one_line(f"{_TEMPORARY_PATH.sub('', spark_error(texts[0]))} {cause}")
 
 
 def _one_line(text: str) -> str:

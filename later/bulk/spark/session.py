@@ -1,4 +1,4 @@
-"""The Spark session that a command's job runs in: quiet, seen by this machine alone if it is local, gone at the end."""
+"""The Spark session of a command: it prints nothing, a local one listens on loopback only, and it stops at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from subprocess import TimeoutExpired
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 from warnings import catch_warnings
 
 from py4j.java_gateway import JavaGateway
@@ -29,52 +29,55 @@ from later.core.errors import LaterError
 QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 JAVA_EXIT_TIMEOUT_S = 30
-"""How long Spark's Java may take to leave."""
+"""How long Spark's Java may take to exit before it is killed."""
 STDERR = 2
 
 _CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Where pyspark logs each error that it raises, with Java's whole stack."""
+"""Loggers to which pyspark logs each error that it raises, with Java's stack."""
 
-_IDLE = re.compile(r"WARNING: |\d\d/\d\d/\d\d [\d:]+ |Using Spark's|Setting |To adjust|\s+at |\s+\.\.\. ")
-"""Lines of Java that do not say why it ended."""
+_NO_REASON = re.compile(r"WARNING: |\d\d/\d\d/\d\d [\d:]+ |Using Spark's|Setting |To adjust|\s+at |\s+\.\.\. ")
+"""Lines of Java that do not say why it exited."""
+
+Output = IO[bytes] | int
+"""A file for what Java and the workers write, or the number of a file descriptor."""
 
 
 @contextmanager
 def open_session(master: str, conf: Mapping[str, str], name: str) -> Iterator[SparkSession]:
-    """A session on a master, with these settings before ours; stopped at the end, also by Ctrl-C; a second one
-    does not break that off.
+    """Open a session on a master; `conf` overrides our settings. Stop it at the end, also after Ctrl-C; a second Ctrl-C
+    does not interrupt that.
 
-    A session that is active here already (a notebook's, a test's) is used as it is, and left open. Spark says nothing
-    of its own, unless the settings have a spark.log.level.
+    An active session (a notebook's, a test's) is used as it is, and left open. Spark prints nothing, unless the
+    settings have a spark.log.level.
 
     Raises:
-        SparkMissing: there is no Java for it.
-        LaterError: it did not start; the text says why.
+        SparkMissing: There is no suitable Java.
+        LaterError: The session did not start; the text says why.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
     check_java(os.environ)
-    with ExitStack() as until_the_end:
-        said = STDERR if "spark.log.level" in conf else until_the_end.enter_context(_quiet())
-        yield until_the_end.enter_context(_started(build_settings(master, conf, name), said))
+    with ExitStack() as stack:
+        output = STDERR if "spark.log.level" in conf else stack.enter_context(_captured_output())
+        yield stack.enter_context(_new_session(build_settings(master, conf, name), output))
 
 
 def build_settings(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
-    """Ours, under what whoever runs the command set."""
-    ours = QUIET | (LOOPBACK if is_local(master) else {}) | {"spark.app.name": name}
-    return ours | dict(conf) | {"spark.master": master}
+    """Return our settings, overridden by the operator's."""
+    settings = QUIET | (LOOPBACK if is_local(master) else {}) | {"spark.app.name": name}
+    return settings | dict(conf) | {"spark.master": master}
 
 
 def is_local(master: str) -> bool:
-    """Do its workers run on this machine?"""
+    """Return True if the master's workers run on this machine."""
     return master.startswith("local")
 
 
 @contextmanager
-def _quiet() -> Iterator[IO[bytes]]:
-    """Keep off standard error what pyspark and py4j log; and a file for what Java and the workers write there."""
+def _captured_output() -> Iterator[IO[bytes]]:
+    """Silence the loggers of pyspark and py4j; yield a file for what Java and the workers would write to stderr."""
     contexts = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
     for logger in contexts:
         logger.disabled = True
@@ -83,8 +86,8 @@ def _quiet() -> Iterator[IO[bytes]]:
     level = py4j.level
     py4j.setLevel(logging.CRITICAL)
     try:
-        with TemporaryFile() as said:
-            yield said
+        with TemporaryFile() as output:
+            yield output
     finally:
         py4j.setLevel(level)
         logging.root.removeFilter(_is_not_of_py4j)
@@ -93,76 +96,68 @@ def _quiet() -> Iterator[IO[bytes]]:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """It logs each interrupted or broken call to the root logger, with a traceback."""
+    """Drop py4j's records: it logs each interrupted call to the root logger, with a traceback."""
     return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
 @contextmanager
-def _started(settings: Mapping[str, str], said: IO[bytes] | int) -> Iterator[SparkSession]:
-    conf = SparkConf().setAll(list(settings.items()))
-    until_the_end = ExitStack()
+def _new_session(settings: Mapping[str, str], output: Output) -> Iterator[SparkSession]:
+    conf, master = SparkConf().setAll(list(settings.items())), settings["spark.master"]
+    stack = ExitStack()
     try:
-        until_the_end.enter_context(restore_sigint())
-        with _this_python(settings["spark.master"]), translate_errors():
-            gateway = until_the_end.enter_context(_java(conf, said))
-            with _starting(settings["spark.master"]):
+        stack.enter_context(restore_sigint())
+        with _python_environment(master), translate_errors():
+            gateway = stack.enter_context(_java_gateway(conf, output))
+            with name_master_in_errors(master):
                 context = SparkContext(conf=conf, gateway=gateway)
-                until_the_end.callback(_stop, context)
-                if not isinstance(said, int):
-                    _hush(context)
+                stack.callback(_stop_context, context)
+                if not isinstance(output, int):  # the caller of Java gets the error anyway, if Java exits during a call
+                    server: Any = context._accumulatorServer
+                    server.handle_error = lambda request, client: None
                 session = SparkSession.builder.getOrCreate()
         yield session
     finally:
         with ignore_signals():
-            until_the_end.close()
+            stack.close()
 
 
 @contextmanager
-def _starting(master: str) -> Iterator[None]:
-    """Say which master it was that failed. Where none answers, Spark says no more than that it has stopped."""
+def name_master_in_errors(master: str) -> Iterator[None]:
+    """Say which master failed: if it does not answer, Spark only says that the context has been stopped."""
     try:
         yield
     except Py4JJavaError as error:
-        why = error_reason(error)
-        if why == JAVA_GONE and not is_local(master):
-            why = "it does not answer, or does not take the job"
-        raise LaterError(f"Spark did not start on {master}: {why}") from error
+        reason = error_reason(error)
+        if reason == JAVA_GONE and not is_local(master):
+            reason = "it does not answer, or does not accept the job"
+        raise LaterError(f"Spark did not start on {master}: {reason}") from error
 
 
-def _hush(context: SparkContext) -> None:
-    """Let the server that Java tells of accumulators say nothing of a Java that goes in the middle of a word."""
-    context._accumulatorServer.handle_error = _unheard  # type: ignore[assignment]  # Spark makes the server
-
-
-def _unheard(request: object, client: object) -> None:
-    """Nobody is told: who asked Java for something hears of it."""
-
-
-def _stop(context: SparkContext) -> None:
-    """Whatever state it is in: what goes wrong here would hide why it ends."""
+def _stop_context(context: SparkContext) -> None:
+    """Stop the context whatever its state; an error here would hide why the session ends."""
     with suppress(LaterError), translate_errors(), catch_warnings(action="ignore"):
         context.stop()
 
 
 @contextmanager
-def _this_python(master: str) -> Iterator[None]:
-    """Let Spark's workers on this machine run this Python: `python3` on PATH may be another, without later.
+def _python_environment(master: str) -> Iterator[None]:
+    """Let workers on this machine run this Python: `python3` on PATH may be another one, without later.
 
-    Those of a cluster run what PYSPARK_PYTHON says; the planner of data sources runs beside this process anyway.
-    And there is always a master, so a server of Connect's that the environment names is not for us.
+    Workers of a cluster run PYSPARK_PYTHON; the planner of data sources runs beside this process in any case. A Spark
+    Connect server that the environment names is ignored, because a command always has a master.
     """
-    chosen: dict[str, str | None] = {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_REMOTE": None}
+    variables: dict[str, str | None] = {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_REMOTE": None}
     if is_local(master):
-        chosen["PYSPARK_PYTHON"] = sys.executable
-    before = {name: os.environ.get(name) for name in chosen}
-    _put_into_environment(chosen)
+        variables["PYSPARK_PYTHON"] = sys.executable
+    previous = {name: os.environ.get(name) for name in variables}
+    _set_environment(variables)
     try:
         yield
     finally:
-        _put_into_environment(before)
+        _set_environment(previous)
 
 
-def _put_into_environment(variables: Mapping[str, str | None]) -> None:
+def _set_environment(variables: Mapping[str, str | None]) -> None:
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -171,45 +166,39 @@ def _put_into_environment(variables: Mapping[str, str | None]) -> None:
 
 
 @contextmanager
-def _java(conf: SparkConf, said: IO[bytes] | int) -> Iterator[JavaGateway | None]:
-    """Spark's Java, writing to `said`; None where an earlier session left one here, which Spark takes again."""
+def _java_gateway(conf: SparkConf, output: Output) -> Iterator[JavaGateway | None]:
+    """Start Spark's Java, which writes to `output`, and stop it at the end.
+
+    Yields None if an earlier session left a Java in this process, which Spark uses again.
+    """
     if SparkContext._gateway is not None:
         yield None
         return
     gateway = None
     try:
-        with defer_signals():  # or a Java would stay that nobody knows
-            gateway = _launched(conf, said)
+        with defer_signals():  # an interrupt here would leave a Java behind
+            try:
+                gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]  # untyped
+            except PySparkException as error:
+                raise LaterError(f"Spark did not start: {_java_error(output)}") from error
         yield gateway
     finally:
         if gateway is not None:
-            _end(gateway)
+            SparkContext._gateway = SparkContext._jvm = None  # no other session may use this Java
+            gateway.shutdown()
+            gateway.proc.stdin.close()  # Java exits when its standard input ends
+            try:
+                gateway.proc.wait(JAVA_EXIT_TIMEOUT_S)
+            except TimeoutExpired:
+                gateway.proc.kill()
+                gateway.proc.wait()
 
 
-def _launched(conf: SparkConf, said: IO[bytes] | int) -> JavaGateway:
-    try:
-        return launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]  # it has no types
-    except PySparkException as error:
-        raise LaterError(f"Spark did not start: {_words(said)}") from error
-
-
-def _words(said: IO[bytes] | int) -> str:
-    """What Java said last of why it ended."""
-    if isinstance(said, int):
+def _java_error(output: Output) -> str:
+    """Return the last lines of Java's output that say why it exited."""
+    if isinstance(output, int):
         return "the reason is above"
-    said.seek(0)
-    lines = said.read().decode("utf-8", "replace").splitlines()
-    told = [line.strip() for line in lines if line.strip() and not _IDLE.match(line)]
-    return spark_error("; ".join(told)) or "Java ended without a word"
-
-
-def _end(gateway: JavaGateway) -> None:
-    """Spark's Java leaves when its standard input ends; nobody else in this process may take it again."""
-    SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    try:
-        gateway.proc.wait(JAVA_EXIT_TIMEOUT_S)
-    except TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
+    output.seek(0)
+    lines = output.read().decode("utf-8", "replace").splitlines()
+    reasons = [line.strip() for line in lines if line.strip() and not _NO_REASON.match(line)]
+    return spark_error("; ".join(reasons)) or "Java exited without an error message"

@@ -1,4 +1,4 @@
-"""What Spark needs is looked for before it starts, and what is missing is said in one line."""
+"""Checks before Spark starts: what is missing is reported in one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from later.bulk.spark.preflight import SparkMissing, check_java, check_packages,
 
 
 def a_java(directory: Path, version: str) -> str:
-    """A program that answers as that Java does; its JAVA_HOME."""
+    """Write a program that reports that version; return its JAVA_HOME."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"""#!/bin/sh\necho 'openjdk version "{version}" 2025-04-15' >&2\n""", encoding="utf-8")
@@ -21,7 +21,7 @@ def a_java(directory: Path, version: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("output", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15', 17),
         ('java version "1.8.0_392"', 8),
@@ -30,12 +30,12 @@ def a_java(directory: Path, version: str) -> str:
         ("The operation couldn’t be completed. Unable to locate a Java Runtime.", None),
     ],
 )
-def test_a_java_tells_its_version(told: str, version: int | None) -> None:
-    assert parse_java_version(told) == version
+def test_the_major_version_of_java_is_parsed(output: str, version: int | None) -> None:
+    assert parse_java_version(output) == version
 
 
 @pytest.mark.parametrize("version", ["17.0.1", "21", "25"])
-def test_a_java_of_17_or_newer_will_do(tmp_path: Path, version: str) -> None:
+def test_java_17_or_newer_is_accepted(tmp_path: Path, version: str) -> None:
     check_java({"JAVA_HOME": a_java(tmp_path, version), "PATH": ""})
 
 
@@ -51,39 +51,37 @@ def test_an_old_java_is_named(tmp_path: Path) -> None:
         check_java({"PATH": f"{home}/bin"})
 
 
-def test_java_home_comes_before_path_as_for_spark_itself(tmp_path: Path) -> None:
+def test_java_home_comes_before_path(tmp_path: Path) -> None:
     good, old = a_java(tmp_path / "new", "21"), a_java(tmp_path / "old", "11.0.2")
 
     with pytest.raises(SparkMissing, match="is Java 11"):
         check_java({"PATH": f"{good}/bin", "JAVA_HOME": old})
 
 
-def test_a_java_home_without_a_java_is_named(tmp_path: Path) -> None:
+def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
     good = a_java(tmp_path / "new", "21")
 
     with pytest.raises(SparkMissing, match="JAVA_HOME is /nowhere"):
         check_java({"PATH": f"{good}/bin", "JAVA_HOME": "/nowhere"})
 
 
-def test_a_java_that_does_not_run_will_not_do(tmp_path: Path) -> None:
+def test_a_java_that_does_not_run_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "java"
     program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     program.chmod(0o755)
 
-    with pytest.raises(SparkMissing, match="java does not say which it is"):
+    with pytest.raises(SparkMissing, match="java does not report its version"):
         check_java({"PATH": str(tmp_path)})
 
 
-def test_the_packages_are_here() -> None:
+def test_the_packages_are_installed() -> None:
     check_packages()
 
 
 def test_without_the_packages_one_line_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    with pytest.raises(
-        SparkMissing, match=r"needs Spark: pip install 'later\[spark\]' \(there is no pyspark, no pyarrow"
-    ):
+    with pytest.raises(SparkMissing, match=r"needs Spark: pip install 'later\[spark\]' \(missing: pyspark, pyarrow"):
         check_packages()
 
 

@@ -170,5 +170,5 @@ def test_without_spark_a_command_says_what_to_install(
 
     assert run(["bulk", command, "tasks.parquet", "--job", "import-7"]).code == 1
     assert capsys.readouterr().err == (
-        "later: later bulk needs Spark: pip install 'later[spark]' (there is no pyspark, no pyarrow, no pandas)\n"
+        "later: later bulk needs Spark: pip install 'later[spark]' (missing: pyspark, pyarrow, pandas)\n"
     )
