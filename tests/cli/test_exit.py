@@ -1,4 +1,4 @@
-"""A command that signals may end: which of them, with which exit status, and what they do afterwards."""
+"""Signals that end a command: its exit code, and the handlers afterwards."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from later.cli.exit import TerminationSignal, exit_code, handle_termination_sign
 
 @pytest.fixture(autouse=True, params=[signal.SIGTERM, signal.SIGHUP])
 def number(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A signal that ends a job. Whatever it does is put back."""
-    before = signal.getsignal(request.param)
+    """A signal that ends a command. Its handler is restored."""
+    previous = signal.getsignal(request.param)
     yield request.param
-    signal.signal(request.param, before)
+    signal.signal(request.param, previous)
 
 
-def sent(number: int) -> int:
-    """Some work, in the middle of which the signal comes."""
+def run_with_signal(number: int) -> int:
+    """Do some work that the signal interrupts."""
     with handle_termination_signals():
         os.kill(os.getpid(), number)
     return 0
 
 
-def test_the_exit_status_says_which_signal_it_was(number: int) -> None:
-    assert exit_code(lambda: sent(number)) == 128 + number
+def test_the_exit_code_tells_the_signal(number: int) -> None:
+    assert exit_code(lambda: run_with_signal(number)) == 128 + number
 
 
-def test_whatever_it_leads_to_it_was_the_signal(number: int) -> None:
-    """A terminal that is gone cannot be told, and raises that."""
+def test_an_error_after_the_signal_does_not_hide_it(number: int) -> None:
+    """Writing to a terminal that has gone raises OSError."""
 
     def work() -> None:
         try:
@@ -47,8 +47,8 @@ def test_whatever_it_leads_to_it_was_the_signal(number: int) -> None:
     assert stopped.value.number == number
 
 
-def test_what_cannot_be_told_any_more_does_not_change_the_status(number: int) -> None:
-    """The interpreter flushes at its end, and has a status of its own for what fails then."""
+def test_output_that_cannot_be_written_does_not_change_the_exit_code(number: int) -> None:
+    """The interpreter flushes at its end, and exits with a code of its own if that fails."""
     reads, writes = os.pipe()
     os.close(reads)
     code = f"""
@@ -67,17 +67,17 @@ sys.exit(exit_code(work))
     os.close(writes)
 
 
-def test_what_is_ignored_stays_ignored(number: int) -> None:
+def test_an_ignored_signal_stays_ignored(number: int) -> None:
     signal.signal(number, signal.SIG_IGN)
 
-    assert exit_code(lambda: sent(number)) == 0
+    assert exit_code(lambda: run_with_signal(number)) == 0
 
 
-def test_afterwards_it_does_what_it_did_before(number: int) -> None:
-    def heard(number: int, frame: object) -> None:
-        """It is somebody else's."""
+def test_the_previous_handler_is_restored(number: int) -> None:
+    def handler(number: int, frame: object) -> None:
+        """Handle nothing."""
 
-    signal.signal(number, heard)
-    exit_code(lambda: sent(number))
+    signal.signal(number, handler)
+    exit_code(lambda: run_with_signal(number))
 
-    assert signal.getsignal(number) is heard
+    assert signal.getsignal(number) is handler

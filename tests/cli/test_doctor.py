@@ -1,0 +1,45 @@
+"""The command `doctor`."""
+
+from __future__ import annotations
+
+import json
+
+from later.cli.commands.doctor import examine_store
+from later.store.keys import Bucket
+from tests.builders import a_task
+from tests.cli.api_stub import (
+    Capture,
+)
+from tests.store_fixture import StoreFixture
+
+
+async def test_a_healthy_store_exits_with_0(store: StoreFixture, capsys: Capture) -> None:
+    await store.tasks.create([a_task(), a_task()])
+    assert await examine_store(store, repair=False, as_json=False) == 0
+    assert capsys.readouterr().out == "2 tasks and 2 bucket entries read: nothing is wrong\n"
+
+
+async def lose_a_task(store: StoreFixture) -> None:
+    """Take one task out of its bucket."""
+    await store.tasks.create([a_task(id="lost", own_id=True)])
+    await store.redis.zrem(store.keys.shard_of("lost").bucket(Bucket.DELAY, b"order"), b"lost")
+
+
+async def test_findings_exit_with_1_until_they_are_mended(store: StoreFixture, capsys: Capture) -> None:
+    await lose_a_task(store)
+    assert await examine_store(store, repair=False, as_json=False) == 1
+    out = capsys.readouterr().out
+    assert "'lost'" in out.splitlines()[0]
+    assert out.endswith("wrong; --repair mends\n")
+    assert await examine_store(store, repair=True, as_json=False) == 0
+    assert "; mended\n" in capsys.readouterr().out
+    assert await examine_store(store, repair=False, as_json=False) == 0
+
+
+async def test_findings_are_printed_as_json(store: StoreFixture, capsys: Capture) -> None:
+    await lose_a_task(store)
+    assert await examine_store(store, repair=True, as_json=True) == 0
+    finding, *_, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (finding["id"], finding["kind"], finding["topic"], finding["mended"]) == ("lost", "nowhere", "order", True)
+    assert summary["tasks"] == 1
+    assert summary["mended"] >= 1

@@ -1,0 +1,152 @@
+"""The program: help, usage errors, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from later.cli.bulk.group import bulk
+from later.cli.exit import exit_code
+from later.cli.groups import load_command
+from later.cli.main import later
+from later.cli.options import API_CLIENT
+from later.config import OPTIONS, Option
+from later.core.errors import ConfigError, StoreDown
+from tests.cli.api_stub import (
+    Capture,
+    exit_code_of,
+)
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = {name: load_command(lazy) for name, lazy in later.lazy_commands.items()}
+COMMAND_WORDS = [
+    words
+    for name, command in COMMANDS.items()
+    for words in ([(name, sub) for sub in command.commands] if isinstance(command, click.Group) else [(name,)])
+]
+
+
+@pytest.mark.system
+def test_python_m_later_prints_the_version() -> None:
+    done = subprocess.run([sys.executable, "-m", "later", "--version"], capture_output=True, text=True, check=True,
+                          cwd=ROOT)  # fmt: skip
+    assert done.stdout == "later 0.1.0\n"
+
+
+@pytest.mark.system
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from later.cli.main import run; run(['--help']);"
+        "print(sorted({'aiohttp', 'asyncio', 'redis', 'rich', 'structlog', 'http.client'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=ROOT)  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_with_the_first_sentence_of_its_help(name: str) -> None:
+    first_sentence = (COMMANDS[name].help or "").partition("\n\n")[0]
+    assert COMMANDS[name].name == name
+    assert later.lazy_commands[name].help == " ".join(first_sentence.split())
+
+
+@pytest.mark.parametrize("words", COMMAND_WORDS, ids=" ".join)
+def test_every_command_has_help_with_an_example_and_its_options_with_defaults_and_variables(
+    words: tuple[str, ...], capsys: Capture
+) -> None:
+    assert exit_code_of(*words, "-h") == 0
+    help = " ".join(capsys.readouterr().out.split())
+    assert f"Examples: later {' '.join(words)}" in help
+    assert "[default: later.toml, if it exists; LATER_CONFIG]" in help
+    expected = expected_options(words)
+    for option in OPTIONS:
+        shown = f"--{option.name} {option.type.metavar}" in help and f"; {option.variable}]" in help
+        assert shown == (option in expected), option.name
+
+
+def expected_options(words: tuple[str, ...]) -> list[Option]:
+    """Return the options of the configuration that a command has. Those of `bulk` have some, and a --url of their own."""
+    if words[0] == "bulk":
+        command = bulk.commands[words[1]]
+        return [o for o in OPTIONS if o.name != "url" and o.key in {parameter.name for parameter in command.params}]
+    named = {name for option in OPTIONS for name in option.commands}
+    return [option for option in OPTIONS if (words[0] if words[0] in named else API_CLIENT) in option.commands]
+
+
+@pytest.mark.parametrize(
+    ("group", "listed"),
+    [
+        ("topics", ["list", "show", "set", "unset", "pause", "resume", "purge"]),
+        ("namespaces", ["show", "set", "unset"]),
+        ("dead", ["list", "redrive", "purge"]),
+        ("bulk", ["create", "verify", "cancel", "export", "report"]),
+    ],
+)
+def test_a_group_lists_its_commands(group: str, listed: list[str], capsys: Capture) -> None:
+    assert exit_code_of(group, "-h") == 0
+    assert listed_commands(capsys.readouterr().out) == listed
+
+
+def listed_commands(help: str) -> list[str]:
+    return [line.split()[0] for line in help.partition("Commands:\n")[2].split("\n\n")[0].splitlines()]
+
+
+def test_commands_are_listed_in_the_order_of_use(capsys: Capture) -> None:
+    assert exit_code_of("--help") == 0
+    assert listed_commands(capsys.readouterr().out) == [
+        *("up", "serve", "worker"), *("create", "query", "delete"), *("list", "explain", "update", "run-now", "dead"),
+        *("topics", "namespaces"), "bulk", *("status", "doctor"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["up", "--nope"], ["query"], ["create", "--batch", "0"], ["up", "x"]])
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: Capture) -> None:
+    assert exit_code_of(*arguments) == 2
+    assert "Usage:" in capsys.readouterr().err
+
+
+def test_a_wrong_value_exits_with_2_and_one_line(capsys: Capture) -> None:
+    assert exit_code_of("up", "--tick", "0") == 2
+    assert capsys.readouterr().err == "later: --tick 0: expected a duration of at least 0.01 s\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (StoreDown("the store\nis away"), 1, "later: the store is away\n"),
+        (ConfigError("--x y: expected z"), 2, "later: --x y: expected z\n"),
+        (OSError(98, "address already in use"), 1, "later: address already in use\n"),
+        (FileNotFoundError(2, "No such file or directory", "x"), 1, "later: x: No such file or directory\n"),
+        (ConnectionRefusedError("refused \x1b[2J"), 1, "later: refused \\x1b[2J\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (click.Abort(), 130, ""),
+    ],
+)
+def test_an_error_is_printed_in_one_line(error: BaseException, status: int, said: str, capsys: Capture) -> None:
+    def work() -> int:
+        raise error
+
+    assert exit_code(work) == status
+    assert capsys.readouterr().err == said
+
+
+def test_a_bug_prints_a_traceback(capsys: Capture) -> None:
+    assert exit_code(lambda: 1 // 0) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.system
+def test_a_closed_pipe_is_not_reported() -> None:
+    code = "from later.cli import main; import sys; sys.argv = ['later', 'up', '--help']; main()"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, check=False,
+                          cwd=ROOT)  # fmt: skip
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")

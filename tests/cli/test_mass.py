@@ -1,0 +1,266 @@
+"""The commands that purge or redrive many tasks."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from tests.cli.api_stub import (
+    NOW_S,
+    ApiStub,
+    Capture,
+    Reply,
+    dead_task,
+    exit_code_of,
+    problem_reply,
+    tasks_page,
+)
+
+
+class TypedInput(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def type_answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", TypedInput(text))
+
+
+TOPIC_REPLY = Reply(200, {"topic": "order", "delay": 1000, "unack": 7, "error": 4, "dead": 200})
+
+
+PURGE_TOPIC = ("topics", "purge", "order")
+
+
+PURGE_DEAD = ("dead", "purge", "--topic", "order")
+
+
+REDRIVE = ("dead", "redrive", "--topic", "order")
+
+
+@pytest.mark.parametrize(
+    ("command", "question"),
+    [
+        (PURGE_TOPIC, "purge 1,204 tasks of the topic order (delay 1,000, error 4, dead 200)? [y/N]: "),
+        ((*PURGE_TOPIC, "--state", "dead", "--state", "delay"),
+         "purge 1,200 tasks of the topic order (delay 1,000, dead 200)? [y/N]: "),
+        ((*PURGE_TOPIC, "--state", "delay"), "purge 1,000 tasks of the topic order (delay 1,000)? [y/N]: "),
+        (PURGE_DEAD, "purge 200 dead tasks of the topic order? [y/N]: "),
+        (REDRIVE, "redrive 200 dead tasks of the topic order? [y/N]: "),
+        ((*REDRIVE, "--rate", "0.5"), "redrive 200 dead tasks of the topic order, 0.5 a second, for 7 min? [y/N]: "),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("answer", ["n\n", "\n"])
+def test_a_mass_action_asks_for_confirmation_and_no_is_the_default(
+    command: tuple[str, ...], question: str, answer: str, api: ApiStub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_answer(monkeypatch, answer)
+    api.replies = [TOPIC_REPLY]
+    assert exit_code_of(*command) == 1
+    done = "redriven" if "redrive" in command else "purged"
+    assert capsys.readouterr() == ("", f"{question}later: nothing was {done}\n")
+    assert api.calls == [("GET", "/topics/order")]
+
+
+@pytest.mark.parametrize("command", [PURGE_TOPIC, PURGE_DEAD, REDRIVE])
+def test_without_an_answer_nothing_is_done(
+    command: tuple[str, ...], api: ApiStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_answer(monkeypatch, "")
+    api.replies = [TOPIC_REPLY]
+    assert exit_code_of(*command) == 130
+    assert api.calls == [("GET", "/topics/order")]
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "sent"),
+    [
+        (PURGE_TOPIC, "/topics/order/purge", {"states": ["delay", "error", "dead"]}),
+        ((*PURGE_TOPIC, "--state", "error"), "/topics/order/purge", {"states": ["error"]}),
+        (PURGE_DEAD, "/topics/order/purge", {"states": ["dead"], "died_before": NOW_S}),
+        (REDRIVE, "/redrive", {"topic": "order", "died_before": NOW_S}),
+        ((*REDRIVE, "--rate", "20/s"), "/redrive", {"topic": "order", "died_before": NOW_S, "rate": 20}),
+    ],
+)
+def test_after_yes_the_action_is_carried_out(
+    command: tuple[str, ...],
+    path: str,
+    sent: dict[str, Any],
+    now: float,
+    api: ApiStub,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = "redriven" if "redrive" in command else "purged"
+    type_answer(monkeypatch, "y\n")
+    api.replies = [TOPIC_REPLY, Reply(200, {done: 1})]
+    assert exit_code_of(*command) == 0
+    assert capsys.readouterr().out == f"1 task {done}\n"
+    assert (api.requests[1].path, api.requests[1].json) == (path, {**sent, "limit": 200 if "rate" in sent else 5000})
+
+
+@pytest.mark.parametrize("command", [PURGE_TOPIC, PURGE_DEAD, REDRIVE])
+def test_without_a_terminal_an_action_needs_yes(command: tuple[str, ...], api: ApiStub, capsys: Capture) -> None:
+    assert exit_code_of(*command) == 2
+    verb = "redrive" if "redrive" in command else "purge"
+    assert capsys.readouterr().err.endswith(
+        f"\nError: There is no terminal to ask on: --yes to {verb} unasked, --dry-run to see how many.\n"
+    )
+    assert api.requests == []
+    api.replies = [Reply(200, {"redriven": 0, "purged": 0})]
+    assert exit_code_of(*command, "--yes") == 0
+    assert [request.method for request in api.requests] == ["POST"]
+
+
+@pytest.mark.parametrize("command", [PURGE_TOPIC, PURGE_DEAD, REDRIVE])
+def test_without_tasks_no_confirmation_is_asked(
+    command: tuple[str, ...], api: ApiStub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_answer(monkeypatch, "y\n")
+    api.replies = [Reply(200, {"topic": "order", "delay": 0, "unack": 7, "error": 0, "dead": 0})]
+    assert exit_code_of(*command) == 0
+    assert capsys.readouterr() == (f"0 tasks {'redriven' if 'redrive' in command else 'purged'}\n", "")
+
+
+def test_a_dry_run_prints_the_count_and_does_nothing(api: ApiStub, capsys: Capture) -> None:
+    api.replies = [TOPIC_REPLY] * 3
+    assert exit_code_of(*PURGE_TOPIC, "--dry-run", "--yes") == 0
+    assert exit_code_of(*PURGE_DEAD, "--dry-run") == 0
+    assert exit_code_of(*REDRIVE, "--dry-run", "--json") == 0
+    topic, dead, as_json = capsys.readouterr().out.splitlines()
+    assert topic == "1,204 tasks of the topic order (delay 1,000, error 4, dead 200)"
+    assert dead == "200 dead tasks of the topic order"
+    assert json.loads(as_json) == {"topic": "order", "tasks": 200, "states": {"dead": 200}}
+    assert api.calls == [("GET", "/topics/order")] * 3
+
+
+def test_filtered_dead_tasks_are_counted_one_by_one(now: float, api: ApiStub, capsys: Capture) -> None:
+    api.replies = [
+        TOPIC_REPLY,
+        tasks_page(dead_task("n1"), dead_task("n2", "gone"), cursor="c"),
+        tasks_page(dead_task("n3")),
+    ]
+    filters = ("--reason", "exhausted", "--died-after", "2h", "--died-before", "2027-01-15T08:00:00Z")
+    assert exit_code_of(*REDRIVE, *filters, "--dry-run") == 0
+    assert capsys.readouterr().out == (
+        "2 dead tasks of the topic order (reason exhausted, died after 2027-01-15T06:00:00Z, "
+        "died before 2027-01-15T08:00:00Z)\n"
+    )
+    assert api.requests[1].json == {
+        "topic": "order", "state": "dead", "due_after": NOW_S - 7200, "due_before": 1_800_000_000, "limit": 500,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked_for", "sent"), [("1h", NOW_S - 3600), ("2028-01-01T00:00:00Z", NOW_S)])
+def test_filters_are_sent_and_tasks_that_die_later_are_left_out(
+    asked_for: str, sent: float, now: float, api: ApiStub
+) -> None:
+    api.replies = [Reply(200, {"redriven": 0}), Reply(200, {"purged": 0})]
+    filters = ("--reason", "gone", "--died-after", "2h", "--died-before", asked_for, "--yes")
+    assert (exit_code_of(*REDRIVE, *filters), exit_code_of(*PURGE_DEAD, *filters)) == (0, 0)
+    expected = {"died_after": NOW_S - 7200, "died_before": sent, "reason": "gone", "limit": 5000}
+    assert [request.json for request in api.requests] == [
+        {"topic": "order", **expected},
+        {"states": ["dead"], **expected},
+    ]
+
+
+def test_chunks_with_the_same_filters_are_sent_until_no_task_is_left(api: ApiStub, capsys: Capture) -> None:
+    more = Reply(200, {"redriven": 5000, "more": True})
+    api.replies = [more, more, Reply(200, {"redriven": 17})]
+    assert exit_code_of(*REDRIVE, "--yes") == 0
+    assert capsys.readouterr() == ("10,017 tasks redriven\n", "")
+    first, *others = [request.json for request in api.requests]
+    assert others == [first] * 2
+
+
+def test_chunks_are_summed_up_in_a_json_object(api: ApiStub, capsys: Capture) -> None:
+    api.replies = [Reply(200, {"purged": 5000, "more": True}), Reply(200, {"purged": 1})]
+    assert exit_code_of(*PURGE_TOPIC, "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"purged": 5001, "exact": True}
+
+
+def test_an_answer_of_more_without_progress_ends_the_action(api: ApiStub) -> None:
+    api.replies = [Reply(200, {"purged": 0, "more": True})]
+    assert exit_code_of(*PURGE_TOPIC, "--yes") == 0
+    assert len(api.requests) == 1
+
+
+def test_a_chunk_whose_answer_was_lost_is_sent_again(api: ApiStub, pauses: list[float], capsys: Capture) -> None:
+    api.replies = [
+        Reply(200, {"purged": 5000, "more": True}),
+        problem_reply(503, "the store is away", "7"),
+        Reply(200, {"purged": 5000}, lost=True),
+        Reply(200, {"purged": 204}),
+    ]
+    assert exit_code_of(*PURGE_TOPIC, "--yes") == 0
+    out, err = capsys.readouterr()
+    assert out == "at least 5,204 tasks purged: what was done by calls without an answer is not counted\n"
+    assert err.splitlines()[0] == "later: the store is away; trying again in 7 s"
+    assert pauses == [7, 2]
+    assert len({request.body for request in api.requests}) == 1
+
+
+def test_a_chunk_that_keeps_failing_ends_the_action_and_says_how_to_continue(
+    api: ApiStub, pauses: list[float], capsys: Capture
+) -> None:
+    api.replies = [Reply(200, {"purged": 5000, "more": True}), problem_reply(503, "away"), problem_reply(503, "away")]
+    assert exit_code_of(*PURGE_TOPIC, "--yes", "--retries", "1") == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("at least 5,000 tasks purged")
+    assert err.splitlines()[1:] == ["later: the same command goes on with the rest", "later: away"]
+    assert pauses == [1]
+
+
+@pytest.mark.parametrize("status", [400, 404, 405])
+def test_a_refused_chunk_is_not_sent_again(status: int, api: ApiStub, pauses: list[float], capsys: Capture) -> None:
+    api.replies = [problem_reply(status, "no")]
+    assert exit_code_of(*REDRIVE, "--yes") == 1
+    assert capsys.readouterr() == ("", "later: no\n")
+    assert pauses == []
+
+
+def test_an_interrupted_action_prints_what_was_done(
+    api: ApiStub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("later.cli.commands.mass.time.sleep", stop)
+    api.replies = [Reply(200, {"redriven": 200, "more": True})]
+    assert exit_code_of(*REDRIVE, "--yes", "--rate", "20") == 130
+    assert capsys.readouterr() == ("200 tasks redriven\n", "later: the same command goes on with the rest\n\n")
+
+
+@pytest.mark.parametrize(
+    ("rate", "limit", "pause"), [("20", 200, 10), ("0.01", 1, 100), ("600", 5000, 8.333), ("1e6", 5000, 0.005)]
+)
+def test_a_rate_is_kept_over_all_chunks(rate: str, limit: int, pause: float, api: ApiStub, pauses: list[float]) -> None:
+    api.replies = [Reply(200, {"redriven": limit, "more": True}), Reply(200, {"redriven": 1})]
+    assert exit_code_of(*REDRIVE, "--yes", "--rate", rate) == 0
+    assert [request.json["limit"] for request in api.requests] == [limit] * 2
+    assert pauses == [pytest.approx(pause, abs=0.5)]
+
+
+def test_with_a_rate_a_chunk_whose_answer_was_lost_is_given_its_time(api: ApiStub, pauses: list[float]) -> None:
+    api.replies = [Reply(200, {"redriven": 200}, lost=True), Reply(200, {"redriven": 1})]
+    assert exit_code_of(*REDRIVE, "--yes", "--rate", "20") == 0
+    assert pauses == [10]
+
+
+def test_a_progress_bar_follows_the_chunks_on_a_terminal(
+    api: ApiStub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    type_answer(monkeypatch, "y\n")
+    api.replies = [TOPIC_REPLY, Reply(200, {"purged": 1000, "more": True}), Reply(200, {"purged": 204})]
+    assert exit_code_of(*PURGE_TOPIC) == 0
+    out, err = capsys.readouterr()
+    assert out == "1,204 tasks purged\n"
+    assert "/1204" in err

@@ -1,0 +1,116 @@
+"""The command `status`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from later.cli import store_access
+from later.cli.commands import status
+from later.core.errors import StoreDown
+from later.store.stats import ServerFacts, TopicCounts
+from tests.builders import a_task
+from tests.cli.api_stub import (
+    Capture,
+    exit_code_of,
+)
+from tests.store_fixture import StoreFixture
+
+
+def store_status(**changes: Any) -> status.StoreStatus:
+    built = status.StoreStatus(
+        address="unix:///s",
+        shards=1,
+        server=ServerFacts("Valkey", "9.1.2", 1536, 0, "appendonly"),
+        workers={"host:1": 700, "host:2": 300_000},
+        topics={
+            "calm": TopicCounts(9, 0, 0, 0, 0, None),
+            "late": TopicCounts(3, 1, 2, 4, 3, 4_000),
+            "worse": TopicCounts(5, 0, 0, 0, 5, 10_000),
+        },
+        remembered=6,
+        now=19_000,
+    )
+    return built._replace(**changes)
+
+
+def test_status_shows_the_topics_with_most_tasks_due_first(capsys: Capture) -> None:
+    status.print_text(store_status(), 2)
+    assert capsys.readouterr().out.splitlines() == [
+        "store    Valkey 9.1.2 at unix:///s, 1 shard",
+        "memory   1.5 KiB, no limit set",
+        "writes   appendonly",
+        "workers  1 alive",
+        "         host:1: last heartbeat 0.7 s ago",
+        "         host:2: last heartbeat 5 min ago, silent",
+        "ids      6 of ended tasks remembered",
+        "",
+        "topic       delay  unack  error  dead  due  oldest late by",
+        "all topics     17      1      2     4    8            15 s",
+        "worse           5      0      0     0    5             9 s",
+        "late            3      1      2     4    3            15 s",
+        "… and 1 more",
+    ]
+
+
+def test_status_warns_if_no_worker_is_alive(capsys: Capture) -> None:
+    status.print_text(store_status(workers={"host:2": 10_000}), 20)
+    assert "workers  no worker heartbeat for 10 s: nothing is delivered" in capsys.readouterr().out
+    status.print_json(store_status(workers={}), 20)
+    assert json.loads(capsys.readouterr().out)["warnings"] == [status.NO_WORKER]
+
+
+def test_status_prints_one_json_object(capsys: Capture) -> None:
+    status.print_json(store_status(), 1)
+    told = json.loads(capsys.readouterr().out)
+    assert told["store"]["memory_bytes"] == 1536
+    assert told["workers"][0] == {"instance": "host:1", "last_beat_s": 0.7, "alive": True}
+    assert told["tasks"] == {
+        "delay": 17, "unack": 1, "error": 2, "dead": 4, "due": 8, "oldest_lateness_s": 15.0, "total": 24,
+    }  # fmt: skip
+    assert [topic["topic"] for topic in told["topics"]] == ["worse"]
+    assert (told["topics_total"], told["warnings"]) == (3, [])
+
+
+def test_a_table_on_a_terminal_is_drawn_and_shows_markup_as_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    status.print_text(store_status(topics={"[red]x\x1b": TopicCounts(1, 0, 0, 0, 0, None)}), 20)
+    out = capsys.readouterr().out
+    assert "[red]x\\x1b" in out
+    assert "─" in out
+
+
+async def test_the_status_of_a_store_is_read(store: StoreFixture) -> None:
+    now = (await store.now()).low
+    await store.tasks.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
+    await store.stats.heartbeat("host:1", now)
+    found = await status.read_status(store, "unix:///s")
+    assert found.total[:5] == (2, 0, 0, 0, 1)
+    assert found.alive_workers == 1
+    assert found.server.name in ("Valkey", "Redis")
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_an_unavailable_store_is_reported_in_one_line_without_its_password(command: str, capsys: Capture) -> None:
+    assert exit_code_of(command, "--redis", f"unix://me:hunter2@{Path.cwd()}/none.sock") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("later: the store cannot be reached: ")
+    assert err.count("\n") == 1
+    assert "hunter2" not in err
+
+
+def test_the_data_directory_is_suggested_if_it_was_forgotten(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    async def away(*options: object) -> None:
+        raise StoreDown("the store cannot be reached")
+
+    monkeypatch.setattr(store_access, "open_store", away)
+    Path("later-data").mkdir()
+    Path("later-data/store.sock").touch()
+    assert exit_code_of("status") == 1
+    assert capsys.readouterr().err.endswith("(for the store of `later up`: --data later-data)\n")
