@@ -1,8 +1,9 @@
-"""The doors: which path and method leads to which handler."""
+"""The application: one table of routes, each a path, a method and the handler that answers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -12,19 +13,31 @@ from later.api.explain import ExplainHandlers
 from later.api.health import HealthHandlers
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
+from later.api.policies import PolicyHandlers, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
-from later.api.server import FAST_ROUTES
+from later.api.server import FAST_ROUTES, FastHandler
 from later.api.tasks import TaskHandlers
-from later.api.topics import PolicyHandlers, TopicHandlers, parse_namespace_scope, parse_topic_scope
+from later.api.topics import TopicHandlers, parse_topic_scope
 from later.metrics import Metrics
 from later.store.open import Store
 from later.store.policies import PolicyBook
 
 TOPIC = "/topics/{topic:[^/]+}"
-"""aiohttp's own pattern takes no braces; a `/` in a topic's name comes percent-encoded."""
+"""The path of a topic. A `/` in its name comes percent-encoded; braces are not allowed in aiohttp's default pattern."""
 NAMESPACE = "/namespaces/{namespace:[^/]+}"
-PULSAR = "/admin/v2"
+PULSAR_NAMESPACE = "/admin/v2/namespaces/public/{namespace:[^/]+}"
+"""The path of a namespace in Pulsar's API. The tenant `public` is the only one."""
+PULSAR_TOPIC = "/admin/v2/persistent/public/{namespace:[^/]+}/{topic:[^/]+}"
+
+
+class Route(NamedTuple):
+    """A path, the handler that answers there, and the method. A `fast` POST route bypasses the router."""
+
+    method: str
+    path: str
+    handler: FastHandler
+    fast: bool = False
 
 
 def build_app(
@@ -39,122 +52,95 @@ def build_app(
     exposition: Callable[[], Awaitable[bytes]],
     on_create: Callable[[int], None],
 ) -> web.Application:
-    """Everything that `later serve` answers.
+    """Build the application of `later serve`.
 
-    `max_body` is in bytes; `backlog` is how many tasks may wait for the store; a job's counts are kept for
-    `remember_ms`; `lease_ms` is that of workers, for the daemon's own timeout; `on_create` is told when (ms) the
-    earliest of the tasks just created, or moved, must be taken up.
+    `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store. The counts of a bulk job are
+    kept for `remember_ms`. `lease_ms` is the workers' lease for the daemon's own timeout. `on_create` is called with
+    the time (ms) at which the earliest task that was just created, or moved, is due.
     """
-    line = PendingWrites(max_pending_writes)
-    metrics.pending_writes.set_function(lambda: line.count)
-    tasks = TaskHandlers(store=store, metrics=metrics, max_body=max_body, pending_writes=line, on_create=on_create)
+    pending = PendingWrites(max_pending_writes)
+    metrics.pending_writes.set_function(lambda: pending.count)
+    tasks = TaskHandlers(store=store, metrics=metrics, max_body=max_body, pending_writes=pending, on_create=on_create)
     batches = BatchHandlers(
         store=store,
         metrics=metrics,
         max_body=max_body,
         remember_ms=remember_ms,
-        pending_writes=line,
+        pending_writes=pending,
         on_create=on_create,
     )
-    edits = EditHandlers(store=store, max_body=max_body, pending_writes=line, on_create=on_create)
-    explanations = ExplainHandlers(store=store, max_body=max_body, pending_writes=line, lease_ms=lease_ms)
-    health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
-    app = _application(
-        [
-            *_task_routes(tasks),
-            *_batch_routes(batches),
-            web.post("/list", ListHandlers(store=store, max_body=max_body, pending_writes=line).list_tasks),
-            *_edit_routes(edits),
-            web.post("/explain", explanations.explain),
-            *_topic_routes(TopicHandlers(store)),
-            *_policy_routes(store.policies, max_body),
-            *_pulsar_routes(store.policies, max_body),
-            *_health_routes(health),
-        ]
+    edits = EditHandlers(store=store, max_body=max_body, pending_writes=pending, on_create=on_create)
+    listing = ListHandlers(store=store, max_body=max_body, pending_writes=pending)
+    explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending, lease_ms=lease_ms)
+    topics = TopicHandlers(store)
+    routes = [
+        Route("POST", "/create", tasks.create, fast=True),
+        Route("POST", "/query", tasks.query, fast=True),
+        Route("POST", "/delete", tasks.delete, fast=True),
+        Route("POST", "/create/batch", batches.create),
+        Route("POST", "/query/batch", batches.query),
+        Route("POST", "/delete/batch", batches.delete),
+        Route("GET", "/jobs/{id}", batches.job),
+        Route("POST", "/list", listing.list_tasks),
+        Route("POST", "/update", edits.update),
+        Route("POST", "/run-now", edits.run_now),
+        Route("POST", "/redrive", edits.redrive),
+        Route("POST", f"{TOPIC}/purge", edits.purge),
+        Route("POST", "/explain", explain.explain),
+        Route("GET", "/topics", topics.list_topics),
+        Route("GET", TOPIC, topics.show),
+    ]
+    return _application(
+        [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)]
     )
-    app[FAST_ROUTES] = {route.path: route.handler for route in _task_routes(tasks)}
-    return app
 
 
 def build_health_app(
     *, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
 ) -> web.Application:
-    """What `later worker --health` answers."""
-    return _application(_health_routes(HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)))
+    """Build the application of `later worker --health`."""
+    return _application(_health_routes(why_not_ready, exposition))
 
 
-def _task_routes(calls: TaskHandlers) -> list[web.RouteDef]:
-    return [
-        web.post("/create", calls.create),
-        web.post("/query", calls.query),
-        web.post("/delete", calls.delete),
-    ]
-
-
-def _edit_routes(calls: EditHandlers) -> list[web.RouteDef]:
-    return [
-        web.post("/update", calls.update),
-        web.post("/run-now", calls.run_now),
-        web.post("/redrive", calls.redrive),
-        web.post(f"{TOPIC}/purge", calls.purge),
-    ]
-
-
-def _batch_routes(calls: BatchHandlers) -> list[web.RouteDef]:
-    return [
-        web.post("/create/batch", calls.create),
-        web.post("/query/batch", calls.query),
-        web.post("/delete/batch", calls.delete),
-        web.get("/jobs/{id}", calls.job),
-    ]
-
-
-def _topic_routes(calls: TopicHandlers) -> list[web.RouteDef]:
-    return [
-        web.get("/topics", calls.list_topics),
-        web.get(TOPIC, calls.show),
-    ]
-
-
-def _policy_routes(policies: PolicyBook, max_body: int) -> list[web.RouteDef]:
-    routes: list[web.RouteDef] = []
-    for place, asked in ((TOPIC, parse_topic_scope), (NAMESPACE, parse_namespace_scope)):
-        calls, path = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=asked), f"{place}/policy"
+def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
+    """Return the routes of policies, later's own and Pulsar's."""
+    topic = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_topic_scope)
+    namespace = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_namespace_scope)
+    routes = [Route("POST", f"{TOPIC}/pause", topic.pause), Route("POST", f"{TOPIC}/resume", topic.resume)]
+    for path, handlers in ((f"{TOPIC}/policy", topic), (f"{NAMESPACE}/policy", namespace)):
         routes += [
-            web.get(path, calls.show),
-            web.put(path, calls.replace),
-            web.patch(path, calls.merge),
-            web.delete(path, calls.remove),
+            Route("GET", path, handlers.show),
+            Route("PUT", path, handlers.replace),
+            Route("PATCH", path, handlers.merge),
+            Route("DELETE", path, handlers.remove),
         ]
-    topics = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_topic_scope)
-    return [*routes, web.post(f"{TOPIC}/pause", topics.pause), web.post(f"{TOPIC}/resume", topics.resume)]
-
-
-def _pulsar_routes(policies: PolicyBook, max_body: int) -> list[web.RouteDef]:
-    """Of the tenant that is ours; any other is not found."""
-    routes: list[web.RouteDef] = []
-    for place, asked in (
-        ("/namespaces/public/{namespace:[^/]+}", parse_namespace_scope),
-        ("/persistent/public/{namespace:[^/]+}/{topic:[^/]+}", parse_persistent_topic),
-    ):
-        calls, path = (
-            PulsarHandlers(policies=policies, max_body=max_body, parse_scope=asked),
-            f"{PULSAR}{place}/delayedDelivery",
-        )
-        routes += [web.get(path, calls.show), web.post(path, calls.change), web.delete(path, calls.remove)]
+    for scope, parse_scope in ((PULSAR_NAMESPACE, parse_namespace_scope), (PULSAR_TOPIC, parse_persistent_topic)):
+        pulsar = PulsarHandlers(policies=policies, max_body=max_body, parse_scope=parse_scope)
+        path = f"{scope}/delayedDelivery"
+        routes += [
+            Route("GET", path, pulsar.show),
+            Route("POST", path, pulsar.change),
+            Route("DELETE", path, pulsar.remove),
+        ]
     return routes
 
 
-def _health_routes(calls: HealthHandlers) -> list[web.RouteDef]:
+def _health_routes(
+    why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
+) -> list[Route]:
+    health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
     return [
-        web.get("/livez", calls.live),
-        web.get("/readyz", calls.ready),
-        web.get("/metrics", calls.metrics),
+        Route("GET", "/livez", health.live),
+        Route("GET", "/readyz", health.ready),
+        Route("GET", "/metrics", health.metrics),
     ]
 
 
-def _application(routes: list[web.RouteDef]) -> web.Application:
-    """Bodies are bounded where they are read; aiohttp's own bound stays out of the way."""
+def _application(routes: Sequence[Route]) -> web.Application:
+    """Build an application of these routes. Handlers limit bodies themselves; aiohttp's own limit is out of reach."""
     app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BATCH_BYTES)
-    app.add_routes(routes)
+    for method, path, handler, _ in routes:
+        # a GET route answers HEAD, too
+        app.router.add_get(path, handler) if method == "GET" else app.router.add_route(method, path, handler)
+    app[FAST_ROUTES] = {route.path: route.handler for route in routes if route.fast}
     return app

@@ -1,20 +1,23 @@
-"""The calls that change tasks which are there: update, run-now, redrive and purge."""
+"""The calls that change existing tasks: update, run-now, redrive and purge."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import structlog
 from aiohttp import web
 
 from later.api.load_shedding import PendingWrites
-from later.api.schemas import body_parser, json_response, parse_id, parse_query, read_body, task_view
+from later.api.requests import EXPECTED, body_parser, parse_id, parse_query, read_body
+from later.api.response import json_response
+from later.api.schemas import task_view
 from later.api.topics import parse_topic_scope
 from later.core.edit import TaskChanges
 from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE
-from later.core.validation import EXPECTED, check_id, describe, parse_time, parse_topic, refusal
+from later.core.validation import check_id, parse_time, parse_topic, refusal
 from later.store.dead_letters import PURGEABLE
 from later.store.group_commit import GroupCommit
 from later.store.keys import Bucket
@@ -25,7 +28,7 @@ log = structlog.get_logger("later.edits")
 
 
 class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who is to be brought back, every field as it came."""
+    """The body of a redrive, every field as it came: a task, or the dead tasks of a topic."""
 
     id: str | None = None
     topic: str | None = None
@@ -37,7 +40,7 @@ class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of a topic is to be removed, every field as it came."""
+    """The body of a purge, every field as it came."""
 
     states: list[str] | None = None
     died_after: float | str | None = None
@@ -46,8 +49,21 @@ class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     limit: int | None = None
 
 
+class PurgeStates(NamedTuple):
+    """A purge of all tasks in these states, in the order in which they are emptied."""
+
+    states: Sequence[Bucket]
+
+
+class PurgeDead(NamedTuple):
+    """A purge of the dead tasks that died within a range of times, for one reason or (None) any."""
+
+    dead: BucketRange
+    reason: str | None
+
+
 class EditHandlers:
-    """Handlers. `on_create` is told when a ticker must take up a task that was moved."""
+    """Handlers of changes. `on_create` is called with the time at which a task that was moved to delay is due."""
 
     def __init__(
         self,
@@ -58,148 +74,139 @@ class EditHandlers:
         on_create: Callable[[int], None],
     ) -> None:
         self._store = store
-        self._update = GroupCommit(store.edits.update, queue_timeout_s=store.client.timeout_s, size_of=_weight)
-        self._run_now = GroupCommit(self._run_all_now, queue_timeout_s=store.client.timeout_s)
-        self._redrive = GroupCommit(self._redrive_all, queue_timeout_s=store.client.timeout_s)
+        timeout_s = store.client.timeout_s
+        self._update = GroupCommit(
+            store.edits.update, queue_timeout_s=timeout_s, size_of=lambda edit: len(edit.changes.content or "")
+        )
+        self._run_now = GroupCommit(self._at_store_time(store.edits.run_now), queue_timeout_s=timeout_s)
+        self._redrive = GroupCommit(self._at_store_time(store.edits.redrive), queue_timeout_s=timeout_s)
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._on_create = on_create
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """`POST /update`."""
-        changes = _changes(await read_body(request, self._max_body))
+        changes = _parse_changes(await read_body(request, self._max_body))
+        if changes.id is None:
+            raise refusal("id", None)
+        id = check_id(changes.id)
+        changes.require_any()
         with self._pending_writes.reserve():
             policies, now = await self._store.policies.current(), await self._store.now()
-            found = await self._update(TaskEdit(changes.id or "", changes, policies, now.high))
-        return self._tell(found)
+            record = await self._update(TaskEdit(id, changes, policies, now.high))
+        self._wake_ticker(record)
+        return json_response(task_view(record))
 
     async def run_now(self, request: web.Request) -> web.StreamResponse:
         """`POST /run-now`."""
         id = parse_id(await read_body(request, self._max_body))
         with self._pending_writes.reserve():
-            found = await self._run_now(id)
-        return self._tell(found)
+            record = await self._run_now(id)
+        self._wake_ticker(record)
+        return json_response(task_view(record))
 
     async def redrive(self, request: web.Request) -> web.StreamResponse:
         """`POST /redrive`."""
-        wanted = _read_redriving(await read_body(request, self._max_body))
-        if wanted.id is None:
-            return await self._redrive_dead(wanted)
-        id = _only_id(wanted)
+        body = _parse_redrive_request(await read_body(request, self._max_body))
+        if body.id is None:
+            return await self._redrive_dead(body)
+        for field in RedriveRequest.__struct_fields__:
+            if field != "id" and getattr(body, field) is not None:
+                raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
+        id = check_id(body.id)
         with self._pending_writes.reserve():
-            self._note(await self._redrive(id))
+            self._wake_ticker(await self._redrive(id))
         return json_response({"redriven": 1})
+
+    async def _redrive_dead(self, body: RedriveRequest) -> web.StreamResponse:
+        """Redrive the dead tasks of a topic."""
+        if body.topic is None:
+            raise Refused("topic: expected an id or a topic, got neither", "topic")
+        dead = _parse_dead_range(parse_topic(body.topic), body)
+        if body.rate is not None and not body.rate >= MIN_RATE:
+            raise refusal("rate", body.rate, EXPECTED["rate"])
+        limit = _check_limit(body.limit)
+        now = (await self._store.now()).high
+        result = await self._store.dead_letters.redrive(dead, now=now, reason=body.reason, rate=body.rate, limit=limit)
+        if result.moved:
+            self._on_create(now)
+        log.info("dead tasks redriven", topic=dead.topic, tasks=result.moved)
+        return _move_response("redriven", result)
 
     async def purge(self, request: web.Request) -> web.StreamResponse:
         """`POST /topics/{topic}/purge`."""
         parse_query(request)
-        name = parse_topic_scope(request).name
-        purging = _purging(await read_body(request, self._max_body))
-        dead, limit = _dead(name, purging), _limit(purging.limit)
-        if purging.reason is not None:
-            moved = await self._store.dead_letters.purge_dead(dead, purging.reason, limit)
-        else:
-            moved = await self._store.dead_letters.purge(_stretches(dead, purging.states), limit)
-        log.info("topic purged", topic=name, tasks=moved.moved)
-        return _answer("purged", moved)
+        topic = parse_topic_scope(request).name
+        content = await read_body(request, self._max_body)
+        body = _parse_purge_request(content) if content.strip() else PurgeRequest()
+        purge, limit = _parse_purge(topic, body), _check_limit(body.limit)
+        match purge:
+            case PurgeStates(states):
+                result = await self._store.dead_letters.purge([BucketRange(topic, state) for state in states], limit)
+            case PurgeDead(dead, None):
+                result = await self._store.dead_letters.purge([dead], limit)
+            case PurgeDead(dead, str(reason)):
+                result = await self._store.dead_letters.purge_dead(dead, reason, limit)
+        log.info("topic purged", topic=topic, tasks=result.moved)
+        return _move_response("purged", result)
 
-    async def _redrive_dead(self, wanted: RedriveRequest) -> web.StreamResponse:
-        if wanted.topic is None:
-            raise Refused("topic: expected an id or a topic, got neither", "topic")
-        dead, rate, limit = _dead(parse_topic(wanted.topic), wanted), _rate(wanted.rate), _limit(wanted.limit)
-        now = (await self._store.now()).high
-        moved = await self._store.dead_letters.redrive(dead, now=now, reason=wanted.reason, rate=rate, limit=limit)
-        if moved.moved:
-            self._on_create(now)
-        log.info("dead tasks redriven", topic=dead.topic, tasks=moved.moved)
-        return _answer("redriven", moved)
+    def _at_store_time(
+        self, call: Callable[[Sequence[str], int], Awaitable[list[TaskRecord | LaterError]]]
+    ) -> Callable[[Sequence[str]], Awaitable[list[TaskRecord | LaterError]]]:
+        """Return the call with the time (ms, the high end of the store's time) at which it is made."""
 
-    async def _run_all_now(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
-        return await self._store.edits.run_now(ids, (await self._store.now()).high)
+        async def call_now(ids: Sequence[str]) -> list[TaskRecord | LaterError]:
+            return await call(ids, (await self._store.now()).high)
 
-    async def _redrive_all(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
-        return await self._store.edits.redrive(ids, (await self._store.now()).high)
+        return call_now
 
-    def _tell(self, found: TaskRecord) -> web.StreamResponse:
-        self._note(found)
-        return json_response(task_view(found))
-
-    def _note(self, found: TaskRecord) -> None:
-        if found.state is Bucket.DELAY:
-            self._on_create(found.score)
+    def _wake_ticker(self, record: TaskRecord) -> None:
+        if record.state is Bucket.DELAY:
+            self._on_create(record.score)
 
 
-_read_changes = body_parser(TaskChanges)
-_read_redriving = body_parser(RedriveRequest)
-_read_purging = body_parser(PurgeRequest)
+_parse_changes = body_parser(TaskChanges)
+_parse_redrive_request = body_parser(RedriveRequest)
+_parse_purge_request = body_parser(PurgeRequest)
 
 
-def _changes(body: bytes) -> TaskChanges:
-    changes = _read_changes(body)
-    if changes.id is None:
-        raise refusal("id", None)
-    check_id(changes.id)
-    changes.require_any()
-    return changes
+def _parse_purge(topic: str, body: PurgeRequest) -> PurgeStates | PurgeDead:
+    """Return what to purge of a topic: with a time range or a reason only dead tasks, otherwise whole states.
 
-
-def _weight(edit: TaskEdit) -> int:
-    return len(edit.changes.content or "")
-
-
-def _only_id(wanted: RedriveRequest) -> str:
-    """Raises Refused: there is no id, or something that goes with a topic."""
-    for field in RedriveRequest.__struct_fields__:
-        if field != "id" and getattr(wanted, field) is not None:
-            raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
-    return check_id(wanted.id or "")
-
-
-def _dead(name: str, wanted: RedriveRequest | PurgeRequest) -> BucketRange:
-    """The dead of a topic that died when it is wanted. Raises Refused."""
-    return BucketRange(
-        topic=name,
-        bucket=Bucket.DEAD,
-        since=None if wanted.died_after is None else parse_time("died_after", wanted.died_after),
-        before=None if wanted.died_before is None else parse_time("died_before", wanted.died_before),
-    )
-
-
-def _rate(rate: float | None) -> float | None:
-    if rate is not None and not rate >= MIN_RATE:
-        raise refusal("rate", rate)
-    return rate
-
-
-def _limit(limit: int | None) -> int | None:
-    if limit is not None and limit < 1:
-        raise refusal("limit", limit)
-    return limit
-
-
-def _purging(body: bytes) -> PurgeRequest:
-    """What is to be removed; without a body, all that may be. Raises Refused."""
-    purging = _read_purging(body) if body.strip() else PurgeRequest()
-    for state in purging.states or ():
+    Raises:
+        Refused: a state is wrong or cannot be purged, or a time range or reason comes with other states than "dead".
+    """
+    if body.states is not None and not body.states:
+        raise Refused(f"states: expected {EXPECTED['states']}, got none", "states")
+    for state in body.states or ():
         if state == Bucket.UNACK:
             raise Refused('states: expected none but "delay", "error" and "dead": what is in flight stays', "states")
         if state not in PURGEABLE:
-            raise Refused(f"states: expected {EXPECTED['states']}, got {describe(state)}", "states")
-    if purging.states == []:
-        raise Refused(f"states: expected {EXPECTED['states']}, got none", "states")
-    for field in ("died_after", "died_before", "reason"):
-        if getattr(purging, field) is not None and {*(purging.states or ["dead"])} != {"dead"}:
-            raise Refused(f'{field}: expected it with "states": ["dead"] alone, for only the dead have died', field)
-    return purging
+            raise refusal("states", state, EXPECTED["states"])
+    only_dead = [field for field in ("died_after", "died_before", "reason") if getattr(body, field) is not None]
+    if not only_dead:
+        return PurgeStates([state for state in PURGEABLE if body.states is None or state in body.states])
+    if {*(body.states or ["dead"])} != {"dead"}:
+        field = only_dead[0]
+        raise Refused(f'{field}: expected it with "states": ["dead"] alone, for only the dead have died', field)
+    return PurgeDead(_parse_dead_range(topic, body), body.reason)
 
 
-def _stretches(dead: BucketRange, states: Sequence[str] | None) -> list[BucketRange]:
-    """What to remove, where no reason is given. Of the dead only the stretch, and then nothing else."""
-    if states is None:
-        whole = dead.since is None and dead.before is None
-        states = [*PURGEABLE] if whole else [Bucket.DEAD]
-    return [dead._replace(bucket=bucket) for bucket in PURGEABLE if bucket in states]
+def _parse_dead_range(topic: str, body: RedriveRequest | PurgeRequest) -> BucketRange:
+    """Return the range of a topic's dead tasks that died within the requested times. Raises Refused."""
+    return BucketRange(
+        topic=topic,
+        bucket=Bucket.DEAD,
+        since=None if body.died_after is None else parse_time("died_after", body.died_after),
+        before=None if body.died_before is None else parse_time("died_before", body.died_before),
+    )
 
 
-def _answer(done: str, moved: MoveResult) -> web.StreamResponse:
-    return json_response({done: moved.moved, "more": True} if moved.more else {done: moved.moved})
+def _check_limit(limit: int | None) -> int | None:
+    if limit is not None and limit < 1:
+        raise refusal("limit", limit, EXPECTED["limit"])
+    return limit
+
+
+def _move_response(verb: str, result: MoveResult) -> web.StreamResponse:
+    return json_response({verb: result.moved, "more": True} if result.more else {verb: result.moved})

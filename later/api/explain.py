@@ -1,4 +1,4 @@
-"""`POST /explain`: why something has not run yet."""
+"""`POST /explain`: why a task, or the tasks of a topic, have not run yet."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import msgspec
 from aiohttp import web
 
 from later.api.load_shedding import PendingWrites
-from later.api.schemas import body_parser, json_response, last_error_view, read_body
+from later.api.requests import body_parser, read_body
+from later.api.response import json_response
+from later.api.schemas import last_error_view
 from later.core.errors import LaterError, Refused
-from later.core.explain import HEARTBEAT_TIMEOUT_MS, Explanation, TaskFacts, TopicFacts, explain_task, explain_topic
+from later.core.explain import HEARTBEAT_TIMEOUT_MS, TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.task import Task
 from later.core.validation import check_id, parse_topic
 from later.store.open import Store
-from later.store.types import TaskRecord
 
 
 class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is asked about."""
+    """The body of an explain: the task or the topic that it is about."""
 
     id: str | None = None
     topic: str | None = None
 
 
 class ExplainHandlers:
-    """The handler. `lease_ms` is that of workers, for the daemon's own timeout."""
+    """The handler of explains. `lease_ms` is the workers' lease for the daemon's own timeout."""
 
     def __init__(
         self,
@@ -40,58 +41,56 @@ class ExplainHandlers:
 
     async def explain(self, request: web.Request) -> web.StreamResponse:
         """`POST /explain`."""
-        asked = _asked(await read_body(request, self._max_body))
+        body = _parse_explain_request(await read_body(request, self._max_body))
+        if (body.id is None) == (body.topic is None):
+            got = "neither" if body.id is None else "both"
+            raise Refused(f"id: expected either an id or a topic, got {got}", "id")
+        if body.id is not None:
+            return await self._explain_task(check_id(body.id))
+        return await self._explain_topic(parse_topic(body.topic))
+
+    async def _explain_topic(self, name: str) -> web.StreamResponse:
         with self._pending_writes.reserve():
-            if asked.topic is not None:
-                return _answer(await self._explain_topic(asked.topic), {})
-            [found] = await self._store.lookup.query([asked.id or ""])
-            if isinstance(found, LaterError):
-                raise found
-            return _answer(await self._explain_task(found), {"last_error": last_error_view(found.failure)})
+            now = (await self._store.now()).low
+            explanation = explain_topic(await self._topic_facts(name, now), now)
+        return json_response({"sentence": explanation.sentence, **explanation.details})
 
-    async def _explain_topic(self, name: str) -> Explanation:
-        now = (await self._store.now()).low
-        return explain_topic(await self._facts(name, now), now)
+    async def _explain_task(self, id: str) -> web.StreamResponse:
+        with self._pending_writes.reserve():
+            [record] = await self._store.lookup.query([id])
+            if isinstance(record, LaterError):
+                raise record
+            now = (await self._store.now()).low
+            topic = await self._topic_facts(record.topic, now)
+        task = TaskFacts(
+            id=record.id,
+            state=record.state.value,
+            score=record.score,
+            attempts=record.attempts,
+            failure=record.failure,
+            task=record.task if isinstance(record.task, Task) else None,
+            lease_ms=self._lease_ms + topic.policy.timeout_ms - self._store.policies.latest.daemon.timeout_ms,
+        )
+        explanation = explain_task(task, topic, now)
+        last_error = last_error_view(record.failure)
+        return json_response({"sentence": explanation.sentence, **explanation.details, "last_error": last_error})
 
-    async def _explain_task(self, found: TaskRecord) -> Explanation:
-        now = (await self._store.now()).low
-        facts = await self._facts(found.topic, now)
-        lease_ms = self._lease_ms + facts.policy.timeout_ms - self._store.policies.latest.daemon.timeout_ms
-        task = found.task if isinstance(found.task, Task) else None
-        score, state = found.score, found.state.value
-        told = TaskFacts(found.id, state, score, found.attempts, found.failure, task, lease_ms)
-        return explain_task(told, facts, now)
-
-    async def _facts(self, name: str, now: int) -> TopicFacts:
+    async def _topic_facts(self, name: str, now: int) -> TopicFacts:
         policies = await self._store.policies.read()
         counts = (await self._store.stats.counts_for([name], now))[name]
-        standing = await self._store.stats.topic_state(name)
-        beats = [*(await self._store.stats.workers()).values()]
+        state = await self._store.stats.topic_state(name)
+        heartbeats = [*(await self._store.stats.workers()).values()]
         return TopicFacts(
             name,
             policies.for_topic(name),
             *counts,
-            next_due_at=standing.next_due_at,
-            paused=standing.paused,
-            held_until=standing.held_until,
+            next_due_at=state.next_due_at,
+            paused=state.paused,
+            held_until=state.held_until,
             full_speed_at=self._store.policies.ramps.get(name),
-            workers=sum(now - at < HEARTBEAT_TIMEOUT_MS for at in beats),
-            last_heartbeat_at=max(beats, default=None),
+            workers=sum(now - at < HEARTBEAT_TIMEOUT_MS for at in heartbeats),
+            last_heartbeat_at=max(heartbeats, default=None),
         )
 
 
-_read = body_parser(ExplainRequest)
-
-
-def _asked(body: bytes) -> ExplainRequest:
-    asked = _read(body)
-    if (asked.id is None) == (asked.topic is None):
-        got = "neither" if asked.id is None else "both"
-        raise Refused(f"id: expected either an id or a topic, got {got}", "id")
-    if asked.id is not None:
-        return ExplainRequest(id=check_id(asked.id))
-    return ExplainRequest(topic=parse_topic(asked.topic))
-
-
-def _answer(explanation: Explanation, more: dict[str, object]) -> web.StreamResponse:
-    return json_response({"sentence": explanation.sentence, **explanation.details, **more})
+_parse_explain_request = body_parser(ExplainRequest)

@@ -1,4 +1,4 @@
-"""Health and figures: does the process answer, does the store, and what has been done."""
+"""The calls of monitoring: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from later.api.problems import ErrorBody, problem_response
-from later.api.schemas import json_response
+from later.api.response import json_response
 from later.core.errors import LaterError
 
 PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HealthHandlers:
-    """Handlers for whoever watches.
+    """Handlers of monitoring.
 
-    `why_not_ready` answers one line, or None where nothing is amiss; `exposition` all figures as Prometheus reads them.
+    `why_not_ready` returns a reason in one line, or None if all is well; `exposition` returns all metrics in
+    Prometheus' text format.
     """
 
     def __init__(
@@ -32,14 +33,12 @@ class HealthHandlers:
     async def ready(self, request: web.Request) -> web.StreamResponse:
         """`GET /readyz`."""
         reason = await self._why_not_ready()
-        return (
-            json_response({"status": "ready"})
-            if reason is None
-            else problem_response(ErrorBody(status=503, detail=reason))
-        )
+        if reason is not None:
+            return problem_response(ErrorBody(status=503, detail=reason))
+        return json_response({"status": "ready"})
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        """`GET /metrics`. Half the figures would look like counters that were reset: all of them or none."""
+        """`GET /metrics`: all metrics or none, because missing ones would look like counters that were reset."""
         try:
             body = await self._exposition()
         except LaterError as error:

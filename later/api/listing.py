@@ -1,27 +1,24 @@
-"""`POST /list`: what stands in one of a topic's buckets, a page at a time."""
+"""`POST /list`: the tasks in one of a topic's buckets, page by page."""
 
 from __future__ import annotations
-
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import msgspec
 from aiohttp import web
 
 from later.api.load_shedding import PendingWrites
-from later.api.schemas import TaskView, body_parser, json_response, read_body, task_view
+from later.api.paging import decode_cursor, encode_cursor, parse_page_size
+from later.api.requests import EXPECTED, body_parser, read_body
+from later.api.response import json_response
+from later.api.schemas import TaskView, task_view
 from later.core.errors import Refused
-from later.core.validation import check_id, describe, parse_time, parse_topic, refusal
+from later.core.validation import check_id, parse_time, parse_topic, refusal
 from later.store.keys import Bucket
 from later.store.open import Store
-from later.store.types import BucketRange, Page
-
-MAX_PAGE_SIZE = 1000
-DEFAULT_PAGE_SIZE = 100
-"""How many tasks a page shows where its caller does not say."""
+from later.store.types import BucketRange
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a caller wants to see, every field as it came."""
+    """The body of a listing, every field as it came."""
 
     topic: str | None = None
     state: str | None = None
@@ -32,14 +29,14 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ListResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A page. `cursor` is None on the last one."""
+    """A page of tasks. `cursor` is None on the last page."""
 
     tasks: list[TaskView]
     cursor: str | None
 
 
 class ListHandlers:
-    """The handler."""
+    """The handler of listings."""
 
     def __init__(self, *, store: Store, max_body: int, pending_writes: PendingWrites) -> None:
         self._store = store
@@ -48,56 +45,38 @@ class ListHandlers:
 
     async def list_tasks(self, request: web.Request) -> web.StreamResponse:
         """`POST /list`."""
-        listing = _read(await read_body(request, self._max_body))
-        stretch, limit = _stretch(listing), _limit(listing.limit)
+        body = _parse_list_request(await read_body(request, self._max_body))
+        bucket_range = BucketRange(
+            topic=parse_topic(body.topic),
+            bucket=_parse_state(body.state),
+            since=None if body.due_after is None else parse_time("due_after", body.due_after),
+            before=None if body.due_before is None else parse_time("due_before", body.due_before),
+            after=None if body.cursor is None else _parse_cursor(body.cursor),
+        )
+        limit = parse_page_size(body.limit)
         with self._pending_writes.reserve():
-            page = await self._store.listing.page(stretch, limit)
-        return json_response(ListResponse(tasks=[task_view(found) for found in page.tasks], cursor=_next(page)))
+            page = await self._store.listing.page(bucket_range, limit)
+        cursor = encode_cursor(f"{page.tasks[-1].score} {page.tasks[-1].id}") if page.more else None
+        return json_response(ListResponse(tasks=[task_view(record) for record in page.tasks], cursor=cursor))
 
 
-_read = body_parser(ListRequest)
+_parse_list_request = body_parser(ListRequest)
 
 
-def _stretch(listing: ListRequest) -> BucketRange:
-    return BucketRange(
-        topic=parse_topic(listing.topic),
-        bucket=Bucket.DELAY if listing.state is None else _bucket(listing.state),
-        since=None if listing.due_after is None else parse_time("due_after", listing.due_after),
-        before=None if listing.due_before is None else parse_time("due_before", listing.due_before),
-        after=None if listing.cursor is None else _after(listing.cursor),
-    )
-
-
-def _bucket(state: str) -> Bucket:
+def _parse_state(state: str | None) -> Bucket:
     try:
-        return Bucket(state)
+        return Bucket.DELAY if state is None else Bucket(state)
     except ValueError:
-        raise refusal("state", state) from None
+        raise refusal("state", state, EXPECTED["state"]) from None
 
 
-def _limit(limit: int | None) -> int:
-    if limit is None:
-        return DEFAULT_PAGE_SIZE
-    if not 1 <= limit <= MAX_PAGE_SIZE:
-        raise Refused(f"limit: expected an integer from 1 to {MAX_PAGE_SIZE}, got {describe(limit)}", "limit")
-    return limit
-
-
-def _next(page: Page) -> str | None:
-    return _cursor(page.tasks[-1].score, page.tasks[-1].id) if page.more else None
-
-
-def _cursor(score: int, id: str) -> str:
-    """The place of the page's last task, and nothing else: so it means the same whatever comes and goes."""
-    return urlsafe_b64encode(f"{score} {id}".encode()).decode().rstrip("=")
-
-
-def _after(cursor: str) -> tuple[int, str]:
+def _parse_cursor(cursor: str) -> tuple[int, str]:
+    """Return the score and id of the last task of the page before."""
+    score, _, id = decode_cursor(cursor).partition(" ")
     try:
-        score, _, id = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii").partition(" ")
-        place = int(score), check_id(id)
+        position = int(score), check_id(id)
     except (ValueError, Refused):
-        raise refusal("cursor", cursor) from None
-    if _cursor(*place) != cursor:
-        raise refusal("cursor", cursor)
-    return place
+        raise refusal("cursor", cursor, EXPECTED["cursor"]) from None
+    if encode_cursor(f"{position[0]} {position[1]}") != cursor:
+        raise refusal("cursor", cursor, EXPECTED["cursor"])
+    return position

@@ -1,4 +1,4 @@
-"""How much may wait for the store: beyond that, callers are told to come again, or memory would grow without end."""
+"""Load shedding: a limit on the tasks that wait for the store, so that a slow store does not fill the memory."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from later.core.errors import StoreDown
 
 
 class PendingWrites:
-    """Tasks of requests that wait for the store, `limit` at most."""
+    """The number of tasks, of all requests, that wait for the store. New requests are refused from `limit` on."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.count = 0
 
     def reserve(self, tasks: int = 1) -> Reservation:
-        """Room for the tasks of one request, however many, while less than the limit wait."""
+        """Return a reservation for a request's tasks. One request may exceed the limit, whatever its size."""
         return Reservation(self, tasks)
 
 
 class Reservation(NamedTuple):
-    """Taken while its `with` runs. (Written out: `contextmanager` takes a microsecond, of every request.)"""
+    """A request's share of the pending writes, held while its `with` block runs.
+
+    This is a class because `contextlib.contextmanager` costs every request a microsecond.
+    """
 
     pending_writes: PendingWrites
     tasks: int
 
     def __enter__(self) -> None:
-        """Raises StoreDown: there is none. Nothing was sent to the store."""
-        waiting, limit = self.pending_writes.count, self.pending_writes.limit
-        if waiting >= limit:
-            raise StoreDown(f"{waiting} tasks wait for the store already (--max-pending-writes {limit})")
+        """Count the tasks. Raises StoreDown: the limit is reached, and nothing was sent to the store."""
+        count, limit = self.pending_writes.count, self.pending_writes.limit
+        if count >= limit:
+            raise StoreDown(f"{count} tasks wait for the store already (--max-pending-writes {limit})")
         self.pending_writes.count += self.tasks
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Errors on the wire: each says whose fault it is by its status, in the shape of RFC 9457."""
+"""Errors as HTTP answers: the status says whose fault it is, and the body has the shape of RFC 9457."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as callers see it. `field` is the part of the request that is wrong, `ended` that of `NotFound`."""
+    """An error in an answer. `field` is the part of the request that is wrong; `ended` is that of `NotFound`."""
 
     status: int
     detail: str
@@ -28,7 +28,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer that says what is wrong."""
+    """A problem document: the body of an answer that is an error as a whole."""
 
     type: str = "about:blank"
     title: str
@@ -42,8 +42,37 @@ _TITLES = {413: "Content Too Large"}  # Python before 3.13 has an older name
 _encode = msgspec.json.Encoder().encode
 
 
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer whatever error a handler raises."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        return error_response(request, error)
+
+
+def error_response(request: web.BaseRequest, error: Exception) -> web.Response:
+    """Return the answer to an error, and log it if it is a fault of our own. Call it while the error is handled."""
+    match error:
+        case web.HTTPNotFound():
+            body = ErrorBody(status=404, detail="there is nothing at this path")
+        case web.HTTPMethodNotAllowed():
+            body = ErrorBody(status=405, detail=f"this path does not take {request.method}")
+            return problem_response(body, {"Allow": error.headers["Allow"]})
+        case web.HTTPException():
+            body = ErrorBody(status=error.status, detail=error.reason)
+        case LaterError():
+            body = error_body(error)
+        case _:
+            body = ErrorBody(status=500, detail=INTERNAL_ERROR)
+    if body.status == 500 and not isinstance(error, web.HTTPException):
+        # the traceback, but nothing of the request that might be a secret: no query, headers or body
+        log.exception("request failed", method=request.method, path=request.path)
+    return problem_response(body)
+
+
 def error_body(error: LaterError) -> ErrorBody:
-    """What callers are told of an error of ours."""
+    """Return an error as callers see it."""
     match error:
         case Refused():
             status = 413 if isinstance(error, TooLarge) else 400
@@ -58,9 +87,9 @@ def error_body(error: LaterError) -> ErrorBody:
             return ErrorBody(status=500, detail=str(error))
 
 
-def problem_response(error: ErrorBody) -> web.Response:
-    """The answer that tells of a fault."""
-    told = Problem(
+def problem_response(error: ErrorBody, headers: dict[str, str] | None = None) -> web.Response:
+    """Return the answer that is this error, with these headers."""
+    problem = Problem(
         title=_TITLES.get(error.status) or HTTPStatus(error.status).phrase,
         status=error.status,
         detail=error.detail,
@@ -68,46 +97,11 @@ def problem_response(error: ErrorBody) -> web.Response:
         ended=error.ended,
     )
     response = web.Response(
-        body=_encode(told),
+        body=_encode(problem),
         status=error.status,
-        headers=RETRY_AFTER_HEADERS if error.status == 503 else None,
+        headers=RETRY_AFTER_HEADERS if error.status == 503 else headers,
         content_type="application/problem+json",
     )
     if error.status == 413:
-        response.force_close()  # what is left of the body would be taken for the next request, or read in vain
+        response.force_close()  # the rest of the body would be taken for the next request, or be read in vain
     return response
-
-
-@web.middleware
-async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Make an answer of whatever a handler raises."""
-    try:
-        return await handler(request)
-    except LaterError as error:
-        told = error_body(error)
-        if told.status == 500:
-            _log_failure(request)
-        return problem_response(told)
-    except web.HTTPException as error:
-        return _in_our_shape(request, error)
-    except Exception:
-        _log_failure(request)
-        return problem_response(ErrorBody(status=500, detail=INTERNAL_ERROR))
-
-
-def _log_failure(request: web.BaseRequest) -> None:
-    """With the traceback, but nothing of the request that might be a secret: no query, headers or body."""
-    log.exception("request failed", method=request.method, path=request.path)
-
-
-def _in_our_shape(request: web.Request, error: web.HTTPException) -> web.Response:
-    """aiohttp's own errors: no such path, no such method, and the like."""
-    match error:
-        case web.HTTPNotFound():
-            return problem_response(ErrorBody(status=404, detail="there is nothing at this path"))
-        case web.HTTPMethodNotAllowed():
-            response = problem_response(ErrorBody(status=405, detail=f"this path does not take {request.method}"))
-            response.headers["Allow"] = error.headers["Allow"]
-            return response
-        case _:
-            return problem_response(ErrorBody(status=error.status, detail=error.reason))

@@ -1,8 +1,8 @@
-"""Pulsar's admin routes for delayed delivery (PIP-315), so that its tooling and habits carry over.
+"""Pulsar's admin routes for delayed delivery (PIP-315), for its tooling and its users.
 
-They read and change the same policies as the routes of our own: `active` is the field `delays` (where it is false a
-broker delivers at once, later refuses: nothing may come early), `maxDeliveryDelayInMillis` is `max_delay`. `tickTime`
-means nothing here; it is kept and told again.
+They read and change the same policies as later's own routes. `active` is the field `delays`, and
+`maxDeliveryDelayInMillis` is `max_delay`. If `active` is false, a Pulsar broker delivers at once; later refuses the
+task, because it never delivers early. `tickTime` has no effect: it is stored and returned.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from later.api.schemas import json_response, parse_switch, path_parameter, read_body
-from later.api.topics import parse_namespace_scope
+from later.api.policies import parse_namespace_scope
+from later.api.requests import parse_switch, path_parameter, read_body
+from later.api.response import json_response
 from later.core.errors import Refused
 from later.core.parsing import parse_object, unknown_field
 from later.core.policy import FIELDS, PolicyValue
 from later.core.policy_scopes import Policies, PolicyScope, Settings, topic_scope
-from later.core.validation import MAX_TTL_MS, describe, parse_topic
+from later.core.validation import MAX_TTL_MS, parse_topic, refusal
 from later.store.policies import PolicyBook
 
 ACTIVE = "active"
 TICK_TIME = "tickTime"
 LIMIT = "maxDeliveryDelayInMillis"
 DEFAULT_TICK_TIME_MS = 1000
-"""Pulsar's (`delayedDeliveryTickTimeMillis`)."""
+"""Pulsar's default (`delayedDeliveryTickTimeMillis`)."""
 
 _MILLISECONDS = f"an integer of milliseconds from 0 to {MAX_TTL_MS}"
-_TAKES = {ACTIVE: "true or false", TICK_TIME: _MILLISECONDS, LIMIT: _MILLISECONDS}
+_EXPECTED = {ACTIVE: "true or false", TICK_TIME: _MILLISECONDS, LIMIT: _MILLISECONDS}
 
 
 class PulsarHandlers:
-    """Handlers for the delayed delivery of one level; `asked` says whose a request is about."""
+    """Handlers of delayed delivery on one level. `parse_scope` returns the topic or namespace of a request."""
 
     def __init__(
         self, *, policies: PolicyBook, max_body: int, parse_scope: Callable[[web.Request], PolicyScope]
@@ -43,36 +44,54 @@ class PulsarHandlers:
         self._parse_scope = parse_scope
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """`GET …/delayedDelivery`: what is set there, or with `applied=true` what applies."""
-        place, applied = self._parse_scope(request), parse_switch(request.query, "applied")
+        """`GET …/delayedDelivery`: the scope's own settings, or with `applied=true` those that apply."""
+        scope, is_applied = self._parse_scope(request), parse_switch(request.query, "applied")
         policies = await self._policies.read()
-        return json_response(_applied(policies, place) if applied else _set_there(policies.settings_at(place)))
+        if not is_applied:
+            return json_response(_settings_view(policies.settings_at(scope)))
+        policy, tick_time_ms = policies.for_scope(scope), _applied_tick_time_ms(policies, scope)
+        return json_response({ACTIVE: policy.delays, TICK_TIME: tick_time_ms, LIMIT: policy.max_delay_ms})
 
     async def change(self, request: web.Request) -> web.StreamResponse:
-        """`POST …/delayedDelivery`: sets what the body names, and nothing else."""
-        place = self._parse_scope(request)
-        given = _checked(parse_object(await read_body(request, self._max_body)))
-        return await self._edit(place, lambda settings: _with(settings, given))
+        """`POST …/delayedDelivery`: set the fields in the body, and no others."""
+        scope = self._parse_scope(request)
+        given = _check_fields(parse_object(await read_body(request, self._max_body)))
+        fields: dict[str, PolicyValue | None] = {}
+        if ACTIVE in given:
+            fields["delays"] = given[ACTIVE]
+        if LIMIT in given:
+            fields["max_delay"] = FIELDS["max_delay"].format(given[LIMIT])
+
+        def edit(settings: Settings) -> Settings:
+            tick_time_ms = given.get(TICK_TIME, settings.tick_time_ms)
+            return msgspec.structs.replace(settings.merge(fields), tick_time_ms=tick_time_ms)
+
+        return await self._edit(scope, edit)
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """`DELETE …/delayedDelivery`."""
-        return await self._edit(self._parse_scope(request), _without)
 
-    async def _edit(self, place: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
+        def edit(settings: Settings) -> Settings:
+            merged = settings.merge({"delays": None, "max_delay": None})
+            return msgspec.structs.replace(merged, tick_time_ms=None)
+
+        return await self._edit(self._parse_scope(request), edit)
+
+    async def _edit(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
         try:
-            await self._policies.change(place, edit)
-        except Refused as error:
-            raise _in_their_words(error) from None
+            await self._policies.change(scope, edit)
+        except Refused as error:  # the limit is below the default delay, which has no name in Pulsar
+            raise Refused(f"{LIMIT}: {error.detail.removeprefix(f'{error.field}: ')}", LIMIT) from None
         return web.Response(status=204)
 
 
 def parse_persistent_topic(request: web.Request) -> PolicyScope:
-    """The topic that the path names by its namespace and its name within. Raises Refused."""
+    """Return the topic that the path names by its namespace and its name within. Raises Refused."""
     return topic_scope(parse_topic(f"{parse_namespace_scope(request).name}/{path_parameter(request, 'topic')}"))
 
 
-def _set_there(settings: Settings) -> dict[str, PolicyValue] | None:
-    """All three fields as soon as one is set: Pulsar's tooling knows no half of them."""
+def _settings_view(settings: Settings) -> dict[str, PolicyValue] | None:
+    """Return all three fields if one is set, otherwise None. Pulsar's tooling cannot read only some of them."""
     delays, limit = settings.fields.get("delays"), settings.fields.get("max_delay")
     if delays is None and limit is None and settings.tick_time_ms is None:
         return None
@@ -83,51 +102,22 @@ def _set_there(settings: Settings) -> dict[str, PolicyValue] | None:
     }
 
 
-def _applied(policies: Policies, place: PolicyScope) -> dict[str, PolicyValue]:
-    policy = policies.for_scope(place)
-    return {ACTIVE: policy.delays, TICK_TIME: _tick_time_ms(policies, place), LIMIT: policy.max_delay_ms}
-
-
-def _tick_time_ms(policies: Policies, place: PolicyScope | None) -> int:
-    if place is None:
+def _applied_tick_time_ms(policies: Policies, scope: PolicyScope | None) -> int:
+    if scope is None:
         return DEFAULT_TICK_TIME_MS
-    own = policies.settings_at(place).tick_time_ms
-    return _tick_time_ms(policies, place.parent) if own is None else own
+    own = policies.settings_at(scope).tick_time_ms
+    return _applied_tick_time_ms(policies, scope.parent) if own is None else own
 
 
-def _checked(given: Mapping[str, object]) -> dict[str, Any]:
-    """The fields that are given; null is as good as nothing. Raises Refused, with the name of the first wrong one."""
+def _check_fields(given: Mapping[str, object]) -> dict[str, Any]:
+    """Return the fields of a body; null is the same as absent. Raises Refused, with the name of the first wrong one."""
     for name, value in given.items():
-        if name not in _TAKES:
+        if name not in _EXPECTED:
             raise unknown_field(name)
-        if value is not None and not _fits(name, value):
-            raise Refused(f"{name}: expected {_TAKES[name]}, got {describe(value)}", name)
+        if isinstance(value, bool) or name == ACTIVE:
+            is_valid = name == ACTIVE and isinstance(value, bool)
+        else:
+            is_valid = isinstance(value, int) and 0 <= value <= MAX_TTL_MS
+        if value is not None and not is_valid:
+            raise refusal(name, value, _EXPECTED[name])
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _fits(name: str, value: object) -> bool:
-    if name == ACTIVE or isinstance(value, bool):
-        return name == ACTIVE and isinstance(value, bool)
-    return isinstance(value, int) and 0 <= value <= MAX_TTL_MS
-
-
-def _with(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    fields: dict[str, PolicyValue | None] = {}
-    if ACTIVE in given:
-        fields["delays"] = given[ACTIVE]
-    if LIMIT in given:
-        fields["max_delay"] = FIELDS["max_delay"].format(given[LIMIT])
-    return _ticking(settings.merge(fields), given.get(TICK_TIME, settings.tick_time_ms))
-
-
-def _without(settings: Settings) -> Settings:
-    return _ticking(settings.merge({"delays": None, "max_delay": None}), None)
-
-
-def _ticking(settings: Settings, tick_time_ms: int | None) -> Settings:
-    return msgspec.structs.replace(settings, tick_time_ms=tick_time_ms)
-
-
-def _in_their_words(error: Refused) -> Refused:
-    """What is refused of the levels together is a limit below the default delay, which has no name here."""
-    return Refused(f"{LIMIT}: {error.detail.removeprefix(f'{error.field}: ')}", LIMIT)

@@ -1,16 +1,19 @@
-"""Bodies that a compiled decoder refused, read once more, slowly, to say which field is wrong and why."""
+"""JSON bodies of requests: decoded by a compiled decoder, or, if it fails, read again to say which field is wrong."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from later.core.errors import Refused
-from later.core.validation import EXPECTED, describe, refusal
+from later.core.task import Draft
+from later.core.validation import EXPECTED, describe, refusal, utf8_size
 
 RESERVED_FIELDS = frozenset({"method", "raw", "context", "tags", "timeout", "cron", "backoff"})
 """Names of fields that a later version may take."""
@@ -20,26 +23,45 @@ _JSON_TYPES = {dict: "an object", list: "an array", str: "a string", bool: "a bo
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
+_decode_draft = msgspec.json.Decoder(Draft).decode
 
-def parse_leniently(body: bytes, schema: type[Body]) -> Body:
-    """Say what is wrong with a body that the decoder refused.
 
-    Where nothing is (a wrong value whose key comes again with a right one: the last counts), it is taken.
+def parse_draft(body: bytes) -> Draft:
+    """Parse the body of a create.
+
+    Raises:
+        Refused: with the name of the first wrong field, if the body has fields.
+    """
+    try:
+        return _decode_draft(body)
+    except (ValueError, RecursionError):
+        return parse_leniently(body, Draft)
+
+
+def parse_leniently(body: bytes, schema: type[Body], expected: Mapping[str, str] = EXPECTED) -> Body:
+    """Parse a body that the compiled decoder has rejected, and raise an error that names the first wrong field.
+
+    `expected` says what each field takes. If nothing is wrong after all (a duplicate key whose last value is valid),
+    accept the body.
+
+    Raises:
+        Refused: the body is not a JSON object, or a field is unknown or of the wrong type.
     """
     given = parse_object(body)
+    types = _field_types(schema)
     for field, value in given.items():
-        if field not in schema.__struct_fields__:
+        if field not in types:
             raise unknown_field(field)
         if value is not None:
-            _CHECKS[field](field, value)
+            _check_type(field, value, types[field], expected[field])
     return msgspec.convert(given, schema)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """A JSON object of whatever fields, read by Python's own decoder; of a name that comes twice, the last.
+    """Parse a JSON object of any fields with Python's own decoder. Of a key that comes twice, the last value counts.
 
     Raises:
-        Refused: it is none; the text says why.
+        Refused: it is not a JSON object; the text says why.
     """
     if not body.strip():
         raise Refused("expected a JSON object, got nothing")
@@ -53,7 +75,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise Refused(f"expected JSON: {error}") from None
     except RecursionError:
         raise Refused("expected JSON, got it nested too deeply") from None
-    except ValueError:  # how Python refuses to read very long integers
+    except ValueError:  # Python's refusal to read very long integers
         raise Refused("expected JSON, got an integer of too many digits in it") from None
     if not isinstance(given, dict):
         raise Refused(f"expected a JSON object, got {_json_type(given)}")
@@ -61,85 +83,54 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def unknown_field(name: str) -> Refused:
-    """The refusal of a field that the body may not have."""
+    """Return the refusal of a field that a body must not have."""
     printable = repr(name[:80])[1:-1]
     what = "not a field of this version" if name in RESERVED_FIELDS else "unknown field"
     return Refused(f"{printable}: {what}", printable)
 
 
-def _check_text(field: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise refusal(field, value)
-    _check_unicode(field, value)
+@lru_cache
+def _field_types(schema: type[msgspec.Struct]) -> dict[str, set[type[inspect.Type]]]:
+    """Return the types that each field of the schema takes."""
+    info = inspect.type_info(schema)
+    assert isinstance(info, inspect.StructType)
+    return {
+        field.name: {type(one) for one in field.type.types}
+        if isinstance(field.type, inspect.UnionType)
+        else {type(field.type)}
+        for field in info.fields
+    }
 
 
-def _check_texts(field: str, value: object) -> None:
-    if not isinstance(value, list):
-        raise refusal(field, value)
-    for text in value:
-        _check_text(field, text)
+def _check_type(field: str, value: object, types: set[type[inspect.Type]], expected: str) -> None:
+    """Raise Refused unless the field takes values like this one."""
+    match value:
+        case str() if inspect.StrType in types:
+            utf8_size(field, value)
+        case list() if inspect.ListType in types:
+            for element in value:
+                _check_type(field, element, {inspect.StrType}, expected)
+        case _ if inspect.DictType in types:
+            _check_string_map(field, value, expected)
+        case float() if inspect.IntType in types:
+            raise Refused(f"{field}: expected {expected}, got {value}", field)
+        case bool():
+            raise refusal(field, value, expected)
+        case int() | float() if {inspect.IntType, inspect.FloatType} & types and abs(value) <= sys.float_info.max:
+            pass  # neither NaN nor infinite
+        case _:
+            raise refusal(field, value, expected)
 
 
-def _check_unicode(field: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Refused(f"{field}: expected Unicode text, got a lone surrogate in it", field) from None
-
-
-def _check_number(field: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refusal(field, value)
-    if not abs(value) <= sys.float_info.max:  # NaN neither
-        raise refusal(field, value)
-
-
-def _check_integer(field: str, value: object) -> None:
-    if isinstance(value, float):
-        raise Refused(f"{field}: expected {EXPECTED[field]}, got {value}", field)
-    _check_number(field, value)
-
-
-def _check_moment(field: str, value: object) -> None:
-    if isinstance(value, str):
-        _check_unicode(field, value)
-    else:
-        _check_number(field, value)
-
-
-def _check_headers(field: str, value: object) -> None:
-    """Without showing a value: they are secrets."""
+def _check_string_map(field: str, value: object, expected: str) -> None:
+    """Raise Refused unless the value is an object of strings. Show none of them: they are secrets."""
     if not isinstance(value, dict):
-        raise Refused(f"{field}: expected {EXPECTED[field]}, got {_json_type(value)}", field)
+        raise Refused(f"{field}: expected {expected}, got {_json_type(value)}", field)
     for name, text in value.items():
         if not isinstance(text, str):
-            raise Refused(f"{field}: expected {EXPECTED[field]}, got {_json_type(text)} in {describe(name)}", field)
-        _check_unicode(field, name + text)
+            raise Refused(f"{field}: expected {expected}, got {_json_type(text)} in {describe(name)}", field)
+        utf8_size(field, name + text)
 
 
 def _json_type(value: object) -> str:
     return _JSON_TYPES.get(type(value), "a number")
-
-
-_CHECKS: dict[str, Callable[[str, object], None]] = {
-    "topic": _check_text,
-    "callback": _check_text,
-    "delay": _check_number,
-    "execute_time": _check_number,
-    "retry": _check_integer,
-    "content": _check_text,
-    "headers": _check_headers,
-    "ttl": _check_number,
-    "id": _check_text,
-    "state": _check_text,
-    "due_after": _check_moment,
-    "due_before": _check_moment,
-    "died_after": _check_moment,
-    "died_before": _check_moment,
-    "reason": _check_text,
-    "rate": _check_number,
-    "states": _check_texts,
-    "limit": _check_integer,
-    "cursor": _check_text,
-}
-"""For each field a check of its type; the policy checks the rest."""

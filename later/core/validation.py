@@ -1,4 +1,4 @@
-"""The fields of a task as callers write them: what each takes, and how it is refused."""
+"""The fields of a task as callers write them: what each takes, and how a wrong value is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 MAX_AHEAD_MS = 3653 * DAY_MS
 """Ten years, with as many leap days as ten years can have."""
 MAX_TTL_MS = 100 * MAX_AHEAD_MS
-"""A ttl beyond this is cut to it: nobody will know the difference, and it fits the store's integers."""
+"""A longer ttl is cut to this value, which still fits the store's integers."""
 MAX_TOPIC_BYTES = 255
 MAX_CALLBACK_CHARS = 2048
 MAX_RETRY = 1000
@@ -37,38 +37,32 @@ EXPECTED = {
     "headers": f"an object of up to {MAX_HEADERS} strings",
     "ttl": "a number of seconds > 0",
     "id": "1 to 128 characters of A-Za-z0-9._~:-",
-    "state": '"delay", "unack", "error" or "dead"',
-    "due_after": "a number of Unix seconds or an RFC 3339 time",
-    "due_before": "a number of Unix seconds or an RFC 3339 time",
-    "died_after": "a number of Unix seconds or an RFC 3339 time",
-    "died_before": "a number of Unix seconds or an RFC 3339 time",
-    "reason": "a string",
-    "rate": "a number of tasks a second, 0.0001 at least",
-    "states": 'an array of "delay", "error" and "dead"',
-    "limit": "an integer ≥ 1",
-    "cursor": "one of an earlier answer's",
     "namespace": f"a string of 1 to {MAX_TOPIC_BYTES} bytes without control characters or a /",
 }
-"""What each field takes, in the words of a refusal."""
+"""What each field of a task takes, in the words of a refusal."""
+EXPECTED_TIME = "a number of Unix seconds or an RFC 3339 time"
 
 _ID = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FORBIDDEN_IN_URL = re.compile(r"[\s\\\x00-\x1f\x7f-\x9f]")
-"""White space, control characters and the backslash: parsers disagree on what these mean in a URL."""
+"""White space, control characters and the backslash: parsers disagree on their meaning in a URL."""
 _RESERVED_HEADERS = re.compile(
     r"host|content-.*|connection|keep-alive|proxy-.*|te|trailers?|transfer-encoding|upgrade|expect|webhook-.*|later-.*"
 )
-"""Headers that belong to the connection (RFC 9110, section 7.6.1) or to later."""
+"""Headers that belong to the connection (RFC 9110, section 7.6.1) or that later sets itself."""
 
 
-def refusal(field: str, got: object) -> Refused:
-    """The refusal of a value: `delay: expected a number of seconds ≥ 0, got -5`."""
-    return Refused(f"{field}: expected {EXPECTED[field]}, got {describe(got)}", field)
+# Refusals
+
+
+def refusal(field: str, got: object, expected: str | None = None) -> Refused:
+    """Return the refusal of a value: `delay: expected a number of seconds ≥ 0, got -5`."""
+    return Refused(f"{field}: expected {expected or EXPECTED[field]}, got {describe(got)}", field)
 
 
 def describe(value: object) -> str:
-    """A value as its sender wrote it, near enough, and short."""
+    """Return a value much as its sender wrote it, in at most 80 characters."""
     if value is None:
         return "nothing"
     if isinstance(value, float):
@@ -77,24 +71,22 @@ def describe(value: object) -> str:
         return "an object"
     if isinstance(value, list):
         return "an array"
-    text = msgspec.json.encode(value).decode() if not isinstance(value, str) else _quoted(value)
+    # `repr` escapes what cannot be printed, so that a refusal stays one line
+    text = f'"{repr(value[:80])[1:-1]}"' if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def _quoted(text: str) -> str:
-    """`repr` escapes what cannot be printed, so that a refusal stays one line."""
-    return '"' + repr(text[:80])[1:-1] + '"'
+# Times
 
 
 _MAX_EXACT = 2**53
-"""Up to here a float that is whole is the number that was written."""
+"""Up to this limit, a float that is whole is exactly the number that was written."""
 
 
 def to_milliseconds(seconds: float) -> int:
-    """The smallest whole number of ms that is not less than `seconds`, taken as the decimal it is written as.
+    """Convert seconds to the smallest whole number of ms that is not less, by decimal arithmetic.
 
-    Floats would not do: 0.035 · 1000 is a hair above 35, a hair more than 0.035, times 1000, may be 35,
-    and 1e308 · 1000 is infinite.
+    Floats are not exact enough: 0.035 · 1000 is slightly above 35, and 1e308 · 1000 is infinite.
     """
     if seconds == (whole := int(seconds)) and abs(whole) <= _MAX_EXACT:
         return whole * 1000
@@ -102,7 +94,7 @@ def to_milliseconds(seconds: float) -> int:
 
 
 def parse_time(field: str, given: float | str) -> int:
-    """A time of the caller's as ms since the Unix epoch, rounded up; one that no clock will show is cut.
+    """Convert a time to ms since the Unix epoch, rounded up and cut to what a clock can show.
 
     Raises:
         Refused: it is neither a number of seconds nor an RFC 3339 time.
@@ -111,9 +103,9 @@ def parse_time(field: str, given: float | str) -> int:
         try:
             return -((_EPOCH - msgspec.convert(given, _Rfc3339)) // timedelta(milliseconds=1))
         except (msgspec.ValidationError, UnicodeEncodeError):
-            raise refusal(field, given) from None
+            raise refusal(field, given, EXPECTED_TIME) from None
     if not math.isfinite(given):
-        raise refusal(field, given)
+        raise refusal(field, given, EXPECTED_TIME)
     return max(-_MAX_EXACT, min(to_milliseconds(given), _MAX_EXACT))
 
 
@@ -121,11 +113,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Rfc3339 = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
+# Fields
+
+
 def utf8_size(field: str, text: str) -> int:
-    """The text's length in bytes.
+    """Return the text's length in bytes.
 
     Raises:
-        Refused: it has none: a lone surrogate, which nothing could store or send.
+        Refused: it contains a lone surrogate, which cannot be stored or sent.
     """
     try:
         return len(text.encode())
@@ -134,7 +129,7 @@ def utf8_size(field: str, text: str) -> int:
 
 
 def check_id(text: str) -> str:
-    """An id that a caller chose, checked.
+    """Check an id that a caller chose, and return it.
 
     Raises:
         Refused: it is not 1 to 128 characters of A-Za-z0-9._~:-
@@ -146,12 +141,12 @@ def check_id(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_topic(text: str | None) -> str:
-    """The topic's canonical name: `default/x` is the same topic as `x`.
+    """Return the topic's canonical name: `default/x` is the same topic as `x`.
 
     (`default/x/y` stays: without its first part it would be a topic of the namespace `x`.)
 
     Raises:
-        Refused: it is empty, too long, no Unicode, has an empty part or a control character.
+        Refused: it is empty, too long or not Unicode, or has an empty part or a control character.
     """
     if text is None or not 1 <= utf8_size("topic", text) <= MAX_TOPIC_BYTES:
         raise refusal("topic", text)
@@ -162,10 +157,10 @@ def parse_topic(text: str | None) -> str:
 
 
 def check_namespace(text: str) -> str:
-    """A namespace's name, checked.
+    """Check a namespace's name, and return it.
 
     Raises:
-        Refused: it is empty, too long, no Unicode, has a `/` or a control character.
+        Refused: it is empty, too long or not Unicode, or has a `/` or a control character.
     """
     if not 1 <= utf8_size("namespace", text) <= MAX_TOPIC_BYTES or "/" in text or _CONTROL.search(text):
         raise refusal("namespace", text)
@@ -174,10 +169,10 @@ def check_namespace(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def check_callback(text: str | None) -> str:
-    """A callback's URL, checked.
+    """Check a callback's URL, and return it.
 
     Raises:
-        Refused: it is not an absolute http(s) URL with a host, or carries user:password@ or a fragment.
+        Refused: it is not an absolute http(s) URL with a host, or it has user:password@ or a fragment.
     """
     if text is None or len(text) > MAX_CALLBACK_CHARS or _FORBIDDEN_IN_URL.search(text):
         raise refusal("callback", text)
@@ -196,11 +191,23 @@ def check_callback(text: str | None) -> str:
     return text
 
 
-def check_headers(given: dict[str, str] | None) -> dict[str, str]:
-    """The task's own headers, checked. Their values are secrets: no refusal shows one.
+def check_content(text: str | None) -> str:
+    """Check the content, and return it; an absent one is empty.
 
     Raises:
-        Refused: too many, too large, a name that is none or belongs to later, a control character.
+        Refused: it is not Unicode.
+    """
+    if not text:
+        return ""
+    utf8_size("content", text)
+    return text
+
+
+def check_headers(given: dict[str, str] | None) -> dict[str, str]:
+    """Check the task's own headers, and return them. Their values are secrets: no refusal shows one.
+
+    Raises:
+        Refused: there are too many, they are too large, or one has a bad or reserved name or a control character.
     """
     if not given:
         return {}
@@ -210,16 +217,23 @@ def check_headers(given: dict[str, str] | None) -> dict[str, str]:
     if size > MAX_HEADER_BYTES:
         raise Refused(f"headers: expected at most {MAX_HEADER_BYTES} bytes in all, got {size}", "headers")
     for name, value in given.items():
-        _check_header(name, value)
+        if not _TOKEN.fullmatch(name):
+            raise Refused(f"headers: expected the name of a header, got {describe(name)}", "headers")
+        if _RESERVED_HEADERS.fullmatch(name.lower()):
+            raise Refused(f"headers: expected a header of your own, got {describe(name)}, which later sets", "headers")
+        if _CONTROL.search(value):
+            raise Refused(f"headers: expected no control characters, got one in {describe(name)}", "headers")
     if len({name.lower() for name in given}) < len(given):
         raise Refused("headers: expected each name once, whatever its case, got one twice", "headers")
     return given
 
 
-def _check_header(name: str, value: str) -> None:
-    if not _TOKEN.fullmatch(name):
-        raise Refused(f"headers: expected the name of a header, got {describe(name)}", "headers")
-    if _RESERVED_HEADERS.fullmatch(name.lower()):
-        raise Refused(f"headers: expected a header of your own, got {describe(name)}, which later sets", "headers")
-    if _CONTROL.search(value):
-        raise Refused(f"headers: expected no control characters, got one in {describe(name)}", "headers")
+def check_retry(retry: int) -> int:
+    """Check the number of retries, and return it.
+
+    Raises:
+        Refused: it is not from 0 to 1000.
+    """
+    if not 0 <= retry <= MAX_RETRY:
+        raise refusal("retry", retry)
+    return retry

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from later.api.requests import EXPECTED
 from later.core.policy import Policy
-from later.core.validation import EXPECTED
 from tests.api.front import GOOD, Answer, Front, a_front, bad, came_to
 from tests.api.states import DIED_AT, STATES, put, put_all
 from tests.builders import NOW

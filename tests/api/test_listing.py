@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from later.api.requests import EXPECTED
 from later.core.retry import Failure, SettleTarget, Verdict
-from later.core.validation import EXPECTED
 from later.store.types import ClaimRequest, Settlement
 from tests.api.front import Front, a_front, bad
 from tests.builders import NOW, a_task

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from later.bulk.input.payload import Parsed
 from later.core.admit import admit
-from later.core.drafts import parse_draft
 from later.core.errors import Refused
+from later.core.parsing import parse_draft
 from later.core.policy import DEFAULT
 from later.core.policy_scopes import Policies
 from later.core.task import Task

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from later.core.errors import ConfigError, Refused
-from later.core.validation import EXPECTED, describe, parse_time
+from later.core.validation import EXPECTED_TIME, describe, parse_time
 from later.core.validation import parse_topic as checked_topic
 from later.option_types import duration, integer, masked, prefix
 from later.store.keys import Bucket
@@ -90,7 +90,7 @@ def _moment(text: str) -> int:
     try:
         return parse_time("due_after", _number(text))
     except Refused:
-        raise ValueError(EXPECTED["due_after"]) from None
+        raise ValueError(EXPECTED_TIME) from None
 
 
 def _number(text: str) -> float | str:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from later.client.transport import BatchResult, Counts, ItemError, TaskStatus, Unavailable
 from later.core.admit import admit
 from later.core.clock import Clock
-from later.core.drafts import parse_draft
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
+from later.core.parsing import parse_draft
 from later.core.task import Task, new_id
 from later.store.keys import Bucket
 from later.store.open import open_existing_store

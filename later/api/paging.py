@@ -1,0 +1,45 @@
+"""Pages of a listing: their size, and the cursor that leads from one to the next."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+from later.api.requests import EXPECTED
+from later.core.validation import refusal
+
+MAX_PAGE_SIZE = 1000
+DEFAULT_PAGE_SIZE = 100
+
+
+def parse_page_size(limit: int | str | None) -> int:
+    """Return how many entries a page has at most, given as a number or as a parameter's text.
+
+    Raises:
+        Refused: it is not from 1 to 1000.
+    """
+    if limit is None:
+        return DEFAULT_PAGE_SIZE
+    is_integer = not isinstance(limit, str) or (limit.isascii() and limit.isdigit() and len(limit) <= 4)
+    if not is_integer or not 1 <= int(limit) <= MAX_PAGE_SIZE:
+        raise refusal("limit", limit, f"an integer from 1 to {MAX_PAGE_SIZE}")
+    return int(limit)
+
+
+def encode_cursor(position: str) -> str:
+    """Return the cursor for the position of a page's last entry. It stays valid whatever is added or removed."""
+    return urlsafe_b64encode(position.encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> str:
+    """Return the position that a cursor was made from.
+
+    Raises:
+        Refused: `encode_cursor` did not make it.
+    """
+    try:
+        position = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except ValueError:
+        position = ""
+    if not position or encode_cursor(position) != cursor:
+        raise refusal("cursor", cursor, EXPECTED["cursor"])
+    return position

@@ -1,0 +1,83 @@
+"""The calls that show and change the policies of topics and namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from later.api.requests import parse_query, parse_switch, path_parameter, read_body
+from later.api.response import json_response
+from later.core.parsing import parse_object
+from later.core.policy import PolicyValue, format_policy, parse_fields
+from later.core.policy_scopes import NO_SETTINGS, PolicyScope, Settings, namespace_scope
+from later.core.validation import check_namespace
+from later.store.policies import PolicyBook
+
+
+class PolicyHandlers:
+    """Handlers of the policies on one level. `parse_scope` returns the topic or namespace of a request."""
+
+    def __init__(
+        self, *, policies: PolicyBook, max_body: int, parse_scope: Callable[[web.Request], PolicyScope]
+    ) -> None:
+        self._policies = policies
+        self._max_body = max_body
+        self._parse_scope = parse_scope
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """`GET …/policy`: the scope's own settings, or with `applied=true` every field and the level that sets it."""
+        scope = self._parse_scope(request)
+        is_applied = parse_switch(parse_query(request, "applied"), "applied")
+        policies = await self._policies.read()
+        if not is_applied:
+            return json_response(policies.settings_at(scope).fields)
+        applied = format_policy(policies.for_scope(scope))
+        return json_response(
+            {name: {"value": value, "level": policies.origin(scope, name)} for name, value in applied.items()}
+        )
+
+    async def replace(self, request: web.Request) -> web.StreamResponse:
+        """`PUT …/policy`."""
+        scope, fields = await self._parse_request(request)
+        return await self._change(scope, lambda settings: settings.replace(fields))
+
+    async def merge(self, request: web.Request) -> web.StreamResponse:
+        """`PATCH …/policy` (RFC 7396)."""
+        scope, fields = await self._parse_request(request)
+        return await self._change(scope, lambda settings: settings.merge(fields))
+
+    async def remove(self, request: web.Request) -> web.StreamResponse:
+        """`DELETE …/policy`."""
+        parse_query(request)
+        return await self._change(self._parse_scope(request), lambda _: NO_SETTINGS)
+
+    async def pause(self, request: web.Request) -> web.StreamResponse:
+        """`POST …/pause`: no more tasks are claimed; deliveries under way finish."""
+        return await self._set_paused(request, paused=True)
+
+    async def resume(self, request: web.Request) -> web.StreamResponse:
+        """`POST …/resume`. If the topic's namespace is paused, only this topic resumes."""
+        scope = self._parse_scope(request)
+        inherited = (await self._policies.read()).with_settings(scope, NO_SETTINGS).for_scope(scope)
+        return await self._set_paused(request, paused=False if inherited.paused else None)
+
+    async def _set_paused(self, request: web.Request, paused: bool | None) -> web.StreamResponse:
+        parse_query(request)
+        await read_body(request, self._max_body)
+        scope = self._parse_scope(request)
+        policies = await self._policies.change(scope, lambda settings: settings.merge({"paused": paused}))
+        return json_response({scope.level.value: scope.name, "paused": policies.for_scope(scope).paused})
+
+    async def _parse_request(self, request: web.Request) -> tuple[PolicyScope, dict[str, PolicyValue | None]]:
+        parse_query(request)
+        return self._parse_scope(request), parse_fields(parse_object(await read_body(request, self._max_body)))
+
+    async def _change(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
+        policies = await self._policies.change(scope, edit)
+        return json_response(policies.settings_at(scope).fields)
+
+
+def parse_namespace_scope(request: web.Request) -> PolicyScope:
+    """Return the namespace that the path names. Raises Refused."""
+    return namespace_scope(check_namespace(path_parameter(request, "namespace")))

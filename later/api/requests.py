@@ -1,0 +1,139 @@
+"""Readers of requests: the body, its JSON, the path and the query.
+
+Compiled decoders parse the bodies. Only a body that they reject is read again, slowly, to say which field is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+
+from later.core import validation
+from later.core.errors import Refused, TooLarge
+from later.core.parsing import parse_leniently
+from later.core.validation import EXPECTED_TIME, check_id, describe, refusal
+
+EXPECTED = {
+    **validation.EXPECTED,
+    "state": '"delay", "unack", "error" or "dead"',
+    "due_after": EXPECTED_TIME,
+    "due_before": EXPECTED_TIME,
+    "died_after": EXPECTED_TIME,
+    "died_before": EXPECTED_TIME,
+    "reason": "a string",
+    "rate": "a number of tasks a second, 0.0001 at least",
+    "states": 'an array of "delay", "error" and "dead"',
+    "limit": "an integer ≥ 1",
+    "cursor": "one of an earlier answer's",
+}
+"""What each field of a request takes, in the words of a refusal."""
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+# The body
+
+
+async def read_body(request: web.BaseRequest, limit: int) -> bytes:
+    """Return the request's body, decompressed. Not much more than `limit` bytes are ever held in memory.
+
+    Raises:
+        TooLarge: it is longer than `limit`, or says so.
+        Refused: it is cut short, or not compressed as it says.
+    """
+    if (request.content_length or 0) > limit:
+        raise body_too_large(limit)
+    content = request.content
+    try:
+        chunks = [await content.readany()]
+        size = len(chunks[0])
+        while size <= limit and not content.at_eof():
+            chunks.append(await content.readany())
+            size += len(chunks[-1])
+    except (web.RequestPayloadError, ConnectionError):
+        raise Refused("expected a whole body, compressed as Content-Encoding says, if at all") from None
+    if size > limit:
+        raise body_too_large(limit)
+    return b"".join(chunks)
+
+
+def body_too_large(limit: int) -> TooLarge:
+    """Return the refusal of a body of more than `limit` bytes."""
+    return TooLarge(f"expected a body of at most {limit} bytes")
+
+
+def body_parser(schema: type[Body]) -> Callable[[bytes], Body]:
+    """Return a parser of JSON bodies of this schema, which raises Refused."""
+    decode = msgspec.json.Decoder(schema).decode
+
+    def parse(body: bytes) -> Body:
+        try:
+            return decode(body)
+        except (ValueError, RecursionError):
+            return parse_leniently(body, schema, EXPECTED)
+
+    return parse
+
+
+class IdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request that names nothing but a task."""
+
+    id: str | None = None
+
+
+_parse_id_request = body_parser(IdRequest)
+
+
+def parse_id(body: bytes) -> str:
+    """Return the id that a body names. Raises Refused."""
+    id = _parse_id_request(body).id
+    if id is None:
+        raise refusal("id", None)
+    return check_id(id)
+
+
+# The path and the query
+
+
+def path_parameter(request: web.Request, name: str) -> str:
+    """Return a parameter of the path, decoded.
+
+    Raises:
+        Refused: the path is not UTF-8; what aiohttp makes of it might be the name of something else.
+    """
+    try:
+        unquote(request.rel_url.raw_path, errors="strict")
+    except UnicodeDecodeError:
+        raise Refused(f"{name}: expected percent-encoded UTF-8", name) from None
+    return request.match_info[name]
+
+
+def parse_query(request: web.Request, *names: str) -> dict[str, str]:
+    """Return the parameters of the query, which may be those of `names`.
+
+    Raises:
+        Refused: a parameter is unknown (perhaps misspelt) or comes twice, or the query is not UTF-8.
+    """
+    try:
+        unquote(request.rel_url.raw_query_string, errors="strict")
+    except UnicodeDecodeError:
+        raise Refused("expected a query of percent-encoded UTF-8") from None
+    for name in request.query:
+        if name not in names:
+            printable = repr(name[:80])[1:-1]
+            raise Refused(f"{printable}: unknown parameter", printable)
+        if len(request.query.getall(name)) > 1:
+            raise Refused(f"{name}: expected it once, got it more than once", name)
+    return dict(request.query)
+
+
+def parse_switch(query: Mapping[str, str], name: str) -> bool:
+    """Return a parameter that is true or false, and false if it is absent. Raises Refused."""
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise Refused(f"{name}: expected true or false, got {describe(text)}", name)
+    return text == "true"
