@@ -16,10 +16,12 @@ import pytest
 
 from later.embedded import find_server
 from later.store.scripts import MAX_TASKS
-from scripts.bench import generator, light_receiver, plot
-from scripts.bench.loads import Load, press
+from scripts.bench import light_receiver, load_generator, plot
+from scripts.bench.environment import QUICK, Setting
+from scripts.bench.load import Load, press
 from scripts.bench.options import parsed
 from scripts.bench.processes import Running
+from scripts.bench.raw_script import Creates, Wire
 from scripts.bench.receivers import Receiver, a_light_receiver
 from scripts.bench.report import Report, as_json, cells, markdown
 from scripts.bench.results import (
@@ -45,9 +47,7 @@ from scripts.bench.rows.lateness import lateness
 from scripts.bench.rows.memory import CASES, Case, weigh
 from scripts.bench.rows.sweep import SWEEP
 from scripts.bench.runs import measure
-from scripts.bench.setting import QUICK, Setting
 from scripts.bench.stores import DURABILITIES, a_store
-from scripts.bench.wire import Creates, Wire
 
 BESIDE = "reference"
 
@@ -377,7 +377,7 @@ def test_callbacks_that_do_not_come_are_an_error(receiver: Receiver) -> None:
     [(b"http/1.1 200 ok\r\ncontent-length: 12\r\nx: y", 12), (b"http/1.1 204 no\r\ncontent-length:0", 0), (b"", 0)],
 )
 def test_a_body_is_as_long_as_its_head_says(head: bytes, length: int) -> None:
-    assert generator.length(head) == length
+    assert load_generator.length(head) == length
 
 
 def test_a_header_is_found_whatever_its_case() -> None:

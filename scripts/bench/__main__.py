@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from scripts.bench.environment import FULL, QUICK, Setting, find_nginx
 from scripts.bench.machine import machine, versions
 from scripts.bench.options import Options, parsed
 from scripts.bench.report import Report, as_json, markdown, show
@@ -17,7 +18,6 @@ from scripts.bench.results import Measured
 from scripts.bench.rows import ROWS
 from scripts.bench.rows.sweep import SWEEP
 from scripts.bench.runs import measure
-from scripts.bench.setting import FULL, QUICK, Setting, find_nginx
 
 WIDTH = 180
 """Where the output is no terminal."""

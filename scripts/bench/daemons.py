@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
+from scripts.bench.environment import Setting
 from scripts.bench.processes import (
     Running,
     a_process,
@@ -16,7 +17,6 @@ from scripts.bench.processes import (
     listeners,
     python,
 )
-from scripts.bench.setting import Setting
 from scripts.bench.stores import OwnStore
 
 

@@ -10,7 +10,7 @@ from typing import cast
 
 import uvloop
 
-from scripts.bench.generator import HEAD_END, length
+from scripts.bench.load_generator import HEAD_END, length
 
 BODY = b'{"code":100}'
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 import later
-from scripts.bench.setting import Setting
+from scripts.bench.environment import Setting
 
 FLUSHES = 50
 PACKAGES = ("aiohttp", "uvloop", "redis", "hiredis", "msgspec")

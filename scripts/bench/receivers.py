@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from scripts.bench.environment import Setting
 from scripts.bench.processes import Running, a_process, eventually, family_cpu_s, free_port, listeners, python
 from scripts.bench.results import BenchError
-from scripts.bench.setting import Setting
 
 NGINX = """\
 daemon off;

@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from scripts.bench.setting import Setting
+    from scripts.bench.environment import Setting
 
 Sample = Mapping[str, float]
 """What one run came to: a figure's name → its value."""

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 from later.core.errors import LaterError
-from scripts.bench.others import Others
+from scripts.bench.environment import Setting
+from scripts.bench.other_processes import Others
 from scripts.bench.results import FIGURES, BenchError, Line, Measured, Row
-from scripts.bench.setting import Setting
 
 Say = Callable[[str], None]
 

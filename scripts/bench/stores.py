@@ -10,8 +10,8 @@ from typing import Any
 import redis
 
 from later.store.keys import Bucket, Keys
+from scripts.bench.environment import Setting
 from scripts.bench.processes import Running, a_process, eventually
-from scripts.bench.setting import Setting
 
 DURABILITIES = {
     "none": ("--appendonly", "no"),

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from scripts.bench.daemons import an_api
-from scripts.bench.loads import Load, press
+from scripts.bench.environment import Setting, why_not
+from scripts.bench.load import Load, press
 from scripts.bench.processes import family_cpu_s
+from scripts.bench.raw_script import Creates, Wire
 from scripts.bench.results import AtLeast, Contender, Row, Sample, ShareOf
-from scripts.bench.setting import Setting, why_not
 from scripts.bench.stores import a_store
-from scripts.bench.wire import Creates, Wire
 
 EACH = 1_000
 CONNECTIONS = 4

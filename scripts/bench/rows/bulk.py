@@ -17,12 +17,12 @@ from later.core.task import Task, encode, pack_id
 from later.store.tasks import Tasks
 from later.store.types import JobBatch
 from scripts.bench.daemons import an_api
-from scripts.bench.filling import a_task, fill
+from scripts.bench.environment import Setting
 from scripts.bench.processes import family, family_cpu_s, peak_resident_bytes
+from scripts.bench.raw_script import Wire, packed, recorded
 from scripts.bench.results import AtLeast, BenchError, Contender, Row, Sample, ShareOf
-from scripts.bench.setting import Setting
+from scripts.bench.seed import a_task, fill
 from scripts.bench.stores import OwnStore, a_store
-from scripts.bench.wire import Wire, packed, recorded
 
 EACH = 1_000
 UNDER_WAY = 4

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from functools import partial
 
 from scripts.bench.daemons import an_api, bare_handlers
-from scripts.bench.loads import Load
+from scripts.bench.environment import Setting, why_not
+from scripts.bench.load import Load
 from scripts.bench.results import AtLeast, Contender, Goal, Row, Sample, ShareOf
-from scripts.bench.rows.pressing import CONNECTIONS, pressed
-from scripts.bench.setting import Setting, why_not
+from scripts.bench.rows.requests import CONNECTIONS, pressed
 from scripts.bench.stores import a_store
 
 BODY = b'{"topic":"order","delay":3600,"retry":3,"callback":"http://127.0.0.1:8888/success","content":"hello"}'

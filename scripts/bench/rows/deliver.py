@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from scripts.bench.daemons import a_worker
-from scripts.bench.filling import a_task, fill
-from scripts.bench.loads import Load, press
+from scripts.bench.environment import Setting, why_not
+from scripts.bench.load import Load, press
 from scripts.bench.processes import a_process, family_cpu_s, python
 from scripts.bench.receivers import Arrival, Receiver, a_receiver
 from scripts.bench.results import AtLeast, Contender, Goal, NoneOf, Row, Sample, ShareOf
-from scripts.bench.setting import Setting, why_not
+from scripts.bench.seed import a_task, fill
 from scripts.bench.stores import a_store
 
 BARE = {1: "bare loop of posts", 2: "two bare loops of posts"}

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from scripts.bench.daemons import Daemon, a_worker, an_api
+from scripts.bench.environment import Setting, why_not
 from scripts.bench.processes import cpu_s, family, family_cpu_s
 from scripts.bench.results import AtMost, Contender, Row, Sample
-from scripts.bench.setting import Setting, why_not
 from scripts.bench.stores import OwnStore, a_store
 
 SETTLE_S = 1.0

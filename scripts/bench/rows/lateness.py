@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from scripts.bench.daemons import an_api
-from scripts.bench.filling import FILLED_PER_S, a_task, fill
+from scripts.bench.environment import Setting
 from scripts.bench.receivers import Arrival, a_light_receiver
 from scripts.bench.results import AtMost, Contender, Goal, NeverEarly, NoneOf, Row, Sample, percentile
-from scripts.bench.setting import Setting
+from scripts.bench.seed import FILLED_PER_S, a_task, fill
 from scripts.bench.stores import a_store
 
 PATIENCE_S = 30.0

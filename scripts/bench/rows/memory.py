@@ -17,9 +17,9 @@ from later.core.task import Task
 from later.store.scripts import MAX_TASKS
 from later.store.tasks import Tasks
 from later.store.types import Claim, ClaimRequest, Settlement
-from scripts.bench.filling import a_task, create_all, good, using
+from scripts.bench.environment import Setting
 from scripts.bench.results import AtMost, Contender, Goal, Row, Sample
-from scripts.bench.setting import Setting
+from scripts.bench.seed import a_task, create_all, good, using
 from scripts.bench.stores import a_store
 
 DELAY_MS = 15_000

@@ -10,11 +10,11 @@ from itertools import chain
 
 from later.core.task import Task
 from scripts.bench.daemons import a_worker
-from scripts.bench.filling import FILLED_PER_S, a_task, fill
+from scripts.bench.environment import Setting
 from scripts.bench.processes import family, peak_resident_bytes
 from scripts.bench.receivers import Arrival, Receiver, a_receiver
 from scripts.bench.results import AtMost, Contender, NoneOf, Row, Sample
-from scripts.bench.setting import Setting
+from scripts.bench.seed import FILLED_PER_S, a_task, fill
 from scripts.bench.stores import a_store
 
 OTHERS_PER_S = 5

@@ -12,13 +12,13 @@ from later.store.scripts import MAX_TASKS
 from later.store.tasks import Tasks
 from later.store.types import ClaimRequest
 from scripts.bench.daemons import an_api
-from scripts.bench.filling import a_task, good, using
-from scripts.bench.loads import press
+from scripts.bench.environment import Setting
+from scripts.bench.load import press
+from scripts.bench.raw_script import Creates, Wire, packed, recorded
 from scripts.bench.results import BenchError, Contender, Row, Sample, ShareOf
 from scripts.bench.rows import batch
-from scripts.bench.setting import Setting
+from scripts.bench.seed import a_task, good, using
 from scripts.bench.stores import OwnStore, a_store
-from scripts.bench.wire import Creates, Wire, packed, recorded
 
 EACH = 1_000
 CREATES_UNDER_WAY = 4

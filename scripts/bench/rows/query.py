@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from scripts.bench.daemons import an_api, bare_handlers
-from scripts.bench.filling import a_task, fill
-from scripts.bench.loads import Load
+from scripts.bench.environment import Setting, why_not
+from scripts.bench.load import Load
 from scripts.bench.results import Contender, Row, Sample, ShareOf
-from scripts.bench.rows.pressing import CONNECTIONS, pressed
-from scripts.bench.setting import Setting, why_not
+from scripts.bench.rows.requests import CONNECTIONS, pressed
+from scripts.bench.seed import a_task, fill
 from scripts.bench.stores import a_store
 
 AHEAD_MS = 3_600_000

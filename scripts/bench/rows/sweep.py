@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from scripts.bench.environment import Setting
 from scripts.bench.results import Contender, NeverEarly, Row, Sample
 from scripts.bench.rows.lateness import BESIDES, FIGURES, spread_evenly
-from scripts.bench.setting import Setting
 
 
 @contextmanager

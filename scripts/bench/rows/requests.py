@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scripts.bench.daemons import Daemon
-from scripts.bench.loads import Load, press
+from scripts.bench.environment import Setting
+from scripts.bench.load import Load, press
 from scripts.bench.processes import family_cpu_s
 from scripts.bench.results import Sample
-from scripts.bench.setting import Setting
 from scripts.bench.stores import OwnStore
 
 CONNECTIONS = 64

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from scripts.bench.environment import Setting
 from scripts.bench.processes import a_process, python
 from scripts.bench.results import BenchError
-from scripts.bench.setting import Setting
 
 ANSWER_WITHIN_S = 15.0
 
@@ -95,6 +95,6 @@ def _by_wrk(wrk: str, load: Load, folder: Path) -> dict[str, float]:
 def _by_generator(load: Load, folder: Path) -> dict[str, float]:
     what = {key: value for key, value in asdict(load).items() if key != "bodies"}
     (folder / "load.json").write_text(json.dumps(what))
-    with a_process(python("generator"), folder, "generator") as running:
+    with a_process(python("load_generator"), folder, "generator") as running:
         running.await_end(load.seconds + 60)
         return dict(json.loads(running.log.read_text().splitlines()[-1]))

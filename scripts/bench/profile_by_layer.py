@@ -1,7 +1,7 @@
 """Where a process's time goes, by layer: reads the stacks that py-spy sampled, prints a table.
 
     py-spy record --pid PID --duration 10 --rate 500 --format raw --output stacks.txt
-    python -m scripts.bench.shares stacks.txt --us 33.4
+    python -m scripts.bench.profile_by_layer stacks.txt --us 33.4
 
 `--us` is what a task costs in all (CPU time of the process by tasks, as `make bench` prints it).
 """

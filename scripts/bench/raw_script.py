@@ -17,8 +17,8 @@ from later.store.client import Client
 from later.store.keys import Keys
 from later.store.scripts import BY_SHA, Command
 from later.store.tasks import Tasks
-from scripts.bench.filling import a_task
 from scripts.bench.results import BenchError
+from scripts.bench.seed import a_task
 
 READ_BYTES = 1 << 16
 ID_BYTES = 16
