@@ -1,4 +1,4 @@
-"""A receiver to try callbacks on: it prints each call that comes in and answers as it was told."""
+"""A receiver to try callbacks with: it prints each call and answers as configured."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ ANSWERS = """\
 answers:
   100 to 199      200 with the body {"code": N}: 100 is done, 101 busy, any other failed
   200 to 599      this status with no body: 200 is done, 429 and 503 busy, 410 gone, any other failed
-  hang            nothing at all; the caller must give up
+  hang            no answer; the caller must time out
   close           the connection is closed without an answer
 
 paths, whatever --answer says:
@@ -35,8 +35,8 @@ CONTENT_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
-    """How calls are answered; `delay` in seconds."""
+class AnswerOptions:
+    """How calls are answered; `delay` is in seconds."""
 
     answer: str
     retry_after: str | None
@@ -46,39 +46,39 @@ class Manner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call as it came in; `late_ms` is None where no due time came with it."""
+    """A received call; `late_ms` is None if it had no due time."""
 
     id: str
     topic: str
     attempt: str
     content: str
-    came_at: datetime
+    received_at: datetime
     late_ms: int | None
 
 
 class Receiver:
-    """Answers calls in one manner; remembers how often each id has called, and how late each call was."""
+    """Answers calls; counts the calls of each id and records their lateness."""
 
-    def __init__(self, manner: Manner, *, quiet: bool) -> None:
+    def __init__(self, manner: AnswerOptions, *, quiet: bool) -> None:
         self._manner = manner
         self._quiet = quiet
         self._calls: Counter[str] = Counter()
         self._lateness: list[int] = []
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Note the call, take the time that was asked for, answer."""
-        call = read(request, await request.read())
+        """Record the call, wait for the configured delay, and answer."""
+        call = parse_call(request, await request.read())
         self._calls[call.id] += 1
         if call.late_ms is not None:
             self._lateness.append(call.late_ms)
-        answer = choose(request, self._manner, self._calls[call.id])
+        answer = choose_answer(request, self._manner, self._calls[call.id])
         if not self._quiet:
-            print(line(call, answer), flush=True)
-        await asyncio.sleep(pause(request, self._manner))
-        return await give(request, answer, self._manner.retry_after)
+            print(format_call(call, answer), flush=True)
+        await asyncio.sleep(answer_delay(request, self._manner))
+        return await build_response(request, answer, self._manner.retry_after)
 
     def summary(self) -> str:
-        """How many calls for how many ids, and how late they were."""
+        """Return the numbers of calls and ids, and how late the calls were."""
         counts = f"{self._calls.total()} calls, {len(self._calls)} ids"
         late = sorted(self._lateness)
         if not late:
@@ -87,62 +87,62 @@ class Receiver:
         return f"{counts}; late by {half} ms (median), {most} ms (99th percentile), {late[-1]} ms (worst)"
 
 
-def read(request: web.Request, body: bytes) -> Call:
-    """What a call says of itself, `?` where it does not."""
-    said = parse(body)
+def parse_call(request: web.Request, body: bytes) -> Call:
+    """Return the call in a request; missing fields are `?`."""
+    fields = parse_object(body)
     now = datetime.now(UTC)
     return Call(
-        id=request.headers.get("webhook-id") or str(said.get("id", "?")),
-        topic=str(said.get("topic", "?")),
+        id=request.headers.get("webhook-id") or str(fields.get("id", "?")),
+        topic=str(fields.get("topic", "?")),
         attempt=request.headers.get("later-attempt", "?"),
-        content=str(said.get("content", "")),
-        came_at=now,
-        late_ms=lateness(request.headers.get("later-due"), now),
+        content=str(fields.get("content", "")),
+        received_at=now,
+        late_ms=lateness_ms(request.headers.get("later-due"), now),
     )
 
 
-def parse(body: bytes) -> dict[str, Any]:
-    """The body's JSON object; an empty one for anything else, since what comes is taken."""
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Return the body's JSON object; an empty one for anything else."""
     try:
-        said = json.loads(body)
+        fields = json.loads(body)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
-def lateness(due: str | None, now: datetime) -> int | None:
-    """Milliseconds between the due time (RFC 3339) and now, by this machine's clock."""
+def lateness_ms(due: str | None, now: datetime) -> int | None:
+    """Return the milliseconds between the due time (RFC 3339) and now, by this machine's clock."""
     try:
         return round((now - datetime.fromisoformat(due or "")).total_seconds() * 1000)
     except (TypeError, ValueError):
         return None
 
 
-def choose(request: web.Request, manner: Manner, nth: int) -> str:
-    """The answer to the n-th call of one id."""
+def choose_answer(request: web.Request, manner: AnswerOptions, nth: int) -> str:
+    """Return the answer to the n-th call of one id."""
     fail_first = manner.fail_first
     if request.path == "/flaky":
-        fail_first = int(figure(request, "n", 1))
+        fail_first = int(query_number(request, "n", 1))
     if nth <= fail_first:
         return FAILURE
     return PATHS.get(request.path, manner.answer)
 
 
-def pause(request: web.Request, manner: Manner) -> float:
-    """How long to wait before the answer, in seconds."""
-    return figure(request, "s", 5) if request.path == "/slow" else manner.delay
+def answer_delay(request: web.Request, manner: AnswerOptions) -> float:
+    """Return how long to wait before the answer, in seconds."""
+    return query_number(request, "s", 5) if request.path == "/slow" else manner.delay
 
 
-def figure(request: web.Request, name: str, default: float) -> float:
-    """A number from the query."""
+def query_number(request: web.Request, name: str, default: float) -> float:
+    """Return a number from the query string."""
     try:
         return float(request.query.get(name, default))
     except ValueError:
         raise web.HTTPBadRequest(text=f"{name}: expected a number\n") from None
 
 
-async def give(request: web.Request, answer: str, retry_after: str | None) -> web.Response:
-    """The answer as HTTP; `hang` comes back only when the caller has gone."""
+async def build_response(request: web.Request, answer: str, retry_after: str | None) -> web.Response:
+    """Return the answer as HTTP; `hang` returns only when the caller has gone."""
     if answer == "hang":
         await asyncio.Event().wait()
     if answer == "close" and request.transport is not None:
@@ -156,30 +156,30 @@ async def give(request: web.Request, answer: str, retry_after: str | None) -> we
     return web.Response(status=number, headers=headers)
 
 
-def line(call: Call, answer: str) -> str:
-    """One call, for a person to read."""
+def format_call(call: Call, answer: str) -> str:
+    """Return a line of text about one call."""
     late = "" if call.late_ms is None else f"  {call.late_ms:+d} ms"
     content = call.content if len(call.content) <= CONTENT_SHOWN else f"{call.content[:CONTENT_SHOWN]}…"
-    time = call.came_at.astimezone().isoformat(sep=" ", timespec="milliseconds")[11:23]
+    time = call.received_at.astimezone().isoformat(sep=" ", timespec="milliseconds")[11:23]
     return f"{time}  {call.id}  {call.topic}  attempt {call.attempt}{late}  {content!r}  → {answer}"
 
 
-def answer_name(text: str) -> str:
-    """Check an --answer."""
+def parse_answer(text: str) -> str:
+    """Parse the value of --answer."""
     if text in ("hang", "close") or (text.isdecimal() and 100 <= int(text) <= 599):
         return text
     raise argparse.ArgumentTypeError(f"expected 100 to 599, hang or close, got {text!r}")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line."""
     what = argparse.ArgumentParser(
         description=__doc__, epilog=ANSWERS, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = what.add_argument
-    add("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
-    add("--port", type=int, default=8888, help="where to listen (default: %(default)s)")
-    add("--answer", type=answer_name, default="100", help="see below (default: %(default)s)")
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    add("--port", type=int, default=8888, help="port to listen on (default: %(default)s)")
+    add("--answer", type=parse_answer, default="100", help="see below (default: %(default)s)")
     add("--retry-after", metavar="N", help="send Retry-After with each answer: seconds or an HTTP date")
     add("--delay", type=float, default=0.0, metavar="S", help="answer S seconds late (default: 0)")
     add("--fail-first", type=int, default=0, metavar="N", help="answer 500 to the first N calls of each id")
@@ -189,8 +189,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Receive until Ctrl-C."""
-    args = parser().parse_args()
-    manner = Manner(answer=args.answer, retry_after=args.retry_after, delay=args.delay, fail_first=args.fail_first)
+    args = build_parser().parse_args()
+    manner = AnswerOptions(
+        answer=args.answer, retry_after=args.retry_after, delay=args.delay, fail_first=args.fail_first
+    )
     receiver = Receiver(manner, quiet=args.quiet)
     app = web.Application(client_max_size=16 * 1024 * 1024)
     app.router.add_route("*", "/{path:.*}", receiver.handle)
@@ -201,7 +203,7 @@ def main() -> None:
         port=args.port,
         print=None,
         access_log=None,
-        handler_cancellation=True,  # or every caller that gives up on `hang` leaves a task behind
+        handler_cancellation=True,  # otherwise every caller that gives up on `hang` leaves a task behind
         shutdown_timeout=0.1,
     )
     print(receiver.summary(), flush=True)

@@ -17,45 +17,45 @@ import pytest
 from later.embedded import find_server
 from later.store.scripts import MAX_TASKS
 from scripts.bench import light_receiver, load_generator, plot
-from scripts.bench.environment import QUICK, Setting
-from scripts.bench.load import Load, press
-from scripts.bench.options import parsed
-from scripts.bench.processes import Running
-from scripts.bench.raw_script import Creates, Wire
-from scripts.bench.receivers import Receiver, a_light_receiver
+from scripts.bench.environment import QUICK, Environment
+from scripts.bench.load import Load, run_load
+from scripts.bench.options import parse_options
+from scripts.bench.processes import Process
+from scripts.bench.raw_script import CreateBatches, RawConnection
+from scripts.bench.receivers import Receiver, run_light_receiver
 from scripts.bench.report import Report, as_json, cells, markdown
 from scripts.bench.results import (
+    AlwaysZero,
     AtLeast,
     AtMost,
     BenchError,
     Contender,
-    Goal,
-    Line,
-    Measured,
+    ContenderResult,
     NeverEarly,
-    NoneOf,
     Row,
+    RowResult,
     Sample,
-    ShareOf,
+    ShareOfReference,
+    Target,
     percentile,
     spread,
 )
 from scripts.bench.rows import ROWS
 from scripts.bench.rows.create import CREATE
-from scripts.bench.rows.deliver import delivered
-from scripts.bench.rows.lateness import lateness
-from scripts.bench.rows.memory import CASES, Case, weigh
+from scripts.bench.rows.deliver import delivery_figures
+from scripts.bench.rows.lateness import lateness_figures
+from scripts.bench.rows.memory import CASES, Case, measure_memory
 from scripts.bench.rows.sweep import SWEEP
-from scripts.bench.runs import measure
-from scripts.bench.stores import DURABILITIES, a_store
+from scripts.bench.runs import measure_row
+from scripts.bench.stores import DURABILITIES, run_store
 
 BESIDE = "reference"
 
 
-def a_setting(folder: Path, **sizes: float) -> Setting:
+def an_environment(folder: Path, **sizes: float) -> Environment:
     """With neither wrk nor nginx, so that tests need none."""
-    return Setting(
-        scale=replace(QUICK, **sizes),  # type: ignore[arg-type] # every size is a number
+    return Environment(
+        sizes=replace(QUICK, **sizes),  # type: ignore[arg-type] # every size is a number
         server=find_server(),
         durabilities=list(DURABILITIES),
         wrk=None,
@@ -68,14 +68,16 @@ def no_measuring() -> Sample:
     raise BenchError("nobody asked for that")
 
 
-def a_line(name: str, *samples: Sample, goals: tuple[Goal, ...] = (), beside: str = "", store: str = "") -> Line:
-    contender = Contender(name=name, measure=no_measuring, goals=goals, beside=beside, store=store)
-    return Line(contender=contender, main="rate", samples=list(samples))
+def a_line(
+    name: str, *samples: Sample, goals: tuple[Target, ...] = (), beside: str = "", store: str = ""
+) -> ContenderResult:
+    contender = Contender(name=name, measure=no_measuring, targets=goals, reference=beside, store=store)
+    return ContenderResult(contender=contender, main="rate", samples=list(samples))
 
 
 def a_row(*contenders: Contender, figures: tuple[str, ...] = ("rate",)) -> Row:
     @contextmanager
-    def all_of_them(setting: Setting) -> Iterator[list[Contender]]:
+    def all_of_them(environment: Environment) -> Iterator[list[Contender]]:
         yield list(contenders)
 
     return Row(
@@ -83,12 +85,12 @@ def a_row(*contenders: Contender, figures: tuple[str, ...] = ("rate",)) -> Row:
         title="what `later` does",
         target="fast",
         figures=figures,
-        elsewhere=["Later (Go): 5/s"],
+        measured_elsewhere=["Later (Go): 5/s"],
         contenders=all_of_them,
     )
 
 
-def a_report(*rows: Measured) -> Report:
+def a_report(*rows: RowResult) -> Report:
     return Report(
         at=datetime(2026, 11, 21, tzinfo=UTC),
         machine={"CPU": "one"},
@@ -99,12 +101,12 @@ def a_report(*rows: Measured) -> Report:
     )
 
 
-def two_lines(*goals: Goal) -> Measured:
+def two_lines(*goals: Target) -> RowResult:
     reference = a_line(BESIDE, {"rate": 1000.0}, {"rate": 2000.0}, {"rate": 4000.0})
     ours = a_line(
         "ours", {"rate": 1500.0}, {"rate": 1000.0}, {"rate": 1600.0}, goals=goals, beside=BESIDE, store="none"
     )
-    return Measured(row=a_row(), lines=[reference, ours], runs=3)
+    return RowResult(row=a_row(), lines=[reference, ours], runs=3)
 
 
 # What runs come to
@@ -123,27 +125,27 @@ def test_a_spread_has_the_middle_the_least_and_the_greatest() -> None:
 
 def test_a_ratio_is_of_the_medians() -> None:
     measured = two_lines()
-    assert measured.lines[1].ratio(measured.beside(measured.lines[1])) == 0.75
+    assert measured.lines[1].ratio(measured.reference_of(measured.lines[1])) == 0.75
 
 
 @pytest.mark.parametrize(
     ("goal", "met"),
     [
-        (ShareOf(0.75), True),
-        (ShareOf(0.76), False),
+        (ShareOfReference(0.75), True),
+        (ShareOfReference(0.76), False),
         (AtLeast("rate", 1500), True),
         (AtLeast("rate", 1501), False),
         (AtMost("rate", 1500), True),
         (AtMost("rate", 1499), False),
     ],
 )
-def test_a_target_is_met_by_the_median(goal: Goal, met: bool) -> None:
+def test_a_target_is_met_by_the_median(goal: Target, met: bool) -> None:
     measured = two_lines(goal)
     assert goal.met(measured.lines[1], measured.lines[0]) is met
 
 
-@pytest.mark.parametrize("goal", [NeverEarly(), NoneOf("twice")])
-def test_once_is_too_often_for_what_must_never_happen(goal: Goal) -> None:
+@pytest.mark.parametrize("goal", [NeverEarly(), AlwaysZero("twice")])
+def test_once_is_too_often_for_what_must_never_happen(goal: Target) -> None:
     good: Sample = {"earliest": 0.1, "twice": 0}
     bad: Sample = {"earliest": -0.1, "twice": 1}
     assert goal.met(a_line("good", good, good, good), None) is True
@@ -151,14 +153,14 @@ def test_once_is_too_often_for_what_must_never_happen(goal: Goal) -> None:
 
 
 def test_a_share_of_what_was_not_measured_is_not_known() -> None:
-    assert ShareOf(0.5).met(a_line("ours", {"rate": 1.0}), a_line(BESIDE)) is None
+    assert ShareOfReference(0.5).met(a_line("ours", {"rate": 1.0}), a_line(BESIDE)) is None
 
 
 # How they are told
 
 
 def test_a_line_has_median_spread_ratio_and_targets() -> None:
-    measured = two_lines(ShareOf(0.8), AtLeast("rate", 1000))
+    measured = two_lines(ShareOfReference(0.8), AtLeast("rate", 1000))
     assert cells(measured, measured.lines[1]) == [
         "ours",
         "none",
@@ -170,10 +172,12 @@ def test_a_line_has_median_spread_ratio_and_targets() -> None:
 
 
 def test_a_line_that_was_skipped_or_failed_says_why() -> None:
-    skipped = Line(contender=Contender(name="two", measure=no_measuring, skip="no --processes"), main="rate")
-    failed = a_line("one", goals=(ShareOf(0.5),))
+    skipped = ContenderResult(
+        contender=Contender(name="two", measure=no_measuring, skip_reason="no --processes"), main="rate"
+    )
+    failed = a_line("one", goals=(ShareOfReference(0.5),))
     failed.failure = "failed: it ended"
-    measured = Measured(row=a_row(), lines=[skipped, failed], runs=1)
+    measured = RowResult(row=a_row(), lines=[skipped, failed], runs=1)
     assert cells(measured, skipped)[2] == "skipped: no --processes"
     assert cells(measured, failed)[2:] == ["failed: it ended", "", "", "≥ 0.5 of the reference: not measured"]
 
@@ -189,16 +193,16 @@ def test_markdown_is_one_table_and_what_it_was_measured_on() -> None:
 
 def test_a_disturbed_machine_is_told() -> None:
     quiet, disturbed, unknown = (two_lines() for _ in range(3))
-    quiet.others, disturbed.others = 0.01, 0.3
+    quiet.other_processes_share, disturbed.other_processes_share = 0.01, 0.3
     told = markdown(a_report(quiet, unknown)), markdown(a_report(quiet, disturbed))
-    assert ["Not to be relied on: row; other processes took 30% of the machine." in text for text in told] == [
+    assert ["Unreliable: row; other processes took 30% of the machine." in text for text in told] == [
         False,
         True,
     ]
 
 
 def test_json_has_every_run_and_every_target() -> None:
-    (row,) = json.loads(as_json(a_report(two_lines(ShareOf(0.8)))))["rows"]
+    (row,) = json.loads(as_json(a_report(two_lines(ShareOfReference(0.8)))))["rows"]
     reference, ours = row["lines"]
     assert [run["rate"] for run in reference["runs"]] == [1000, 2000, 4000]
     assert ours["figures"]["rate"] == {"median": 1500, "least": 1000, "most": 1600}
@@ -212,7 +216,7 @@ def test_the_plot_is_drawn_from_the_sweep_and_always_the_same(tmp_path: Path) ->
         for rate in (100.0, 1000.0)
     ]
     for file in ("one.svg", "two.svg"):
-        plot.draw(Measured(row=SWEEP, lines=lines), tmp_path / file)
+        plot.draw(RowResult(row=SWEEP, lines=lines), tmp_path / file)
     one, two = ((tmp_path / file).read_text() for file in ("one.svg", "two.svg"))
     assert one == two
     assert "p99, appendfsync always" in one
@@ -220,7 +224,7 @@ def test_the_plot_is_drawn_from_the_sweep_and_always_the_same(tmp_path: Path) ->
 
 def test_a_sweep_that_failed_is_not_drawn(tmp_path: Path) -> None:
     with pytest.raises(BenchError):
-        plot.draw(Measured(row=SWEEP, lines=[a_line("later up")]), tmp_path / "none.svg")
+        plot.draw(RowResult(row=SWEEP, lines=[a_line("later up")]), tmp_path / "none.svg")
 
 
 # Runs
@@ -238,14 +242,14 @@ def counting(name: str, order: list[str], fails_at: int = 0) -> Contender:
 
 def test_contenders_take_turns(tmp_path: Path) -> None:
     order: list[str] = []
-    measure(a_row(counting("a", order), counting("b", order)), a_setting(tmp_path), 2, lambda text: None)
+    measure_row(a_row(counting("a", order), counting("b", order)), an_environment(tmp_path), 2, lambda text: None)
     assert order == ["a", "b", "a", "b"]
 
 
 def test_a_contender_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     order: list[str] = []
     row = a_row(counting("a", order, fails_at=2), counting("b", order))
-    measured = measure(row, a_setting(tmp_path), None, lambda text: None)
+    measured = measure_row(row, an_environment(tmp_path), None, lambda text: None)
     assert order == ["a", "b", "a", "b", "b"]
     assert measured.failed
     assert [line.failure for line in measured.lines] == ["failed: it ended", ""]
@@ -253,12 +257,12 @@ def test_a_contender_that_fails_says_why_and_the_others_go_on(tmp_path: Path) ->
 
 def test_a_row_that_cannot_begin_says_why(tmp_path: Path) -> None:
     @contextmanager
-    def no_store(setting: Setting) -> Iterator[list[Contender]]:
-        if setting.folder.exists():
+    def no_store(environment: Environment) -> Iterator[list[Contender]]:
+        if environment.folder.exists():
             raise BenchError("no store")
         yield []
 
-    measured = measure(replace(a_row(), contenders=no_store), a_setting(tmp_path), 1, lambda text: None)
+    measured = measure_row(replace(a_row(), contenders=no_store), an_environment(tmp_path), 1, lambda text: None)
     assert (measured.failed, measured.failure) == (True, "failed: no store")
 
 
@@ -292,16 +296,16 @@ every_row = pytest.mark.parametrize(
 
 @every_row
 def test_every_contender_is_beside_one_of_its_row(row: Row, tmp_path: Path) -> None:
-    with row.contenders(a_setting(tmp_path)) as contenders:
+    with row.contenders(an_environment(tmp_path)) as contenders:
         names = [contender.name for contender in contenders]
-        assert {contender.beside for contender in contenders} <= {"", *names}
+        assert {contender.reference for contender in contenders} <= {"", *names}
         assert len({(contender.name, contender.store) for contender in contenders}) == len(contenders)
 
 
 @every_row
 def test_what_runs_on_a_store_is_measured_on_every_kind_of_store(row: Row, tmp_path: Path) -> None:
-    setting = a_setting(tmp_path)
-    with row.contenders(setting) as contenders:
+    environment = an_environment(tmp_path)
+    with row.contenders(environment) as contenders:
         stores = {contender.store for contender in contenders} - {""}
     assert stores == {"memory": {"none"}, "export": {"none"}, "sweep": {"none", "always"}}.get(
         row.name, set(DURABILITIES)
@@ -309,13 +313,13 @@ def test_what_runs_on_a_store_is_measured_on_every_kind_of_store(row: Row, tmp_p
 
 
 def test_rows_come_in_their_own_order_whatever_the_order_asked_for() -> None:
-    assert parsed(["--only", "query,create"]).only == ["create", "query"]
+    assert parse_options(["--only", "query,create"]).only == ["create", "query"]
 
 
 def test_quick_is_one_run_on_a_store_without_a_disk() -> None:
-    options = parsed(["--quick"])
+    options = parse_options(["--quick"])
     assert (options.runs, options.durabilities) == (1, ["none"])
-    assert parsed(["--quick", "--runs", "2", "--durability", "always"]).runs == 2
+    assert parse_options(["--quick", "--runs", "2", "--durability", "always"]).runs == 2
 
 
 @pytest.mark.parametrize(
@@ -324,7 +328,7 @@ def test_quick_is_one_run_on_a_store_without_a_disk() -> None:
 )
 def test_wrong_options_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parsed([*wrong, "--only", "create"] if wrong[0] == "--plot" else wrong)
+        parse_options([*wrong, "--only", "create"] if wrong[0] == "--plot" else wrong)
     assert wrong[0] in capsys.readouterr().err
 
 
@@ -342,17 +346,17 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
         "1504934230.100 b 2017-09-09T05:17:10.101Z\n"
     )
     with Popen([shutil.which("sleep") or "sleep", "60"]) as process:
-        yield Receiver("http://127.0.0.1:1/", log, Running(process, log))
+        yield Receiver("http://127.0.0.1:1/", log, Process(process, log))
         process.kill()
 
 
 def test_arrivals_are_read_from_the_log(receiver: Receiver) -> None:
-    arrivals = receiver.all_arrived(2, 1)
+    arrivals = receiver.wait_for_arrivals(2, 1)
     assert [(arrival.id, round(arrival.late_ms)) for arrival in arrivals] == [(b"a", 4), (b"a", 9), (b"b", -1)]
 
 
 def test_lateness_is_that_of_first_arrivals(receiver: Receiver) -> None:
-    late = lateness(receiver.arrivals())
+    late = lateness_figures(receiver.arrivals())
     assert {name: round(value) for name, value in late.items()} == {
         "p50": -1,
         "p99": 4,
@@ -363,13 +367,13 @@ def test_lateness_is_that_of_first_arrivals(receiver: Receiver) -> None:
 
 
 def test_what_comes_twice_or_early_is_counted(receiver: Receiver) -> None:
-    figures = delivered(receiver.arrivals(), 1504934230_050)
+    figures = delivery_figures(receiver.arrivals(), 1504934230_050)
     assert (figures["twice"], figures["early"], round(figures["rate"])) == (1, 2, 40)
 
 
 def test_callbacks_that_do_not_come_are_an_error(receiver: Receiver) -> None:
-    with pytest.raises(BenchError, match="callbacks came in time"):
-        receiver.all_arrived(3, 0.01)
+    with pytest.raises(BenchError, match="callbacks arrived in time"):
+        receiver.wait_for_arrivals(3, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -377,32 +381,34 @@ def test_callbacks_that_do_not_come_are_an_error(receiver: Receiver) -> None:
     [(b"http/1.1 200 ok\r\ncontent-length: 12\r\nx: y", 12), (b"http/1.1 204 no\r\ncontent-length:0", 0), (b"", 0)],
 )
 def test_a_body_is_as_long_as_its_head_says(head: bytes, length: int) -> None:
-    assert load_generator.length(head) == length
+    assert load_generator.content_length(head) == length
 
 
 def test_a_header_is_found_whatever_its_case() -> None:
     head = b"POST / HTTP/1.1\r\nHost: a\r\nWebhook-Id:  one \r\nlater-due: now"
-    found = [light_receiver.header(head, name) for name in (b"webhook-id:", b"later-due:", b"x:")]
+    found = [light_receiver.header_value(head, name) for name in (b"webhook-id:", b"later-due:", b"x:")]
     assert found == [b"one", b"now", b"-"]
 
 
 def test_raw_creates_make_tasks_that_can_be_claimed(tmp_path: Path) -> None:
-    setting = a_setting(tmp_path)
-    creates = Creates(MAX_TASKS + 1)
-    with a_store(setting, "none") as store, Wire(store.socket) as wire:
-        wire.load_scripts()
-        wire.timed(creates.batches(3, lambda: int(time.time() * 1000)), creates.calls, under_way=2)
-        assert tasks_in(wire) == (3 * (MAX_TASKS + 1), 3 * (MAX_TASKS + 1))
+    environment = an_environment(tmp_path)
+    creates = CreateBatches(MAX_TASKS + 1)
+    with run_store(environment, "none") as store, RawConnection(store.socket) as connection:
+        connection.load_scripts()
+        connection.time_messages(creates.batches(3, lambda: int(time.time() * 1000)), creates.calls, under_way=2)
+        assert tasks_in(connection) == (3 * (MAX_TASKS + 1), 3 * (MAX_TASKS + 1))
 
 
-def tasks_in(wire: Wire) -> tuple[int, int]:
-    wire.send(b"*2\r\n$4\r\nHLEN\r\n$14\r\n{later:0}:pool\r\n*2\r\n$5\r\nZCARD\r\n$21\r\n{later:0}:delay:order\r\n")
-    return wire.answer(), wire.answer()
+def tasks_in(connection: RawConnection) -> tuple[int, int]:
+    connection.send(
+        b"*2\r\n$4\r\nHLEN\r\n$14\r\n{later:0}:pool\r\n*2\r\n$5\r\nZCARD\r\n$21\r\n{later:0}:delay:order\r\n"
+    )
+    return connection.read_answer(), connection.read_answer()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_kind_of_task_has_a_weight(tmp_path: Path, case: Case) -> None:
-    assert 50 < weigh(a_setting(tmp_path, weighed=2000), case)["bytes"] < 1000
+    assert 50 < measure_memory(an_environment(tmp_path, memory_tasks=2000), case)["bytes"] < 1000
 
 
 # Processes
@@ -410,16 +416,16 @@ def test_every_kind_of_task_has_a_weight(tmp_path: Path, case: Case) -> None:
 
 @pytest.mark.system
 def test_our_own_generator_presses_our_own_receiver(tmp_path: Path) -> None:
-    setting = a_setting(tmp_path)
-    with a_light_receiver(setting) as receiver:
+    environment = an_environment(tmp_path)
+    with run_light_receiver(environment) as receiver:
         load = Load(url=receiver.url, bodies=[b"{}", b"[]"], connections=4, seconds=10, requests=100)
-        loaded = press(setting, load)
+        loaded = run_load(environment, load)
     assert 100 <= loaded.requests < 110
 
 
 @pytest.mark.system
 def test_a_row_is_measured(tmp_path: Path) -> None:
-    setting = replace(a_setting(tmp_path, load_s=0.3), durabilities=["none"])
-    measured = measure(CREATE, setting, 1, lambda text: None)
+    environment = replace(an_environment(tmp_path, load_s=0.3), durabilities=["none"])
+    measured = measure_row(CREATE, environment, 1, lambda text: None)
     assert not measured.failed, [line.failure for line in measured.lines]
     assert all(line.median("rate") > 0 for line in measured.lines)

@@ -1,1 +1,1 @@
-"""Measures later beside its references, on this machine: `make bench`, or `python -m scripts.bench --help`."""
+"""Benchmarks of later and of its references on one machine: `make bench`, or `python -m scripts.bench --help`."""

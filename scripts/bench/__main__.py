@@ -1,4 +1,4 @@
-"""`python -m scripts.bench`: measures the rows that were asked for, and tells what they came to."""
+"""`python -m scripts.bench`: measure the requested rows and report the results."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scripts.bench.environment import FULL, QUICK, Setting, find_nginx
+from scripts.bench.environment import FULL, QUICK, Environment, find_nginx
 from scripts.bench.machine import machine, versions
-from scripts.bench.options import Options, parsed
+from scripts.bench.options import Options, parse_options
 from scripts.bench.report import Report, as_json, markdown, show
-from scripts.bench.results import Measured
+from scripts.bench.results import RowResult
 from scripts.bench.rows import ROWS
 from scripts.bench.rows.sweep import SWEEP
-from scripts.bench.runs import measure
+from scripts.bench.runs import measure_row
 
 WIDTH = 180
-"""Where the output is no terminal."""
+"""Width of the tables where the output is not a terminal."""
 
 
 def main() -> int:
-    """The exit status: 1 where anything could not be measured; a target that is missed is no failure."""
-    options = parsed()
+    """Return the exit status: 1 if anything could not be measured. A missed target is not a failure."""
+    options = parse_options()
     with tempfile.TemporaryDirectory(prefix="later-", dir=options.folder) as folder:
-        report = measured(options, a_setting(options, Path(folder)))
-    tell(options, report)
+        report = measure_rows(options, build_environment(options, Path(folder)))
+    write_report(options, report)
     return int(any(row.failed for row in report.rows))
 
 
-def a_setting(options: Options, folder: Path) -> Setting:
-    return Setting(
-        scale=QUICK if options.quick else FULL,
+def build_environment(options: Options, folder: Path) -> Environment:
+    return Environment(
+        sizes=QUICK if options.quick else FULL,
         server=options.server,
         durabilities=options.durabilities,
         wrk=shutil.which("wrk"),
@@ -43,25 +43,25 @@ def a_setting(options: Options, folder: Path) -> Setting:
     )
 
 
-def measured(options: Options, setting: Setting) -> Report:
-    """Measure, and say on standard error how it goes."""
+def measure_rows(options: Options, environment: Environment) -> Report:
+    """Measure the rows and print the progress on standard error."""
     rows = [row for row in ROWS if row.name in options.only]
     return Report(
         at=datetime.now(UTC),
-        machine=machine(setting),
-        versions=versions(setting),
+        machine=machine(environment),
+        versions=versions(environment),
         quick=options.quick,
-        missing=setting.missing,
-        rows=[measure(row, setting, options.runs, _say) for row in rows],
+        missing=environment.missing,
+        rows=[measure_row(row, environment, options.runs, _print_progress) for row in rows],
     )
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def tell(options: Options, report: Report) -> None:
-    """Print it, write it, draw it."""
+def write_report(options: Options, report: Report) -> None:
+    """Print the report, write it as JSON and draw the sweep."""
     if options.markdown:
         print(markdown(report), end="")
     else:
@@ -73,12 +73,12 @@ def tell(options: Options, report: Report) -> None:
             _plot(row, options.plot)
 
 
-def _plot(sweep: Measured, file: Path) -> None:
-    """Where a rate is missing, a plot that was there before is the better one."""
+def _plot(sweep: RowResult, file: Path) -> None:
+    """Draw the sweep. An older plot stays if a rate is missing: it is the better one."""
     if sweep.failed:
-        _say(f"{file}: not drawn, for the sweep failed")
+        _print_progress(f"{file}: not drawn because the sweep failed")
         return
-    from scripts.bench.plot import draw  # noqa: PLC0415  # it takes a second that no other run needs
+    from scripts.bench.plot import draw  # noqa: PLC0415  # importing matplotlib takes a second
 
     draw(sweep, file)
 

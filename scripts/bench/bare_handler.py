@@ -1,4 +1,4 @@
-"""The least that a handler can be: what aiohttp and uvloop alone take for a request as /create and /query get them."""
+"""The smallest possible handler: what aiohttp and uvloop alone need for requests like /create and /query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uvloop
 from aiohttp import web
 
 
-class Asked(msgspec.Struct):
+class CreateBody(msgspec.Struct):
     """The body of a create."""
 
     topic: str
@@ -20,20 +20,20 @@ class Asked(msgspec.Struct):
     retry: int
 
 
-class Known(msgspec.Struct):
+class QueryBody(msgspec.Struct):
     """The body of a query."""
 
     id: str
 
 
-class Answer(msgspec.Struct):
+class CreateAnswer(msgspec.Struct):
     """The answer to a create."""
 
     id: str
 
 
-class Shown(msgspec.Struct):
-    """An answer to a query, as long as later's."""
+class QueryAnswer(msgspec.Struct):
+    """The answer to a query, as long as later's."""
 
     id: str
     topic: str = "order"
@@ -50,18 +50,18 @@ class Shown(msgspec.Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_asked = msgspec.json.Decoder(Asked).decode
-_decode_known = msgspec.json.Decoder(Known).decode
+_decode_create = msgspec.json.Decoder(CreateBody).decode
+_decode_query = msgspec.json.Decoder(QueryBody).decode
 
 
 async def create(request: web.Request) -> web.Response:
-    _decode_asked(await request.read())
-    return web.Response(body=_encode(Answer(str(uuid.uuid4()))), content_type="application/json")
+    _decode_create(await request.read())
+    return web.Response(body=_encode(CreateAnswer(str(uuid.uuid4()))), content_type="application/json")
 
 
 async def query(request: web.Request) -> web.Response:
-    known = _decode_known(await request.read())
-    return web.Response(body=_encode(Shown(known.id)), content_type="application/json")
+    known = _decode_query(await request.read())
+    return web.Response(body=_encode(QueryAnswer(known.id)), content_type="application/json")
 
 
 HANDLERS = {"create": create, "query": query}

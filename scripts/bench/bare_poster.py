@@ -1,4 +1,4 @@
-"""The least that a delivery can be: what aiohttp's client alone takes for posts as later sends them."""
+"""The smallest possible delivery: what aiohttp's client alone needs for requests like later's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HEADERS = {"Content-Type": "application/json", "User-Agent": "later/0.0.0", "Acc
 Call = tuple[bytes, dict[str, str]]
 
 
-def calls(posts: int, at: float) -> list[Call]:
-    """Bodies and headers, made beforehand."""
+def build_calls(posts: int, at: float) -> list[Call]:
+    """Return bodies and headers, built before the measurement."""
     due = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
     made: list[Call] = []
     for _ in range(posts):
@@ -30,7 +30,7 @@ def calls(posts: int, at: float) -> list[Call]:
 
 
 async def post_all(url: URL, made: list[Call], at: float, coroutines: int) -> None:
-    """Post them from `at` on, so many at a time, and read each answer."""
+    """Post the calls from `at` (Unix seconds) on, `coroutines` at a time, and read each answer."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         headers=HEADERS,
@@ -40,10 +40,10 @@ async def post_all(url: URL, made: list[Call], at: float, coroutines: int) -> No
     ) as session:
         left = iter(made)
         await asyncio.sleep(at - time.time())
-        await asyncio.gather(*(_post_some(session, url, left) for _ in range(coroutines)))
+        await asyncio.gather(*(_post_until_empty(session, url, left) for _ in range(coroutines)))
 
 
-async def _post_some(session: aiohttp.ClientSession, url: URL, left: Iterator[Call]) -> None:
+async def _post_until_empty(session: aiohttp.ClientSession, url: URL, left: Iterator[Call]) -> None:
     for body, headers in left:
         async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             await response.read()
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("at", type=float, help="when to begin: Unix seconds")
     parser.add_argument("coroutines", type=int)
     options = parser.parse_args()
-    made = calls(options.posts, options.at)
+    made = build_calls(options.posts, options.at)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(post_all(options.url, made, options.at, options.coroutines))
 

@@ -1,4 +1,4 @@
-"""What a run of the bench is made with: the sizes, the programs that are there, a folder of its own."""
+"""The environment of a benchmark: sizes, installed programs, a directory."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from pathlib import Path
 
 from later.config import OPTIONS
 
-NO_PROCESSES = "this later has no --processes"
+NO_PROCESSES_OPTION = "this later has no --processes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How long and how many. `_s` are seconds."""
+class Sizes:
+    """Durations (`_s`, seconds) and numbers of tasks."""
 
-    warm_s: float
-    """0: without."""
+    warm_up_s: float
+    """0: no warm-up."""
     load_s: float
-    known: int
-    """Ids to ask for."""
+    queried: int
+    """Tasks to query."""
     batched: int
     """Tasks created in batches."""
-    bulk: int
-    """Rows that Spark makes tasks of."""
-    together: int
+    bulk_rows: int
+    """Rows from which Spark creates tasks."""
+    due_together: int
     """Tasks due at the same instant."""
     lateness_s: float
     million: int
-    weighed: int
+    memory_tasks: int
     """Tasks whose memory is measured."""
     pending: int
-    """Tasks that a full store holds."""
+    """Tasks in a full store."""
     moved: int
-    """Tasks created and claimed in it."""
+    """Tasks created and claimed in a full store."""
     idle_s: float
     sweep: tuple[int, ...]
-    """Tasks a second."""
+    """Rates to measure, tasks per second."""
     sweep_s: float
     lead_s: float
-    """From the filling of a store to the first due time."""
+    """Time between seeding a store and the first due time."""
 
 
-FULL = Scale(
-    warm_s=1.0,
+FULL = Sizes(
+    warm_up_s=1.0,
     load_s=4.0,
-    known=100_000,
+    queried=100_000,
     batched=1_000_000,
-    bulk=1_000_000,
-    together=20_000,
+    bulk_rows=1_000_000,
+    due_together=20_000,
     lateness_s=10.0,
     million=1_000_000,
-    weighed=1_000_000,
+    memory_tasks=1_000_000,
     pending=5_000_000,
     moved=200_000,
     idle_s=15.0,
@@ -62,16 +62,16 @@ FULL = Scale(
     sweep_s=6.0,
     lead_s=2.0,
 )
-QUICK = Scale(
-    warm_s=0.0,
+QUICK = Sizes(
+    warm_up_s=0.0,
     load_s=1.0,
-    known=10_000,
+    queried=10_000,
     batched=50_000,
-    bulk=50_000,
-    together=5_000,
+    bulk_rows=50_000,
+    due_together=5_000,
     lateness_s=2.0,
     million=20_000,
-    weighed=50_000,
+    memory_tasks=50_000,
     pending=100_000,
     moved=20_000,
     idle_s=2.0,
@@ -82,10 +82,10 @@ QUICK = Scale(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One run of the bench."""
+class Environment:
+    """The environment that all rows are measured in."""
 
-    scale: Scale
+    sizes: Sizes
     server: Path
     """The store's program."""
     durabilities: Sequence[str]
@@ -95,27 +95,27 @@ class Setting:
 
     @property
     def missing(self) -> list[str]:
-        """What is not installed, and what is used instead."""
-        instead = (
-            ("wrk", self.wrk, "the load comes from a generator in Python, which takes more of the machine"),
-            ("nginx", self.nginx, "deliveries go to a receiver in Python, which takes more of the machine"),
+        """The programs that are not installed, and their replacements."""
+        replacements = (
+            ("wrk", self.wrk, "the load comes from a generator in Python, which takes more CPU time"),
+            ("nginx", self.nginx, "deliveries go to a receiver in Python, which takes more CPU time"),
         )
-        return [f"{name} is not installed: {told}" for name, found, told in instead if found is None]
+        return [f"{name} is not installed: {replacement}" for name, path, replacement in replacements if path is None]
 
     @contextmanager
-    def a_folder(self) -> Iterator[Path]:
-        """A folder for one run."""
+    def temporary_folder(self) -> Iterator[Path]:
+        """Create a directory for one run and remove it at the end."""
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             yield Path(name)
 
 
 def find_nginx() -> str | None:
-    """Debian keeps it where only root looks."""
+    """Return the path of nginx. Debian installs it where only root's PATH points."""
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 
-def why_not(processes: int) -> str:
-    """Why later cannot run with so many processes; "" where it can."""
+def skip_reason(processes: int) -> str:
+    """Return why later cannot run with so many processes; empty if it can."""
     if processes == 1 or any(option.name == "processes" for option in OPTIONS):
         return ""
-    return NO_PROCESSES
+    return NO_PROCESSES_OPTION

@@ -1,4 +1,4 @@
-"""A receiver that takes little of the machine: it notes when each call came and says that it is done."""
+"""A receiver that needs little CPU time: it logs when each call arrived and answers that it is done."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import cast
 
 import uvloop
 
-from scripts.bench.load_generator import HEAD_END, length
+from scripts.bench.load_generator import HEAD_END, content_length
 
 BODY = b'{"code":100}'
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
-WRITE_EVERY_S = 0.1
+WRITE_INTERVAL_S = 0.1
 ID, DUE = b"webhook-id:", b"later-due:"
 
 
 class Connection(asyncio.Protocol):
-    """One caller, one call at a time."""
+    """A connection with one call at a time."""
 
     def __init__(self, arrivals: list[bytes]) -> None:
         self._arrivals = arrivals
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class has the methods but not the base
 
     def data_received(self, data: bytes) -> None:
         at = time.time()
         self._received += data
         head, end, body = self._received.partition(HEAD_END)
-        if end and len(body) >= length(head.lower()):
+        if end and len(body) >= content_length(head.lower()):
             self._received = b""
-            self._arrivals.append(b"%.6f %s %s\n" % (at, header(head, ID), header(head, DUE)))
+            self._arrivals.append(b"%.6f %s %s\n" % (at, header_value(head, ID), header_value(head, DUE)))
             self._transport.write(ANSWER)
 
 
-def header(head: bytes, name: bytes) -> bytes:
-    """A header's value, `-` where there is none."""
+def header_value(head: bytes, name: bytes) -> bytes:
+    """Return a header's value, `-` if it is missing."""
     at = head.lower().find(b"\r\n" + name)
     if at < 0:
         return b"-"
@@ -47,12 +47,12 @@ def header(head: bytes, name: bytes) -> bytes:
 
 
 async def receive(port: int, log: Path) -> None:
-    """Until the process ends."""
+    """Receive calls until the process ends."""
     arrivals: list[bytes] = []
     await asyncio.get_running_loop().create_server(lambda: Connection(arrivals), "127.0.0.1", port, backlog=4096)
     with log.open("ab", buffering=0) as file:
         while True:
-            await asyncio.sleep(WRITE_EVERY_S)
+            await asyncio.sleep(WRITE_INTERVAL_S)
             written, arrivals[:] = b"".join(arrivals), []
             file.write(written)
 

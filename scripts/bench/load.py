@@ -1,4 +1,4 @@
-"""Load: requests sent over some connections as fast as they are answered, by wrk or by our own generator."""
+"""Load: requests sent over several connections as fast as they are answered, by wrk or the own generator."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from scripts.bench.environment import Setting
-from scripts.bench.processes import a_process, python
+from scripts.bench.environment import Environment
+from scripts.bench.processes import module_command, run_process
 from scripts.bench.results import BenchError
 
-ANSWER_WITHIN_S = 15.0
+ANSWER_TIMEOUT_S = 15.0
 
 SCRIPT = """\
 local requests, at = {}, 0
@@ -40,7 +40,7 @@ end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What to send: the bodies in turn, until `seconds` have passed or `requests` were answered."""
+    """The requests to send: the bodies in turn, until `seconds` have passed or `requests` are answered."""
 
     url: str
     bodies: Sequence[bytes]
@@ -51,8 +51,8 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """What came of it; an error is any answer but a 2xx, and any connection that broke."""
+class LoadResult:
+    """The result of a load. Any answer but a 2xx and any broken connection is an error."""
 
     requests: int
     seconds: float
@@ -63,14 +63,14 @@ class Loaded:
         return self.requests / self.seconds
 
 
-def press(setting: Setting, load: Load) -> Loaded:
-    """Send the load. Raises BenchError where any request failed."""
-    with setting.a_folder() as folder:
+def run_load(environment: Environment, load: Load) -> LoadResult:
+    """Send the load. Raises BenchError if any request failed."""
+    with environment.temporary_folder() as folder:
         bodies = folder / "bodies"
         bodies.write_bytes(b"".join(body + b"\n" for body in load.bodies))
-        with_wrk = setting.wrk is not None and not load.requests
-        report = _by_wrk(str(setting.wrk), load, folder) if with_wrk else _by_generator(load, folder)
-    loaded = Loaded(requests=int(report["requests"]), seconds=report["seconds"], errors=int(report["errors"]))
+        with_wrk = environment.wrk is not None and not load.requests
+        report = _run_wrk(str(environment.wrk), load, folder) if with_wrk else _run_generator(load, folder)
+    loaded = LoadResult(requests=int(report["requests"]), seconds=report["seconds"], errors=int(report["errors"]))
     if loaded.errors:
         raise BenchError(f"{loaded.errors} of {loaded.requests} requests failed")
     if not loaded.requests:
@@ -78,12 +78,12 @@ def press(setting: Setting, load: Load) -> Loaded:
     return loaded
 
 
-def _by_wrk(wrk: str, load: Load, folder: Path) -> dict[str, float]:
-    """wrk takes whole seconds, and no number of requests."""
+def _run_wrk(wrk: str, load: Load, folder: Path) -> dict[str, float]:
+    """Run wrk. It takes whole seconds and no number of requests."""
     script = folder / "load.lua"
     script.write_text(SCRIPT % {"bodies": folder / "bodies"})
     seconds, connections = math.ceil(load.seconds), str(load.connections)
-    line = [wrk, "-t1", "-c", connections, "-d", f"{seconds}s", "--timeout", f"{ANSWER_WITHIN_S:g}s"]
+    line = [wrk, "-t1", "-c", connections, "-d", f"{seconds}s", "--timeout", f"{ANSWER_TIMEOUT_S:g}s"]
     done = subprocess.run(
         [*line, "-s", str(script), load.url], capture_output=True, text=True, timeout=seconds + 60, check=False
     )
@@ -92,9 +92,9 @@ def _by_wrk(wrk: str, load: Load, folder: Path) -> dict[str, float]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _by_generator(load: Load, folder: Path) -> dict[str, float]:
+def _run_generator(load: Load, folder: Path) -> dict[str, float]:
     what = {key: value for key, value in asdict(load).items() if key != "bodies"}
     (folder / "load.json").write_text(json.dumps(what))
-    with a_process(python("load_generator"), folder, "generator") as running:
-        running.await_end(load.seconds + 60)
+    with run_process(module_command("load_generator"), folder, "generator") as running:
+        running.wait_for_end(load.seconds + 60)
         return dict(json.loads(running.log.read_text().splitlines()[-1]))

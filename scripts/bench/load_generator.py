@@ -1,4 +1,4 @@
-"""The load where wrk is not installed: `load.json` and `bodies` of the working directory, sent over and over."""
+"""Load generator used where wrk is not installed; sends `load.json` and `bodies` of the working directory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HEAD_END = b"\r\n\r\n"
 LENGTH = b"content-length:"
 
 
-class Tally:
-    """What is left to send, and what came of what was sent."""
+class LoadState:
+    """The requests to send, and the counts of those answered."""
 
     def __init__(self, requests: list[bytes], seconds: float, limit: int) -> None:
         self._requests = requests
@@ -39,14 +39,14 @@ class Tally:
 
 
 class Connection(asyncio.Protocol):
-    """Sends a request as soon as the last one was answered."""
+    """A connection that sends a request as soon as the previous one is answered."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: LoadState) -> None:
         self._tally = tally
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class has the methods but not the base
         self._transport.write(self._tally.next())
 
     def data_received(self, data: bytes) -> None:
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         if head_end < 0:
             return
         head = self._received[:head_end].lower()
-        if len(self._received) >= head_end + len(HEAD_END) + length(head):
+        if len(self._received) >= head_end + len(HEAD_END) + content_length(head):
             self._received = b""
             self._tally.count(head.startswith(b"http/1.1 2"))
             self._transport.write(self._tally.next())
@@ -64,21 +64,21 @@ class Connection(asyncio.Protocol):
         self._tally.errors += not self._tally.ended.is_set()
 
 
-def length(head: bytes) -> int:
-    """The length of the body that follows a head in lower case."""
+def content_length(head: bytes) -> int:
+    """Return the length of the body that follows a head in lower case."""
     at = head.find(LENGTH)
     return int(head[at + len(LENGTH) :].split(b"\r\n", 1)[0]) if at >= 0 else 0
 
 
-def request(url: str, body: bytes) -> bytes:
+def build_request(url: str, body: bytes) -> bytes:
     parts = urlsplit(url)
     head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def generate(load: dict[str, Any], bodies: list[bytes]) -> dict[str, float]:
-    """Send until the time is over, or as many as asked for were answered."""
-    tally = Tally([request(load["url"], body) for body in bodies], load["seconds"], load["requests"])
+    """Send requests until the time is over or the requested number is answered."""
+    tally = LoadState([build_request(load["url"], body) for body in bodies], load["seconds"], load["requests"])
     parts, loop = urlsplit(load["url"]), asyncio.get_running_loop()
     started = time.perf_counter()
     for _ in range(load["connections"]):

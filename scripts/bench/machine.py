@@ -1,4 +1,4 @@
-"""What was measured on: the machine and the versions of everything that took part."""
+"""The machine of the measurement and the versions of all programs involved."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pathlib import Path
 from statistics import median
 
 import later
-from scripts.bench.environment import Setting
+from scripts.bench.environment import Environment
 
-FLUSHES = 50
+MEASURED_FLUSHES = 50
 PACKAGES = ("aiohttp", "uvloop", "redis", "hiredis", "msgspec")
 
 
-def machine(setting: Setting) -> dict[str, str]:
-    """The machine."""
+def machine(environment: Environment) -> dict[str, str]:
+    """Return the facts about the machine, by name."""
     return {
         "CPU": f"{_cpu_model()}, {os.cpu_count()} cores",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
-        "disk": f"a write is flushed in {_flush_ms(setting.folder):.2f} ms (median of {FLUSHES})",
+        "disk": f"a write is flushed in {_flush_ms(environment.folder):.2f} ms (median of {MEASURED_FLUSHES})",
     }
 
 
-def versions(setting: Setting) -> dict[str, str]:
-    """The programs."""
-    programs = {"store": [str(setting.server), "--version"]}
-    programs |= {"wrk": [setting.wrk, "-v"]} if setting.wrk else {}
-    programs |= {"nginx": [setting.nginx, "-v"]} if setting.nginx else {}
+def versions(environment: Environment) -> dict[str, str]:
+    """Return the versions of the programs and packages, by name."""
+    programs = {"store": [str(environment.server), "--version"]}
+    programs |= {"wrk": [environment.wrk, "-v"]} if environment.wrk else {}
+    programs |= {"nginx": [environment.nginx, "-v"]} if environment.nginx else {}
     return {
         "Python": platform.python_version(),
         "later": later.__version__,
@@ -51,7 +51,7 @@ def _cpu_model() -> str:
 
 
 def _first_line(command: list[str]) -> str:
-    """What a program says that it is; without where it was built and what is copyright."""
+    """Return the name and version that a program prints, without build and copyright."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     line = (done.stdout + done.stderr).splitlines()[0]
     found = re.search(r"(valkey|redis)[ _]server v=(\S+)|(wrk|nginx)\D*([\d.]+)", line, re.IGNORECASE)
@@ -61,12 +61,12 @@ def _first_line(command: list[str]) -> str:
 
 
 def _flush_ms(folder: Path) -> float:
-    """How long the disk takes to keep a small write, as a store with `appendfsync always` makes them."""
+    """Return how long (ms) the disk takes to flush a small write, as a store with `appendfsync always` does."""
     times: list[float] = []
     flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
     file = folder / "flushed"
     with file.open("wb", buffering=0) as written:
-        for _ in range(FLUSHES):
+        for _ in range(MEASURED_FLUSHES):
             written.write(b"x" * 200)
             started = time.perf_counter()
             flush(written.fileno())

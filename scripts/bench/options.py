@@ -1,4 +1,4 @@
-"""The command line."""
+"""The options of `python -m scripts.bench`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scripts.bench.stores import DURABILITIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for."""
+    """The parsed options."""
 
     only: Sequence[str]
     durabilities: Sequence[str]
     runs: int | None
-    """None: each row has its own number."""
+    """None: each row's own number."""
     quick: bool
     server: Path
     folder: Path | None
@@ -30,60 +30,71 @@ class Options:
     plot: Path | None
 
 
-def parsed(arguments: Sequence[str] | None = None) -> Options:
-    """The options; ends the process where they are wrong."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.plot is not None and SWEEP.name not in given.only:
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Parse the options. Ends the process with a usage error if they are wrong."""
+    parser = _build_parser()
+    options = parser.parse_args(arguments)
+    if options.plot is not None and SWEEP.name not in options.only:
         parser.error(f"--plot: expected {SWEEP.name} among the rows")
-    quick = bool(given.quick)
+    quick = bool(options.quick)
     return Options(
-        only=given.only,
-        durabilities=given.durability or (["none"] if quick else list(DURABILITIES)),
-        runs=given.runs or (1 if quick else None),
+        only=options.only,
+        durabilities=options.durability or (["none"] if quick else list(DURABILITIES)),
+        runs=options.runs or (1 if quick else None),
         quick=quick,
-        server=given.server or _shipped(parser),
-        folder=given.folder,
-        json=given.json,
-        markdown=given.markdown,
-        plot=given.plot,
+        server=options.server or _find_embedded_server(parser),
+        folder=options.folder,
+        json=options.json,
+        markdown=options.markdown,
+        plot=options.plot,
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bench", description="Measures later beside its references, on this machine.")
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench", description="Measure later and its references on this machine.")
     add = parser.add_argument
     rows = [row.name for row in ROWS]
-    add("--only", type=_names(rows), default=rows, metavar="ROWS", help=f"which rows: some of {','.join(rows)}")
+    add(
+        "--only",
+        type=_parse_names(rows),
+        default=rows,
+        metavar="ROWS",
+        help=f"rows to measure, some of {','.join(rows)}",
+    )
     add(
         "--durability",
-        type=_names(list(DURABILITIES)),
+        type=_parse_names(list(DURABILITIES)),
         metavar="NAMES",
-        help=f"what the store does about the disk: some of {','.join(DURABILITIES)} (default: all; --quick: none)",
+        help=f"durability of the store, some of {','.join(DURABILITIES)} (default: all; --quick: none)",
     )
     add(
         "--runs",
-        type=_at_least_one,
-        help="how often each is measured (default: 3 times, long rows once; --quick: once)",
+        type=_parse_count,
+        help="number of runs (default: 3, long rows 1; --quick: 1)",
     )
-    add("--quick", action="store_true", help="about a minute in all, to see that it works")
-    add("--server", type=_program, metavar="PATH", help="the store's program (default: the one with later)")
-    add("--folder", type=_folder, metavar="DIR", help="where stores keep their files: the disk that is measured")
+    add("--quick", action="store_true", help="take about a minute in all, to see that it works")
+    add(
+        "--server",
+        type=_parse_program,
+        metavar="PATH",
+        help="program of the store (default: the one shipped with later)",
+    )
+    add("--folder", type=_parse_folder, metavar="DIR", help="directory for the files of stores: its disk is measured")
     add("--json", type=Path, default=Path("build/bench.json"), metavar="FILE", help="default: %(default)s")
     add("--markdown", action="store_true", help="print Markdown instead of tables")
     add("--plot", type=Path, metavar="FILE", help="draw the row `sweep` into this SVG")
     return parser
 
 
-def _shipped(parser: argparse.ArgumentParser) -> Path:
+def _find_embedded_server(parser: argparse.ArgumentParser) -> Path:
     try:
         return find_server()
     except EmbeddedError as error:
         parser.error(f"--server: {error}")
 
 
-def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Reads some of the names, in their own order."""
+def _parse_names(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return a parser of comma-separated names; its result has the order of `known`."""
 
     def read(text: str) -> list[str]:
         names = text.split(",")
@@ -95,20 +106,20 @@ def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
     return read
 
 
-def _at_least_one(text: str) -> int:
+def _parse_count(text: str) -> int:
     if text.isdecimal() and int(text) > 0:
         return int(text)
     raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
 
 
-def _program(text: str) -> Path:
+def _parse_program(text: str) -> Path:
     found = shutil.which(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"there is no program {text!r}")
+        raise argparse.ArgumentTypeError(f"no program {text!r}")
     return Path(found)
 
 
-def _folder(text: str) -> Path:
+def _parse_folder(text: str) -> Path:
     if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
+        raise argparse.ArgumentTypeError(f"no directory {text!r}")
     return Path(text)

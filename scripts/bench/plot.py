@@ -1,4 +1,4 @@
-"""Lateness by load as an SVG that can be read on a light page and on a dark one."""
+"""Plot of lateness by load: an SVG that is readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from scripts.bench.results import BenchError, Line, Measured
+from scripts.bench.results import BenchError, ContenderResult, RowResult
 
 GREY = "#7d8590"
-"""Stands out from white as from black."""
+"""Readable on white and on black."""
 COLOURS = {"p50": "#2f81f7", "p99": "#e3702d"}
 DASHES = ("-", "--", ":")
 STYLE: dict[Any, Any] = {
@@ -28,11 +28,11 @@ STYLE: dict[Any, Any] = {
     "xtick.color": GREY,
     "ytick.color": GREY,
 }
-WITH_STORE = {"none": "no persistence", "everysec": "appendfsync everysec", "always": "appendfsync always"}
+STORE_LABELS = {"none": "no persistence", "everysec": "appendfsync everysec", "always": "appendfsync always"}
 
 
-def draw(measured: Measured, file: Path) -> None:
-    """Draw the sweep. Raises BenchError where nothing was measured."""
+def draw(measured: RowResult, file: Path) -> None:
+    """Draw the sweep into a file. Raises BenchError if nothing was measured."""
     lines = [line for line in measured.lines if line.samples]
     if not lines:
         raise BenchError("nothing to draw: the sweep was not measured")
@@ -40,21 +40,21 @@ def draw(measured: Measured, file: Path) -> None:
         figure = Figure(figsize=(7.6, 4.2), layout="constrained")
         axes = figure.subplots()
         for store, dash in zip(dict.fromkeys(line.contender.store for line in lines), DASHES, strict=False):
-            _curves(axes, [line for line in lines if line.contender.store == store], store, dash)
-        _dress(axes, sorted({line.median("asked") for line in lines}))
+            _draw_curves(axes, [line for line in lines if line.contender.store == store], store, dash)
+        _format_axes(axes, sorted({line.median("asked") for line in lines}))
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
 
 
-def _curves(axes: Axes, lines: Sequence[Line], store: str, dash: str) -> None:
+def _draw_curves(axes: Axes, lines: Sequence[ContenderResult], store: str, dash: str) -> None:
     rates = [line.median("asked") for line in lines]
     for name, colour in COLOURS.items():
         late = [line.median(name) for line in lines]
-        label = f"{name}, {WITH_STORE[store]}"
+        label = f"{name}, {STORE_LABELS[store]}"
         axes.plot(rates, late, dash, color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
 
 
-def _dress(axes: Axes, rates: Sequence[float]) -> None:
+def _format_axes(axes: Axes, rates: Sequence[float]) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(rates)

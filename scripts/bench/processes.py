@@ -1,4 +1,4 @@
-"""Processes of the bench's own: started, watched, ended; and what the kernel says of them."""
+"""Child processes of the benchmark, and their CPU time and memory as the kernel reports them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scripts.bench.results import BenchError
 
 ROOT = Path(__file__).parents[2]
 PROC = Path("/proc")
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class Running(NamedTuple):
-    """A process that was started, and where its output goes."""
+class Process(NamedTuple):
+    """A started process and the file with its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -31,13 +31,13 @@ class Running(NamedTuple):
         return self.process.pid
 
     def check(self) -> None:
-        """Raise BenchError where it has ended."""
+        """Raise BenchError if the process has ended."""
         if self.process.poll() is not None:
             last = " | ".join(self.log.read_text(errors="replace").splitlines()[-3:])
-            raise BenchError(f"{self.log.stem} ended with {self.process.returncode}: {last or 'no word'}")
+            raise BenchError(f"{self.log.stem} ended with {self.process.returncode}: {last or 'no output'}")
 
-    def await_end(self, within_s: float) -> None:
-        """Wait until it ends well."""
+    def wait_for_end(self, within_s: float) -> None:
+        """Wait until the process ends. Raises BenchError if it fails or takes longer."""
         try:
             status = self.process.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -47,37 +47,37 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def a_process(command: Sequence[str | Path], folder: Path, name: str) -> Iterator[Running]:
-    """A process in `folder`, its output in a file there; asked to end at the end, killed where it does not."""
+def run_process(command: Sequence[str | Path], folder: Path, name: str) -> Iterator[Process]:
+    """Run a process in `folder` with its output in a file there; terminate it at the end, kill it if need be."""
     log = folder / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
             command, cwd=folder, env=_environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
         )
     try:
-        yield Running(process, log)
+        yield Process(process, log)
     finally:
         process.terminate()
         try:
-            process.wait(PATIENCE_S)
+            process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
-def python(module: str, *arguments: str) -> list[str]:
-    """The command line of a module of the bench."""
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command line that runs a module of the benchmark."""
     return [sys.executable, "-m", f"scripts.bench.{module}", *arguments]
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would configure later, and with the bench where Python finds it."""
+    """Return our environment without later's own variables and with the benchmark on Python's path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LATER_")}
     return kept | {"PYTHONPATH": str(ROOT)}
 
 
-def eventually(condition: Callable[[], bool], what: str, running: Running, within_s: float = PATIENCE_S) -> None:
-    """Wait until the condition holds. Raises BenchError where it does not in time, or the process has ended."""
+def wait_until(condition: Callable[[], bool], what: str, running: Process, within_s: float = TIMEOUT_S) -> None:
+    """Wait until the condition holds. Raises BenchError after `within_s` or if the process ends."""
     deadline = time.monotonic() + within_s
     while not condition():
         running.check()
@@ -92,8 +92,8 @@ def free_port() -> int:
         return int(ours.getsockname()[1])
 
 
-def listeners(port: int) -> int:
-    """How many sockets listen on a port of 127.0.0.1; one at most where there is no /proc."""
+def count_listeners(port: int) -> int:
+    """Return the number of sockets that listen on a port of 127.0.0.1; at most 1 without /proc."""
     with suppress(OSError):
         ending = f":{port:04X}"
         lines = (PROC / "net/tcp").read_text().splitlines()[1:]
@@ -102,12 +102,12 @@ def listeners(port: int) -> int:
         return int(ours.connect_ex(("127.0.0.1", port)) == 0)
 
 
-def family(pid: int) -> list[int]:
-    """A process and all that descend from it; none where it is gone, or where there is no /proc."""
+def process_tree(pid: int) -> list[int]:
+    """Return the ids of a process and its descendants; empty if it has ended or without /proc."""
     children: dict[int, list[int]] = {}
     for folder in PROC.glob("[0-9]*"):
         with suppress(OSError):
-            children.setdefault(int(_stat(int(folder.name))[1]), []).append(int(folder.name))
+            children.setdefault(int(_stat_fields(int(folder.name))[1]), []).append(int(folder.name))
     found, generation = list[int](), [pid] if (PROC / str(pid)).exists() else []
     while generation:
         found += generation
@@ -116,28 +116,28 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_s(pid: int) -> float:
-    """The CPU time of one process so far, in seconds."""
-    fields = _stat(pid)
+    """Return the CPU time of one process so far, in seconds."""
+    fields = _stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def family_cpu_s(pid: int) -> float:
-    """The CPU time of a process and its descendants so far, in seconds; 0 where there is no /proc."""
+def tree_cpu_s(pid: int) -> float:
+    """Return the CPU time of a process and its descendants so far, in seconds; 0 without /proc."""
     total = 0.0
-    for one in family(pid):
+    for member in process_tree(pid):
         with suppress(OSError):
-            total += cpu_s(one)
+            total += cpu_s(member)
     return total
 
 
 def peak_resident_bytes(pid: int) -> int:
-    """The most resident memory that one process ever had."""
+    """Return the peak resident memory of one process."""
     for line in (PROC / str(pid) / "status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     raise BenchError("the kernel does not say how much memory a process takes")
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on: what comes before may hold anything."""
+def _stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; the name before it may hold any character."""
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

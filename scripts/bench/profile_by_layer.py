@@ -1,9 +1,9 @@
-"""Where a process's time goes, by layer: reads the stacks that py-spy sampled, prints a table.
+"""Print a table of a process's CPU time by layer, from stacks sampled by py-spy.
 
     py-spy record --pid PID --duration 10 --rate 500 --format raw --output stacks.txt
     python -m scripts.bench.profile_by_layer stacks.txt --us 33.4
 
-`--us` is what a task costs in all (CPU time of the process by tasks, as `make bench` prints it).
+`--us` is the cost of a task: the CPU time of the process divided by the tasks, as `make bench` prints it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LAYERS: Sequence[tuple[str, str]] = (
     (r"\(aiohttp/(client|connector)", "aiohttp: the client's request and response"),
     (r"\(aiohttp/web", "aiohttp: the server's request and response"),
     (r"\(aiohttp/", "aiohttp: payloads, streams, helpers"),
-    (r"\(later/api/", "later/api: JSON, admission's door, answers"),
-    (r"\(later/core/", "later/core: tasks, policies, judgement"),
+    (r"\(later/api/", "later/api: JSON, admission, answers"),
+    (r"\(later/core/", "later/core: tasks, policies, verdicts"),
     (r"\(later/store/", "later/store: scripts' arguments and answers, group commit"),
-    (r"\(later/worker/", "later/worker: hands, lanes, tickers"),
+    (r"\(later/worker/", "later/worker: delivery slots, fair share, tickers"),
     (r"\(later/delivery/", "later/delivery: the call"),
     (r"\(redis/|\(hiredis", "redis-py: the connection to the store"),
     (r"\(asyncio/", "asyncio: tasks, timeouts, streams"),
@@ -34,14 +34,14 @@ REST = "the rest"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stacks", type=Path, help="a file of py-spy's, --format raw")
-    parser.add_argument("--us", type=float, required=True, help="what a task costs in all, in µs")
+    parser.add_argument("stacks", type=Path, help="output of py-spy record --format raw")
+    parser.add_argument("--us", type=float, required=True, help="cost of a task, in µs")
     options = parser.parse_args()
     print("\n".join(table(options.stacks.read_text().splitlines(), options.us)))
 
 
 def table(stacks: Iterable[str], us: float) -> list[str]:
-    """Lines of Markdown: each layer's µs a task and its share, the largest first."""
+    """Return lines of Markdown: the µs per task and the share of each layer, largest first."""
     samples: Counter[str] = Counter()
     for line in stacks:
         stack, _, count = line.rpartition(" ")
@@ -52,7 +52,7 @@ def table(stacks: Iterable[str], us: float) -> list[str]:
 
 
 def layer(frame: str) -> str:
-    """The layer of the function that ran, `name (file:line)`."""
+    """Return the layer of the running function, `name (file:line)`."""
     return next((name for pattern, name in LAYERS if re.search(pattern, frame)), REST)
 
 

@@ -1,4 +1,4 @@
-"""A store's script driven raw: its calls made beforehand, as bytes, with nothing between them and the socket."""
+"""Raw calls of a script: the bytes are built beforehand and written straight to the socket."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from later.store.keys import Keys
 from later.store.scripts import BY_SHA, Command
 from later.store.tasks import Tasks
 from scripts.bench.results import BenchError
-from scripts.bench.seed import a_task
+from scripts.bench.seed import build_task
 
 READ_BYTES = 1 << 16
 ID_BYTES = 16
 RANDOM_BYTES = 7
-"""How many of a UUID's last bytes are random whatever its version; enough for billions of ids."""
+"""Number of last bytes of a UUID that are random in every version; enough for billions of ids."""
 
 
-class Wire:
-    """One connection."""
+class RawConnection:
+    """A connection to the store without a client library between."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader()
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> RawConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,8 +43,8 @@ class Wire:
     def send(self, packed: bytes | bytearray) -> None:
         self._socket.sendall(packed)
 
-    def answer(self) -> Any:
-        """The next answer. Raises BenchError where it is an error."""
+    def read_answer(self) -> Any:
+        """Return the next answer. Raises BenchError if it is an error."""
         while (answer := self._reader.gets()) is False:
             self._reader.feed(self._socket.recv(READ_BYTES))
         if isinstance(answer, hiredis.ReplyError):
@@ -53,29 +53,29 @@ class Wire:
 
     def load_scripts(self) -> None:
         for script in BY_SHA.values():
-            self.send(packed([("SCRIPT", "LOAD", script.source)]))
-            self.answer()
+            self.send(pack_commands([("SCRIPT", "LOAD", script.source)]))
+            self.read_answer()
 
-    def timed(self, messages: Iterable[bytes | bytearray], answers_each: int, under_way: int) -> float:
-        """Send the messages, so many of them under way at a time; the seconds until the last was answered."""
+    def time_messages(self, messages: Iterable[bytes | bytearray], answers_each: int, under_way: int) -> float:
+        """Send the messages, `under_way` at a time, and return the seconds until the last answer."""
         started, waiting = time.perf_counter(), 0
         for message in messages:
             self.send(message)
             waiting += answers_each
             while waiting >= under_way * answers_each:
-                self.answer()
+                self.read_answer()
                 waiting -= 1
         for _ in range(waiting):
-            self.answer()
+            self.read_answer()
         return time.perf_counter() - started
 
 
-def packed(commands: Sequence[Command]) -> bytes:
+def pack_commands(commands: Sequence[Command]) -> bytes:
     return b"".join(hiredis.pack_command(cast("tuple[str]", command)) for command in commands)
 
 
-class _Recorder:
-    """Takes a client's place in a store and keeps what would be sent."""
+class _RecordingClient:
+    """Stand-in for a client that keeps the commands instead of sending them."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -86,12 +86,12 @@ class _Recorder:
 
 
 class _RecordedError(Exception):
-    """Ends the verb: nobody answers it."""
+    """Ends the call of the store, which would wait for an answer otherwise."""
 
 
-def recorded(use: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
-    """The commands that a verb of the store would send."""
-    recorder = _Recorder()
+def record_commands(use: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
+    """Return the commands that a call of the store would send."""
+    recorder = _RecordingClient()
 
     async def run() -> None:
         await use(Tasks(cast("Client", recorder), Keys("later", 1)))
@@ -100,24 +100,24 @@ def recorded(use: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
         asyncio.run(run())
     except _RecordedError:
         return recorder.commands
-    raise BenchError("a verb of the store sent nothing")
+    raise BenchError("the call of the store sent nothing")
 
 
-class Creates:
-    """The creates of a batch of tasks, as bytes in which ids and due times are written over for each batch."""
+class CreateBatches:
+    """The create calls of a batch as bytes; each batch overwrites the ids and due times."""
 
     def __init__(self, tasks: int) -> None:
         due_at = int(time.time() * 1000)
-        made = [a_task(due_at) for _ in range(tasks)]
-        commands = recorded(lambda store: store.create(made))
+        made = [build_task(due_at) for _ in range(tasks)]
+        commands = record_commands(lambda store: store.create(made))
         self.tasks = tasks
         self.calls = len(commands)
-        self._bytes = bytearray(packed(commands))
-        self._ids = list(_places(self._bytes, [pack_id(task.id) for task in made]))
-        self._dues = list(_places(self._bytes, [b"\r\n%d\r\n" % due_at] * tasks))
+        self._bytes = bytearray(pack_commands(commands))
+        self._ids = list(_find_in_order(self._bytes, [pack_id(task.id) for task in made]))
+        self._dues = list(_find_in_order(self._bytes, [b"\r\n%d\r\n" % due_at] * tasks))
 
     def batches(self, count: int, due_at: Callable[[], int]) -> Iterator[bytearray]:
-        """So many batches, each of other tasks; good until the next one is asked for."""
+        """Yield `count` batches of different tasks. Each is valid until the next is requested."""
         written, chance = self._bytes, RANDOM_BYTES * self.tasks
         for _ in range(count):
             random = os.urandom(chance)
@@ -128,10 +128,10 @@ class Creates:
             yield written
 
 
-def _places(data: bytearray, parts: Sequence[bytes]) -> Iterator[int]:
-    """Where the parts stand, one after the other."""
+def _find_in_order(data: bytearray, parts: Sequence[bytes]) -> Iterator[int]:
+    """Yield the positions of the parts, which follow one another in `data`."""
     at = 0
     for part in parts:
         at = data.index(part, at)
         yield at
-        at += len(part) - 2  # what ends one may begin the next
+        at += len(part) - 2  # the end of one part may be the beginning of the next

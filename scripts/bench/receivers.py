@@ -1,4 +1,4 @@
-"""Receivers of callbacks: nginx, or a light one of our own; both in processes of their own, both with the same log."""
+"""Receivers of callbacks: nginx or the light receiver, each in a process of its own, with the same log format."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.bench.environment import Setting
-from scripts.bench.processes import Running, a_process, eventually, family_cpu_s, free_port, listeners, python
+from scripts.bench.environment import Environment
+from scripts.bench.processes import (
+    Process,
+    count_listeners,
+    free_port,
+    module_command,
+    run_process,
+    tree_cpu_s,
+    wait_until,
+)
 from scripts.bench.results import BenchError
 
-NGINX = """\
+NGINX_CONF = """\
 daemon off;
 worker_processes 1;
 pid nginx.pid;
@@ -35,13 +43,13 @@ http {{
   }}
 }}
 """
-LOOK_EVERY_S = 0.1
-LINGER_S = 0.3
-"""How long to wait, when all have come, for what comes twice."""
+POLL_INTERVAL_S = 0.1
+DUPLICATES_WAIT_S = 0.3
+"""How long to wait for duplicates after all tasks have arrived."""
 
 
 class Arrival(NamedTuple):
-    """A callback that came: when, and when it was due; ms since the epoch."""
+    """A received callback: when it arrived and when it was due, in ms since the epoch."""
 
     id: bytes
     at_ms: float
@@ -61,68 +69,71 @@ class Receiver(NamedTuple):
 
     url: str
     log: Path
-    running: Running
+    running: Process
 
     def cpu_s(self) -> float:
-        return family_cpu_s(self.running.pid)
+        return tree_cpu_s(self.running.pid)
 
     def arrivals(self) -> list[Arrival]:
-        """All that have come, in order, of those that name a task."""
+        """Return the arrivals so far, in order, that name a task."""
         lines = (line.split() for line in self.log.read_bytes().splitlines())
         return [Arrival(id, float(at) * 1000, due) for at, id, due in lines if id != b"-"]
 
-    def all_arrived(self, tasks: int, within_s: float) -> list[Arrival]:
-        """All callbacks that have come, once so many tasks have, some perhaps twice. Raises BenchError."""
+    def wait_for_arrivals(self, tasks: int, within_s: float) -> list[Arrival]:
+        """Wait until the callbacks of `tasks` tasks have arrived and return all arrivals.
+
+        Raises BenchError after `within_s`, or if the receiver ends.
+        """
         deadline, lines = time.monotonic() + within_s, tasks
         while True:
-            lines = self._await_lines(lines, deadline)
+            lines = self._wait_for_lines(lines, deadline)
             missing = tasks - len({arrival.id for arrival in self.arrivals()})
             if missing <= 0:
-                time.sleep(LINGER_S)
+                time.sleep(DUPLICATES_WAIT_S)
                 return self.arrivals()
             lines += missing
 
-    def _await_lines(self, count: int, deadline: float) -> int:
-        """Wait until the log has so many lines; how many it has. To read them meanwhile would take too much."""
+    def _wait_for_lines(self, count: int, deadline: float) -> int:
+        """Wait until the log has `count` lines and return their number. Parsing them meanwhile would cost CPU time."""
         lines = 0
         with self.log.open("rb") as log:
             while (lines := lines + log.read().count(b"\n")) < count:
                 self.running.check()
                 if time.monotonic() > deadline:
-                    raise BenchError(f"{lines} of {count} callbacks came in time")
-                time.sleep(LOOK_EVERY_S)
+                    raise BenchError(f"{lines} of {count} callbacks arrived in time")
+                time.sleep(POLL_INTERVAL_S)
         return lines
 
 
 @contextmanager
-def a_receiver(setting: Setting) -> Iterator[Receiver]:
-    """The receiver that takes most: nginx, where it is installed."""
-    if setting.nginx is None:
-        with a_light_receiver(setting) as receiver:
+def run_receiver(environment: Environment) -> Iterator[Receiver]:
+    """Run the fastest receiver: nginx where it is installed, otherwise the light receiver."""
+    if environment.nginx is None:
+        with run_light_receiver(environment) as receiver:
             yield receiver
         return
     port = free_port()
-    with setting.a_folder() as folder:
-        (folder / "nginx.conf").write_text(NGINX.format(port=port))
-        folder.chmod(0o755)  # nginx' worker is somebody else where its master is root
-        line = [setting.nginx, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]
-        with _listening(line, folder, "nginx", port) as receiver:
+    with environment.temporary_folder() as folder:
+        (folder / "nginx.conf").write_text(NGINX_CONF.format(port=port))
+        folder.chmod(0o755)  # nginx's workers run as another user if its master is root
+        line = [environment.nginx, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]
+        with _run_listening(line, folder, "nginx", port) as receiver:
             yield receiver
 
 
 @contextmanager
-def a_light_receiver(setting: Setting) -> Iterator[Receiver]:
-    """The receiver that disturbs least and knows arrivals to the microsecond."""
+def run_light_receiver(environment: Environment) -> Iterator[Receiver]:
+    """Run the receiver that needs least CPU time and logs arrivals to the microsecond."""
     port = free_port()
     with (
-        setting.a_folder() as folder,
-        _listening(python("light_receiver", str(port)), folder, "light-receiver", port) as receiver,
+        environment.temporary_folder() as folder,
+        _run_listening(module_command("light_receiver", str(port)), folder, "light-receiver", port) as receiver,
     ):
         yield receiver
 
 
 @contextmanager
-def _listening(line: list[str], folder: Path, name: str, port: int) -> Iterator[Receiver]:
-    with a_process(line, folder, name) as running:
-        eventually(lambda: listeners(port) > 0, f"{name} listens", running)
+def _run_listening(line: list[str], folder: Path, name: str, port: int) -> Iterator[Receiver]:
+    with run_process(line, folder, name) as running:
+        wait_until(lambda: count_listeners(port) > 0, f"{name} listens", running)
         yield Receiver(f"http://127.0.0.1:{port}/success", folder / "arrivals.log", running)

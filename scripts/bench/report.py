@@ -1,4 +1,4 @@
-"""What was measured, told: a table for the terminal, Markdown for the README, JSON for machines."""
+"""The report of a benchmark: tables for the terminal, Markdown for the README, JSON for programs."""
 
 from __future__ import annotations
 
@@ -12,88 +12,92 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scripts.bench.results import FIGURES, Line, Measured
+from scripts.bench.results import FIGURES, ContenderResult, RowResult
 
 MARKDOWN_HEADINGS = ("what", "store", "median [least to most]", "ratio", "target", "measured elsewhere")
 HEADINGS = ("what", "store", "median [least to most]", "besides", "ratio", "target")
 
-DISTURBING = 0.05
-"""A larger share of the machine for other processes spoils the figures."""
+MAX_OTHERS_SHARE = 0.05
+"""If other processes take a larger share of the machine, the figures are unreliable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All that a run of the bench has to tell."""
+    """The results of a benchmark with the facts about its machine."""
 
     at: datetime
     machine: Mapping[str, str]
     versions: Mapping[str, str]
     quick: bool
     missing: Sequence[str]
-    rows: Sequence[Measured]
+    rows: Sequence[RowResult]
 
 
-def cells(row: Measured, line: Line) -> list[str]:
-    """A line of the table, as its headings say."""
+def cells(row: RowResult, line: ContenderResult) -> list[str]:
+    """Return the cells of one line of the table, in the order of HEADINGS."""
     what = line.contender
-    return [what.name, what.store, figures(row, line), besides(row, line), ratio(row, line), goals(row, line)]
+    return [what.name, what.store, figures(row, line), details(row, line), ratio(row, line), targets(row, line)]
 
 
-def figures(row: Measured, line: Line) -> str:
-    """The figures' medians and, of several runs, the least and the most; or why there are none."""
+def figures(row: RowResult, line: ContenderResult) -> str:
+    """Return the medians, with least and greatest of several runs, or why they are missing."""
     if not line.samples:
-        return f"skipped: {line.contender.skip}" if line.contender.skip else line.failure or "not measured"
-    told = [_figure(line, name) for name in row.row.figures if name in line.samples[0]]
-    return ", ".join([*told, *([line.failure] if line.failure else [])])
+        return (
+            f"skipped: {line.contender.skip_reason}" if line.contender.skip_reason else line.failure or "not measured"
+        )
+    texts = [_format_figure(line, name) for name in row.row.figures if name in line.samples[0]]
+    return ", ".join([*texts, *([line.failure] if line.failure else [])])
 
 
-def _figure(line: Line, name: str) -> str:
+def _format_figure(line: ContenderResult, name: str) -> str:
     spread = line.spread(name)
     if len(line.samples) == 1:
-        return _labelled(name, spread.median)
+        return _format_with_label(name, spread.median)
     least, most = (f"{value:,.{FIGURES[name].decimals}f}" for value in (spread.least, spread.most))
-    return f"{_labelled(name, spread.median)} [{least} to {most}]"
+    return f"{_format_with_label(name, spread.median)} [{least} to {most}]"
 
 
-def besides(row: Measured, line: Line) -> str:
-    """The medians of what explains them."""
-    names = [name for name in row.row.besides if line.samples and name in line.samples[0]]
-    return ", ".join(_labelled(name, line.median(name)) for name in names)
+def details(row: RowResult, line: ContenderResult) -> str:
+    """Return the medians of the figures that explain the main ones."""
+    names = [name for name in row.row.details if line.samples and name in line.samples[0]]
+    return ", ".join(_format_with_label(name, line.median(name)) for name in names)
 
 
-def _labelled(name: str, value: float) -> str:
-    """A rate says itself that it is one."""
+def _format_with_label(name: str, value: float) -> str:
+    """Format a value with its label; the unit of a rate needs none."""
     figure = FIGURES[name]
     return figure.text(value) if name in ("rate", "bytes") else f"{figure.label} {figure.text(value)}"
 
 
-def ratio(row: Measured, line: Line) -> str:
-    value = line.ratio(row.beside(line))
+def ratio(row: RowResult, line: ContenderResult) -> str:
+    value = line.ratio(row.reference_of(line))
     return "" if value is None else f"{value:.2f}"
 
 
-def goals(row: Measured, line: Line) -> str:
-    """Each target and whether it is met."""
-    return ", ".join(f"{text}: {_met(met)}" for text, met in judged(row, line))
+def targets(row: RowResult, line: ContenderResult) -> str:
+    """Return each target and whether it is met."""
+    return ", ".join(f"{text}: {_format_met(met)}" for text, met in evaluate_targets(row, line))
 
 
-def _met(met: bool | None) -> str:
+def _format_met(met: bool | None) -> str:
     return {True: "met", False: "missed", None: "not measured"}[met]
 
 
-def judged(row: Measured, line: Line) -> Iterator[tuple[str, bool | None]]:
-    """Each target's text, and whether it is met; None where that is not known."""
-    for goal in line.contender.goals:
-        yield goal.text, goal.met(line, row.beside(line)) if line.samples else None
+def evaluate_targets(row: RowResult, line: ContenderResult) -> Iterator[tuple[str, bool | None]]:
+    """Yield each target's text and whether it is met, None if it was not measured."""
+    for goal in line.contender.targets:
+        yield goal.text, goal.met(line, row.reference_of(line)) if line.samples else None
 
 
 def show(report: Report, console: Console) -> None:
     """Print the tables."""
     for row in report.rows:
         console.print(Text(f"\n{row.row.name}: {row.row.title.replace('`', '')}", style="bold"))
-        if row.row.elsewhere:
-            console.print(f"measured elsewhere: {'; '.join(row.row.elsewhere)}", highlight=False)
-        console.print(f"target: {row.row.target}; {_runs(row)} in {row.seconds:.0f} s{_others(row)}", highlight=False)
+        if row.row.measured_elsewhere:
+            console.print(f"measured elsewhere: {'; '.join(row.row.measured_elsewhere)}", highlight=False)
+        console.print(
+            f"target: {row.row.target}; {_runs(row)} in {row.seconds:.0f} s{_other_processes(row)}", highlight=False
+        )
         if row.failure:
             console.print(row.failure, style="red", markup=False)
         table = Table(*HEADINGS, box=None, pad_edge=False)
@@ -105,52 +109,56 @@ def show(report: Report, console: Console) -> None:
         console.print(fact, highlight=False, markup=False)
 
 
-def _runs(row: Measured) -> str:
+def _runs(row: RowResult) -> str:
     return f"medians of {row.runs} runs" if row.runs > 1 else "one run"
 
 
-def _others(row: Measured) -> str:
-    return "" if row.others is None else f"; other processes took {row.others:.0%} of the machine"
+def _other_processes(row: RowResult) -> str:
+    return (
+        ""
+        if row.other_processes_share is None
+        else f"; other processes took {row.other_processes_share:.0%} of the machine"
+    )
 
 
 def facts(report: Report) -> list[str]:
-    """What it was measured on, and what was missing there."""
-    quick = ", too short and too few to rely on (--quick)" if report.quick else ""
+    """Return the facts about the machine and what was missing on it."""
+    quick = ", too short to be reliable (--quick)" if report.quick else ""
     return [
         f"{report.at:%Y-%m-%d}{quick}. Store, daemon, load and receiver all on this one machine.",
         ", ".join(f"{name}: {value}" for name, value in report.machine.items()),
         ", ".join(f"{name} {value}" for name, value in report.versions.items()),
         *report.missing,
-        *_disturbances(report),
+        *_warnings(report),
     ]
 
 
-def _disturbances(report: Report) -> Iterator[str]:
+def _warnings(report: Report) -> Iterator[str]:
     for row in report.rows:
-        if row.others is not None and row.others > DISTURBING:
-            yield f"Not to be relied on: {row.row.name}{_others(row)}."
+        if row.other_processes_share is not None and row.other_processes_share > MAX_OTHERS_SHARE:
+            yield f"Unreliable: {row.row.name}{_other_processes(row)}."
 
 
 def markdown(report: Report) -> str:
-    """One table for the README, without what explains the figures."""
-    lines = [_table_line(MARKDOWN_HEADINGS), _table_line(["---"] * len(MARKDOWN_HEADINGS))]
+    """Return one table for the README, without the explaining figures."""
+    lines = [_markdown_row(MARKDOWN_HEADINGS), _markdown_row(["---"] * len(MARKDOWN_HEADINGS))]
     for row in report.rows:
         failure = f" {row.failure}" if row.failure else ""
-        what, elsewhere = f"**{row.row.title}**", "; ".join(row.row.elsewhere)
-        lines.append(_table_line([what, "", f"{_runs(row)}{failure}", "", "", elsewhere]))
+        what, elsewhere = f"**{row.row.title}**", "; ".join(row.row.measured_elsewhere)
+        lines.append(_markdown_row([what, "", f"{_runs(row)}{failure}", "", "", elsewhere]))
         for line in row.lines:
             name, store, measured, _, share, targets = cells(row, line)
-            lines.append(_table_line([name, store, measured, share, targets, ""]))
+            lines.append(_markdown_row([name, store, measured, share, targets, ""]))
     return "\n".join([*lines, "", *facts(report)]) + "\n"
 
 
-def _table_line(texts: Sequence[str]) -> str:
+def _markdown_row(texts: Sequence[str]) -> str:
     return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
 
 
 def as_json(report: Report) -> str:
-    """The same, with every run's figures."""
-    told = {
+    """Return the report as JSON, with the figures of every run."""
+    content = {
         "at": report.at.astimezone(UTC).isoformat(timespec="seconds"),
         "machine": report.machine,
         "versions": report.versions,
@@ -158,33 +166,33 @@ def as_json(report: Report) -> str:
         "missing": report.missing,
         "rows": [_row_as_json(row) for row in report.rows],
     }
-    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def _row_as_json(row: Measured) -> dict[str, Any]:
+def _row_as_json(row: RowResult) -> dict[str, Any]:
     return {
         "name": row.row.name,
         "title": row.row.title,
         "target": row.row.target,
-        "elsewhere": row.row.elsewhere,
+        "elsewhere": row.row.measured_elsewhere,
         "runs": row.runs,
         "seconds": round(row.seconds, 1),
-        "others": row.others,
+        "others": row.other_processes_share,
         "failure": row.failure or None,
         "lines": [_line_as_json(row, line) for line in row.lines],
     }
 
 
-def _line_as_json(row: Measured, line: Line) -> dict[str, Any]:
+def _line_as_json(row: RowResult, line: ContenderResult) -> dict[str, Any]:
     names = line.samples[0] if line.samples else ()
     return {
         "name": line.contender.name,
         "store": line.contender.store or None,
-        "skipped": line.contender.skip or None,
+        "skipped": line.contender.skip_reason or None,
         "failure": line.failure or None,
         "figures": {name: line.spread(name)._asdict() for name in names},
-        "beside": line.contender.beside or None,
-        "ratio": line.ratio(row.beside(line)),
-        "targets": [{"text": text, "met": met} for text, met in judged(row, line)],
+        "beside": line.contender.reference or None,
+        "ratio": line.ratio(row.reference_of(line)),
+        "targets": [{"text": text, "met": met} for text, met in evaluate_targets(row, line)],
         "runs": line.samples,
     }

@@ -1,4 +1,4 @@
-"""What runs come to: samples, their medians and spreads, and whether a target is met."""
+"""Results of runs: samples, their medians and spreads, and targets."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from scripts.bench.environment import Setting
+    from scripts.bench.environment import Environment
 
 Sample = Mapping[str, float]
-"""What one run came to: a figure's name → its value."""
+"""The result of one run: a figure's name → its value."""
 
 
 class BenchError(Exception):
-    """Something cannot be measured; the text says why."""
+    """Raised if something cannot be measured; the text says why."""
 
 
 class Figure(NamedTuple):
-    """Something that is measured: how it is called and written."""
+    """A measured quantity: its label, unit and decimals."""
 
     label: str
     unit: str
@@ -54,7 +54,7 @@ FIGURES = {
 
 
 class Spread(NamedTuple):
-    """Some values: the one in the middle, the least and the greatest."""
+    """Median, least and greatest of several values."""
 
     median: float
     least: float
@@ -66,50 +66,50 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The least of the values that `percent` of them do not exceed (nearest rank)."""
+    """Return the percentile by nearest rank: the least value that `percent` of the values do not exceed."""
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(int(rank), 1) - 1]
 
 
 class AtLeast(NamedTuple):
-    """A target: a figure's median is not below this."""
+    """A target: the median of a figure is at least the bound."""
 
     figure: str
     bound: float
 
     @property
     def text(self) -> str:
-        return f"{_named(self.figure)}≥ {_written(self.figure, self.bound)}"
+        return f"{_label_prefix(self.figure)}≥ {_format_bound(self.figure, self.bound)}"
 
-    def met(self, line: Line, beside: Line | None) -> bool | None:
+    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
         return line.median(self.figure) >= self.bound
 
 
 class AtMost(NamedTuple):
-    """A target: a figure's median is not above this."""
+    """A target: the median of a figure is at most the bound."""
 
     figure: str
     bound: float
 
     @property
     def text(self) -> str:
-        return f"{_named(self.figure)}≤ {_written(self.figure, self.bound)}"
+        return f"{_label_prefix(self.figure)}≤ {_format_bound(self.figure, self.bound)}"
 
-    def met(self, line: Line, beside: Line | None) -> bool | None:
+    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
         return line.median(self.figure) <= self.bound
 
 
 class NeverEarly(NamedTuple):
-    """A target: in no run did anything come before its time."""
+    """A target: no callback of any run arrived before its due time."""
 
     text: str = "never early"
 
-    def met(self, line: Line, beside: Line | None) -> bool | None:
+    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
         return line.spread("earliest").least >= 0
 
 
-class NoneOf(NamedTuple):
-    """A target: in every run, a figure is 0."""
+class AlwaysZero(NamedTuple):
+    """A target: a figure is 0 in every run."""
 
     figure: str
 
@@ -117,12 +117,12 @@ class NoneOf(NamedTuple):
     def text(self) -> str:
         return f"none {FIGURES[self.figure].label}"
 
-    def met(self, line: Line, beside: Line | None) -> bool | None:
+    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
         return line.spread(self.figure).most == 0
 
 
-class ShareOf(NamedTuple):
-    """A target: the first figure is at least this share of the reference's."""
+class ShareOfReference(NamedTuple):
+    """A target: the main figure is at least this share of the reference's."""
 
     bound: float
 
@@ -130,53 +130,53 @@ class ShareOf(NamedTuple):
     def text(self) -> str:
         return f"≥ {self.bound:g} of the reference"
 
-    def met(self, line: Line, beside: Line | None) -> bool | None:
+    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
         ratio = line.ratio(beside)
         return None if ratio is None else ratio >= self.bound
 
 
-Goal = AtLeast | AtMost | NeverEarly | NoneOf | ShareOf
+Target = AtLeast | AtMost | NeverEarly | AlwaysZero | ShareOfReference
 
 
-def _written(figure: str, value: float) -> str:
+def _format_bound(figure: str, value: float) -> str:
     return f"{value:,g}{FIGURES[figure].unit}"
 
 
-def _named(figure: str) -> str:
+def _label_prefix(figure: str) -> str:
     return "" if figure in ("rate", "bytes") else f"{FIGURES[figure].label} "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """Something that is measured in a row, `beside` another of it. `store` is how durable its store is."""
+    """A program measured in a row. `reference` names the contender it is compared with, `store` its durability."""
 
     name: str
     measure: Callable[[], Sample]
     store: str = ""
-    beside: str = ""
-    goals: Sequence[Goal] = ()
-    skip: str = ""
-    """Why it cannot be measured here."""
+    reference: str = ""
+    targets: Sequence[Target] = ()
+    skip_reason: str = ""
+    """Why it cannot be measured here, empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row of the table. The first of its `figures` is the one that ratios are of; those `besides` explain them."""
+    """A row of the table. Ratios compare the first of its `figures`; the `details` explain them."""
 
     name: str
     title: str
     target: str
     figures: Sequence[str]
-    contenders: Callable[[Setting], AbstractContextManager[list[Contender]]]
-    besides: Sequence[str] = ()
-    elsewhere: Sequence[str] = ()
-    """What others came to on the same machine, measured elsewhere."""
+    contenders: Callable[[Environment], AbstractContextManager[list[Contender]]]
+    details: Sequence[str] = ()
+    measured_elsewhere: Sequence[str] = ()
+    """Results of other programs on the same kind of machine."""
     runs: int = 3
-    """How often each is measured, where nobody asks for another number: what takes long, once."""
+    """The default number of runs; 1 for rows that take long."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Line:
+class ContenderResult:
     """What a contender came to, run by run."""
 
     contender: Contender
@@ -190,7 +190,7 @@ class Line:
     def median(self, figure: str) -> float:
         return self.spread(figure).median
 
-    def ratio(self, beside: Line | None) -> float | None:
+    def ratio(self, beside: ContenderResult | None) -> float | None:
         """The main figure, as a share of the reference's; None where one of them is not there."""
         if beside is None or not beside.samples or not self.samples:
             return None
@@ -198,21 +198,21 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Measured:
-    """What a row came to."""
+class RowResult:
+    """The results of a row."""
 
     row: Row
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ContenderResult] = field(default_factory=list)
     failure: str = ""
     runs: int = 0
     seconds: float = 0.0
-    others: float | None = None
-    """The share of the machine that other processes took meanwhile; None where nobody knows."""
+    other_processes_share: float | None = None
+    """The share of the machine that other processes took meanwhile; None if unknown."""
 
     @property
     def failed(self) -> bool:
         return bool(self.failure) or any(line.failure for line in self.lines)
 
-    def beside(self, line: Line) -> Line | None:
-        """The line that this one is compared with."""
-        return next((other for other in self.lines if other.contender.name == line.contender.beside), None)
+    def reference_of(self, line: ContenderResult) -> ContenderResult | None:
+        """Return the result that this one is compared with."""
+        return next((other for other in self.lines if other.contender.name == line.contender.reference), None)

@@ -1,6 +1,6 @@
-"""The runs of a row: one contender after the other, then all of them again.
+"""The runs of a row: all contenders in turn, then all of them again.
 
-So what comes and goes on the machine meets the reference as it meets ours.
+A disturbance of the machine then affects the reference as much as later.
 """
 
 from __future__ import annotations
@@ -9,51 +9,53 @@ import time
 from collections.abc import Callable
 
 from later.core.errors import LaterError
-from scripts.bench.environment import Setting
-from scripts.bench.other_processes import Others
-from scripts.bench.results import FIGURES, BenchError, Line, Measured, Row
+from scripts.bench.environment import Environment
+from scripts.bench.other_processes import OtherProcesses
+from scripts.bench.results import FIGURES, BenchError, ContenderResult, Row, RowResult
 
-Say = Callable[[str], None]
+PrintProgress = Callable[[str], None]
 
 
-def measure(row: Row, setting: Setting, runs: int | None, say: Say) -> Measured:
-    """Measure a row, so many times or as often as it says.
+def measure_row(row: Row, environment: Environment, runs: int | None, print_progress: PrintProgress) -> RowResult:
+    """Measure a row `runs` times, or as often as the row says.
 
-    What goes wrong is written into it: one that fails must not take the others with it.
+    A failure is kept in the result, so that the other contenders are still measured.
     """
-    measured, started, others = Measured(row=row, runs=runs or row.runs), time.monotonic(), Others()
+    result, started, others = RowResult(row=row, runs=runs or row.runs), time.monotonic(), OtherProcesses()
     try:
-        with row.contenders(setting) as contenders:
-            measured.lines = [Line(contender=one, main=row.figures[0]) for one in contenders]
-            for run in range(1, measured.runs + 1):
-                for line in measured.lines:
-                    _run(row, line, run, say)
+        with row.contenders(environment) as contenders:
+            result.lines = [ContenderResult(contender=contender, main=row.figures[0]) for contender in contenders]
+            for run in range(1, result.runs + 1):
+                for line in result.lines:
+                    _measure_once(row, line, run, print_progress)
     except Exception as error:
-        measured.failure = _reason(error)
-        say(f"{row.name}: {measured.failure}")
-    measured.seconds, measured.others = time.monotonic() - started, others.share()
-    return measured
+        result.failure = _failure_text(error)
+        print_progress(f"{row.name}: {result.failure}")
+    result.seconds, result.other_processes_share = time.monotonic() - started, others.share()
+    return result
 
 
-def _run(row: Row, line: Line, run: int, say: Say) -> None:
-    """One run, unless an earlier one of this contender failed."""
-    who = " ".join(part for part in (f"{row.name}:", line.contender.name, line.contender.store) if part)
-    if line.contender.skip or line.failure:
-        say(f"{who}: {f'skipped: {line.contender.skip}' if line.contender.skip else line.failure}")
+def _measure_once(row: Row, line: ContenderResult, run: int, print_progress: PrintProgress) -> None:
+    """Measure a contender once, unless an earlier run of it failed."""
+    label = " ".join(part for part in (f"{row.name}:", line.contender.name, line.contender.store) if part)
+    if line.contender.skip_reason or line.failure:
+        print_progress(
+            f"{label}: {f'skipped: {line.contender.skip_reason}' if line.contender.skip_reason else line.failure}"
+        )
         return
     try:
         sample = line.contender.measure()
     except Exception as error:
-        line.failure = _reason(error)
-        say(f"{who}, run {run}: {line.failure}")
+        line.failure = _failure_text(error)
+        print_progress(f"{label}, run {run}: {line.failure}")
         return
     line.samples.append(sample)
-    shown = [name for name in (*row.figures, *row.besides) if name in sample]
-    told = [f"{FIGURES[name].label} {FIGURES[name].text(sample[name])}" for name in shown]
-    say(f"{who}, run {run}: {', '.join(told)}")
+    shown = [name for name in (*row.figures, *row.details) if name in sample]
+    figures = [f"{FIGURES[name].label} {FIGURES[name].text(sample[name])}" for name in shown]
+    print_progress(f"{label}, run {run}: {', '.join(figures)}")
 
 
-def _reason(error: Exception) -> str:
+def _failure_text(error: Exception) -> str:
     if isinstance(error, BenchError | LaterError):
         return f"failed: {error}"
     return f"failed: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Tasks put into a store by later's own verbs, without the API between."""
+"""Fill a store with tasks through later's own store package, without the API."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from later.store.client import Client, connect
 from later.store.keys import Keys
 from later.store.tasks import Tasks
 
-PATIENCE_S = 60.0
-AT_ONCE = 5_000
-"""Tasks created in one round trip."""
-FILLED_PER_S = 20_000
-"""How fast a store is filled at least, beside whatever else goes on."""
+STORE_TIMEOUT_S = 60.0
+TASKS_PER_CALL = 5_000
+"""Number of tasks created in one round trip."""
+SEEDED_PER_S = 20_000
+"""The least rate at which a store is filled, even beside other work."""
 
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 
 
-def a_task(
+def build_task(
     due_at: int,
     *,
     callback: str = "http://127.0.0.1:8888/success",
     topic: str = "order",
     own_id: str = "",
 ) -> Task:
-    """A task as the bench's creates make them, due at `due_at` (ms)."""
+    """Return a task like those that the benchmark creates, due at `due_at` (ms)."""
     return Task(
         id=own_id or new_id(),
         own_id=bool(own_id),
@@ -49,26 +49,26 @@ def a_task(
     )
 
 
-def fill(url: str, tasks: Iterable[Task]) -> None:
-    """Create the tasks."""
-    using(url, lambda store: create_all(store, tasks))
+def seed_store(url: str, tasks: Iterable[Task]) -> None:
+    """Create the tasks in the store at `url`."""
+    run_with_tasks(url, lambda store: create_all(store, tasks))
 
 
 async def create_all(store: Tasks, tasks: Iterable[Task]) -> None:
     left = iter(tasks)
-    while some := list(islice(left, AT_ONCE)):
-        good(await store.create(some))
+    while chunk := list(islice(left, TASKS_PER_CALL)):
+        raise_errors(await store.create(chunk))
 
 
-def using(url: str, use: Callable[[Tasks], Awaitable[Result]]) -> Result:
-    """What comes of using the store, in a loop of its own."""
+def run_with_tasks(url: str, use: Callable[[Tasks], Awaitable[Result]]) -> Result:
+    """Run `use` on the tasks of the store at `url`, in an event loop of its own, and return its result."""
 
     async def run() -> Result:
         clock = Clock(time.monotonic, time.time)
         client = Client(
-            connect(url, clock, PATIENCE_S),
+            connect(url, clock, STORE_TIMEOUT_S),
             clock,
-            timeout_s=PATIENCE_S,
+            timeout_s=STORE_TIMEOUT_S,
         )
         try:
             return await use(Tasks(client, Keys("later", 1)))
@@ -79,8 +79,8 @@ def using(url: str, use: Callable[[Tasks], Awaitable[Result]]) -> Result:
         return runner.run(run())
 
 
-def good(answers: Sequence[Answer | LaterError]) -> list[Answer]:
-    """The answers, none of which is an error; raised where one is."""
+def raise_errors(answers: Sequence[Answer | LaterError]) -> list[Answer]:
+    """Return the answers; raise the first that is an error."""
     for answer in answers:
         if isinstance(answer, LaterError):
             raise answer

@@ -1,4 +1,4 @@
-"""Stores of the bench's own: each empty, on a socket in a folder that goes with it. No other store is ever touched."""
+"""Stores of the benchmark: each starts empty, on a socket in a temporary directory. No other store is touched."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 import redis
 
 from later.store.keys import Bucket, Keys
-from scripts.bench.environment import Setting
-from scripts.bench.processes import Running, a_process, eventually
+from scripts.bench.environment import Environment
+from scripts.bench.processes import Process, run_process, wait_until
 
 DURABILITIES = {
     "none": ("--appendonly", "no"),
     "everysec": ("--appendonly", "yes", "--appendfsync", "everysec"),
     "always": ("--appendonly", "yes", "--appendfsync", "always"),
 }
-"""What a store does about the disk, by name."""
+"""Options of the store's server, by the name of the durability."""
 
 
-class OwnStore:
-    """A running store."""
+class BenchStore:
+    """A running store's server."""
 
-    def __init__(self, running: Running, socket: Path) -> None:
+    def __init__(self, running: Process, socket: Path) -> None:
         self.pid = running.pid
         self.socket = socket
         self.url = f"unix://{socket}"
@@ -39,7 +39,7 @@ class OwnStore:
         return dict(self._client.info(section))
 
     def in_flight(self, topic: bytes) -> int:
-        """How many tasks of a topic are claimed."""
+        """Return the number of claimed tasks of a topic."""
         return int(self._client.zcard(Keys("later", 1).shards[0].bucket(Bucket.UNACK, topic)))
 
     def empty(self) -> None:
@@ -50,15 +50,15 @@ class OwnStore:
 
 
 @contextmanager
-def a_store(setting: Setting, durability: str) -> Iterator[OwnStore]:
-    """An empty store of our own."""
-    with setting.a_folder() as folder:
+def run_store(environment: Environment, durability: str) -> Iterator[BenchStore]:
+    """Run an empty store with this durability."""
+    with environment.temporary_folder() as folder:
         socket = folder / "store.sock"
         options = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)]
-        command = [str(setting.server), *options, "--loglevel", "warning", *DURABILITIES[durability]]
-        with a_process(command, folder, "store") as running:
-            store = OwnStore(running, socket)
-            eventually(store.answers, "the store answers", running)
+        command = [str(environment.server), *options, "--loglevel", "warning", *DURABILITIES[durability]]
+        with run_process(command, folder, "store") as running:
+            store = BenchStore(running, socket)
+            wait_until(store.answers, "the store answers", running)
             try:
                 yield store
             finally:

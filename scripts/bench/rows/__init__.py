@@ -1,4 +1,4 @@
-"""The rows of the table, in its order; `--only` picks them by name."""
+"""The rows of the table, in order; `--only` selects them by name."""
 
 from scripts.bench.results import Row
 from scripts.bench.rows.batch import BATCH

@@ -1,4 +1,4 @@
-"""Creates in batches of a thousand, beside the same script driven raw."""
+"""Creates in batches of 1,000, compared with raw calls of the same script."""
 
 from __future__ import annotations
 
@@ -8,58 +8,60 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from scripts.bench.daemons import an_api
-from scripts.bench.environment import Setting, why_not
-from scripts.bench.load import Load, press
-from scripts.bench.processes import family_cpu_s
-from scripts.bench.raw_script import Creates, Wire
-from scripts.bench.results import AtLeast, Contender, Row, Sample, ShareOf
-from scripts.bench.stores import a_store
+from scripts.bench.daemons import run_api
+from scripts.bench.environment import Environment, skip_reason
+from scripts.bench.load import Load, run_load
+from scripts.bench.processes import tree_cpu_s
+from scripts.bench.raw_script import CreateBatches, RawConnection
+from scripts.bench.results import AtLeast, Contender, Row, Sample, ShareOfReference
+from scripts.bench.stores import run_store
 
-EACH = 1_000
+TASKS_PER_REQUEST = 1_000
 CONNECTIONS = 4
-AHEAD_S = 3_600
-RAW = "the script, raw, over one connection"
-WITHIN_S = 120.0
+DELAY_S = 3_600
+RAW = "raw calls of the script, one connection"
+TIMEOUT_S = 120.0
 
 
 @contextmanager
-def contenders(setting: Setting) -> Iterator[list[Contender]]:
-    creates = Creates(EACH)
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
+    creates = CreateBatches(TASKS_PER_REQUEST)
     yield [
-        Contender(name=RAW, store="none", measure=lambda: raw(setting, creates)),
-        *(_ours(setting, 1, durability) for durability in setting.durabilities),
-        *(_ours(setting, 2, durability) for durability in setting.durabilities[:1]),
+        Contender(name=RAW, store="none", measure=lambda: measure_raw(environment, creates)),
+        *(_later_contender(environment, 1, durability) for durability in environment.durabilities),
+        *(_later_contender(environment, 2, durability) for durability in environment.durabilities[:1]),
     ]
 
 
-def _ours(setting: Setting, processes: int, durability: str) -> Contender:
+def _later_contender(environment: Environment, processes: int, durability: str) -> Contender:
     return Contender(
         name="later serve" if processes == 1 else f"later serve --processes {processes}",
         store=durability,
-        beside=RAW,
-        goals=[ShareOf(0.6), AtLeast("rate", 60_000)] if (processes, durability) == (1, "none") else (),
-        skip=why_not(processes),
-        measure=partial(ours, setting, processes, durability),
+        reference=RAW,
+        targets=[ShareOfReference(0.6), AtLeast("rate", 60_000)] if (processes, durability) == (1, "none") else (),
+        skip_reason=skip_reason(processes),
+        measure=partial(measure_later, environment, processes, durability),
     )
 
 
-def raw(setting: Setting, creates: Creates) -> Sample:
-    with a_store(setting, "none") as store, Wire(store.socket) as wire:
-        wire.load_scripts()
-        before = family_cpu_s(store.pid)
-        batches = creates.batches(setting.scale.batched // EACH, lambda: int((time.time() + AHEAD_S) * 1000))
-        seconds = wire.timed(batches, creates.calls, under_way=CONNECTIONS)
-        store_s = family_cpu_s(store.pid) - before
-    return {"rate": setting.scale.batched / seconds, "store_cpu": store_s * 1_000_000 / setting.scale.batched}
+def measure_raw(environment: Environment, creates: CreateBatches) -> Sample:
+    with run_store(environment, "none") as store, RawConnection(store.socket) as connection:
+        connection.load_scripts()
+        before = tree_cpu_s(store.pid)
+        batches = creates.batches(
+            environment.sizes.batched // TASKS_PER_REQUEST, lambda: int((time.time() + DELAY_S) * 1000)
+        )
+        seconds = connection.time_messages(batches, creates.calls, under_way=CONNECTIONS)
+        store_s = tree_cpu_s(store.pid) - before
+    return {"rate": environment.sizes.batched / seconds, "store_cpu": store_s * 1_000_000 / environment.sizes.batched}
 
 
-def ours(setting: Setting, processes: int, durability: str) -> Sample:
-    with a_store(setting, durability) as store, an_api(setting, "serve", store, processes) as server:
-        server_before, store_before = server.cpu_s(), family_cpu_s(store.pid)
-        loaded = press(setting, load(server.url, setting.scale.batched))
-        server_s, store_s = server.cpu_s() - server_before, family_cpu_s(store.pid) - store_before
-    tasks = loaded.requests * EACH
+def measure_later(environment: Environment, processes: int, durability: str) -> Sample:
+    with run_store(environment, durability) as store, run_api(environment, "serve", store, processes) as server:
+        server_before, store_before = server.cpu_s(), tree_cpu_s(store.pid)
+        loaded = run_load(environment, build_load(server.url, environment.sizes.batched))
+        server_s, store_s = server.cpu_s() - server_before, tree_cpu_s(store.pid) - store_before
+    tasks = loaded.requests * TASKS_PER_REQUEST
     per_1000 = 1_000_000 / tasks
     return {
         "rate": tasks / loaded.seconds,
@@ -68,24 +70,24 @@ def ours(setting: Setting, processes: int, durability: str) -> Sample:
     }
 
 
-def load(url: str, tasks: int, delays: Sequence[float] = (AHEAD_S,) * EACH) -> Load:
-    """So many tasks, a call for each round of the delays (s)."""
+def build_load(url: str, tasks: int, delays: Sequence[float] = (DELAY_S,) * TASKS_PER_REQUEST) -> Load:
+    """Return a load of `tasks` tasks; each request has one task for each of the delays (s)."""
     callback = "http://127.0.0.1:8888/success"
     body = [{"topic": "order", "delay": s, "retry": 3, "callback": callback, "content": "hello"} for s in delays]
     return Load(
         url=f"{url}/create/batch",
         bodies=[json.dumps(body).encode()],
         connections=CONNECTIONS,
-        seconds=WITHIN_S,
+        seconds=TIMEOUT_S,
         requests=tasks // len(delays),
     )
 
 
 BATCH = Row(
     name="batch",
-    title="`POST /create/batch`, 1,000 a call, 4 connections, an empty store filled to a million",
-    target="≥ 0.6 of the script driven raw, ≥ 60,000 tasks/s",
+    title="`POST /create/batch`, 1,000 a request, 4 connections, an empty store filled to a million",
+    target="≥ 0.6 of the raw calls, ≥ 60,000 tasks/s",
     figures=("rate",),
-    besides=("server_cpu", "store_cpu"),
+    details=("server_cpu", "store_cpu"),
     contenders=contenders,
 )

@@ -1,4 +1,4 @@
-"""A table of rows made into tasks by Spark, beside the same script driven raw with the same tasks."""
+"""Creating tasks from a table by Spark, compared with raw calls of the same script for the same tasks."""
 
 from __future__ import annotations
 
@@ -16,65 +16,75 @@ from later.core.errors import LaterError
 from later.core.task import Task, encode, pack_id
 from later.store.tasks import Tasks
 from later.store.types import JobBatch
-from scripts.bench.daemons import an_api
-from scripts.bench.environment import Setting
-from scripts.bench.processes import family, family_cpu_s, peak_resident_bytes
-from scripts.bench.raw_script import Wire, packed, recorded
-from scripts.bench.results import AtLeast, BenchError, Contender, Row, Sample, ShareOf
-from scripts.bench.seed import a_task, fill
-from scripts.bench.stores import OwnStore, a_store
+from scripts.bench.daemons import run_api
+from scripts.bench.environment import Environment
+from scripts.bench.processes import peak_resident_bytes, process_tree, tree_cpu_s
+from scripts.bench.raw_script import RawConnection, pack_commands, record_commands
+from scripts.bench.results import AtLeast, BenchError, Contender, Row, Sample, ShareOfReference
+from scripts.bench.seed import build_task, seed_store
+from scripts.bench.stores import BenchStore, run_store
 
-EACH = 1_000
-UNDER_WAY = 4
+TASKS_PER_BATCH = 1_000
+IN_FLIGHT = 4
 JOB = "bench"
 SEED = 1
-AHEAD_S = 3_600
+DELAY_S = 3_600
 DAY_S = 86_400
-PLAIN = "SET and ZADD, raw"
-RAW = "the script, raw"
-SORTED = "the script, raw, by due time"
+PLAIN = "raw SET and ZADD"
+RAW = "raw calls of the script"
+SORTED = "raw calls of the script, by due time"
 MASTER = "local[*,4]"
 WARM_ROWS = 10_000
 
 
 @contextmanager
-def contenders(setting: Setting) -> Iterator[list[Contender]]:
-    with setting.a_folder() as folder, a_session() as (session, missing):
-        rows = setting.scale.bulk
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
+    with environment.temporary_folder() as folder, open_spark() as (session, missing):
+        rows = environment.sizes.bulk_rows
         file = folder / "rows.parquet"
         if not missing:
             write_rows(file, rows)
             write_rows(folder / "warm.parquet", WARM_ROWS)
-        by_api = partial(ours, setting, session, file)
-        by_store = partial(ours, setting, session, file, by_api=False)
+        by_api = partial(measure_later, environment, session, file)
+        by_store = partial(measure_later, environment, session, file, by_api=False)
         yield [
-            Contender(name=PLAIN, store="none", measure=lambda: raw(setting, plain_messages(rows), 2 * EACH)),
-            Contender(name=RAW, store="none", measure=lambda: raw(setting, *script_messages(tasks(rows)))),
-            Contender(name=SORTED, store="none", measure=lambda: raw(setting, *script_messages(by_due_time(rows)))),
+            Contender(
+                name=PLAIN,
+                store="none",
+                measure=lambda: measure_raw(environment, plain_messages(rows), 2 * TASKS_PER_BATCH),
+            ),
+            Contender(
+                name=RAW, store="none", measure=lambda: measure_raw(environment, *script_messages(build_tasks(rows)))
+            ),
+            Contender(
+                name=SORTED,
+                store="none",
+                measure=lambda: measure_raw(environment, *script_messages(sorted_tasks(rows))),
+            ),
             *(
                 Contender(
                     name="later bulk create, by the API",
                     store=durability,
-                    beside=RAW,
-                    goals=[ShareOf(0.5), AtLeast("rate", 60_000)] if durability == "none" else (),
-                    skip=missing,
+                    reference=RAW,
+                    targets=[ShareOfReference(0.5), AtLeast("rate", 60_000)] if durability == "none" else (),
+                    skip_reason=missing,
                     measure=partial(by_api, durability),
                 )
-                for durability in setting.durabilities
+                for durability in environment.durabilities
             ),
             Contender(
                 name="later bulk create, to the store",
                 store="none",
-                beside=RAW,
-                skip=missing,
+                reference=RAW,
+                skip_reason=missing,
                 measure=partial(by_store, "none"),
             ),
         ]
 
 
 @contextmanager
-def a_session() -> Iterator[tuple[Any, str]]:
-    """A Spark session for a row; or why there can be none."""
+def open_spark() -> Iterator[tuple[Any, str]]:
+    """Open a Spark session for a row; yield it, or None and why it cannot be opened."""
     try:
         check_packages()
         check_java(os.environ)
@@ -87,132 +97,143 @@ def a_session() -> Iterator[tuple[Any, str]]:
         yield session, ""
 
 
-# What is sent
+# The sent tasks
 
 
-def dues(rows: int) -> list[int]:
-    """Due times (ms) anywhere in a day, the same in each run."""
-    chance, start = random.Random(SEED), int(time.time()) + AHEAD_S
+def due_times(rows: int) -> list[int]:
+    """Return random due times (ms) within a day, the same in each run."""
+    chance, start = random.Random(SEED), int(time.time()) + DELAY_S
     return [(start + chance.randrange(DAY_S)) * 1000 for _ in range(rows)]
 
 
 def write_rows(file: Path, rows: int) -> None:
-    """The tasks as a table."""
+    """Write the tasks as a table of Parquet."""
     import pyarrow as pa  # noqa: PLC0415  # only where Spark is
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     table = {
-        "key": [key(number) for number in range(rows)],
+        "key": [row_key(number) for number in range(rows)],
         "topic": ["order"] * rows,
-        "callback": [a_task(0).callback] * rows,
-        "execute_time": [due // 1000 for due in dues(rows)],
-        "content": [a_task(0).content] * rows,
+        "callback": [build_task(0).callback] * rows,
+        "execute_time": [due // 1000 for due in due_times(rows)],
+        "content": [build_task(0).content] * rows,
     }
     pq.write_table(pa.table(table), file, row_group_size=max(rows // 8, 1))
 
 
-def key(number: int) -> str:
+def row_key(number: int) -> str:
     return f"order-{number:09d}"
 
 
-def tasks(rows: int) -> list[Task]:
-    """The same as tasks, in the rows' order."""
+def build_tasks(rows: int) -> list[Task]:
+    """Return the same tasks, in the order of the rows."""
     from later.bulk.input.task_ids import task_ids  # noqa: PLC0415
 
-    ids = task_ids(JOB, [key(number).encode() for number in range(rows)])
-    return [a_task(due, own_id=id) for id, due in zip(ids, dues(rows), strict=True)]
+    ids = task_ids(JOB, [row_key(number).encode() for number in range(rows)])
+    return [build_task(due, own_id=id) for id, due in zip(ids, due_times(rows), strict=True)]
 
 
-def by_due_time(rows: int) -> list[Task]:
-    return sorted(tasks(rows), key=lambda task: task.execute_at)
+def sorted_tasks(rows: int) -> list[Task]:
+    return sorted(build_tasks(rows), key=lambda task: task.execute_at)
 
 
 def script_messages(made: Sequence[Task]) -> tuple[list[bytes], int]:
-    """The creates of a job's batches, as bytes, and how many answers each has."""
+    """Return the create calls of a job's batches as bytes, and the number of answers of each."""
     messages, calls = [], 0
-    for start in range(0, len(made), EACH):
-        some = made[start : start + EACH]
-        batch = JobBatch(JOB, b"%012d" % start, 0, some[0].execute_at)
-        commands = recorded(partial(_create, some, batch))
-        messages.append(packed(commands))
+    for start in range(0, len(made), TASKS_PER_BATCH):
+        tasks = made[start : start + TASKS_PER_BATCH]
+        batch = JobBatch(JOB, b"%012d" % start, 0, tasks[0].execute_at)
+        commands = record_commands(partial(_create, tasks, batch))
+        messages.append(pack_commands(commands))
         calls = len(commands)
     return messages, calls
 
 
-async def _create(some: Sequence[Task], batch: JobBatch, store: Tasks) -> None:
-    await store.create(some, batch)
+async def _create(tasks: Sequence[Task], batch: JobBatch, store: Tasks) -> None:
+    await store.create(tasks, batch)
 
 
 def plain_messages(rows: int) -> list[bytes]:
-    """What `redis-cli --pipe` would be given: each task's body under a key, its due time in one sorted set."""
+    """Return plain commands as for `redis-cli --pipe`: each task's body in a key, its due time in one sorted set."""
     commands = [
         [("SET", b"task:" + pack_id(task.id), encode(task)), ("ZADD", "delay", task.execute_at, pack_id(task.id))]
-        for task in tasks(rows)
+        for task in build_tasks(rows)
     ]
     flat = [command for pair in commands for command in pair]
-    return [packed(flat[start : start + 2 * EACH]) for start in range(0, len(flat), 2 * EACH)]
+    return [
+        pack_commands(flat[start : start + 2 * TASKS_PER_BATCH]) for start in range(0, len(flat), 2 * TASKS_PER_BATCH)
+    ]
 
 
-# How fast
+# Measurements
 
 
-def raw(setting: Setting, messages: Sequence[bytes], answers_each: int) -> Sample:
-    with a_store(setting, "none") as store, Wire(store.socket) as wire:
-        wire.load_scripts()
-        return {"rate": len(messages) * EACH / wire.timed(messages, answers_each, under_way=UNDER_WAY)}
+def measure_raw(environment: Environment, messages: Sequence[bytes], answers_each: int) -> Sample:
+    with run_store(environment, "none") as store, RawConnection(store.socket) as connection:
+        connection.load_scripts()
+        return {
+            "rate": len(messages)
+            * TASKS_PER_BATCH
+            / connection.time_messages(messages, answers_each, under_way=IN_FLIGHT)
+        }
 
 
-def ours(setting: Setting, session: Any, file: Path, durability: str, *, by_api: bool = True) -> Sample:
-    """A job like `later bulk create`'s, in a session that has done one before."""
-    with a_store(setting, durability) as store, an_api(setting, "serve", store) as server:
+def measure_later(
+    environment: Environment, session: Any, file: Path, durability: str, *, by_api: bool = True
+) -> Sample:
+    """Measure a job like that of `later bulk create`, in a session that is warm."""
+    with run_store(environment, durability) as store, run_api(environment, "serve", store) as server:
         url = server.url if by_api else store.url
-        create(session, file.with_name("warm.parquet"), url, WARM_ROWS)
-        pids = {"server_cpu": server.pids, "store_cpu": [store.pid], "spark_cpu": [java_of(session)]}
-        before = {name: cpu_s(of) for name, of in pids.items()}
-        seconds = create(session, file, url, setting.scale.bulk)
-        per_1000 = 1_000_000 / setting.scale.bulk
-        used = {name: (cpu_s(of) - before[name]) * per_1000 for name, of in pids.items()}
-        figures = {"rate": setting.scale.bulk / seconds, "bytes": _bytes_each(store, setting.scale.bulk)}
-        return {**figures, **used, "resident": _most_resident(java_of(session)) / 2**20}
+        run_create_job(session, file.with_name("warm.parquet"), url, WARM_ROWS)
+        pids = {"server_cpu": server.pids, "store_cpu": [store.pid], "spark_cpu": [java_pid(session)]}
+        before = {name: total_cpu_s(of) for name, of in pids.items()}
+        seconds = run_create_job(session, file, url, environment.sizes.bulk_rows)
+        per_1000 = 1_000_000 / environment.sizes.bulk_rows
+        used = {name: (total_cpu_s(of) - before[name]) * per_1000 for name, of in pids.items()}
+        figures = {
+            "rate": environment.sizes.bulk_rows / seconds,
+            "bytes": _bytes_per_task(store, environment.sizes.bulk_rows),
+        }
+        return {**figures, **used, "resident": _peak_resident_bytes(java_pid(session)) / 2**20}
 
 
-def _most_resident(java: int) -> float:
-    """Of a worker in Python, in bytes, since it started. Of one that has ended the kernel says nothing."""
+def _peak_resident_bytes(java: int) -> float:
+    """Return the peak memory of Spark's Python workers; those that have ended are not seen."""
     peaks = []
-    for pid in family(java):
+    for pid in process_tree(java):
         if pid != java:
             with suppress(BenchError, OSError):
                 peaks.append(peak_resident_bytes(pid))
     if not peaks:
-        raise BenchError("Spark has no worker in Python any more")
+        raise BenchError("Spark has no running Python worker")
     return max(peaks)
 
 
-def cpu_s(pids: Sequence[int]) -> float:
-    return sum(map(family_cpu_s, pids))
+def total_cpu_s(pids: Sequence[int]) -> float:
+    return sum(map(tree_cpu_s, pids))
 
 
-def java_of(session: Any) -> int:
-    """Whose children are the workers in Python."""
+def java_pid(session: Any) -> int:
+    """Return the id of the JVM, the parent of the Python workers."""
     pid: int = session.sparkContext._gateway.proc.pid
     return pid
 
 
-def create(session: Any, file: Path, url: str, rows: int) -> float:
-    """The seconds that it took. Raises BenchError: not every row became a task."""
+def run_create_job(session: Any, file: Path, url: str, rows: int) -> float:
+    """Create tasks from a file and return the seconds. Raises BenchError if a row became no task."""
     from later.bulk.input import reader  # noqa: PLC0415  # only where Spark is
     from later.bulk.jobs import run  # noqa: PLC0415  # only where Spark is
     from later.bulk.transport.target import Target  # noqa: PLC0415
 
-    given = reader.JobInput(path=str(file), format="parquet", options={}, columns={}, constants={})
-    came = run.create(reader.read_input(session, given, f"{JOB}-{rows}"), Target(url=url), None, _Nobody())
-    if came.created != rows:
-        raise BenchError(f"{came.created} of {rows} rows became tasks")
-    return came.seconds
+    job_input = reader.JobInput(path=str(file), format="parquet", options={}, columns={}, constants={})
+    result = run.create(reader.read_input(session, job_input, f"{JOB}-{rows}"), Target(url=url), None, _NoProgress())
+    if result.created != rows:
+        raise BenchError(f"{result.created} of {rows} rows became tasks")
+    return result.seconds
 
 
-class _Nobody:
-    """Listens to no job."""
+class _NoProgress:
+    """Progress that shows nothing."""
 
     def hear(self, counts: object) -> None: ...
 
@@ -221,16 +242,16 @@ class _Nobody:
     def trouble(self, reason: str) -> None: ...
 
 
-def _bytes_each(store: OwnStore, rows: int) -> float:
+def _bytes_per_task(store: BenchStore, rows: int) -> float:
     return float(store.info("memory")["used_memory"]) / rows
 
 
 BULK = Row(
     name="bulk",
-    title="a million rows of Parquet made into tasks by Spark, in a warm session, an empty store",
-    target="≥ 60,000 tasks/s by the API, ≥ 0.5 of the script driven raw with the same tasks",
+    title="a million tasks created from Parquet by Spark, in a warm session, an empty store",
+    target="≥ 60,000 tasks/s by the API, ≥ 0.5 of the raw calls with the same tasks",
     figures=("rate",),
-    besides=("bytes", "server_cpu", "store_cpu", "spark_cpu", "resident"),
+    details=("bytes", "server_cpu", "store_cpu", "spark_cpu", "resident"),
     contenders=contenders,
 )
 
@@ -239,36 +260,43 @@ BULK = Row(
 
 
 @contextmanager
-def exports(setting: Setting) -> Iterator[list[Contender]]:
-    with a_session() as (session, missing):
+def export_contenders(environment: Environment) -> Iterator[list[Contender]]:
+    with open_spark() as (session, missing):
         yield [
             Contender(
                 name="later bulk export",
                 store="none",
-                goals=[AtLeast("rate", 150_000)],
-                skip=missing,
-                measure=partial(exported, setting, session),
+                targets=[AtLeast("rate", 150_000)],
+                skip_reason=missing,
+                measure=partial(measure_export, environment, session),
             )
         ]
 
 
-def exported(setting: Setting, session: Any) -> Sample:
-    """A job like `later bulk export`'s, in a session that has done one before."""
-    with a_store(setting, "none") as store, an_api(setting, "serve", store), setting.a_folder() as folder:
-        export(session, store, folder / "warm", 0)
-        fill(store.url, tasks(setting.scale.bulk))
-        return {"rate": setting.scale.bulk / export(session, store, folder / "tasks", setting.scale.bulk)}
+def measure_export(environment: Environment, session: Any) -> Sample:
+    """Measure a job like that of `later bulk export`, in a session that is warm."""
+    with (
+        run_store(environment, "none") as store,
+        run_api(environment, "serve", store),
+        environment.temporary_folder() as folder,
+    ):
+        run_export_job(session, store, folder / "warm", 0)
+        seed_store(store.url, build_tasks(environment.sizes.bulk_rows))
+        return {
+            "rate": environment.sizes.bulk_rows
+            / run_export_job(session, store, folder / "tasks", environment.sizes.bulk_rows)
+        }
 
 
-def export(session: Any, store: OwnStore, to: Path, rows: int) -> float:
-    """The seconds that it took. Raises BenchError: not every task became a row."""
+def run_export_job(session: Any, store: BenchStore, to: Path, rows: int) -> float:
+    """Export the tasks and return the seconds. Raises BenchError if a task became no row."""
     from later.bulk.jobs import export  # noqa: PLC0415  # only where Spark is
     from later.bulk.jobs.output import Output  # noqa: PLC0415
 
-    came = export.export(session, {"url": store.url}, Output(str(to)), lambda parts, of: None)
-    if came.rows != rows:
-        raise BenchError(f"{rows} tasks became {came.rows} rows")
-    return came.seconds
+    result = export.export(session, {"url": store.url}, Output(str(to)), lambda parts, of: None)
+    if result.rows != rows:
+        raise BenchError(f"{rows} tasks became {result.rows} rows")
+    return result.seconds
 
 
 EXPORT = Row(
@@ -276,5 +304,5 @@ EXPORT = Row(
     title="a million tasks exported to Parquet by Spark, in a warm session",
     target="≥ 150,000 rows/s",
     figures=("rate",),
-    contenders=exports,
+    contenders=export_contenders,
 )

@@ -1,4 +1,4 @@
-"""Single creates: one task a request."""
+"""Single creates: one task per request."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from scripts.bench.daemons import an_api, bare_handlers
-from scripts.bench.environment import Setting, why_not
+from scripts.bench.daemons import run_api, run_bare_handlers
+from scripts.bench.environment import Environment, skip_reason
 from scripts.bench.load import Load
-from scripts.bench.results import AtLeast, Contender, Goal, Row, Sample, ShareOf
-from scripts.bench.rows.requests import CONNECTIONS, pressed
-from scripts.bench.stores import a_store
+from scripts.bench.results import AtLeast, Contender, Row, Sample, ShareOfReference, Target
+from scripts.bench.rows.requests import CONNECTIONS, measure_requests
+from scripts.bench.stores import run_store
 
 BODY = b'{"topic":"order","delay":3600,"retry":3,"callback":"http://127.0.0.1:8888/success","content":"hello"}'
 BARE = "bare handler"
 
 
 @contextmanager
-def contenders(setting: Setting) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     yield [
-        Contender(name=BARE, measure=lambda: bare(setting)),
-        *(_ours(setting, 1, durability) for durability in setting.durabilities),
-        *(_ours(setting, 2, durability) for durability in setting.durabilities),
+        Contender(name=BARE, measure=lambda: measure_bare(environment)),
+        *(_later_contender(environment, 1, durability) for durability in environment.durabilities),
+        *(_later_contender(environment, 2, durability) for durability in environment.durabilities),
     ]
 
 
-def _ours(setting: Setting, processes: int, durability: str) -> Contender:
-    goals: dict[int, Sequence[Goal]] = {
-        1: [ShareOf(0.75)],
+def _later_contender(environment: Environment, processes: int, durability: str) -> Contender:
+    goals: dict[int, Sequence[Target]] = {
+        1: [ShareOfReference(0.75)],
         2: [AtLeast("rate", 25_000)],
     }
     return Contender(
         name="later serve" if processes == 1 else f"later serve --processes {processes}",
         store=durability,
-        beside=BARE if processes == 1 else "",
-        goals=goals[processes] if durability == "none" else (),
-        skip=why_not(processes),
-        measure=partial(ours, setting, processes, durability),
+        reference=BARE if processes == 1 else "",
+        targets=goals[processes] if durability == "none" else (),
+        skip_reason=skip_reason(processes),
+        measure=partial(measure_later, environment, processes, durability),
     )
 
 
-def bare(setting: Setting) -> Sample:
-    with bare_handlers(setting, "create") as server:
-        return pressed(setting, _load(setting, server.url), server)
+def measure_bare(environment: Environment) -> Sample:
+    with run_bare_handlers(environment, "create") as server:
+        return measure_requests(environment, _load(environment, server.url), server)
 
 
-def ours(setting: Setting, processes: int, durability: str) -> Sample:
-    with a_store(setting, durability) as store, an_api(setting, "serve", store, processes) as server:
-        return pressed(setting, _load(setting, server.url), server, store)
+def measure_later(environment: Environment, processes: int, durability: str) -> Sample:
+    with run_store(environment, durability) as store, run_api(environment, "serve", store, processes) as server:
+        return measure_requests(environment, _load(environment, server.url), server, store)
 
 
-def _load(setting: Setting, url: str) -> Load:
-    return Load(url=f"{url}/create", bodies=[BODY], connections=CONNECTIONS, seconds=setting.scale.load_s)
+def _load(environment: Environment, url: str) -> Load:
+    return Load(url=f"{url}/create", bodies=[BODY], connections=CONNECTIONS, seconds=environment.sizes.load_s)
 
 
 CREATE = Row(
@@ -60,7 +60,7 @@ CREATE = Row(
     title="single `POST /create`, 64 connections",
     target="one process: ≥ 0.75 of the bare handler; two: ≥ 25,000/s, more than Later (Go)",
     figures=("rate",),
-    besides=("server_cpu", "store_cpu"),
-    elsewhere=("Later (Go): 23,900/s [21,100 to 25,700], both cores full",),
+    details=("server_cpu", "store_cpu"),
+    measured_elsewhere=("Later (Go): 23,900/s [21,100 to 25,700], both cores full",),
     contenders=contenders,
 )

@@ -1,4 +1,4 @@
-"""Idleness: what later takes with nothing due."""
+"""Idle cost: CPU time and round trips of later with nothing due."""
 
 from __future__ import annotations
 
@@ -7,72 +7,76 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from scripts.bench.daemons import Daemon, a_worker, an_api
-from scripts.bench.environment import Setting, why_not
-from scripts.bench.processes import cpu_s, family, family_cpu_s
+from scripts.bench.daemons import Daemon, run_api, run_worker
+from scripts.bench.environment import Environment, skip_reason
+from scripts.bench.processes import cpu_s, process_tree, tree_cpu_s
 from scripts.bench.results import AtMost, Contender, Row, Sample
-from scripts.bench.stores import OwnStore, a_store
+from scripts.bench.stores import BenchStore, run_store
 
-SETTLE_S = 1.0
-"""How long a daemon may take over its start."""
+START_UP_S = 1.0
+"""Wait after the start, which is not measured."""
 LOOKS_PER_S = 10
 OTHERS_PER_S = 7
-"""Round trips that are no look for due work: clock, beat, figures, and what is released and forgotten once a second."""
+"""Other round trips than looking for due tasks: clock, heartbeat, statistics, requeue and trim."""
 
 
 @contextmanager
-def contenders(setting: Setting) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     yield [
-        *(_ours(setting, "up", durability) for durability in setting.durabilities),
-        _ours(setting, "serve", setting.durabilities[0]),
-        _ours(setting, "worker", setting.durabilities[0]),
-        _ours(setting, "up", setting.durabilities[0], 2),
+        *(_later_contender(environment, "up", durability) for durability in environment.durabilities),
+        _later_contender(environment, "serve", environment.durabilities[0]),
+        _later_contender(environment, "worker", environment.durabilities[0]),
+        _later_contender(environment, "up", environment.durabilities[0], 2),
     ]
 
 
-def _ours(setting: Setting, command: str, durability: str, processes: int = 1) -> Contender:
+def _later_contender(environment: Environment, command: str, durability: str, processes: int = 1) -> Contender:
     looks = AtMost("round_trips", processes * (LOOKS_PER_S + OTHERS_PER_S))
     return Contender(
         name=f"later {command}" if processes == 1 else f"later {command} --processes {processes}",
         store=durability,
-        goals=[AtMost("cpu", 1), looks],
-        skip=why_not(processes),
-        measure=partial(idle, setting, command, durability, processes),
+        targets=[AtMost("cpu", 1), looks],
+        skip_reason=skip_reason(processes),
+        measure=partial(measure_command, environment, command, durability, processes),
     )
 
 
-def idle(setting: Setting, command: str, durability: str, processes: int) -> Sample:
-    with a_store(setting, durability) as store:
+def measure_command(environment: Environment, command: str, durability: str, processes: int) -> Sample:
+    with run_store(environment, durability) as store:
         if command == "worker":
-            with a_worker(setting, store, processes) as daemon:
-                return watched(setting, daemon, store)
-        with an_api(setting, command, store, processes) as daemon:
-            return watched(setting, daemon, store)
+            with run_worker(environment, store, processes) as daemon:
+                return measure_idle(environment, daemon, store)
+        with run_api(environment, command, store, processes) as daemon:
+            return measure_idle(environment, daemon, store)
 
 
-def watched(setting: Setting, daemon: Daemon, store: OwnStore) -> Sample:
-    """The CPU time of the busiest process, and what the store is asked."""
-    time.sleep(SETTLE_S)
-    pids = [pid for running in daemon.pids for pid in family(running)]
-    before, store_before = {pid: cpu_s(pid) for pid in pids}, family_cpu_s(store.pid)
-    trips, commands, started = _trips(store), _commands(store), time.monotonic()
-    time.sleep(setting.scale.idle_s)
-    trips, commands, seconds = _trips(store) - trips, _commands(store) - commands, time.monotonic() - started
+def measure_idle(environment: Environment, daemon: Daemon, store: BenchStore) -> Sample:
+    """Return the CPU time of the busiest process and the load on the store."""
+    time.sleep(START_UP_S)
+    pids = [pid for running in daemon.pids for pid in process_tree(running)]
+    before, store_before = {pid: cpu_s(pid) for pid in pids}, tree_cpu_s(store.pid)
+    trips, commands, started = _count_round_trips(store), _count_commands(store), time.monotonic()
+    time.sleep(environment.sizes.idle_s)
+    trips, commands, seconds = (
+        _count_round_trips(store) - trips,
+        _count_commands(store) - commands,
+        time.monotonic() - started,
+    )
     daemon.check()
     return {
         "cpu": max(cpu_s(pid) - before[pid] for pid in pids) * 100 / seconds,
-        "store_busy": (family_cpu_s(store.pid) - store_before) * 100 / seconds,
+        "store_busy": (tree_cpu_s(store.pid) - store_before) * 100 / seconds,
         "commands": commands / seconds,
         "round_trips": trips / seconds,
     }
 
 
-def _trips(store: OwnStore) -> int:
-    """How often the store has read something that was sent: a pipeline is read at once."""
+def _count_round_trips(store: BenchStore) -> int:
+    """Return the number of reads by the store; it reads a pipeline at once."""
     return int(store.info("stats")["total_reads_processed"])
 
 
-def _commands(store: OwnStore) -> int:
+def _count_commands(store: BenchStore) -> int:
     return sum(int(command["calls"]) for command in store.info("commandstats").values())
 
 
@@ -81,7 +85,7 @@ IDLE = Row(
     title="idle: nothing due, one shard",
     target="under 1 % of a core for each process; one pipelined look a tick",
     figures=("cpu", "round_trips"),
-    besides=("commands", "store_busy"),
+    details=("commands", "store_busy"),
     contenders=contenders,
     runs=1,
 )

@@ -1,4 +1,4 @@
-"""Lateness: from a task's due time to the moment its callback arrives, for tasks spread evenly."""
+"""Lateness: the time from a task's due time to the arrival of its callback, for tasks spread evenly."""
 
 from __future__ import annotations
 
@@ -7,53 +7,53 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from scripts.bench.daemons import an_api
-from scripts.bench.environment import Setting
-from scripts.bench.receivers import Arrival, a_light_receiver
-from scripts.bench.results import AtMost, Contender, Goal, NeverEarly, NoneOf, Row, Sample, percentile
-from scripts.bench.seed import FILLED_PER_S, a_task, fill
-from scripts.bench.stores import a_store
+from scripts.bench.daemons import run_api
+from scripts.bench.environment import Environment
+from scripts.bench.receivers import Arrival, run_light_receiver
+from scripts.bench.results import AlwaysZero, AtMost, Contender, NeverEarly, Row, Sample, Target, percentile
+from scripts.bench.seed import SEEDED_PER_S, build_task, seed_store
+from scripts.bench.stores import run_store
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 FIGURES = ("p50", "p99")
-BESIDES = ("most", "earliest", "twice")
+DETAILS = ("most", "earliest", "twice")
 
 
-def contenders(rate: int, p50: float, p99: float, setting: Setting) -> AbstractContextManager[list[Contender]]:
-    return _contenders(setting, rate, [AtMost("p50", p50), AtMost("p99", p99)])
+def contenders(rate: int, p50: float, p99: float, environment: Environment) -> AbstractContextManager[list[Contender]]:
+    return _contenders(environment, rate, [AtMost("p50", p50), AtMost("p99", p99)])
 
 
 @contextmanager
-def _contenders(setting: Setting, rate: int, goals: Sequence[Goal]) -> Iterator[list[Contender]]:
+def _contenders(environment: Environment, rate: int, goals: Sequence[Target]) -> Iterator[list[Contender]]:
     yield [
         Contender(
             name="later up",
             store=durability,
-            goals=[*(goals if durability == "none" else ()), NeverEarly(), NoneOf("twice")],
-            measure=partial(spread_evenly, setting, durability, rate, setting.scale.lateness_s),
+            targets=[*(goals if durability == "none" else ()), NeverEarly(), AlwaysZero("twice")],
+            measure=partial(measure_lateness, environment, durability, rate, environment.sizes.lateness_s),
         )
-        for durability in setting.durabilities
+        for durability in environment.durabilities
     ]
 
 
-def spread_evenly(setting: Setting, durability: str, rate: int, seconds: float) -> Sample:
-    """So many tasks a second for some seconds."""
+def measure_lateness(environment: Environment, durability: str, rate: int, seconds: float) -> Sample:
+    """Measure `rate` tasks per second for some seconds."""
     count = int(rate * seconds)
     with (
-        a_store(setting, durability) as store,
-        a_light_receiver(setting) as receiver,
-        an_api(setting, "up", store) as daemon,
+        run_store(environment, durability) as store,
+        run_light_receiver(environment) as receiver,
+        run_api(environment, "up", store) as daemon,
     ):
-        first = int((time.time() + setting.scale.lead_s + count / FILLED_PER_S) * 1000)
+        first = int((time.time() + environment.sizes.lead_s + count / SEEDED_PER_S) * 1000)
         dues = (first + index * 1000 // rate for index in range(count))
-        fill(store.url, (a_task(due_at, callback=receiver.url, topic="lateness") for due_at in dues))
-        arrivals = receiver.all_arrived(count, first / 1000 - time.time() + seconds + PATIENCE_S)
+        seed_store(store.url, (build_task(due_at, callback=receiver.url, topic="lateness") for due_at in dues))
+        arrivals = receiver.wait_for_arrivals(count, first / 1000 - time.time() + seconds + TIMEOUT_S)
         daemon.check()
-    return lateness(arrivals)
+    return lateness_figures(arrivals)
 
 
-def lateness(arrivals: Sequence[Arrival]) -> Sample:
-    """Percentiles over all tasks, by the first arrival of each."""
+def lateness_figures(arrivals: Sequence[Arrival]) -> Sample:
+    """Return percentiles over all tasks, by the first arrival of each."""
     first: dict[bytes, float] = {}
     for arrival in arrivals:
         first.setdefault(arrival.id, arrival.late_ms)
@@ -72,8 +72,8 @@ LATENESS_200 = Row(
     title="lateness, 200 tasks/s spread evenly",
     target="p50 ≤ 2 ms, p99 ≤ 8 ms, never early",
     figures=FIGURES,
-    besides=BESIDES,
-    elsewhere=(
+    details=DETAILS,
+    measured_elsewhere=(
         "APScheduler and Celery: p50 1 to 2, p99 7 to 9 ms",
         "BullMQ: 22 and 92 ms",
         "arq, tuned: 30 and 51 ms",
@@ -86,7 +86,7 @@ LATENESS_1000 = Row(
     title="lateness, 1,000 tasks/s spread evenly",
     target="p50 ≤ 3 ms, p99 ≤ 15 ms, never early",
     figures=FIGURES,
-    besides=BESIDES,
-    elsewhere=("Later (Go): unbounded above 200/s",),
+    details=DETAILS,
+    measured_elsewhere=("Later (Go): unbounded above 200/s",),
     contenders=partial(contenders, 1000, 3, 15),
 )

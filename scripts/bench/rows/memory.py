@@ -1,7 +1,6 @@
-"""How many bytes of the store's memory a task takes: waiting, with an id of its caller's own, in error, remembered.
+"""The memory of a task in the store, in bytes: waiting, with a caller's id, in error, remembered.
 
-Each figure comes from a store of its own, filled by the library's verbs and then asked for its `used_memory`, which is
-what `maxmemory` limits.
+Each figure comes from a store of its own. It is the growth of `used_memory`, which is what `maxmemory` limits.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from later.core.task import Task
 from later.store.scripts import MAX_TASKS
 from later.store.tasks import Tasks
 from later.store.types import Claim, ClaimRequest, Settlement
-from scripts.bench.environment import Setting
-from scripts.bench.results import AtMost, Contender, Goal, Row, Sample
-from scripts.bench.seed import a_task, create_all, good, using
-from scripts.bench.stores import a_store
+from scripts.bench.environment import Environment
+from scripts.bench.results import AtMost, Contender, Row, Sample, Target
+from scripts.bench.seed import build_task, create_all, raise_errors, run_with_tasks
+from scripts.bench.stores import run_store
 
 DELAY_MS = 15_000
 LEASE_MS = 30_000
@@ -29,12 +28,12 @@ REMEMBER_MS = 7 * 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What the tasks are that are weighed; `outcome` is what their first delivery came to, None for none."""
+    """A kind of task to measure; `outcome` is that of its first delivery, None if it has not been delivered."""
 
     name: str
     own_id: bool = False
     outcome: Outcome | None = None
-    goals: Sequence[Goal] = ()
+    goals: Sequence[Target] = ()
 
 
 CASES = (
@@ -49,42 +48,42 @@ CASES = (
 
 
 @contextmanager
-def contenders(setting: Setting) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     yield [
-        Contender(name=case.name, store="none", goals=case.goals, measure=partial(weigh, setting, case))
+        Contender(name=case.name, store="none", targets=case.goals, measure=partial(measure_memory, environment, case))
         for case in CASES
     ]
 
 
-def weigh(setting: Setting, case: Case) -> Sample:
-    """By how much an empty store has grown."""
-    with a_store(setting, "none") as store:
+def measure_memory(environment: Environment, case: Case) -> Sample:
+    """Return by how many bytes per task an empty store grows."""
+    with run_store(environment, "none") as store:
         before = _used(store.info("memory"))
-        using(store.url, lambda opened: fill_with(opened, case, setting.scale.weighed))
-        return {"bytes": (_used(store.info("memory")) - before) / setting.scale.weighed}
+        run_with_tasks(store.url, lambda opened: seed_case(opened, case, environment.sizes.memory_tasks))
+        return {"bytes": (_used(store.info("memory")) - before) / environment.sizes.memory_tasks}
 
 
 def _used(memory: dict[str, int]) -> int:
     return int(memory["used_memory"])
 
 
-async def fill_with(store: Tasks, case: Case, tasks: int) -> None:
-    """Create the tasks, and deliver them as far as the case says."""
+async def seed_case(store: Tasks, case: Case, tasks: int) -> None:
+    """Create the tasks and settle them as the case says."""
     due_at = int(time.time() * 1000) + DELAY_MS
     ids = (f"order-{number:030}" if case.own_id else "" for number in range(tasks))
-    await create_all(store, (a_task(due_at, own_id=id) for id in ids))
+    await create_all(store, (build_task(due_at, own_id=id) for id in ids))
     if case.outcome is not None:
-        while claims := await _claimed(store, due_at):
-            good(await store.settle([_settlement(claim, case.outcome, due_at) for claim in claims]))
+        while claims := await _claim(store, due_at):
+            raise_errors(await store.settle([_settlement(claim, case.outcome, due_at) for claim in claims]))
 
 
-async def _claimed(store: Tasks, now: int) -> list[Claim]:
-    (claims,) = good(await store.claim([ClaimRequest("order", 0, MAX_TASKS)], now, now + LEASE_MS))
+async def _claim(store: Tasks, now: int) -> list[Claim]:
+    (claims,) = raise_errors(await store.claim([ClaimRequest("order", 0, MAX_TASKS)], now, now + LEASE_MS))
     return claims.claims
 
 
 def _settlement(claim: Claim, outcome: Outcome, now: int) -> Settlement:
-    assert isinstance(claim.task, Task)  # we have just written it
+    assert isinstance(claim.task, Task)  # just written by us
     verdict = judge(claim.task, claim.attempt, claim.failure, outcome, now, Backoff(), random=0)
     return Settlement(claim, verdict, now + REMEMBER_MS)
 
@@ -92,9 +91,9 @@ def _settlement(claim: Claim, outcome: Outcome, now: int) -> Settlement:
 MEMORY = Row(
     name="memory",
     title="memory of a task: topic `order`, content `hello`, a million of them",
-    target="≤ 240 bytes for one that waits",
+    target="≤ 240 bytes for a waiting task",
     figures=("bytes",),
-    elsewhere=(
+    measured_elsewhere=(
         "huey: 435 bytes",
         "arq: 499",
         "Later (Go): 511",

@@ -1,4 +1,4 @@
-"""A million tasks due in the same second: each delivered once, in little memory, with no other topic held up."""
+"""A million tasks due in the same second: delivered once each, in little memory, without delaying other topics."""
 
 from __future__ import annotations
 
@@ -9,70 +9,73 @@ from functools import partial
 from itertools import chain
 
 from later.core.task import Task
-from scripts.bench.daemons import a_worker
-from scripts.bench.environment import Setting
-from scripts.bench.processes import family, peak_resident_bytes
-from scripts.bench.receivers import Arrival, Receiver, a_receiver
-from scripts.bench.results import AtMost, Contender, NoneOf, Row, Sample
-from scripts.bench.seed import FILLED_PER_S, a_task, fill
-from scripts.bench.stores import a_store
+from scripts.bench.daemons import run_worker
+from scripts.bench.environment import Environment
+from scripts.bench.processes import peak_resident_bytes, process_tree
+from scripts.bench.receivers import Arrival, Receiver, run_receiver
+from scripts.bench.results import AlwaysZero, AtMost, Contender, Row, Sample
+from scripts.bench.seed import SEEDED_PER_S, build_task, seed_store
+from scripts.bench.stores import run_store
 
 OTHERS_PER_S = 5
-"""Tasks a second of the other topic."""
-SLOWEST = 2_000
-"""Deliveries a second: slower ones are not waited for."""
-SMALLER = 5
-"""A store that writes to the disk gets so many times fewer tasks: the row would take a quarter of an hour."""
+"""Tasks per second of the other topic."""
+LEAST_RATE = 2_000
+"""Deliveries per second: a lower rate runs into the timeout."""
+DISK_DIVISOR = 5
+"""A store that writes to disk gets so many times fewer tasks; the row would take 15 minutes otherwise."""
 
 
 @contextmanager
-def contenders(setting: Setting) -> Iterator[list[Contender]]:
-    yield [_ours(setting, durability) for durability in setting.durabilities]
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
+    yield [_later_contender(environment, durability) for durability in environment.durabilities]
 
 
-def _ours(setting: Setting, durability: str) -> Contender:
-    tasks = setting.scale.million // (1 if durability == "none" else SMALLER)
+def _later_contender(environment: Environment, durability: str) -> Contender:
+    tasks = environment.sizes.million // (1 if durability == "none" else DISK_DIVISOR)
     return Contender(
         name=f"later worker, {tasks:,} tasks",
         store=durability,
-        goals=[NoneOf("early"), NoneOf("twice"), AtMost("resident", 200), AtMost("others_most", 1000)],
-        measure=partial(ours, setting, durability, tasks),
+        targets=[AlwaysZero("early"), AlwaysZero("twice"), AtMost("resident", 200), AtMost("others_most", 1000)],
+        measure=partial(measure_later, environment, durability, tasks),
     )
 
 
-def ours(setting: Setting, durability: str, tasks: int) -> Sample:
+def measure_later(environment: Environment, durability: str, tasks: int) -> Sample:
     with (
-        a_store(setting, durability) as store,
-        a_receiver(setting) as receiver,
-        a_worker(setting, store) as worker,
+        run_store(environment, durability) as store,
+        run_receiver(environment) as receiver,
+        run_worker(environment, store) as worker,
     ):
-        due_at = int((time.time() + setting.scale.lead_s + tasks / FILLED_PER_S) * 1000)
-        many = (a_task(due_at + number % 1000, callback=receiver.url, topic="many") for number in range(tasks))
-        others = _others(due_at, tasks, receiver)
-        fill(store.url, chain(others, many))
-        arrivals = _all_arrived(receiver, tasks, others, due_at)
-        resident = max(peak_resident_bytes(pid) for running in worker.pids for pid in family(running))
+        due_at = int((time.time() + environment.sizes.lead_s + tasks / SEEDED_PER_S) * 1000)
+        many = (build_task(due_at + number % 1000, callback=receiver.url, topic="many") for number in range(tasks))
+        others = _build_other_topic(due_at, tasks, receiver)
+        seed_store(store.url, chain(others, many))
+        arrivals = _wait_for_arrivals(receiver, tasks, others, due_at)
+        resident = max(peak_resident_bytes(pid) for running in worker.pids for pid in process_tree(running))
         worker.check()
-    return _counted(arrivals, others, due_at) | {"resident": resident / 2**20}
+    return _figures(arrivals, others, due_at) | {"resident": resident / 2**20}
 
 
-def _others(due_at: int, tasks: int, receiver: Receiver) -> list[Task]:
-    """Tasks of another topic, from before the many until long after the last of them."""
-    count = int((tasks / SLOWEST + 2) * OTHERS_PER_S)
+def _build_other_topic(due_at: int, tasks: int, receiver: Receiver) -> list[Task]:
+    """Return tasks of another topic, due from before the many until long after them."""
+    count = int((tasks / LEAST_RATE + 2) * OTHERS_PER_S)
     dues = (due_at - 1000 + number * 1000 // OTHERS_PER_S for number in range(count))
-    return [a_task(due, callback=receiver.url, topic="few") for due in dues]
+    return [build_task(due, callback=receiver.url, topic="few") for due in dues]
 
 
-def _all_arrived(receiver: Receiver, tasks: int, others: Sequence[Task], due_at: int) -> list[Arrival]:
-    """All arrivals, once the many have come: how many of the others are due until then is not known before."""
+def _wait_for_arrivals(receiver: Receiver, tasks: int, others: Sequence[Task], due_at: int) -> list[Arrival]:
+    """Wait until the many have arrived and return all arrivals.
+
+    The number of other tasks due until then is not known beforehand.
+    """
     few = {task.id.encode() for task in others}
-    arrivals = receiver.all_arrived(tasks, due_at / 1000 - time.time() + tasks / SLOWEST)
+    arrivals = receiver.wait_for_arrivals(tasks, due_at / 1000 - time.time() + tasks / LEAST_RATE)
     while (missing := tasks - len({arrival.id for arrival in arrivals} - few)) > 0:
-        arrivals = receiver.all_arrived(len({arrival.id for arrival in arrivals}) + missing, tasks / SLOWEST)
+        arrivals = receiver.wait_for_arrivals(len({arrival.id for arrival in arrivals}) + missing, tasks / LEAST_RATE)
     return arrivals
 
 
-def _counted(arrivals: Sequence[Arrival], others: Sequence[Task], due_at: int) -> dict[str, float]:
+def _figures(arrivals: Sequence[Arrival], others: Sequence[Task], due_at: int) -> dict[str, float]:
     due = {task.id.encode(): task.execute_at for task in others}
     many = [arrival for arrival in arrivals if arrival.id not in due]
     few = {arrival.id: arrival for arrival in arrivals if arrival.id in due}
@@ -91,7 +94,7 @@ MILLION = Row(
     title="a million tasks due in the same second, and 5 tasks/s of another topic meanwhile",
     target="all delivered once, the worker's memory under 200 MB throughout, the other topic at most 1 s late",
     figures=("rate", "resident", "others_most"),
-    besides=("early", "twice"),
+    details=("early", "twice"),
     contenders=contenders,
     runs=1,
 )

@@ -1,4 +1,4 @@
-"""Queries: each for another of the ids that the store holds."""
+"""Queries: each request asks for another task of the store."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from scripts.bench.daemons import an_api, bare_handlers
-from scripts.bench.environment import Setting, why_not
+from scripts.bench.daemons import run_api, run_bare_handlers
+from scripts.bench.environment import Environment, skip_reason
 from scripts.bench.load import Load
-from scripts.bench.results import Contender, Row, Sample, ShareOf
-from scripts.bench.rows.requests import CONNECTIONS, pressed
-from scripts.bench.seed import a_task, fill
-from scripts.bench.stores import a_store
+from scripts.bench.results import Contender, Row, Sample, ShareOfReference
+from scripts.bench.rows.requests import CONNECTIONS, measure_requests
+from scripts.bench.seed import build_task, seed_store
+from scripts.bench.stores import run_store
 
-AHEAD_MS = 3_600_000
+DELAY_MS = 3_600_000
 BARE = {1: "bare handler", 2: "two bare handlers on one port"}
 
 
 @contextmanager
-def contenders(setting: Setting) -> Iterator[list[Contender]]:
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
     yield [
-        Contender(name=BARE[1], measure=partial(bare, setting, 1)),
-        Contender(name=BARE[2], measure=partial(bare, setting, 2)),
-        *(_ours(setting, 1, durability) for durability in setting.durabilities),
-        *(_ours(setting, 2, durability) for durability in setting.durabilities),
+        Contender(name=BARE[1], measure=partial(measure_bare, environment, 1)),
+        Contender(name=BARE[2], measure=partial(measure_bare, environment, 2)),
+        *(_later_contender(environment, 1, durability) for durability in environment.durabilities),
+        *(_later_contender(environment, 2, durability) for durability in environment.durabilities),
     ]
 
 
-def _ours(setting: Setting, processes: int, durability: str) -> Contender:
+def _later_contender(environment: Environment, processes: int, durability: str) -> Contender:
     return Contender(
         name="later serve" if processes == 1 else f"later serve --processes {processes}",
         store=durability,
-        beside=BARE[processes],
-        goals=[ShareOf(0.7)] if processes > 1 and durability == "none" else (),
-        skip=why_not(processes),
-        measure=partial(ours, setting, processes, durability),
+        reference=BARE[processes],
+        targets=[ShareOfReference(0.7)] if processes > 1 and durability == "none" else (),
+        skip_reason=skip_reason(processes),
+        measure=partial(measure_later, environment, processes, durability),
     )
 
 
-def bare(setting: Setting, processes: int) -> Sample:
-    due_at = int(time.time() * 1000) + AHEAD_MS
-    ids = [a_task(due_at).id for _ in range(setting.scale.known)]
-    with bare_handlers(setting, "query", processes) as server:
-        return pressed(setting, _load(setting, server.url, ids), server)
+def measure_bare(environment: Environment, processes: int) -> Sample:
+    due_at = int(time.time() * 1000) + DELAY_MS
+    ids = [build_task(due_at).id for _ in range(environment.sizes.queried)]
+    with run_bare_handlers(environment, "query", processes) as server:
+        return measure_requests(environment, _load(environment, server.url, ids), server)
 
 
-def ours(setting: Setting, processes: int, durability: str) -> Sample:
-    due_at = int(time.time() * 1000) + AHEAD_MS
-    tasks = [a_task(due_at) for _ in range(setting.scale.known)]
-    with a_store(setting, durability) as store, an_api(setting, "serve", store, processes) as server:
-        fill(store.url, tasks)
-        return pressed(setting, _load(setting, server.url, [task.id for task in tasks]), server, store)
+def measure_later(environment: Environment, processes: int, durability: str) -> Sample:
+    due_at = int(time.time() * 1000) + DELAY_MS
+    tasks = [build_task(due_at) for _ in range(environment.sizes.queried)]
+    with run_store(environment, durability) as store, run_api(environment, "serve", store, processes) as server:
+        seed_store(store.url, tasks)
+        return measure_requests(environment, _load(environment, server.url, [task.id for task in tasks]), server, store)
 
 
-def _load(setting: Setting, url: str, ids: list[str]) -> Load:
+def _load(environment: Environment, url: str, ids: list[str]) -> Load:
     bodies = [json.dumps({"id": id}).encode() for id in ids]
-    return Load(url=f"{url}/query", bodies=bodies, connections=CONNECTIONS, seconds=setting.scale.load_s)
+    return Load(url=f"{url}/query", bodies=bodies, connections=CONNECTIONS, seconds=environment.sizes.load_s)
 
 
 QUERY = Row(
@@ -66,7 +66,7 @@ QUERY = Row(
     title="`POST /query`, 64 connections, each request another id",
     target="two processes: ≥ 0.7 of two bare handlers",
     figures=("rate",),
-    besides=("server_cpu", "store_cpu"),
-    elsewhere=("Later (Go): 30,950/s [25,950 to 32,040]",),
+    details=("server_cpu", "store_cpu"),
+    measured_elsewhere=("Later (Go): 30,950/s [25,950 to 32,040]",),
     contenders=contenders,
 )

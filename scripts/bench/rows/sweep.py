@@ -1,4 +1,4 @@
-"""Lateness by load, for a plot."""
+"""Lateness by load, for the plot."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from scripts.bench.environment import Setting
+from scripts.bench.environment import Environment
 from scripts.bench.results import Contender, NeverEarly, Row, Sample
-from scripts.bench.rows.lateness import BESIDES, FIGURES, spread_evenly
+from scripts.bench.rows.lateness import DETAILS, FIGURES, measure_lateness
 
 
 @contextmanager
-def contenders(setting: Setting) -> Iterator[list[Contender]]:
-    """Without a disk and with the safest one, as far as both were asked for."""
-    durabilities = dict.fromkeys([setting.durabilities[0], setting.durabilities[-1]])
+def contenders(environment: Environment) -> Iterator[list[Contender]]:
+    """Yield contenders without persistence and with the safest, as far as requested."""
+    durabilities = dict.fromkeys([environment.durabilities[0], environment.durabilities[-1]])
     yield [
         Contender(
             name=f"later up, {rate:,} tasks/s",
             store=durability,
-            goals=[NeverEarly()],
-            measure=partial(_late_at, setting, durability, rate),
+            targets=[NeverEarly()],
+            measure=partial(_measure_rate, environment, durability, rate),
         )
-        for rate in setting.scale.sweep
+        for rate in environment.sizes.sweep
         for durability in durabilities
     ]
 
 
-def _late_at(setting: Setting, durability: str, rate: int) -> Sample:
-    return {**spread_evenly(setting, durability, rate, setting.scale.sweep_s), "asked": rate}
+def _measure_rate(environment: Environment, durability: str, rate: int) -> Sample:
+    return {**measure_lateness(environment, durability, rate, environment.sizes.sweep_s), "asked": rate}
 
 
 SWEEP = Row(
@@ -36,7 +36,7 @@ SWEEP = Row(
     title="lateness by load: tasks spread evenly",
     target="never early",
     figures=FIGURES,
-    besides=BESIDES,
+    details=DETAILS,
     contenders=contenders,
     runs=1,
 )
