@@ -57,6 +57,12 @@ class Store:
             await self.measure_time()
         return self.clock.now()
 
+    async def low_ms(self) -> float:
+        """Return the low end of the store's time in ms, with its fraction. Raises StoreDown, as `now` does."""
+        if not self.clock.is_steady():
+            await self.measure_time()
+        return self.clock.low_ms()
+
     async def measure_time(self) -> None:
         """Ask the store for its time. Raises StoreDown."""
         await self.client.execute_timed("time", [])

@@ -1,1 +1,1 @@
-"""Time passes here: the tickers, the hands and the lanes."""
+"""The worker: tickers that move tasks between buckets, and slots for the deliveries of due tasks."""

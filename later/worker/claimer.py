@@ -1,28 +1,27 @@
-"""The delay ticker's errand: claims what is due, as much as there are free hands for."""
+"""Tick function of the delay ticker: claims due tasks, as many as there are free slots for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from later.core.errors import LaterError
-from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.open import Store
 from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopics, WorkerSnapshot
 from later.worker.fair_share import FairShare
-from later.worker.throttle import Throttle
+from later.worker.throttle import Grant, Throttle
 from later.worker.ticker import TickResult
 
 HELD_EVERY_MS = 100
-"""How often topics that are held are looked for, at least; or when the next hold ends that is known of."""
+"""How often, at most, a snapshot includes held topics; sooner if a hold that is known ends sooner."""
 
 
 class Claimer:
-    """Topics take turns; a lane that is full is passed over.
+    """Claims tasks of due topics in turn, and passes over topics that have used up their share.
 
-    `lease_ms` is for the daemon's own timeout; a topic's lease is longer or shorter as its timeout is.
-
-    `on_look` is told when unack and error are to be looked at: this ticker looks for all three.
+    `lease_ms` belongs to the daemon's own timeout; a topic's lease is longer or shorter as its timeout is.
+    `wake_unack` and `wake_error` are called with the time (ms) at which those buckets have something due: one snapshot
+    shows all three.
     """
 
     def __init__(
@@ -33,90 +32,104 @@ class Claimer:
         fair_share: FairShare,
         lease_ms: int,
         deliver: Callable[[Claim], None],
-        on_snapshot: Callable[[WorkerSnapshot], None],
+        wake_unack: Callable[[int], None],
+        wake_error: Callable[[int], None],
         metrics: Metrics,
     ) -> None:
         self._store = store
-        self._gate = throttle
-        self._lanes = fair_share
+        self._throttle = throttle
+        self._fair_share = fair_share
         self._lease_ms = lease_ms
-        self._take = deliver
-        self._on_look = on_snapshot
+        self._deliver = deliver
+        self.wake_unack = wake_unack
+        self.wake_error = wake_error
         self._metrics = metrics
-        self._looked_for_held_at = 0
+        self._held_read_at = 0
         self._hold_ends_at: int | None = None
+        """The first end (ms) of a hold that is known."""
         self.needs_slot = False
-        """Was due work left behind for want of a hand? Then a hand that comes free ends the sleep."""
+        """True if due tasks were left for want of a slot: then a slot that becomes free must end the ticker's sleep."""
 
     async def tick(self, now: int) -> TickResult:
         self.needs_slot = True
         policies = await self._store.policies.current()
-        around = await self._look(now)
-        self._on_look(around)
-        if not self._lanes.free:
+        snapshot = await self._read_snapshot(now)
+        if snapshot.unack_at is not None:
+            self.wake_unack(snapshot.unack_at)
+        if snapshot.error_at is not None:
+            self.wake_error(snapshot.error_at)
+        if not self._fair_share.free:
             return TickResult(0, None)
-        look, wants = await self._wants(around.delay, policies, now)
-        answers = await self._store.tasks.claim(wants, now, now + self._lease_ms)
-        moved = sum(self._begin(answer) for answer in answers if isinstance(answer, ClaimResult))
-        await self._gate.return_unused(wants, answers)
-        self._note_holds(want.hold_until for want in wants if want.hold_until is not None)
-        for answer in answers:
-            if isinstance(answer, LaterError):
-                raise answer
-        return TickResult(moved, self._next_due(look, wants, answers, now))
+        due, grant = snapshot.delay, None
+        if self._throttle.is_idle(policies):
+            requests = self._fair_share.plan(due.topics, now)
+        else:
+            due = due._replace(topics=await self._throttle.hold_paused(due.topics, policies))
+            requests = self._fair_share.plan(due.topics, now, lambda topic: self._throttle.limit(topic, policies, now))
+            grant = await self._throttle.acquire_permits(requests, due.topics, policies, now)
+            requests = grant.requests
+        if policies.settings:
+            default_ms = policies.daemon.timeout_ms
+            requests = [
+                request._replace(lease_extra_ms=policies.for_topic(request.topic).timeout_ms - default_ms)
+                for request in requests
+            ]
+        results = await self._store.tasks.claim(requests, now, now + self._lease_ms)
+        claimed = await self._deliver_claims(grant, results)
+        self._note_hold_ends(request.hold_until for request in requests if request.hold_until is not None)
+        for result in results:
+            if isinstance(result, LaterError):
+                raise result
+        return TickResult(claimed, self._next_due(due, requests, results, now))
 
-    async def _look(self, now: int) -> WorkerSnapshot:
-        """All that is to be seen; topics that are held not in each of many ticks one after the other."""
-        lately = self._looked_for_held_at <= now < self._looked_for_held_at + HELD_EVERY_MS
-        held = not lately or (self._hold_ends_at is not None and now >= self._hold_ends_at)
-        limit = self._lanes.active_topics + self._lanes.free + self._gate.count_blocked(now)
-        around = await self._store.tasks.worker_snapshot(limit, held=held)
+    async def _read_snapshot(self, now: int) -> WorkerSnapshot:
+        """Return what is due; held topics are left out in most of many ticks in quick succession."""
+        is_recent = self._held_read_at <= now < self._held_read_at + HELD_EVERY_MS
+        held = not is_recent or (self._hold_ends_at is not None and now >= self._hold_ends_at)
+        limit = self._fair_share.active_topics + self._fair_share.free + self._throttle.count_blocked(now)
+        snapshot = await self._store.tasks.worker_snapshot(limit, held=held)
         if held:
-            self._looked_for_held_at, self._hold_ends_at = now, None
-            self._note_holds(at for at in around.hold_ends if at > now)
-        return around
+            self._held_read_at, self._hold_ends_at = now, None
+            self._note_hold_ends(end for end in snapshot.hold_ends if end > now)
+        return snapshot
 
-    def _note_holds(self, ends: Iterable[int]) -> None:
-        """The ticker must not sleep beyond the first of them."""
+    async def _deliver_claims(self, grant: Grant | None, results: list[ClaimResult | LaterError]) -> int:
+        """Start the deliveries, and return permits for which there was no task. Returns the number of claims."""
+        claimed = 0
+        for result in results:
+            if isinstance(result, LaterError):
+                continue
+            for claim in result.claims:
+                self._deliver(claim)
+            claimed += len(result.claims)
+            if result.orphans:
+                self._metrics.orphan_entries.inc(result.orphans)
+        if grant is not None:
+            await self._throttle.return_unused(grant, results)
+        return claimed
+
+    def _note_hold_ends(self, ends: Iterable[int]) -> None:
+        """Do not let the ticker sleep beyond the first of them."""
         known = [] if self._hold_ends_at is None else [self._hold_ends_at]
         self._hold_ends_at = min([*known, *ends], default=None)
 
-    async def _wants(self, look: DueTopics, policies: Policies, now: int) -> tuple[DueTopics, list[ClaimRequest]]:
-        """What to claim, and of what was seen what counts."""
-        if self._gate.is_idle(policies):
-            return look, self._leased(self._lanes.plan(look.topics, now), policies)
-        look = look._replace(topics=await self._gate.hold_paused(look.topics, policies))
-        planned = self._lanes.plan(look.topics, now, lambda topic: self._gate.limit(topic, policies, now))
-        leased = self._leased(planned, policies)
-        return look, await self._gate.acquire_permits(leased, look.topics, policies, now)
-
-    def _leased(self, wants: list[ClaimRequest], policies: Policies) -> list[ClaimRequest]:
-        if not policies.settings:
-            return wants
-        usual_ms = policies.daemon.timeout_ms
-        return [want._replace(lease_extra_ms=policies.for_topic(want.topic).timeout_ms - usual_ms) for want in wants]
-
-    def _begin(self, answer: ClaimResult) -> int:
-        for claim in answer.claims:
-            self._take(claim)
-        if answer.orphans:
-            self._metrics.orphan_entries.inc(answer.orphans)
-        return len(answer.claims)
-
     def _next_due(
-        self, look: DueTopics, wants: list[ClaimRequest], answers: list[ClaimResult | LaterError], now: int
+        self, due: DueTopics, requests: list[ClaimRequest], results: list[ClaimResult | LaterError], now: int
     ) -> int | None:
-        """When the next task that may be claimed is due: a full lane waits for a hand, not for the clock."""
-        wakes = {(wake.topic, wake.shard): wake.at for wake in look.topics}
-        for want, answer in zip(wants, answers, strict=True):
-            del wakes[want.topic, want.shard]
-            if isinstance(answer, ClaimResult) and answer.wake_at is not None:
-                wakes[want.topic, want.shard] = answer.wake_at
-        times = [
-            max(at, self._gate.blocked_until(topic) or 0)
-            for (topic, _), at in wakes.items()
-            if self._lanes.share(topic)
+        """Return when (ms) the next task that may be claimed is due.
+
+        A topic that has used up its share waits for a slot, not for a time.
+        """
+        times = {(entry.topic, entry.shard): entry.at for entry in due.topics}
+        for request, result in zip(requests, results, strict=True):
+            del times[request.topic, request.shard]
+            if isinstance(result, ClaimResult) and result.wake_at is not None:
+                times[request.topic, request.shard] = result.wake_at
+        next_times = [
+            max(at, self._throttle.blocked_until(topic) or 0)
+            for (topic, _), at in times.items()
+            if self._fair_share.share(topic)
         ]
-        self.needs_slot = len(times) < len(wakes)
-        times += [at for at in (look.more_at, self._hold_ends_at) if at is not None]
-        return min(times, default=None)
+        self.needs_slot = len(next_times) < len(times)
+        next_times += [at for at in (due.more_at, self._hold_ends_at) if at is not None]
+        return min(next_times, default=None)

@@ -1,18 +1,25 @@
-"""Hands: each carries one claimed task from its claim to its settle."""
+"""The deliveries in flight: each takes one claim from its slot to its settle."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
 import structlog
 
-from later.core.clock import Interval
 from later.core.errors import LaterError
 from later.core.policy import Policy
-from later.core.retry import Outcome, OutcomeKind, SettleTarget, Verdict, judge, judge_unreadable, judge_unsent
+from later.core.retry import (
+    Outcome,
+    OutcomeKind,
+    SettleTarget,
+    Verdict,
+    judge,
+    judge_unreadable,
+    judge_unsent,
+)
 from later.core.task import Task
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
@@ -21,22 +28,22 @@ from later.store.types import Claim, Settlement
 from later.worker.fair_share import FairShare
 from later.worker.throttle import Throttle
 
-log = structlog.get_logger("later.hands")
+log = structlog.get_logger("later.deliveries")
 
 SETTLE_RETRY_DELAYS_S = (0.05, 0.1, 0.2, 0.5)
-"""Between tries of a settle that could not reach the store; the last one again and again."""
+"""Delays between tries of a settle that could not reach the store; the last one repeats."""
 SETTLE_GRACE_S = 5.0
-"""How long a stop waits for settles beyond its patience for deliveries: what was made must not be made again."""
+"""How long a stop waits for settles beyond its timeout for deliveries: what was delivered must not be repeated."""
 
 
 class TaskSender(Protocol):
-    """What a hand needs of a sender."""
+    """What a delivery needs of a sender."""
 
     async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome: ...
 
 
 class DeliveryPool:
-    """Deliveries under way. A hand is taken from the claim until the settle was answered, or the lease has ended."""
+    """Deliveries in flight. Each holds a slot from its claim until its settle was answered, or its lease has ended."""
 
     def __init__(
         self,
@@ -48,62 +55,77 @@ class DeliveryPool:
         remember_ms: int,
         metrics: Metrics,
         random: Callable[[], float],
+        on_slot_free: Callable[[bool], None],
     ) -> None:
+        """`on_slot_free` is called when a slot becomes free, with True if its topic may start what it could not."""
         self._store = store
         self._settle_one = GroupCommit(store.tasks.settle, queue_timeout_s=store.client.timeout_s)
         self._sender = sender
-        self._lanes = fair_share
-        self._gate = throttle
+        self._fair_share = fair_share
+        self._throttle = throttle
         self._remember_ms = remember_ms
         self._metrics = metrics
         self._count_outcome = {kind: metrics.deliveries.labels(kind.value).inc for kind in OutcomeKind}
-        self._chance = random
-        self._busy: set[asyncio.Task[None]] = set()
+        self._random = random
+        self.on_slot_free = on_slot_free
+        self._running: set[asyncio.Task[None]] = set()
         self._attempting: set[asyncio.Task[Any] | None] = set()
-        self._cut: list[Claim] = []
-        self.on_slot_free: Callable[[bool], None] = lambda may_go_on: None
+        """Deliveries that have no outcome yet."""
+        self._cancelled: list[Claim] = []
 
     def start(self, claim: Claim) -> None:
-        """Begin a delivery."""
-        self._lanes.acquire(claim.topic)
-        hand = asyncio.create_task(self.deliver(claim))
-        self._busy.add(hand)
-        hand.add_done_callback(lambda done: self._free(done, claim))
+        """Start the delivery of a claim, in a slot of its own."""
+        self._fair_share.acquire(claim.topic)
+        delivery = asyncio.create_task(self.deliver(claim))
+        self._running.add(delivery)
+
+        def free_slot(delivery: asyncio.Task[None]) -> None:
+            self._running.discard(delivery)
+            self._fair_share.release(claim.topic)
+            unblocked = self._throttle.on_delivery_end(claim.topic)
+            if not delivery.cancelled() and (error := delivery.exception()) is not None:
+                log.error("delivery crashed", id=claim.id, topic=claim.topic, exc_info=error)
+            self.on_slot_free(unblocked)
+
+        delivery.add_done_callback(free_slot)
 
     async def deliver(self, claim: Claim) -> None:
-        """Carry one claim to its settle."""
-        hand = asyncio.current_task()
-        self._attempting.add(hand)
+        """Make one attempt, and settle it."""
+        delivery = asyncio.current_task()
+        self._attempting.add(delivery)
         try:
             verdict = await self._attempt(claim)
         except asyncio.CancelledError:
-            self._cut.append(claim)
+            self._cancelled.append(claim)
             raise
         finally:
-            self._attempting.discard(hand)
+            self._attempting.discard(delivery)
         if verdict is None:
-            await self._give_back([claim])
+            await self._return_leases([claim])
         else:
             await self._settle(claim, verdict)
 
     async def drain(self, timeout_s: float) -> None:
-        """Let deliveries under way end, cut off those that take longer, and give their leases back."""
+        """Let deliveries in flight finish, cancel those that take longer, and return their leases."""
         await self._wait(timeout_s)
-        _cancel(self._busy & self._attempting)
+        for delivery in self._running & self._attempting:
+            delivery.cancel()
         await self._wait(SETTLE_GRACE_S)
-        _cancel(self._busy)
-        await asyncio.gather(*self._busy, return_exceptions=True)
-        if self._cut:
-            log.info("deliveries cancelled at shutdown", count=len(self._cut))
-            await self._give_back(self._cut)
+        for delivery in self._running:
+            delivery.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        if self._cancelled:
+            log.info("deliveries cancelled at shutdown", count=len(self._cancelled))
+            await self._return_leases(self._cancelled)
 
-    async def _wait(self, patience_s: float) -> None:
-        if self._busy:
-            await asyncio.wait(self._busy, timeout=patience_s)
+    async def _wait(self, timeout_s: float) -> None:
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
 
     async def _attempt(self, claim: Claim) -> Verdict | None:
-        """The verdict on this attempt; None where it was not made and is another's to make."""
-        now = self._store.clock.now()
+        """Return the verdict on this attempt; None if the lease is too short to make it."""
+        clock = self._store.clock
+        now = clock.now()
         if not isinstance(claim.task, Task):
             return judge_unreadable(claim.attempt, claim.task, now.high)
         unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
@@ -115,25 +137,14 @@ class DeliveryPool:
         if claim.attempt == 1:
             self._metrics.lateness.observe(max(now.low - claim.due_at, 0) / 1000)
         outcome = await self._send(claim.task, claim, now.low, policy)
-        verdict = judge(
-            claim.task,
-            claim.attempt,
-            claim.failure,
-            outcome,
-            (await self._now()).high,
-            policy.backoff,
-            self._chance(),
-        )
-        if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
-            await self._gate.hold(claim.topic, verdict.at)
-        return verdict
-
-    async def _now(self) -> Interval:
-        """The store's time, asked for where this machine slept meanwhile; the best guess where it does not answer."""
-        if not self._store.clock.is_steady():
+        if not clock.is_steady():  # this machine slept meanwhile: ask for the store's time, or take the best guess
             with suppress(LaterError):
                 await self._store.measure_time()
-        return self._store.clock.now()
+        ended, random = clock.now().high, self._random()
+        verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended, policy.backoff, random)
+        if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
+            await self._throttle.hold(claim.topic, verdict.at)
+        return verdict
 
     async def _send(self, task: Task, claim: Claim, now: int, policy: Policy) -> Outcome:
         started = self._store.clock.monotonic()
@@ -155,31 +166,28 @@ class DeliveryPool:
         return outcome
 
     async def _settle(self, claim: Claim, verdict: Verdict) -> None:
-        """Settle, again and again until the store answers or the lease ends."""
-        settlement = Settlement(claim, verdict, self._remember_until(claim, verdict))
+        """Settle; try again until the store answers or the lease ends."""
+        own_id = isinstance(claim.task, Task) and claim.task.own_id
+        remember_until = verdict.at + self._remember_ms if own_id and self._remember_ms else None
+        settlement = Settlement(claim, verdict, remember_until)
+        settled: bool | None = None
         tries = 0
-        while (answer := await self._try_settle(settlement)) is None and self._store.clock.now().low < claim.lease_end:
-            await asyncio.sleep(SETTLE_RETRY_DELAYS_S[min(tries, len(SETTLE_RETRY_DELAYS_S) - 1)])
-            tries += 1
-        if answer:
-            self._count(claim, verdict)
-        elif answer is None or not tries:  # after a try whose answer was lost, "no" may mean that it was made
+        while settled is None:
+            try:
+                settled = await self._settle_one(settlement)
+            except LaterError as error:
+                log.debug("settle failed", id=claim.id, reason=str(error))
+                if self._store.clock.now().low >= claim.lease_end:
+                    break
+                await asyncio.sleep(SETTLE_RETRY_DELAYS_S[min(tries, len(SETTLE_RETRY_DELAYS_S) - 1)])
+                tries += 1
+        if settled:
+            self._count_settled(claim, verdict)
+        elif settled is None or not tries:  # after a try without an answer, False may mean that it settled
             self._metrics.settles_lost.inc()
             log.warning("settle rejected: lease lost", id=claim.id, topic=claim.topic, attempt=claim.attempt)
 
-    async def _try_settle(self, settlement: Settlement) -> bool | None:
-        """The store's answer; None where there was none."""
-        try:
-            return await self._settle_one(settlement)
-        except LaterError as error:
-            log.debug("settle failed", id=settlement.claim.id, reason=str(error))
-            return None
-
-    def _remember_until(self, claim: Claim, verdict: Verdict) -> int | None:
-        own_id = isinstance(claim.task, Task) and claim.task.own_id
-        return verdict.at + self._remember_ms if own_id and self._remember_ms else None
-
-    def _count(self, claim: Claim, verdict: Verdict) -> None:
+    def _count_settled(self, claim: Claim, verdict: Verdict) -> None:
         if verdict.target is SettleTarget.ERROR:
             self._metrics.retries.inc()
         elif verdict.target is SettleTarget.DEAD and verdict.failure is not None:
@@ -194,22 +202,9 @@ class DeliveryPool:
                 message=failure.message,
             )
 
-    async def _give_back(self, claims: list[Claim]) -> None:
-        """Where the store cannot be reached, the leases run out instead."""
+    async def _return_leases(self, claims: list[Claim]) -> None:
+        """Return leases; if the store cannot be reached, they expire instead."""
         try:
             await self._store.tasks.give_back(claims)
         except LaterError as error:
-            log.warning("leases not given back", count=len(claims), reason=str(error))
-
-    def _free(self, hand: asyncio.Task[None], claim: Claim) -> None:
-        self._busy.discard(hand)
-        self._lanes.release(claim.topic)
-        may_go_on = self._gate.on_delivery_end(claim.topic)
-        if not hand.cancelled() and (error := hand.exception()) is not None:
-            log.error("delivery crashed", id=claim.id, topic=claim.topic, exc_info=error)
-        self.on_slot_free(may_go_on)
-
-
-def _cancel(hands: Iterable[asyncio.Task[None]]) -> None:
-    for hand in hands:
-        hand.cancel()
+            log.warning("leases not returned", count=len(claims), reason=str(error))

@@ -1,4 +1,4 @@
-"""The errands that end tasks: those whose ttl ended while they waited, and the dead that were kept long enough."""
+"""Tick functions that end tasks: those whose ttl ended while they waited, and dead ones that were kept long enough."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ from later.core.retry import expiry_failure
 from later.metrics import Metrics
 from later.store.open import Store
 from later.store.scripts import MAX_TASKS
-from later.store.types import DueTopic, ExpiredTask
+from later.store.types import DueTopic
 from later.worker.ticker import TickResult
 
-log = structlog.get_logger("later.ends")
+log = structlog.get_logger("later.expiry")
 
 EXPIRY_EVERY_MS = 500
 SWEEP_EVERY_MS = 1000
 SWEEP_TOPICS = 500
+"""Topics in one page of the scan for dead tasks."""
 SWEEP_PAGES = 10
 SWEEP_TASKS = 1000
-"""How many topics are looked at at once, how often, and how many tasks are swept, in one tick."""
+"""Pages that one tick reads, and tasks that it removes, at most."""
 
 
 class ExpiryTicker:
-    """delay, error → dead, "expired": whatever it is that a task waits for, not beyond its ttl."""
+    """Tick function that moves expired tasks, delay or error → dead: no task waits beyond its ttl."""
 
     def __init__(self, *, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
 
     async def tick(self, now: int) -> TickResult:
-        found = await self._store.expiry.expired_tasks(now)
-        if not found:
+        expired = await self._store.expiry.expired_tasks(now)
+        if not expired:
             return TickResult(0, None)
-        deaths = [(task, expiry_failure(task.failure, now)) for task in found]
-        answers = await self._store.expiry.expire(deaths, now)
-        died = [task for task, answer in zip(found, answers, strict=True) if answer is True]
-        self._count(died)
-        for answer in answers:
-            if isinstance(answer, LaterError):
-                raise answer
-        full = max(Counter(task.shard for task in found).values()) >= MAX_TASKS
-        return TickResult(len(died), now if full else None)
-
-    def _count(self, died: list[ExpiredTask]) -> None:
+        deaths = [(task, expiry_failure(task.failure, now)) for task in expired]
+        results = await self._store.expiry.expire(deaths, now)
+        died = [task for task, result in zip(expired, results, strict=True) if result is True]
         for task in died:
             self._metrics.count_dead(task.topic, "expired")
             log.warning("task dead", id=task.id, topic=task.topic, reason="expired")
+        for result in results:
+            if isinstance(result, LaterError):
+                raise result
+        page_is_full = max(Counter(task.shard for task in expired).values()) >= MAX_TASKS
+        return TickResult(len(died), now if page_is_full else None)
 
 
 class DeadSweeper:
-    """dead → gone, `dead_keep` after the death. Their ids are remembered for `remember_ms` where callers chose them."""
+    """Tick function that removes dead tasks `dead_keep` after their death.
+
+    Ids that callers chose are remembered for `remember_ms`.
+    """
 
     def __init__(self, *, store: Store, remember_ms: int, metrics: Metrics) -> None:
         self._store = store
@@ -61,27 +62,27 @@ class DeadSweeper:
 
     async def tick(self, now: int) -> TickResult:
         policies = await self._store.policies.current()
-        swept = pages = 0
-        while swept < SWEEP_TASKS and pages < SWEEP_PAGES:
-            wakes = await self._store.expiry.topics_with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS)
-            for wake in wakes:
-                latest = now - policies.for_topic(wake.topic).dead_keep_ms
-                if wake.at <= latest:
-                    swept += await self._sweep(wake, latest, now, SWEEP_TASKS - swept)
+        removed = pages = 0
+        while removed < SWEEP_TASKS and pages < SWEEP_PAGES:
+            entries = await self._store.expiry.topics_with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS)
+            for entry in entries:
+                latest = now - policies.for_topic(entry.topic).dead_keep_ms
+                if entry.at <= latest:
+                    removed += await self._sweep_topic(entry, latest, now, SWEEP_TASKS - removed)
             pages += 1
             if self._store.expiry.is_at_the_start():
                 break
-        self._metrics.dead_removed.inc(swept)
-        return TickResult(swept, now if swept >= SWEEP_TASKS else None)
+        self._metrics.dead_removed.inc(removed)
+        return TickResult(removed, now if removed >= SWEEP_TASKS else None)
 
-    async def _sweep(self, wake: DueTopic, latest: int, now: int, limit: int) -> int:
-        """How many were swept of one topic; about `limit` at most."""
+    async def _sweep_topic(self, topic: DueTopic, latest: int, now: int, limit: int) -> int:
+        """Remove about `limit` tasks of the topic that had died by `latest` (ms); return their number."""
         remember_until = now + self._remember_ms if self._remember_ms else None
-        swept = 0
-        while swept < limit and (dead := await self._store.expiry.dead_tasks(wake, latest)):
-            answers = await self._store.expiry.sweep(dead, latest, remember_until)
-            gone = sum(answer is True for answer in answers)
+        removed = 0
+        while removed < limit and (dead := await self._store.expiry.dead_tasks(topic, latest)):
+            results = await self._store.expiry.sweep(dead, latest, remember_until)
+            gone = sum(result is True for result in results)
             if not gone:
-                break  # somebody else sweeps here, or the store fails: there is another tick
-            swept += gone
-        return swept
+                break  # another worker sweeps this topic, or the store fails: the next tick tries again
+            removed += gone
+        return removed

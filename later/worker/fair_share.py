@@ -1,7 +1,7 @@
-"""Hands and lanes: which topic may take how many of a worker's deliveries under way.
+"""Fair sharing of a worker's delivery slots among topics.
 
-A lane may hold at most three times the hands that are free. So a lone topic gets three quarters of the hands, one whose
-receivers hang leaves a quarter to the others, two leave a sixteenth, and nothing has to be configured.
+A topic may hold at most three times the slots that are free. So a lone topic gets three quarters of the slots, one
+whose receivers hang leaves a quarter to the others, two leave a sixteenth, and nothing has to be configured.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from later.store.types import ClaimRequest, DueTopic
 
 
 class FairShare:
-    """How many hands each topic holds."""
+    """The slots of a worker, and how many of them each topic holds."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.free = slots
-        self._held: Counter[str] = Counter()
+        self._in_use: Counter[str] = Counter()
 
     @property
     def total_in_use(self) -> int:
@@ -27,66 +27,65 @@ class FairShare:
 
     @property
     def active_topics(self) -> int:
-        """How many lanes hold a hand."""
-        return len(self._held)
+        """The number of topics that hold a slot."""
+        return len(self._in_use)
 
     def acquire(self, topic: str) -> None:
-        self._held[topic] += 1
+        self._in_use[topic] += 1
         self.free -= 1
 
     def release(self, topic: str) -> None:
-        self._held[topic] -= 1
+        self._in_use[topic] -= 1
         self.free += 1
-        if not self._held[topic]:
-            del self._held[topic]
+        if not self._in_use[topic]:
+            del self._in_use[topic]
 
     def in_use(self, topic: str) -> int:
-        """How many hands the topic's lane holds."""
-        return self._held[topic]
+        """Return how many slots the topic holds."""
+        return self._in_use[topic]
 
     def share(self, topic: str) -> int:
-        """How many more hands the topic's lane may take now."""
-        return share(self.free, self._held[topic])
+        """Return how many more slots the topic may take now."""
+        return share(self.free, self._in_use[topic])
 
     def plan(
-        self, wakes: Sequence[DueTopic], now: int, limit: Callable[[str], int | None] = lambda topic: None
+        self, due: Sequence[DueTopic], now: int, limit: Callable[[str], int | None] = lambda topic: None
     ) -> list[ClaimRequest]:
-        """How many tasks to claim from each due topic, in the order of their turns; of a topic at `most` so many.
+        """Return how many tasks to claim from each due topic, in order of their turns; at most `limit` from a topic.
 
-        A topic that is due in several shards takes an even part from each. A hand is kept for each topic behind it:
-        nobody knows yet how many tasks are due, and with a thousand topics of one each, five would go at a time.
+        A topic that is due in several shards takes an even part from each. One slot is kept for each topic that comes
+        later: how many tasks are due is unknown, and of a thousand topics with one task each, five would be claimed at
+        a time.
         """
         shards: dict[str, list[int]] = {}
-        for wake in wakes:
-            if wake.at <= now:
-                shards.setdefault(wake.topic, []).append(wake.shard)
+        for entry in due:
+            if entry.at <= now:
+                shards.setdefault(entry.topic, []).append(entry.shard)
         limits = {topic: most for topic in shards if (most := limit(topic)) is not None}
-        wants: list[ClaimRequest] = []
+        open_topics = [topic for topic in shards if limits.get(topic) != 0]
+        later_topics = sum(1 for topic in open_topics if self.share(topic))
         free = self.free
-        open_ = {topic: due for topic, due in shards.items() if limits.get(topic) != 0}
-        behind = sum(1 for topic in open_ if self.share(topic))
-        for topic, due in open_.items():
+        requests: list[ClaimRequest] = []
+        for topic in open_topics:
             if self.share(topic):
-                behind -= 1
-            part = min(share(free, self._held[topic]), max(free - behind, 1), MAX_TASKS * len(due))
-            part = min(part, limits.get(topic, part))
-            free -= part
-            wants += _spread(topic, due, part)
-        return wants
+                later_topics -= 1
+            topic_shards = shards[topic]
+            count = min(share(free, self._in_use[topic]), max(free - later_topics, 1), MAX_TASKS * len(topic_shards))
+            count = min(count, limits.get(topic, count))
+            free -= count
+            even, rest = divmod(count, len(topic_shards))
+            for position, shard in enumerate(topic_shards):
+                if part := even + (position < rest):
+                    requests.append(ClaimRequest(topic, shard, part))
+        return requests
 
 
 def share(free: int, in_use: int) -> int:
-    """How many hands a lane that holds `held` may take of `free`: (3·free - held) / 4, rounded up.
+    """Return how many of `free` slots a topic that holds `in_use` may take: (3·free - in_use) / 4, rounded up.
 
-    The last free hand goes only to a lane that holds none.
+    The last free slot goes only to a topic that holds none.
     """
     quarter = -((in_use - 3 * free) // 4)
     if quarter <= 0 or free <= 0:
         return 0
     return 1 if free == 1 and in_use == 0 else min(quarter, free - 1)
-
-
-def _spread(topic: str, shards: list[int], hands: int) -> list[ClaimRequest]:
-    each, more = divmod(hands, len(shards))
-    counts = [each + 1] * more + [each] * (len(shards) - more)
-    return [ClaimRequest(topic, shard, count) for shard, count in zip(shards, counts, strict=True) if count]

@@ -1,4 +1,4 @@
-"""The unack and error tickers' errand: back to delay what has waited long enough."""
+"""Tick functions that move tasks back to delay, and one that forgets what was remembered long enough."""
 
 from __future__ import annotations
 
@@ -10,60 +10,58 @@ from later.core.errors import LaterError
 from later.metrics import Metrics
 from later.store.keys import Bucket
 from later.store.open import Store
-from later.store.types import ReleaseResult
 from later.worker.ticker import TickResult
 
-log = structlog.get_logger("later.release")
+log = structlog.get_logger("later.requeue")
 
-TOPICS_A_TICK = 100
+TOPICS_PER_TICK = 100
 TRIM_LIMIT = 1000
 TRIM_EVERY_MS = 1000
 
 
 class Requeuer:
-    """unack: the lease ran out. error: the pause is over. `on_moved` is told when there is something due in delay."""
+    """Tick function that moves tasks back to delay: from unack when a lease expired, from error when a pause is over.
+
+    `on_requeued` is called when tasks were moved.
+    """
 
     def __init__(self, bucket: Bucket, *, store: Store, metrics: Metrics, on_requeued: Callable[[], None]) -> None:
         self._bucket = bucket
         self._store = store
-        self._released = metrics.tasks_requeued.labels(bucket.value)
-        self._on_moved = on_requeued
+        self._requeued = metrics.tasks_requeued.labels(bucket.value)
+        self._on_requeued = on_requeued
 
     async def tick(self, now: int) -> TickResult:
-        look = await self._store.tasks.due_topics(self._bucket, TOPICS_A_TICK)
-        due = [wake for wake in look.topics if wake.at <= now]
-        answers = await self._store.tasks.release(self._bucket, due, now)
-        moved = sum(answer.moved for answer in answers if isinstance(answer, ReleaseResult))
+        topics, more_at = await self._store.tasks.due_topics(self._bucket, TOPICS_PER_TICK)
+        results = await self._store.tasks.release(self._bucket, [topic for topic in topics if topic.at <= now], now)
+        moved = sum(result.moved for result in results if not isinstance(result, LaterError))
         if moved:
-            self._count(moved)
-        times = [wake.at for wake in look.topics if wake.at > now]
-        for answer in answers:
-            if isinstance(answer, LaterError):
-                raise answer
-            if answer.wake_at is not None:
-                times.append(answer.wake_at)
-        if look.more_at is not None:
-            times.append(look.more_at)
+            self._requeued.inc(moved)
+            if self._bucket is Bucket.UNACK:
+                log.warning("leases expired", count=moved)
+            self._on_requeued()
+        times = [topic.at for topic in topics if topic.at > now]
+        for result in results:
+            if isinstance(result, LaterError):
+                raise result
+            if result.wake_at is not None:
+                times.append(result.wake_at)
+        if more_at is not None:
+            times.append(more_at)
         return TickResult(moved, min(times, default=None))
-
-    def _count(self, moved: int) -> None:
-        self._released.inc(moved)
-        if self._bucket is Bucket.UNACK:
-            log.warning("leases expired", count=moved)
-        self._on_moved()
 
 
 class Trimmer:
-    """Forgets ids and jobs that were remembered long enough: once a second, or each tick while there are many."""
+    """Forgets ids and bulk jobs that were remembered long enough: once a second, or each tick while many are left."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._next_at = 0
 
     async def tick(self, now: int) -> bool:
-        """Is there more to forget?"""
+        """Return True if there is more to forget."""
         if self._next_at - TRIM_EVERY_MS <= now < self._next_at:
-            return False  # (a clock that was set back must not hold this up)
+            return False  # the lower bound matters when the clock was set back
         more = await self._store.tasks.trim(now, TRIM_LIMIT) >= TRIM_LIMIT
         await self._store.bulk_jobs.trim(now)
         self._next_at = now if more else now + TRIM_EVERY_MS

@@ -1,4 +1,4 @@
-"""The errand that resumes topics: they are held in the store, and whoever resumes them changes their policy alone."""
+"""Resuming topics: a paused topic is held in the store, and a resume changes nothing but its policy."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from later.core.policy_scopes import Policies
 from later.store.open import Store
 from later.worker.ticker import TickResult
 
-log = structlog.get_logger("later.holds")
+log = structlog.get_logger("later.resume")
 
 RESUME_EVERY_MS = 500
 RECONCILE_EVERY_MS = 3_000
-"""How often those that are held for a pause are looked through, though no policy has changed."""
+"""How often paused topics are checked while no policy changes."""
 SETTLED_MS = 3_000
-"""How long after a change they are looked through each time: who did not know of it yet may have held one once more."""
+"""How long after a policy change each tick checks: an instance that has not seen it yet may hold a topic again."""
 RESUME_AFTER_MS = 1100
-"""How long a topic that has a ramp is held still: until every instance knows that it comes back slowly."""
+"""How long a topic with a ramp stays held: until every instance knows that it returns slowly."""
 
 
 class Resumer:
-    """delay stays delay: a topic that is not paused any more is claimed again."""
+    """Tick function that lets topics be claimed again once they are no longer paused. Tasks stay in delay."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,18 +34,17 @@ class Resumer:
             self._settled_at = now + SETTLED_MS
         elif now >= self._settled_at and self._next_at - RECONCILE_EVERY_MS <= now < self._next_at:
             return TickResult(0, None)
-        paused = await self._store.permits.paused_topics()
-        resumed = [topic for topic in paused if not policies.for_topic(topic).paused]
-        if resumed:
-            await self._store.permits.resume(
-                {topic: _back(policies.for_topic(topic).ramp_ms, now) for topic in resumed}, now
-            )
-        for topic in resumed:
+        times: dict[str, tuple[int, int | None]] = {}
+        """When each topic may be claimed again, and when it is at full speed (None: at once)."""
+        for topic in await self._store.permits.paused_topics():
+            policy = policies.for_topic(topic)
+            if policy.paused:
+                continue
+            claimed_from = now + RESUME_AFTER_MS
+            times[topic] = (claimed_from, claimed_from + policy.ramp_ms) if policy.ramp_ms else (now, None)
+        if times:
+            await self._store.permits.resume(times, now)
+        for topic in times:
             log.info("topic resumed", topic=topic)
         self._seen, self._next_at = policies, now + RECONCILE_EVERY_MS
-        return TickResult(len(resumed), None)
-
-
-def _back(ramp_ms: int, now: int) -> tuple[int, int | None]:
-    """From when on a topic is claimed again, and when it is at full speed (None: at once)."""
-    return (now + RESUME_AFTER_MS, now + RESUME_AFTER_MS + ramp_ms) if ramp_ms else (now, None)
+        return TickResult(len(times), None)

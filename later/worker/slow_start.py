@@ -1,4 +1,4 @@
-"""Topics on their way back to full speed: after a pause, a wait that was asked for, a limit that was raised."""
+"""Slow start: topics that return to full speed after a pause, a Retry-After, or a limit that was raised."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import NamedTuple
 from later.core.policy import Policy
 from later.store.policies import PolicyBook
 
-FULL_RATE_PER_HAND = 10
-"""How many deliveries a second a hand makes, for a ramp of a topic that has no rate to ramp up to."""
-KNOWN_MS = 10_000
-"""How long after a topic was due last its limits are remembered: one that rested needs no ramp to higher ones."""
-MANY = 1000
+FULL_RATE_PER_SLOT = 10
+"""Deliveries a second of one slot: the full speed assumed for a topic without a rate."""
+LIMITS_KEPT_MS = 10_000
+"""How long a topic's limits are remembered after it was due last: one that was idle may start at higher limits."""
+MAX_LIMITS_KEPT = 1000
+"""Topics whose limits are remembered before old ones are dropped."""
 
 
 class Ramp(NamedTuple):
-    """Since when, until when (ms), and from what rate and concurrency on."""
+    """The time (ms) over which a topic returns to full speed, and the rate and concurrency that it starts from."""
 
     since: int
     until: int
@@ -23,85 +24,86 @@ class Ramp(NamedTuple):
     concurrency: int = 0
 
     def progress(self, now: int) -> float:
-        """Of the way that lies behind it, 0 to 1."""
+        """Return the part of the ramp that has passed, 0 to 1."""
         return min(max((now - self.since) / max(self.until - self.since, 1), 0.0), 1.0)
 
-    def allowed_starts(self, now: int, hands: int) -> int:
-        """How many deliveries may have begun where the topic has no rate: one, then more and more a second."""
-        elapsed_s, whole_s = max(now - self.since, 0) / 1000, max(self.until - self.since, 1) / 1000
-        return int(1 + self.rate * elapsed_s + hands * FULL_RATE_PER_HAND * elapsed_s * elapsed_s / (2 * whole_s))
+    def allowed_starts(self, now: int, slots: int) -> int:
+        """Return how many deliveries of a topic without a rate may have started: one, then ever more a second."""
+        elapsed_s, length_s = max(now - self.since, 0) / 1000, max(self.until - self.since, 1) / 1000
+        return int(1 + self.rate * elapsed_s + slots * FULL_RATE_PER_SLOT * elapsed_s * elapsed_s / (2 * length_s))
 
 
 class SlowStart:
-    """Those that this instance knows of: from the store, from its own receivers, from limits that it saw raised."""
+    """The ramps that this instance knows: from the store, from its own receivers, from limits that it saw raised."""
 
     def __init__(self, policies: PolicyBook) -> None:
         self._policies = policies
         self._ramps: dict[str, Ramp] = {}
-        self._begun: dict[str, int] = {}
+        self._started: dict[str, int] = {}
+        """Deliveries that have started during each topic's ramp."""
         self._limited: dict[str, tuple[Policy, int]] = {}
-        """With when (ms) it was seen."""
+        """The policy of each topic that has limits, and when (ms) it was seen."""
 
     @property
     def is_active(self) -> bool:
-        """Is any topic on its way, or was any limited?"""
+        """True if any topic is on a ramp, or was limited a moment ago."""
         return bool(self._ramps or self._limited or self._policies.ramps)
 
     def concerns(self, topic: str) -> bool:
-        """Is the topic on its way, or was it limited? Asked of each topic that is due, so it must cost nothing."""
+        """Return True if the topic is on a ramp, or was limited a moment ago. Cheap: called for each due topic."""
         return topic in self._ramps or topic in self._limited or topic in self._policies.ramps
 
     def is_ramping(self, topic: str) -> bool:
-        """Was the topic on its way when it was looked at last?"""
+        """Return True if the topic was on a ramp at the last call of `ramp_for`."""
         return topic in self._ramps
 
     def ramp_for(self, topic: str, policy: Policy, now: int) -> Ramp | None:
-        """The way that it is on; None: it is at full speed."""
-        self._note_raise(topic, policy, now)
+        """Return the topic's ramp; None if it runs at full speed."""
+        self._note_limits(topic, policy, now)
         ramp, until = self._ramps.get(topic), self._policies.ramps.get(topic, 0)
         if until > now and policy.ramp_ms and (ramp is None or ramp.until < until):
-            ramp = self.start(topic, Ramp(until - policy.ramp_ms, until))
+            ramp = Ramp(until - policy.ramp_ms, until)
+            self.start(topic, ramp)
         if ramp is not None and (ramp.until <= now or not policy.ramp_ms):
-            self._arrive(topic)
+            self._end(topic)
             return None
         return ramp
 
-    def start(self, topic: str, ramp: Ramp) -> Ramp:
+    def start(self, topic: str, ramp: Ramp) -> None:
         self._ramps[topic] = ramp
-        self._begun[topic] = 0
-        return ramp
+        self._started[topic] = 0
 
     def count_started(self, topic: str, deliveries: int) -> None:
-        if topic in self._begun:
-            self._begun[topic] += deliveries
+        if topic in self._started:
+            self._started[topic] += deliveries
 
-    def remaining(self, topic: str, ramp: Ramp, now: int, hands: int) -> int:
-        """How many more deliveries, where the topic has no rate."""
-        return max(ramp.allowed_starts(now, hands) - self._begun.get(topic, 0), 0)
+    def remaining(self, topic: str, ramp: Ramp, now: int, slots: int) -> int:
+        """Return how many more deliveries of a topic without a rate may start."""
+        return max(ramp.allowed_starts(now, slots) - self._started.get(topic, 0), 0)
 
     def forget_finished(self, now: int) -> None:
         for topic in [topic for topic, ramp in self._ramps.items() if ramp.until <= now]:
-            self._arrive(topic)
-        if len(self._limited) > MANY or not self._policies.latest.has_limits:
-            self._limited = {topic: seen for topic, seen in self._limited.items() if now - seen[1] < KNOWN_MS}
+            self._end(topic)
+        if len(self._limited) > MAX_LIMITS_KEPT or not self._policies.latest.has_limits:
+            self._limited = {topic: seen for topic, seen in self._limited.items() if now - seen[1] < LIMITS_KEPT_MS}
 
-    def _arrive(self, topic: str) -> None:
+    def _end(self, topic: str) -> None:
         del self._ramps[topic]
-        del self._begun[topic]
+        del self._started[topic]
 
-    def _note_raise(self, topic: str, policy: Policy, now: int) -> None:
-        """A limit that was raised, or lifted, is the start of a ramp from what it was."""
+    def _note_limits(self, topic: str, policy: Policy, now: int) -> None:
+        """Remember the topic's limits; a limit that was raised or lifted starts a ramp from the old one."""
         before, seen_at = self._limited.get(topic, (policy, now))
         if policy.rate or policy.concurrency:
             self._limited[topic] = (policy, now)
         else:
             self._limited.pop(topic, None)
-        if before is policy or now - seen_at >= KNOWN_MS or not policy.ramp_ms:
+        if before is policy or now - seen_at >= LIMITS_KEPT_MS or not policy.ramp_ms:
             return
-        if _raised(before.rate, policy.rate) or _raised(before.concurrency, policy.concurrency):
+        if _is_raised(before.rate, policy.rate) or _is_raised(before.concurrency, policy.concurrency):
             self.start(topic, Ramp(now, now + policy.ramp_ms, before.rate, before.concurrency))
 
 
-def _raised(before: float, after: float) -> bool:
-    """Is a limit higher than it was? 0 is none."""
+def _is_raised(before: float, after: float) -> bool:
+    """Return True if a limit is higher than it was; 0 means no limit."""
     return before != 0 and (after == 0 or after > before)

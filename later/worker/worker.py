@@ -1,4 +1,4 @@
-"""The tickers, a table: delay claims, unack and error release; expiry and dead end what waited or lay too long."""
+"""The worker: its tickers, and the slots of its deliveries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from later.metrics import Metrics
 from later.store.keys import Bucket
 from later.store.open import Store
-from later.store.types import WorkerSnapshot
 from later.worker.claimer import Claimer
 from later.worker.deliveries import DeliveryPool, TaskSender
 from later.worker.expiry import EXPIRY_EVERY_MS, SWEEP_EVERY_MS, DeadSweeper, ExpiryTicker
@@ -16,14 +15,14 @@ from later.worker.fair_share import FairShare
 from later.worker.requeue import Requeuer, Trimmer
 from later.worker.resume import RESUME_EVERY_MS, Resumer
 from later.worker.throttle import Throttle
-from later.worker.ticker import Ticker, TickResult
+from later.worker.ticker import Ticker, TickFunction, TickResult
 
 IDLE_POLL_MS = 1000
-"""How often unack and error look for themselves: the delay ticker tells them, each tick, when there is something."""
+"""How often unack and error are read unasked: the delay ticker wakes their tickers when there is something due."""
 
 
 class Worker:
-    """A worker: hands, lanes and tickers, started and stopped together."""
+    """All parts of a worker, started and stopped together."""
 
     def __init__(
         self,
@@ -37,86 +36,83 @@ class Worker:
         remember_ms: int,
         random: Callable[[], float],
     ) -> None:
-        self._lanes = lanes = FairShare(slots)
+        self._store = store
+        self._metrics = metrics
+        self._tick_ms = tick_ms
+        self.fair_share = FairShare(slots)
         metrics.delivery_slots.set(slots)
-        metrics.delivery_slots_in_use.set_function(lambda: lanes.total_in_use)
-        self._gate = gate = Throttle(store=store, fair_share=lanes, lease_ms=lease_ms, metrics=metrics)
-        self._hands = DeliveryPool(
+        metrics.delivery_slots_in_use.set_function(lambda: self.fair_share.total_in_use)
+        self.throttle = Throttle(store=store, fair_share=self.fair_share, lease_ms=lease_ms, metrics=metrics)
+        self.deliveries = DeliveryPool(
             store=store,
             sender=sender,
-            fair_share=lanes,
-            throttle=gate,
+            fair_share=self.fair_share,
+            throttle=self.throttle,
             remember_ms=remember_ms,
             metrics=metrics,
             random=random,
+            on_slot_free=self.on_slot_free,
         )
-        self._delay = Claimer(
+        self.unack = Requeuer(Bucket.UNACK, store=store, metrics=metrics, on_requeued=self.wake)
+        self.error = Requeuer(Bucket.ERROR, store=store, metrics=metrics, on_requeued=self.wake)
+        self.trimmer = Trimmer(store)
+        self.expiry = ExpiryTicker(store=store, metrics=metrics)
+        self.sweeper = DeadSweeper(store=store, remember_ms=remember_ms, metrics=metrics)
+        self.resumer = Resumer(store)
+        unack_ticker = self._build_ticker("unack", self.tick_unack, max(tick_ms, IDLE_POLL_MS))
+        error_ticker = self._build_ticker("error", self.error.tick, max(tick_ms, IDLE_POLL_MS))
+        self.claimer = Claimer(
             store=store,
-            throttle=gate,
-            fair_share=lanes,
+            throttle=self.throttle,
+            fair_share=self.fair_share,
             lease_ms=lease_ms,
-            deliver=self._hands.start,
-            on_snapshot=self._on_look,
+            deliver=self.deliveries.start,
+            wake_unack=unack_ticker.wake,
+            wake_error=error_ticker.wake,
             metrics=metrics,
         )
-        self._unack = Requeuer(Bucket.UNACK, store=store, metrics=metrics, on_requeued=self.wake)
-        self._error = Requeuer(Bucket.ERROR, store=store, metrics=metrics, on_requeued=self.wake)
-        self._trim = Trimmer(store)
-        expiry = ExpiryTicker(store=store, metrics=metrics)
-        sweep = DeadSweeper(store=store, remember_ms=remember_ms, metrics=metrics)
-        self._tick_ms = tick_ms
+        self._delay_ticker = self._build_ticker("delay", self.claimer.tick, tick_ms)
+        self._tickers = (
+            self._delay_ticker,
+            unack_ticker,
+            error_ticker,
+            self._build_ticker("expiry", self.expiry.tick, EXPIRY_EVERY_MS),
+            self._build_ticker("dead", self.sweeper.tick, SWEEP_EVERY_MS),
+            self._build_ticker("resume", self.resumer.tick, RESUME_EVERY_MS),
+        )
 
-        async def now() -> float:
-            await store.now()
-            return store.clock.low_ms()
-
-        self.tickers = [
-            Ticker(
-                name,
-                errand,
-                now=now,
-                interval_ms=interval_ms,
-                after_error_ms=tick_ms,
-                count_error=metrics.count_tick_error,
-            )
-            for name, errand, interval_ms in (
-                ("delay", self._delay.tick, tick_ms),
-                ("unack", self._tick_unack, max(tick_ms, IDLE_POLL_MS)),
-                ("error", self._error.tick, max(tick_ms, IDLE_POLL_MS)),
-                ("expiry", expiry.tick, EXPIRY_EVERY_MS),
-                ("dead", sweep.tick, SWEEP_EVERY_MS),
-                ("resume", Resumer(store).tick, RESUME_EVERY_MS),
-            )
-        ]
-        self._hands.on_slot_free = self._on_free_hand
+    def _build_ticker(self, name: str, tick: TickFunction, interval_ms: int) -> Ticker:
+        return Ticker(
+            name,
+            tick,
+            now=self._store.low_ms,
+            interval_ms=interval_ms,
+            after_error_ms=self._tick_ms,
+            count_error=self._metrics.count_tick_error,
+        )
 
     def start(self) -> None:
-        for ticker in self.tickers:
+        for ticker in self._tickers:
             ticker.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Stop claiming, let deliveries under way end, and give back the leases of those that take longer."""
-        await asyncio.gather(*(ticker.stop() for ticker in self.tickers))
-        await self._hands.drain(timeout_s)
-        await self._gate.stop()
+        """Stop claiming, let deliveries in flight finish, and return the leases of those that take longer."""
+        await asyncio.gather(*(ticker.stop() for ticker in self._tickers))
+        await self.deliveries.drain(timeout_s)
+        await self.throttle.stop()
 
     def wake(self, due_at: int | None = None) -> None:
-        """There is, or will be at `due_at`, something to claim."""
-        self.tickers[0].wake(due_at)
+        """Claim now, or at `due_at` (ms), when there is something due."""
+        self._delay_ticker.wake(due_at)
 
-    def _on_look(self, around: WorkerSnapshot) -> None:
-        for ticker, due_at in zip(self.tickers[1:3], (around.unack_at, around.error_at), strict=True):
-            if due_at is not None:
-                ticker.wake(due_at)
-
-    def _on_free_hand(self, may_go_on: bool) -> None:
-        if may_go_on or self._delay.needs_slot:
+    def on_slot_free(self, unblocked: bool) -> None:
+        if unblocked or self.claimer.needs_slot:
             self.wake()
 
-    async def _tick_unack(self, now: int) -> TickResult:
-        """Leases first: nothing that is amiss with what is forgotten may hold them up."""
-        ticked = await self._unack.tick(now)
-        if not await self._trim.tick(now):
-            return ticked
-        again = now + self._tick_ms
-        return TickResult(ticked.moved, again if ticked.next_due is None else min(ticked.next_due, again))
+    async def tick_unack(self, now: int) -> TickResult:
+        """Requeue tasks of expired leases, then trim: a failure to trim must not delay them."""
+        result = await self.unack.tick(now)
+        if not await self.trimmer.tick(now):
+            return result
+        trim_at = now + self._tick_ms
+        return TickResult(result.moved, trim_at if result.next_due is None else min(result.next_due, trim_at))

@@ -14,14 +14,14 @@ from later.worker.expiry import SWEEP_TASKS
 from tests.builders import NOW, a_task
 from tests.store.sight import take
 from tests.store_fixture import StoreFixture
-from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, Receivers, Worker, busy
+from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, ManualWorker, Receivers, busy
 
 DAY = 86_400_000
 LOW = 2
 """The clock's interval makes everything up to this many ms late, never early."""
 
 
-async def set_policy(worker: Worker, name: str, **fields: object) -> None:
+async def set_policy(worker: ManualWorker, name: str, **fields: object) -> None:
     place = namespace_scope(name.removesuffix("/")) if name.endswith("/") else topic_scope(name)
     await worker.policies.change(place, lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
@@ -42,7 +42,7 @@ class TestExpiry:
     async def test_a_task_dies_at_the_end_of_its_ttl_and_is_never_delivered(self, store: StoreFixture) -> None:
         task = a_task(delay=900, ttl=60)
         await store.tasks.create([task])
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         worker.at = NOW + 60_000
         await worker.work()
         worker.at = NOW + 900_000 + LOW
@@ -57,30 +57,30 @@ class TestExpiry:
     async def test_where_no_hand_is_free_it_dies_all_the_same(self, store: StoreFixture) -> None:
         first, second = a_task(), a_task(delay=1, ttl=5)
         await store.tasks.create([first, second])
-        worker = Worker(store, receivers := Receivers(), hands=1)
+        worker = ManualWorker(store, receivers := Receivers(), slots=1)
         receivers.may_answer.clear()
         await worker.tick()
         worker.at = NOW + 5_000
         await worker.tick()
         assert (await worker.find(second)).state is Bucket.DEAD
         receivers.may_answer.set()
-        await worker.hands.drain(60)
+        await worker.deliveries.drain(60)
 
     async def test_one_that_fails_after_its_ttl_has_no_other_try(self, store: StoreFixture) -> None:
         task = a_task(ttl=5)
         await store.tasks.create([task])
-        worker = Worker(store, receivers := Receivers(FAILED))
+        worker = ManualWorker(store, receivers := Receivers(FAILED))
         receivers.may_answer.clear()
         await worker.tick()
         worker.at = NOW + 5_000
         receivers.may_answer.set()
-        await worker.hands.drain(60)
+        await worker.deliveries.drain(60)
         found = await worker.find(task)
         assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
 
     async def test_many_that_expire_together_are_taken_one_slice_after_the_other(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(delay=60, ttl=5) for _ in range(1200)])
-        worker = Worker(store, Receivers())
+        worker = ManualWorker(store, Receivers())
         ticks = [await worker.expiry.tick(NOW + 5_000) for _ in range(4)]
         assert sum(tick.moved for tick in ticks) == 1200
         assert ticks[-1].next_due is None
@@ -90,7 +90,7 @@ class TestSweep:
     async def test_the_dead_are_kept_as_long_as_their_topics_say(self, store: StoreFixture) -> None:
         tasks = {name: a_task(topic=name, id=name.replace("/", "-")) for name in ("a", "b", "shop/c")}
         await store.tasks.create([*tasks.values()])
-        worker = Worker(store, Receivers(GONE, GONE, GONE), policy=Policy(dead_keep_ms=3 * DAY))
+        worker = ManualWorker(store, Receivers(GONE, GONE, GONE), policy=Policy(dead_keep_ms=3 * DAY))
         await set_policy(worker, "b", dead_keep=60)
         await set_policy(worker, "shop/", dead_keep=3600)
         await worker.work()
@@ -105,7 +105,7 @@ class TestSweep:
 
     async def test_a_topic_that_keeps_its_dead_for_long_hides_no_other(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(topic=f"old-{n}") for n in range(50)])
-        worker = Worker(store, Receivers(*[GONE] * 51))
+        worker = ManualWorker(store, Receivers(*[GONE] * 51))
         await worker.work()
         await set_policy(worker, "young", dead_keep=1)
         young = a_task(topic="young", created_at=NOW + 1000)
@@ -113,13 +113,13 @@ class TestSweep:
         worker.at = NOW + 1000 + LOW
         await worker.work()
         worker.at += 1010
-        await worker.sweep.tick(worker.at)
+        await worker.sweeper.tick(worker.at)
         assert await worker.is_gone(young)
 
     async def test_zero_keeps_none(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
-        worker = Worker(store, Receivers(GONE), policy=Policy(dead_keep_ms=0))
+        worker = ManualWorker(store, Receivers(GONE), policy=Policy(dead_keep_ms=0))
         await worker.work()
         worker.at += 10
         await worker.work()
@@ -128,7 +128,7 @@ class TestSweep:
     async def test_a_caller_s_id_is_remembered_from_then_on(self, store: StoreFixture) -> None:
         task = a_task(id="a", own_id=True)
         await store.tasks.create([task])
-        worker = Worker(store, Receivers(GONE), policy=Policy(dead_keep_ms=1000))
+        worker = ManualWorker(store, Receivers(GONE), policy=Policy(dead_keep_ms=1000))
         await worker.work()
         worker.at = NOW + 5000
         await worker.work()
@@ -136,20 +136,20 @@ class TestSweep:
 
     async def test_a_tick_sweeps_so_many_and_says_that_there_are_more(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(created_at=NOW - 1) for _ in range(SWEEP_TASKS + 200)])
-        worker = Worker(store, Receivers(*[GONE] * 1200), hands=2000, policy=Policy(dead_keep_ms=0))
-        while await worker.delay.tick(NOW + LOW) != (0, None):
-            await worker.hands.drain(60)
-        first = await worker.sweep.tick(NOW + 10)
+        worker = ManualWorker(store, Receivers(*[GONE] * 1200), slots=2000, policy=Policy(dead_keep_ms=0))
+        while await worker.claimer.tick(NOW + LOW) != (0, None):
+            await worker.deliveries.drain(60)
+        first = await worker.sweeper.tick(NOW + 10)
         assert first.moved >= SWEEP_TASKS
         assert first.next_due == NOW + 10
-        assert await worker.sweep.tick(NOW + 10) == (SWEEP_TASKS + 200 - first.moved, None)
+        assert await worker.sweeper.tick(NOW + 10) == (SWEEP_TASKS + 200 - first.moved, None)
 
 
 class TestDeliveries:
     async def test_a_topics_pauses_are_its_own(self, store: StoreFixture) -> None:
         tasks = [a_task(topic=topic) for topic in ("a", "b")]
         await store.tasks.create(tasks)
-        worker = Worker(store, Receivers(*[FAILED] * 4))
+        worker = ManualWorker(store, Receivers(*[FAILED] * 4))
         await set_policy(worker, "b", retry_base=2, retry_cap=3)
         await worker.work()
         assert [(await worker.find(task)).score - worker.clock.now().high for task in tasks] == [10_000, 2_000]
@@ -160,7 +160,7 @@ class TestDeliveries:
     async def test_no_limit_on_delays_stops_a_retry(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
-        worker = Worker(store, Receivers(FAILED, busy(60_000)))
+        worker = ManualWorker(store, Receivers(FAILED, busy(60_000)))
         await set_policy(worker, "order", max_delay=1, delays=False, default_delay=0)
         await worker.work()
         assert (await worker.find(task)).state is Bucket.ERROR
@@ -174,14 +174,14 @@ class TestDeliveries:
     async def test_a_lease_follows_its_topics_timeout(self, store: StoreFixture, timeout: int, lease_ms: int) -> None:
         task = a_task()
         await store.tasks.create([task])
-        worker = Worker(store, receivers := Noting())
+        worker = ManualWorker(store, receivers := Noting())
         await set_policy(worker, "order", timeout=timeout)
         receivers.may_answer.clear()
         await worker.tick()
         found = await worker.find(task)
         assert (found.state, found.score) == (Bucket.UNACK, NOW + lease_ms)
         receivers.may_answer.set()
-        await worker.hands.drain(60)
+        await worker.deliveries.drain(60)
         assert [policy.timeout_ms for policy in receivers.policies] == [timeout * 1000]
 
     async def test_a_claim_whose_lease_is_too_short_for_a_timeout_that_grew_meanwhile_is_given_back(
@@ -190,10 +190,10 @@ class TestDeliveries:
         task = a_task()
         await store.tasks.create([task])
         [claim] = await take(store)
-        worker = Worker(store, receivers := Noting(DONE))
+        worker = ManualWorker(store, receivers := Noting(DONE))
         await set_policy(worker, "order", timeout=120)
-        worker.hands.start(claim)
-        await worker.hands.drain(60)
+        worker.deliveries.start(claim)
+        await worker.deliveries.drain(60)
         assert receivers.calls == []
         assert (await worker.find(task)).state is Bucket.DELAY
         await worker.work()
@@ -206,7 +206,7 @@ class TestDeliveries:
             raise StoreDown("the store is gone")
 
         await store.tasks.create([a_task()])
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         monkeypatch.setattr(worker.policies, "current", away)
         with pytest.raises(StoreDown):
             await worker.tick()

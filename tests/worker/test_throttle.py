@@ -10,13 +10,13 @@ from later.store.keys import Bucket
 from tests.builders import NOW, a_task
 from tests.store.sight import see
 from tests.store_fixture import StoreFixture
-from tests.worker.workers import FAILED, Receivers, Worker, busy
+from tests.worker.workers import FAILED, ManualWorker, Receivers, busy
 
 LOW = 2
 """The clock's interval makes everything up to this many ms late, never early."""
 
 
-async def set_policy(worker: Worker, name: str, **fields: object) -> None:
+async def set_policy(worker: ManualWorker, name: str, **fields: object) -> None:
     await worker.policies.change(topic_scope(name), lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
 
@@ -26,7 +26,7 @@ async def due(store: StoreFixture, count: int, topic: str = "order") -> None:
         await store.tasks.create([a_task(topic=topic, id=f"{topic}-{start + n}") for n in range(some)])
 
 
-async def pass_time(workers: list[Worker], until: int, step: int = 10) -> None:
+async def pass_time(workers: list[ManualWorker], until: int, step: int = 10) -> None:
     """All of them tick every `step` ms, and read the policies every second; deliveries end before the next tick."""
     at = workers[0].at
     while at < until:
@@ -35,17 +35,17 @@ async def pass_time(workers: list[Worker], until: int, step: int = 10) -> None:
             worker.at = at
             if at % 1000 < step:
                 await worker.policies.read()
-            await worker.delay.tick(at)
-            await worker.holds.tick(at)
+            await worker.claimer.tick(at)
+            await worker.resumer.tick(at)
         for worker in workers:
-            await worker.hands.drain(60)
+            await worker.deliveries.drain(60)
 
 
-def several(store: StoreFixture, receivers: Receivers, count: int = 3, hands: int = 256) -> list[Worker]:
-    return [Worker(store, receivers, instance=f"w{n}", hands=hands) for n in range(count)]
+def several(store: StoreFixture, receivers: Receivers, count: int = 3, slots: int = 256) -> list[ManualWorker]:
+    return [ManualWorker(store, receivers, instance=f"w{n}", slots=slots) for n in range(count)]
 
 
-async def all_know(workers: list[Worker]) -> None:
+async def all_know(workers: list[ManualWorker]) -> None:
     for worker in workers:
         await worker.policies.read()
 
@@ -66,7 +66,7 @@ class TestRate:
         self, store: StoreFixture
     ) -> None:
         await due(store, 3)
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=1000)
         await pass_time([worker], NOW + 100)
         assert len(receivers.calls) == 3
@@ -76,10 +76,10 @@ class TestRate:
 
     async def test_a_limited_topic_is_not_looked_at_before_there_is_more(self, store: StoreFixture) -> None:
         await due(store, 100)
-        worker = Worker(store, Receivers())
+        worker = ManualWorker(store, Receivers())
         await set_policy(worker, "order", rate=1)
         await worker.work()
-        ticked = await worker.delay.tick(NOW + 10)
+        ticked = await worker.claimer.tick(NOW + 10)
         assert ticked.moved == 0
         assert ticked.next_due is not None
         assert NOW + 900 <= ticked.next_due <= NOW + 1010
@@ -87,7 +87,7 @@ class TestRate:
     async def test_a_healthy_topic_beside_it_is_not_held_up(self, store: StoreFixture) -> None:
         await due(store, 500)
         await due(store, 200, "healthy")
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=1)
         await pass_time([worker], NOW + 30)
         assert sum(call.id.startswith("healthy") for call in receivers.calls) == 200
@@ -103,26 +103,26 @@ class TestConcurrency:
         for at in range(NOW, NOW + 1000, 50):
             for worker in workers:
                 worker.at = at
-                await worker.delay.tick(at)
-        assert sum(worker.lanes.total_in_use for worker in workers) == 5
+                await worker.claimer.tick(at)
+        assert sum(worker.fair_share.total_in_use for worker in workers) == 5
         receivers.may_answer.set()
         for worker in workers:
-            await worker.hands.drain(60)
-            await worker.gate.stop()
+            await worker.deliveries.drain(60)
+            await worker.throttle.stop()
         assert await store.permits_of().in_use(["order"], NOW + 1000) == {"order": 0}
 
     async def test_a_delivery_that_ends_lets_another_begin_at_once(self, store: StoreFixture) -> None:
         await due(store, 20)
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", concurrency=1)
         woken: list[bool] = []
-        worker.hands.on_slot_free = woken.append
+        worker.deliveries.on_slot_free = woken.append
         for _ in range(19):
             receivers.may_answer.clear()
-            await worker.delay.tick(NOW)
-            assert await worker.delay.tick(NOW) == (0, NOW + 100)
+            await worker.claimer.tick(NOW)
+            assert await worker.claimer.tick(NOW) == (0, NOW + 100)
             receivers.may_answer.set()
-            await worker.hands.drain(60)
+            await worker.deliveries.drain(60)
         assert len(receivers.calls) == 19
         assert woken == [True] * 19
 
@@ -132,63 +132,63 @@ class TestConcurrency:
         await set_policy(lost, "order", concurrency=5)
         await all_know([other])
         receivers.may_answer.clear()
-        await lost.delay.tick(NOW)
+        await lost.claimer.tick(NOW)
         other.at = NOW + 29_000
-        assert (await other.delay.tick(other.at)).moved == 0
+        assert (await other.claimer.tick(other.at)).moved == 0
         other.at = NOW + 30_200
         for _ in range(3):
-            await other.delay.tick(other.at)
-        assert other.lanes.total_in_use == 5
+            await other.claimer.tick(other.at)
+        assert other.fair_share.total_in_use == 5
         receivers.may_answer.set()
-        await other.hands.drain(60)
-        await lost.hands.drain(60)
+        await other.deliveries.drain(60)
+        await lost.deliveries.drain(60)
 
     async def test_many_topics_that_wait_for_others_do_not_crowd_a_healthy_one_out(self, store: StoreFixture) -> None:
         topics = [f"t{n}" for n in range(20)]
         for topic in topics:
             await due(store, 3, topic)
-        holder, worker = several(store, receivers := Receivers(), 2, hands=64)
+        holder, worker = several(store, receivers := Receivers(), 2, slots=64)
         for topic in topics:
             await set_policy(holder, topic, concurrency=1)
         await all_know([worker])
         receivers.may_answer.clear()
         for _ in range(5):
-            await holder.delay.tick(NOW)
-        assert holder.lanes.total_in_use == 20
-        small = Worker(store, healthy := Receivers(), instance="small", hands=4)
+            await holder.claimer.tick(NOW)
+        assert holder.fair_share.total_in_use == 20
+        small = ManualWorker(store, healthy := Receivers(), instance="small", slots=4)
         await all_know([small])
         await due(store, 8, "healthy")
         await pass_time([small], NOW + 300)
         assert len(healthy.calls) == 8
         receivers.may_answer.set()
-        await holder.hands.drain(60)
+        await holder.deliveries.drain(60)
 
 
 class TestPaused:
     async def test_nothing_is_claimed_and_nothing_asks_for_it_any_more(self, store: StoreFixture) -> None:
         await due(store, 50)
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True)
         await worker.work()
         assert receivers.calls == []
         await store.redis.config_resetstat()
-        assert await worker.delay.tick(NOW + 10) == (0, None)
+        assert await worker.claimer.tick(NOW + 10) == (0, None)
         stats = await store.redis.info("commandstats")
         assert {name for name in stats if "config" not in name} == {"cmdstat_time", "cmdstat_zrange"}
 
     async def test_creating_goes_on(self, store: StoreFixture) -> None:
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True)
         await due(store, 5)
         await worker.work()
         await due(store, 10)
-        assert await worker.delay.tick(NOW + 10) == (0, None)
+        assert await worker.claimer.tick(NOW + 10) == (0, None)
         assert (receivers.calls, len((await see(store)).pool)) == ([], 10)
 
     async def test_a_ttl_ends_all_the_same(self, store: StoreFixture) -> None:
         task = a_task(delay=1, ttl=5)
         await store.tasks.create([task])
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True)
         worker.at = NOW + 2_000
         await worker.work()
@@ -199,12 +199,12 @@ class TestPaused:
     async def test_what_is_under_way_ends_and_what_fails_waits_with_the_rest(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
-        worker = Worker(store, receivers := Receivers(FAILED))
+        worker = ManualWorker(store, receivers := Receivers(FAILED))
         receivers.may_answer.clear()
         await worker.tick()
         await set_policy(worker, "order", paused=True)
         receivers.may_answer.set()
-        await worker.hands.drain(60)
+        await worker.deliveries.drain(60)
         worker.at = NOW + 60_000
         await worker.work()
         assert (await worker.find(task)).state is Bucket.DELAY
@@ -230,11 +230,11 @@ class TestPaused:
 
     async def test_without_a_ramp_it_is_back_at_once(self, store: StoreFixture) -> None:
         await due(store, 150)
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True, ramp=0)
         await worker.work()
         await set_policy(worker, "order", paused=False)
-        await worker.holds.tick(NOW)
+        await worker.resumer.tick(NOW)
         worker.at = NOW + 100
         await worker.work()
         assert len(receivers.calls) == 150
@@ -244,7 +244,7 @@ class TestPaused:
     ) -> None:
         await due(store, 3, "shop/a")
         await due(store, 3, "shop/b")
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await worker.policies.change(namespace_scope("shop"), lambda before: before.merge({"paused": True}))
         await set_policy(worker, "shop/b", paused=False, ramp=0)
         await worker.work()
@@ -268,13 +268,13 @@ class TestWaits:
 
     async def test_a_busy_answer_without_a_pause_holds_its_task_alone(self, store: StoreFixture) -> None:
         await due(store, 300)
-        worker = Worker(store, receivers := Receivers(busy()))
+        worker = ManualWorker(store, receivers := Receivers(busy()))
         await pass_time([worker], NOW + 100)
         assert len(receivers.calls) == 300
 
     async def test_other_topics_go_on(self, store: StoreFixture) -> None:
         await due(store, 1)
-        worker = Worker(store, receivers := Receivers(busy(60_000)))
+        worker = ManualWorker(store, receivers := Receivers(busy(60_000)))
         await worker.work()
         await due(store, 5, "other")
         await worker.work()
@@ -284,7 +284,7 @@ class TestWaits:
 class TestRaisedLimits:
     async def test_a_rate_that_is_raised_is_reached_in_steps(self, store: StoreFixture) -> None:
         await due(store, 3000)
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=10, ramp=4)
         await pass_time([worker], NOW + 1000)
         before = len(receivers.calls)
@@ -298,7 +298,7 @@ class TestRaisedLimits:
 
     async def test_one_that_is_lifted_too(self, store: StoreFixture) -> None:
         await due(store, 2000)
-        worker = Worker(store, receivers := Receivers())
+        worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=10, ramp=10)
         await pass_time([worker], NOW + 500)
         await set_policy(worker, "order", rate=None)
@@ -308,24 +308,24 @@ class TestRaisedLimits:
     async def test_a_policy_of_the_daemons_limits_every_topic(self, store: StoreFixture) -> None:
         await due(store, 10, "a")
         await due(store, 10, "b")
-        worker = Worker(store, receivers := Receivers(), policy=Policy(concurrency=2))
+        worker = ManualWorker(store, receivers := Receivers(), policy=Policy(concurrency=2))
         receivers.may_answer.clear()
         await worker.tick()
-        assert [worker.lanes.in_use(topic) for topic in ("a", "b")] == [2, 2]
+        assert [worker.fair_share.in_use(topic) for topic in ("a", "b")] == [2, 2]
         receivers.may_answer.set()
-        await worker.hands.drain(60)
+        await worker.deliveries.drain(60)
 
 
 async def test_a_worker_that_did_not_know_yet_and_holds_a_topic_once_more_lets_it_go_again(store: StoreFixture) -> None:
     await due(store, 5)
-    worker = Worker(store, receivers := Receivers())
+    worker = ManualWorker(store, receivers := Receivers())
     await set_policy(worker, "order", paused=True, ramp=0)
     await worker.work()
     await set_policy(worker, "order", paused=False)
-    await worker.holds.tick(NOW)
+    await worker.resumer.tick(NOW)
     await store.permits_of("late").hold_paused([("order", shard.index) for shard in store.keys.shards])
     worker.at = NOW + 500
-    await worker.holds.tick(worker.at)
+    await worker.resumer.tick(worker.at)
     await worker.work()
     assert len(receivers.calls) == 5
 
@@ -333,7 +333,7 @@ async def test_a_worker_that_did_not_know_yet_and_holds_a_topic_once_more_lets_i
 async def test_what_is_amiss_with_one_topics_permits_stops_no_other(store: StoreFixture) -> None:
     await due(store, 3, "broken")
     await due(store, 3, "healthy")
-    worker = Worker(store, receivers := Receivers())
+    worker = ManualWorker(store, receivers := Receivers())
     await set_policy(worker, "broken", concurrency=1)
     await store.redis.set(store.keys.permits("broken").decode(), "no hash")
     await worker.work()

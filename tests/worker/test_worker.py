@@ -15,18 +15,18 @@ from later.store.tasks import MAX_CLAIM_BYTES
 from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
-from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, Receivers, Worker, busy
+from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, ManualWorker, Receivers, busy
 
 DAY = 86_400_000
 LOW = 2
 """The clock's interval makes everything up to this many ms late, never early."""
 
 
-async def a_worker_with(store: StoreFixture, task: Task, *answers: Outcome) -> tuple[Worker, Receivers]:
+async def a_worker_with(store: StoreFixture, task: Task, *answers: Outcome) -> tuple[ManualWorker, Receivers]:
     """A worker, one task in the store, and a receiver that gives these answers."""
     receivers = Receivers(*answers)
     await store.tasks.create([task])
-    return Worker(store, receivers), receivers
+    return ManualWorker(store, receivers), receivers
 
 
 async def test_a_task_is_not_delivered_before_it_is_due(store: StoreFixture) -> None:
@@ -48,14 +48,16 @@ async def test_a_due_task_is_delivered_once_and_gone(store: StoreFixture) -> Non
 
 async def test_a_worker_whose_hands_are_full_still_sees_the_other_buckets(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", own_id=True)])
-    worker = Worker(store, receivers := Receivers(), hands=1)
+    worker = ManualWorker(store, receivers := Receivers(), slots=1)
+    wakes: list[int] = []
+    worker.claimer.wake_unack = worker.claimer.wake_error = wakes.append
     receivers.may_answer.clear()
     await worker.tick()
-    assert (worker.seen.unack_at, worker.lanes.free) == (None, 0)
+    assert (wakes, worker.fair_share.free) == ([], 0)
     await worker.tick()
-    assert (worker.seen.unack_at, worker.seen.error_at) == (NOW + LEASE_MS, None)
+    assert wakes == [NOW + LEASE_MS]
     receivers.may_answer.set()
-    await worker.hands.drain(60)
+    await worker.deliveries.drain(60)
 
 
 async def test_retries_come_after_10_20_and_40_seconds_and_then_the_task_is_dead(store: StoreFixture) -> None:
@@ -150,7 +152,7 @@ async def test_nothing_follows_a_task_that_was_deleted_in_flight(store: StoreFix
     await receivers.called.wait()
     await store.edits.delete([task.id])
     receivers.may_answer.set()
-    await worker.hands.drain(60)
+    await worker.deliveries.drain(60)
     await worker.work_until(NOW + 60_000, step=1000)
     assert len(receivers.calls) == 1
     assert await worker.is_gone(task)
@@ -165,7 +167,7 @@ async def test_a_late_answer_does_not_touch_the_next_life_of_an_id(store: StoreF
     await store.edits.delete([task.id])
     await store.tasks.create([a_task(id="mine", own_id=True, delay=3600)])
     receivers.may_answer.set()
-    await worker.hands.drain(60)
+    await worker.deliveries.drain(60)
     assert (await worker.find(task)).state is Bucket.DELAY
 
 
@@ -215,13 +217,13 @@ async def test_a_delivered_id_that_its_caller_chose_is_remembered(store: StoreFi
 async def test_a_worker_claims_no_more_than_it_has_hands(store: StoreFixture) -> None:
     receivers = Receivers()
     receivers.may_answer.clear()
-    worker = Worker(store, receivers, hands=4)
+    worker = ManualWorker(store, receivers, slots=4)
     await store.tasks.create([a_task() for _ in range(20)])
     for _ in range(5):
         await worker.tick()
-    assert worker.lanes.total_in_use == 3
+    assert worker.fair_share.total_in_use == 3
     receivers.may_answer.set()
-    await worker.hands.drain(60)
+    await worker.deliveries.drain(60)
 
 
 async def test_large_tasks_are_claimed_a_few_at_a_time(store: StoreFixture) -> None:
@@ -229,7 +231,7 @@ async def test_large_tasks_are_claimed_a_few_at_a_time(store: StoreFixture) -> N
     tasks = [a_task(content=large) for _ in range(40)]
     for task in tasks:
         await store.tasks.create([task])
-    worker = Worker(store, Receivers())
+    worker = ManualWorker(store, Receivers())
     claimed = await worker.work()
     assert 0 < claimed * len(large) <= MAX_CLAIM_BYTES
     while await worker.work():
@@ -253,7 +255,7 @@ async def test_a_delivery_whose_lease_is_nearly_over_is_not_begun(store: StoreFi
     claims = (await store.tasks.claim(_wants(store, task), NOW, NOW + LEASE_MS))[0]
     assert not isinstance(claims, Exception)
     worker.at = NOW + LEASE_MS - 15_000
-    await worker.hands.deliver(claims.claims[0])
+    await worker.deliveries.deliver(claims.claims[0])
     found = await worker.find(task)
     assert (receivers.calls, found.state, found.attempts) == ([], Bucket.DELAY, 0)
 
@@ -264,9 +266,9 @@ async def test_a_stop_gives_back_the_leases_of_deliveries_that_take_too_long(sto
     receivers.may_answer.clear()
     await worker.tick()
     await receivers.called.wait()
-    await worker.hands.drain(0.01)
+    await worker.deliveries.drain(0.01)
     found = await worker.find(task)
-    assert (found.state, found.score, worker.lanes.total_in_use) == (Bucket.DELAY, NOW, 0)
+    assert (found.state, found.score, worker.fair_share.total_in_use) == (Bucket.DELAY, NOW, 0)
 
 
 async def test_a_stop_lets_a_settle_end_however_short_its_patience(store: StoreFixture) -> None:
@@ -275,14 +277,14 @@ async def test_a_stop_lets_a_settle_end_however_short_its_patience(store: StoreF
     await store.tasks.create(tasks[1:])
     assert await worker.tick() == 50
     await asyncio.sleep(0)  # all are delivered, and being settled
-    await worker.hands.drain(0)
+    await worker.deliveries.drain(0)
     assert [await worker.is_gone(task) for task in tasks] == [True] * 50
 
 
 async def test_among_many_topics_the_sleep_ends_no_earlier_than_one_of_them_is_due(store: StoreFixture) -> None:
-    worker = Worker(store, Receivers(), hands=4)
+    worker = ManualWorker(store, Receivers(), slots=4)
     await store.tasks.create([a_task(topic=f"topic-{number}", delay=1 + number) for number in range(200)])
-    assert await worker.delay.tick(NOW) == (0, NOW + 1000)
+    assert await worker.claimer.tick(NOW) == (0, NOW + 1000)
 
 
 async def test_a_hand_that_fails_is_free_again_and_its_task_comes_back(store: StoreFixture) -> None:
@@ -292,17 +294,17 @@ async def test_a_hand_that_fails_is_free_again_and_its_task_comes_back(store: St
 
     task = a_task()
     await store.tasks.create([task])
-    worker = Worker(store, Broken())
+    worker = ManualWorker(store, Broken())
     await worker.tick()
     await asyncio.sleep(0)
-    await worker.hands.drain(60)
-    assert (worker.lanes.total_in_use, (await worker.find(task)).state) == (0, Bucket.UNACK)
+    await worker.deliveries.drain(60)
+    assert (worker.fair_share.total_in_use, (await worker.find(task)).state) == (0, Bucket.UNACK)
 
 
 async def test_a_topic_beside_one_that_hangs_is_served_at_once(store: StoreFixture) -> None:
     receivers = Receivers()
     receivers.may_answer.clear()
-    worker = Worker(store, receivers, hands=16)
+    worker = ManualWorker(store, receivers, slots=16)
     await store.tasks.create([a_task(topic="hangs") for _ in range(100)])
     for _ in range(4):
         await worker.tick()
@@ -312,7 +314,7 @@ async def test_a_topic_beside_one_that_hangs_is_served_at_once(store: StoreFixtu
     await asyncio.sleep(0)
     assert healthy.id in [call.id for call in receivers.calls]
     receivers.may_answer.set()
-    await worker.hands.drain(60)
+    await worker.deliveries.drain(60)
 
 
 def _wants(store: StoreFixture, task: Task) -> list[ClaimRequest]:

@@ -1,4 +1,4 @@
-"""A worker whose time is ours and whose receivers answer as told."""
+"""A worker for tests, with the time that the test sets and receivers that answer as the test says."""
 
 from __future__ import annotations
 
@@ -12,20 +12,14 @@ from later.core.policy import DEFAULT, Policy
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.metrics import Metrics
-from later.store.keys import Bucket
-from later.store.types import TaskRecord, WorkerSnapshot
-from later.worker.claimer import Claimer
-from later.worker.deliveries import DeliveryPool
-from later.worker.expiry import DeadSweeper, ExpiryTicker
-from later.worker.fair_share import FairShare
-from later.worker.requeue import Requeuer
-from later.worker.resume import Resumer
-from later.worker.throttle import Throttle
+from later.store.types import TaskRecord
+from later.worker.worker import Worker
 from tests.builders import NOW
 from tests.store_fixture import StoreFixture
 
 TIMEOUT_MS = 15_000
 LEASE_MS = 30_000
+TICK_MS = 100
 REMEMBER_MS = 7 * 86_400_000
 
 DONE = Outcome(kind=OutcomeKind.DONE, status=200)
@@ -48,7 +42,7 @@ class Call(NamedTuple):
 
 
 class Receivers:
-    """The world outside: answers in turn what it was told, then done; or holds its answers back."""
+    """A sender that returns the given outcomes in turn, then DONE; it waits while `may_answer` is not set."""
 
     def __init__(self, *answers: Outcome) -> None:
         self.calls: list[Call] = []
@@ -65,57 +59,33 @@ class Receivers:
         return answer
 
 
-class Worker:
-    """The errands of a crew, run by hand: `at` is the store's time as this worker knows it."""
+class ManualWorker(Worker):
+    """A worker whose tickers do not run: a test calls their tick functions, at the store's time `at`."""
 
     def __init__(
         self,
         store: StoreFixture,
         receivers: Receivers,
         *,
-        hands: int = 256,
+        slots: int = 256,
         policy: Policy | None = None,
         instance: str = "this",
     ) -> None:
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
         self.policies = store.policies_anew(policy or DEFAULT)
-        permits = store.permits_of(instance)
-        self.store = store = replace(store, clock=clock, policies=self.policies, permits=permits)
+        self.store = replace(store, clock=clock, policies=self.policies, permits=store.permits_of(instance))
         self.metrics = Metrics()
-        self.lanes = FairShare(hands)
-        self._seen: list[WorkerSnapshot] = []
-        self.gate = Throttle(store=store, fair_share=self.lanes, lease_ms=LEASE_MS, metrics=self.metrics)
-        self.holds = Resumer(store)
-        self.hands = DeliveryPool(
-            store=store,
-            throttle=self.gate,
+        super().__init__(
+            store=self.store,
             sender=receivers,
-            fair_share=self.lanes,
-            remember_ms=REMEMBER_MS,
             metrics=self.metrics,
+            slots=slots,
+            tick_ms=TICK_MS,
+            lease_ms=LEASE_MS,
+            remember_ms=REMEMBER_MS,
             random=lambda: 0.0,
         )
-        self.delay = Claimer(
-            store=store,
-            throttle=self.gate,
-            fair_share=self.lanes,
-            lease_ms=LEASE_MS,
-            deliver=self.hands.start,
-            on_snapshot=self._seen.append,
-            metrics=self.metrics,
-        )
-        self.expiry = ExpiryTicker(store=store, metrics=self.metrics)
-        self.sweep = DeadSweeper(store=store, remember_ms=REMEMBER_MS, metrics=self.metrics)
-        self._releases = [
-            Requeuer(bucket, store=store, metrics=self.metrics, on_requeued=lambda: None)
-            for bucket in (Bucket.UNACK, Bucket.ERROR)
-        ]
-
-    @property
-    def seen(self) -> WorkerSnapshot:
-        """What the delay ticker saw last."""
-        return self._seen[-1]
 
     @property
     def at(self) -> int:
@@ -127,17 +97,17 @@ class Worker:
         self.clock.observe(at * 1000, at / 1000, at / 1000)
 
     async def tick(self) -> int:
-        """One tick of each ticker; how many tasks were claimed. Their deliveries go on."""
+        """Run one tick of each ticker; return how many tasks were claimed. Their deliveries go on."""
         await self.expiry.tick(self.at)
-        await self.sweep.tick(self.at)
-        for release in self._releases:
-            await release.tick(self.at)
-        return (await self.delay.tick(self.at)).moved
+        await self.sweeper.tick(self.at)
+        for requeuer in (self.unack, self.error):
+            await requeuer.tick(self.at)
+        return (await self.claimer.tick(self.at)).moved
 
     async def work(self) -> int:
-        """A tick, and the deliveries that it began, to their end; how many tasks were claimed."""
+        """Run a tick, and the deliveries that it starts to their end; return how many tasks were claimed."""
         claimed = await self.tick()
-        await self.hands.drain(60)
+        await self.deliveries.drain(60)
         return claimed
 
     async def work_until(self, at: int, step: int) -> None:
