@@ -21,7 +21,8 @@ import pytest
 from later.cli.groups import load_command
 from later.cli.main import later
 from later.config import OPTIONS
-from later.core.policy import DEFAULT, FIELDS, Ack, format_policy
+from later.core.explain import TopicFacts, explain_topic
+from later.core.policy import DEFAULT, FIELDS, Ack, Policy, format_policy
 from later.core.reply import Reply, parse_reply
 from later.core.retry import Backoff, OutcomeKind
 from later.metrics import Metrics
@@ -229,6 +230,41 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 def heading_anchors(document: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# Explanations
+
+
+NIGHT = 1_790_000_000_000 // 86_400_000 * 86_400_000 + 11_550_000
+"""03:12:30 UTC, in ms: ten seconds before the times of the examples."""
+IDLE_TOPIC = TopicFacts(
+    name="order", policy=DEFAULT, delay=0, unack=0, error=0, dead=0, due=0, oldest_due_at=None, next_due_at=None,
+    paused=False, held_until=None, full_speed_at=None, workers=1, last_heartbeat_at=NIGHT,
+)  # fmt: skip
+DUE = {"due": 1204, "delay": 1204, "oldest_due_at": NIGHT - 720_000}
+STUCK_TOPICS = (
+    IDLE_TOPIC,
+    IDLE_TOPIC._replace(last_heartbeat_at=None),
+    IDLE_TOPIC._replace(last_heartbeat_at=NIGHT - 300_000),
+    IDLE_TOPIC._replace(paused=True, policy=Policy(paused=True)),
+    IDLE_TOPIC._replace(**DUE, held_until=NIGHT + 10_000),
+    IDLE_TOPIC._replace(**DUE, held_until=NIGHT + 20, policy=Policy(rate=50)),
+    IDLE_TOPIC._replace(**DUE, unack=10, policy=Policy(concurrency=10)),
+    IDLE_TOPIC._replace(**DUE, full_speed_at=NIGHT + 20_000),
+    IDLE_TOPIC._replace(delay=1, next_due_at=NIGHT + 10_800_000),
+    IDLE_TOPIC._replace(error=3, dead=12),
+    IDLE_TOPIC._replace(dead=12),
+)
+
+
+def test_the_documented_explanations_are_given() -> None:
+    table = section_text("1. Why has nothing run?", OPERATIONS).split("| meaning |")[1]
+    documented = re.findall(
+        r'"([^"]+)"', "".join(row.split("|")[1] for row in table.splitlines() if row.count("|") > 2)
+    )
+    given = "; ".join(explain_topic(topic, NIGHT).sentence for topic in STUCK_TOPICS)
+    assert documented
+    assert [text for text in documented if text not in given] == []
 
 
 # Receivers
