@@ -241,16 +241,16 @@ IDLE_TOPIC = TopicFacts(
     name="order", policy=DEFAULT, delay=0, unack=0, error=0, dead=0, due=0, oldest_due_at=None, next_due_at=None,
     paused=False, held_until=None, full_speed_at=None, workers=1, last_heartbeat_at=NIGHT,
 )  # fmt: skip
-DUE = {"due": 1204, "delay": 1204, "oldest_due_at": NIGHT - 720_000}
+LATE_TOPIC = IDLE_TOPIC._replace(due=1204, delay=1204, oldest_due_at=NIGHT - 720_000)
 STUCK_TOPICS = (
     IDLE_TOPIC,
     IDLE_TOPIC._replace(last_heartbeat_at=None),
     IDLE_TOPIC._replace(last_heartbeat_at=NIGHT - 300_000),
     IDLE_TOPIC._replace(paused=True, policy=Policy(paused=True)),
-    IDLE_TOPIC._replace(**DUE, held_until=NIGHT + 10_000),
-    IDLE_TOPIC._replace(**DUE, held_until=NIGHT + 20, policy=Policy(rate=50)),
-    IDLE_TOPIC._replace(**DUE, unack=10, policy=Policy(concurrency=10)),
-    IDLE_TOPIC._replace(**DUE, full_speed_at=NIGHT + 20_000),
+    LATE_TOPIC._replace(held_until=NIGHT + 10_000),
+    LATE_TOPIC._replace(held_until=NIGHT + 20, policy=Policy(rate=50)),
+    LATE_TOPIC._replace(unack=10, policy=Policy(concurrency=10)),
+    LATE_TOPIC._replace(full_speed_at=NIGHT + 20_000),
     IDLE_TOPIC._replace(delay=1, next_due_at=NIGHT + 10_800_000),
     IDLE_TOPIC._replace(error=3, dead=12),
     IDLE_TOPIC._replace(dead=12),
