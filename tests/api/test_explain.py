@@ -38,7 +38,7 @@ def flow(front: Front) -> Permits:
     ("state", "sentence"),
     [
         ("delay", "due in 60 s"),
-        ("unack", "in flight since 0 s on attempt 1"),
+        ("unack", "in flight for 0 s on attempt 1"),
         ("error", "retry 1 of 3 at 08:00:30Z, last answer 503"),
         ("dead", "dead because answered 503"),
     ],
@@ -56,17 +56,17 @@ async def test_a_task_in_each_state(front: Front, state: str, sentence: str) -> 
 async def test_a_lease_is_as_long_as_its_topics_timeout_makes_it(front: Front) -> None:
     await front.ask("PATCH", "/topics/order/policy", {"timeout": 20})
     await put(front, "unack")
-    assert (await explain(front, id="unack"))["sentence"] == "in flight since 5 s on attempt 1"
+    assert (await explain(front, id="unack"))["sentence"] == "in flight for 5 s on attempt 1"
 
 
 async def test_a_topic_that_is_paused(front: Front) -> None:
     await front.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
     await front.ask("PATCH", "/topics/order/policy", {"paused": True})
     answer = await explain(front, id="a")
-    assert (answer["sentence"], answer["paused"]) == ("its topic is paused; due since 12 s", True)
+    assert (answer["sentence"], answer["paused"]) == ("its topic is paused; due for 12 s", True)
     await flow(front).hold_paused([("order", shard.index) for shard in front.keys.shards])
     assert (await explain(front, topic="order"))["sentence"] == (
-        "its topic is paused; 1 task is due, the oldest since 12 s"
+        "its topic is paused; 1 task is due, the oldest for 12 s"
     )
 
 
@@ -74,7 +74,7 @@ async def test_a_topic_that_is_held(front: Front) -> None:
     await front.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
     await flow(front).hold("order", NOW + 245_000, None, NOW)
     answer = await explain(front, id="a")
-    assert answer["sentence"] == "its topic waits until 08:04:05Z, as its receiver asked; due since 12 s"
+    assert answer["sentence"] == "its topic is held until 08:04:05Z, as its receiver asked; due for 12 s"
     assert answer["held_until"] == "2027-01-15T08:04:05.000Z"
     await front.ask("PATCH", "/topics/order/policy", {"rate": 10})
     await flow(front).resume({"order": (NOW + 245_000, None)}, NOW)  # is not paused: stays as it is
@@ -85,9 +85,7 @@ async def test_a_topic_that_comes_back_slowly(front: Front) -> None:
     await front.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
     await flow(front).hold("order", NOW - 5000, NOW + 5000, NOW)
     answer = await explain(front, topic="order")
-    assert answer["sentence"] == (
-        "its topic comes back to full speed until 08:00:05Z; 1 task is due, the oldest since 12 s"
-    )
+    assert answer["sentence"] == ("its topic is in slow start until 08:00:05Z; 1 task is due, the oldest for 12 s")
     assert answer["held_until"] is None
 
 
@@ -95,7 +93,11 @@ async def test_where_no_worker_is(front: Front) -> None:
     await Stats(front.client, front.keys).remove_worker("worker")
     await put(front, "delay")
     answer = await explain(front, id="delay")
-    assert (answer["sentence"], answer["workers"], answer["last_beat_s"]) == ("due in 60 s; no worker runs", 0, None)
+    assert (answer["sentence"], answer["workers"], answer["last_beat_s"]) == (
+        "due in 60 s; no worker is running",
+        0,
+        None,
+    )
 
 
 async def test_where_none_has_beaten_for_long(front: Front) -> None:
@@ -103,7 +105,7 @@ async def test_where_none_has_beaten_for_long(front: Front) -> None:
     await census.remove_worker("worker")
     await census.heartbeat("old", NOW - 40_002)
     answer = await explain(front, topic="order")
-    assert answer["sentence"] == "it has no tasks; no worker has beaten for 40 s"
+    assert answer["sentence"] == "it has no tasks; no worker heartbeat for 40 s"
     assert (answer["workers"], answer["last_beat_s"]) == (0, 40)
 
 
@@ -111,8 +113,8 @@ async def test_a_topic(front: Front) -> None:
     await put_all(front, topic="shop/order")
     answer = await explain(front, topic="shop/order")
     assert answer["sentence"] == (
-        "nothing of it is due: the next is due in 60 s, "
-        "1 task is in flight, 1 task is between two tries, 1 task is dead"
+        "none of its tasks is due: the next is due in 60 s, "
+        "1 task is in flight, 1 task is between two attempts, 1 task is dead"
     )
     assert (answer["topic"], answer["next_due_at"]) == ("shop/order", "2027-01-15T08:01:00.000Z")
 

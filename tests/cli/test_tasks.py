@@ -175,7 +175,7 @@ def test_an_unavailable_store_ends_a_query(api: ApiStub, capsys: Capture) -> Non
 
 
 EXPLAINED = {
-    "sentence": "its topic is paused; due since 4 s\x1b", "id": "n1", "topic": "order", "due_in_s": -4.0,
+    "sentence": "its topic is paused; due for 4 s\x1b", "id": "n1", "topic": "order", "due_in_s": -4.0,
     "oldest_lateness_s": 4.0, "expires_at": None, "counts": {"delay": 2, "dead": 0}, "paused": True,
     "policy": {"rate": 50, "concurrency": 0, "ttl": 5400, "delay_mode": "honor"}, "last_error": ERROR_JSON,
 }  # fmt: skip
@@ -185,7 +185,7 @@ def test_explain_prints_a_sentence_and_its_values(api: ApiStub, capsys: Capture)
     api.replies = [Reply(200, EXPLAINED)]
     assert exit_code_of("explain", "n1") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "its topic is paused; due since 4 s\\x1b",
+        "its topic is paused; due for 4 s\\x1b",
         "",
         "id                n1",
         "topic             order",

@@ -147,7 +147,7 @@ def test_a_list_is_of_when_tasks_are_due(up: Later) -> None:
     ("state", "said"),
     [
         ("delay", "due in"),
-        ("unack", "in flight since"),
+        ("unack", "in flight for"),
         ("error", "retry 1 of 3"),
         ("dead", "dead because "),
     ],
