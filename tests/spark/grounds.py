@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from later.cli.main import run
 from later.core.task import unpack_id
 from later.store.keys import Keys
-from tests.system.calls import get
+from tests.system.api_client import get
 from tests.system.daemons import Later, a_later, environment
 from tests.system.stores import Server, a_store
 from tests.system.waiting import POLL_S

@@ -15,7 +15,7 @@ import pytest
 
 import later
 from later.bulk.spark.preflight import check_packages
-from tests.system.calls import post
+from tests.system.api_client import post
 from tests.system.daemons import an_up, end_orphan, environment
 
 HOUSE = Path(later.__file__).parent

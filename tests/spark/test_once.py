@@ -29,7 +29,7 @@ from tests.spark.grounds import (
     to_later,
 )
 from tests.spark.mishaps import Mishap, Passage, a_proxy
-from tests.system.calls import post
+from tests.system.api_client import post
 from tests.system.daemons import COMMAND
 from tests.system.receivers import Receiver, a_receiver
 from tests.system.waiting import eventually

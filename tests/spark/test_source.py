@@ -16,7 +16,7 @@ from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
 from tests.spark.grounds import NOWHERE, Ground, a_ground, free_port, rows, task_ids, to_later
 from tests.spark.mishaps import a_proxy
-from tests.system.calls import query
+from tests.system.api_client import query
 
 COUNT = 10
 OPTIONS = "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, prefix"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from later.store.keys import Bucket
 from tests.spark.grounds import LONG_S, NOWHERE, Ended, Ground, a_ground, a_parquet, bulk, task_ids
-from tests.system.calls import post
+from tests.system.api_client import post
 from tests.system.receivers import Receiver, a_receiver, hang, status
 from tests.system.stores import count_in
 from tests.system.waiting import eventually

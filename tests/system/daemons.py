@@ -16,7 +16,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
-from tests.system.calls import get
+from tests.system.api_client import get
 from tests.system.waiting import eventually
 
 HERE = Path(__file__).parent
@@ -167,7 +167,7 @@ def shards(processes: int) -> tuple[str, str]:
 
 def odd(oddity: str) -> dict[str, str]:
     """The environment on a machine that is not quite right: see there."""
-    return {"PYTHONPATH": str(HERE / "odd"), "ODDITY": oddity}
+    return {"PYTHONPATH": str(HERE / "simulated_faults"), "SIMULATED_FAULT": oddity}
 
 
 def store_of(data: Path) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.system.calls import create_many, many
+from tests.system.api_client import create_many, many
 from tests.system.daemons import Later
 from tests.system.receivers import Receiver
 from tests.system.waiting import eventually

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.system.calls import create_many, figure, many
+from tests.system.api_client import create_many, figure, many
 from tests.system.daemons import an_up, odd
 from tests.system.lateness import p99
 from tests.system.receivers import Receiver, hang

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import SERVERS
-from tests.system.creators import creating
+from tests.system.creating_clients import creating
 from tests.system.daemons import a_later
 from tests.system.receivers import Receiver
 from tests.system.stores import a_store, tasks_in

@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.system.calls import create_many, many
+from tests.system.api_client import create_many, many
 from tests.system.daemons import Later, a_later
 from tests.system.receivers import Call, Receiver, after
 from tests.system.stores import Server, tasks_in

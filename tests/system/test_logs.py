@@ -6,7 +6,7 @@ import json
 import signal
 from pathlib import Path
 
-from tests.system.calls import create, get, post
+from tests.system.api_client import create, get, post
 from tests.system.daemons import Later, an_up
 from tests.system.receivers import Receiver, code, hang, status
 from tests.system.waiting import eventually

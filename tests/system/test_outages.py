@@ -11,7 +11,7 @@ from typing import NamedTuple
 import aiohttp
 import pytest
 
-from tests.system.calls import create, get, post
+from tests.system.api_client import create, get, post
 from tests.system.daemons import a_later
 from tests.system.receivers import Receiver, after, done, in_turn, status
 from tests.system.stores import Server

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.calls import call, create, post, query
+from tests.system.api_client import call, create, post, query
 from tests.system.daemons import Later, a_later, an_up, end_orphan, shards
 from tests.system.receivers import Receiver, a_receiver, after, code, status
 from tests.system.stores import Server

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 import later as house
-from tests.system.calls import create, figure, get
-from tests.system.creators import creating
+from tests.system.api_client import create, figure, get
+from tests.system.creating_clients import creating
 from tests.system.daemons import COMMAND, Later, a_later, a_process, an_up, odd, run, store_of
-from tests.system.odd.sitecustomize import DEAD
 from tests.system.receivers import Receiver, after, done, hang, in_turn
+from tests.system.simulated_faults.sitecustomize import DEAD
 from tests.system.stores import Server, embedded_in, tasks_in
 from tests.system.waiting import eventually
 

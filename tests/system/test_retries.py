@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.calls import create, post, query
+from tests.system.api_client import create, post, query
 from tests.system.daemons import Later, a_later, an_up, end_orphan
 from tests.system.receivers import Call, Receiver, Rule, a_receiver, after, code, done, hang, in_turn, status
 from tests.system.stores import Server

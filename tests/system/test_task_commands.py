@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.calls import create, create_many, get, many, query
+from tests.system.api_client import create, create_many, get, many, query
 from tests.system.daemons import COMMAND, Later, a_later, an_up, environment, shards
 from tests.system.receivers import Receiver, done, hang, in_turn, status
 from tests.system.stores import Server

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from later.core.policy import DEFAULT, FIELDS, format_policy
-from tests.system.calls import create, get
+from tests.system.api_client import create, get
 from tests.system.daemons import COMMAND, Later, an_up, environment
 from tests.system.receivers import Receiver
 from tests.system.waiting import eventually

@@ -11,7 +11,7 @@ import redis
 
 from later.core.task import pack_id
 from later.store.keys import Bucket, Keys
-from tests.system.calls import create, create_many, figure, many
+from tests.system.api_client import create, create_many, figure, many
 from tests.system.daemons import a_later, run
 from tests.system.receivers import Receiver, after, done, in_turn, status
 from tests.system.stores import Server

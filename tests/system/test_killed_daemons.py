@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.calls import create, create_many, get, many
-from tests.system.creators import creating
+from tests.system.api_client import create, create_many, get, many
+from tests.system.creating_clients import creating
 from tests.system.daemons import an_up, end_orphan, run, store_of
 from tests.system.receivers import Receiver, after
 from tests.system.waiting import eventually

@@ -43,5 +43,5 @@ def second_dies() -> None:
 
 ODDITIES = {"names-hang": names_hang, "clock-ahead": clock_ahead, "second-dies": second_dies}
 
-if "ODDITY" in os.environ:
-    ODDITIES[os.environ["ODDITY"]]()
+if "SIMULATED_FAULT" in os.environ:
+    ODDITIES[os.environ["SIMULATED_FAULT"]]()

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.system.calls import create, query
+from tests.system.api_client import create, query
 from tests.system.daemons import COMMAND, Later, an_up, environment
 from tests.system.receivers import Receiver, done, in_turn, status
 from tests.system.waiting import eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.calls import call, create, create_many, many, post
+from tests.system.api_client import call, create, create_many, many, post
 from tests.system.daemons import a_later, an_up
 from tests.system.lateness import p99
 from tests.system.receivers import Call, Receiver, after, hang, in_turn, status

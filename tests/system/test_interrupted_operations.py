@@ -8,7 +8,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from tests.system.calls import call, create_many, many, post
+from tests.system.api_client import call, create_many, many, post
 from tests.system.daemons import Later, a_later, run, shards
 from tests.system.receivers import Receiver, status
 from tests.system.stores import Server

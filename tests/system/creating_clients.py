@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.system.calls import post
+from tests.system.api_client import post
 
 CLIENTS = 4
 DELAY_S = 0.5

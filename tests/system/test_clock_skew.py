@@ -6,10 +6,10 @@ import time
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from tests.system.calls import create, get, query
+from tests.system.api_client import create, get, query
 from tests.system.daemons import an_up, odd
-from tests.system.odd.sitecustomize import AHEAD_S
 from tests.system.receivers import Receiver
+from tests.system.simulated_faults.sitecustomize import AHEAD_S
 from tests.system.waiting import eventually
 
 LATE_S = 1.0

@@ -15,8 +15,8 @@ import redis
 
 from later.embedded import socket_url
 from later.store.keys import Bucket
-from tests.system.calls import create, create_many, many
-from tests.system.creators import creating
+from tests.system.api_client import create, create_many, many
+from tests.system.creating_clients import creating
 from tests.system.daemons import TERMINAL, Later, a_later, an_up, store_of
 from tests.system.receivers import Receiver, after, done, hang, in_turn
 from tests.system.stores import count_in, embedded_in, tasks_in

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.calls import create_many, figure, many
+from tests.system.api_client import create_many, figure, many
 from tests.system.daemons import a_later
 from tests.system.receivers import Receiver, after
 from tests.system.stores import Server, tasks_in
