@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import hypothesis
 import pytest
 
-from tests.servers import SERVERS, a_server
+from tests.servers import SERVERS, run_server
 from tests.store_fixture import StoreFixture, open_store
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -19,7 +19,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 @pytest.fixture(scope="session", params=sorted(SERVERS))
 def server_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real store's server, started once for all tests."""
-    with a_server(request.param, tmp_path_factory.mktemp(request.param)) as (url, _):
+    with run_server(request.param, tmp_path_factory.mktemp(request.param)) as (url, _):
         yield url
 
 

@@ -19,7 +19,7 @@ START_TIMEOUT_S = 10
 
 
 @contextmanager
-def a_server(name: str, folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def run_server(name: str, folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A store's server on a socket in `folder`: its URL and its process."""
     socket = folder / f"{name}.sock"
     command = [str(SERVERS[name]), "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)]

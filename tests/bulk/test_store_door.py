@@ -23,7 +23,7 @@ from later.store.keys import Bucket
 from later.store.settings import StoreSettings
 from tests.bulk.conftest import Stored, a_store, lay_out
 from tests.bulk.validation import CALLBACK
-from tests.servers import a_server
+from tests.servers import run_server
 
 BAD = ItemError(400, "delay", "delay: expected a number of seconds ≥ 0, got -5")
 JOB = "j"
@@ -166,7 +166,7 @@ class TestAStoreThatIsAway:
         assert transport.counts() == Counts(created=1)
 
     def test_one_that_ends_in_the_middle_leaves_it_unknown_and_the_door_closes(self, tmp_path: Path) -> None:
-        with a_server("valkey", tmp_path) as (url, process):
+        with run_server("valkey", tmp_path) as (url, process):
             place = StoreSettings(url=url, prefix="later", timeout_s=10)
             asyncio.run(lay_out(place, 1))
             transport = StoreTransport(place, JOB)

@@ -27,9 +27,9 @@ from later.cli.main import run
 from later.core.task import unpack_id
 from later.store.keys import Keys
 from tests.system.api_client import get
-from tests.system.daemons import Later, a_later, environment
-from tests.system.stores import Server, a_store
-from tests.system.waiting import POLL_S
+from tests.system.daemons import Daemon, environment, run_daemon
+from tests.system.stores import StoreServer, run_store
+from tests.system.waiting import POLL_INTERVAL_S
 
 NOWHERE = "http://127.0.0.1:9/"
 """A callback that is not to be called while a test runs."""
@@ -41,11 +41,11 @@ LONG_S = 86_400
 class Ground:
     """A daemon and its store."""
 
-    later: Later
+    later: Daemon
     store: str
     """The store's URL, redis://."""
     redis: redis.Redis
-    server: Server
+    server: StoreServer
 
     @property
     def url(self) -> str:
@@ -78,8 +78,8 @@ def a_ground(folder: Path, *options: str) -> Iterator[Ground]:
     url = f"redis://127.0.0.1:{port}/0"
     always = ("--port", str(port), "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always")
     with (
-        a_store("valkey", folder, *always) as server,
-        a_later("up", folder, "--redis", url, *options) as later,
+        run_store("valkey", folder, *always) as server,
+        run_daemon("up", folder, "--redis", url, *options) as later,
         redis.Redis.from_url(url) as client,
     ):
         yield Ground(later=later, store=url, redis=client, server=server)
@@ -175,7 +175,7 @@ def kill_all(process: Popen[bytes]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.poll()
-        time.sleep(POLL_S)
+        time.sleep(POLL_INTERVAL_S)
     process.wait()
 
 

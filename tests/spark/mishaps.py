@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from tests.system.waiting import POLL_S
+from tests.system.waiting import POLL_INTERVAL_S
 
 BATCHES = "/create/batch"
 PATIENCE_S = 60
@@ -90,7 +90,7 @@ def after(ready: Callable[[], object]) -> Mishap:
     def mishap(passage: Passage) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not ready() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+            time.sleep(POLL_INTERVAL_S)
         through(passage)
 
     return mishap

@@ -17,7 +17,7 @@ from tests.spark.conftest import QUICK
 from tests.spark.grounds import LONG_S, NOWHERE, a_ground, a_parquet, a_process, free_port, task_ids
 from tests.spark.mishaps import a_proxy, after, through
 from tests.system.daemons import COMMAND, environment
-from tests.system.waiting import eventually
+from tests.system.waiting import wait_until
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 HOSTS = ("127.0.0.1", "localhost")
@@ -58,7 +58,7 @@ def a_cluster(folder: Path) -> Iterator[str]:
         log = folder / "master.log"
         name = "org.apache.spark.deploy.master.Master"
         running.enter_context(a_process(SPARK_CLASS, name, *address, log=log, env=env))
-        eventually(lambda: "New state: ALIVE" in log.read_text(), "the master is there", 60)
+        wait_until(lambda: "New state: ALIVE" in log.read_text(), "the master is there", 60)
         for host in HOSTS:
             name = "org.apache.spark.deploy.worker.Worker"
             size = ("--cores", 1, "--memory", MEMORY, "--work-dir", folder / host, "--webui-port", 0)
@@ -92,7 +92,7 @@ def test_a_task_that_is_done_twice_makes_each_of_its_tasks_once(cluster: str, tm
         told = json.loads(ended.stdout)
         assert (told["rows"], told["created"], told["existing"], told["rejected"]) == (COUNT, COUNT, 0, 0)
         over.set()
-        eventually(lambda: proxy.is_idle, "the loser's batch is done")
+        wait_until(lambda: proxy.is_idle, "the loser's batch is done")
         assert ground.ids("slow") == task_ids("slow", keys)
         assert ground.counted("slow") == (COUNT, 0, 0)
         assert proxy.repeated

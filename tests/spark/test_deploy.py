@@ -16,7 +16,7 @@ import pytest
 import later
 from later.bulk.spark.preflight import check_packages
 from tests.system.api_client import post
-from tests.system.daemons import an_up, end_orphan, environment
+from tests.system.daemons import environment, kill_orphaned_store, run_up
 
 HOUSE = Path(later.__file__).parent
 JOB = HOUSE.parent / "deploy" / "spark" / "reminders.py"
@@ -60,12 +60,12 @@ def submit(tmp_path: Path, url: str, *options: str) -> subprocess.CompletedProce
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "data"
-    end_orphan(tmp_path / "data")
+    kill_orphaned_store(tmp_path / "data")
 
 
 def test_the_example_makes_a_reminder_of_each_appointment_that_stands(tmp_path: Path, data: Path) -> None:
     check_packages()
-    with an_up(tmp_path, data) as up:
+    with run_up(tmp_path, data) as up:
         done = submit(tmp_path, up.url, "--max-rejects", "1")
         assert done.returncode == 0, done.stderr
         tasks = post(up.url, "/list", {"topic": "reminders", "state": "delay"}).body["tasks"]

@@ -25,7 +25,7 @@ from later.core.errors import LaterError
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
 from tests.builders import NOW, a_task
-from tests.servers import a_server
+from tests.servers import run_server
 from tests.store.sight import FAILURE, died, failed, take
 from tests.store_fixture import open_store
 
@@ -38,7 +38,7 @@ FULL = a_task(id="full", topic="topic-0", delay=60, ttl=90, headers={"X-A": "b"}
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a store of sixteen shards: 2,501 tasks wait, 3 are in flight, 4 failed, 5 are dead."""
-    with a_server("valkey", tmp_path_factory.mktemp("export")) as (url, _):
+    with run_server("valkey", tmp_path_factory.mktemp("export")) as (url, _):
         asyncio.run(_fill(url))
         yield url
 

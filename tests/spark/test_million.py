@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from later.store.keys import Bucket
 from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet, bulk, task_ids
-from tests.system.stores import count_in
+from tests.system.stores import count_bucket
 
 ROWS, OF_EACH = 1_000_000, 800
 FILES = 8
@@ -74,7 +74,7 @@ def test_a_million_rows_are_tasks_or_say_why_not(spark: SparkSession, ground: Gr
     told = ended.told
     assert (told["rows"], told["created"], told["existing"], told["rejected"]) == (ROWS, ROWS - wrong, 0, wrong)
     assert ground.counted("million") == (ROWS - wrong, 0, wrong - keyless)
-    assert count_in(ground.redis, Bucket.DELAY, "order") == ROWS - wrong
+    assert count_bucket(ground.redis, Bucket.DELAY, "order") == ROWS - wrong
     assert f"later: all of them: {tmp_path / 'rejects'}" in ended.err
     assert rejected(tmp_path / "rejects") == expected(ROWS, OF_EACH)
 

@@ -31,8 +31,8 @@ from tests.spark.grounds import (
 from tests.spark.mishaps import Mishap, Passage, a_proxy
 from tests.system.api_client import post
 from tests.system.daemons import COMMAND
-from tests.system.receivers import Receiver, a_receiver
-from tests.system.waiting import eventually
+from tests.system.receivers import Receiver, run_receiver
+from tests.system.waiting import wait_until
 
 COUNT = 3000
 BATCH = 300
@@ -47,7 +47,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with a_receiver() as receiver:
+    with run_receiver() as receiver:
         yield receiver
 
 
@@ -72,7 +72,7 @@ def test_a_partition_that_fails_in_its_middle_is_tried_anew(
         """Fails when some of this partition's tasks are in the store."""
         for number, batch in enumerate(batches):
             if number == 6 and not failed.exists():
-                eventually(lambda: counted(url, job)[0], "a batch is created")
+                wait_until(lambda: counted(url, job)[0], "a batch is created")
                 failed.touch()
                 if dies:
                     os._exit(9)
@@ -153,7 +153,7 @@ def test_a_killed_job_is_run_again(spark: SparkSession, ground: Ground, tmp_path
         proxy.hold_after(4)
         command = (*COMMAND, *line(orders, proxy.url, "killed"), *options)
         with a_process(*command, log=tmp_path / "driver.log") as driver:
-            eventually(lambda: proxy.held.is_set() and sum(ground.counted("killed")) == 4 * BATCH, "its middle", 60)
+            wait_until(lambda: proxy.held.is_set() and sum(ground.counted("killed")) == 4 * BATCH, "its middle", 60)
             kill_all(driver)
     before, _, _ = ground.counted("killed")
     ended = create(spark, orders, ground.url, "killed", *options)
@@ -173,7 +173,7 @@ def test_a_job_that_is_run_again_makes_nothing_of_what_was_delivered(
     every, third = task_ids("again", range(COUNT)), task_ids("again", range(COUNT // 3))
 
     create(spark, orders, ground.url, "again")
-    eventually(lambda: len(ground.ids("again")) == len(every) - len(third), "a third is delivered")
+    wait_until(lambda: len(ground.ids("again")) == len(every) - len(third), "a third is delivered")
     by_command = create(spark, orders, ground.url, "again")
     to_later(spark.read.parquet(str(orders)), ground.url, "again").save()
 
@@ -181,9 +181,9 @@ def test_a_job_that_is_run_again_makes_nothing_of_what_was_delivered(
     assert ground.ids("again") == sorted({*every} - {*third})
     for id in ground.ids("again")[:50]:
         post(ground.url, "/run-now", {"id": id})
-    eventually(lambda: len(ground.ids("again")) == len(every) - len(third) - 50, "the next are delivered")
+    wait_until(lambda: len(ground.ids("again")) == len(every) - len(third) - 50, "the next are delivered")
     assert len(receiver.ids) == len(third) + 50
-    assert receiver.repeats() == []
+    assert receiver.repeated_calls() == []
 
 
 def an_input(

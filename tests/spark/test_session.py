@@ -20,7 +20,7 @@ from later.bulk.spark.errors import translate_errors
 from later.bulk.spark.session import open_session
 from later.core.errors import LaterError, StoreDown
 from tests.spark.grounds import members_of
-from tests.system.waiting import eventually
+from tests.system.waiting import wait_until
 
 DEADLINE_S = 60
 TOO_MUCH = {"spark.driver.memory": "99999999g"}
@@ -98,7 +98,7 @@ def test_a_job_says_nothing_of_its_own_and_ctrl_c_leaves_no_process() -> None:
 
 def test_ctrl_c_while_java_starts_leaves_none() -> None:
     program = a_program("raise AssertionError")
-    eventually(lambda: any(map(is_sparks_java, members_of(program.pid))), "Java starts")
+    wait_until(lambda: any(map(is_sparks_java, members_of(program.pid))), "Java starts")
 
     os.killpg(program.pid, signal.SIGINT)
 

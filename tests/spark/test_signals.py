@@ -18,7 +18,7 @@ import pytest
 from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet, kill_all
 from tests.spark.mishaps import Proxy, a_proxy
 from tests.system.daemons import COMMAND, TERMINAL, environment
-from tests.system.waiting import eventually
+from tests.system.waiting import wait_until
 
 DEADLINE_S = 60
 COUNT = 1500
@@ -57,7 +57,7 @@ def started(*words: str, proxy: Proxy, ground: Ground, job: Sequence[str], **fil
     process = Popen([*words, *job], stdout=DEVNULL, env=environment(), start_new_session=True, **files)
     try:
         assert proxy.held.wait(DEADLINE_S)
-        eventually(lambda: ground.counted(job[job.index("--job") + 1])[0] == BATCH, "a batch is in the store")
+        wait_until(lambda: ground.counted(job[job.index("--job") + 1])[0] == BATCH, "a batch is in the store")
         time.sleep(1)  # the command asks the store every half a second, and tells no pipe
         yield process
     finally:

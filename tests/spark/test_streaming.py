@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark import mishaps
 from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_process, kill_all, task_ids
 from tests.spark.mishaps import a_proxy
-from tests.system.waiting import eventually
+from tests.system.waiting import wait_until
 
 FILES, ROWS = 3, 600
 BATCH = 200
@@ -57,7 +57,7 @@ def test_a_stream_that_is_killed_goes_on_and_begins_anew(spark: SparkSession, gr
         proxy.hold_after(4)
         program = (sys.executable, "-c", PROGRAM, tmp_path, proxy.url, "stream")
         with a_process(*program, log=tmp_path / "stream.log") as driver:
-            eventually(
+            wait_until(
                 lambda: proxy.held.is_set() and ground.counted("stream")[0] == 4 * BATCH, "its middle", PATIENCE_S
             )
             kill_all(driver)

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from later.store.keys import Bucket
 from tests.spark.grounds import LONG_S, NOWHERE, Ended, Ground, a_ground, a_parquet, bulk, task_ids
 from tests.system.api_client import post
-from tests.system.receivers import Receiver, a_receiver, hang, status
-from tests.system.stores import count_in
-from tests.system.waiting import eventually
+from tests.system.receivers import Receiver, hang, run_receiver, status
+from tests.system.stores import count_bucket
+from tests.system.waiting import wait_until
 
 COUNT = 200
 WAYS = {"/done": range(40), "/gone": range(40, 60), "/fails": range(60, 65), "/hangs": range(65, 70)}
@@ -35,7 +35,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[Receiver]:
-    with a_receiver() as receiver:
+    with run_receiver() as receiver:
         receiver.rules |= {"/gone": status(410), "/fails": status(500), "/hangs": hang}
         yield receiver
 
@@ -76,7 +76,7 @@ def test_a_cancelled_job_leaves_what_has_ended_or_is_dead(
     expected = {"rows": COUNT, "cancelled": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
     assert (cancelled.status, cancelled.told) == (0, {**expected, "seconds": cancelled.told["seconds"]})
     assert ground.ids(job) == task_ids(job, WAYS["/gone"])
-    assert count_in(ground.redis, Bucket.DEAD, job) == 20
+    assert count_bucket(ground.redis, Bucket.DEAD, job) == 20
     anew = run(spark, "create", orders, ground, door, job)
     assert (anew.told["created"], anew.told["existing"]) == (PENDING + len(DELETED), 60)
 
@@ -128,7 +128,7 @@ def a_job(spark: SparkSession, ground: Ground, receiver: Receiver, path: Path, j
     for id in task_ids(job, DELETED):
         assert post(ground.url, "/delete", {"id": id}).status == 200
     standing = {Bucket.DELAY: len(WAITING) - len(DELETED), Bucket.UNACK: 5, Bucket.ERROR: 5, Bucket.DEAD: 20}
-    eventually(lambda: standing == {b: count_in(ground.redis, b, job) for b in Bucket}, "all have gone their ways")
+    wait_until(lambda: standing == {b: count_bucket(ground.redis, b, job) for b in Bucket}, "all have gone their ways")
     return orders
 
 

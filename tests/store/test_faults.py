@@ -21,7 +21,7 @@ from later.store.keys import Bucket
 from later.store.schema import check_store
 from later.store.types import Claim, JobBatch
 from tests.builders import NOW, a_task
-from tests.servers import SERVERS, a_server
+from tests.servers import SERVERS, run_server
 from tests.store.sight import (
     LEASE_MS,
     ask,
@@ -47,7 +47,7 @@ Server = tuple[str, subprocess.Popen[bytes]]
 @pytest.fixture(scope="module", params=sorted(SERVERS))
 def own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that may be maltreated."""
-    with a_server(request.param, tmp_path_factory.mktemp("own")) as server:
+    with run_server(request.param, tmp_path_factory.mktemp("own")) as server:
         yield server
 
 
@@ -255,7 +255,7 @@ class TestForgetful:
     @pytest.mark.parametrize("server", sorted(SERVERS))
     async def test_a_store_that_was_killed_and_started_again_is_used_again(self, server: str, tmp_path: Path) -> None:
         options = ("--appendonly", "yes", "--appendfsync", "always")
-        with a_server(server, tmp_path, *options) as (url, process):
+        with run_server(server, tmp_path, *options) as (url, process):
             async with open_store(url, shards=2) as store:
                 await store.tasks.create([a_task(id=f"t{n}", own_id=True) for n in range(9)])
                 claims = await take(store)
@@ -263,7 +263,7 @@ class TestForgetful:
                 process.wait()
                 with pytest.raises(StoreDown):
                     await store.tasks.settle([done(claims[0])])
-                with a_server(server, tmp_path, *options):
+                with run_server(server, tmp_path, *options):
                     assert await store.tasks.settle([done(claim) for claim in claims]) == [True] * 9
                     assert await store.tasks.create([a_task()]) == [True]
                     await assert_sound(store)

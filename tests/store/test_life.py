@@ -37,7 +37,7 @@ from later.store.types import (
     TaskRecord,
 )
 from tests.builders import NOW, a_task
-from tests.servers import a_server
+from tests.servers import run_server
 from tests.store.sight import findings, see, whole
 from tests.store_fixture import StoreFixture, open_store
 
@@ -514,7 +514,7 @@ class Life(RuleBasedStateMachine):
 @pytest.fixture(scope="module")
 def one_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One server will do: the scripts' single commands are tested on both elsewhere."""
-    with a_server("valkey", tmp_path_factory.mktemp("life")) as (url, _):
+    with run_server("valkey", tmp_path_factory.mktemp("life")) as (url, _):
         yield url
 
 

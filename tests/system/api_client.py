@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-BATCH = 1000
+MAX_BATCH = 1000
 
 
 class Answer(NamedTuple):
@@ -61,14 +61,16 @@ def create(url: str, **fields: Any) -> str:
 
 def create_many(url: str, tasks: Sequence[Mapping[str, Any]]) -> None:
     """All of them, or the test fails."""
-    for start in range(0, len(tasks), BATCH):
-        some = tasks[start : start + BATCH]
+    for start in range(0, len(tasks), MAX_BATCH):
+        some = tasks[start : start + MAX_BATCH]
         answer = post(url, "/create/batch", some)
         assert answer.status == 200, answer
         assert answer.body["created"] == len(some), answer.body
 
 
-def many(count: int, callback: str, first: float, rate: float = 1e9, topic: str = "order") -> list[dict[str, Any]]:
+def build_tasks(
+    count: int, callback: str, first: float, rate: float = 1e9, topic: str = "order"
+) -> list[dict[str, Any]]:
     """Tasks with ids of their own, due from `first` (Unix seconds) on, at `rate` a second."""
     return [
         {"id": str(uuid.uuid4()), "topic": topic, "callback": callback, "execute_time": round(first + i / rate, 3)}
@@ -83,7 +85,7 @@ def query(url: str, id: str) -> dict[str, Any]:
     return dict(answer.body)
 
 
-def figure(url: str, name: str) -> float:
+def read_metric(url: str, name: str) -> float:
     """A sample of /metrics, by its name with its labels; 0 where there is none yet."""
     for line in get(url, "/metrics").body.decode().splitlines():
         sample, _, value = line.rpartition(" ")

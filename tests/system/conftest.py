@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.daemons import end_orphan
-from tests.system.receivers import Receiver, a_receiver
-from tests.system.stores import Server, a_store
+from tests.system.daemons import kill_orphaned_store
+from tests.system.receivers import Receiver, run_receiver
+from tests.system.stores import StoreServer, run_store
 
 HERE = Path(__file__).parent
 TAIL = 6000
@@ -55,18 +55,18 @@ def data(folder: Path) -> Iterator[Path]:
     """A data directory for `later up`; a store that lost its owner there is ended after the test."""
     data = folder / "data"
     yield data
-    end_orphan(data)
+    kill_orphaned_store(data)
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """A receiver that says done to every call, unless it is told otherwise."""
-    with a_receiver() as receiver:
+    with run_receiver() as receiver:
         yield receiver
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[Server]:
+def store(folder: Path) -> Iterator[StoreServer]:
     """A Valkey of its own that keeps what it acknowledged."""
-    with a_store("valkey", folder, "--appendonly", "yes", "--appendfsync", "always") as server:
+    with run_store("valkey", folder, "--appendonly", "yes", "--appendfsync", "always") as server:
         yield server

@@ -15,13 +15,13 @@ CLIENTS = 4
 DELAY_S = 0.5
 
 
-class Creator:
+class CreatingClients:
     """Clients that create task after task, each with an id of its own and until it is accepted: answered 200."""
 
     def __init__(self, url: str, callback: str) -> None:
         self.accepted: dict[str, float] = {}
         """Ids, and when they are due at the earliest."""
-        self.turned_away = 0
+        self.refused = 0
         self._url = url
         self._callback = callback
         self._stopping = threading.Event()
@@ -31,11 +31,11 @@ class Creator:
             task = {"id": str(uuid.uuid4()), "topic": "order", "callback": self._callback, "delay": DELAY_S}
             asked = time.time()
             while not self._is_accepted(task):
-                self.turned_away += 1
+                self.refused += 1
                 time.sleep(0.02)
             self.accepted[str(task["id"])] = asked + DELAY_S
 
-    def move(self, url: str) -> None:
+    def switch_to(self, url: str) -> None:
         """Go on with another daemon."""
         self._url = url
 
@@ -50,9 +50,9 @@ class Creator:
 
 
 @contextmanager
-def creating(url: str, callback: str) -> Iterator[Creator]:
+def run_creating_clients(url: str, callback: str) -> Iterator[CreatingClients]:
     """Clients at work; they have ended when this ends."""
-    creator = Creator(url, callback)
+    creator = CreatingClients(url, callback)
     threads = [threading.Thread(target=creator.run, daemon=True) for _ in range(CLIENTS)]
     for thread in threads:
         thread.start()

@@ -17,18 +17,18 @@ from subprocess import DEVNULL, Popen
 from typing import Any
 
 from tests.system.api_client import get
-from tests.system.waiting import eventually
+from tests.system.waiting import wait_until
 
 HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-m", "later")
 TERMINAL = (sys.executable, str(HERE / "terminal.py"))
 """The same, in the foreground of the terminal named first."""
-LISTENS = {"up": "--listen", "serve": "--listen", "worker": "--health"}
+LISTEN_OPTIONS = {"up": "--listen", "serve": "--listen", "worker": "--health"}
 
 _numbers = itertools.count()
 
 
-class Later:
+class Daemon:
     """A running `later`."""
 
     def __init__(self, process: Popen[bytes], log: Path) -> None:
@@ -42,14 +42,14 @@ class Later:
     @property
     def url(self) -> str:
         """Where it listens; waits until it does."""
-        return str(self.logged("listening")["url"])
+        return str(self.wait_for_event("listening")["url"])
 
     def events(self) -> list[dict[str, Any]]:
         """What it has logged: whole lines, without what a failure says at the end."""
         lines = self.log.read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
-    def logged(self, event: str) -> dict[str, Any]:
+    def wait_for_event(self, event: str) -> dict[str, Any]:
         """The first such event; waits for it."""
 
         def look() -> dict[str, Any] | None:
@@ -57,7 +57,7 @@ class Later:
             assert found or self.process.poll() is None, f"it ended: {self.log.read_text()}"
             return found
 
-        return eventually(look, f"{event!r} in {self.log.name}") or {}
+        return wait_until(look, f"{event!r} in {self.log.name}") or {}
 
     def is_ready(self) -> bool:
         return get(self.url, "/readyz").status == 200
@@ -87,27 +87,27 @@ class Later:
     def stop(self) -> int:
         """SIGTERM; the exit status."""
         self.send(signal.SIGTERM)
-        return self.ends()
+        return self.wait_for_exit()
 
-    def ends(self, within: float = 40) -> int:
+    def wait_for_exit(self, within: float = 40) -> int:
         """Wait until it has ended; the exit status."""
         return self.process.wait(within)
 
 
-def a_later(command: str, folder: Path, *options: str, **started: Any) -> AbstractContextManager[Later]:
+def run_daemon(command: str, folder: Path, *options: str, **started: Any) -> AbstractContextManager[Daemon]:
     """`later up`, `serve` or `worker` on a free port."""
-    return a_process(command, folder, LISTENS[command], "127.0.0.1:0", *options, **started)
+    return run_process(command, folder, LISTEN_OPTIONS[command], "127.0.0.1:0", *options, **started)
 
 
 @contextmanager
-def a_process(
+def run_process(
     command: str,
     folder: Path,
     *options: str,
     by: Sequence[str] = COMMAND,
     env: Mapping[str, str] | None = None,
     **started: Any,
-) -> Iterator[Later]:
+) -> Iterator[Daemon]:
     """`later up`, `serve` or `worker`, listening where it does by default; killed at the end, if it has not ended then.
 
     `env` is what its environment has beside ours.
@@ -120,7 +120,7 @@ def a_process(
         process = Popen(
             line, stdin=DEVNULL, stdout=DEVNULL, stderr=file, env={**environment(), **(env or {})}, **started
         )
-    later = Later(process, log)
+    later = Daemon(process, log)
     try:
         yield later
     finally:
@@ -130,14 +130,14 @@ def a_process(
 
 
 @contextmanager
-def an_up(folder: Path, data: Path, *options: str, **started: Any) -> Iterator[Later]:
+def run_up(folder: Path, data: Path, *options: str, **started: Any) -> Iterator[Daemon]:
     """`later up` on the embedded store in `data`, listening."""
-    with a_later("up", folder, "--data", str(data), *options, **started) as later:
+    with run_daemon("up", folder, "--data", str(data), *options, **started) as later:
         _ = later.url
         yield later
 
 
-def run(*arguments: str, within: float = 60, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, within: float = 60, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """A command to its end: its exit status, what it printed and what it said."""
     return subprocess.run(
         [*COMMAND, *arguments],
@@ -160,17 +160,17 @@ def environment() -> dict[str, str]:
     return ours | {"LATER_STORE_TIMEOUT": "10"}
 
 
-def shards(processes: int) -> tuple[str, str]:
+def shards_option(processes: int) -> tuple[str, str]:
     """The option: one for a daemon that is alone, many for one of several processes."""
     return "--shards", "1" if processes == 1 else "16"
 
 
-def odd(oddity: str) -> dict[str, str]:
+def simulated_fault(oddity: str) -> dict[str, str]:
     """The environment on a machine that is not quite right: see there."""
     return {"PYTHONPATH": str(HERE / "simulated_faults"), "SIMULATED_FAULT": oddity}
 
 
-def store_of(data: Path) -> int | None:
+def embedded_store_pid(data: Path) -> int | None:
     """The process id of the embedded store that listens in `data`, by the kernel's word."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as ours:
         ours.settimeout(1)
@@ -180,10 +180,10 @@ def store_of(data: Path) -> int | None:
     return None
 
 
-def end_orphan(data: Path) -> None:
+def kill_orphaned_store(data: Path) -> None:
     """End the embedded store that listens in `data`, if any does."""
-    pid = store_of(data)
+    pid = embedded_store_pid(data)
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        eventually(lambda: store_of(data) is None, "the store ends")
+        wait_until(lambda: embedded_store_pid(data) is None, "the store ends")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 
-from tests.system.api_client import create_many, many
-from tests.system.daemons import Later
+from tests.system.api_client import build_tasks, create_many
+from tests.system.daemons import Daemon
 from tests.system.receivers import Receiver
-from tests.system.waiting import eventually
+from tests.system.waiting import wait_until
 
 TASKS, RATE = 200, 40
 
 
-def p99(up: Later, receiver: Receiver, callback: str) -> float:
+def measure_p99_lateness(up: Daemon, receiver: Receiver, callback: str) -> float:
     """How late (s) the second latest of 200 tasks is, spread over 5 s."""
-    tasks = many(TASKS, callback, time.time() + 0.5, RATE, topic="well")
+    tasks = build_tasks(TASKS, callback, time.time() + 0.5, RATE, topic="well")
     create_many(up.url, tasks)
     ids = {str(task["id"]) for task in tasks}
-    eventually(lambda: receiver.ids >= ids, "every task of the healthy topic is delivered")
-    late = sorted(receiver.of(id)[0].late for id in ids)
+    wait_until(lambda: receiver.ids >= ids, "every task of the healthy topic is delivered")
+    late = sorted(receiver.calls_of(id)[0].lateness for id in ids)
     assert late[0] >= 0
     return late[len(late) * 99 // 100 - 1]

@@ -28,7 +28,7 @@ class Call(NamedTuple):
     body: Mapping[str, Any]
 
     @property
-    def late(self) -> float:
+    def lateness(self) -> float:
         return self.arrived - self.due
 
 
@@ -56,7 +56,7 @@ def code(number: int) -> Rule:
 done = status(200)
 
 
-def after(seconds: float, then: Rule = done) -> Rule:
+def delayed(seconds: float, then: Rule = done) -> Rule:
     """The other rule's answer, this much later."""
 
     async def answer(call: Call) -> web.Response:
@@ -66,10 +66,10 @@ def after(seconds: float, then: Rule = done) -> Rule:
     return answer
 
 
-hang = after(3600)
+hang = delayed(3600)
 
 
-def in_turn(*rules: Rule) -> Rule:
+def in_sequence(*rules: Rule) -> Rule:
     """Each rule once, for each id anew; the last one from then on."""
     seen: dict[str, int] = defaultdict(int)
 
@@ -100,16 +100,16 @@ class Receiver:
         """Every id that has called."""
         return set(self._by_id.copy())
 
-    def of(self, id: str) -> list[Call]:
+    def calls_of(self, id: str) -> list[Call]:
         """The calls of one id, in order."""
         return list(self._by_id.get(id, ()))
 
     def attempts(self, id: str) -> list[int]:
-        return [call.attempt for call in self.of(id)]
+        return [call.attempt for call in self.calls_of(id)]
 
-    def repeats(self) -> list[tuple[Call, Call]]:
+    def repeated_calls(self) -> list[tuple[Call, Call]]:
         """Calls that came again, each with the one of the same id before it."""
-        lists = [self.of(id) for id in self.ids]
+        lists = [self.calls_of(id) for id in self.ids]
         return [pair for calls in lists for pair in pairwise(calls)]
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
@@ -131,11 +131,11 @@ class Receiver:
 
 
 @contextmanager
-def a_receiver() -> Iterator[Receiver]:
+def run_receiver() -> Iterator[Receiver]:
     """A receiver on a free port."""
     receiver, up, loop = Receiver(), threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(_receive(receiver, up, stop)))
+    thread = threading.Thread(target=lambda: loop.run_until_complete(_serve(receiver, up, stop)))
     thread.start()
     try:
         assert up.wait(10), "the receiver does not start"
@@ -146,7 +146,7 @@ def a_receiver() -> Iterator[Receiver]:
         loop.close()
 
 
-async def _receive(receiver: Receiver, up: threading.Event, stop: asyncio.Event) -> None:
+async def _serve(receiver: Receiver, up: threading.Event, stop: asyncio.Event) -> None:
     server = web.Server(receiver.handle, access_log=None, handler_cancellation=True)
     runner = web.ServerRunner(server, shutdown_timeout=0.1)
     await runner.setup()

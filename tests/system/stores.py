@@ -13,10 +13,10 @@ import redis
 
 from later.embedded import EmbeddedStore
 from later.store.keys import Bucket, Keys
-from tests.servers import a_server
+from tests.servers import run_server
 
 
-class Server:
+class StoreServer:
     """A store's server."""
 
     def __init__(self, name: str, folder: Path, options: tuple[str, ...]) -> None:
@@ -29,14 +29,14 @@ class Server:
 
     def start(self) -> None:
         """Start it; back when it answers."""
-        self.url, self._process = self._running.enter_context(a_server(self._name, self._folder, *self._options))
+        self.url, self._process = self._running.enter_context(run_server(self._name, self._folder, *self._options))
 
     def kill(self) -> None:
         """`kill -9`."""
         self._running.close()
         self._process = None
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """Ask it to end, and wait until it has."""
         self._send(signal.SIGTERM)
         assert self._process is not None
@@ -46,7 +46,7 @@ class Server:
     def hang(self) -> None:
         self._send(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._send(signal.SIGCONT)
 
     def client(self) -> redis.Redis:
@@ -58,9 +58,9 @@ class Server:
 
 
 @contextmanager
-def a_store(name: str, folder: Path, *options: str) -> Iterator[Server]:
+def run_store(name: str, folder: Path, *options: str) -> Iterator[StoreServer]:
     """A running store's server on a socket in `folder`."""
-    server = Server(name, folder, options)
+    server = StoreServer(name, folder, options)
     server.start()
     try:
         yield server
@@ -68,19 +68,19 @@ def a_store(name: str, folder: Path, *options: str) -> Iterator[Server]:
         server.kill()
 
 
-def tasks_in(client: redis.Redis, shards: int = 1) -> int:
+def count_tasks(client: redis.Redis, shards: int = 1) -> int:
     """How many tasks the pools hold."""
     return sum(int(client.hlen(shard.pool)) for shard in Keys("later", shards).shards)
 
 
-def count_in(client: redis.Redis, bucket: Bucket, *topics: str) -> int:
+def count_bucket(client: redis.Redis, bucket: Bucket, *topics: str) -> int:
     """How many tasks of these topics are in the bucket, with one shard."""
     shard = Keys("later", 1).shards[0]
     return sum(int(client.zcard(shard.bucket(bucket, topic.encode()))) for topic in topics)
 
 
 @contextmanager
-def embedded_in(data: Path) -> Iterator[redis.Redis]:
+def open_embedded_store(data: Path) -> Iterator[redis.Redis]:
     """A look into what a `later up` left behind in `data`."""
     store = EmbeddedStore(data)
     with asyncio.Runner() as loop:

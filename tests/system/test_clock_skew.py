@@ -7,10 +7,10 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from tests.system.api_client import create, get, query
-from tests.system.daemons import an_up, odd
+from tests.system.daemons import run_up, simulated_fault
 from tests.system.receivers import Receiver
 from tests.system.simulated_faults.sitecustomize import AHEAD_S
-from tests.system.waiting import eventually
+from tests.system.waiting import wait_until
 
 LATE_S = 1.0
 
@@ -18,7 +18,7 @@ LATE_S = 1.0
 def test_a_clock_that_is_an_hour_ahead_delivers_neither_early_nor_late(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
-    with an_up(folder, data, env=odd("clock-ahead")) as up:
+    with run_up(folder, data, env=simulated_fault("clock-ahead")) as up:
         assert _clock_of(up.url) - time.time() > AHEAD_S - 5
         created = time.time()
         meant = created + 1.5
@@ -27,7 +27,7 @@ def test_a_clock_that_is_an_hour_ahead_delivers_neither_early_nor_late(
             create(up.url, callback=receiver.url(), execute_time=meant),
         ]
         assert abs(query(up.url, ids[0])["creat_time"] - created) < 2
-        eventually(lambda: receiver.ids == set(ids), "both are delivered")
+        wait_until(lambda: receiver.ids == set(ids), "both are delivered")
         assert up.stop() == 0
     for call in receiver.calls:
         assert abs(int(call.headers["webhook-timestamp"]) - meant) < 2

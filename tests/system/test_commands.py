@@ -12,23 +12,23 @@ import pytest
 
 from later.core.task import decode
 from later.store.keys import Keys
-from tests.system.daemons import COMMAND, Later, a_later, a_process, an_up, environment, run
+from tests.system.daemons import COMMAND, Daemon, environment, run_command, run_daemon, run_process, run_up
 from tests.system.receivers import Receiver
-from tests.system.stores import Server, tasks_in
-from tests.system.waiting import eventually
+from tests.system.stores import StoreServer, count_tasks
+from tests.system.waiting import wait_until
 
 LINES = 5000
 
 
 def test_a_task_from_a_shell(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
-    with an_up(folder, data) as up:
+    with run_up(folder, data) as up:
         to = ("--url", up.url)
-        created = run("create", *to, "--topic", "order", "--callback", receiver.url(), "--delay", "1h")
+        created = run_command("create", *to, "--topic", "order", "--callback", receiver.url(), "--delay", "1h")
         id = created.stdout.strip()
-        found = run("query", *to, "--json", id)
-        status = run("status", "--json", "--data", str(data))
-        deleted = run("delete", *to, id)
-        gone = run("query", *to, id)
+        found = run_command("query", *to, "--json", id)
+        status = run_command("status", "--json", "--data", str(data))
+        deleted = run_command("delete", *to, id)
+        gone = run_command("query", *to, id)
     assert [done.returncode for done in (created, found, status, deleted, gone)] == [0, 0, 0, 0, 1]
     assert (json.loads(found.stdout)["state"], deleted.stdout.strip()) == ("delay", id)
     survey = json.loads(status.stdout)
@@ -37,17 +37,17 @@ def test_a_task_from_a_shell(folder: Path, data: Path, receiver: Receiver, proce
     assert gone.stderr.count("\n") == 1
 
 
-def test_a_file_is_created_once_though_the_store_is_killed_meanwhile(folder: Path, store: Server) -> None:
+def test_a_file_is_created_once_though_the_store_is_killed_meanwhile(folder: Path, store: StoreServer) -> None:
     task = {"topic": "order", "callback": "http://127.0.0.1:1/", "execute_time": time.time() + 3600}
     file = folder / "tasks.ndjson"
     file.write_text("".join(json.dumps({**task, "content": str(i)}) + "\n" for i in range(LINES)))
-    with a_later("serve", folder, "--redis", store.url) as serve:
+    with run_daemon("serve", folder, "--redis", store.url) as serve:
         command = [*COMMAND, "create", "--url", serve.url, "--from", str(file), "--batch", "50"]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
         ) as sending:
             try:
-                eventually(lambda: tasks_in(store.client()) > LINES / 5, "some are created")
+                wait_until(lambda: count_tasks(store.client()) > LINES / 5, "some are created")
                 store.kill()
                 time.sleep(0.5)
                 store.start()
@@ -59,48 +59,50 @@ def test_a_file_is_created_once_though_the_store_is_killed_meanwhile(folder: Pat
     assert sorted(map(int, _contents(store))) == list(range(LINES))
 
 
-def _contents(store: Server) -> list[str]:
+def _contents(store: StoreServer) -> list[str]:
     bodies = store.client().hvals(Keys("later", 1).shards[0].pool)
     return [decode("", body).content for body in bodies if isinstance(body, bytes)]
 
 
-def test_another_number_of_shards_is_refused(folder: Path, store: Server) -> None:
-    with a_later("up", folder, "--redis", store.url) as up:
-        eventually(up.is_ready, "it is ready")
-        second = run("worker", "--redis", store.url, "--health", "off", "--shards", "4")
+def test_another_number_of_shards_is_refused(folder: Path, store: StoreServer) -> None:
+    with run_daemon("up", folder, "--redis", store.url) as up:
+        wait_until(up.is_ready, "it is ready")
+        second = run_command("worker", "--redis", store.url, "--health", "off", "--shards", "4")
         assert up.is_ready()
     assert "--shards 1" in _the_reason(second)
 
 
-def test_a_store_that_may_evict_is_refused(store: Server) -> None:
+def test_a_store_that_may_evict_is_refused(store: StoreServer) -> None:
     store.client().config_set("maxmemory-policy", "allkeys-lru")
-    assert "maxmemory-policy is allkeys-lru" in _the_reason(run("worker", "--redis", store.url, "--health", "off"))
+    assert "maxmemory-policy is allkeys-lru" in _the_reason(
+        run_command("worker", "--redis", store.url, "--health", "off")
+    )
 
 
 @pytest.mark.parametrize(("command", "option"), [("up", "--listen"), ("worker", "--health")])
-def test_a_port_in_use_is_refused(store: Server, command: str, option: str) -> None:
+def test_a_port_in_use_is_refused(store: StoreServer, command: str, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert address in _the_reason(run(command, "--redis", store.url, option, address))
+        assert address in _the_reason(run_command(command, "--redis", store.url, option, address))
 
 
-def test_two_workers_run_on_one_machine_by_default(folder: Path, store: Server, processes: int) -> None:
+def test_two_workers_run_on_one_machine_by_default(folder: Path, store: StoreServer, processes: int) -> None:
     with (
-        a_process("worker", folder, "--redis", store.url) as one,
-        a_process("worker", folder, "--redis", store.url) as two,
+        run_process("worker", folder, "--redis", store.url) as one,
+        run_process("worker", folder, "--redis", store.url) as two,
     ):
-        eventually(lambda: len(_alive(store)) == 2 * processes, "both beat")
-        warned = eventually(lambda: [*_warnings(one), *_warnings(two)], "one of them finds the address taken")
+        wait_until(lambda: len(_alive(store)) == 2 * processes, "both beat")
+        warned = wait_until(lambda: [*_warnings(one), *_warnings(two)], "one of them finds the address taken")
         assert (one.stop(), two.stop()) == (0, 0)
     assert {event.split(":")[0] for event in warned} == {"health address in use"}
 
 
-def _warnings(later: Later) -> list[str]:
+def _warnings(later: Daemon) -> list[str]:
     return [event["event"] for event in later.events() if event["level"] == "warning"]
 
 
-def _alive(store: Server) -> list[str]:
-    survey = json.loads(run("status", "--json", "--redis", store.url).stdout)
+def _alive(store: StoreServer) -> list[str]:
+    survey = json.loads(run_command("status", "--json", "--redis", store.url).stdout)
     return [worker["instance"] for worker in survey["workers"] if worker["alive"]]
 
 
@@ -110,7 +112,7 @@ def _alive(store: Server) -> list[str]:
     [("nonsense",), ("up", "--nonsense"), ("up", "--concurrency", "0"), ("create", "--topic", "order"), ("query",)],
 )
 def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
+    done = run_command(*arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 

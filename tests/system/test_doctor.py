@@ -11,30 +11,30 @@ import redis
 
 from later.core.task import pack_id
 from later.store.keys import Bucket, Keys
-from tests.system.api_client import create, create_many, figure, many
-from tests.system.daemons import a_later, run
-from tests.system.receivers import Receiver, after, done, in_turn, status
-from tests.system.stores import Server
-from tests.system.waiting import eventually
+from tests.system.api_client import build_tasks, create, create_many, read_metric
+from tests.system.daemons import run_command, run_daemon
+from tests.system.receivers import Receiver, delayed, done, in_sequence, status
+from tests.system.stores import StoreServer
+from tests.system.waiting import wait_until
 
 TASKS, LOOKS = 2000, 2
 
 
-def test_beside_busy_workers_nothing_is_wrong(folder: Path, store: Server, receiver: Receiver) -> None:
-    receiver.rules["/"] = in_turn(after(0.02, status(500)), status(503), done)
-    with a_later("up", folder, "--redis", store.url, "--retry-base", "0.5") as up:
-        create_many(up.url, many(TASKS, receiver.url(), time.time(), 500))
-        eventually(lambda: len(receiver.ids) > 100, "the workers are busy")
-        looks = [run("doctor", "--redis", store.url) for _ in range(LOOKS)]
-        assert len(receiver.answered) < TASKS or figure(up.url, "later_delivery_slots_in_use"), (
+def test_beside_busy_workers_nothing_is_wrong(folder: Path, store: StoreServer, receiver: Receiver) -> None:
+    receiver.rules["/"] = in_sequence(delayed(0.02, status(500)), status(503), done)
+    with run_daemon("up", folder, "--redis", store.url, "--retry-base", "0.5") as up:
+        create_many(up.url, build_tasks(TASKS, receiver.url(), time.time(), 500))
+        wait_until(lambda: len(receiver.ids) > 100, "the workers are busy")
+        looks = [run_command("doctor", "--redis", store.url) for _ in range(LOOKS)]
+        assert len(receiver.answered) < TASKS or read_metric(up.url, "later_delivery_slots_in_use"), (
             "they were done before it was"
         )
     assert [(look.returncode, look.stderr) for look in looks] == [(0, "")] * LOOKS
     assert all("nothing is wrong" in look.stdout for look in looks)
 
 
-def test_what_is_wrong_is_found_and_mended(folder: Path, store: Server, receiver: Receiver) -> None:
-    with a_later("up", folder, "--redis", store.url) as up:
+def test_what_is_wrong_is_found_and_mended(folder: Path, store: StoreServer, receiver: Receiver) -> None:
+    with run_daemon("up", folder, "--redis", store.url) as up:
         ids = [create(up.url, callback=receiver.url(), delay=3600) for _ in range(4)]
         create(up.url, topic="asleep", callback=receiver.url(), delay=3600)
         _take_apart(store.client(), *(pack_id(id) for id in ids[:3]))
@@ -44,7 +44,7 @@ def test_what_is_wrong_is_found_and_mended(folder: Path, store: Server, receiver
         assert all(finding["mended"] for finding in mended[1])
         assert (_kinds(mended), after[1]) == (_kinds(found), [])
         last = create(up.url, callback=receiver.url())
-        eventually(lambda: last in receiver.answered, "deliveries go on")
+        wait_until(lambda: last in receiver.answered, "deliveries go on")
 
 
 def _take_apart(client: redis.Redis, doubled: bytes, lost: bytes, bodiless: bytes) -> None:
@@ -55,9 +55,9 @@ def _take_apart(client: redis.Redis, doubled: bytes, lost: bytes, bodiless: byte
     client.zrem(shard.wakes[Bucket.DELAY], b"asleep")
 
 
-def _doctor(store: Server, *options: str) -> tuple[int, list[dict[str, Any]]]:
+def _doctor(store: StoreServer, *options: str) -> tuple[int, list[dict[str, Any]]]:
     """The exit status and the findings."""
-    done = run("doctor", "--json", "--redis", store.url, *options)
+    done = run_command("doctor", "--json", "--redis", store.url, *options)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()[:-1]]
 
 

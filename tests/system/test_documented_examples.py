@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.system.api_client import create, query
-from tests.system.daemons import COMMAND, Later, an_up, environment
-from tests.system.receivers import Receiver, done, in_turn, status
-from tests.system.waiting import eventually
+from tests.system.daemons import COMMAND, Daemon, environment, run_up
+from tests.system.receivers import Receiver, done, in_sequence, status
+from tests.system.waiting import wait_until
 
 DOCUMENTS = Path(__file__).parent.parent.parent / "docs"
 TOPICS, OPERATIONS = DOCUMENTS / "topics.md", DOCUMENTS / "operations.md"
@@ -132,26 +132,26 @@ def _curl(words: Sequence[str]) -> str:
 
 def test_the_examples_print_what_is_documented(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
     receiver.rules |= {"/fails": status(500), "/busy": status(503, retry_after="60")}
-    with an_up(folder, data) as up:
+    with run_up(folder, data) as up:
         run_all(TOPICS, up, receiver, processes)
 
 
 def test_the_night_goes_as_documented(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
     """Every task has failed once: three wait for another try, twelve are dead. Then the receiver is mended."""
-    receiver.rules["/order"] = in_turn(status(500), done)
-    with an_up(folder, data, "--retry-base", "1000s") as up:
+    receiver.rules["/order"] = in_sequence(status(500), done)
+    with run_up(folder, data, "--retry-base", "1000s") as up:
         for number in range(11, 26):
             a_failed(f"order-{number}", "error" if number < 14 else "dead", up, receiver)
         run_all(OPERATIONS, up, receiver, processes)
 
 
-def a_failed(id: str, state: str, up: Later, receiver: Receiver) -> None:
+def a_failed(id: str, state: str, up: Daemon, receiver: Receiver) -> None:
     """Create a task; back when it has failed."""
     create(up.url, id=id, callback=receiver.url("/order"), retry=3 if state == "error" else 0)
-    eventually(lambda: query(up.url, id)["state"] == state, "it has failed")
+    wait_until(lambda: query(up.url, id)["state"] == state, "it has failed")
 
 
-def run_all(document: Path, up: Later, receiver: Receiver, processes: int) -> None:
+def run_all(document: Path, up: Daemon, receiver: Receiver, processes: int) -> None:
     """Run the document's examples in order."""
     shell = Shell(up.url, receiver.url(), SEEN_WITHIN_S if processes > 1 else 0)
     for example in examples(document.read_text()):

@@ -8,20 +8,20 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from tests.system.api_client import call, create_many, many, post
-from tests.system.daemons import Later, a_later, run, shards
+from tests.system.api_client import build_tasks, call, create_many, post
+from tests.system.daemons import Daemon, run_command, run_daemon, shards_option
 from tests.system.receivers import Receiver, status
-from tests.system.stores import Server
-from tests.system.waiting import eventually
+from tests.system.stores import StoreServer
+from tests.system.waiting import wait_until
 
 MANY = 10_000
 
 
-def counts(later: Later) -> dict[str, int]:
+def counts(later: Daemon) -> dict[str, int]:
     return dict(call(later.url, "GET", "/topics/order").body)
 
 
-def killed_in_the_middle(later: Later, path: str, body: object, bucket: str) -> None:
+def killed_in_the_middle(later: Daemon, path: str, body: object, bucket: str) -> None:
     """Call, and kill the daemon as soon as some of its tasks have left the bucket."""
 
     def ask() -> None:
@@ -30,41 +30,41 @@ def killed_in_the_middle(later: Later, path: str, body: object, bucket: str) -> 
 
     thread = threading.Thread(target=ask)
     thread.start()
-    eventually(lambda: counts(later)[bucket] < MANY, "it is under way")
+    wait_until(lambda: counts(later)[bucket] < MANY, "it is under way")
     later.kill()
     thread.join()
 
 
 def test_a_purge_that_is_cut_goes_on_where_it_was(
-    folder: Path, store: Server, receiver: Receiver, processes: int
+    folder: Path, store: StoreServer, receiver: Receiver, processes: int
 ) -> None:
-    with a_later("serve", folder, "--redis", store.url, *shards(processes)) as serve:
-        create_many(serve.url, many(MANY, receiver.url(), time.time() + 3600))
-        create_many(serve.url, many(5, receiver.url(), time.time() + 3600, topic="other"))
+    with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
+        create_many(serve.url, build_tasks(MANY, receiver.url(), time.time() + 3600))
+        create_many(serve.url, build_tasks(5, receiver.url(), time.time() + 3600, topic="other"))
         killed_in_the_middle(serve, "/topics/order/purge", {}, "delay")
-    with a_later("serve", folder, "--redis", store.url, *shards(processes)) as serve:
-        eventually(serve.is_ready, "it is ready")
+    with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
+        wait_until(serve.is_ready, "it is ready")
         left = counts(serve)["delay"]
         assert left < MANY
         assert post(serve.url, "/topics/order/purge", {}).body == {"purged": left}
         assert (counts(serve)["delay"], call(serve.url, "GET", "/topics/other").body["delay"]) == (0, 5)
-    assert run("doctor", "--redis", store.url).returncode == 0
+    assert run_command("doctor", "--redis", store.url).returncode == 0
 
 
 def test_a_redrive_that_is_cut_goes_on_and_loses_and_doubles_nothing(
-    folder: Path, store: Server, receiver: Receiver, processes: int
+    folder: Path, store: StoreServer, receiver: Receiver, processes: int
 ) -> None:
     receiver.rules["/gone"] = status(410)
-    tasks = many(MANY, receiver.url("/gone"), time.time())
-    with a_later("up", folder, "--redis", store.url, *shards(processes), "--concurrency", "500") as up:
+    tasks = build_tasks(MANY, receiver.url("/gone"), time.time())
+    with run_daemon("up", folder, "--redis", store.url, *shards_option(processes), "--concurrency", "500") as up:
         create_many(up.url, tasks)
-        eventually(lambda: counts(up)["dead"] == MANY, "all are dead", 60)
+        wait_until(lambda: counts(up)["dead"] == MANY, "all are dead", 60)
         assert up.stop() == 0
     wanted = {"topic": "order", "reason": "gone", "rate": 1}
-    with a_later("serve", folder, "--redis", store.url, *shards(processes)) as serve:
+    with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
         killed_in_the_middle(serve, "/redrive", wanted, "dead")
-    with a_later("serve", folder, "--redis", store.url, *shards(processes)) as serve:
-        eventually(serve.is_ready, "it is ready")
+    with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
+        wait_until(serve.is_ready, "it is ready")
         left = counts(serve)["dead"]
         assert left < MANY
         assert post(serve.url, "/redrive", wanted).body == {"redriven": left}
@@ -77,4 +77,4 @@ def test_a_redrive_that_is_cut_goes_on_and_loses_and_doubles_nothing(
         results = [result for answer in answers for result in answer.body["results"]]
         assert {result["state"] for result in results} == {"delay"}
         assert {result["has_retry"] for result in results} == {0}
-    assert run("doctor", "--redis", store.url).returncode == 0
+    assert run_command("doctor", "--redis", store.url).returncode == 0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.api_client import create, create_many, get, many
-from tests.system.creating_clients import creating
-from tests.system.daemons import an_up, end_orphan, run, store_of
-from tests.system.receivers import Receiver, after
-from tests.system.waiting import eventually
+from tests.system.api_client import build_tasks, create, create_many, get
+from tests.system.creating_clients import run_creating_clients
+from tests.system.daemons import embedded_store_pid, kill_orphaned_store, run_command, run_up
+from tests.system.receivers import Receiver, delayed
+from tests.system.waiting import wait_until
 
 SHORT = ("--timeout", "2", "--lease", "4")
 
@@ -22,33 +22,33 @@ SHORT = ("--timeout", "2", "--lease", "4")
 def test_a_killed_up_finds_everything_again(
     store_dies_too: bool, folder: Path, data: Path, receiver: Receiver, processes: int
 ) -> None:
-    receiver.rules["/"] = after(0.05)
-    with an_up(folder, data, *SHORT) as up:
-        tasks = many(1500, receiver.url(), time.time() + 1, 300)
+    receiver.rules["/"] = delayed(0.05)
+    with run_up(folder, data, *SHORT) as up:
+        tasks = build_tasks(1500, receiver.url(), time.time() + 1, 300)
         create_many(up.url, tasks)
-        with creating(up.url, receiver.url()) as creator:
-            eventually(lambda: len(creator.accepted) > 50 and len(receiver.ids) > 300, "it is under load")
+        with run_creating_clients(up.url, receiver.url()) as creator:
+            wait_until(lambda: len(creator.accepted) > 50 and len(receiver.ids) > 300, "it is under load")
             up.kill()
             if store_dies_too:
-                end_orphan(data)
+                kill_orphaned_store(data)
             killed_at = time.time()
             accepted = {str(task["id"]) for task in tasks} | creator.accepted.keys()
             left = len(accepted - receiver.ids)
-            with an_up(folder, data, *SHORT) as again:
-                assert int(again.logged("store found")["tasks"]) >= left
-                creator.move(again.url)
+            with run_up(folder, data, *SHORT) as again:
+                assert int(again.wait_for_event("store found")["tasks"]) >= left
+                creator.switch_to(again.url)
                 creator.stop()
-                eventually(lambda: receiver.ids >= accepted | creator.accepted.keys(), "every task is delivered")
+                wait_until(lambda: receiver.ids >= accepted | creator.accepted.keys(), "every task is delivered")
                 assert again.stop() == 0
-    held = [first for first, _ in receiver.repeats()]
+    held = [first for first, _ in receiver.repeated_calls()]
     assert [call for call in held if not -0.5 < killed_at - call.arrived < 2] == []
     assert len(held) <= 256 * processes
 
 
 def test_a_second_up_on_the_same_data_says_that_it_is_in_use(folder: Path, data: Path) -> None:
-    with an_up(folder, data) as up:
-        second = run("up", "--data", str(data), "--listen", "127.0.0.1:0", "--log-level", "error")
-        eventually(up.is_ready, "it goes on")
+    with run_up(folder, data) as up:
+        second = run_command("up", "--data", str(data), "--listen", "127.0.0.1:0", "--log-level", "error")
+        wait_until(up.is_ready, "it goes on")
         assert up.stop() == 0
     assert second.returncode == 1
     assert second.stderr.count("\n") == 1, second.stderr
@@ -57,16 +57,16 @@ def test_a_second_up_on_the_same_data_says_that_it_is_in_use(folder: Path, data:
 
 
 def test_a_killed_embedded_store_is_started_again(folder: Path, data: Path, receiver: Receiver) -> None:
-    with an_up(folder, data) as up:
-        tasks = many(600, receiver.url(), time.time() + 0.5, 200)
+    with run_up(folder, data) as up:
+        tasks = build_tasks(600, receiver.url(), time.time() + 0.5, 200)
         create_many(up.url, tasks)
-        eventually(lambda: len(receiver.ids) > 50, "it is under load")
-        os.kill(store_of(data) or 0, signal.SIGKILL)
+        wait_until(lambda: len(receiver.ids) > 50, "it is under load")
+        os.kill(embedded_store_pid(data) or 0, signal.SIGKILL)
         died = "the embedded store exited (exit status -9)"
-        eventually(lambda: died in _why_not_ready(up.url), "its death is noticed, and why", 5)
-        eventually(up.is_ready, "it is started again", 10)
+        wait_until(lambda: died in _why_not_ready(up.url), "its death is noticed, and why", 5)
+        wait_until(up.is_ready, "it is started again", 10)
         last = create(up.url, callback=receiver.url())
-        eventually(lambda: receiver.ids == {last, *(task["id"] for task in tasks)}, "everything is delivered")
+        wait_until(lambda: receiver.ids == {last, *(task["id"] for task in tasks)}, "everything is delivered")
         assert up.stop() == 0
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.servers import SERVERS
-from tests.system.creating_clients import creating
-from tests.system.daemons import a_later
+from tests.system.creating_clients import run_creating_clients
+from tests.system.daemons import run_daemon
 from tests.system.receivers import Receiver
-from tests.system.stores import a_store, tasks_in
-from tests.system.waiting import eventually
+from tests.system.stores import count_tasks, run_store
+from tests.system.waiting import wait_until
 
 KILLS, EVERY_S, AWAY_S = 4, 0.8, 0.3
 
@@ -20,11 +20,11 @@ KILLS, EVERY_S, AWAY_S = 4, 0.8, 0.3
 @pytest.mark.parametrize("name", sorted(SERVERS))
 def test_a_killed_store_keeps_what_was_accepted(name: str, folder: Path, receiver: Receiver) -> None:
     with (
-        a_store(name, folder, "--appendonly", "yes", "--appendfsync", "always") as store,
-        a_later("up", folder, "--redis", store.url, "--timeout", "2", "--lease", "4") as up,
+        run_store(name, folder, "--appendonly", "yes", "--appendfsync", "always") as store,
+        run_daemon("up", folder, "--redis", store.url, "--timeout", "2", "--lease", "4") as up,
     ):
         kills = []
-        with creating(up.url, receiver.url()) as creator:
+        with run_creating_clients(up.url, receiver.url()) as creator:
             for _ in range(KILLS):
                 time.sleep(EVERY_S)
                 kills.append(time.time())
@@ -32,10 +32,10 @@ def test_a_killed_store_keeps_what_was_accepted(name: str, folder: Path, receive
                 time.sleep(AWAY_S)
                 store.start()
             accepted = len(creator.accepted)
-            eventually(lambda: len(creator.accepted) > accepted, "creating goes on")
-        eventually(lambda: receiver.ids >= creator.accepted.keys(), "every accepted task is delivered")
-        eventually(lambda: tasks_in(store.client()) == 0, "every delivery is settled", 60)
-    assert creator.turned_away > 0, "the store was killed between two creates only"
+            wait_until(lambda: len(creator.accepted) > accepted, "creating goes on")
+        wait_until(lambda: receiver.ids >= creator.accepted.keys(), "every accepted task is delivered")
+        wait_until(lambda: count_tasks(store.client()) == 0, "every delivery is settled", 60)
+    assert creator.refused > 0, "the store was killed between two creates only"
     assert [c for c in receiver.calls if c.arrived < creator.accepted[c.id]] == []
-    cut = [first.arrived for first, _ in receiver.repeats()]
+    cut = [first.arrived for first, _ in receiver.repeated_calls()]
     assert [at for at in cut if not any(-0.5 < kill - at < 1 for kill in kills)] == []

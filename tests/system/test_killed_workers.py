@@ -6,11 +6,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.system.api_client import create_many, many
-from tests.system.daemons import Later, a_later
-from tests.system.receivers import Call, Receiver, after
-from tests.system.stores import Server, tasks_in
-from tests.system.waiting import eventually, until
+from tests.system.api_client import build_tasks, create_many
+from tests.system.daemons import Daemon, run_daemon
+from tests.system.receivers import Call, Receiver, delayed
+from tests.system.stores import StoreServer, count_tasks
+from tests.system.waiting import sleep_until, wait_until
 
 TASKS, RATE = 3000, 300
 KILLS, EVERY_S = 10, 0.9
@@ -18,31 +18,31 @@ WORKERS, HANDS, TIMEOUT_S = 3, 16, 2
 
 
 def test_killed_workers_lose_nothing_and_double_only_what_they_held(
-    folder: Path, store: Server, receiver: Receiver
+    folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
-    receiver.rules["/"] = after(0.05)
+    receiver.rules["/"] = delayed(0.05)
     first = time.time() + 4
-    tasks = many(TASKS, receiver.url(), first, RATE)
+    tasks = build_tasks(TASKS, receiver.url(), first, RATE)
     with ExitStack() as running:
-        serve = running.enter_context(a_later("serve", folder, "--redis", store.url))
+        serve = running.enter_context(run_daemon("serve", folder, "--redis", store.url))
         workers = [_a_worker(running, folder, store) for _ in range(WORKERS)]
         create_many(serve.url, tasks)
         kills = []
         for nth in range(KILLS):
-            until(first + (nth + 0.5) * EVERY_S)
+            sleep_until(first + (nth + 0.5) * EVERY_S)
             workers[nth % WORKERS].kill()
             kills.append(time.time())
             workers[nth % WORKERS] = _a_worker(running, folder, store)
-        eventually(lambda: len(receiver.ids) == TASKS, "every task is delivered", 60)
-        eventually(lambda: tasks_in(store.client()) == 0, "every delivery is settled")
+        wait_until(lambda: len(receiver.ids) == TASKS, "every task is delivered", 60)
+        wait_until(lambda: count_tasks(store.client()) == 0, "every delivery is settled")
     _assert_none_early(receiver, {task["id"]: task["execute_time"] for task in tasks})
-    assert 0 < len(receiver.repeats()) <= KILLS * HANDS
-    assert [pair for pair in receiver.repeats() if not _was_cut(pair, kills)] == []
+    assert 0 < len(receiver.repeated_calls()) <= KILLS * HANDS
+    assert [pair for pair in receiver.repeated_calls() if not _was_cut(pair, kills)] == []
 
 
-def _a_worker(running: ExitStack, folder: Path, store: Server) -> Later:
+def _a_worker(running: ExitStack, folder: Path, store: StoreServer) -> Daemon:
     options = ("--redis", store.url, "--timeout", str(TIMEOUT_S), "--lease", "4", "--concurrency", str(HANDS))
-    return running.enter_context(a_later("worker", folder, *options))
+    return running.enter_context(run_daemon("worker", folder, *options))
 
 
 def _assert_none_early(receiver: Receiver, due: dict[str, float]) -> None:

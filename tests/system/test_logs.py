@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 
 from tests.system.api_client import create, get, post
-from tests.system.daemons import Later, an_up
+from tests.system.daemons import Daemon, run_up
 from tests.system.receivers import Receiver, code, hang, status
-from tests.system.waiting import eventually
+from tests.system.waiting import wait_until
 
 SECRET = "hunter2"
 
@@ -18,21 +18,21 @@ def test_a_log_is_json_and_holds_no_secret(folder: Path, data: Path, receiver: R
     receiver.rules |= {"/fails": status(500), "/gone": status(410), "/odd": code(7), "/hangs": hang}
     callbacks = [receiver.url(f"{path}?token={SECRET}") for path in ("/", "/fails", "/gone", "/odd", "/hangs")]
     callbacks += [f"http://127.0.0.1:1/?token={SECRET}", f"http://no-such-name.invalid/?token={SECRET}"]
-    with an_up(folder, data, "--log-level", "debug", "--retry-base", "0.1", "--timeout", "1") as up:
+    with run_up(folder, data, "--log-level", "debug", "--retry-base", "0.1", "--timeout", "1") as up:
         for callback in callbacks:
             _see_through(up, callback)
         for wrong in ({"topic": SECRET}, {"topic": "order", "headers": SECRET}, {SECRET: 1}, SECRET):
             assert post(up.url, "/create", wrong).status == 400
         assert get(up.url, f"/no/such/path?token={SECRET}").status == 404
         up.send(signal.SIGTERM)
-        assert up.ends() == 0
+        assert up.wait_for_exit() == 0
     lines = up.log.read_text().splitlines()
     events = [json.loads(line) for line in lines]
     assert {"listening", "delivered", "task dead", "stopped"} <= {event["event"] for event in events}
     assert [line for line in lines if SECRET in line] == []
 
 
-def _see_through(up: Later, callback: str) -> None:
+def _see_through(up: Daemon, callback: str) -> None:
     """A task to its end."""
     id = create(up.url, callback=callback, content=SECRET, headers={"X-Key": SECRET}, retry=1)
 
@@ -40,4 +40,4 @@ def _see_through(up: Later, callback: str) -> None:
         answer = post(up.url, "/query", {"id": id})
         return answer.status == 404 or answer.body["state"] == "dead"
 
-    eventually(has_ended, "it is done or dead")
+    wait_until(has_ended, "it is done or dead")

@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 
 from tests.system.api_client import create, get, post
-from tests.system.daemons import a_later
-from tests.system.receivers import Receiver, after, done, in_turn, status
-from tests.system.stores import Server
-from tests.system.waiting import eventually, until
+from tests.system.daemons import run_daemon
+from tests.system.receivers import Receiver, delayed, done, in_sequence, status
+from tests.system.stores import StoreServer
+from tests.system.waiting import sleep_until, wait_until
 
 STORE_TIMEOUT_S = 1.0
 MARGIN_S = 3.0
@@ -30,104 +30,106 @@ class Outage(NamedTuple):
     `attempts` of a task that was in flight: one that cannot be settled before its lease runs out is delivered again.
     """
 
-    begin: Callable[[Server], None]
-    end: Callable[[Server], None]
+    begin: Callable[[StoreServer], None]
+    end: Callable[[StoreServer], None]
     reason: str
     attempts: tuple[list[int], ...]
     delivers: bool = False
 
 
-def _fill(store: Server) -> None:
+def _fill(store: StoreServer) -> None:
     store.client().config_set("maxmemory", 1)
 
 
-def _empty(store: Server) -> None:
+def _empty(store: StoreServer) -> None:
     store.client().config_set("maxmemory", 0)
 
 
-def _demote(store: Server) -> None:
+def _demote(store: StoreServer) -> None:
     store.client().replicaof("127.0.0.1", "1")
 
 
-def _promote(store: Server) -> None:
+def _promote(store: StoreServer) -> None:
     store.client().replicaof("NO", "ONE")
 
 
 OUTAGES = {
-    "refuses": Outage(Server.kill, Server.start, "the store cannot be reached", ([1, 2],)),
-    "hangs": Outage(Server.hang, Server.go_on, "the store did not answer within 1 s", ([1], [1, 2])),
+    "refuses": Outage(StoreServer.kill, StoreServer.start, "the store cannot be reached", ([1, 2],)),
+    "hangs": Outage(StoreServer.hang, StoreServer.resume, "the store did not answer within 1 s", ([1], [1, 2])),
     "is full": Outage(_fill, _empty, "the store's memory is full (maxmemory)", ([1],), delivers=True),
     "is read-only": Outage(_demote, _promote, "the store is a read-only replica", ([1, 2],)),
 }
 
 
 @pytest.mark.parametrize("outage", OUTAGES.values(), ids=OUTAGES.keys())
-def test_an_outage_is_told_of_and_passes(outage: Outage, folder: Path, store: Server, receiver: Receiver) -> None:
-    receiver.rules["/slow"] = in_turn(after(1), done)
-    receiver.rules["/fails-once"] = in_turn(status(500), done)
+def test_an_outage_is_told_of_and_passes(outage: Outage, folder: Path, store: StoreServer, receiver: Receiver) -> None:
+    receiver.rules["/slow"] = in_sequence(delayed(1), done)
+    receiver.rules["/fails-once"] = in_sequence(status(500), done)
     options = ("--timeout", "1.5", "--lease", "2.5", "--retry-base", "2.5", "--store-timeout", f"{STORE_TIMEOUT_S}")
-    with a_later("up", folder, "--redis", store.url, *options) as up:
-        eventually(up.is_ready, "it is ready")
+    with run_daemon("up", folder, "--redis", store.url, *options) as up:
+        wait_until(up.is_ready, "it is ready")
         due, waits = create(up.url, callback=receiver.url(), delay=2.5), receiver.url("/slow")
         fails = create(up.url, callback=receiver.url("/fails-once"))
-        eventually(lambda: receiver.of(fails), "it has failed once")
+        wait_until(lambda: receiver.calls_of(fails), "it has failed once")
         slow = create(up.url, callback=waits)
-        eventually(lambda: receiver.of(slow), "it is in flight")
+        wait_until(lambda: receiver.calls_of(slow), "it is in flight")
 
         outage.begin(store)
         ends_at = time.time() + AWAY_S
-        eventually(lambda: post(up.url, "/create", _task(receiver)).status == 503, "creates are refused", 3)
+        wait_until(lambda: post(up.url, "/create", _task(receiver)).status == 503, "creates are refused", 3)
         _assert_refused(up.url, receiver, outage.reason)
         assert get(up.url, "/livez").status == 200
-        until(ends_at)
-        assert bool(receiver.of(due)) == outage.delivers
+        sleep_until(ends_at)
+        assert bool(receiver.calls_of(due)) == outage.delivers
         outage.end(store)
         returned = time.time()
 
-        eventually(lambda: post(up.url, "/create", _task(receiver)).status == 200, "creates are accepted", RETURN_S)
-        eventually(up.is_ready, "it is ready", RETURN_S)
-        eventually(lambda: receiver.of(due), "what was due is delivered", RETURN_S)
-        eventually(lambda: len(receiver.of(fails)) == 2, "what waited for a retry is delivered", RETURN_S)
-        eventually(lambda: _is_gone(up.url, slow), "what was in flight is done", RETURN_S)
+        wait_until(lambda: post(up.url, "/create", _task(receiver)).status == 200, "creates are accepted", RETURN_S)
+        wait_until(up.is_ready, "it is ready", RETURN_S)
+        wait_until(lambda: receiver.calls_of(due), "what was due is delivered", RETURN_S)
+        wait_until(lambda: len(receiver.calls_of(fails)) == 2, "what waited for a retry is delivered", RETURN_S)
+        wait_until(lambda: _is_gone(up.url, slow), "what was in flight is done", RETURN_S)
         assert time.time() < returned + RETURN_S
         assert receiver.attempts(slow) in outage.attempts
         assert up.stop() == 0
 
 
-def test_a_restart_of_the_store_costs_nothing(folder: Path, store: Server, receiver: Receiver) -> None:
-    receiver.rules["/slow"] = after(1)
-    with a_later("up", folder, "--redis", store.url) as up:
+def test_a_restart_of_the_store_costs_nothing(folder: Path, store: StoreServer, receiver: Receiver) -> None:
+    receiver.rules["/slow"] = delayed(1)
+    with run_daemon("up", folder, "--redis", store.url) as up:
         due = [create(up.url, callback=receiver.url(), delay=0.5 + i / 20) for i in range(20)]
         slow = create(up.url, callback=receiver.url("/slow"))
-        eventually(lambda: receiver.of(slow), "it is in flight")
-        store.end()
+        wait_until(lambda: receiver.calls_of(slow), "it is in flight")
+        store.terminate()
         store.start()
-        eventually(lambda: post(up.url, "/create", _task(receiver)).status == 200, "creates are accepted", RETURN_S)
-        eventually(lambda: all(map(receiver.of, due)), "what is due is delivered", 1.5 + RETURN_S)
-        eventually(lambda: _is_gone(up.url, slow), "what was in flight is settled")
-        assert receiver.repeats() == []
+        wait_until(lambda: post(up.url, "/create", _task(receiver)).status == 200, "creates are accepted", RETURN_S)
+        wait_until(lambda: all(map(receiver.calls_of, due)), "what is due is delivered", 1.5 + RETURN_S)
+        wait_until(lambda: _is_gone(up.url, slow), "what was in flight is settled")
+        assert receiver.repeated_calls() == []
         assert up.stop() == 0
 
 
-def test_a_daemon_that_comes_before_its_store_waits_for_it(folder: Path, store: Server, receiver: Receiver) -> None:
+def test_a_daemon_that_comes_before_its_store_waits_for_it(
+    folder: Path, store: StoreServer, receiver: Receiver
+) -> None:
     store.kill()
-    with a_later("up", folder, "--redis", store.url) as up:
+    with run_daemon("up", folder, "--redis", store.url) as up:
         assert get(up.url, "/livez").status == 200
         _assert_refused(up.url, receiver, OUTAGES["refuses"].reason)
         store.start()
-        eventually(up.is_ready, "it is ready", RETURN_S)
+        wait_until(up.is_ready, "it is ready", RETURN_S)
         id = create(up.url, callback=receiver.url())
-        eventually(lambda: receiver.of(id), "it delivers", RETURN_S)
+        wait_until(lambda: receiver.calls_of(id), "it delivers", RETURN_S)
 
 
-def test_a_store_that_comes_later_and_cannot_serve_ends_the_daemon(folder: Path, store: Server) -> None:
-    with a_later("serve", folder, "--redis", store.url, "--shards", "2") as serve:
-        eventually(serve.is_ready, "the store is laid out")
-    store.end()
-    with a_later("worker", folder, "--redis", store.url, "--shards", "4") as worker:
+def test_a_store_that_comes_later_and_cannot_serve_ends_the_daemon(folder: Path, store: StoreServer) -> None:
+    with run_daemon("serve", folder, "--redis", store.url, "--shards", "2") as serve:
+        wait_until(serve.is_ready, "the store is laid out")
+    store.terminate()
+    with run_daemon("worker", folder, "--redis", store.url, "--shards", "4") as worker:
         assert get(worker.url, "/readyz").status == 503
         store.start()
-        assert worker.ends(5) == 1
+        assert worker.wait_for_exit(5) == 1
         assert "--shards 2" in worker.log.read_text().splitlines()[-1]
 
 
@@ -152,31 +154,31 @@ def _assert_refused(url: str, receiver: Receiver, reason: str) -> None:
 
 
 def test_where_the_line_for_a_store_that_hangs_is_full_callers_are_turned_away_at_once(
-    folder: Path, store: Server, receiver: Receiver, processes: int
+    folder: Path, store: StoreServer, receiver: Receiver, processes: int
 ) -> None:
     callers, room = 300, 50
     options = ("--max-pending-writes", f"{room}", "--store-timeout", "60")
-    with a_later("serve", folder, "--redis", store.url, *options) as serve:
-        eventually(serve.is_ready, "it is ready")
+    with run_daemon("serve", folder, "--redis", store.url, *options) as serve:
+        wait_until(serve.is_ready, "it is ready")
         store.hang()
         turned_away = callers - room * processes
-        answers = asyncio.run(_told(serve.url, receiver, callers, then=(turned_away, store.go_on)))
+        answers = asyncio.run(_told(serve.url, receiver, callers, then=(turned_away, store.resume)))
         assert [answer.status for answer in answers] == [503] * turned_away + [200] * room * processes
         refusals = [answer.detail for answer in answers if answer.status == 503]
         assert all(detail.endswith(f"(--max-pending-writes {room})") for detail in refusals)
 
 
 def test_those_who_wait_in_line_for_a_store_that_hangs_are_told_in_time(
-    folder: Path, store: Server, receiver: Receiver
+    folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
-    with a_later("serve", folder, "--redis", store.url, "--store-timeout", f"{STORE_TIMEOUT_S}") as serve:
-        eventually(serve.is_ready, "it is ready")
+    with run_daemon("serve", folder, "--redis", store.url, "--store-timeout", f"{STORE_TIMEOUT_S}") as serve:
+        wait_until(serve.is_ready, "it is ready")
         store.hang()
         answers = asyncio.run(_told(serve.url, receiver, callers=50))
         assert {answer.status for answer in answers} == {503}
         assert max(answer.took for answer in answers) < 2 * STORE_TIMEOUT_S + MARGIN_S
-        store.go_on()
-        eventually(lambda: post(serve.url, "/create", _task(receiver)).status == 200, "creates go on", RETURN_S)
+        store.resume()
+        wait_until(lambda: post(serve.url, "/create", _task(receiver)).status == 200, "creates go on", RETURN_S)
 
 
 class Told(NamedTuple):

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.system.api_client import call, create, post, query
-from tests.system.daemons import Later, a_later, an_up, end_orphan, shards
-from tests.system.receivers import Receiver, a_receiver, after, code, status
-from tests.system.stores import Server
-from tests.system.waiting import eventually
+from tests.system.daemons import Daemon, kill_orphaned_store, run_daemon, run_up, shards_option
+from tests.system.receivers import Receiver, code, delayed, run_receiver, status
+from tests.system.stores import StoreServer
+from tests.system.waiting import wait_until
 
 SEEN_S = 2.0
 """Every process sees a change within this time."""
@@ -27,17 +27,17 @@ PRIVATE = "/admin/v2/persistent/public/default/order/delayedDelivery"
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[Later]:
+def up(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[Daemon]:
     """On the embedded store: one process and one shard, or several of both."""
     data = tmp_path_factory.mktemp("policies") / "data"
-    with an_up(data.parent, data, *shards(processes), "--retry-base", "0.2") as up:
+    with run_up(data.parent, data, *shards_option(processes), "--retry-base", "0.2") as up:
         yield up
-    end_orphan(data)
+    kill_orphaned_store(data)
 
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[Receiver]:
-    with a_receiver() as receiver:
+    with run_receiver() as receiver:
         yield receiver
 
 
@@ -59,30 +59,30 @@ def grace(found: dict[str, Any]) -> float:
     return round(ends - due, 3)
 
 
-def test_a_task_expires_within_two_seconds_of_its_end_wherever_it_waits(up: Later, receiver: Receiver) -> None:
+def test_a_task_expires_within_two_seconds_of_its_end_wherever_it_waits(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/failing"] = status(500)
     put(up.url, "ages", ttl=2)
     put(up.url, "retries", ttl=2, retry_base=900)
     waiting = create(up.url, topic="ages", callback=receiver.url("/never"), delay=900)
     failing = create(up.url, topic="retries", callback=receiver.url("/failing"))
-    eventually(lambda: query(up.url, failing)["state"] == "error", "it fails")
+    wait_until(lambda: query(up.url, failing)["state"] == "error", "it fails")
     for id in (waiting, failing):
-        dead = eventually(lambda id=id: (found := query(up.url, id))["state"] == "dead" and found, "it dies")  # type: ignore[misc]  # one of the two
+        dead = wait_until(lambda id=id: (found := query(up.url, id))["state"] == "dead" and found, "it dies")  # type: ignore[misc]  # one of the two
         ended, died = (datetime.fromisoformat(dead[field]).timestamp() for field in ("expires_at", "died_at"))
         assert dead["last_error"]["reason"] == "expired"
         assert ended <= died < ended + 2 + BUSY_S
-    assert receiver.of(waiting) == []
+    assert receiver.calls_of(waiting) == []
     assert receiver.attempts(failing) == [1]
     metrics = call(up.url, "GET", "/metrics").body.decode()
     assert 'later_dead_total{reason="expired"} 2.0' in metrics
 
 
-def test_a_ttl_that_ends_before_the_task_is_due_is_accepted_and_said(up: Later, receiver: Receiver) -> None:
+def test_a_ttl_that_ends_before_the_task_is_due_is_accepted_and_said(up: Daemon, receiver: Receiver) -> None:
     answer = post(up.url, "/create", {"topic": "x", "callback": receiver.url(), "delay": 900, "ttl": 60})
     assert (answer.status, "warning" in answer.body) == (200, True)
 
 
-def test_the_dead_are_swept_when_their_topic_says_and_their_ids_remembered(up: Later, receiver: Receiver) -> None:
+def test_the_dead_are_swept_when_their_topic_says_and_their_ids_remembered(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/gone"] = status(410)
     put(up.url, "brief", dead_keep=1)
     put(up.url, "long", dead_keep=3600)
@@ -90,44 +90,44 @@ def test_the_dead_are_swept_when_their_topic_says_and_their_ids_remembered(up: L
         topic: create(up.url, topic=topic, callback=receiver.url("/gone"), id=f"{topic}-1")
         for topic in ("brief", "long")
     }
-    eventually(lambda: post(up.url, "/query", {"id": ids["brief"]}).status == 404, "it is swept")
+    wait_until(lambda: post(up.url, "/query", {"id": ids["brief"]}).status == 404, "it is swept")
     assert post(up.url, "/query", {"id": ids["brief"]}).body["ended"] is True
     again = {"topic": "brief", "callback": receiver.url("/gone"), "id": ids["brief"]}
     assert post(up.url, "/create", again).body["created"] is False
     assert query(up.url, ids["long"])["state"] == "dead"
 
 
-def test_a_topics_timeout_is_its_deliveries_deadline(up: Later, receiver: Receiver) -> None:
-    receiver.rules["/slow"] = after(3)
+def test_a_topics_timeout_is_its_deliveries_deadline(up: Daemon, receiver: Receiver) -> None:
+    receiver.rules["/slow"] = delayed(3)
     put(up.url, "hurried", timeout=1, retry=0)
     put(up.url, "patient", timeout=60)
     hurried = create(up.url, topic="hurried", callback=receiver.url("/slow"))
     patient = create(up.url, topic="patient", callback=receiver.url("/slow"))
-    eventually(lambda: query(up.url, hurried)["state"] == "dead", "it is given up")
+    wait_until(lambda: query(up.url, hurried)["state"] == "dead", "it is given up")
     assert "no complete answer within 1 s" in query(up.url, hurried)["last_error"]["message"]
     lease = datetime.fromisoformat(query(up.url, patient)["due_at"]).timestamp() - query(up.url, patient)["creat_time"]
     assert 75 <= lease <= 77 + BUSY_S
-    eventually(lambda: post(up.url, "/query", {"id": patient}).status == 404, "it is done")
+    wait_until(lambda: post(up.url, "/query", {"id": patient}).status == 404, "it is done")
     assert receiver.attempts(patient) == [1]
 
 
-def test_a_topics_pauses_and_tries_are_its_own(up: Later, receiver: Receiver) -> None:
+def test_a_topics_pauses_and_tries_are_its_own(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/failing"] = status(500)
     put(up.url, "stubborn", retry=3, retry_base=0.1, retry_cap=0.1)
     id = create(up.url, topic="stubborn", callback=receiver.url("/failing"))
-    eventually(lambda: query(up.url, id)["state"] == "dead", "it dies")
+    wait_until(lambda: query(up.url, id)["state"] == "dead", "it dies")
     assert receiver.attempts(id) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("ack", "state"), [("auto", "dead"), ("code", "dead"), ("status", None)])
-def test_a_topic_says_how_its_receiver_says_done(up: Later, receiver: Receiver, ack: str, state: str | None) -> None:
+def test_a_topic_says_how_its_receiver_says_done(up: Daemon, receiver: Receiver, ack: str, state: str | None) -> None:
     receiver.rules["/code"] = code(7)
     put(up.url, f"ack-{ack}", ack=ack, retry=0)
     id = create(up.url, topic=f"ack-{ack}", callback=receiver.url("/code"))
-    eventually(lambda: post(up.url, "/query", {"id": id}).body.get("state") == state, "it is judged")
+    wait_until(lambda: post(up.url, "/query", {"id": id}).body.get("state") == state, "it is judged")
 
 
-def test_the_pulsar_routes_and_the_native_ones_see_the_same(up: Later, receiver: Receiver) -> None:
+def test_the_pulsar_routes_and_the_native_ones_see_the_same(up: Daemon, receiver: Receiver) -> None:
     body = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5000}
     assert call(up.url, "POST", PRIVATE, body).status == 204
     wait_until_all_know()
@@ -143,11 +143,11 @@ def test_the_pulsar_routes_and_the_native_ones_see_the_same(up: Later, receiver:
 
 
 def test_what_is_set_outlives_a_kill(folder: Path, data: Path, receiver: Receiver) -> None:
-    with an_up(folder, data) as up:
+    with run_up(folder, data) as up:
         put(up.url, "shop/order", max_delay=5)
         up.kill()
-    with an_up(folder, data) as up:
-        eventually(up.is_ready, "it is ready")
+    with run_up(folder, data) as up:
+        wait_until(up.is_ready, "it is ready")
         task = {"topic": "shop/order", "callback": receiver.url(), "delay": 6}
         assert post(up.url, "/create", task).status == 400
 
@@ -157,13 +157,13 @@ NEW = {"default_delay": 300, "max_delay": 400, "ttl": 3000}
 
 
 def test_with_three_daemons_no_create_is_judged_by_a_mix_of_old_and_new(
-    folder: Path, store: Server, receiver: Receiver
+    folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
     """And after two seconds by the new policy alone."""
     with ExitStack() as stack:
-        serves = [stack.enter_context(a_later("serve", folder, "--redis", store.url)) for _ in range(3)]
+        serves = [stack.enter_context(run_daemon("serve", folder, "--redis", store.url)) for _ in range(3)]
         for serve in serves:
-            eventually(serve.is_ready, "it is ready")
+            wait_until(serve.is_ready, "it is ready")
         put(serves[0].url, "order", **OLD)
         time.sleep(SEEN_S)
         changed_at, made = _created_while_changing(serves, receiver)
@@ -173,7 +173,7 @@ def test_with_three_daemons_no_create_is_judged_by_a_mix_of_old_and_new(
         assert {judged for at, judged in seen if at > changed_at + SEEN_S} == {2700}
 
 
-def _created_while_changing(serves: list[Later], receiver: Receiver) -> tuple[float, list[tuple[float, str]]]:
+def _created_while_changing(serves: list[Daemon], receiver: Receiver) -> tuple[float, list[tuple[float, str]]]:
     """When the policy had been changed, and every task made before, meanwhile and after: when its create began."""
     made: list[tuple[float, str]] = []
     enough = threading.Event()

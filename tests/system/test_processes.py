@@ -17,13 +17,22 @@ from pathlib import Path
 import pytest
 
 import later as house
-from tests.system.api_client import create, figure, get
-from tests.system.creating_clients import creating
-from tests.system.daemons import COMMAND, Later, a_later, a_process, an_up, odd, run, store_of
-from tests.system.receivers import Receiver, after, done, hang, in_turn
-from tests.system.simulated_faults.sitecustomize import DEAD
-from tests.system.stores import Server, embedded_in, tasks_in
-from tests.system.waiting import eventually
+from tests.system.api_client import create, get, read_metric
+from tests.system.creating_clients import run_creating_clients
+from tests.system.daemons import (
+    COMMAND,
+    Daemon,
+    embedded_store_pid,
+    run_command,
+    run_daemon,
+    run_process,
+    run_up,
+    simulated_fault,
+)
+from tests.system.receivers import Receiver, delayed, done, hang, in_sequence
+from tests.system.simulated_faults.sitecustomize import EXIT_STATUS
+from tests.system.stores import StoreServer, count_tasks, open_embedded_store
+from tests.system.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("processes", [2], indirect=True, ids=["two-processes"])
 
@@ -35,76 +44,76 @@ SECRET = "hunter2"
 
 
 def test_a_killed_process_is_started_again_and_nothing_is_lost(folder: Path, data: Path, receiver: Receiver) -> None:
-    receiver.rules["/"] = after(0.02)
-    with an_up(folder, data, "--timeout", "2", "--lease", "3") as up:
+    receiver.rules["/"] = delayed(0.02)
+    with run_up(folder, data, "--timeout", "2", "--lease", "3") as up:
         _all_up(up)
-        with creating(up.url, receiver.url()) as creator:
-            eventually(lambda: len(receiver.ids) > 50, "it is under load")
+        with run_creating_clients(up.url, receiver.url()) as creator:
+            wait_until(lambda: len(receiver.ids) > 50, "it is under load")
             killed, killed_at = up.children()[0], time.time()
             os.kill(killed, signal.SIGKILL)
-            died = up.logged("process exited")
-            eventually(lambda: _why_not_ready(up) == "1 of 2 processes is being started", "it is missed", 2)
-            eventually(lambda: _why_not_ready(up) == "", "it is started again", 10)
+            died = up.wait_for_event("process exited")
+            wait_until(lambda: _why_not_ready(up) == "1 of 2 processes is being started", "it is missed", 2)
+            wait_until(lambda: _why_not_ready(up) == "", "it is started again", 10)
             accepted = len(creator.accepted)
-            eventually(lambda: len(creator.accepted) > accepted + 50, "creating goes on")
+            wait_until(lambda: len(creator.accepted) > accepted + 50, "creating goes on")
         assert (died["level"], died["pid"], died["status"], died["restart_in_s"]) == ("warning", killed, -9, 0)
         assert len(up.children()) == 2
-        assert figure(up.url, "later_process_deaths_total") == 1
-        eventually(lambda: receiver.answered >= creator.accepted.keys(), "every accepted task is delivered")
+        assert read_metric(up.url, "later_process_deaths_total") == 1
+        wait_until(lambda: receiver.answered >= creator.accepted.keys(), "every accepted task is delivered")
         assert up.stop() == 0
-    cut = [first.arrived for first, _ in receiver.repeats()]
+    cut = [first.arrived for first, _ in receiver.repeated_calls()]
     assert [at for at in cut if not -0.5 < killed_at - at < 2] == []
 
 
 def test_a_process_that_is_told_to_stop_does_so_in_order_and_is_started_again(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
-    receiver.rules["/"] = after(0.5)
-    with an_up(folder, data) as up:
+    receiver.rules["/"] = delayed(0.5)
+    with run_up(folder, data) as up:
         _all_up(up)
         ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
-        eventually(lambda: receiver.ids == ids, "all are in flight")
+        wait_until(lambda: receiver.ids == ids, "all are in flight")
         for pid in up.children():
             os.kill(pid, signal.SIGTERM)
-        assert up.logged("process exited")["status"] == 0
-        eventually(lambda: receiver.answered == ids, "all are delivered")
-        eventually(lambda: _why_not_ready(up) == "", "both are started again", 10)
-        assert figure(up.url, 'later_deliveries_total{outcome="done"}') == len(ids)
+        assert up.wait_for_event("process exited")["status"] == 0
+        wait_until(lambda: receiver.answered == ids, "all are delivered")
+        wait_until(lambda: _why_not_ready(up) == "", "both are started again", 10)
+        assert read_metric(up.url, 'later_deliveries_total{outcome="done"}') == len(ids)
         assert up.stop() == 0
-    assert receiver.repeats() == []
+    assert receiver.repeated_calls() == []
 
 
 def test_a_process_that_dies_again_and_again_is_started_ever_more_rarely(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
-    with an_up(folder, data, env=odd("second-dies")) as up:
-        pauses = eventually(lambda: _three(_pauses(up)), "it dies again and again")
+    with run_up(folder, data, env=simulated_fault("second-dies")) as up:
+        pauses = wait_until(lambda: _three(_pauses(up)), "it dies again and again")
         assert pauses == [0, 1, 2]
         assert _why_not_ready(up) == "1 of 2 processes is being started"
         id = create(up.url, callback=receiver.url())
-        eventually(lambda: id in receiver.answered, "the other one goes on")
-        assert figure(up.url, "later_processes_up") == 1
+        wait_until(lambda: id in receiver.answered, "the other one goes on")
+        assert read_metric(up.url, "later_processes_up") == 1
         assert up.stop() == 0
-    assert {event["status"] for event in up.events() if event["event"] == "process exited"} == {DEAD}
+    assert {event["status"] for event in up.events() if event["event"] == "process exited"} == {EXIT_STATUS}
 
 
-def test_a_process_that_hangs_is_told_of_and_killed_at_the_end(folder: Path, store: Server) -> None:
-    with a_later("serve", folder, "--redis", store.url, "--drain", "0.2") as serve:
+def test_a_process_that_hangs_is_told_of_and_killed_at_the_end(folder: Path, store: StoreServer) -> None:
+    with run_daemon("serve", folder, "--redis", store.url, "--drain", "0.2") as serve:
         _all_up(serve)
         hung = serve.children()[1]
         os.kill(hung, signal.SIGSTOP)
-        assert serve.logged("process hangs")["pid"] == hung
-        eventually(lambda: _why_not_ready(serve) == "1 of 2 processes does not answer", "it is missed")
+        assert serve.wait_for_event("process hangs")["pid"] == hung
+        wait_until(lambda: _why_not_ready(serve) == "1 of 2 processes does not answer", "it is missed")
         os.kill(hung, signal.SIGCONT)
-        eventually(lambda: _why_not_ready(serve) == "", "it answers again")
+        wait_until(lambda: _why_not_ready(serve) == "", "it answers again")
         os.kill(hung, signal.SIGSTOP)
         assert serve.stop() == 0
-        assert serve.logged("process killed: it did not stop in time")["pid"] == hung
+        assert serve.wait_for_event("process killed: it did not stop in time")["pid"] == hung
     assert not Path(f"/proc/{hung}").exists()
 
 
-def test_without_its_supervisor_a_process_serves_and_says_what_is_amiss(folder: Path, store: Server) -> None:
-    with a_later("serve", folder, "--redis", store.url) as serve:
+def test_without_its_supervisor_a_process_serves_and_says_what_is_amiss(folder: Path, store: StoreServer) -> None:
+    with run_daemon("serve", folder, "--redis", store.url) as serve:
         _all_up(serve)
         serve.send(signal.SIGSTOP)
         assert create(serve.url, callback="http://127.0.0.1:1/", delay=3600)
@@ -112,8 +121,8 @@ def test_without_its_supervisor_a_process_serves_and_says_what_is_amiss(folder: 
         figures = get(serve.url, "/metrics")
         assert (figures.status, figures.body["detail"]) == (503, "no answer within 3 s: exposition")
         serve.send(signal.SIGCONT)
-        eventually(lambda: _why_not_ready(serve) == "", "it answers again")
-        assert figure(serve.url, CREATED) == 1
+        wait_until(lambda: _why_not_ready(serve) == "", "it answers again")
+        assert read_metric(serve.url, CREATED) == 1
         assert serve.stop() == 0
 
 
@@ -123,77 +132,77 @@ def test_without_its_supervisor_a_process_serves_and_says_what_is_amiss(folder: 
 def test_processes_whose_supervisor_is_killed_finish_their_work_and_end(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
-    receiver.rules["/"] = after(2)
-    with an_up(folder, data) as up:
+    receiver.rules["/"] = delayed(2)
+    with run_up(folder, data) as up:
         _all_up(up)
         waiting = {create(up.url, callback=receiver.url(), delay=3) for _ in range(20)}
         ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
-        eventually(lambda: receiver.ids == ids, "all are in flight")
+        wait_until(lambda: receiver.ids == ids, "all are in flight")
         children, url = up.children(), up.url
         up.process.kill()
         up.process.wait()
-        eventually(lambda: not _answers(url), "no requests are taken any more", 1)
-        with an_up(folder, data) as again:
-            assert again.logged("stopping an orphaned store")
-            assert again.logged("store found")["tasks"] == len(ids | waiting)
+        wait_until(lambda: not _answers(url), "no requests are taken any more", 1)
+        with run_up(folder, data) as again:
+            assert again.wait_for_event("stopping an orphaned store")
+            assert again.wait_for_event("store found")["tasks"] == len(ids | waiting)
             assert receiver.answered == set(), "they are still at it"
-            eventually(lambda: receiver.answered == ids | waiting, "everything is delivered")
+            wait_until(lambda: receiver.answered == ids | waiting, "everything is delivered")
             assert again.stop() == 0
         assert not any(map(_lives, children)), "they ended by themselves"
         assert [event["event"] for event in up.events()].count("the supervisor is gone: stopping") == 2
-    assert receiver.repeats() == []
+    assert receiver.repeated_calls() == []
 
 
 def test_a_signal_to_all_at_once_is_one_stop(folder: Path, data: Path, receiver: Receiver) -> None:
-    receiver.rules["/"] = after(1)
-    with an_up(folder, data) as up:
+    receiver.rules["/"] = delayed(1)
+    with run_up(folder, data) as up:
         _all_up(up)
         ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
-        eventually(lambda: receiver.ids == ids, "all are in flight")
+        wait_until(lambda: receiver.ids == ids, "all are in flight")
         up.send_all(signal.SIGTERM)
-        assert up.ends() == 0
+        assert up.wait_for_exit() == 0
     assert receiver.answered == ids
-    with embedded_in(data) as client:
-        assert tasks_in(client) == 0, "all are settled"
+    with open_embedded_store(data) as client:
+        assert count_tasks(client) == 0, "all are settled"
 
 
 def test_a_second_signal_ends_all_of_them_at_once(folder: Path, data: Path, receiver: Receiver) -> None:
     receiver.rules["/"] = hang
-    with an_up(folder, data) as up:
+    with run_up(folder, data) as up:
         _all_up(up)
         held = create(up.url, callback=receiver.url())
-        eventually(lambda: receiver.of(held), "it is in flight")
+        wait_until(lambda: receiver.calls_of(held), "it is in flight")
         children = up.children()
         up.send(signal.SIGINT)
-        up.logged("stopping")
+        up.wait_for_event("stopping")
         up.send(signal.SIGTERM)
-        assert up.ends(2) == 128 + signal.SIGTERM
-        eventually(lambda: not any(map(_lives, children)), "its processes are gone", 1)
-        eventually(lambda: store_of(data) is None, "its store ends")
+        assert up.wait_for_exit(2) == 128 + signal.SIGTERM
+        wait_until(lambda: not any(map(_lives, children)), "its processes are gone", 1)
+        wait_until(lambda: embedded_store_pid(data) is None, "its store ends")
 
 
 # The port
 
 
-def test_each_process_answers_at_all_that_a_name_means(folder: Path, store: Server) -> None:
-    with a_process("serve", folder, "--redis", store.url, "--listen", "localhost:0") as serve:
+def test_each_process_answers_at_all_that_a_name_means(folder: Path, store: StoreServer) -> None:
+    with run_process("serve", folder, "--redis", store.url, "--listen", "localhost:0") as serve:
         _all_up(serve)
         os.kill(serve.children()[0], signal.SIGKILL)
-        serve.logged("process exited")
-        eventually(lambda: _why_not_ready(serve) == "", "it is started again", 10)
+        serve.wait_for_event("process exited")
+        wait_until(lambda: _why_not_ready(serve) == "", "it is started again", 10)
         urls = [event["url"] for event in serve.events() if event["event"] == "listening"]
         assert [get(url, "/livez").status for url in urls for _ in range(5)] == [200] * 5 * len(urls)
         assert serve.stop() == 0
 
 
-def test_two_daemons_of_several_processes_do_not_share_a_port(folder: Path, store: Server) -> None:
-    with a_later("serve", folder, "--redis", store.url) as serve:
+def test_two_daemons_of_several_processes_do_not_share_a_port(folder: Path, store: StoreServer) -> None:
+    with run_daemon("serve", folder, "--redis", store.url) as serve:
         address = serve.url.removeprefix("http://")
-        second = run("serve", "--redis", store.url, "--listen", address)
+        second = run_command("serve", "--redis", store.url, "--listen", address)
         _all_up(serve)
         os.kill(serve.children()[0], signal.SIGKILL)
-        third = run("serve", "--redis", store.url, "--listen", address)
-        eventually(serve.is_ready, "it goes on")
+        third = run_command("serve", "--redis", store.url, "--listen", address)
+        wait_until(serve.is_ready, "it goes on")
     for refused in (second, third):
         assert refused.returncode == 1
         assert refused.stderr.splitlines()[-1] == (
@@ -202,50 +211,52 @@ def test_two_daemons_of_several_processes_do_not_share_a_port(folder: Path, stor
 
 
 def test_a_port_is_free_for_the_next_while_deliveries_are_finished(
-    folder: Path, store: Server, receiver: Receiver
+    folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
-    receiver.rules["/"] = in_turn(after(2), done)
-    with a_later("up", folder, "--redis", store.url) as up:
+    receiver.rules["/"] = in_sequence(delayed(2), done)
+    with run_daemon("up", folder, "--redis", store.url) as up:
         create(up.url, callback=receiver.url())
-        eventually(lambda: receiver.calls, "it is in flight")
+        wait_until(lambda: receiver.calls, "it is in flight")
         address = up.url.removeprefix("http://")
         up.send(signal.SIGTERM)
-        eventually(lambda: not _answers(up.url), "it takes no more requests", 1)
-        with an_up(folder, folder / "other", "--listen", address) as other:
-            eventually(other.is_ready, "the next one answers there", 5)
+        wait_until(lambda: not _answers(up.url), "it takes no more requests", 1)
+        with run_up(folder, folder / "other", "--listen", address) as other:
+            wait_until(other.is_ready, "the next one answers there", 5)
             assert other.stop() == 0
-        assert up.ends() == 0
+        assert up.wait_for_exit() == 0
 
 
 # What is said for all of them
 
 
 def test_whichever_is_asked_answers_for_all(folder: Path, data: Path, receiver: Receiver) -> None:
-    with an_up(folder, data, "--concurrency", "10") as up:
+    with run_up(folder, data, "--concurrency", "10") as up:
         _all_up(up)
         for _ in range(40):  # each by a connection of its own: some to the one, some to the other
             create(up.url, callback=receiver.url(), delay=3600)
-        seen = {figure(up.url, CREATED) for _ in range(10)}
+        seen = {read_metric(up.url, CREATED) for _ in range(10)}
         assert seen == {40}
-        assert figure(up.url, "later_delivery_slots") == 20
-        assert (figure(up.url, "later_processes"), figure(up.url, "later_processes_up")) == (2, 2)
-        assert figure(up.url, "later_store_up") == 1
+        assert read_metric(up.url, "later_delivery_slots") == 20
+        assert (read_metric(up.url, "later_processes"), read_metric(up.url, "later_processes_up")) == (2, 2)
+        assert read_metric(up.url, "later_store_up") == 1
         os.kill(up.children()[0], signal.SIGKILL)
-        up.logged("process exited")
-        counts = [figure(up.url, CREATED) for _ in range(10)]
-        eventually(lambda: _why_not_ready(up) == "", "it is started again", 10)
-        assert counts + [figure(up.url, CREATED) for _ in range(10)] == [40] * 20
-        assert figure(up.url, "later_store_up") == 1
+        up.wait_for_event("process exited")
+        counts = [read_metric(up.url, CREATED) for _ in range(10)]
+        wait_until(lambda: _why_not_ready(up) == "", "it is started again", 10)
+        assert counts + [read_metric(up.url, CREATED) for _ in range(10)] == [40] * 20
+        assert read_metric(up.url, "later_store_up") == 1
         assert up.stop() == 0
 
 
-def test_life_is_told_of_once_and_whatever_else_with_the_number_of_the_process(folder: Path, store: Server) -> None:
-    with a_later("up", folder, "--redis", store.url) as up:
+def test_life_is_told_of_once_and_whatever_else_with_the_number_of_the_process(
+    folder: Path, store: StoreServer
+) -> None:
+    with run_daemon("up", folder, "--redis", store.url) as up:
         _all_up(up)
         store.kill()
-        failed = eventually(lambda: [e for e in up.events() if e["event"] == "tick failed"], "the store is missed")
+        failed = wait_until(lambda: [e for e in up.events() if e["event"] == "tick failed"], "the store is missed")
         store.start()
-        eventually(up.is_ready, "the store is back")
+        wait_until(up.is_ready, "the store is back")
         assert up.stop() == 0
     said = [event["event"] for event in up.events()]
     once = ("store found", "listening", "all processes are up", "stopping", "stopped")
@@ -277,16 +288,16 @@ def test_a_daemon_that_is_started_without_standard_descriptors_has_its_connectio
     folder: Path, data: Path
 ) -> None:
     without = ("sh", "-c", 'exec "$@" 0<&- 1>&-', "sh", *COMMAND)
-    with an_up(folder, data, by=without) as up:
+    with run_up(folder, data, by=without) as up:
         _all_up(up)
         pids = (up.pid, *up.children())
         assert {os.readlink(f"/proc/{pid}/fd/{number}") for pid in pids for number in (0, 1)} == {os.devnull}
         assert up.stop() == 0
 
 
-def test_no_secret_is_on_a_command_line_or_in_an_environment(folder: Path, store: Server) -> None:
+def test_no_secret_is_on_a_command_line_or_in_an_environment(folder: Path, store: StoreServer) -> None:
     url = store.url.replace("unix://", f"unix://:{SECRET}@")
-    with a_later("worker", folder, env={"LATER_REDIS": url}) as worker:
+    with run_daemon("worker", folder, env={"LATER_REDIS": url}) as worker:
         _all_up(worker)
         children = worker.children()
         shown = [Path(f"/proc/{pid}/{what}").read_bytes() for pid in children for what in ("cmdline", "environ")]
@@ -305,12 +316,12 @@ def test_processes_run_the_same_later_as_their_supervisor(folder: Path, data: Pa
     archive.parent.mkdir()
     _pack(archive)
     code = f"import sys; sys.path.insert(0, {str(archive)!r}); from later.cli import main; main()"
-    with an_up(folder, data, by=(sys.executable, "-c", code), cwd=folder) as up:
+    with run_up(folder, data, by=(sys.executable, "-c", code), cwd=folder) as up:
         _all_up(up)
         id = create(up.url, callback=receiver.url())
-        eventually(lambda: receiver.of(id), "it is delivered")
+        wait_until(lambda: receiver.calls_of(id), "it is delivered")
         assert up.stop() == 0
-    assert receiver.of(id)[0].headers["User-Agent"] == "later/0.0.zip"
+    assert receiver.calls_of(id)[0].headers["User-Agent"] == "later/0.0.zip"
 
 
 def _pack(archive: Path) -> None:
@@ -325,12 +336,12 @@ def _pack(archive: Path) -> None:
                 packed.write(file, name)
 
 
-def _all_up(daemon: Later) -> None:
+def _all_up(daemon: Daemon) -> None:
     """All its processes serve."""
-    daemon.logged("all processes are up")
+    daemon.wait_for_event("all processes are up")
 
 
-def _why_not_ready(daemon: Later) -> str:
+def _why_not_ready(daemon: Daemon) -> str:
     """Nothing where it is ready. Asks until it is answered: a connection may be one to a process that died or hangs."""
     while True:
         with suppress(OSError, HTTPException):
@@ -344,7 +355,7 @@ def _answers(url: str) -> bool:
     return False
 
 
-def _pauses(daemon: Later) -> list[int]:
+def _pauses(daemon: Daemon) -> list[int]:
     return [event["restart_in_s"] for event in daemon.events() if event["event"] == "process exited"]
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.api_client import call, create, create_many, many, post
-from tests.system.daemons import a_later, an_up
-from tests.system.lateness import p99
-from tests.system.receivers import Call, Receiver, after, hang, in_turn, status
-from tests.system.stores import Server
-from tests.system.waiting import eventually
+from tests.system.api_client import build_tasks, call, create, create_many, post
+from tests.system.daemons import run_daemon, run_up
+from tests.system.lateness import measure_p99_lateness
+from tests.system.receivers import Call, Receiver, delayed, hang, in_sequence, status
+from tests.system.stores import StoreServer
+from tests.system.waiting import wait_until
 
 SEEN_S = 2.0
 """Every process sees a change within this time."""
@@ -32,36 +32,38 @@ def of(receiver: Receiver, path: str) -> list[Call]:
 
 @pytest.mark.parametrize(("rate", "seconds"), [(10, 6), (1000, 4)])
 def test_a_rate_is_exact_over_all_workers(
-    folder: Path, store: Server, receiver: Receiver, processes: int, rate: int, seconds: int
+    folder: Path, store: StoreServer, receiver: Receiver, processes: int, rate: int, seconds: int
 ) -> None:
     """Over sixteen shards, and two daemons of one process or of two."""
     options = ("--redis", store.url, "--shards", "16", "--ramp", "0")
     with ExitStack() as stack:
-        up = stack.enter_context(a_later("up", folder, *options))
-        eventually(up.is_ready, "it is ready")
+        up = stack.enter_context(run_daemon("up", folder, *options))
+        wait_until(up.is_ready, "it is ready")
         put(up.url, "order", rate=rate)
-        stack.enter_context(a_later("worker", folder, *options)).logged("listening")
+        stack.enter_context(run_daemon("worker", folder, *options)).wait_for_event("listening")
         time.sleep(SEEN_S)
         first = time.time() + 1
-        create_many(up.url, many(rate * (seconds + 3), receiver.url(), first))
-        eventually(lambda: receiver.calls and time.time() > receiver.calls[0].arrived + seconds + 1.5, "time passes")
+        create_many(up.url, build_tasks(rate * (seconds + 3), receiver.url(), first))
+        wait_until(lambda: receiver.calls and time.time() > receiver.calls[0].arrived + seconds + 1.5, "time passes")
         begin = receiver.calls[0].arrived + 0.5
         counted = sum(begin <= call.arrived < begin + seconds for call in list(receiver.calls))
         assert counted == pytest.approx(rate * seconds, rel=0.05, abs=1)
 
 
-def test_concurrency_holds_over_all_workers_and_through_a_kill(folder: Path, store: Server, receiver: Receiver) -> None:
-    receiver.rules["/"] = after(0.2)
+def test_concurrency_holds_over_all_workers_and_through_a_kill(
+    folder: Path, store: StoreServer, receiver: Receiver
+) -> None:
+    receiver.rules["/"] = delayed(0.2)
     options = ("--redis", store.url, "--timeout", "1", "--lease", "2")
-    with a_later("up", folder, *options) as up, a_later("worker", folder, *options) as worker:
-        eventually(up.is_ready, "it is ready")
+    with run_daemon("up", folder, *options) as up, run_daemon("worker", folder, *options) as worker:
+        wait_until(up.is_ready, "it is ready")
         put(up.url, "order", concurrency=3)
         time.sleep(SEEN_S)
-        tasks = many(60, receiver.url(), time.time())
+        tasks = build_tasks(60, receiver.url(), time.time())
         create_many(up.url, tasks)
-        eventually(lambda: len(receiver.calls) > 15, "some are delivered")
+        wait_until(lambda: len(receiver.calls) > 15, "some are delivered")
         worker.kill()
-        eventually(lambda: receiver.answered >= {str(task["id"]) for task in tasks}, "all are delivered")
+        wait_until(lambda: receiver.answered >= {str(task["id"]) for task in tasks}, "all are delivered")
         assert _most_at_once(receiver) <= 3 + 3  # those of the killed worker may be under way still
         before = [call for call in receiver.calls if call.attempt == 1]
         assert len(before) >= 57
@@ -75,39 +77,39 @@ def _most_at_once(receiver: Receiver, took: float = 0.2) -> int:
 def test_a_paused_topic_rests_within_two_seconds_and_what_is_under_way_ends(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
-    receiver.rules["/slow"] = after(3)
-    with an_up(folder, data, "--ramp", "0") as up:
+    receiver.rules["/slow"] = delayed(3)
+    with run_up(folder, data, "--ramp", "0") as up:
         slow = create(up.url, topic="order", callback=receiver.url("/slow"))
-        eventually(lambda: receiver.of(slow), "it is under way")
-        create_many(up.url, many(600, receiver.url(), time.time(), rate=100))
-        eventually(lambda: len(receiver.calls) > 50, "some are delivered")
+        wait_until(lambda: receiver.calls_of(slow), "it is under way")
+        create_many(up.url, build_tasks(600, receiver.url(), time.time(), rate=100))
+        wait_until(lambda: len(receiver.calls) > 50, "some are delivered")
         assert call(up.url, "POST", "/topics/order/pause", {}).status == 200
         time.sleep(SEEN_S)
         rested = len(receiver.calls)
         time.sleep(1)
         assert len(receiver.calls) == rested
-        eventually(lambda: slow in receiver.answered, "what was under way ends")
+        wait_until(lambda: slow in receiver.answered, "what was under way ends")
         assert call(up.url, "POST", "/topics/order/resume", {}).status == 200
-        eventually(lambda: len(receiver.ids) == 601, "it goes on")
-        assert receiver.repeats() == []
+        wait_until(lambda: len(receiver.ids) == 601, "it goes on")
+        assert receiver.repeated_calls() == []
 
 
 def test_a_receiver_that_asks_for_a_pause_has_it_from_all_workers(
-    folder: Path, store: Server, receiver: Receiver
+    folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
-    receiver.rules["/busy"] = in_turn(status(503, retry_after="4"), status(200))
+    receiver.rules["/busy"] = in_sequence(status(503, retry_after="4"), status(200))
     options = ("--redis", store.url, "--shards", "16")
-    with a_later("up", folder, *options) as up, a_later("worker", folder, *options) as worker:
-        eventually(up.is_ready, "it is ready")
-        worker.logged("listening")
+    with run_daemon("up", folder, *options) as up, run_daemon("worker", folder, *options) as worker:
+        wait_until(up.is_ready, "it is ready")
+        worker.wait_for_event("listening")
         asked = create(up.url, topic="order", callback=receiver.url("/busy"))
-        eventually(lambda: receiver.of(asked), "it asks")
+        wait_until(lambda: receiver.calls_of(asked), "it asks")
         time.sleep(0.5)
-        asked_at = receiver.of(asked)[0].arrived
-        create_many(up.url, many(50, receiver.url("/others"), time.time()))
+        asked_at = receiver.calls_of(asked)[0].arrived
+        create_many(up.url, build_tasks(50, receiver.url("/others"), time.time()))
         other = create(up.url, topic="healthy", callback=receiver.url("/healthy"))
-        eventually(lambda: receiver.of(other), "other topics go on")
-        eventually(lambda: len(of(receiver, "/others")) == 50, "the topic goes on")
+        wait_until(lambda: receiver.calls_of(other), "other topics go on")
+        wait_until(lambda: len(of(receiver, "/others")) == 50, "the topic goes on")
         assert min(call.arrived for call in of(receiver, "/others")) >= asked_at + 4
         assert post(up.url, "/query", {"id": asked}).status in (200, 404)
 
@@ -116,12 +118,12 @@ def test_a_healthy_topic_beside_a_paused_a_limited_and_a_dead_slow_one(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
     receiver.rules["/hangs"] = hang
-    with an_up(folder, data, "--timeout", "3") as up:
+    with run_up(folder, data, "--timeout", "3") as up:
         put(up.url, "paused", paused=True)
         put(up.url, "limited", rate=10)
         time.sleep(SEEN_S)
         for topic, path in (("paused", "/never"), ("limited", "/limited"), ("slow", "/hangs")):
-            create_many(up.url, many(5_000, receiver.url(path), time.time(), topic=topic))
-        eventually(lambda: len(of(receiver, "/limited")) > 3, "the limited one is under way")
-        assert any(p99(up, receiver, receiver.url("/well")) < P99_S for _ in range(TRIES))
+            create_many(up.url, build_tasks(5_000, receiver.url(path), time.time(), topic=topic))
+        wait_until(lambda: len(of(receiver, "/limited")) > 3, "the limited one is under way")
+        assert any(measure_p99_lateness(up, receiver, receiver.url("/well")) < P99_S for _ in range(TRIES))
         assert of(receiver, "/never") == []

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.system.api_client import create, post, query
-from tests.system.daemons import Later, a_later, an_up, end_orphan
-from tests.system.receivers import Call, Receiver, Rule, a_receiver, after, code, done, hang, in_turn, status
-from tests.system.stores import Server
-from tests.system.waiting import eventually
+from tests.system.daemons import Daemon, kill_orphaned_store, run_daemon, run_up
+from tests.system.receivers import Call, Receiver, Rule, code, delayed, done, hang, in_sequence, run_receiver, status
+from tests.system.stores import StoreServer
+from tests.system.waiting import wait_until
 
 BASE_S = 0.2
 SLOW_S = 1.0
@@ -26,18 +26,18 @@ SLOW_S = 1.0
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     data = tmp_path_factory.mktemp("retries") / "data"
     yield data
-    end_orphan(data)
+    kill_orphaned_store(data)
 
 
 @pytest.fixture(scope="module")
-def up(data: Path) -> Iterator[Later]:
-    with an_up(data.parent, data, "--retry-base", str(BASE_S)) as up:
+def up(data: Path) -> Iterator[Daemon]:
+    with run_up(data.parent, data, "--retry-base", str(BASE_S)) as up:
         yield up
 
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[Receiver]:
-    with a_receiver() as receiver:
+    with run_receiver() as receiver:
         yield receiver
 
 
@@ -47,27 +47,27 @@ def path() -> str:
     return f"/{uuid.uuid4()}"
 
 
-def test_pauses_double_until_the_task_is_dead(up: Later, receiver: Receiver, path: str) -> None:
+def test_pauses_double_until_the_task_is_dead(up: Daemon, receiver: Receiver, path: str) -> None:
     receiver.rules[path] = status(500)
     id = create(up.url, callback=receiver.url(path), retry=3)
-    eventually(lambda: query(up.url, id)["state"] == "dead", "it dies")
+    wait_until(lambda: query(up.url, id)["state"] == "dead", "it dies")
     assert receiver.attempts(id) == [1, 2, 3, 4]
-    for pause, meant in zip(_pauses(receiver.of(id)), (BASE_S, 2 * BASE_S, 4 * BASE_S), strict=True):
+    for pause, meant in zip(_pauses(receiver.calls_of(id)), (BASE_S, 2 * BASE_S, 4 * BASE_S), strict=True):
         assert meant <= pause < meant + SLOW_S
     dead = query(up.url, id)
     assert (dead["has_retry"], dead["attempts"], dead["last_error"]["reason"]) == (3, 4, "exhausted")
 
 
-def test_a_task_in_error_says_so(up: Later, receiver: Receiver, path: str) -> None:
-    receiver.rules[path] = in_turn(status(500), after(1, status(500)), done)
+def test_a_task_in_error_says_so(up: Daemon, receiver: Receiver, path: str) -> None:
+    receiver.rules[path] = in_sequence(status(500), delayed(1, status(500)), done)
     id = create(up.url, callback=receiver.url(path))
-    first = eventually(lambda: _in_state("error", up, id), "the first attempt fails")
-    eventually(lambda: _in_state("unack", up, id), "the second is under way")
-    second = eventually(lambda: _in_state("error", up, id), "it fails")
+    first = wait_until(lambda: _in_state("error", up, id), "the first attempt fails")
+    wait_until(lambda: _in_state("unack", up, id), "the second is under way")
+    second = wait_until(lambda: _in_state("error", up, id), "it fails")
     assert (first["has_retry"], second["has_retry"]) == (1, 2)
     assert first["last_error"]["reason"] == "status"
     assert first["last_error"]["status"] == 500
-    eventually(lambda: _is_gone(up, id), "it is done")
+    wait_until(lambda: _is_gone(up, id), "it is done")
     assert receiver.attempts(id) == [1, 2, 3]
 
 
@@ -83,60 +83,62 @@ def test_a_task_in_error_says_so(up: Later, receiver: Receiver, path: str) -> No
     ids=["code-101", "429", "503", "429-after-1", "503-after-1"],
 )
 def test_busy_comes_again_and_spends_no_retry(
-    busy: Rule, meant: float, up: Later, receiver: Receiver, path: str
+    busy: Rule, meant: float, up: Daemon, receiver: Receiver, path: str
 ) -> None:
-    receiver.rules[path] = in_turn(busy, busy, hang)
+    receiver.rules[path] = in_sequence(busy, busy, hang)
     id = create(up.url, callback=receiver.url(path), retry=0)
-    eventually(lambda: len(receiver.of(id)) == 3, "it comes again")
-    for pause in _pauses(receiver.of(id)):
+    wait_until(lambda: len(receiver.calls_of(id)) == 3, "it comes again")
+    for pause in _pauses(receiver.calls_of(id)):
         assert meant <= pause < meant + SLOW_S
     assert query(up.url, id)["has_retry"] == 0
     assert post(up.url, "/delete", {"id": id}).status == 200
 
 
-def test_gone_is_dead_at_once(up: Later, receiver: Receiver, path: str) -> None:
+def test_gone_is_dead_at_once(up: Daemon, receiver: Receiver, path: str) -> None:
     receiver.rules[path] = status(410)
     id = create(up.url, callback=receiver.url(path))
-    dead = eventually(lambda: _in_state("dead", up, id), "it dies")
+    dead = wait_until(lambda: _in_state("dead", up, id), "it dies")
     assert dead["last_error"]["reason"] == "gone"
     assert receiver.attempts(id) == [1]
 
 
-def test_nothing_follows_a_task_that_was_deleted_in_flight(up: Later, receiver: Receiver, path: str) -> None:
-    receiver.rules[path] = after(0.5, status(500))
+def test_nothing_follows_a_task_that_was_deleted_in_flight(up: Daemon, receiver: Receiver, path: str) -> None:
+    receiver.rules[path] = delayed(0.5, status(500))
     deleted = create(up.url, callback=receiver.url(path))
-    eventually(lambda: receiver.of(deleted), "it is in flight")
+    wait_until(lambda: receiver.calls_of(deleted), "it is in flight")
     assert post(up.url, "/delete", {"id": deleted}).status == 200
     assert _is_gone(up, deleted)
     other = create(up.url, callback=receiver.url(path))  # it fails after the deleted one, and comes again after it
-    eventually(lambda: len(receiver.of(other)) == 2, "the other one comes again")
+    wait_until(lambda: len(receiver.calls_of(other)) == 2, "the other one comes again")
     assert receiver.attempts(deleted) == [1]
     assert _is_gone(up, deleted)
     assert post(up.url, "/delete", {"id": other}).status == 200
 
 
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
-def test_a_lost_lease_spends_no_retry(fate: str, folder: Path, store: Server, receiver: Receiver, path: str) -> None:
-    receiver.rules[path] = in_turn(hang, after(1), hang)
+def test_a_lost_lease_spends_no_retry(
+    fate: str, folder: Path, store: StoreServer, receiver: Receiver, path: str
+) -> None:
+    receiver.rules[path] = in_sequence(hang, delayed(1), hang)
     options = ("--redis", store.url, "--timeout", "1.5", "--lease", "2")
-    with a_later("serve", folder, *options[:2]) as serve, a_later("worker", folder, *options) as first:
+    with run_daemon("serve", folder, *options[:2]) as serve, run_daemon("worker", folder, *options) as first:
         id = create(serve.url, callback=receiver.url(path), retry=0)
-        eventually(lambda: receiver.of(id), "it is in flight")
-        with a_later("worker", folder, *options):
+        wait_until(lambda: receiver.calls_of(id), "it is in flight")
+        with run_daemon("worker", folder, *options):
             _take_down(first, fate)
-            eventually(lambda: len(receiver.of(id)) == 2, "another worker takes it up")
+            wait_until(lambda: len(receiver.calls_of(id)) == 2, "another worker takes it up")
             again = query(serve.url, id)
             if fate == "stopped":
                 first.send_all(signal.SIGCONT)  # its deadline has passed: its verdict comes too late
-                eventually(
+                wait_until(
                     lambda: any(e["event"] == "settle rejected: lease lost" for e in first.events()), "it is told so"
                 )
-            eventually(lambda: _is_gone(serve, id), "it is done")
+            wait_until(lambda: _is_gone(serve, id), "it is done")
     assert (again["has_retry"], again["attempts"]) == (0, 2)
     assert receiver.attempts(id) == [1, 2]
 
 
-def _take_down(worker: Later, fate: str) -> None:
+def _take_down(worker: Daemon, fate: str) -> None:
     if fate == "killed":
         worker.kill()
     else:
@@ -147,11 +149,11 @@ def _pauses(calls: list[Call]) -> list[float]:
     return [second.arrived - first.arrived for first, second in pairwise(calls)]
 
 
-def _in_state(state: str, up: Later, id: str) -> dict[str, Any]:
+def _in_state(state: str, up: Daemon, id: str) -> dict[str, Any]:
     """What is known of the task if it is there, nothing otherwise."""
     found = query(up.url, id)
     return found if found["state"] == state else {}
 
 
-def _is_gone(up: Later, id: str) -> bool:
+def _is_gone(up: Daemon, id: str) -> bool:
     return post(up.url, "/query", {"id": id}).status == 404

@@ -15,35 +15,35 @@ import redis
 
 from later.embedded import socket_url
 from later.store.keys import Bucket
-from tests.system.api_client import create, create_many, many
-from tests.system.creating_clients import creating
-from tests.system.daemons import TERMINAL, Later, a_later, an_up, store_of
-from tests.system.receivers import Receiver, after, done, hang, in_turn
-from tests.system.stores import count_in, embedded_in, tasks_in
-from tests.system.waiting import eventually
+from tests.system.api_client import build_tasks, create, create_many
+from tests.system.creating_clients import run_creating_clients
+from tests.system.daemons import TERMINAL, Daemon, embedded_store_pid, run_daemon, run_up
+from tests.system.receivers import Receiver, delayed, done, hang, in_sequence
+from tests.system.stores import count_bucket, count_tasks, open_embedded_store
+from tests.system.waiting import wait_until
 
 TASKS = 1200
 AOF_COMMANDS = 4_000_000
 
 
 @contextmanager
-def by_sigterm(folder: Path, data: Path) -> Iterator[tuple[Later, Callable[[], object]]]:
-    with an_up(folder, data) as up:
+def by_sigterm(folder: Path, data: Path) -> Iterator[tuple[Daemon, Callable[[], object]]]:
+    with run_up(folder, data) as up:
         yield up, lambda: up.send(signal.SIGTERM)
 
 
 @contextmanager
-def by_sigint_to_the_group(folder: Path, data: Path) -> Iterator[tuple[Later, Callable[[], object]]]:
-    with an_up(folder, data, start_new_session=True) as up:
+def by_sigint_to_the_group(folder: Path, data: Path) -> Iterator[tuple[Daemon, Callable[[], object]]]:
+    with run_up(folder, data, start_new_session=True) as up:
         yield up, lambda: os.killpg(up.pid, signal.SIGINT)
 
 
 @contextmanager
-def by_ctrl_c(folder: Path, data: Path) -> Iterator[tuple[Later, Callable[[], object]]]:
+def by_ctrl_c(folder: Path, data: Path) -> Iterator[tuple[Daemon, Callable[[], object]]]:
     keyboard, terminal = pty.openpty()
     try:
         by = (*TERMINAL, os.ttyname(terminal))
-        with an_up(folder, data, by=by, start_new_session=True) as up:
+        with run_up(folder, data, by=by, start_new_session=True) as up:
             yield up, lambda: os.write(keyboard, b"\x03")
     finally:
         os.close(keyboard)
@@ -52,81 +52,81 @@ def by_ctrl_c(folder: Path, data: Path) -> Iterator[tuple[Later, Callable[[], ob
 
 @pytest.mark.parametrize("started", [by_sigterm, by_sigint_to_the_group, by_ctrl_c])
 def test_a_stop_under_load_ends_what_is_under_way(
-    started: Callable[[Path, Path], Iterator[tuple[Later, Callable[[], object]]]],
+    started: Callable[[Path, Path], Iterator[tuple[Daemon, Callable[[], object]]]],
     folder: Path,
     data: Path,
     receiver: Receiver,
 ) -> None:
-    receiver.rules["/"] = after(0.3)
+    receiver.rules["/"] = delayed(0.3)
     with started(folder, data) as (up, stop):  # type: ignore[attr-defined]  # a context, by its decorator
-        create_many(up.url, many(TASKS, receiver.url(), time.time() + 0.5, 400))
-        eventually(lambda: len(receiver.ids) > 300, "it is under load")
+        create_many(up.url, build_tasks(TASKS, receiver.url(), time.time() + 0.5, 400))
+        wait_until(lambda: len(receiver.ids) > 300, "it is under load")
         stop()
         assert up.ends() == 0
     assert not [event for event in up.events() if event["event"] == "embedded store exited"], (
         "the signal was not for the store"
     )
     assert receiver.answered == receiver.ids
-    with embedded_in(data) as client:
-        assert count_in(client, Bucket.UNACK, "order") == 0
-        assert tasks_in(client) == TASKS - len(receiver.answered) > 0
-    with an_up(folder, data) as again:
-        eventually(lambda: len(receiver.answered) == TASKS, "the rest is delivered")
+    with open_embedded_store(data) as client:
+        assert count_bucket(client, Bucket.UNACK, "order") == 0
+        assert count_tasks(client) == TASKS - len(receiver.answered) > 0
+    with run_up(folder, data) as again:
+        wait_until(lambda: len(receiver.answered) == TASKS, "the rest is delivered")
         assert again.stop() == 0
-    assert receiver.repeats() == []
+    assert receiver.repeated_calls() == []
 
 
 def test_a_stop_while_clients_create_keeps_what_was_accepted(folder: Path, data: Path, receiver: Receiver) -> None:
-    with an_up(folder, data) as up, creating(up.url, receiver.url()) as creator:
-        eventually(lambda: len(receiver.ids) > 50, "it is under load")
+    with run_up(folder, data) as up, run_creating_clients(up.url, receiver.url()) as creator:
+        wait_until(lambda: len(receiver.ids) > 50, "it is under load")
         assert up.stop() == 0
-        with an_up(folder, data) as again:
-            creator.move(again.url)
+        with run_up(folder, data) as again:
+            creator.switch_to(again.url)
             creator.stop()
-            eventually(lambda: receiver.answered >= creator.accepted.keys(), "every accepted task is delivered")
+            wait_until(lambda: receiver.answered >= creator.accepted.keys(), "every accepted task is delivered")
             assert again.stop() == 0
-    assert receiver.repeats() == []
+    assert receiver.repeated_calls() == []
 
 
 def test_what_outlasts_the_drain_is_given_back(folder: Path, data: Path, receiver: Receiver) -> None:
     receiver.rules["/"] = hang
-    with an_up(folder, data, "--drain", "0.2") as up:
+    with run_up(folder, data, "--drain", "0.2") as up:
         id = create(up.url, callback=receiver.url())
-        eventually(lambda: receiver.of(id), "it is in flight")
+        wait_until(lambda: receiver.calls_of(id), "it is in flight")
         assert up.stop() == 0
-    with embedded_in(data) as client:
-        assert count_in(client, Bucket.UNACK, "order") == 0
-        assert count_in(client, Bucket.DELAY, "order") == 1
+    with open_embedded_store(data) as client:
+        assert count_bucket(client, Bucket.UNACK, "order") == 0
+        assert count_bucket(client, Bucket.DELAY, "order") == 1
 
 
 def test_a_second_signal_leaves_at_once_and_loses_nothing(folder: Path, data: Path, receiver: Receiver) -> None:
-    receiver.rules["/hangs-once"] = in_turn(hang, done)
+    receiver.rules["/hangs-once"] = in_sequence(hang, done)
     options = ("--timeout", "5", "--lease", "6")
-    with an_up(folder, data, *options) as up:
+    with run_up(folder, data, *options) as up:
         held = create(up.url, callback=receiver.url("/hangs-once"))
         waiting = create(up.url, callback=receiver.url(), delay=3)
-        eventually(lambda: receiver.of(held), "it is in flight")
+        wait_until(lambda: receiver.calls_of(held), "it is in flight")
         up.send(signal.SIGTERM)
-        up.logged("stopping")
+        up.wait_for_event("stopping")
         up.send(signal.SIGTERM)
-        assert up.ends(2) == 128 + signal.SIGTERM
-    with an_up(folder, data, *options) as again:
-        assert again.logged("store found")["tasks"] == 2
-        eventually(lambda: receiver.attempts(held) == [1, 2], "what was in flight is delivered again")
-        eventually(lambda: {held, waiting} <= receiver.answered, "everything is delivered")
+        assert up.wait_for_exit(2) == 128 + signal.SIGTERM
+    with run_up(folder, data, *options) as again:
+        assert again.wait_for_event("store found")["tasks"] == 2
+        wait_until(lambda: receiver.attempts(held) == [1, 2], "what was in flight is delivered again")
+        wait_until(lambda: {held, waiting} <= receiver.answered, "everything is delivered")
         assert again.stop() == 0
 
 
 def test_a_stop_while_the_store_loads(folder: Path, data: Path) -> None:
     _write_a_large_file(data)
-    with a_later("up", folder, "--data", str(data)) as up:
-        eventually(lambda: _loads(data), "the store loads", 10)
+    with run_daemon("up", folder, "--data", str(data)) as up:
+        wait_until(lambda: _loads(data), "the store loads", 10)
         assert up.stop() == 0
         assert not [event for event in up.events() if event["event"] == "listening"]
-    assert store_of(data) is None
+    assert embedded_store_pid(data) is None
 
 
-MOMENTS: list[Callable[[Path, Later], object]] = [
+MOMENTS: list[Callable[[Path, Daemon], object]] = [
     lambda data, up: (data / "owner.lock").exists(),
     lambda data, up: (data / "store.log").exists(),
     lambda data, up: (data / "store.sock").exists(),
@@ -137,20 +137,20 @@ MOMENTS: list[Callable[[Path, Later], object]] = [
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=["owned", "spawned", "socket", "answers", "found", "listens"])
-def test_a_stop_at_any_moment_of_the_start(moment: Callable[[Path, Later], object], folder: Path, data: Path) -> None:
-    with a_later("up", folder, "--data", str(data)) as up:
-        eventually(lambda: moment(data, up), "it gets there")
+def test_a_stop_at_any_moment_of_the_start(moment: Callable[[Path, Daemon], object], folder: Path, data: Path) -> None:
+    with run_daemon("up", folder, "--data", str(data)) as up:
+        wait_until(lambda: moment(data, up), "it gets there")
         assert up.stop() == 0
-    assert store_of(data) is None
+    assert embedded_store_pid(data) is None
     assert "Traceback" not in up.log.read_text()
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.15, 0.25, 0.35, 0.45])
 def test_a_stop_before_it_has_begun(seconds: float, folder: Path, data: Path) -> None:
-    with a_later("up", folder, "--data", str(data)) as up:
+    with run_daemon("up", folder, "--data", str(data)) as up:
         time.sleep(seconds)
         assert up.stop() in (0, -signal.SIGTERM)  # by the signal itself, where Python does not listen yet
-    assert store_of(data) is None
+    assert embedded_store_pid(data) is None
     assert "Traceback" not in up.log.read_text()
 
 

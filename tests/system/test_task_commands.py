@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests.system.api_client import create, create_many, get, many, query
-from tests.system.daemons import COMMAND, Later, a_later, an_up, environment, shards
-from tests.system.receivers import Receiver, done, hang, in_turn, status
-from tests.system.stores import Server
-from tests.system.waiting import eventually
+from tests.system.api_client import build_tasks, create, create_many, get, query
+from tests.system.daemons import COMMAND, Daemon, environment, run_daemon, run_up, shards_option
+from tests.system.receivers import Receiver, done, hang, in_sequence, status
+from tests.system.stores import StoreServer
+from tests.system.waiting import wait_until
 
 FAR = 3600
 STATES = ("delay", "unack", "error", "dead")
@@ -37,34 +37,34 @@ SEEN_S = 2.0
 
 
 @pytest.fixture
-def up(folder: Path, data: Path, processes: int) -> Iterator[Later]:
+def up(folder: Path, data: Path, processes: int) -> Iterator[Daemon]:
     """One process and one shard, or several of both."""
-    with an_up(folder, data, *shards(processes), "--retry-base", "1000s", "--ramp", "0") as up:
+    with run_up(folder, data, *shards_option(processes), "--retry-base", "1000s", "--ramp", "0") as up:
         yield up
 
 
-def run(up: Later, *words: str) -> subprocess.CompletedProcess[str]:
+def run(up: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env(up), timeout=100, check=False)
 
 
-def env(up: Later) -> dict[str, str]:
+def env(up: Daemon) -> dict[str, str]:
     return {**environment(), "LATER_URL": up.url}
 
 
-def printed(up: Later, *words: str) -> list[str]:
+def printed(up: Daemon, *words: str) -> list[str]:
     """The lines that a command prints, once it worked."""
     done = run(up, *words)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout.splitlines()
 
 
-def told(up: Later, *words: str) -> Any:
+def told(up: Daemon, *words: str) -> Any:
     """The JSON object that a command prints, once it worked."""
     (line,) = printed(up, *words, "--json")
     return json.loads(line)
 
 
-def refused(up: Later, *words: str) -> str:
+def refused(up: Daemon, *words: str) -> str:
     """What a command says that did not work."""
     done = run(up, *words)
     assert (done.returncode, done.stdout) == (1, ""), done
@@ -73,28 +73,28 @@ def refused(up: Later, *words: str) -> str:
     return done.stderr.removeprefix("later: ").rstrip("\n")
 
 
-def counts(up: Later, topic: str = "order") -> dict[str, int]:
+def counts(up: Daemon, topic: str = "order") -> dict[str, int]:
     body = get(up.url, f"/topics/{topic}").body
     return {state: body[state] for state in STATES}
 
 
-def a_task_in(state: str, up: Later, receiver: Receiver, **fields: Any) -> str:
+def a_task_in(state: str, up: Daemon, receiver: Receiver, **fields: Any) -> str:
     """A task's id, once it is in this state. It is delivered by the next delivery, if there is one."""
     receiver.rules["/unack"] = hang
-    receiver.rules["/error"] = receiver.rules["/dead"] = in_turn(status(500), done)
+    receiver.rules["/error"] = receiver.rules["/dead"] = in_sequence(status(500), done)
     delay = FAR if state == "delay" else 0
     retry = 0 if state == "dead" else 3
     id = create(up.url, callback=receiver.url(f"/{state}"), delay=delay, retry=retry, **fields)
-    eventually(lambda: query(up.url, id)["state"] == state, f"it is in {state}")
+    wait_until(lambda: query(up.url, id)["state"] == state, f"it is in {state}")
     return id
 
 
 def delivered(receiver: Receiver, id: str, times: int = 1) -> None:
-    eventually(lambda: len(receiver.of(id)) == times, "it is delivered")
+    wait_until(lambda: len(receiver.calls_of(id)) == times, "it is delivered")
 
 
 @pytest.fixture
-def ids(up: Later, receiver: Receiver) -> dict[str, str]:
+def ids(up: Daemon, receiver: Receiver) -> dict[str, str]:
     """A task of the topic `order` in each state."""
     return {state: a_task_in(state, up, receiver) for state in STATES}
 
@@ -102,7 +102,7 @@ def ids(up: Later, receiver: Receiver) -> dict[str, str]:
 # Seeing
 
 
-def test_a_list_shows_the_tasks_of_one_state(up: Later, ids: dict[str, str]) -> None:
+def test_a_list_shows_the_tasks_of_one_state(up: Daemon, ids: dict[str, str]) -> None:
     for state, id in ids.items():
         assert told(up, "list", "order", "--state", state) == query(up.url, id)
         _, row = printed(up, "list", "order", "--state", state)
@@ -112,22 +112,22 @@ def test_a_list_shows_the_tasks_of_one_state(up: Later, ids: dict[str, str]) -> 
     assert printed(up, "list", "nothing", "--json") == []
 
 
-def test_a_list_is_whole_and_in_order_over_pages(up: Later) -> None:
-    tasks = many(1234, "http://127.0.0.1:1/", time.time() + FAR, 10)
+def test_a_list_is_whole_and_in_order_over_pages(up: Daemon) -> None:
+    tasks = build_tasks(1234, "http://127.0.0.1:1/", time.time() + FAR, 10)
     create_many(up.url, tasks)
     listed = [json.loads(line)["id"] for line in printed(up, "list", "order", "--limit", "2000", "--json")]
     assert listed == [task["id"] for task in tasks]
 
 
-def test_a_list_says_where_it_was_cut(up: Later) -> None:
-    create_many(up.url, many(51, "http://127.0.0.1:1/", time.time() + FAR))
+def test_a_list_says_where_it_was_cut(up: Daemon) -> None:
+    create_many(up.url, build_tasks(51, "http://127.0.0.1:1/", time.time() + FAR))
     done = run(up, "list", "order")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 51)
     assert done.stderr == "later: these are the first 50; there are more: --limit\n"
     assert len(printed(up, "list", "order", "--limit", "51")) == 52
 
 
-def test_a_list_is_of_when_tasks_are_due(up: Later) -> None:
+def test_a_list_is_of_when_tasks_are_due(up: Daemon) -> None:
     now = time.time()
     for minutes in (10, 20, 30):
         create(up.url, callback="http://127.0.0.1:1/", delay=60 * minutes, id=f"in-{minutes}")
@@ -152,7 +152,7 @@ def test_a_list_is_of_when_tasks_are_due(up: Later) -> None:
         ("dead", "dead because "),
     ],
 )
-def test_a_task_is_explained_in_every_state(up: Later, receiver: Receiver, state: str, said: str) -> None:
+def test_a_task_is_explained_in_every_state(up: Daemon, receiver: Receiver, state: str, said: str) -> None:
     id = a_task_in(state, up, receiver)
     sentence, empty, *figures = printed(up, "explain", id)
     assert sentence.startswith(said)
@@ -160,7 +160,7 @@ def test_a_task_is_explained_in_every_state(up: Later, receiver: Receiver, state
     assert told(up, "explain", id)["state"] == state
 
 
-def test_a_topic_is_explained(up: Later, ids: dict[str, str]) -> None:
+def test_a_topic_is_explained(up: Daemon, ids: dict[str, str]) -> None:
     assert told(up, "explain", *TOPIC)["counts"] == dict.fromkeys(STATES, 1)
     printed(up, "topics", "pause", "order")
     assert "its topic is paused" in printed(up, "explain", *TOPIC)[0]
@@ -168,11 +168,11 @@ def test_a_topic_is_explained(up: Later, ids: dict[str, str]) -> None:
     assert "it has no tasks" in printed(up, "explain", "--topic", "nothing")[0]
 
 
-def test_the_dead_are_listed_by_reason_and_by_when_they_died(up: Later, receiver: Receiver) -> None:
+def test_the_dead_are_listed_by_reason_and_by_when_they_died(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/gone"] = status(410)
     exhausted = a_task_in("dead", up, receiver)
     gone = create(up.url, callback=receiver.url("/gone"))
-    eventually(lambda: counts(up)["dead"] == 2, "both are dead")
+    wait_until(lambda: counts(up)["dead"] == 2, "both are dead")
     header, first, second = printed(up, "dead", "list", "order")
     assert header.split() == ["id", "died", "attempts", "reason", "status", "message"]
     assert first.split()[:1] + first.split()[2:5] == [exhausted, "1", "exhausted", "500"]
@@ -187,7 +187,7 @@ def test_the_dead_are_listed_by_reason_and_by_when_they_died(up: Later, receiver
 
 
 @pytest.mark.parametrize("state", ["delay", "error"])
-def test_a_task_that_waits_is_changed(up: Later, receiver: Receiver, state: str) -> None:
+def test_a_task_that_waits_is_changed(up: Daemon, receiver: Receiver, state: str) -> None:
     id = a_task_in(state, up, receiver, ttl=2 * FAR)
     changed = told(
         up, "update", id, "--content", "ü", "--callback", receiver.url("/new"), "--header", "X-A: b", "--retry", "7",
@@ -198,26 +198,26 @@ def test_a_task_that_waits_is_changed(up: Later, receiver: Receiver, state: str)
     assert "expires_at" not in changed
     assert "delay" in "".join(printed(up, "update", id, "--delay", "1ms"))
     delivered(receiver, id, 1 if state == "delay" else 2)
-    last = receiver.of(id)[-1]
+    last = receiver.calls_of(id)[-1]
     assert (last.path, last.body["content"], last.headers["X-A"]) == ("/new", "ü", "b")
 
 
 @pytest.mark.parametrize("state", ["unack", "dead"])
-def test_a_task_that_does_not_wait_is_left_as_it_is(up: Later, receiver: Receiver, state: str) -> None:
+def test_a_task_that_does_not_wait_is_left_as_it_is(up: Daemon, receiver: Receiver, state: str) -> None:
     id = a_task_in(state, up, receiver)
     before = query(up.url, id)
     assert refused(up, "update", id, "--content", "new")
     assert query(up.url, id) == before
 
 
-def test_what_a_change_may_not_be_is_said_in_the_daemons_words(up: Later, receiver: Receiver) -> None:
+def test_what_a_change_may_not_be_is_said_in_the_daemons_words(up: Daemon, receiver: Receiver) -> None:
     id = a_task_in("delay", up, receiver)
     assert refused(up, "update", id, "--callback", "ftp://a/").startswith("callback: expected an absolute http")
     assert refused(up, "update", "nobody", "--delay", "1s") == "no task has the id 'nobody'"
 
 
 @pytest.mark.parametrize(("state", "calls"), [("delay", 1), ("error", 2), ("dead", 2)])
-def test_a_task_is_run_now(up: Later, receiver: Receiver, state: str, calls: int) -> None:
+def test_a_task_is_run_now(up: Daemon, receiver: Receiver, state: str, calls: int) -> None:
     id = a_task_in(state, up, receiver)
     assert printed(up, "run-now", id) == [id]
     delivered(receiver, id, calls)
@@ -225,7 +225,7 @@ def test_a_task_is_run_now(up: Later, receiver: Receiver, state: str, calls: int
 
 @pytest.mark.parametrize("command", [("run-now",), ("dead", "redrive")])
 def test_what_is_in_flight_is_left_there_and_holds_up_no_other(
-    up: Later, receiver: Receiver, ids: dict[str, str], command: tuple[str, ...]
+    up: Daemon, receiver: Receiver, ids: dict[str, str], command: tuple[str, ...]
 ) -> None:
     hurried = run(up, *command, ids["unack"], "nobody", ids["dead"])
     assert (hurried.returncode, hurried.stdout) == (1, f"{ids['dead']}\n")
@@ -235,16 +235,16 @@ def test_what_is_in_flight_is_left_there_and_holds_up_no_other(
 
 
 @pytest.mark.parametrize("state", ["delay", "error"])
-def test_only_the_dead_are_redriven(up: Later, receiver: Receiver, state: str) -> None:
+def test_only_the_dead_are_redriven(up: Daemon, receiver: Receiver, state: str) -> None:
     assert refused(up, "dead", "redrive", a_task_in(state, up, receiver))
 
 
-def test_the_dead_come_back_with_all_their_retries(up: Later, receiver: Receiver) -> None:
-    receiver.rules["/dead"] = in_turn(status(410), status(500))
+def test_the_dead_come_back_with_all_their_retries(up: Daemon, receiver: Receiver) -> None:
+    receiver.rules["/dead"] = in_sequence(status(410), status(500))
     id = create(up.url, callback=receiver.url("/dead"), retry=2)
-    eventually(lambda: counts(up)["dead"] == 1, "it is dead")
+    wait_until(lambda: counts(up)["dead"] == 1, "it is dead")
     assert told(up, "dead", "redrive", id) == {"id": id, "redriven": 1}
-    eventually(lambda: query(up.url, id)["state"] == "error", "it has failed anew")
+    wait_until(lambda: query(up.url, id)["state"] == "error", "it has failed anew")
     assert (query(up.url, id)["has_retry"], query(up.url, id)["max_retry"]) == (1, 2)
     assert receiver.attempts(id) == [1, 1]
 
@@ -252,7 +252,7 @@ def test_the_dead_come_back_with_all_their_retries(up: Later, receiver: Receiver
 # Many
 
 
-def typed(up: Later, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
+def typed(up: Daemon, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
     """A command at a terminal where somebody types this answer."""
     keyboard, terminal = pty.openpty()
     try:
@@ -265,14 +265,14 @@ def typed(up: Later, answer: str, *words: str) -> subprocess.CompletedProcess[st
         os.close(terminal)
 
 
-def crowd(up: Later, count: int = CROWD, topic: str = "order", callback: str = "http://127.0.0.1:1/") -> None:
+def crowd(up: Daemon, count: int = CROWD, topic: str = "order", callback: str = "http://127.0.0.1:1/") -> None:
     """Dead tasks, expired: nothing has called for them."""
-    tasks = [{**task, "ttl": 0.5} for task in many(count, callback, time.time() + FAR, topic=topic)]
+    tasks = [{**task, "ttl": 0.5} for task in build_tasks(count, callback, time.time() + FAR, topic=topic)]
     create_many(up.url, tasks)
-    eventually(lambda: counts(up, topic)["dead"] == count, "all have expired")
+    wait_until(lambda: counts(up, topic)["dead"] == count, "all have expired")
 
 
-def test_a_topic_is_purged_but_for_what_is_in_flight(up: Later, ids: dict[str, str]) -> None:
+def test_a_topic_is_purged_but_for_what_is_in_flight(up: Daemon, ids: dict[str, str]) -> None:
     assert told(up, "topics", "purge", "order", "--dry-run") == {
         "topic": "order", "tasks": 3, "states": {"delay": 1, "error": 1, "dead": 1},
     }  # fmt: skip
@@ -285,12 +285,12 @@ def test_a_topic_is_purged_but_for_what_is_in_flight(up: Later, ids: dict[str, s
 
 
 @pytest.mark.parametrize("state", ["delay", "error", "dead"])
-def test_one_state_is_purged(up: Later, ids: dict[str, str], state: str) -> None:
+def test_one_state_is_purged(up: Daemon, ids: dict[str, str], state: str) -> None:
     assert told(up, "topics", "purge", "order", "--state", state, "--yes") == {"purged": 1, "exact": True}
     assert counts(up) == dict.fromkeys(STATES, 1) | {state: 0}
 
 
-def test_whoever_says_no_or_cannot_be_asked_loses_nothing(up: Later, ids: dict[str, str]) -> None:
+def test_whoever_says_no_or_cannot_be_asked_loses_nothing(up: Daemon, ids: dict[str, str]) -> None:
     for command in (("topics", "purge", "order"), ("dead", "purge", *TOPIC), ("dead", "redrive", *TOPIC)):
         no = typed(up, "n\n", *command)
         assert (no.returncode, no.stdout) == (1, "")
@@ -300,14 +300,14 @@ def test_whoever_says_no_or_cannot_be_asked_loses_nothing(up: Later, ids: dict[s
     assert counts(up) == dict.fromkeys(STATES, 1)
 
 
-def test_a_crowd_is_purged_in_slices(up: Later) -> None:
-    create_many(up.url, many(CROWD, "http://127.0.0.1:1/", time.time() + FAR))
-    create_many(up.url, many(10, "http://127.0.0.1:1/", time.time() + FAR, topic="other"))
+def test_a_crowd_is_purged_in_slices(up: Daemon) -> None:
+    create_many(up.url, build_tasks(CROWD, "http://127.0.0.1:1/", time.time() + FAR))
+    create_many(up.url, build_tasks(10, "http://127.0.0.1:1/", time.time() + FAR, topic="other"))
     assert printed(up, "topics", "purge", "order", "--yes") == ["12,000 tasks purged"]
     assert (counts(up)["delay"], counts(up, "other")["delay"]) == (0, 10)
 
 
-def test_the_dead_are_purged_by_reason_and_age(up: Later, receiver: Receiver) -> None:
+def test_the_dead_are_purged_by_reason_and_age(up: Daemon, receiver: Receiver) -> None:
     crowd(up, 10)
     kept = a_task_in("dead", up, receiver)
     purge = ("dead", "purge", *TOPIC)
@@ -320,39 +320,39 @@ def test_the_dead_are_purged_by_reason_and_age(up: Later, receiver: Receiver) ->
     assert told(up, *purge, "--yes")["purged"] == 1
 
 
-def test_what_dies_again_is_not_taken_twice(up: Later) -> None:
+def test_what_dies_again_is_not_taken_twice(up: Daemon) -> None:
     printed(up, "topics", "pause", "order")
     time.sleep(SEEN_S)
     crowd(up)
     assert printed(up, "dead", "redrive", *TOPIC, "--yes") == ["12,000 tasks redriven"]
-    eventually(lambda: counts(up) == dict.fromkeys(STATES, 0) | {"dead": CROWD}, "all have expired anew")
+    wait_until(lambda: counts(up) == dict.fromkeys(STATES, 0) | {"dead": CROWD}, "all have expired anew")
 
 
-def test_the_dead_come_back_at_a_rate_over_slices(up: Later, receiver: Receiver) -> None:
-    receiver.rules["/"] = in_turn(status(410), done)
-    create_many(up.url, many(55, receiver.url(), time.time()))
-    eventually(lambda: counts(up)["dead"] == 55, "all are dead")
+def test_the_dead_come_back_at_a_rate_over_slices(up: Daemon, receiver: Receiver) -> None:
+    receiver.rules["/"] = in_sequence(status(410), done)
+    create_many(up.url, build_tasks(55, receiver.url(), time.time()))
+    wait_until(lambda: counts(up)["dead"] == 55, "all are dead")
     redrive = ("dead", "redrive", *TOPIC, "--reason", "gone", "--died-after", "1h", "--rate", "5/s")
     asked = typed(up, "y\n", *redrive)
     assert (asked.returncode, asked.stdout) == (0, "55 tasks redriven\n")
     assert ", 5 a second, for 11 s? [y/N]: " in asked.stderr
-    eventually(lambda: len(receiver.calls) == 110, "all are delivered")
+    wait_until(lambda: len(receiver.calls) == 110, "all are delivered")
     first, *others = sorted(call.arrived for call in receiver.calls[55:])
     assert all(arrived - first > nth / 5 - 0.5 for nth, arrived in enumerate(others, 1))
     assert 10 < others[-1] - first < 14
 
 
-def test_whoever_is_interrupted_goes_on_with_the_rest(up: Later, receiver: Receiver) -> None:
+def test_whoever_is_interrupted_goes_on_with_the_rest(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/"] = status(410)
-    create_many(up.url, many(100, receiver.url(), time.time()))
-    eventually(lambda: counts(up)["dead"] == 100, "all are dead")
+    create_many(up.url, build_tasks(100, receiver.url(), time.time()))
+    wait_until(lambda: counts(up)["dead"] == 100, "all are dead")
     printed(up, "topics", "pause", "order")
     time.sleep(SEEN_S)
     redrive = ("dead", "redrive", *TOPIC, "--yes")
     with subprocess.Popen([*INTERRUPTIBLE, *redrive, "--rate", "2"], text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, env=env(up)) as going:  # fmt: skip
         try:
-            eventually(lambda: counts(up)["dead"] == 80, "a slice is back")
+            wait_until(lambda: counts(up)["dead"] == 80, "a slice is back")
             time.sleep(0.5)  # it waits for the slice to be over
             going.send_signal(signal.SIGINT)
             out, err = going.communicate(timeout=10)
@@ -364,9 +364,9 @@ def test_whoever_is_interrupted_goes_on_with_the_rest(up: Later, receiver: Recei
     assert counts(up) == dict.fromkeys(STATES, 0) | {"delay": 100}
 
 
-def test_a_purge_outlasts_a_store_that_is_away(folder: Path, store: Server) -> None:
-    with a_later("serve", folder, "--redis", store.url) as serve:
-        create_many(serve.url, many(CROWD, "http://127.0.0.1:1/", time.time() + FAR))
+def test_a_purge_outlasts_a_store_that_is_away(folder: Path, store: StoreServer) -> None:
+    with run_daemon("serve", folder, "--redis", store.url) as serve:
+        create_many(serve.url, build_tasks(CROWD, "http://127.0.0.1:1/", time.time() + FAR))
         store.kill()
         with subprocess.Popen([*COMMAND, "topics", "purge", "order", "--yes", "--retries", "20"], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env(serve)) as purging:  # fmt: skip
@@ -378,10 +378,10 @@ def test_a_purge_outlasts_a_store_that_is_away(folder: Path, store: Server) -> N
             finally:
                 purging.kill()
         assert (purging.returncode, out.split(":")[0]) == (0, "at least 12,000 tasks purged")
-        eventually(lambda: counts(serve) == dict.fromkeys(STATES, 0), "all are gone")
+        wait_until(lambda: counts(serve) == dict.fromkeys(STATES, 0), "all are gone")
 
 
-def test_nobody_there_is_one_line_and_status_1(up: Later) -> None:
+def test_nobody_there_is_one_line_and_status_1(up: Daemon) -> None:
     url = up.url
     up.stop()
     for words in (

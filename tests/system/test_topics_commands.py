@@ -13,9 +13,9 @@ import pytest
 
 from later.core.policy import DEFAULT, FIELDS, format_policy
 from tests.system.api_client import create, get
-from tests.system.daemons import COMMAND, Later, an_up, environment
+from tests.system.daemons import COMMAND, Daemon, environment, run_up
 from tests.system.receivers import Receiver
-from tests.system.waiting import eventually
+from tests.system.waiting import wait_until
 
 FAR = 3600
 SEEN_S = 2.0
@@ -24,24 +24,24 @@ DAEMONS = {name: {"value": value, "level": "daemon"} for name, value in format_p
 
 
 @pytest.fixture
-def up(folder: Path, data: Path) -> Iterator[Later]:
-    with an_up(folder, data, "--max-delay", "30d", "--retry", "7") as up:
+def up(folder: Path, data: Path) -> Iterator[Daemon]:
+    with run_up(folder, data, "--max-delay", "30d", "--retry", "7") as up:
         yield up
 
 
-def run(up: Later, *words: str) -> subprocess.CompletedProcess[str]:
+def run(up: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**environment(), "LATER_URL": up.url}
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env, timeout=60, check=False)
 
 
-def told(up: Later, *words: str) -> Any:
+def told(up: Daemon, *words: str) -> Any:
     """The JSON that a command prints, once it worked."""
     done = run(up, *words, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done
     return json.loads(done.stdout)
 
 
-def test_what_is_set_is_shown_applied_with_the_level_that_it_is_from(up: Later) -> None:
+def test_what_is_set_is_shown_applied_with_the_level_that_it_is_from(up: Daemon) -> None:
     told(up, "namespaces", "set", "shop", "--max-delay", "7d", "--ack", "status")
     own = told(up, "topics", "set", "shop/order", "--max-delay", "0", "--paused", "on")
     assert own == {"topic": "shop/order", "set": {"max_delay": 0, "paused": True}}
@@ -58,7 +58,7 @@ def test_what_is_set_is_shown_applied_with_the_level_that_it_is_from(up: Later) 
     }
 
 
-def test_every_field_can_be_set_and_unset(up: Later) -> None:
+def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
     given = {
         "default_delay": "1s", "max_delay": "2m", "delay_mode": "queue", "delays": "off", "ttl": "3h", "timeout": "4",
         "retry": "5", "retry_base": "500ms", "retry_cap": "1d", "retry_jitter": "0.25", "ack": "code", "rate": "2.5",
@@ -76,7 +76,7 @@ def test_every_field_can_be_set_and_unset(up: Later) -> None:
         assert told(up, group, "unset", "x", *options.values())["set"] == {}
 
 
-def test_set_adds_and_unset_removes_the_fields_named_or_all(up: Later) -> None:
+def test_set_adds_and_unset_removes_the_fields_named_or_all(up: Daemon) -> None:
     told(up, "topics", "set", "a", "--ttl", "1h")
     assert told(up, "topics", "set", "a", "--retry", "0", "--delays", "off")["set"] == {
         "delays": False, "ttl": 3600, "retry": 0,
@@ -97,7 +97,7 @@ def test_set_adds_and_unset_removes_the_fields_named_or_all(up: Later) -> None:
         ("policy", "default"),
     ],
 )
-def test_a_topic_may_have_any_name(up: Later, name: str, namespace: str) -> None:
+def test_a_topic_may_have_any_name(up: Daemon, name: str, namespace: str) -> None:
     told(up, "topics", "set", name, "--retry", "1")
     create(up.url, topic=name, callback="http://127.0.0.1:1/", delay=FAR)
     topic = told(up, "topics", "show", name)
@@ -106,7 +106,7 @@ def test_a_topic_may_have_any_name(up: Later, name: str, namespace: str) -> None
     assert told(up, "topics", "unset", name)["set"] == {}
 
 
-def test_one_topic_may_be_written_in_two_ways(up: Later) -> None:
+def test_one_topic_may_be_written_in_two_ways(up: Daemon) -> None:
     told(up, "topics", "set", "default/order", "--retry", "1")
     assert told(up, "topics", "show", "order")["set"] == {"retry": 1}
     assert told(up, "topics", "show", "default/order")["topic"] == "order"
@@ -125,7 +125,7 @@ def test_one_topic_may_be_written_in_two_ways(up: Later) -> None:
     ],
 )
 def test_a_wrong_value_is_refused_in_the_daemons_words_and_nothing_is_set(
-    up: Later, words: tuple[str, ...], said: str
+    up: Daemon, words: tuple[str, ...], said: str
 ) -> None:
     done = run(up, "topics", "set", "a", "--ttl", "1h", *words)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"later: {said}\n")
@@ -133,14 +133,14 @@ def test_a_wrong_value_is_refused_in_the_daemons_words_and_nothing_is_set(
 
 
 @pytest.mark.parametrize("words", [("topics", "show", "a//b"), ("topics", "unset", ""), ("namespaces", "set", "a/b")])
-def test_a_wrong_name_is_one_line_and_status_1(up: Later, words: tuple[str, ...]) -> None:
+def test_a_wrong_name_is_one_line_and_status_1(up: Daemon, words: tuple[str, ...]) -> None:
     done = run(up, *words, *(("--retry", "1") if "set" in words else ()))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("later: ")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_topic_is_paused_and_resumed(up: Later, receiver: Receiver) -> None:
+def test_a_topic_is_paused_and_resumed(up: Daemon, receiver: Receiver) -> None:
     assert told(up, "topics", "pause", "shop/order") == {"topic": "shop/order", "paused": True}
     time.sleep(SEEN_S)
     id = create(up.url, topic="shop/order", callback=receiver.url())
@@ -148,21 +148,21 @@ def test_a_topic_is_paused_and_resumed(up: Later, receiver: Receiver) -> None:
         "value": True,
         "level": "topic",
     }
-    eventually(lambda: told(up, "topics", "show", "shop/order")["due"] == 1, "it is due")
+    wait_until(lambda: told(up, "topics", "show", "shop/order")["due"] == 1, "it is due")
     assert receiver.calls == []
     assert told(up, "topics", "resume", "shop/order") == {"topic": "shop/order", "paused": False}
-    eventually(lambda: receiver.of(id), "it is delivered")
+    wait_until(lambda: receiver.calls_of(id), "it is delivered")
     assert told(up, "topics", "show", "shop/order")["set"] == {}
 
 
-def test_a_topic_is_resumed_in_a_namespace_that_stays_paused(up: Later) -> None:
+def test_a_topic_is_resumed_in_a_namespace_that_stays_paused(up: Daemon) -> None:
     told(up, "namespaces", "set", "shop", "--paused", "on")
     assert run(up, "topics", "resume", "shop/order").stdout == "the topic shop/order is not paused\n"
     assert told(up, "topics", "show", "shop/mail", "--applied")["applied"]["paused"]["value"] is True
     assert told(up, "topics", "show", "shop/order")["set"] == {"paused": False}
 
 
-def test_topics_are_listed_with_their_counts(up: Later) -> None:
+def test_topics_are_listed_with_their_counts(up: Daemon) -> None:
     for topic in ("order", "shop/order", "shop/mail", "shop/mail"):
         create(up.url, topic=topic, callback="http://127.0.0.1:1/", delay=FAR)
     told(up, "topics", "set", "unused", "--retry", "1")
@@ -177,7 +177,7 @@ def test_topics_are_listed_with_their_counts(up: Later) -> None:
     ]
 
 
-def test_more_topics_than_a_page_are_listed_once(up: Later) -> None:
+def test_more_topics_than_a_page_are_listed_once(up: Daemon) -> None:
     names = [f"n/{number:04}" for number in range(1001)]
     tasks = [{"topic": name, "callback": "http://127.0.0.1:1/", "delay": FAR} for name in names]
     lines = "".join(json.dumps(task) + "\n" for task in tasks)
@@ -188,7 +188,7 @@ def test_more_topics_than_a_page_are_listed_once(up: Later) -> None:
     assert listed == names
 
 
-def test_nobody_there_is_one_line_and_status_1(up: Later) -> None:
+def test_nobody_there_is_one_line_and_status_1(up: Daemon) -> None:
     url = up.url
     assert get(url, "/livez").status == 200
     up.stop()

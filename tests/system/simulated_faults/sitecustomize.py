@@ -15,11 +15,11 @@ from typing import Any
 
 HANG_S = 5.0
 AHEAD_S = 3600.0
-DEAD = 3
+EXIT_STATUS = 3
 """The exit status of the process that ends."""
 
 
-def names_hang() -> None:
+def delay_name_lookups() -> None:
     look_up = socket.getaddrinfo
 
     def getaddrinfo(host: Any, *arguments: Any, **named: Any) -> Any:
@@ -31,17 +31,17 @@ def names_hang() -> None:
     socket.getaddrinfo = getaddrinfo
 
 
-def clock_ahead() -> None:
+def set_clock_ahead() -> None:
     wall = time.time
     time.time = lambda: wall() + AHEAD_S
 
 
-def second_dies() -> None:
+def exit_second_process() -> None:
     if "2/2" in sys.orig_argv:
-        os._exit(DEAD)
+        os._exit(EXIT_STATUS)
 
 
-ODDITIES = {"names-hang": names_hang, "clock-ahead": clock_ahead, "second-dies": second_dies}
+FAULTS = {"names-hang": delay_name_lookups, "clock-ahead": set_clock_ahead, "second-dies": exit_second_process}
 
 if "SIMULATED_FAULT" in os.environ:
-    ODDITIES[os.environ["SIMULATED_FAULT"]]()
+    FAULTS[os.environ["SIMULATED_FAULT"]]()
