@@ -1,8 +1,8 @@
-"""The figures of the store that /metrics shows, gathered in the background: a scrape must cost the store nothing."""
+"""Gauges of the store, updated in the background: a scrape of /metrics must cost the store nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from itertools import islice
 
 from later.core.errors import LaterError
 from later.metrics import MAX_TOPICS, OTHER, Metrics
@@ -13,61 +13,52 @@ from later.worker.ticker import TickResult
 
 
 class StoreMetrics:
-    """An errand that brings the gauges up to date."""
+    """Tick function that updates the gauges of the whole store."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
         self._named: dict[str, None] = {}
+        """Topics with a label of their own, in the order in which they got it."""
 
     async def tick(self, now: int) -> TickResult:
         try:
-            await self._gather((await self._store.now()).low)
+            await self._update((await self._store.now()).low)
         except LaterError:
             self._metrics.store_up.set(0)
             raise
         self._metrics.store_up.set(1)
         return TickResult(0, None)
 
-    async def _gather(self, now: int) -> None:
-        counts = await self._store.stats.counts(now)
-        remembered, server = await self._store.stats.remembered_ids(), await self._store.stats.server_facts()
-        labelled = self._labelled(counts)
-        permits = await self._permits(labelled, now)
-        self._show(labelled, now)
-        self._metrics.topic_permits.clear()
-        for topic, in_use in permits.items():
-            self._metrics.topic_permits.labels(topic).set(in_use)
-        self._metrics.remembered_ids.set(remembered)
-        self._metrics.store_memory.set(server.memory)
-        self._metrics.store_memory_max.set(server.max_memory)
-
-    async def _permits(self, topics: Iterable[str], now: int) -> dict[str, int]:
-        """Of those that have a limit on their concurrency."""
-        policies = await self._store.policies.current()
-        limited = [topic for topic in topics if topic != OTHER and policies.for_topic(topic).concurrency]
-        return await self._store.permits.in_use(limited, now)
-
-    def _labelled(self, counts: dict[str, TopicCounts]) -> dict[str, TopicCounts]:
-        """The counts by label: who has a name keeps it while it has tasks, the rest are summed up."""
-        self._named = dict.fromkeys(_first([*(t for t in self._named if t in counts), *counts], MAX_TOPICS))
-        labelled: dict[str, TopicCounts] = {}
-        for topic, count in counts.items():
-            label = topic if topic in self._named else OTHER
-            labelled[label] = labelled.get(label, NO_TASKS).plus(count)
-        return labelled
-
-    def _show(self, labelled: dict[str, TopicCounts], now: int) -> None:
+    async def _update(self, now: int) -> None:
+        """Read all values first: a store that fails halfway must not leave half of them."""
+        stats, policies = self._store.stats, self._store.policies
+        counts = self._sum_by_label(await stats.counts(now))
+        remembered, server = await stats.remembered_ids(), await stats.server_facts()
+        current = await policies.current()
+        limited = [topic for topic in counts if topic != OTHER and current.for_topic(topic).concurrency]
+        permits = await self._store.permits.in_use(limited, now)
         metrics = self._metrics
-        for gauge in (metrics.tasks, metrics.tasks_due, metrics.oldest_due_age):
+        for gauge in (metrics.tasks, metrics.tasks_due, metrics.oldest_due_age, metrics.topic_permits):
             gauge.clear()
-        for label, count in labelled.items():
+        for label, count in counts.items():
             for bucket, number in zip(Bucket, (count.delay, count.unack, count.error, count.dead), strict=True):
                 metrics.tasks.labels(bucket.value, label).set(number)
             metrics.tasks_due.labels(label).set(count.due)
             oldest = now if count.oldest_due_at is None else count.oldest_due_at
             metrics.oldest_due_age.labels(label).set((now - oldest) / 1000)
+        for topic, in_use in permits.items():
+            metrics.topic_permits.labels(topic).set(in_use)
+        metrics.remembered_ids.set(remembered)
+        metrics.store_memory.set(server.memory)
+        metrics.store_memory_max.set(server.max_memory)
 
-
-def _first(topics: Iterable[str], limit: int) -> list[str]:
-    return list(dict.fromkeys(topics))[:limit]
+    def _sum_by_label(self, counts: dict[str, TopicCounts]) -> dict[str, TopicCounts]:
+        """Return the counts by label: a topic keeps its own label while it has tasks, the rest are summed."""
+        topics = dict.fromkeys([*(topic for topic in self._named if topic in counts), *counts])
+        self._named = dict.fromkeys(islice(topics, MAX_TOPICS))
+        by_label: dict[str, TopicCounts] = {}
+        for topic, count in counts.items():
+            label = topic if topic in self._named else OTHER
+            by_label[label] = by_label.get(label, NO_TASKS).plus(count)
+        return by_label

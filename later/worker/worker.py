@@ -71,9 +71,9 @@ class Worker:
             wake_error=error_ticker.wake,
             metrics=metrics,
         )
-        self._delay_ticker = self._build_ticker("delay", self.claimer.tick, tick_ms)
+        self.delay_ticker = self._build_ticker("delay", self.claimer.tick, tick_ms)
         self._tickers = (
-            self._delay_ticker,
+            self.delay_ticker,
             unack_ticker,
             error_ticker,
             self._build_ticker("expiry", self.expiry.tick, EXPIRY_EVERY_MS),
@@ -103,7 +103,7 @@ class Worker:
 
     def wake(self, due_at: int | None = None) -> None:
         """Claim now, or at `due_at` (ms), when there is something due."""
-        self._delay_ticker.wake(due_at)
+        self.delay_ticker.wake(due_at)
 
     def on_slot_free(self, unblocked: bool) -> None:
         if unblocked or self.claimer.needs_slot:
