@@ -1,4 +1,4 @@
-"""A session's life: what it says, which Python it runs, what is told of its errors, and what is left of it."""
+"""A session: its output, its Python, the texts of its errors, and the processes that it leaves."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from tests.spark.grounds import members_of
 from tests.system.waiting import wait_until
 
 DEADLINE_S = 60
-TOO_MUCH = {"spark.driver.memory": "99999999g"}
+TOO_MUCH_MEMORY = {"spark.driver.memory": "99999999g"}
 
 
-def a_program(
+def start_program(
     body: str,
     master: str = "local[2,4]",
     settings: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
-    """A process that does something in a session as a command would, once it has printed its Java's process id."""
+    """Start a process that prints the id of its Java and runs `body` in a session, as a command does."""
     code = f"""
 import sys, time
-from later.bulk.spark.errors import translated
+from later.bulk.spark.errors import translate_errors
 from later.cli.exit import exit_code
 
 def job():
     from later.bulk.spark.session import open_session
-    with open_session({master!r}, {dict(settings or {})!r}, "a test") as spark, translated():
+    with open_session({master!r}, {dict(settings or {})!r}, "a test") as spark, translate_errors():
         from pyspark import SparkContext
         print(SparkContext._gateway.proc.pid, flush=True)
 {textwrap.indent(textwrap.dedent(body), " " * 8)}
@@ -58,11 +58,11 @@ sys.exit(exit_code(job))
     )
 
 
-def ended(program: subprocess.Popen[str]) -> tuple[int, list[str], str]:
-    """Its status, what it printed, and its standard error."""
+def finish(program: subprocess.Popen[str]) -> tuple[int, list[str], str]:
+    """Return the exit status, the lines of standard output, and standard error."""
     with program:
-        printed, said = program.communicate(timeout=DEADLINE_S)
-    return program.returncode, printed.splitlines(), said
+        out, err = program.communicate(timeout=DEADLINE_S)
+    return program.returncode, out.splitlines(), err
 
 
 def is_gone(process: str) -> bool:
@@ -73,9 +73,9 @@ def is_gone(process: str) -> bool:
     return False
 
 
-def test_a_job_says_nothing_of_its_own_and_ctrl_c_leaves_no_process() -> None:
-    program = a_program("""
-        def waits(batches):
+def test_a_job_prints_nothing_of_its_own_and_ctrl_c_leaves_no_process() -> None:
+    program = start_program("""
+        def wait(batches):
             time.sleep(60)
             yield from batches
 
@@ -84,54 +84,54 @@ def test_a_job_says_nothing_of_its_own_and_ctrl_c_leaves_no_process() -> None:
             spark.range(1).select("nope")
         except Exception as error:
             print(type(error).__name__, flush=True)
-        spark.range(2).mapInArrow(waits, "id long").collect()
+        spark.range(2).mapInArrow(wait, "id long").collect()
         """)
     assert program.stdout is not None
     java, count, error = (next(program.stdout).strip() for _ in range(3))
 
-    os.killpg(program.pid, signal.SIGINT)  # as a terminal does: the workers get it, too
+    os.killpg(program.pid, signal.SIGINT)  # as a terminal does: the workers get it too
 
-    status, _, said = ended(program)
-    assert (count, error, status, said) == ("10", "AnalysisException", 130, "")
+    status, _, err = finish(program)
+    assert (count, error, status, err) == ("10", "AnalysisException", 130, "")
     assert is_gone(java)
 
 
-def test_ctrl_c_while_java_starts_leaves_none() -> None:
-    program = a_program("raise AssertionError")
-    wait_until(lambda: any(map(is_sparks_java, members_of(program.pid))), "Java starts")
+def test_ctrl_c_while_java_starts_leaves_no_java() -> None:
+    program = start_program("raise AssertionError")
+    wait_until(lambda: any(map(is_java_of_spark, members_of(program.pid))), "Java starts")
 
     os.killpg(program.pid, signal.SIGINT)
 
-    assert ended(program) == (130, [], "")
+    assert finish(program) == (130, [], "")
     assert members_of(program.pid) == []
 
 
-def is_sparks_java(pid: int) -> bool:
+def is_java_of_spark(pid: int) -> bool:
     with suppress(OSError):
         name, *arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         return name.endswith("java") and "pyspark-shell" in arguments
     return False
 
 
-def test_a_server_of_connects_in_the_environment_is_not_for_a_command() -> None:
-    program = a_program("print(spark.range(3).count())", environ={"SPARK_REMOTE": "sc://127.0.0.1:1"})
-    status, printed, said = ended(program)
-    assert (status, printed[1:], said) == (0, ["3"], "")
+def test_a_spark_connect_server_in_the_environment_is_ignored() -> None:
+    program = start_program("print(spark.range(3).count())", environ={"SPARK_REMOTE": "sc://127.0.0.1:1"})
+    status, out, err = finish(program)
+    assert (status, out[1:], err) == (0, ["3"], "")
 
 
-def test_ctrl_c_again_does_not_break_off_the_end() -> None:
-    program = a_program("""
+def test_a_second_ctrl_c_does_not_interrupt_the_shutdown() -> None:
+    program = start_program("""
         from pyspark import SparkContext
 
         stop = SparkContext.stop
 
-        def stops(context):
+        def slow_stop(context):
             print("stopping", flush=True)
             time.sleep(1)
             stop(context)
             print("stopped", flush=True)
 
-        SparkContext.stop = stops
+        SparkContext.stop = slow_stop
         print(spark.range(10).count(), flush=True)
         time.sleep(60)
         """)
@@ -142,53 +142,51 @@ def test_ctrl_c_again_does_not_break_off_the_end() -> None:
 
     os.killpg(program.pid, signal.SIGINT)
 
-    assert ended(program) == (130, ["stopped"], "")
+    assert finish(program) == (130, ["stopped"], "")
     assert is_gone(java)
 
 
-def test_a_java_that_goes_in_the_middle_of_a_word_is_no_traceback() -> None:
-    program = a_program("""
+def test_a_java_that_exits_during_a_message_prints_no_traceback() -> None:
+    program = start_program("""
         import socket
 
         with socket.create_connection(spark.sparkContext._accumulatorServer.server_address) as java:
             java.shutdown(socket.SHUT_WR)
-            java.recv(1)  # nothing, once it is told
+            java.recv(1)  # returns at the end of the connection
         """)
 
-    status, _, said = ended(program)
+    status, _, err = finish(program)
 
-    assert (status, said) == (0, "")
+    assert (status, err) == (0, "")
 
 
 @pytest.mark.parametrize(
     ("master", "settings", "why"),
     [
         ("nope", {}, "Master must either be yarn or start with spark, k8s, or local"),
-        ("local[2]", TOO_MUCH, "Could not reserve enough space"),
+        ("local[2]", TOO_MUCH_MEMORY, "Could not reserve enough space"),
     ],
 )
 def test_a_session_that_does_not_start_says_why_in_one_line(master: str, settings: dict[str, str], why: str) -> None:
-    status, _, said = ended(a_program("", master, settings))
+    status, _, err = finish(start_program("", master, settings))
 
-    assert said.startswith("later: Spark did not start")
-    assert why in said
-    assert said.count("\n") == 1
+    assert err.startswith("later: Spark did not start")
+    assert why in err
+    assert err.count("\n") == 1
     assert status == 1
 
 
-def test_whoever_asks_for_sparks_log_sees_all_that_java_says() -> None:
-    _, _, said = ended(a_program("", settings={**TOO_MUCH, "spark.log.level": "WARN"}))
+def test_with_a_log_level_the_output_of_java_is_shown() -> None:
+    _, _, err = finish(start_program("", settings={**TOO_MUCH_MEMORY, "spark.log.level": "WARN"}))
 
-    assert re.search("Could not reserve enough space.*\nlater: Spark did not start: the reason is above\n", said)
+    assert re.search("Could not reserve enough space.*\nlater: Spark did not start: the reason is above\n", err)
 
 
 def test_without_a_java_one_line_says_what_to_install() -> None:
-    status, _, said = ended(a_program("", environ={"JAVA_HOME": "/nowhere"}))
+    status, _, err = finish(start_program("", environ={"JAVA_HOME": "/nowhere"}))
 
-    assert said.startswith(
-        "later: Spark needs Java 17 or newer, and there is none (JAVA_HOME is /nowhere): install one"
-    )
-    assert said.count("\n") == 1
+    assert err.startswith("later: Spark needs Java 17 or newer, and there is none (JAVA_HOME is /nowhere): install one")
+    assert err.count("\n") == 1
     assert status == 1
 
 
@@ -199,17 +197,17 @@ def test_an_active_session_is_used_and_left_open(spark: SparkSession) -> None:
     assert spark.range(3).count() == 3
 
 
-def test_workers_here_run_this_python(spark: SparkSession) -> None:
-    def its_python(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def test_local_workers_run_this_python(spark: SparkSession) -> None:
+    def python_path(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"python": [sys.executable]})
 
-    (row,) = spark.range(1).coalesce(1).mapInArrow(its_python, "python string").collect()
+    (row,) = spark.range(1).coalesce(1).mapInArrow(python_path, "python string").collect()
 
     assert row["python"] == sys.executable
 
 
-def test_what_a_worker_raises_of_ours_comes_in_its_words(spark: SparkSession) -> None:
+def test_an_error_of_later_in_a_worker_keeps_its_text(spark: SparkSession) -> None:
     down = raising(StoreDown("the store cannot be reached: [Errno 111]: refused"))
 
     with pytest.raises(LaterError) as error, translate_errors():
@@ -218,7 +216,7 @@ def test_what_a_worker_raises_of_ours_comes_in_its_words(spark: SparkSession) ->
     assert str(error.value) == "the store cannot be reached: [Errno 111]: refused"
 
 
-def test_what_else_a_worker_raises_says_where(spark: SparkSession) -> None:
+def test_another_error_in_a_worker_has_its_line(spark: SparkSession) -> None:
     wrong = raising(KeyError("x"))
 
     with pytest.raises(LaterError) as error, translate_errors():
@@ -237,15 +235,15 @@ def raising(error: Exception) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
     return work
 
 
-def test_a_worker_that_is_killed_is_told(spark: SparkSession) -> None:
-    def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def test_a_killed_worker_is_reported(spark: SparkSession) -> None:
+    def exit_at_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
                 os._exit(9)
             yield batch
 
     with pytest.raises(LaterError) as error, translate_errors():
-        spark.range(1).coalesce(1).mapInArrow(dies, "id long").collect()
+        spark.range(1).coalesce(1).mapInArrow(exit_at_once, "id long").collect()
 
     assert str(error.value).startswith("Python worker exited unexpectedly")
 

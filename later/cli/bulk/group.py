@@ -1,4 +1,4 @@
-"""The group `bulk`. Its commands stand in files of their own, and import their heavy half when they run."""
+"""The group `bulk`. Its commands import Spark only when they run, so that help works without it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from later.cli.groups import OrderedGroup
 @click.group(
     "bulk",
     cls=OrderedGroup,
-    epilog="It needs Spark, which is not installed with later: pip install 'later[spark]', and a Java, 17 or newer. "
-    "docs/spark.md has more, for a laptop and for a cluster.",
+    epilog="Needs Spark, which is not installed with later: pip install 'later[spark]', and Java 17 or newer. "
+    "See docs/spark.md, for a laptop and for a cluster.",
 )
 @click.pass_context
 def bulk(context: click.Context) -> None:
     """Create and manage tasks by the hundred million, with Spark.
 
-    From Parquet, CSV, JSON, ORC or a table. Every row becomes one task, or one rejected row that says why; a job that
-    is run again, after whatever ended it, makes no task twice.
+    From Parquet, CSV, JSON, ORC or a table. Every row becomes one task, or one rejected row with a reason. A job that
+    is run again, however it ended, creates no task twice.
     """
     context.with_resource(handle_termination_signals())
 

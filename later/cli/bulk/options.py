@@ -1,136 +1,289 @@
-"""Options that the commands of `bulk` share: where Spark runs, and where the tasks are."""
+"""Options that the commands of `bulk` share: the input, Spark, and where the tasks are."""
+# ruff: noqa: PLC0415  # what help needs must import without Spark
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from later.bulk.input.task_ids import check_job
 from later.cli.options import config_options
-from later.config import Config, load
+from later.config import load
+from later.core.errors import Refused
+
+if TYPE_CHECKING:
+    from later.bulk.input.reader import JobInput
+    from later.bulk.transport.target import Target
 
 MASTER = "local[*,4]"
-"""All cores of this machine. Without the 4, a task of Spark's that fails once fails the job."""
+"""All cores of this machine. Without the 4, one failure of a Spark task fails the job."""
+FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
+EXTENSIONS = {
+    ".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".orc": "orc",
+}  # fmt: skip
 
-Command = Callable[..., int]
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class JobOptions(NamedTuple):
+    """A job's input and id, and how its rows are sent."""
+
+    input: JobInput
+    id: str
+    batch: int
+    retries: int
+
+    def build_target(self, address: LaterAddress) -> Target:
+        from later.bulk.transport.target import Target
+
+        return Target(
+            url=address.url,
+            prefix=address.prefix,
+            timeout_s=address.timeout_s,
+            batch=self.batch,
+            retries=self.retries,
+        )
+
+
+class SparkOptions(NamedTuple):
+    """Where Spark runs, and its settings."""
+
+    master: str
+    conf: dict[str, str]
 
 
 class LaterAddress(NamedTuple):
-    """Where the tasks are: the URL of the API (http, https) or of the store, without a password.
+    """The address of the API (http, https) or of the store, and the store's password if it is known.
 
-    `prefix` is of the store's keys; an answer may take `timeout_s` (s).
+    `prefix` is that of the store's keys; `timeout_s` is how long an answer may take, in seconds.
     """
 
     url: str
     prefix: str
     timeout_s: float
+    password: str | None = None
 
 
-def on_spark(command: Command) -> Command:
-    """Give a command --master and --conf, as its parameters `master` and `conf`; it runs only where Spark is."""
+# The input
+
+
+def job_options(command: Command) -> Command:
+    """Give a command the options that describe its input and how it is sent, as its parameter `job` (`JobOptions`)."""
+
+    @wraps(command)
+    def with_job(
+        *, path: str, format: str | None, column: dict[str, str], constants: dict[str, str], option: dict[str, str],
+        ignore_others: bool, job: str, batch: int, retries: int, spread: float = 0, allow_duplicates: bool = False,
+        **others: Any,
+    ) -> Any:  # fmt: skip
+        from later.bulk.input.reader import JobInput, check_input
+
+        if column.keys() & constants.keys():
+            raise click.UsageError(f"{min(column.keys() & constants.keys())}: either --column or --set.")
+        job_input = JobInput(
+            path=path,
+            format=format or infer_format(path),
+            options=option,
+            columns=column,
+            constants=constants,
+            spread_s=spread,
+            allow_duplicates=allow_duplicates,
+            send_unknown_fields=not ignore_others,
+        )
+        try:
+            check_input(job_input)
+        except Refused as error:
+            raise click.UsageError(f"{error}.") from None
+        return command(job=JobOptions(job_input, job, batch, retries), **others)
+
+    decorated: Any = with_job
+    for option in reversed(_JOB_OPTIONS):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]  # click keeps what it decorates
+
+
+def _parse_job(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    try:
+        return check_job(text)
+    except Refused as error:
+        raise click.BadParameter(f"{text}: {error.detail}") from None
+
+
+def _parse_pairs(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
+    """Parse a repeatable option NAME=VALUE."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{pair}: expected NAME=VALUE")
+        if name in values:
+            raise click.BadParameter(f"{name} is given twice")
+        values[name] = value
+    return values
+
+
+def infer_format(path: str) -> str:
+    """Return the format of the path's extension, or of the one before a compression's."""
+    for suffix in reversed(Path(path).suffixes):
+        if suffix.lower() in EXTENSIONS:
+            return EXTENSIONS[suffix.lower()]
+    return "parquet"
+
+
+_JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.argument("path", metavar="INPUT"),
+    click.option(
+        "--job", required=True, callback=_parse_job, metavar="TEXT",
+        help="The job's id, part of its tasks' ids: repeat it whenever you mean the same rows.",
+    ),
+    click.option("--format", type=click.Choice(FORMATS), help="[default: by the path's extension; parquet]"),
+    click.option(
+        "--column", callback=_parse_pairs, metavar="FIELD=COLUMN", multiple=True,
+        help="Map a column of another name to a task's field, or to `key`; repeatable.",
+    ),
+    click.option(
+        "--set", "constants", callback=_parse_pairs, metavar="FIELD=VALUE", multiple=True,
+        help="Set a field to the same value for all rows; repeatable.",
+    ),
+    click.option(
+        "--option", callback=_parse_pairs, metavar="NAME=VALUE", multiple=True,
+        help="Option of Spark's reader of that format, like sep=';'; repeatable.",
+    ),
+    click.option("--ignore-others", is_flag=True, help="Ignore fields of JSON objects that are not a task's fields."),
+    click.option(
+        "--batch", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Rows in one request."
+    ),
+    click.option(
+        "--retries", type=click.IntRange(0, 100), default=8, show_default=True,
+        help="How often a failed request is repeated before Spark retries the whole partition.",
+    ),
+)  # fmt: skip
+
+
+def overwrite_option(table: str) -> Callable[[Command], Command]:
+    """Return the decorator that gives a command --overwrite, for the table at another option."""
+    return click.option("--overwrite", is_flag=True, help=f"Replace an existing table at --{table}.")
+
+
+# Spark
+
+
+def spark_options(command: Command) -> Command:
+    """Give a command --master and --conf, as its parameter `spark` (`SparkOptions`); it needs Spark's packages."""
+
+    @wraps(command)
+    def with_spark(*, master: str, conf: dict[str, str], **others: Any) -> Any:
+        return command(spark=SparkOptions(master, conf), **others)
+
     decorated = click.option(
-        "--conf", callback=_settings_of_what_is_here, metavar="KEY=VALUE", multiple=True,
-        help="A setting of Spark's; repeatable.",
-    )(command)  # fmt: skip
-    return click.option(
+        "--conf", callback=_parse_conf, metavar="KEY=VALUE", multiple=True, help="Setting of Spark; repeatable.",
+    )(with_spark)  # fmt: skip
+    return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--master", default=MASTER, show_default=True, metavar="URL",
-        help="Where Spark runs: here, or spark://, yarn or k8s:// for a cluster.",
+        help="Where Spark runs: this machine, or spark://, yarn or k8s:// for a cluster.",
     )(decorated)  # fmt: skip
 
 
-def to_later(command: Command) -> Command:
-    """Give a command the options that say where tasks go, by the API or the store, as its parameter `target`."""
+def _parse_conf(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
+    """Parse spark.KEY=VALUE; the last of a key counts, as with spark-submit.
+
+    Also checks Spark's packages, because a parameter's callback runs before any code that imports them.
+    """
+    from later.bulk.spark.preflight import check_packages
+
+    conf: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise click.BadParameter(f"{key}: expected spark.KEY=VALUE, like spark.driver.memory=4g")
+        conf[key] = value
+    check_packages()
+    return conf
+
+
+# Where the tasks are
+
+
+def address_options(command: Command) -> Command:
+    """Give a command the options of the API's or the store's address, as its parameter `address` (`LaterAddress`)."""
 
     @wraps(command)
-    def with_target(*, url: str | None, **given: Any) -> int:
-        flags = {name: given.pop(name) for name in ("config", "wait", "prefix", "store_timeout")}
-        return command(target=_target(url, flags), **given)
+    def with_address(*, url: str | None, **others: Any) -> Any:
+        flags = {name: others.pop(name) for name in ("config", "wait", "prefix", "store_timeout")}
+        return command(address=_load_address(url, flags), **others)
 
-    decorated = config_options("query", ("wait", "prefix", "store-timeout"))(with_target)
-    return click.option(
+    decorated = config_options("query", ("wait", "prefix", "store-timeout"))(with_address)
+    return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--url", metavar="URL",
-        help="Where later's API answers; or the store itself: redis://, rediss:// or unix://, its password in "
+        help="URL of later's API; or of the store: redis://, rediss:// or unix://, with its password in "
         "LATER_REDIS_PASSWORD or in the file that LATER_REDIS_PASSWORD_FILE names."
         "  [default: http://127.0.0.1:8080; LATER_URL for the API's]",
     )(decorated)  # fmt: skip
 
 
-def of_store(command: Command) -> Command:
-    """Give a command the options that say where the store is, as its parameter `target`."""
+def store_options(command: Command) -> Command:
+    """Give a command the options of the store's address, as its parameter `address` (`LaterAddress`)."""
 
     @wraps(command)
-    def with_target(*, url: str | None, **given: Any) -> int:
-        flags = {name: given.pop(name) for name in ("config", "redis", "data", "prefix", "store_timeout")}
-        return command(target=_store(url, flags), **given)
+    def with_address(*, url: str | None, **others: Any) -> Any:
+        flags = {name: others.pop(name) for name in ("config", "redis", "data", "prefix", "store_timeout")}
+        return command(address=_load_store_address(url, flags), **others)
 
-    decorated = config_options("status", ("redis", "data", "prefix", "store-timeout"))(with_target)
-    return click.option(
+    decorated = config_options("status", ("redis", "data", "prefix", "store-timeout"))(with_address)
+    return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--url", metavar="URL",
-        help="The same as --redis. A password goes into LATER_REDIS_PASSWORD, or into the file that "
+        help="The same as --redis. Put a password into LATER_REDIS_PASSWORD, or into the file that "
         "LATER_REDIS_PASSWORD_FILE names.",
     )(decorated)  # fmt: skip
 
 
-def _settings_of_what_is_here(
-    context: click.Context, parameter: click.Parameter, lines: Sequence[str]
-) -> dict[str, str]:
-    """The settings. Spark is looked for before the command begins: its own imports and its other options' need it."""
-    from later.bulk.spark.preflight import check_packages  # noqa: PLC0415  # no other command needs it
-
-    found = _settings(lines)
-    check_packages()
-    return found
-
-
-def _settings(lines: Sequence[str]) -> dict[str, str]:
-    """`spark.key=value`, again and again; the last of a key counts, as for spark-submit."""
-    found: dict[str, str] = {}
-    for line in lines:
-        key, equals, value = line.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise click.BadParameter(f"{key}: expected spark.KEY=VALUE, like spark.driver.memory=4g")
-        found[key] = value
-    return found
-
-
-def _target(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
+def _load_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
     """Raises ConfigError."""
-    from later.store.url import check_url, is_store_url  # noqa: PLC0415  # heavy: only where a command runs
+    from later.store.url import check_url, is_store_url
 
-    store = None if url is None or not is_store_url(check_url(url)) else url
-    config = load("query", flags | {"url": url if store is None else None}, os.environ)
-    if store is None:
-        return LaterAddress(config.url, config.prefix, config.wait_ms / 1000)
-    return _target_of_store(store, config)
+    if url is not None and is_store_url(check_url(url)):
+        config = load("query", flags | {"url": None}, os.environ)
+        return LaterAddress(url, config.prefix, config.store_timeout_ms / 1000)
+    config = load("query", flags | {"url": url}, os.environ)
+    return LaterAddress(config.url, config.prefix, config.wait_ms / 1000)
 
 
-def _store(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
-    """Raises ConfigError."""
-    from later.store.url import PASSWORD, check_store_url, password_from_environ, split_password  # noqa: PLC0415  # as above
+def _load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
+    """Raises ConfigError. A password may be in the URL of the environment or of the file, not on the command line."""
+    from later.embedded import socket_url
+    from later.store.url import check_store_url, split_password
 
     if url is not None:
         if flags["redis"] is not None or flags["data"] is not None:
             raise click.UsageError("Either --url, --redis or --data.")
         flags = flags | {"redis": check_store_url(url)}
     config = load("status", flags, os.environ)
-    found = _store_url(config)
-    if flags["redis"] is None:  # it is not on the command line: the password goes on to where Spark's processes look
-        found, password = split_password(found)
-        if password and password_from_environ(os.environ) is None:
-            os.environ[PASSWORD] = password
-    return _target_of_store(check_store_url(found), config)
+    store_url = socket_url(config.data) if config.data_given else config.store_url
+    password = None
+    if flags["redis"] is None:
+        store_url, password = split_password(store_url)
+    return LaterAddress(check_store_url(store_url), config.prefix, config.store_timeout_ms / 1000, password)
 
 
-def _store_url(config: Config) -> str:
-    if not config.data_given:
-        return config.store_url
-    from later.embedded import socket_url  # noqa: PLC0415  # as above
+@contextmanager
+def password_in_environment(address: LaterAddress) -> Iterator[None]:
+    """Put the address's password where Spark's processes look for it, unless the environment already has one."""
+    from later.store.url import PASSWORD, password_from_environ
 
-    return socket_url(config.data)
-
-
-def _target_of_store(url: str, config: Config) -> LaterAddress:
-    return LaterAddress(url, config.prefix, config.store_timeout_ms / 1000)
+    if not address.password or password_from_environ(os.environ) is not None:
+        yield
+        return
+    previous = os.environ.get(PASSWORD)
+    os.environ[PASSWORD] = address.password
+    try:
+        yield
+    finally:
+        os.environ.pop(PASSWORD)
+        if previous is not None:
+            os.environ[PASSWORD] = previous

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from later.cli.bulk.options import on_spark
+from later.cli.bulk.options import SparkOptions, spark_options
 from later.cli.console import notify
 from later.cli.options import API_CLIENT, build_client, config_options, examples, json_option
 from later.core import validation
@@ -83,12 +83,12 @@ def _parse_picture(context: click.Context, parameter: click.Parameter, name: str
 @click.option("--url", metavar="URL", help="URL of later's API, to ask for the topics' rates.  [default: do not ask]")
 @click.option("--plot", callback=_parse_picture, metavar="FILE.png", help="Also draw the report as a picture.")
 @click.option("--wide", is_flag=True, help="Print more columns than fit into 80 characters.")
-@on_spark
+@spark_options
 @config_options(API_CLIENT, ("wait",))
 @json_option
 def report(
     *, export: str | None, rejects: str | None, days: int, topics: tuple[str, ...], rates: dict[str, float],
-    plot: Path | None, wide: bool, master: str, conf: dict[str, str], as_json: bool, **flags: str | None,
+    plot: Path | None, wide: bool, spark: SparkOptions, as_json: bool, **flags: str | None,
 ) -> int:  # fmt: skip
     """Report what falls due when, what died, and what was rejected.
 
@@ -107,7 +107,7 @@ def report(
     from later.bulk.report import run
     from later.cli.bulk.report_view import print_json, print_text
 
-    counts = run.count(run.ReportRequest(export, rejects, topics, days), rates, master, conf)
+    counts = run.count(run.ReportRequest(export, rejects, topics, days), rates, spark.master, spark.conf)
     built = run.build_report(counts, rates, client, notify)
     if as_json:
         print_json(built)

@@ -1,4 +1,4 @@
-"""`bulk create`, `verify` and `cancel` as a shell sees them: what they take, what they say, how they end."""
+"""`bulk create`, `verify` and `cancel` as a shell sees them: options, output, exit statuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from later.bulk.jobs.output import Output
 from later.bulk.jobs.run import Created, Missing, Standings
 from later.bulk.spark import session
 from later.bulk.transport.target import Target
-from later.cli.bulk.input_options import format_of
+from later.cli.bulk.options import infer_format
 from later.cli.main import run as command
 from later.client.transport import Counts
 from later.core.errors import LaterError, Refused
@@ -29,23 +29,23 @@ from later.core.errors import LaterError, Refused
 Capture = pytest.CaptureFixture[str]
 
 REJECT = Reject("17", '{"topic":"order","delay":-5}', "delay", "delay: expected a number of seconds ≥ 0, got -5")
-CAME = Created(rows=1_000_000, created=988_000, existing=0, rejected=12_000, seconds=8.0, examples=[REJECT])
-GOOD = Created(rows=3, created=1, existing=2, rejected=0, seconds=0.5, examples=[])
+MANY = Created(rows=1_000_000, created=988_000, existing=0, rejected=12_000, seconds=8.0, examples=[REJECT])
+FEW = Created(rows=3, created=1, existing=2, rejected=0, seconds=0.5, examples=[])
 STANDINGS = Standings(
     rows=10, pending=4, dead=1, ended=2, missing=2, unfit=1, seconds=1.26,
     examples=[Missing("17", "j:x", '{"topic":"order"}')],
 )  # fmt: skip
-THERE = Standings(rows=3, pending=1, dead=1, ended=1, missing=0, unfit=0, seconds=1.0, examples=[])
+FOUND = Standings(rows=3, pending=1, dead=1, ended=1, missing=0, unfit=0, seconds=1.0, examples=[])
 
 
-class Spark:
-    """In place of Spark and of what runs in it: what it was asked for, and what it answers."""
+class FakeSpark:
+    """Replaces Spark's session and the jobs: records what they are called with, and returns `answer`."""
 
     def __init__(self) -> None:
         self.session: tuple[str, dict[str, str], str] | None = None
-        self.given: JobInput | None = None
+        self.input: JobInput | None = None
         self.called: tuple[str, Target, tuple[Any, ...]] | None = None
-        self.answer: Any = GOOD
+        self.answer: Any = FEW
         self.unused: list[str] = []
 
     @contextmanager
@@ -53,8 +53,8 @@ class Spark:
         self.session = (master, conf, name)
         yield self
 
-    def read(self, spark: Any, given: JobInput, job: str) -> InputFrame:
-        self.given = given
+    def read(self, spark: Any, job_input: JobInput, job: str) -> InputFrame:
+        self.input = job_input
         frame: Any = SimpleNamespace(sparkSession=spark)
         return InputFrame(frame, Table(job=job), self.unused)
 
@@ -69,9 +69,9 @@ class Spark:
 
 
 @pytest.fixture
-def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Spark:
+def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSpark:
     monkeypatch.chdir(tmp_path)
-    spark = Spark()
+    spark = FakeSpark()
     monkeypatch.setattr(session, "open_session", spark.open)
     monkeypatch.setattr(reader, "read_input", spark.read)
     for name in ("create", "judge", "find", "cancel"):
@@ -79,28 +79,28 @@ def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Spark:
     return spark
 
 
-def status(*arguments: str) -> int:
+def exit_code(*arguments: str) -> int:
     return command(["bulk", *arguments]).code
 
 
-class TestWhatIsTaken:
-    def test_what_is_not_said_is_what_it_mostly_is(self, spark: Spark) -> None:
-        assert status("create", "in.parquet", "--job", "j") == 0
+class TestOptions:
+    def test_options_have_defaults(self, spark: FakeSpark) -> None:
+        assert exit_code("create", "in.parquet", "--job", "j") == 0
         assert spark.session == ("local[*,4]", {}, "later bulk j")
-        assert spark.given == JobInput(path="in.parquet", format="parquet", options={}, columns={}, constants={})
+        assert spark.input == JobInput(path="in.parquet", format="parquet", options={}, columns={}, constants={})
         assert spark.called is not None
         assert spark.called[:2] == ("create", Target(url="http://127.0.0.1:8080", batch=1000, retries=8))
 
-    def test_all_that_is_said_is_taken(self, spark: Spark) -> None:
-        said = [
+    def test_all_options_are_passed_on(self, spark: FakeSpark) -> None:
+        arguments = [
             "--format", "csv", "--column", "key=id", "--column", "callback=a=b", "--set", "topic=order",
             "--set", "content=", "--option", "sep=;", "--spread", "6h", "--allow-duplicates", "--ignore-others",
             "--batch", "7", "--retries", "0", "--url", "redis://h/1", "--prefix", "mine", "--store-timeout", "3s",
             "--master", "spark://h:7077", "--conf", "spark.a=1", "--rejects", "out", "--overwrite",
         ]  # fmt: skip
-        assert status("create", "in", "--job", "j", *said) == 0
+        assert exit_code("create", "in", "--job", "j", *arguments) == 0
         assert spark.session == ("spark://h:7077", {"spark.a": "1"}, "later bulk j")
-        assert spark.given == JobInput(
+        assert spark.input == JobInput(
             path="in", format="csv", options={"sep": ";"}, columns={"key": "id", "callback": "a=b"},
             constants={"topic": "order", "content": ""}, spread_s=21_600, allow_duplicates=True,
             send_unknown_fields=False,
@@ -116,11 +116,11 @@ class TestWhatIsTaken:
          ("a.orc", "orc"), ("a.parquet", "parquet"), ("a.csv.parquet", "parquet"), ("a.snappy.parquet", "parquet"),
          ("s3a://lake/orders/", "parquet"), ("s3a://lake/v1.json/part", "parquet"), ("a.json.d/*.csv", "csv")],
     )  # fmt: skip
-    def test_a_format_is_known_by_the_paths_ending(self, path: str, format: str) -> None:
-        assert format_of(path) == format
+    def test_the_format_is_inferred_from_the_extension(self, path: str, format: str) -> None:
+        assert infer_format(path) == format
 
     @pytest.mark.parametrize(
-        ("said", "why"),
+        ("arguments", "why"),
         [
             ([], "Missing option '--job'"),
             (["--job", "a b"], "expected 1 to 107 characters"),
@@ -139,21 +139,23 @@ class TestWhatIsTaken:
         ],
         ids=str,
     )
-    def test_what_is_wrong_is_wrong_usage(self, said: list[str], why: str, spark: Spark, capsys: Capture) -> None:
-        assert status("create", "in", *said) == 2
+    def test_wrong_options_are_usage_errors(
+        self, arguments: list[str], why: str, spark: FakeSpark, capsys: Capture
+    ) -> None:
+        assert exit_code("create", "in", *arguments) == 2
         assert why in capsys.readouterr().err
         assert spark.session is None
 
     @pytest.mark.parametrize("name", ["create", "verify", "cancel"])
-    def test_a_password_is_not_taken(self, name: str, spark: Spark, capsys: Capture) -> None:
-        assert status(name, "in", "--job", "j", "--url", "redis://:hush@h") == 2
-        assert "hush" not in capsys.readouterr().err
+    def test_a_password_in_a_url_is_refused(self, name: str, spark: FakeSpark, capsys: Capture) -> None:
+        assert exit_code(name, "in", "--job", "j", "--url", "redis://:secret@h") == 2
+        assert "secret" not in capsys.readouterr().err
 
 
-class TestCreating:
-    def test_the_sums_are_told_and_the_first_of_what_was_rejected(self, spark: Spark, capsys: Capture) -> None:
-        spark.answer = CAME
-        assert status("create", "in", "--job", "j") == 1
+class TestCreate:
+    def test_the_counts_and_the_first_rejects_are_printed(self, spark: FakeSpark, capsys: Capture) -> None:
+        spark.answer = MANY
+        assert exit_code("create", "in", "--job", "j") == 1
         out, err = capsys.readouterr()
         assert out == "1,000,000 rows: 988,000 created, 0 already there, 12,000 rejected; 8.0 s, 125,000/s\n"
         assert err.splitlines() == [
@@ -161,125 +163,125 @@ class TestCreating:
             "later: all of them: --rejects DIR writes them as a table",
         ]
 
-    def test_where_all_of_them_are_is_told(self, spark: Spark, capsys: Capture) -> None:
-        spark.answer = CAME
-        assert status("create", "in", "--job", "j", "--rejects", "out/rejects") == 1
+    def test_the_table_of_all_of_them_is_named(self, spark: FakeSpark, capsys: Capture) -> None:
+        spark.answer = MANY
+        assert exit_code("create", "in", "--job", "j", "--rejects", "out/rejects") == 1
         assert "later: all of them: out/rejects" in capsys.readouterr().err
 
-    @pytest.mark.parametrize(("most", "ends"), [("11999", 1), ("12000", 0)])
-    def test_more_of_them_than_there_may_be_are_a_failure(self, most: str, ends: int, spark: Spark) -> None:
-        spark.answer = CAME
-        assert status("create", "in", "--job", "j", "--max-rejects", most) == ends
+    @pytest.mark.parametrize(("limit", "code"), [("11999", 1), ("12000", 0)])
+    def test_more_rejects_than_allowed_are_a_failure(self, limit: str, code: int, spark: FakeSpark) -> None:
+        spark.answer = MANY
+        assert exit_code("create", "in", "--job", "j", "--max-rejects", limit) == code
 
-    def test_a_machine_gets_one_object(self, spark: Spark, capsys: Capture) -> None:
-        assert status("create", "in", "--job", "j", "--json") == 0
+    def test_json_is_one_object(self, spark: FakeSpark, capsys: Capture) -> None:
+        assert exit_code("create", "in", "--job", "j", "--json") == 0
         assert json.loads(capsys.readouterr().out) == {
             "job": "j", "rows": 3, "created": 1, "existing": 2, "rejected": 0, "seconds": 0.5, "rows_per_second": 6,
         }  # fmt: skip
 
-    def test_a_dry_run_judges_and_says_so(self, spark: Spark, capsys: Capture) -> None:
-        spark.answer = CAME._replace(created=0)
-        assert status("create", "in", "--job", "j", "--dry-run", "--rejects", "out") == 1
+    def test_a_dry_run_validates_only(self, spark: FakeSpark, capsys: Capture) -> None:
+        spark.answer = MANY._replace(created=0)
+        assert exit_code("create", "in", "--job", "j", "--dry-run", "--rejects", "out") == 1
         assert spark.called is not None
         assert (spark.called[0], spark.called[2][0]) == ("judge", Output("out"))
         assert capsys.readouterr().out.startswith("1,000,000 rows: 988,000 valid, 12,000 rejected; ")
-        assert status("create", "in", "--job", "j", "--dry-run", "--json") == 1
+        assert exit_code("create", "in", "--job", "j", "--dry-run", "--json") == 1
         assert json.loads(capsys.readouterr().out)["valid"] == 988_000
 
     @pytest.mark.parametrize("known", [True, False])
-    def test_rows_of_the_same_key_are_told_of_where_the_job_is_new(
-        self, known: bool, spark: Spark, capsys: Capture
+    def test_rows_with_the_same_key_are_reported_if_the_job_is_new(
+        self, known: bool, spark: FakeSpark, capsys: Capture
     ) -> None:
-        spark.answer = GOOD._replace(known=known)
-        assert status("create", "in", "--job", "j") == 0
-        told = "later: 2 were there already, though the job is new: rows that have the same key are one task\n"
-        assert capsys.readouterr().err == ("" if known else told)
+        spark.answer = FEW._replace(known=known)
+        assert exit_code("create", "in", "--job", "j") == 0
+        warning = "later: 2 already existed though the job is new: rows with the same key are one task\n"
+        assert capsys.readouterr().err == ("" if known else warning)
 
-    def test_no_rows_in_no_time_are_no_error(self, spark: Spark, capsys: Capture) -> None:
+    def test_an_empty_input_is_no_error(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = Created(0, 0, 0, 0, 0.0, [])
-        assert status("create", "in", "--job", "j") == 0
+        assert exit_code("create", "in", "--job", "j") == 0
         assert capsys.readouterr().out.startswith("0 rows: ")
 
-    def test_columns_that_are_not_used_are_named(self, spark: Spark, capsys: Capture) -> None:
+    def test_ignored_columns_are_named(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.unused = ["Topic", "note"]
-        assert status("create", "in", "--job", "j") == 0
-        assert capsys.readouterr().err == "later: columns that are no task's, and are not used: Topic, note\n"
+        assert exit_code("create", "in", "--job", "j") == 0
+        assert capsys.readouterr().err == "later: ignored columns (not task fields): Topic, note\n"
 
-    def test_what_a_row_holds_does_not_move_the_terminals_cursor_nor_fill_it(
-        self, spark: Spark, capsys: Capture
+    def test_a_rejected_row_neither_moves_the_cursor_nor_fills_the_terminal(
+        self, spark: FakeSpark, capsys: Capture
     ) -> None:
         hostile = Reject("\x1b[2J\n", '{"content":"\x1b[2J\u2028' + "x" * 9999, None, "\x07")
-        spark.answer = CAME._replace(examples=[hostile])
-        status("create", "in", "--job", "j")
+        spark.answer = MANY._replace(examples=[hostile])
+        exit_code("create", "in", "--job", "j")
         line = capsys.readouterr().err.splitlines()[0]
         assert line.isprintable()
         assert len(line) < 300
 
-    def test_a_row_without_a_key_is_told_without_one(self, spark: Spark, capsys: Capture) -> None:
-        spark.answer = CAME._replace(examples=[REJECT._replace(key=None)])
-        status("create", "in", "--job", "j")
+    def test_a_row_without_a_key_is_shown_without_one(self, spark: FakeSpark, capsys: Capture) -> None:
+        spark.answer = MANY._replace(examples=[REJECT._replace(key=None)])
+        exit_code("create", "in", "--job", "j")
         assert capsys.readouterr().err.startswith("later: rejected: delay: expected")
 
     @pytest.mark.parametrize(
         "error", [LaterError("the store is gone (tried 6 times)"), Refused("key: expected", "key")]
     )
-    def test_what_goes_wrong_is_one_line(self, error: Exception, spark: Spark, capsys: Capture) -> None:
+    def test_an_error_is_one_line(self, error: Exception, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = error
-        assert status("create", "in", "--job", "j") == 1
+        assert exit_code("create", "in", "--job", "j") == 1
         assert capsys.readouterr() == ("", f"later: {error}\n")
 
 
-class TestHowItGoes:
-    def test_trouble_is_said_once_until_it_is_over(self, spark: Spark, capsys: Capture) -> None:
-        def troubled(rejects: object, audience: run.Audience) -> Created:
+class TestProgress:
+    def test_trouble_is_reported_once_until_it_is_over(self, spark: FakeSpark, capsys: Capture) -> None:
+        def report_trouble(rejects: object, audience: run.Audience) -> Created:
             for reason in ("it is away", "it is away", "it is full"):
                 audience.trouble(reason)
             audience.hear(Counts(1))
             audience.trouble("it is full")
-            return GOOD
+            return FEW
 
-        spark.answer = troubled
-        assert status("create", "in", "--job", "j") == 0
+        spark.answer = report_trouble
+        assert exit_code("create", "in", "--job", "j") == 0
         away, full = "later: it is away; the workers try again\n", "later: it is full; the workers try again\n"
         assert capsys.readouterr().err == away + full + full
 
     @pytest.mark.parametrize(
         "words", [["create"], ["create", "--dry-run"], ["verify"], ["cancel", "--yes"]], ids=" ".join
     )
-    def test_on_a_terminal_a_bar_says_how_far_spark_is(
-        self, words: list[str], spark: Spark, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    def test_on_a_terminal_a_bar_shows_the_progress(
+        self, words: list[str], spark: FakeSpark, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def goes(*rest: Any) -> Any:
-            told = rest[-1]
-            (told.parts if words == ["create"] else told)(3, 12)
-            return GOOD if words[0] == "create" else THERE
+        def report_parts(*rest: Any) -> Any:
+            progress = rest[-1]
+            (progress.parts if words == ["create"] else progress)(3, 12)
+            return FEW if words[0] == "create" else FOUND
 
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         monkeypatch.setattr(reader, "row_count", lambda session, given: 70)
-        spark.answer = goes
-        assert status(words[0], "in", "--job", "j", *words[1:]) == 0
+        spark.answer = report_parts
+        assert exit_code(words[0], "in", "--job", "j", *words[1:]) == 0
         err = capsys.readouterr().err
         assert "3/12" in err
         assert "parts" in err
         assert ("0/70" in err) == (words == ["create"])
 
-    def test_a_job_that_ends_too_early_says_what_it_did(self, spark: Spark, capsys: Capture) -> None:
-        def stopped(rejects: object, audience: run.Audience) -> Created:
+    def test_a_job_that_ends_early_reports_what_it_created(self, spark: FakeSpark, capsys: Capture) -> None:
+        def fail_early(rejects: object, audience: run.Audience) -> Created:
             audience.hear(Counts(60_000, 5, 1))
             raise LaterError("Unexpected end of input stream")
 
-        spark.answer = stopped
-        assert status("create", "in", "--job", "j") == 1
+        spark.answer = fail_early
+        assert exit_code("create", "in", "--job", "j") == 1
         assert capsys.readouterr().err == (
-            "later: 60,000 tasks or more were created; the same command goes on where this ended\n"
+            "later: at least 60,000 tasks were created; run the same command again to continue\n"
             "later: Unexpected end of input stream\n"
         )
 
 
-class TestVerifying:
-    def test_the_sums_are_told_and_the_first_of_what_is_missing(self, spark: Spark, capsys: Capture) -> None:
+class TestVerify:
+    def test_the_counts_and_the_first_missing_rows_are_printed(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = STANDINGS
-        assert status("verify", "in", "--job", "j") == 1
+        assert exit_code("verify", "in", "--job", "j") == 1
         out, err = capsys.readouterr()
         assert out == "10 rows: 4 pending, 2 ended, 1 dead, 2 missing, 1 without a key or corrupt; 1.3 s\n"
         assert err.splitlines() == [
@@ -287,35 +289,35 @@ class TestVerifying:
             "later: all of them: --missing DIR writes them as a table",
         ]
 
-    def test_where_all_of_them_are_is_told(self, spark: Spark, capsys: Capture) -> None:
+    def test_the_table_of_all_of_them_is_named(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = STANDINGS
-        assert status("verify", "in", "--job", "j", "--missing", "out") == 1
+        assert exit_code("verify", "in", "--job", "j", "--missing", "out") == 1
         assert spark.called is not None
         assert (spark.called[0], spark.called[2][0]) == ("find", Output("out"))
         assert "later: all of them: out" in capsys.readouterr().err
 
-    @pytest.mark.parametrize(("most", "ends"), [("3", 0), ("2", 1)])
-    def test_so_many_may_be_missing_as_it_is_told(self, most: str, ends: int, spark: Spark) -> None:
-        spark.answer = THERE._replace(missing=2, unfit=1)
-        assert status("verify", "in", "--job", "j", "--max-missing", most) == ends
+    @pytest.mark.parametrize(("limit", "code"), [("3", 0), ("2", 1)])
+    def test_more_missing_rows_than_allowed_are_a_failure(self, limit: str, code: int, spark: FakeSpark) -> None:
+        spark.answer = FOUND._replace(missing=2, unfit=1)
+        assert exit_code("verify", "in", "--job", "j", "--max-missing", limit) == code
 
-    def test_where_no_row_has_a_task_a_hint_is_given(self, spark: Spark, capsys: Capture) -> None:
-        spark.answer = THERE._replace(pending=0, dead=0, ended=0, missing=3)
-        for words, known, ends in (
+    def test_a_hint_is_printed_if_no_row_has_a_task(self, spark: FakeSpark, capsys: Capture) -> None:
+        spark.answer = FOUND._replace(pending=0, dead=0, ended=0, missing=3)
+        for words, known, code in (
             (["verify"], True, 1), (["cancel", "--yes"], False, 1), (["cancel", "--yes"], True, 0),
         ):  # fmt: skip
             spark.answer = spark.answer._replace(known=known)
-            assert status(words[0], "in", "--job", "j", *words[1:]) == ends
-            assert "later: none of the rows has a task: --job and the column" in capsys.readouterr().err
+            assert exit_code(words[0], "in", "--job", "j", *words[1:]) == code
+            assert "later: none of the rows has a task: --job and the key's column" in capsys.readouterr().err
 
-    @pytest.mark.parametrize(("missing", "unfit", "ends"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
-    def test_a_row_that_has_no_task_is_a_failure(self, missing: int, unfit: int, ends: int, spark: Spark) -> None:
-        spark.answer = THERE._replace(missing=missing, unfit=unfit)
-        assert status("verify", "in", "--job", "j") == ends
+    @pytest.mark.parametrize(("missing", "unfit", "code"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
+    def test_a_row_without_a_task_is_a_failure(self, missing: int, unfit: int, code: int, spark: FakeSpark) -> None:
+        spark.answer = FOUND._replace(missing=missing, unfit=unfit)
+        assert exit_code("verify", "in", "--job", "j") == code
 
-    def test_a_machine_gets_one_object(self, spark: Spark, capsys: Capture) -> None:
+    def test_json_is_one_object(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = STANDINGS
-        assert status("verify", "in", "--job", "j", "--json") == 1
+        assert exit_code("verify", "in", "--job", "j", "--json") == 1
         out, err = capsys.readouterr()
         assert json.loads(out) == {
             "rows": 10, "pending": 4, "dead": 1, "ended": 2, "missing": 2, "unfit": 1, "seconds": 1.26,
@@ -323,23 +325,23 @@ class TestVerifying:
         assert err == ""
 
 
-class TestCancelling:
-    def test_the_sums_are_told(self, spark: Spark, capsys: Capture) -> None:
+class TestCancel:
+    def test_the_counts_are_printed(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = STANDINGS
-        assert status("cancel", "in", "--job", "j", "--yes") == 0
+        assert exit_code("cancel", "in", "--job", "j", "--yes") == 0
         assert capsys.readouterr().out == (
             "10 rows: 4 cancelled, 2 ended, 1 dead, 2 missing, 1 without a key or corrupt; 1.3 s\n"
         )
 
-    def test_a_machine_gets_one_object(self, spark: Spark, capsys: Capture) -> None:
-        spark.answer = THERE
-        assert status("cancel", "in", "--job", "j", "--yes", "--json") == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["cancelled"], "pending" in told) == (1, False)
+    def test_json_is_one_object(self, spark: FakeSpark, capsys: Capture) -> None:
+        spark.answer = FOUND
+        assert exit_code("cancel", "in", "--job", "j", "--yes", "--json") == 0
+        result = json.loads(capsys.readouterr().out)
+        assert (result["cancelled"], "pending" in result) == (1, False)
 
-    @pytest.mark.parametrize(("answer", "ends", "called"), [(True, 0, True), (False, 1, False)])
-    def test_it_asks_first(
-        self, answer: bool, ends: int, called: bool, spark: Spark, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    @pytest.mark.parametrize(("answer", "code", "called"), [(True, 0, True), (False, 1, False)])
+    def test_it_asks_for_confirmation(
+        self, answer: bool, code: int, called: bool, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch, capsys: Capture
     ) -> None:
         asked: list[str] = []
 
@@ -349,31 +351,31 @@ class TestCancelling:
 
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         monkeypatch.setattr("click.confirm", confirm)
-        spark.answer = THERE
-        assert status("cancel", "in", "--job", "j") == ends
+        spark.answer = FOUND
+        assert exit_code("cancel", "in", "--job", "j") == code
         assert asked == ["delete the pending tasks of the job j, of all rows of in?"]
         assert (spark.session is not None) is called
         assert ("nothing was cancelled" in capsys.readouterr().err) is not called
 
-    def test_where_there_is_nobody_to_ask_it_wants_to_be_told(self, spark: Spark, capsys: Capture) -> None:
-        assert status("cancel", "in", "--job", "j") == 2
-        assert "--yes to cancel unasked" in capsys.readouterr().err
+    def test_without_a_terminal_it_requires_yes(self, spark: FakeSpark, capsys: Capture) -> None:
+        assert exit_code("cancel", "in", "--job", "j") == 2
+        assert "use --yes to cancel without asking" in capsys.readouterr().err
         assert spark.session is None
 
     @pytest.mark.parametrize("option", ["--spread", "--allow-duplicates", "--dry-run", "--rejects"])
     @pytest.mark.parametrize("name", ["verify", "cancel"])
-    def test_what_only_creating_has_is_not_taken(self, name: str, option: str, spark: Spark) -> None:
-        assert status(name, "in", "--job", "j", option) == 2
+    def test_options_of_create_are_refused(self, name: str, option: str, spark: FakeSpark) -> None:
+        assert exit_code(name, "in", "--job", "j", option) == 2
 
 
 @pytest.mark.parametrize("name", ["create", "verify", "cancel"])
-def test_help_says_what_a_command_does(name: str, capsys: Capture) -> None:
-    assert status(name, "--help") == 0
+def test_help_describes_the_command(name: str, capsys: Capture) -> None:
+    assert exit_code(name, "--help") == 0
     assert f"Usage: later bulk {name} [OPTIONS] INPUT" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("fields", "why"),
     [
         ({"columns": {"hook": "x"}}, "hook: unknown field; expected topic, callback, "),
         ({"constants": {"id": "x"}}, "id: unknown field; expected topic, callback, "),
@@ -382,8 +384,8 @@ def test_help_says_what_a_command_does(name: str, capsys: Capture) -> None:
         ({"path": "file:///dev/null"}, "file:///dev/null: expected a file or a directory"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_read(said: dict[str, Any], why: str) -> None:
-    nobody: Any = None
-    given = JobInput(**({"path": "in", "format": "csv", "options": {}, "columns": {}, "constants": {}} | said))
+def test_a_wrong_input_is_refused_before_anything_is_read(fields: dict[str, Any], why: str) -> None:
+    no_session: Any = None
+    job_input = JobInput(**({"path": "in", "format": "csv", "options": {}, "columns": {}, "constants": {}} | fields))
     with pytest.raises(Refused, match=f"^{why}"):
-        reader.read_input(nobody, given, "j")
+        reader.read_input(no_session, job_input, "j")

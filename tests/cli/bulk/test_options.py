@@ -1,4 +1,4 @@
-"""What the commands of `bulk` share: where Spark runs, where the tasks are, and no password on the way."""
+"""Options that the commands of `bulk` share: Spark, and the address of the API or the store, without passwords."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import pytest
 
 from later.bulk.spark import preflight
 from later.bulk.spark.preflight import SparkMissing
-from later.cli.bulk.options import LaterAddress, of_store, on_spark, to_later
+from later.cli.bulk.options import (
+    LaterAddress,
+    SparkOptions,
+    address_options,
+    password_in_environment,
+    spark_options,
+    store_options,
+)
 from later.cli.main import run
 from later.core.errors import ConfigError
 
@@ -20,95 +27,96 @@ HTTP = "http://127.0.0.1:8080"
 
 
 @pytest.fixture(autouse=True)
-def a_directory_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def given(decorate: Any, *arguments: str) -> dict[str, Any]:
-    """The parameters of a command with these options."""
+def parse(decorate: Any, *arguments: str) -> dict[str, Any]:
+    """Return the parameters that a command gets with these options."""
 
     def command(**parameters: Any) -> int:
-        found.update(parameters)
+        parsed.update(parameters)
         return 0
 
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     click.command()(decorate(command)).main(list(arguments), standalone_mode=False)
-    return found
+    return parsed
 
 
-def target(decorate: Any, *arguments: str) -> LaterAddress:
-    found = given(decorate, *arguments)["target"]
-    assert isinstance(found, LaterAddress)
-    return found
+def parse_address(decorate: Any, *arguments: str) -> LaterAddress:
+    address = parse(decorate, *arguments)["address"]
+    assert isinstance(address, LaterAddress)
+    return address
 
 
-def test_spark_runs_here_where_nothing_is_said() -> None:
-    assert given(on_spark) == {"master": "local[*,4]", "conf": {}}
+def test_spark_runs_on_this_machine_by_default() -> None:
+    assert parse(spark_options) == {"spark": SparkOptions("local[*,4]", {})}
 
 
 def test_the_last_setting_of_a_key_counts() -> None:
     settings = ("--conf", "spark.a=1", "--conf", "spark.b=x=y", "--conf", "spark.a=2")
 
-    assert given(on_spark, "--master", "spark://h:7077", *settings) == {
-        "master": "spark://h:7077",
-        "conf": {"spark.a": "2", "spark.b": "x=y"},
+    assert parse(spark_options, "--master", "spark://h:7077", *settings) == {
+        "spark": SparkOptions("spark://h:7077", {"spark.a": "2", "spark.b": "x=y"})
     }
 
 
 @pytest.mark.parametrize("setting", ["spark.a", "driver.memory=4g", "=4g"])
-def test_what_is_no_setting_of_spark_is_refused(setting: str) -> None:
+def test_a_setting_that_is_not_sparks_is_refused(setting: str) -> None:
     with pytest.raises(click.BadParameter, match=r"expected spark\.KEY=VALUE"):
-        given(on_spark, "--conf", setting)
+        parse(spark_options, "--conf", setting)
 
 
-def test_a_command_runs_only_where_spark_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_missing() -> None:
+def test_a_command_needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_missing() -> None:
         raise SparkMissing("pip install")
 
-    monkeypatch.setattr(preflight, "check_packages", is_missing)
+    monkeypatch.setattr(preflight, "check_packages", raise_missing)
 
     with pytest.raises(SparkMissing):
-        given(on_spark)
+        parse(spark_options)
 
 
-def test_tasks_go_by_the_api_where_nothing_is_said() -> None:
-    assert target(to_later) == LaterAddress(HTTP, "later", 30.0)
+def test_the_address_is_the_apis_by_default() -> None:
+    assert parse_address(address_options) == LaterAddress(HTTP, "later", 30.0)
 
 
-def test_the_api_is_found_as_for_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_api_is_found_as_by_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "later.toml").write_text('url = "http://file:1"\nwait = "5s"\n', encoding="utf-8")
-    assert target(to_later) == LaterAddress("http://file:1", "later", 5.0)
+    assert parse_address(address_options) == LaterAddress("http://file:1", "later", 5.0)
 
     monkeypatch.setenv("LATER_URL", "http://environment:2")
-    assert target(to_later).url == "http://environment:2"
-    assert target(to_later, "--url", "https://flag:3/", "--wait", "10") == LaterAddress("https://flag:3", "later", 10.0)
+    assert parse_address(address_options).url == "http://environment:2"
+    assert parse_address(address_options, "--url", "https://flag:3/", "--wait", "10") == LaterAddress(
+        "https://flag:3", "later", 10.0
+    )
 
 
 @pytest.mark.parametrize("url", ["redis://h:6380/1", "rediss://me@h", "unix:///run/store.sock"])
-@pytest.mark.parametrize("decorate", [to_later, of_store])
-def test_a_url_may_name_the_store(decorate: Any, url: str) -> None:
+@pytest.mark.parametrize("decorate", [address_options, store_options])
+def test_a_url_may_be_the_stores(decorate: Any, url: str) -> None:
     options = ("--url", url, "--prefix", "mine", "--store-timeout", "3s")
 
-    assert target(decorate, *options) == LaterAddress(url, "mine", 3.0)
+    assert parse_address(decorate, *options) == LaterAddress(url, "mine", 3.0)
 
 
-@pytest.mark.parametrize("decorate", [to_later, of_store])
-@pytest.mark.parametrize("url", ["redis://:hush@h", "redis://h?password=hush"])
-def test_a_password_is_not_taken(decorate: Any, url: str) -> None:
+@pytest.mark.parametrize("decorate", [address_options, store_options])
+@pytest.mark.parametrize("url", ["redis://:secret@h", "redis://h?password=secret"])
+def test_a_password_in_a_url_is_refused(decorate: Any, url: str) -> None:
     with pytest.raises(ConfigError, match="LATER_REDIS_PASSWORD") as refused:
-        target(decorate, "--url", url)
+        parse_address(decorate, "--url", url)
 
-    assert "hush" not in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
-def test_the_store_is_found_as_for_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert target(of_store) == LaterAddress("redis://127.0.0.1:6379/0", "later", 2.0)
-    assert target(of_store, "--data", "d").url == f"unix://{tmp_path}/d/store.sock"
+def test_the_store_is_found_as_by_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert parse_address(store_options) == LaterAddress("redis://127.0.0.1:6379/0", "later", 2.0)
+    assert parse_address(store_options, "--data", "d").url == f"unix://{tmp_path}/d/store.sock"
 
     monkeypatch.setenv("LATER_REDIS", "redis://environment")
-    assert target(of_store).url == "redis://environment"
-    assert target(of_store, "--redis", "redis://flag").url == "redis://flag"
-    assert target(of_store, "--url", "redis://nearer").url == "redis://nearer"
+    assert parse_address(store_options).url == "redis://environment"
+    assert parse_address(store_options, "--redis", "redis://flag").url == "redis://flag"
+    assert parse_address(store_options, "--url", "redis://nearer").url == "redis://nearer"
 
 
 @pytest.mark.parametrize(
@@ -116,48 +124,55 @@ def test_the_store_is_found_as_for_every_command(monkeypatch: pytest.MonkeyPatch
     [("redis://:h%2Fush@h:1/2", "redis://h:1/2"), ("rediss://me:h%2Fush@h", "rediss://me@h"),
      ("unix://me:h%2Fush@/run/s", "unix://me@/run/s"), ("unix://:h%2Fush@/run/s", "unix:///run/s")],
 )  # fmt: skip
-def test_the_password_of_the_environments_url_goes_where_sparks_processes_look(
+def test_the_password_of_the_environments_url_is_passed_to_sparks_processes(
     url: str, bare: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LATER_REDIS_PASSWORD", "")  # and so it is as it was, after this
     monkeypatch.setenv("LATER_REDIS", url)
 
-    assert target(of_store).url == bare
-    assert os.environ["LATER_REDIS_PASSWORD"] == "h/ush"
+    address = parse_address(store_options)
+
+    assert (address.url, address.password) == (bare, "h/ush")
+    with password_in_environment(address):
+        assert os.environ["LATER_REDIS_PASSWORD"] == "h/ush"
+    assert "LATER_REDIS_PASSWORD" not in os.environ
 
 
-def test_a_password_of_its_own_comes_before_that_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_in_the_environment_comes_before_that_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LATER_REDIS_PASSWORD", "nearer")
-    monkeypatch.setenv("LATER_REDIS", "redis://:hush@h")
+    monkeypatch.setenv("LATER_REDIS", "redis://:secret@h")
 
-    assert target(of_store).url == "redis://h"
+    address = parse_address(store_options)
+
+    assert address.url == "redis://h"
+    with password_in_environment(address):
+        assert os.environ["LATER_REDIS_PASSWORD"] == "nearer"
     assert os.environ["LATER_REDIS_PASSWORD"] == "nearer"
 
 
-def test_a_password_in_the_query_of_the_environments_url_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LATER_REDIS", "redis://h?password=hush")
+def test_a_password_in_the_query_of_the_environments_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATER_REDIS", "redis://h?password=secret")
 
     with pytest.raises(ConfigError, match="LATER_REDIS_PASSWORD"):
-        target(of_store)
+        parse_address(store_options)
 
 
-def test_a_password_on_the_command_line_is_not_taken() -> None:
+def test_a_password_on_the_command_line_is_refused() -> None:
     with pytest.raises(ConfigError, match="LATER_REDIS_PASSWORD"):
-        target(of_store, "--redis", "redis://:hush@h")
+        parse_address(store_options, "--redis", "redis://:secret@h")
 
 
 @pytest.mark.parametrize("other", [("--redis", "redis://h"), ("--data", "d")])
-def test_one_store_is_enough(other: tuple[str, str]) -> None:
+def test_two_addresses_of_a_store_are_refused(other: tuple[str, str]) -> None:
     with pytest.raises(click.UsageError, match="Either --url, --redis or --data"):
-        target(of_store, "--url", "redis://h", *other)
+        parse_address(store_options, "--url", "redis://h", *other)
 
 
-def test_the_api_is_no_store() -> None:
+def test_the_url_of_the_api_is_refused_as_a_stores() -> None:
     with pytest.raises(ConfigError, match="expected the store's"):
-        target(of_store, "--url", HTTP)
+        parse_address(store_options, "--url", HTTP)
 
 
-def test_help_needs_no_spark(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_works_without_spark(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bulk", "--help"]).code == 0
     assert "pip install 'later[spark]'" in " ".join(capsys.readouterr().out.split())
 
