@@ -16,7 +16,7 @@ from later.store.client import Client
 from later.store.codec import MAX_BODIES, decode_task, parse_failure, raise_errors
 from later.store.cursor import BucketCursor, BucketEntry
 from later.store.expiry import Expiry
-from later.store.fanout import fan_out
+from later.store.fanout import ShardTopic, fan_out
 from later.store.keys import Bucket, Keys, Shard
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import BucketRange, DeadTask, MoveResult
@@ -118,14 +118,14 @@ class DeadLetters:
         """Return how many came back. The others moved, or died again, after they were read."""
         shards = self._keys.shards
 
-        def read(shard: Shard, _: bytes, some: list[tuple[BucketEntry, int]]) -> Command:
-            return ("HMGET", shard.pool, *(entry.packed for entry, _ in some))
+        def read(target: ShardTopic, some: list[tuple[BucketEntry, int]]) -> Command:
+            return ("HMGET", target.shard.pool, *(entry.packed for entry, _ in some))
 
-        def write(shard: Shard, topic: bytes, some: list[tuple[int, Redrive]]) -> Command:
-            return redrive_command(shard, topic, [redrive for _, redrive in some])
+        def write(target: ShardTopic, some: list[tuple[int, Redrive]]) -> Command:
+            return redrive_command(*target, [redrive for _, redrive in some])
 
         raws = raise_errors(
-            await fan_out(self._client, "redrive", dues, lambda due: (shards[due[0].shard], topic), read)
+            await fan_out(self._client, "redrive", dues, lambda due: ShardTopic(shards[due[0].shard], topic), read)
         )
         redrives = [
             (entry.shard, _build_redrive(entry, raw, due_at, now))
@@ -133,7 +133,12 @@ class DeadLetters:
             if raw is not None
         ]
         answers = await fan_out(
-            self._client, "redrive", redrives, lambda some: (shards[some[0]], topic), write, read=lambda rows: rows[0]
+            self._client,
+            "redrive",
+            redrives,
+            lambda some: ShardTopic(shards[some[0]], topic),
+            write,
+            lambda rows: rows[0],
         )
         return raise_errors(answers).count(1)
 
@@ -175,8 +180,8 @@ class _DeadCursor:
             self._client,
             "dead",
             entries,
-            lambda entry: (self._keys.shards[entry.shard], b""),
-            lambda shard, _, some: ("HMGET", shard.outcome, *(entry.packed for entry in some)),
+            lambda entry: ShardTopic(self._keys.shards[entry.shard], b""),
+            lambda target, some: ("HMGET", target.shard.outcome, *(entry.packed for entry in some)),
         )
         failures = map(parse_failure, raise_errors(stored))
         return [

@@ -148,7 +148,7 @@ class Doctor:
         shard = self._keys.shards[finding.shard]
         if finding.bucket is not None:
             assert finding.topic is not None
-            call = _wake_call(scripts.REWAKE, shard, finding.bucket, finding.topic, now)
+            call = _wake_call(scripts.REPAIR_WAKE, shard, finding.bucket, finding.topic, now)
             return bool(await self._client.execute("doctor", call))
         if shard.index not in self._buckets:
             self._buckets[shard.index] = await self._find_buckets(shard)
@@ -269,7 +269,7 @@ def _mend(look: _Look, known: Sequence[bytes], now: int) -> Command:
     refuge = 1 + buckets.index(_refuge(shard, look.body)) if look.body is not None else 0
     keys = [shard.pool, shard.attempts, shard.outcome, *buckets, *(shard.wakes[bucket] for bucket, _ in places)]
     arguments: list[Argument] = [look.id, look.body or b"", len(look.homes), refuge, now]
-    return scripts.MEND.call(keys, [*arguments, *(topic for _, topic in places)])
+    return scripts.REPAIR.call(keys, [*arguments, *(topic for _, topic in places)])
 
 
 def _homes(shard: Shard, body: bytes | None, known: Sequence[bytes]) -> list[bytes]:

@@ -1,271 +1,276 @@
-"""The verbs that change a task that its caller knows by its id: edited, due now, or brought back from the dead.
+"""The verbs that change or remove a task by its id: update, run now, redrive, delete.
 
-As with the other verbs that know only an id, its body is read first and the verb's script called with what was read;
-where that is not so any more, the verb starts over.
+The body is read first, because it says the topic; the verb's script gets the body that was read, and if the task has
+another body by then, the verb starts over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from later.core.edit import edit, renew_ttl
 from later.core.errors import Conflict, LaterError, NotFound, StoreDown, UnreadableBody
 from later.core.task import Task, encode, pack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import (
-    MAX_BODIES,
-    StoredTask,
-    TaskRow,
-    answers_by_first_occurrence,
-    build_record,
-    in_no_bucket,
-    unwrap,
-)
+from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket
 from later.store.dead_letters import Redrive, redrive_command
-from later.store.fanout import Lane, fan_out
-from later.store.keys import Bucket, Keys, Shard
-from later.store.lookup import MAX_STARTS, Lookup, changed_too_often
+from later.store.fanout import ShardTopic, fan_out
+from later.store.keys import Bucket, Keys
+from later.store.lookup import MAX_STARTS, Lookup, by_batches, changed_too_often
 from later.store.scripts import Argument, Command
 from later.store.types import TaskEdit, TaskRecord
 
-CHANGED, ANOTHER_BODY = 1, 0
-"""What scripts answer of a task; else it was not where it would have to be."""
+CHANGED, OTHER_BODY = 1, 0
+"""Codes that a script returns for a task; any other says that the task is not in a bucket that the verb takes."""
 
 Result = TaskRecord | LaterError
 Results = dict[str, Result]
 Item = TypeVar("Item", TaskEdit, str)
 
 
-class _Wish(NamedTuple):
-    """A task as it was read, what it is to become, and when it is to be due (None: as it is)."""
+class _Change(NamedTuple):
+    """A task as it was read, what it becomes, and when it becomes due (None: its due time stays)."""
 
     seen: StoredTask
     task: Task | UnreadableBody
     due_at: int | None
 
 
-Call = Callable[[Shard, bytes, list[_Wish]], Command]
+class _Verb(NamedTuple, Generic[Item]):
+    """A verb: the change that an item makes (or a LaterError), the script's call, and the answer if nothing changed."""
+
+    name: str
+    decide: Callable[[Item, StoredTask], _Change]
+    build: Callable[[ShardTopic, list[_Change]], Command]
+    explain: Callable[[TaskRecord], Result]
 
 
 class Edits:
-    """Every method answers for each of its items, where the task is then. Each raises StoreDown: nobody can know."""
+    """Changes and removes tasks by id, with an answer for each item. If StoreDown is raised, some may have changed."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
-        self._by_id = Lookup(client, keys)
+        self._lookup = Lookup(client, keys)
 
     async def update(self, edits: Sequence[TaskEdit]) -> list[Result]:
-        """Edit tasks that wait, in delay or error."""
-        return await _in_parts(edits, self._update)
+        """Edit tasks in delay or error; return where each is then. `Conflict` for one that is in flight or dead."""
+        verb = _Verb("update", _decide_edit, _update_command, _explain_edit)
+        return await _in_order(edits, partial(self._apply, verb))
 
     async def run_now(self, ids: Sequence[str], now: int) -> list[Result]:
-        """Make tasks due now, from delay, error or dead."""
-        return await _in_parts(ids, lambda some: self._run_now(some, now))
+        """Make tasks in delay, error or dead due now; return where each is then. `Conflict` for one in flight."""
+        run = _Verb[str](
+            "run_now",
+            lambda _, body: _Change(body, body.task, now),
+            partial(_run_now_command, now),
+            _explain_run_now,
+        )
+        redrive = _redrive_verb(now)
+
+        async def apply(some: list[str]) -> Results:
+            results = await self._apply(run, some)
+            dead = [id for id, found in results.items() if isinstance(found, TaskRecord) and found.state is Bucket.DEAD]
+            for id in dead:
+                del results[id]
+            back = await self._apply(redrive, dead)
+            return results | {id: result for id, result in back.items() if not isinstance(result, Conflict)}
+
+        return await _in_order(ids, apply)
 
     async def redrive(self, ids: Sequence[str], now: int) -> list[Result]:
-        """Bring dead tasks back, due now."""
-        return await _in_parts(ids, lambda some: self._redrive(some, now))
+        """Bring tasks back, dead → delay, due now; return where each is then. `Conflict` for one that is not dead."""
+        return await _in_order(ids, partial(self._apply, _redrive_verb(now)))
 
     async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
-        """Remove tasks from whatever bucket and forget their ids; `NotFound` for one that is not there.
-
-        An id that had ended is forgotten too.
-        """
-        answers = await self._by_id.delete(ids)
+        """Remove tasks from any bucket and forget their ids, also those of ended tasks; `NotFound` if there is none."""
+        answers = await by_batches(ids, partial(self._delete, leave_dead=False))
         ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
         await self._client.execute_all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
-        return answers_by_first_occurrence(ids, answers)
+        return _first_occurrences(ids, answers)
 
     async def delete_pending(self, ids: Sequence[str]) -> list[str | LaterError]:
-        """Remove tasks that are not dead; `Conflict` for one that is, `NotFound` for one that is not there.
+        """Remove tasks that are not dead; `Conflict` for one that is, `NotFound` if there is no such task.
 
-        An id that had ended is still remembered.
+        The ids of ended tasks stay remembered.
         """
-        return answers_by_first_occurrence(ids, await self._by_id.delete_pending(ids))
+        return _first_occurrences(ids, await by_batches(ids, partial(self._delete, leave_dead=True)))
 
-    async def _update(self, edits: list[TaskEdit]) -> Results:
-        return await self._carry_out("update", edits, _edited, _update_call, _told_of_edit)
-
-    async def _run_now(self, ids: list[str], now: int) -> Results:
-        results = await self._carry_out(
-            "run_now", ids, lambda _, body: _Wish(body, body.task, now), _run_now_call(now), _told_of_run
-        )
-        dead = [id for id, result in results.items() if isinstance(result, TaskRecord) and result.state is Bucket.DEAD]
-        for id in dead:
-            del results[id]
-        back = await self._redrive(dead, now)
-        return results | {id: result for id, result in back.items() if not isinstance(result, Conflict)}
-
-    async def _redrive(self, ids: list[str], now: int) -> Results:
-        return await self._carry_out(
-            "redrive", ids, lambda _, body: _Wish(body, _renewed(body.task, now), now), _redrive_call, _told_of_redrive
-        )
-
-    async def _carry_out(
-        self,
-        verb: str,
-        items: list[Item],
-        decide: Callable[[Item, StoredTask], _Wish],
-        call: Call,
-        tell: Callable[[bool, TaskRecord], Result],
-    ) -> Results:
-        """What came of the items, without those of whose ids the pool holds another body by now.
-
-        `tell` is told whether the task was changed, and where it is.
-        """
+    async def _apply(self, verb: _Verb[Item], items: list[Item]) -> Results:
+        """Return the results of the items, but for tasks whose body has changed since it was read."""
         results: Results = {}
-        wishes: list[_Wish] = []
-        for item, body in zip(items, await self._by_id.bodies([_id(item) for item in items]), strict=True):
+        changes: list[_Change] = []
+        for item, body in zip(items, await self._lookup.bodies([_id(item) for item in items]), strict=True):
             try:
-                wishes.append(decide(item, unwrap(body)))
+                if isinstance(body, LaterError):
+                    raise body
+                changes.append(verb.decide(item, body))
             except LaterError as error:
                 results[_id(item)] = error
-        answers = await fan_out(self._client, verb, wishes, _lane, call, read=_codes_and_rows)
-        for wish, answer in zip(wishes, answers, strict=True):
-            result = _result(wish, answer, tell)
-            if result is not None:
-                results[wish.seen.id] = result
+        answers = await fan_out(self._client, verb.name, changes, _locate, verb.build, _parse_codes_and_rows)
+        for change, answer in zip(changes, answers, strict=True):
+            id = change.seen.id
+            if isinstance(answer, LaterError):
+                results[id] = answer
+                continue
+            code, row = answer
+            if code != OTHER_BODY:
+                task = change.task if code == CHANGED else change.seen.task
+                record = build_record(id, change.seen.topic, task, row)
+                if record is None:
+                    results[id] = in_no_bucket(id)
+                else:
+                    results[id] = record if code == CHANGED else verb.explain(record)
         return results
 
+    async def _delete(self, left: list[str], *, leave_dead: bool) -> dict[str, str | LaterError]:
+        def build(target: ShardTopic, bodies: list[StoredTask]) -> Command:
+            shard, topic = target
+            keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values()]
+            arguments: list[Argument] = [topic, int(leave_dead)]
+            for body in bodies:
+                arguments += [pack_id(body.id), body.raw, int(body.has_ttl)]
+            return scripts.DELETE.call([*keys, shard.expiry], arguments)
 
-async def _in_parts(items: Sequence[Item], verb: Callable[[list[Item]], Awaitable[Results]]) -> list[Result]:
-    """The verb's results for the items, in their order: so many at a time, and one of an id after the other."""
+        results: dict[str, str | LaterError] = {}
+        for _ in range(MAX_STARTS):
+            bodies = await self._lookup.bodies(left)
+            results |= {id: body for id, body in zip(left, bodies, strict=True) if isinstance(body, LaterError)}
+            found = [body for body in bodies if isinstance(body, StoredTask)]
+            answers = await fan_out(
+                self._client, "delete", found, lambda body: ShardTopic(body.shard, body.topic), build
+            )
+            for body, answer in zip(found, answers, strict=True):
+                if isinstance(answer, LaterError):
+                    results[body.id] = answer
+                elif answer:
+                    dead = Conflict(f"the task {body.id!r} is dead: it is not pending")
+                    results[body.id] = body.id if answer == 1 else dead
+            left = [id for id in left if id not in results]
+            if not left:
+                return results
+        return results | dict.fromkeys(left, changed_too_often())
+
+
+async def _in_order(items: Sequence[Item], apply: Callable[[list[Item]], Awaitable[Results]]) -> list[Result]:
+    """Apply a verb to batches of items; return the results in order. Items of the same id go one after the other."""
     answers: list[Result] = []
-    for part in _parts(items):
+    for batch in _split_batches(items):
+        results: Results = {}
         try:
-            results = await _until_done(part, verb)
+            for _ in range(MAX_STARTS):
+                left = [item for item in batch if _id(item) not in results]
+                if not left:
+                    break
+                results |= await apply(left)
         except StoreDown as error:
             if not answers:
                 raise
-            left: list[Result] = [error] * (len(items) - len(answers))
-            return answers + left  # what came before is known
-        answers += [results[_id(item)] for item in part]
+            return answers + [error] * (len(items) - len(answers))  # the results of earlier batches are known
+        answers += [results.get(_id(item)) or changed_too_often() for item in batch]
     return answers
 
 
-def _parts(items: Sequence[Item]) -> Iterator[list[Item]]:
-    part: dict[str, Item] = {}
+def _split_batches(items: Sequence[Item]) -> Iterator[list[Item]]:
+    batch: dict[str, Item] = {}
     for item in items:
-        if _id(item) in part or len(part) == MAX_BODIES:
-            yield list(part.values())
-            part = {}
-        part[_id(item)] = item
-    if part:
-        yield list(part.values())
+        if _id(item) in batch or len(batch) == MAX_BODIES:
+            yield list(batch.values())
+            batch = {}
+        batch[_id(item)] = item
+    if batch:
+        yield list(batch.values())
 
 
-async def _until_done(items: list[Item], verb: Callable[[list[Item]], Awaitable[Results]]) -> Results:
-    results: Results = {}
-    for _ in range(MAX_STARTS):
-        left = [item for item in items if _id(item) not in results]
-        if not left:
-            return results
-        results |= await verb(left)
-    return {_id(item): changed_too_often() for item in items} | results
+def _first_occurrences(ids: Sequence[str], answers: Sequence[str | LaterError]) -> list[str | LaterError]:
+    """Return the answers to a delete; `NotFound` for an id that was deleted earlier in the list."""
+    first = {id: position for position, id in reversed(list(enumerate(ids)))}
+    return [answer if first[id] == n else NotFound(id) for n, (id, answer) in enumerate(zip(ids, answers, strict=True))]
 
 
 def _id(item: TaskEdit | str) -> str:
     return item if isinstance(item, str) else item.id
 
 
-def _lane(wish: _Wish) -> Lane:
-    return wish.seen.shard, wish.seen.topic
+def _locate(change: _Change) -> ShardTopic:
+    return ShardTopic(change.seen.shard, change.seen.topic)
 
 
-# What is to become of a task
+def _parse_codes_and_rows(answer: Sequence[Any]) -> list[tuple[int, TaskRow]]:
+    """Parse what the scripts return: a code for each task, then what `query` returns but for bodies and ends."""
+    codes, *columns = answer
+    return [(code, TaskRow(None, None, *parts)) for code, *parts in zip(codes, *columns, strict=True)]
 
 
-def _edited(wanted: TaskEdit, body: StoredTask) -> _Wish:
-    """Raises LaterError: it cannot be edited like this."""
+# Update
+
+
+def _decide_edit(wanted: TaskEdit, body: StoredTask) -> _Change:
+    """Return the edited task. Raises LaterError if it cannot be edited like this."""
     if not isinstance(body.task, Task):
         raise Conflict(f"{body.task}: it can be deleted, not edited")
     task = edit(body.task, wanted.changes, wanted.policies, wanted.now)
-    return _Wish(body, task, task.execute_at if wanted.changes.sets_due_time else None)
+    return _Change(body, task, task.execute_at if wanted.changes.sets_due_time else None)
 
 
-def _renewed(task: Task | UnreadableBody, now: int) -> Task | UnreadableBody:
-    return renew_ttl(task, now) if isinstance(task, Task) else task
-
-
-# Calls
-
-
-def _update_call(shard: Shard, topic: bytes, wishes: list[_Wish]) -> Command:
+def _update_command(target: ShardTopic, changes: list[_Change]) -> Command:
+    shard, topic = target
     keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry, *shard.buckets(topic)]
     keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.ERROR]]
     arguments: list[Argument] = [topic]
-    for seen, task, due_at in wishes:
+    for seen, task, due_at in changes:
         assert isinstance(task, Task)
         arguments += [pack_id(seen.id), seen.raw, encode(task), "" if due_at is None else due_at]
         arguments.append("" if task.expires_at is None else task.expires_at)
     return scripts.UPDATE.call(keys, arguments)
 
 
-def _run_now_call(now: int) -> Call:
-    def call(shard: Shard, topic: bytes, wishes: list[_Wish]) -> Command:
-        keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic)]
-        keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.ERROR]]
-        arguments: list[Argument] = [topic, now]
-        for wish in wishes:
-            arguments += [pack_id(wish.seen.id), wish.seen.raw]
-        return scripts.RUN_NOW.call(keys, arguments)
-
-    return call
-
-
-def _redrive_call(shard: Shard, topic: bytes, wishes: list[_Wish]) -> Command:
-    return redrive_command(shard, topic, [_redrive(wish) for wish in wishes])
-
-
-def _redrive(wish: _Wish) -> Redrive:
-    assert wish.due_at is not None
-    new = wish.task if isinstance(wish.task, Task) and wish.task is not wish.seen.task else None
-    return Redrive(pack_id(wish.seen.id), None, wish.due_at, wish.seen.raw, new)
-
-
-# Answers
-
-
-def _codes_and_rows(answer: Sequence[Any]) -> list[tuple[int, TaskRow]]:
-    """Scripts that edit answer a code for each task, and then what a query does, but bodies and ends."""
-    codes, *columns = answer
-    return [(code, TaskRow(None, None, *parts)) for code, *parts in zip(codes, *columns, strict=True)]
-
-
-def _result(
-    wish: _Wish, answer: tuple[int, TaskRow] | LaterError, tell: Callable[[bool, TaskRecord], Result]
-) -> Result | None:
-    """None: the verb must start over."""
-    if isinstance(answer, LaterError):
-        return answer
-    code, row = answer
-    if code == ANOTHER_BODY:
-        return None
-    seen, changed = wish.seen, code == CHANGED
-    found = build_record(seen.id, seen.topic, wish.task if changed else seen.task, row)
-    return in_no_bucket(seen.id) if found is None else tell(changed, found)
-
-
-def _told_of_edit(changed: bool, found: TaskRecord) -> Result:
-    if changed:
-        return found
+def _explain_edit(found: TaskRecord) -> Result:
     if found.state is Bucket.DEAD:
         return Conflict(f"task {found.id!r} is dead: /redrive or /run-now bring it back, then it can be edited")
     return Conflict(f"task {found.id!r} is in flight: it can be edited if its delivery fails, or deleted now")
 
 
-def _told_of_run(changed: bool, found: TaskRecord) -> Result:
-    if changed or found.state is Bucket.DEAD:
-        return found
+# Run now
+
+
+def _run_now_command(now: int, target: ShardTopic, changes: list[_Change]) -> Command:
+    shard, topic = target
+    keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic)]
+    keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.ERROR]]
+    arguments: list[Argument] = [topic, now]
+    for change in changes:
+        arguments += [pack_id(change.seen.id), change.seen.raw]
+    return scripts.RUN_NOW.call(keys, arguments)
+
+
+def _explain_run_now(found: TaskRecord) -> Result:
+    if found.state is Bucket.DEAD:
+        return found  # to be redriven
     return Conflict(f"task {found.id!r} is in flight: it runs already")
 
 
-def _told_of_redrive(changed: bool, found: TaskRecord) -> Result:
-    if changed:
-        return found
+# Redrive
+
+
+def _redrive_verb(now: int) -> _Verb[str]:
+    def decide(_: str, body: StoredTask) -> _Change:
+        return _Change(body, renew_ttl(body.task, now) if isinstance(body.task, Task) else body.task, now)
+
+    def build(target: ShardTopic, changes: list[_Change]) -> Command:
+        redrives: list[Redrive] = []
+        for seen, task, _ in changes:
+            new = task if isinstance(task, Task) and task is not seen.task else None
+            redrives.append(Redrive(pack_id(seen.id), None, now, seen.raw, new))
+        return redrive_command(*target, redrives)
+
+    return _Verb("redrive", decide, build, _explain_redrive)
+
+
+def _explain_redrive(found: TaskRecord) -> Result:
     where = "in flight" if found.state is Bucket.UNACK else f"in {found.state}"
     advice = "wait for what its delivery comes to" if found.state is Bucket.UNACK else "/run-now makes it due now"
     return Conflict(f"task {found.id!r} is {where}, not dead: {advice}")

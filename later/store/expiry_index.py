@@ -39,7 +39,7 @@ class ExpiryIndex:
             return None
         topic = task.topic.encode()
         keys = [shard.pool, *shard.buckets(topic)[:3], shard.expiry]
-        call = scripts.REINDEX.call(keys, [topic, id, body, task.expires_at, int(mend)])
+        call = scripts.REPAIR_EXPIRY.call(keys, [topic, id, body, task.expires_at, int(mend)])
         return topic if await self._client.execute("doctor", call) else None
 
 

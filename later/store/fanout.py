@@ -1,9 +1,9 @@
-"""Verbs over many items: one script call for each shard and topic among them, all in one round trip."""
+"""Fan-out: a verb over many items becomes one script call for each shard and topic, all in one round trip."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from later.core.errors import LaterError
 from later.store.client import Client
@@ -11,56 +11,79 @@ from later.store.keys import Shard
 from later.store.scripts import MAX_TASKS, Command
 
 Item = TypeVar("Item")
-Lane = tuple[Shard, bytes]
+
+
+class ShardTopic(NamedTuple):
+    """A topic in one shard: the tasks that one script call can reach. Commands that name no topic have b""."""
+
+    shard: Shard
+    topic: bytes
+
+
+class ItemGroup(NamedTuple, Generic[Item]):
+    """The items of one call, and their positions among all items."""
+
+    target: ShardTopic
+    items: list[Item]
+    positions: list[int]
+
+
+def group_items(items: Sequence[Item], locate: Callable[[Item], ShardTopic]) -> list[ItemGroup[Item]]:
+    """Group the items by shard and topic, at most `MAX_TASKS` in a group."""
+    latest: dict[ShardTopic, ItemGroup[Item]] = {}
+    groups: list[ItemGroup[Item]] = []
+    for position, item in enumerate(items):
+        target = locate(item)
+        group = latest.get(target)
+        if group is None or len(group.items) == MAX_TASKS:
+            group = latest[target] = ItemGroup(target, [], [])
+            groups.append(group)
+        group.items.append(item)
+        group.positions.append(position)
+    return groups
+
+
+def spread_answers(
+    groups: Sequence[ItemGroup[Any]], answers: Sequence[Any], parse: Callable[[Any], Sequence[Any]] = list
+) -> list[Any]:
+    """Return an answer for each item, in the items' order; a call's `LaterError` for each of its items.
+
+    `parse` makes a call's answer into answers for its items.
+    """
+    spread: list[Any] = [None] * sum(len(group.items) for group in groups)
+    for group, answer in zip(groups, answers, strict=True):
+        parts = [answer] * len(group.items) if isinstance(answer, LaterError) else parse(answer)
+        for position, part in zip(group.positions, parts, strict=True):
+            spread[position] = part
+    return spread
 
 
 async def fan_out(
     client: Client,
     verb: str,
     items: Sequence[Item],
-    place: Callable[[Item], Lane],
-    call: Callable[[Shard, bytes, list[Item]], Command],
-    along: Sequence[Command] = (),
-    read: Callable[[Any], Sequence[Any]] = list,
+    locate: Callable[[Item], ShardTopic],
+    build: Callable[[ShardTopic, list[Item]], Command],
+    parse: Callable[[Any], Sequence[Any]] = list,
 ) -> list[Any]:
-    """An answer for each item, in their order; a call's `LaterError` for each of its items.
+    """Group the items, run the command that `build` returns for each group, and spread the answers as above.
 
-    `read` makes answers for the items of a call's own. What goes `along` is sent last; nobody waits for its answer.
-    Raises StoreDown: nobody can know.
+    Raises:
+        StoreDown: whether anything was done is not known.
     """
-    groups = _groups(items, place)
-    commands = [call(shard, topic, [items[p] for p in positions]) for (shard, topic), positions in groups]
-    answers: list[Any] = [None] * len(items)
-    answered = await client.execute_each(verb, [*commands, *along])
-    for (_, positions), answer in zip(groups, answered[: len(commands)], strict=True):
-        parts = [answer] * len(positions) if isinstance(answer, LaterError) else read(answer)
-        for position, part in zip(positions, parts, strict=True):
-            answers[position] = part
-    return answers
+    groups = group_items(items, locate)
+    answers = await client.execute_each(verb, [build(group.target, group.items) for group in groups])
+    return spread_answers(groups, answers, parse)
 
 
-def split_by_weight(items: Iterable[Item], most: int, weight: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """The items in order, as many at once as weigh no more than `most`; one at least."""
-    pack, held = list[Item](), 0
+def split_by_weight(items: Iterable[Item], limit: int, weight: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yield the items in order, in lists that weigh no more than `limit`, or of one item."""
+    batch, batch_weight = list[Item](), 0
     for item in items:
-        if pack and held + weight(item) > most:
-            yield pack
-            pack, held = [], 0
-        pack.append(item)
-        held += weight(item)
-    if pack:
-        yield pack
-
-
-def _groups(items: Sequence[Item], place: Callable[[Item], Lane]) -> list[tuple[Lane, list[int]]]:
-    """The positions of the items of each lane, as many as a call may carry."""
-    lanes: dict[Lane, list[int]] = {}
-    groups: list[tuple[Lane, list[int]]] = []
-    for position, item in enumerate(items):
-        lane = place(item)
-        positions = lanes.get(lane)
-        if positions is None or len(positions) == MAX_TASKS:
-            positions = lanes[lane] = []
-            groups.append((lane, positions))
-        positions.append(position)
-    return groups
+        if batch and batch_weight + weight(item) > limit:
+            yield batch
+            batch, batch_weight = [], 0
+        batch.append(item)
+        batch_weight += weight(item)
+    if batch:
+        yield batch

@@ -1,127 +1,103 @@
-"""The verbs that know only an id: what topic its task is of, and so where it is, they must find out.
+"""Tasks by their ids alone.
 
-A body says its topic, so it is read first; then the verb's script is called with what was read, and where that is not
-so any more, the verb starts over.
+An id does not say its topic, and so not where its task is: the body says it. So the body is read first, or a topic is
+guessed; if it turns out to be another, the read starts over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from later.core.errors import Conflict, LaterError, NotFound, StoreDown, StoreFault
+from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
 from later.core.task import Task, pack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, decode_task, in_no_bucket, parse_rows
-from later.store.fanout import fan_out
+from later.store.fanout import ShardTopic, fan_out
 from later.store.keys import Bucket, Keys, Shard
-from later.store.scripts import Argument, Command
+from later.store.scripts import Command
 from later.store.types import TaskRecord
 
 MAX_STARTS = 20
-"""How often a verb starts over when an id changes hands under it."""
-
+"""How often a verb starts over if an id gets another task each time."""
 MAX_SCORES = 2000
-"""How many scores are read in one round trip."""
+"""Scores read in one round trip."""
 
 Result = TypeVar("Result")
-Deletes = Callable[[Shard, bytes, list[StoredTask]], Command]
 
 
 class Lookup:
-    """Finds tasks, and removes them."""
+    """Reads tasks by id. Every method raises StoreDown."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
         self._topic = b""
-        """Of the task that was found last. Tasks asked for one after the other are often of one topic, and a query
-        that guesses it needs one round trip instead of two."""
+        """The topic of the task that was found last. Tasks queried one after another are often of one topic; a query
+        that guesses it right needs one round trip instead of two."""
 
     async def query(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
-        """Where tasks are; `NotFound` for one that is not there. Raises StoreDown."""
-        return await _in_parts(ids, self._find)
+        """Return the tasks' records; `NotFound` for one that does not exist."""
+        return await by_batches(ids, self._query)
 
-    async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
-        """Remove tasks and what is known of them; their ids. Raises StoreDown: nobody can know."""
-        return await _in_parts(ids, partial(self._remove, deletes=_delete))
+    async def bodies(self, ids: Sequence[str]) -> list[StoredTask | LaterError]:
+        """Return the tasks as the pool holds them; `NotFound` for one that does not exist."""
+        raws = await self._read("HMGET", lambda shard: shard.pool, ids)
+        missing = [id for id, raw in zip(ids, raws, strict=True) if raw is None]
+        ended = iter(await self._read("ZMSCORE", lambda shard: shard.done, missing))
+        bodies: list[StoredTask | LaterError] = []
+        for id, raw in zip(ids, raws, strict=True):
+            if isinstance(raw, LaterError):
+                bodies.append(raw)
+            elif raw is None:
+                remembered = next(ended)
+                known = isinstance(remembered, LaterError)
+                bodies.append(remembered if known else NotFound(id, ended=remembered is not None))
+            else:
+                task = decode_task(id, raw)
+                topic = task.topic.encode() if isinstance(task, Task) else await self._search_topic(id)
+                bodies.append(StoredTask(id, self._keys.shard_of(id), topic, raw, task))
+        return bodies
 
-    async def delete_pending(self, ids: Sequence[str]) -> list[str | LaterError]:
-        """The same of those that are not dead; `Conflict` for one that is. Raises StoreDown: nobody can know."""
-        return await _in_parts(ids, partial(self._remove, deletes=_delete_pending))
-
-    async def _find(self, left: list[str]) -> dict[str, TaskRecord | LaterError]:
+    async def _query(self, left: list[str]) -> dict[str, TaskRecord | LaterError]:
         results: dict[str, TaskRecord | LaterError] = {}
         topics = dict.fromkeys(left, self._topic)
+
+        def build(target: ShardTopic, some: list[str]) -> Command:
+            shard, topic = target
+            keys = [shard.pool, shard.done, shard.attempts, shard.outcome, *shard.buckets(topic)]
+            return scripts.QUERY.call(keys, [pack_id(id) for id in some])
+
+        def locate(id: str) -> ShardTopic:
+            return ShardTopic(self._keys.shard_of(id), topics[id])
+
         for _ in range(MAX_STARTS):
-            for id, row in zip(left, await self._rows(left, topics), strict=True):
-                read = _read(id, topics[id], row)
-                if read is None:
-                    read = await self._topic_holding(id) or in_no_bucket(id)
-                if isinstance(read, bytes):
-                    topics[id] = read
+            rows = await fan_out(self._client, "query", left, locate, build, parse_rows)
+            for id, row in zip(left, rows, strict=True):
+                result = _parse_result(id, topics[id], row)
+                if result is None:
+                    result = await self._search_topic(id) or in_no_bucket(id)
+                if isinstance(result, bytes):
+                    topics[id] = result
                 else:
-                    results[id] = read
+                    results[id] = result
             left = [id for id in left if id not in results]
             if not left:
                 return results
             self._topic = topics[left[0]]
         return results | dict.fromkeys(left, changed_too_often())
 
-    async def _rows(self, ids: list[str], topics: Mapping[str, bytes]) -> list[TaskRow | LaterError]:
-        """What the store says of each, if it is of this topic."""
+    async def _read(self, command: str, key: Callable[[Shard], bytes], ids: Sequence[str]) -> list[Any]:
+        """Read one key of each shard by a command that takes many ids; return a value, or a `LaterError`, for each."""
 
-        def call(shard: Shard, topic: bytes, some: list[str]) -> Command:
-            keys = [shard.pool, shard.done, shard.attempts, shard.outcome, *shard.buckets(topic)]
-            return scripts.QUERY.call(keys, [pack_id(id) for id in some])
+        def build(target: ShardTopic, some: list[str]) -> Command:
+            return (command, key(target.shard), *(pack_id(id) for id in some))
 
-        shard_of = self._keys.shard_of
-        return await fan_out(self._client, "query", ids, lambda id: (shard_of(id), topics[id]), call, read=parse_rows)
+        return await fan_out(self._client, "read", ids, lambda id: ShardTopic(self._keys.shard_of(id), b""), build)
 
-    async def _remove(self, left: list[str], deletes: Deletes) -> dict[str, str | LaterError]:
-        results: dict[str, str | LaterError] = {}
-        for _ in range(MAX_STARTS):
-            bodies = await self.bodies(left)
-            results |= {id: body for id, body in zip(left, bodies, strict=True) if isinstance(body, LaterError)}
-            found = [body for body in bodies if isinstance(body, StoredTask)]
-            answers = await fan_out(self._client, "delete", found, lambda body: (body.shard, body.topic), deletes)
-            for body, answer in zip(found, answers, strict=True):
-                if answer:
-                    results[body.id] = _deleted(body.id, answer)
-            left = [id for id in left if id not in results]
-            if not left:
-                return results
-        return results | dict.fromkeys(left, changed_too_often())
-
-    async def bodies(self, ids: Sequence[str]) -> list[StoredTask | LaterError]:
-        """What the pool holds of tasks, and where they belong; `NotFound` for one that is not there."""
-        raws = await self._values("HMGET", lambda shard: shard.pool, ids)
-        missing = [id for id, raw in zip(ids, raws, strict=True) if raw is None]
-        ended = iter(await self._values("ZMSCORE", lambda shard: shard.done, missing))
-        return [
-            raw if isinstance(raw, LaterError)
-            else _not_found(id, next(ended)) if raw is None
-            else await self._body(id, raw)
-            for id, raw in zip(ids, raws, strict=True)
-        ]  # fmt: skip
-
-    async def _values(self, command: str, key: Callable[[Shard], bytes], ids: Sequence[str]) -> list[Any]:
-        """What one key of each shard holds of the ids, by a command that takes many; a `LaterError` where it failed."""
-
-        def call(shard: Shard, _: bytes, some: list[str]) -> Command:
-            return (command, key(shard), *(pack_id(id) for id in some))
-
-        return await fan_out(self._client, "read", ids, lambda id: (self._keys.shard_of(id), b""), call)
-
-    async def _body(self, id: str, raw: bytes) -> StoredTask:
-        task = decode_task(id, raw)
-        topic = task.topic.encode() if isinstance(task, Task) else await self._topic_holding(id)
-        return StoredTask(id, self._keys.shard_of(id), topic, raw, task)
-
-    async def _topic_holding(self, id: str) -> bytes:
-        """The topic of a task whose body does not say it, found in the buckets. Slow, and rarely needed."""
+    async def _search_topic(self, id: str) -> bytes:
+        """Find the topic of a task with an unreadable body in all buckets; b"" if none has it. Slow, and rare."""
         shard, packed = self._keys.shard_of(id), pack_id(id)
         wakes = await self._client.execute_all("read", [("ZRANGE", wake, 0, -1) for wake in shard.wakes.values()])
         topics = sorted({topic for answer in wakes for topic in answer})
@@ -129,30 +105,33 @@ class Lookup:
         scores: list[Any] = []
         for start in range(0, len(commands), MAX_SCORES):
             scores += await self._client.execute_all("read", commands[start : start + MAX_SCORES])
-        holding = [topics[i // len(Bucket)] for i, score in enumerate(scores) if score is not None]
-        return holding[0] if holding else b""
+        holding = (topics[i // len(Bucket)] for i, score in enumerate(scores) if score is not None)
+        return next(holding, b"")
 
 
-async def _in_parts(
+async def by_batches(
     ids: Sequence[str], verb: Callable[[list[str]], Awaitable[dict[str, Result | LaterError]]]
 ) -> list[Result | LaterError]:
-    """The verb's results for the ids, in their order, so many at a time."""
-    once = list(dict.fromkeys(ids))
+    """Apply a verb to the distinct ids, `MAX_BODIES` at a time; return the results in the order of `ids`."""
+    distinct = list(dict.fromkeys(ids))
     results: dict[str, Result | LaterError] = {}
-    for start in range(0, len(once), MAX_BODIES):
-        some = once[start : start + MAX_BODIES]
+    for start in range(0, len(distinct), MAX_BODIES):
         try:
-            results |= await verb(some)
+            results |= await verb(distinct[start : start + MAX_BODIES])
         except StoreDown as error:
             if not start:
                 raise
-            results |= dict.fromkeys(once[start:], error)  # what came before is known
+            results |= dict.fromkeys(distinct[start:], error)  # the results of earlier batches are known
             break
     return [results[id] for id in ids]
 
 
-def _read(id: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecord | LaterError | bytes | None:
-    """What is told of the task; or its topic, where another was looked in. None: its body cannot tell."""
+def changed_too_often() -> StoreFault:
+    return StoreFault("the task changed each time it was looked at")
+
+
+def _parse_result(id: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecord | LaterError | bytes | None:
+    """Return the record of a task; its topic if it is not `topic`; None if its body is unreadable."""
     if isinstance(row, LaterError):
         return row
     if row.body is None:
@@ -162,33 +141,3 @@ def _read(id: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecord | Late
         return build_record(id, topic, task, row)
     own = task.topic.encode()
     return own if own != topic else build_record(id, topic, task, row) or in_no_bucket(id)
-
-
-def _deleted(id: str, answer: Any) -> str | LaterError:
-    if isinstance(answer, LaterError):
-        return answer
-    return id if answer == 1 else Conflict(f"the task {id!r} is dead: it is not pending")
-
-
-def _delete(shard: Shard, topic: bytes, bodies: list[StoredTask]) -> Command:
-    return _deletion(shard, topic, bodies, leave_dead=False)
-
-
-def _delete_pending(shard: Shard, topic: bytes, bodies: list[StoredTask]) -> Command:
-    return _deletion(shard, topic, bodies, leave_dead=True)
-
-
-def _deletion(shard: Shard, topic: bytes, bodies: list[StoredTask], *, leave_dead: bool) -> Command:
-    keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values(), shard.expiry]
-    arguments: list[Argument] = [topic, int(leave_dead)]
-    for body in bodies:
-        arguments += [pack_id(body.id), body.raw, int(body.has_ttl)]
-    return scripts.DELETE.call(keys, arguments)
-
-
-def _not_found(id: str, remembered: Any) -> LaterError:
-    return remembered if isinstance(remembered, LaterError) else NotFound(id, ended=remembered is not None)
-
-
-def changed_too_often() -> StoreFault:
-    return StoreFault("the task changed each time it was looked at")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from later.core.errors import LaterError
 from later.store import scripts
 from later.store.client import Client
+from later.store.holds import PAUSED_RANGE
 from later.store.keys import Bucket, Keys, Shard
 from later.store.scripts import Argument, Command
 
@@ -96,10 +97,7 @@ class Permits:
 
     async def _names_held(self, places: Sequence[tuple[Shard, int]]) -> list[list[bytes]]:
         return await self._in_slices(
-            [
-                ("ZRANGE", shard.wakes[Bucket.DELAY], "-inf", "-inf", "BYSCORE", "LIMIT", at, SLICE)
-                for shard, at in places
-            ]
+            [("ZRANGE", shard.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", at, SLICE) for shard, at in places]
         )
 
     async def resume(self, topics: Mapping[str, tuple[int, int | None]], now: int) -> None:

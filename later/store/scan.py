@@ -109,7 +109,7 @@ class Scanner:
 
     def _cut_call(self, whole: ScanSplit, size: int) -> Command:
         arguments = [*_bounds(whole), *_mark(whole.after), size, MAX_SPLITS]
-        return scripts.CUT.call([self._bucket(whole)], arguments)
+        return scripts.SPLIT.call([self._bucket(whole)], arguments)
 
     def _read_call(self, piece: ScanSplit, least: int) -> Command:
         """Reads all that was expected there, if that is not too much; `least` tasks where more have come since."""

@@ -11,11 +11,11 @@ Argument = bytes | str | int
 Command = tuple[Argument, ...]
 
 MAX_TASKS = 500
-"""How many tasks one call may carry: Lua's `unpack` fails near 8,000 values."""
+"""Tasks in one call at most: Lua's `unpack` fails near 8,000 values."""
 
 
 class Script(NamedTuple):
-    """One verb: its source and the digest that the store knows it by."""
+    """A script: its source, and the digest by which the store knows it."""
 
     source: str
     sha: str
@@ -25,11 +25,12 @@ class Script(NamedTuple):
 
 
 _FOLDER = files("later.store") / "lua"
-_PRELUDE = (_FOLDER / "prelude.lua").read_text("utf-8")
+PRELUDE = (_FOLDER / "prelude.lua").read_text("utf-8")
+"""Functions that the scripts share."""
 
 
 def _load(name: str) -> Script:
-    source = f"{_PRELUDE}\n{(_FOLDER / f'{name}.lua').read_text('utf-8')}"
+    source = f"{PRELUDE}\n{(_FOLDER / f'{name}.lua').read_text('utf-8')}"
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -41,13 +42,13 @@ RELEASE = _load("release")
 DELETE = _load("delete")
 QUERY = _load("query")
 LIST = _load("list")
-CUT = _load("cut")
+SPLIT = _load("split")
 READ = _load("read")
 UPDATE = _load("update")
 RUN_NOW = _load("run_now")
 REDRIVE = _load("redrive")
 PURGE = _load("purge")
-STANDING = _load("standing")
+TOPIC_STATE = _load("topic_state")
 TRIM = _load("trim")
 COUNT = _load("count")
 COUNT_BATCH = _load("count_batch")
@@ -62,8 +63,8 @@ SET_POLICY = _load("set_policy")
 POLICIES_SINCE = _load("policies_since")
 EXAMINE = _load("examine")
 EXAMINE_WAKE = _load("examine_wake")
-MEND = _load("mend")
-REINDEX = _load("reindex")
-REWAKE = _load("rewake")
+REPAIR = _load("repair")
+REPAIR_EXPIRY = _load("repair_expiry")
+REPAIR_WAKE = _load("repair_wake")
 
 BY_SHA = {script.sha: script for script in list(globals().values()) if isinstance(script, Script)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -12,6 +11,7 @@ from later.store import scripts
 from later.store.client import Client
 from later.store.codec import parse_time
 from later.store.fanout import split_by_weight
+from later.store.holds import held_until, is_held
 from later.store.keys import SCHEMA_VERSION, Bucket, Keys, Shard
 from later.store.schema import server_info, server_version
 from later.store.scripts import Command
@@ -179,11 +179,14 @@ class Stats:
         """Return how a topic stands over all shards: the longest hold, the earliest due time."""
         name = topic.encode()
         delays = [(shard.bucket(Bucket.DELAY, name), shard.wakes[Bucket.DELAY]) for shard in self._keys.shards]
-        answers = await self._client.execute_all("explain", [scripts.STANDING.call(keys, [name]) for keys in delays])
-        holds = [-float(entry) for entry, _ in answers if entry and float(entry) < 0]
-        until = max((math.ceil(hold) for hold in holds if hold != math.inf), default=None)
+        answers = await self._client.execute_all("explain", [scripts.TOPIC_STATE.call(keys, [name]) for keys in delays])
+        holds = [held_until(float(entry)) for entry, _ in answers if entry and is_held(float(entry))]
         dues = [due_at for _, first in answers if (due_at := parse_time(first)) is not None]
-        return TopicState(math.inf in holds, until, min(dues, default=None))
+        return TopicState(
+            paused=None in holds,
+            held_until=max((until for until in holds if until is not None), default=None),
+            next_due_at=min(dues, default=None),
+        )
 
     async def counts_for(self, topics: Sequence[str], now: int) -> dict[str, TopicCounts]:
         """The tasks of these topics, summed over the shards, each shard's at one moment; what is due, by `now` (ms)."""

@@ -1,29 +1,25 @@
-"""The memory: one method for each thing that can happen to a task.
+"""The life of a task in the store: created, claimed, settled, given back, released.
 
-Methods take many tasks at once and make one round trip. Where single tasks can fail on their own, the answers say so
-one by one: a `LaterError` in the place of an answer is what that task's caller is to be told.
+Methods take many tasks and make one round trip. If single tasks can fail on their own, the answers say so one by one:
+a `LaterError` in the place of an answer is that task's error.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from later.core.errors import LaterError
-from later.core.task import Task, encode, pack_id
+from later.core.retry import SettleTarget, encode_failure
+from later.core.task import Task, encode, pack_id, unpack_id
 from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
-from later.store.codec import (
-    as_bools,
-    earliest_score,
-    pairs,
-    parse_claims,
-    parse_time,
-    settle_arguments,
-)
-from later.store.fanout import Lane, fan_out
-from later.store.keys import Bucket, Keys, Shard
+from later.store.codec import as_bools, decode_task, earliest_score, pairs, parse_failure, parse_time
+from later.store.fanout import ShardTopic, fan_out, group_items, spread_answers
+from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_held
+from later.store.keys import Bucket, Keys
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
     Claim,
@@ -38,137 +34,123 @@ from later.store.types import (
 )
 
 MAX_CLAIM_BYTES = 32 * 1024 * 1024
-"""How much one claim may answer, all its topics together: more might not come through in the store's timeout."""
+"""Bytes of bodies that one claim may return, all its topics together: more might exceed the store's timeout."""
 
 
 class Tasks:
-    """Tasks in the store. `clock` is the store's own, kept up by each new connection and by `now`."""
+    """Tasks on their way through the buckets."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 
     async def create(self, tasks: Sequence[Task], batch: JobBatch | None = None) -> list[bool | LaterError]:
-        """Store new tasks, each into pool and delay at once; False where the caller's id is known already.
+        """Store new tasks, each in pool and delay in one step; False for an id that exists.
 
-        With a `batch`, they are counted into its job: what is created in the same step, the batch in the same round
-        trip. Raises StoreDown: nobody can know.
+        With a `batch`, count them into its job: the created tasks in the same step, the batch in the same round trip.
+
+        Raises:
+            StoreDown: whether anything was stored is not known.
         """
         job, forget_job_at = ("", 0) if batch is None else (batch.job, batch.forget_at)
-
-        def call(shard: Shard, topic: bytes, some: list[Task]) -> Command:
+        commands: list[Command] = []
+        groups = group_items(tasks, lambda task: ShardTopic(self._keys.shard_of(task.id), task.topic.encode()))
+        for (shard, topic), some, _ in groups:
             keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY], shard.expiry]
-            arguments: list[Argument] = [topic, job, forget_job_at]
             if job:
                 keys += [shard.job(job), shard.jobs]
+            arguments: list[Argument] = [topic, job, forget_job_at]
             for task in some:
-                own = int(task.own_id)
-                flags: Argument = own if task.expires_at is None else f"{own}{task.expires_at}"
-                arguments += [pack_id(task.id), encode(task), task.execute_at, flags]
-            return scripts.CREATE.call(keys, arguments)
-
+                arguments += [pack_id(task.id), encode(task), task.execute_at, int(task.own_id)]
+                arguments.append("" if task.expires_at is None else task.expires_at)
+            commands.append(scripts.CREATE.call(keys, arguments))
         count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
-        answers = await fan_out(
-            self._client, "create", tasks, lambda task: (self._keys.shard_of(task.id), task.topic.encode()), call, count
-        )
-        return [answer if isinstance(answer, LaterError) else bool(answer) for answer in answers]
+        answers = await self._client.execute_each("create", [*commands, *count])
+        return as_bools(spread_answers(groups, answers[: len(groups)]))
 
     async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
-        """The `limit` earliest wake entries of each shard; of delay, those that are held too. Raises StoreDown."""
-        held = self._look_held(limit) if bucket is Bucket.DELAY else []
-        answers = await self._client.execute_all("look", [*self._look(bucket, limit), *held])
+        """Return the `limit` earliest wake entries of each shard, in delay also of held topics. Raises StoreDown."""
+        held = self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE) if bucket is Bucket.DELAY else []
+        answers = await self._client.execute_all("look", [*self._wake_ranges(bucket, limit), *held])
         shards = len(self._keys.shards)
-        return self._look_of(limit, answers[:shards], answers[shards:])
+        return self._parse_due_topics(limit, answers[:shards], answers[shards:])
 
     async def worker_snapshot(self, limit: int, *, held: bool = True) -> WorkerSnapshot:
-        """The same of delay, and when the first topics of unack and error are to be looked at. Raises StoreDown.
+        """Return the due topics of delay, without held ones unless `held`, and the first times of unack and error.
 
-        One round trip for all that a worker has to know each tick, with the store's time in it. Topics that are held
-        are left out unless `held`.
+        All that a worker must know in each tick comes in one round trip, with the store's time. Raises StoreDown.
         """
-        heads = [*self._look(Bucket.UNACK, 1), *self._look(Bucket.ERROR, 1)]
-        holds = self._look_held(limit) if held else []
-        answers = await self._client.execute_timed("look", [*heads, *self._look(Bucket.DELAY, limit), *holds])
+        commands = [*self._wake_ranges(Bucket.UNACK, 1), *self._wake_ranges(Bucket.ERROR, 1)]
+        commands += self._wake_ranges(Bucket.DELAY, limit)
+        if held:
+            commands += self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE)
+        answers = await self._client.execute_timed("look", commands)
         shards = len(self._keys.shards)
-        unack, error, delay, held_back = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
-        ends = [math.ceil(-float(at)) for answer in held_back for _, at in pairs(answer)]
+        unack, error, delay, holds = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
+        ends = [held_until(float(entry)) for answer in holds for _, entry in pairs(answer)]
         return WorkerSnapshot(
-            self._look_of(limit, delay, held_back), ends, earliest_score(unack), earliest_score(error)
+            delay=self._parse_due_topics(limit, delay, holds),
+            hold_ends=[end for end in ends if end is not None],
+            unack_at=earliest_score(unack),
+            error_at=earliest_score(error),
         )
 
-    def _look(self, bucket: Bucket, limit: int) -> list[Command]:
-        return [
-            ("ZRANGE", shard.wakes[bucket], 0, "+inf", "BYSCORE", "LIMIT", 0, limit, "WITHSCORES")
-            for shard in self._keys.shards
-        ]
+    async def claim(self, requests: Sequence[ClaimRequest], now: int, lease_end: int) -> list[ClaimResult | LaterError]:
+        """Claim due tasks, delay → unack, at most 500 for each request; `lease_end` (ms) is that of usual leases.
 
-    def _look_held(self, limit: int) -> list[Command]:
-        """Topics that are held until a moment, which is their score below zero (see `hold`), the earliest first."""
-        return [
-            ("ZRANGE", shard.wakes[Bucket.DELAY], "(0", "(-inf", "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
-            for shard in self._keys.shards
-        ]
+        The bodies together are limited by `MAX_CLAIM_BYTES`, but each request gets at least one task.
 
-    def _look_of(self, limit: int, *ranges: Sequence[list[bytes]]) -> DueTopics:
-        wakes, cut_at = list[DueTopic](), list[int]()
-        for answers in filter(None, ranges):
-            for shard, answer in zip(self._keys.shards, answers, strict=True):
-                wakes += [
-                    DueTopic(math.ceil(abs(float(at))), topic.decode(), shard.index) for topic, at in pairs(answer)
-                ]
-                if len(answer) >= 2 * limit:
-                    cut_at.append(wakes[-1].at)
-        return DueTopics(sorted(wakes), min(cut_at, default=None))
-
-    async def claim(self, wants: Sequence[ClaimRequest], now: int, lease_end: int) -> list[ClaimResult | LaterError]:
-        """Take due tasks in hand, delay → unack, each want at most 500. Raises StoreDown: nobody can know.
-
-        `lease_end` is that of topics whose leases are as long as most.
-
-        Large tasks come a few at a time: of each topic at least one, but no more than its part of `MAX_CLAIM_BYTES`.
+        Raises:
+            StoreDown: whether anything was claimed is not known.
         """
-        max_bytes = MAX_CLAIM_BYTES // max(len(wants), 1)
-        commands = [self._claim(want, now, lease_end, max_bytes) for want in wants]
+        max_bytes = MAX_CLAIM_BYTES // max(len(requests), 1)
+        commands: list[Command] = []
+        for request in requests:
+            shard, topic = self._keys.shards[request.shard], request.topic.encode()
+            delay, unack, _, _ = shard.buckets(topic)
+            keys = [delay, unack, shard.pool, shard.attempts, shard.outcome, shard.fence]
+            keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
+            limit, request_lease_end = min(request.limit, MAX_TASKS), lease_end + request.lease_extra_ms
+            arguments: list[Argument] = [topic, now, limit, request_lease_end, max_bytes]
+            arguments += ["" if request.hold_until is None else request.hold_until, int(request.has_permits)]
+            commands.append(scripts.CLAIM.call(keys, arguments))
         answers = await self._client.execute_each("claim", commands)
         return [
-            answer if isinstance(answer, LaterError) else parse_claims(want, answer, lease_end)
-            for want, answer in zip(wants, answers, strict=True)
+            answer if isinstance(answer, LaterError) else _parse_claims(request, answer, lease_end)
+            for request, answer in zip(requests, answers, strict=True)
         ]
-
-    def _claim(self, want: ClaimRequest, now: int, lease_end: int, max_bytes: int) -> Command:
-        shard, topic = self._keys.shards[want.shard], want.topic.encode()
-        keys = [
-            shard.bucket(Bucket.DELAY, topic),
-            shard.bucket(Bucket.UNACK, topic),
-            shard.pool,
-            shard.attempts,
-        ]
-        keys += [shard.outcome, shard.fence, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
-        arguments: list[Argument] = [topic, now, min(want.limit, MAX_TASKS), lease_end + want.lease_extra_ms, max_bytes]
-        arguments += ["" if want.hold_until is None else want.hold_until, int(want.has_permits)]
-        return scripts.CLAIM.call(keys, arguments)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
-        """Carry out verdicts: unack → gone, error or dead; False where the lease is another's by now.
+        """Carry out verdicts: unack → gone, error or dead; False if the lease was lost.
 
-        Raises StoreDown: nobody can know; it may be settled again, for only the first one counts.
+        Raises:
+            StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
         """
 
-        def call(shard: Shard, topic: bytes, some: list[Settlement]) -> Command:
+        def build(target: ShardTopic, some: list[Settlement]) -> Command:
+            shard, topic = target
             _, unack, error, dead = shard.buckets(topic)
             keys = [shard.pool, shard.attempts, shard.outcome, shard.done, unack, error, dead]
             keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD], shard.expiry]
             arguments: list[Argument] = [topic]
-            for settlement in some:
-                arguments += settle_arguments(settlement)
+            for claim, verdict, remember_until in some:
+                time: int | str = verdict.at
+                if verdict.target is SettleTarget.DONE:
+                    time = "" if remember_until is None else remember_until
+                failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
+                has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
+                arguments += [pack_id(claim.id), claim.fence, verdict.target.value, time, failure, int(has_ttl)]
             return scripts.SETTLE.call(keys, arguments)
 
-        return as_bools(await fan_out(self._client, "settle", settlements, lambda s: self._lane(s.claim), call))
+        return as_bools(
+            await fan_out(self._client, "settle", settlements, lambda item: self._locate(item.claim), build)
+        )
 
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
-        """Return claims that were not delivered, unack → delay; False where the lease is another's by now."""
+        """Return claims that were not delivered, unack → delay; False if the lease was lost. Raises StoreDown."""
 
-        def call(shard: Shard, topic: bytes, some: list[Claim]) -> Command:
+        def build(target: ShardTopic, some: list[Claim]) -> Command:
+            shard, topic = target
             delay, unack, _, _ = shard.buckets(topic)
             keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
             arguments: list[Argument] = [topic]
@@ -176,12 +158,16 @@ class Tasks:
                 arguments += [pack_id(claim.id), claim.fence, claim.due_at]
             return scripts.GIVE_BACK.call(keys, arguments)
 
-        return as_bools(await fan_out(self._client, "give_back", claims, self._lane, call))
+        return as_bools(await fan_out(self._client, "give_back", claims, self._locate, build))
 
-    async def release(self, bucket: Bucket, wakes: Sequence[DueTopic], now: int) -> list[ReleaseResult | LaterError]:
-        """Move what has waited long enough, unack or error → delay, at most 500 of each topic. Raises StoreDown."""
+    async def release(self, bucket: Bucket, topics: Sequence[DueTopic], now: int) -> list[ReleaseResult | LaterError]:
+        """Move tasks whose lease or retry pause has ended, unack or error → delay, at most 500 of each topic.
+
+        Raises:
+            StoreDown: whether anything was moved is not known.
+        """
         commands = []
-        for _, name, index in wakes:
+        for _, name, index in topics:
             shard, topic = self._keys.shards[index], name.encode()
             keys = [shard.bucket(bucket, topic), shard.bucket(Bucket.DELAY, topic)]
             keys += [shard.wakes[bucket], shard.wakes[Bucket.DELAY]]
@@ -193,9 +179,49 @@ class Tasks:
         ]
 
     async def trim(self, now: int, limit: int) -> int:
-        """Forget ids that were remembered long enough, at most `limit` of each shard; how many. Raises StoreDown."""
+        """Forget ids that were remembered long enough, at most `limit` of each shard; return how many."""
         commands = [scripts.TRIM.call([shard.done], [now, limit]) for shard in self._keys.shards]
         return sum(await self._client.execute_all("trim", commands))
 
-    def _lane(self, claim: Claim) -> Lane:
-        return self._keys.shards[claim.shard], claim.topic.encode()
+    def _locate(self, claim: Claim) -> ShardTopic:
+        return ShardTopic(self._keys.shards[claim.shard], claim.topic.encode())
+
+    def _wake_ranges(self, bucket: Bucket, limit: int, arguments: tuple[Argument, ...] = UNHELD_RANGE) -> list[Command]:
+        """Return a command for each shard that reads its earliest wake entries in a range."""
+        return [
+            ("ZRANGE", shard.wakes[bucket], *arguments, "LIMIT", 0, limit, "WITHSCORES") for shard in self._keys.shards
+        ]
+
+    def _parse_due_topics(self, limit: int, *ranges: Sequence[list[bytes]]) -> DueTopics:
+        topics, cut_at = list[DueTopic](), list[int]()
+        for answers in filter(None, ranges):
+            for shard, answer in zip(self._keys.shards, answers, strict=True):
+                for topic, score in pairs(answer):
+                    entry = float(score)
+                    at = held_until(entry) if is_held(entry) else math.ceil(entry)
+                    if at is not None:
+                        topics.append(DueTopic(at, topic.decode(), shard.index))
+                if len(answer) >= 2 * limit:
+                    cut_at.append(topics[-1].at)
+        return DueTopics(sorted(topics), min(cut_at, default=None))
+
+
+def _parse_claims(request: ClaimRequest, answer: list[Any], lease_end: int) -> ClaimResult:
+    wake_at, orphans, *entries = answer
+    claims: list[Claim] = []
+    for packed, body, due_at, attempt, fence, failure in entries:
+        id = unpack_id(packed)
+        claims.append(
+            Claim(
+                id=id,
+                topic=request.topic,
+                shard=request.shard,
+                task=decode_task(id, body),
+                due_at=int(float(due_at)),
+                attempt=attempt,
+                fence=fence,
+                failure=parse_failure(failure),
+                lease_end=lease_end + request.lease_extra_ms,
+            )
+        )
+    return ClaimResult(parse_time(wake_at), orphans, claims)

@@ -1,7 +1,8 @@
-"""What the store answers, as small frozen values. Times are ms of the store's clock."""
+"""What the store takes and returns, as small frozen values. Times are ms of the store's clock."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from later.core.edit import TaskChanges
@@ -13,7 +14,7 @@ from later.store.keys import Bucket
 
 
 class DueTopic(NamedTuple):
-    """A topic's entry in a wake set: when that bucket of it, in one shard, is to be looked at."""
+    """A topic's entry in a wake set: when its bucket, in one shard, must be looked at."""
 
     at: int
     topic: str
@@ -23,39 +24,48 @@ class DueTopic(NamedTuple):
 class DueTopics(NamedTuple):
     """The earliest wake entries of a bucket over all shards, in order.
 
-    Those that there was no room for are not before `more_at`; None where these are all.
+    Entries that did not fit are not before `more_at`; None if these are all.
     """
 
     topics: list[DueTopic]
     more_at: int | None
 
 
+class DeadTopics(NamedTuple):
+    """Topics with dead tasks, and the cursors, by shard, with which the scan goes on; empty at its end."""
+
+    topics: list[DueTopic]
+    cursors: Mapping[int, int]
+
+
 class WorkerSnapshot(NamedTuple):
-    """What a look around shows: delay, and when unack and error are to be looked at (None: there is nothing)."""
+    """What a worker must know in each tick."""
 
     delay: DueTopics
     hold_ends: list[int]
-    """When holds end, of the topics among these that are held."""
+    """When the holds end, of those of these topics that are held."""
     unack_at: int | None
+    """When the first lease ends; None if nothing is in flight."""
     error_at: int | None
+    """When the first retry pause ends; None if no task is in error."""
 
 
 class ClaimRequest(NamedTuple):
-    """How many tasks of a topic, in one shard, a worker has hands for."""
+    """How many tasks of a topic, in one shard, a worker has slots for."""
 
     topic: str
     shard: int
     limit: int
     lease_extra_ms: int = 0
-    """By how much its leases are longer than those of other topics."""
+    """How much longer its leases are than usual ones."""
     hold_until: int | None = None
-    """Until when (ms) nothing more of it may be claimed, where due tasks are left behind."""
+    """Until when (ms) the topic is held if due tasks are left behind."""
     has_permits: bool = False
-    """Were permits taken for it? Then it need not heed that others have none."""
+    """True if permits were taken for it: it then passes a hold that an instance without permits has set."""
 
 
 class Claim(NamedTuple):
-    """A task in flight, and the lease that holds it. `task` is the error where its body cannot be decoded."""
+    """A task in flight, and its lease. `task` is the error if its body cannot be decoded."""
 
     id: str
     topic: str
@@ -69,15 +79,16 @@ class Claim(NamedTuple):
 
 
 class ClaimResult(NamedTuple):
-    """What one claim answered. `wake_at` is when the topic is to be looked at again, None where it holds nothing."""
+    """What one request claimed. `wake_at` is when the topic must be looked at again; None if nothing is left."""
 
     wake_at: int | None
     orphans: int
+    """Orphan entries that were removed."""
     claims: list[Claim]
 
 
 class Settlement(NamedTuple):
-    """A verdict on a claim; the id is remembered until `remember_until` if it is done (None: not at all)."""
+    """A verdict on a claim. The id of a task that is done is remembered until `remember_until` (None: not at all)."""
 
     claim: Claim
     verdict: Verdict
@@ -85,14 +96,14 @@ class Settlement(NamedTuple):
 
 
 class ReleaseResult(NamedTuple):
-    """How many tasks a release moved, and when that bucket is to be looked at again (None: it is empty)."""
+    """How many tasks were moved, and when the bucket must be looked at again (None: it is empty)."""
 
     moved: int
     wake_at: int | None
 
 
 class ExpiredTask(NamedTuple):
-    """A task that waits though its ttl has ended. `failure` is its last one, `stored` the same as the store has it."""
+    """A task whose ttl has ended. `failure` is its last one, `stored_failure` the same as the store has it."""
 
     id: str
     topic: str
@@ -102,7 +113,7 @@ class ExpiredTask(NamedTuple):
 
 
 class DeadTask(NamedTuple):
-    """A dead task that was kept long enough. `own_id`: its caller chose its id."""
+    """A dead task that was kept long enough. `own_id`: the caller chose its id."""
 
     id: str
     topic: str
@@ -111,7 +122,7 @@ class DeadTask(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """Where a task is. `task` is the error where its body cannot be decoded; `score` is its bucket's."""
+    """Where a task is. `task` is the error if its body cannot be decoded; `score` is that in its bucket."""
 
     id: str
     topic: str
@@ -139,9 +150,9 @@ class TaskRecord(NamedTuple):
 
 
 class BucketRange(NamedTuple):
-    """A part of one of a topic's buckets: scores (ms) from `since` on and below `before`, where there are such bounds.
+    """A range of one of a topic's buckets: scores (ms) from `since` on and below `before` (None: no bound).
 
-    With `after`, a score and an id, only what follows these in the bucket's order.
+    With `after`, a score and an id, only what follows that entry in the bucket's order.
     """
 
     topic: str
@@ -152,14 +163,14 @@ class BucketRange(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The first tasks of a stretch, in order, and whether others follow."""
+    """The first tasks of a range, in order, and whether others follow."""
 
     tasks: list[TaskRecord]
     more: bool
 
 
 class TaskEdit(NamedTuple):
-    """An edit of one task, as its caller asked for it `now` (ms, the high end of the store's time)."""
+    """An edit of one task, asked for at `now` (ms, the high end of the store's time)."""
 
     id: str
     changes: TaskChanges
@@ -168,7 +179,7 @@ class TaskEdit(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """How a topic stands. `held_until` (ms) may have passed; `next_due_at` is None where nothing is in delay."""
+    """Whether a topic is paused or held, and when its next task is due. `held_until` (ms) may have passed."""
 
     paused: bool
     held_until: int | None
@@ -176,14 +187,14 @@ class TopicState(NamedTuple):
 
 
 class MoveResult(NamedTuple):
-    """How many tasks a verb over many moved, and whether others are left because it was to move no more than that."""
+    """How many tasks a verb moved, and whether it left others because of its limit."""
 
     moved: int
     more: bool
 
 
 class JobBatch(NamedTuple):
-    """Tasks that are counted into a job: under a digest of their batch's bytes, beside what of it was refused.
+    """A batch of tasks that is counted into a job: the digest of its bytes, and how many of its items were refused.
 
     The job's counts are kept until `forget_at` (ms).
     """
@@ -195,7 +206,7 @@ class JobBatch(NamedTuple):
 
 
 class JobCounts(NamedTuple):
-    """What a bulk job has come to, each counted once, whatever was sent twice."""
+    """The counts of a bulk job. An item that was sent twice counts once."""
 
     created: int
     existing: int

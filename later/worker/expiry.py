@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import structlog
 
@@ -59,18 +60,21 @@ class DeadSweeper:
         self._store = store
         self._remember_ms = remember_ms
         self._metrics = metrics
+        self._cursors: Mapping[int, int] = {}
+        """The scan goes on where the last tick left it."""
 
     async def tick(self, now: int) -> TickResult:
         policies = await self._store.policies.current()
         removed = pages = 0
         while removed < SWEEP_TASKS and pages < SWEEP_PAGES:
-            entries = await self._store.expiry.topics_with_dead(now - policies.shortest_dead_keep_ms, SWEEP_TOPICS)
+            latest = now - policies.shortest_dead_keep_ms
+            entries, self._cursors = await self._store.expiry.topics_with_dead(latest, SWEEP_TOPICS, self._cursors)
             for entry in entries:
                 latest = now - policies.for_topic(entry.topic).dead_keep_ms
                 if entry.at <= latest:
                     removed += await self._sweep_topic(entry, latest, now, SWEEP_TASKS - removed)
             pages += 1
-            if self._store.expiry.is_at_the_start():
+            if not self._cursors:
                 break
         self._metrics.dead_removed.inc(removed)
         return TickResult(removed, now if removed >= SWEEP_TASKS else None)

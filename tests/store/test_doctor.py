@@ -404,7 +404,7 @@ class TestWhatChangesUnderItsHands:
         await create(store)
         await put(store, Bucket.UNACK)
         finding = await the_finding(store)
-        meddle(store, monkeypatch, scripts.MEND, lambda: anew(store, "new"))
+        meddle(store, monkeypatch, scripts.REPAIR, lambda: anew(store, "new"))
         assert not await Doctor(store.client, store.keys).mend(finding, NOW)
         assert (await assert_sound(store)).places("a") == [(Bucket.DELAY, "new", NOW)]
 
@@ -414,7 +414,7 @@ class TestWhatChangesUnderItsHands:
         await create(store)
         await take_out(store, Bucket.DELAY)
         finding = await the_finding(store)
-        meddle(store, monkeypatch, scripts.MEND, lambda: store.edits.delete(["a"]))
+        meddle(store, monkeypatch, scripts.REPAIR, lambda: store.edits.delete(["a"]))
         assert not await Doctor(store.client, store.keys).mend(finding, NOW)
         assert (await assert_sound(store)).buckets == {}
 
@@ -425,7 +425,7 @@ class TestWhatChangesUnderItsHands:
         [claim] = await take(store)
         await put(store, Bucket.DELAY)
         finding = await the_finding(store)
-        meddle(store, monkeypatch, scripts.MEND, lambda: store.tasks.settle([failed(claim, NOW + 9)]))
+        meddle(store, monkeypatch, scripts.REPAIR, lambda: store.tasks.settle([failed(claim, NOW + 9)]))
         assert await Doctor(store.client, store.keys).mend(finding, NOW)
         assert (await assert_sound(store)).places("a") == [(Bucket.ERROR, "order", NOW + 9)]
 

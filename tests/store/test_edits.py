@@ -295,7 +295,7 @@ async def test_a_task_created_anew_since_it_was_read_is_as_its_new_body_says(
 ) -> None:
     await a_task_in(store, "delay", topic="mail")
     new = a_task(id="a", own_id=True, delay=90, content="new")
-    whole = store.edits._by_id.bodies
+    whole = store.edits._lookup.bodies
     calls: list[int] = []
 
     async def then_changed(ids: Any) -> Any:
@@ -306,7 +306,7 @@ async def test_a_task_created_anew_since_it_was_read_is_as_its_new_body_says(
             await store.tasks.create([new])
         return read
 
-    monkeypatch.setattr(store.edits._by_id, "bodies", then_changed)
+    monkeypatch.setattr(store.edits._lookup, "bodies", then_changed)
     found = await verb(store, **({"retry": 9} if verb is update else {}))
     assert (found.topic, getattr(found.task, "content", None)) == ("order", "new")
     assert getattr(found.task, "max_retry", None) == (9 if verb is update else 3)

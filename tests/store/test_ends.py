@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from later.core.retry import Failure, encode_failure, expiry_failure
@@ -223,14 +224,16 @@ class TestLookingForTheDead:
         await store.tasks.create([a_task(topic=f"t{n}") for n in range(300)])
         await store.tasks.settle([died(claim) for claim in await take(store)])
         seen: set[tuple[str, int]] = set()
+        cursors: Mapping[int, int] = {}
         for _ in range(100):
-            seen |= {(wake.topic, wake.shard) for wake in await store.expiry.topics_with_dead(NOW, 10)}
+            found, cursors = await store.expiry.topics_with_dead(NOW, 10, cursors)
+            seen |= {(entry.topic, entry.shard) for entry in found}
         assert {topic for topic, _ in seen} == {f"t{n}" for n in range(300)}
 
     async def test_where_nobody_died_so_early_nothing_is_looked_through(self, store: StoreFixture) -> None:
         await dead(store, 1)
-        assert await store.expiry.topics_with_dead(NOW - 1, 10) == []
-        assert [wake.topic for wake in await store.expiry.topics_with_dead(NOW, 10)] == ["order"]
+        assert await store.expiry.topics_with_dead(NOW - 1, 10) == ([], {})
+        assert [entry.topic for entry in (await store.expiry.topics_with_dead(NOW, 10)).topics] == ["order"]
 
 
 class TestTheIndex:

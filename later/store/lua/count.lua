@@ -1,7 +1,7 @@
--- count: how many tasks stand in each of these buckets of one shard. Changes nothing.
+-- count: count the tasks in each of these buckets of one shard. Read only.
 --
 -- ARGV: now
--- Answers for each bucket, in a row: its size, how many of its scores have passed, the first of these (0 where none has).
+-- Returns for each bucket, in one row: its size, how many of its scores have passed, the first of these (0 if none).
 local now = ARGV[1]
 
 local answers = {}

@@ -1,12 +1,12 @@
--- count_batch: counts a batch into its job, once, whatever was sent twice.
+-- count_batch: count a batch into its job, once, however often it is sent.
 --
--- ARGV: job, when it may be forgotten,
---       the batch's digest, how many of its items are valid (created or found existing), how many refused
--- Answers 1.
+-- ARGV: job, when the job may be forgotten,
+--       digest of the batch, number of its valid items (created or existing), number of its refused items
+-- Returns 1.
 --
--- What was counted under the digest before is replaced. What was created is counted by `create` itself; what was found
--- existing is what is valid and was not created.
--- It begins with an addition, like `create`, with which it is sent: a store at maxmemory refuses both.
+-- A count under the same digest is replaced. `create` itself counts what it creates; existing items are the valid ones
+-- that were not created.
+-- The first write adds, as in `create`, with which this is sent: a store at maxmemory refuses both.
 local counts, jobs = KEYS[1], KEYS[2]
 local job, forget_at, digest, valid, refused = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 

@@ -1,20 +1,18 @@
--- create: new tasks into pool and delay, of one topic.
+-- create: store new tasks of one topic in pool and delay.
 --
 -- ARGV: topic, job ('' for none), when the job may be forgotten,
---       then for each task: id, body, due time, '1' where the caller chose the id or '0' where we made it, and behind
---       that, where it has a ttl, when that ends
--- Answers for each task 1: created, or 0: the id is known (in pool, or ended and remembered) and nothing was changed.
+--       then for each task: id, body, due time, '1' if the caller chose the id ('0' if later made it),
+--       end of its ttl ('' for none)
+-- Returns for each task 1: created, or 0: the id exists (in pool, or ended and remembered), nothing was changed.
 --
--- It begins with an addition, so a store at maxmemory refuses it whole: accepting more would be wrong then.
+-- The first write adds, so a store at maxmemory refuses the whole call, as it must: it cannot accept more tasks.
 local pool, done, delay, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local expiry, job_counts, jobs = KEYS[5], KEYS[6], KEYS[7]
 local topic, job, forget_at = ARGV[1], ARGV[2], ARGV[3]
 
-local CHOSEN = string.byte('1')
-
 local own_ids = {}
-for i = 4, #ARGV, 4 do
-  if string.byte(ARGV[i + 3]) == CHOSEN then own_ids[#own_ids + 1] = ARGV[i] end
+for i = 4, #ARGV, 5 do
+  if ARGV[i + 3] == '1' then own_ids[#own_ids + 1] = ARGV[i] end
 end
 local known = {}
 if #own_ids > 0 then
@@ -24,8 +22,8 @@ end
 
 local answers, bodies, dues, ends = {}, {}, {}, {}
 local earliest, created = nil, 0
-for i = 4, #ARGV, 4 do
-  local id, body, due = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+for i = 4, #ARGV, 5 do
+  local id, body, due, ttl_end = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 4]
   if known[id] then
     answers[#answers + 1] = 0
   else
@@ -36,9 +34,9 @@ for i = 4, #ARGV, 4 do
     bodies[#bodies + 1] = body
     dues[#dues + 1] = due
     dues[#dues + 1] = id
-    if #ARGV[i + 3] > 1 then
-      ends[#ends + 1] = string.sub(ARGV[i + 3], 2)
-      ends[#ends + 1] = expiring(topic, id)
+    if ttl_end ~= '' then
+      ends[#ends + 1] = ttl_end
+      ends[#ends + 1] = expiry_member(topic, id)
     end
     if not earliest or tonumber(due) < tonumber(earliest) then earliest = due end
   end

@@ -1,8 +1,8 @@
--- examine: where one id stands, over all buckets of its shard. Changes nothing.
+-- examine: find one id in all buckets of its shard. Read only.
 --
 -- KEYS: pool, attempts, outcome, then all buckets
 -- ARGV: id
--- Answers {body or nil, 1 where it has attempts, 1 where it has an outcome, {index of each bucket that it is in}}
+-- Returns {body or nil, 1 if it has attempts, 1 if it has an outcome, {index of each bucket that holds it}}
 local id = ARGV[1]
 local places = {}
 for i = 4, #KEYS do

@@ -1,5 +1,5 @@
--- examine_wake: what is wrong with one topic's wake entry. Changes nothing.
+-- examine_wake: check one topic's wake entry. Read only.
 --
 -- ARGV: topic, now
--- Answers 'missing', 'stale', 'wrong' or ''.
+-- Returns 'missing', 'stale', 'wrong', or '' if it is right.
 return wake_fault(KEYS[2], KEYS[1], ARGV[1], ARGV[2])

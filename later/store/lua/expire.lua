@@ -1,10 +1,10 @@
--- expire: tasks of one topic whose ttl has ended while they waited, delay or error -> dead.
+-- expire: let tasks of one topic die whose ttl ended while they waited, delay or error -> dead.
 --
--- ARGV: topic, now, then for each task: id, the last failure that was read ('' for none), the failure to keep
--- Answers for each task 1: it died, 0: it does not wait (any more), or its ttl goes on, or 2: another failure is kept by
--- now; where not 1, it stays where it is.
+-- ARGV: topic, now, then for each task: id, the last failure that was read ('' for none), the failure to store
+-- Returns for each task 1: it died, 0: it does not wait, or its ttl has not ended, or 2: its stored failure has
+-- changed. Only for 1 was the task moved.
 --
--- What is in flight is not touched, and looked at again in a second; what is gone, or dead, leaves the index.
+-- A task in flight is looked at again after a second. A task that is gone or dead leaves the index.
 local outcome, delay, unack, error_, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local wake_delay, wake_error, wake_dead, expiry = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local topic, now = ARGV[1], ARGV[2]
@@ -16,7 +16,7 @@ redis.call('ZREM', wake_dead, topic)
 local ids, members = {}, {}
 for i = 3, #ARGV, 3 do
   ids[#ids + 1] = ARGV[i]
-  members[#members + 1] = expiring(topic, ARGV[i])
+  members[#members + 1] = expiry_member(topic, ARGV[i])
 end
 local ends = redis.call('ZMSCORE', expiry, unpack(members))
 local failures = redis.call('HMGET', outcome, unpack(ids))
@@ -54,8 +54,8 @@ if #dying > 0 then
   local from_error = redis.call('ZREM', error_, unpack(dying))
   redis.call('ZADD', dead, unpack(deaths))
   redis.call('HSET', outcome, unpack(kept))
-  if from_delay > 0 then rewake_in_line(wake_delay, delay, topic) end
-  if from_error > 0 then rewake(wake_error, error_, topic) end
+  if from_delay > 0 then refresh_wake_in_turn(wake_delay, delay, topic) end
+  if from_error > 0 then refresh_wake(wake_error, error_, topic) end
 end
-rewake(wake_dead, dead, topic)
+refresh_wake(wake_dead, dead, topic)
 return answers

@@ -1,7 +1,7 @@
--- forget_job: forgets a job's counts if its time has come.
+-- forget_job: remove a job's counts once they may be forgotten.
 --
 -- ARGV: job, now
--- Answers 1: forgotten, or 0: it was counted into since, and nothing was changed.
+-- Returns 1: removed, or 0: it was counted into since, nothing was changed.
 local counts, jobs = KEYS[1], KEYS[2]
 local job, now = ARGV[1], ARGV[2]
 

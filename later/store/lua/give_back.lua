@@ -1,9 +1,9 @@
--- give_back: tasks that were claimed and not delivered, of one topic, unack -> delay.
+-- give_back: return tasks of one topic that were claimed but not delivered, unack -> delay.
 --
--- ARGV: topic, then for each task: id, fence of its claim, the due time that it had
--- Answers for each task 1: given back, or 0: its lease is not this one any more, and nothing was changed.
+-- ARGV: topic, then for each task: id, fence of its claim, its due time before the claim
+-- Returns for each task 1: returned, or 0: the lease was lost, nothing was changed.
 --
--- The attempt is taken back too: whoever claims the task next makes it, and no lease was lost.
+-- The attempt is taken back as well: the next claim makes it, and no lease was lost.
 local attempts, delay, unack, wake_delay, wake_unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local topic = ARGV[1]
 
@@ -25,5 +25,5 @@ for i = 2, #ARGV, 3 do
   end
 end
 if earliest then redis.call('ZADD', wake_delay, 'LT', earliest, topic) end
-rewake(wake_unack, unack, topic)
+refresh_wake(wake_unack, unack, topic)
 return answers

@@ -1,15 +1,16 @@
--- hold: nothing of a topic is claimed before a moment. Begins with a removal.
+-- hold: let nothing of a topic be claimed before a moment. The first write removes.
 --
--- ARGV: topic, the moment ('inf': for as long as it is paused)
--- Answers 1.
+-- ARGV: topic, the moment in ms ('inf': until the topic is resumed)
+-- Returns 1.
 --
--- A topic that is held stands in the wake set below zero, at minus that moment: no `create` lowers it (ZADD LT), no look
--- for due topics finds it, and a claim that was under way finds it there. Whichever lasts longer counts.
--- (One that is held for the sake of its rate stands half a millisecond above: see `claim`.)
+-- Of two holds the longer one counts. `create` cannot lower a hold's entry (ZADD LT), no search for due topics finds
+-- it, and a claim that is under way checks it.
 local wake = KEYS[1]
 local topic, until_ = ARGV[1], tonumber(ARGV[2])
 
-local entry = tonumber(redis.call('ZSCORE', wake, topic) or 0)
+local for_rate = false
+local entry = redis.call('ZSCORE', wake, topic)
+if is_held(entry) and held_until(entry) > until_ then until_, for_rate = held_until(entry) end
 redis.call('ZREM', wake, topic)
-redis.call('ZADD', wake, math.min(entry, -until_) == -math.huge and '-inf' or math.min(entry, -until_), topic)
+redis.call('ZADD', wake, hold_entry(until_, for_rate), topic)
 return 1

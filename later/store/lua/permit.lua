@@ -1,24 +1,24 @@
--- permit: how many deliveries of a topic an instance may begin now, over all instances. Begins with a removal.
+-- permit: grant an instance how many deliveries of a topic it may begin, over all instances. The first write removes.
 --
--- ARGV: instance, the number of this call, now, how many deliveries it has under way, how many more it wants,
---       how many that were granted it did not begin, the end of their lease,
---       rate (a second; 0: no limit), concurrency (0: no limit), how many ms late one may come to ask for its rate
--- Answers {granted, when more can be had of the rate ('' where it is not what stands in the way)}
+-- ARGV: instance, number of this call, now, its deliveries in flight, how many more it wants,
+--       how many that were granted it did not begin, end of their lease,
+--       rate (a second; 0: no limit), concurrency (0: no limit), how many ms of the rate a late caller may catch up on
+-- Returns {granted, when the rate allows more ('' if the rate is not the limit)}
 --
--- What an instance has under way counts until its lease ends, so that a crash frees it; the instance says each time how
--- many there are, so that nothing adds up wrongly, and an older call that comes late counts for nothing.
--- `begun`: the moment up to which the rate's deliveries were granted. What was not asked for since is granted later where
--- whoever asks comes a little late; after a longer time it is not: that would be a burst.
+-- An instance's deliveries count until their lease ends, so that a crash frees them. Each call states how many there
+-- are, so that errors do not add up; a call that is overtaken by a later one is ignored.
+-- `begun` is the moment up to which the rate's deliveries were granted. A caller that comes a little late catches up;
+-- after a longer gap it does not, because that would be a burst.
 local flow = KEYS[1]
 local instance, number, now = 'of:' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local held, want, back, lease_end = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local rate, concurrency, saved_ms = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 
--- A topic that nobody asks for leaves nothing behind.
+-- A topic that no instance asks for leaves nothing behind.
 local KEPT_MS = 86400000
--- Beyond this, the store's clock was set back since.
+-- If `begun` is further ahead than this, the store's clock was set back.
 local AHEAD_MS = 1000
--- Whatever the rate: a year.
+-- The longest wait for the slowest rate: a year.
 local LONGEST_MS = 31536000000
 
 local all, used, over, begun = redis.call('HGETALL', flow), 0, {}, nil

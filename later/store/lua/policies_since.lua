@@ -1,11 +1,11 @@
--- policies_since: what was changed of the policies since a version. Changes nothing.
+-- policies_since: read what has changed in the policies since a version. Read only.
 --
 -- ARGV: the version that is known ('' for none)
--- Answers {version, 1 where all there is follows, 0 where only what was changed does,
---          {topic, when it is at full speed again, ...}, place, settings or nil, ...}
+-- Returns {version, 1 if all policies follow, 0 if only the changed ones do,
+--          {topic, when it is at full speed again, ...}, scope, settings or nil, ...}
 --
--- The latest changes are kept: each place, and each version. Whoever knows a version that is not among these is told
--- everything: it is too old, or was of a store that has lost its last changes since.
+-- The latest changes are kept: each scope, and each version. A version that is not among them is answered with all
+-- policies: it is too old, or comes from a store that has lost its last changes.
 local policies, changes, ramps = KEYS[1], KEYS[2], KEYS[3]
 local known = ARGV[1]
 
@@ -26,10 +26,10 @@ if known == '' or not redis.call('ZSCORE', changes, 'version:' .. known) then
   return answer
 end
 answer[2] = 0
-for _, place in ipairs(redis.call('ZRANGEBYSCORE', changes, '(' .. known, '+inf')) do
-  if string.sub(place, 1, 8) ~= 'version:' then
-    answer[#answer + 1] = place
-    answer[#answer + 1] = redis.call('HGET', policies, place)
+for _, scope in ipairs(redis.call('ZRANGEBYSCORE', changes, '(' .. known, '+inf')) do
+  if string.sub(scope, 1, 8) ~= 'version:' then
+    answer[#answer + 1] = scope
+    answer[#answer + 1] = redis.call('HGET', policies, scope)
   end
 end
 return answer

@@ -1,7 +1,7 @@
--- ramp: topics that come back to full speed, and when they will be there. Begins with a removal.
+-- ramp: record when topics that come back slowly are at full speed. The first write removes.
 --
 -- ARGV: now, then for each topic: topic, when it is at full speed
--- Answers 1. Those that are there by now are forgotten; of a topic's moments the latest counts.
+-- Returns 1. Entries that have passed are removed; of a topic's moments the latest counts.
 local ramps = KEYS[1]
 local now = ARGV[1]
 

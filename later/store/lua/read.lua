@@ -1,19 +1,18 @@
--- read: the first tasks of a piece of one bucket, in its order, with all that is known of them. Changes nothing.
+-- read: read the first tasks of a split of one bucket, in its order, with all that is known of them. Read only.
 --
--- ARGV: the least score, the score that all are below, the score and the id of an entry that all come after, those of
---       one that none comes after ('' and '' for none; they need not be there any more), how many tasks at most, after
---       how many bytes of bodies to stop
--- Answers {1 where others follow, else 0, {id, score, ...}}, and three rows with something for each task, or nil: body,
--- attempts, outcome. At least one task, where there is one.
+-- ARGV: least score, score that all are below, score and id of an entry that all come after, score and id of the last
+--       entry ('' and '' for none; neither entry need exist), maximum number of tasks, bytes of bodies to stop after
+-- Returns {1 if others follow, otherwise 0, {id, score, ...}} and three rows with a value, or nil, for each task: body,
+-- attempts, outcome. At least one task is read, if there is one.
 local bucket, pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local since, before, after_score, after_id, to_score, to_id = unpack(ARGV, 1, 6)
 local most, max_bytes = tonumber(ARGV[7]), tonumber(ARGV[8])
 
--- Bodies are read so many at a time: not all of what may be far too much.
+-- Bodies are read in slices: all of them together may be far too large.
 local READ = 20
 
-local first, end_ = ranks(bucket, since, before, after_score, after_id)
-if to_score ~= '' then end_ = math.min(end_, up_to(bucket, to_score, to_id) - 1) end
+local first, end_ = rank_range(bucket, since, before, after_score, after_id)
+if to_score ~= '' then end_ = math.min(end_, count_up_to(bucket, to_score, to_id) - 1) end
 if end_ < first then return {0, {}, {}, {}, {}} end
 local entries = redis.call('ZRANGE', bucket, first, math.min(end_, first + most - 1), 'WITHSCORES')
 

@@ -1,13 +1,12 @@
--- redrive: dead tasks of one topic, dead -> delay, with nothing left of what they failed of.
+-- redrive: bring dead tasks of one topic back, dead -> delay, and forget their attempts and failures.
 --
--- ARGV: topic, then for each task: id, when it died ('' for whenever), its new due time,
---       the body that was read ('' for whatever it is), its new body ('' to leave it), when its ttl ends ('' for none)
--- Answers seven rows with something for each task: 1: it is back, 0: the pool holds another body by now, or -1: it is
--- not dead (any more), or died again since; where not 1, nothing was changed. Then, as things are now, its scores in
--- delay, unack, error and dead, its attempts and its outcome, or nil.
+-- ARGV: topic, then for each task: id, when it died ('' for any time), its new due time,
+--       the body that was read ('' for any), its new body ('' to keep it), end of its ttl ('' for none)
+-- Returns seven rows with a value for each task: 1: it is back, 0: the pool holds another body by now, or -1: it is not
+-- dead, or died again since; only for 1 was it changed. Then its scores in delay, unack, error and dead, its attempts
+-- and its outcome, or nil, as they are now.
 --
--- A task that was seen to die at a moment, and did not die again, is still the one that was seen: where nothing is
--- written into its body, that is guard enough.
+-- The time of death is guard enough if no body is written: a task that has not died again is the one that was read.
 local pool, attempts, outcome, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local delay, unack, error_, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local wake_delay, wake_dead = KEYS[9], KEYS[10]
@@ -44,7 +43,7 @@ for n, id in ipairs(ids) do
     end
     if ttl_end ~= '' then
       ends[#ends + 1] = ttl_end
-      ends[#ends + 1] = expiring(topic, id)
+      ends[#ends + 1] = expiry_member(topic, id)
     end
     if not earliest or tonumber(due) < tonumber(earliest) then earliest = due end
   end
@@ -59,6 +58,6 @@ if #back > 0 then
   redis.call('ZADD', delay, unpack(dues))
   redis.call('ZADD', wake_delay, 'LT', earliest, topic)
 end
-rewake(wake_dead, dead, topic)
+refresh_wake(wake_dead, dead, topic)
 
-return {answers, where_they_stand(ids, delay, unack, error_, dead, attempts, outcome)}
+return {answers, read_states(ids, delay, unack, error_, dead, attempts, outcome)}

@@ -1,9 +1,9 @@
--- release: tasks of one topic whose lease ran out (unack) or whose pause is over (error), -> delay.
+-- release: move tasks of one topic whose lease expired (unack) or whose retry pause ended (error), -> delay.
 --
--- ARGV: topic, now, how many at most
--- Answers {the bucket's next score ('' where it is empty), how many moved}
+-- ARGV: topic, now, maximum number of tasks
+-- Returns {the bucket's next score ('' if it is empty), how many were moved}
 --
--- Only scores that have passed; the due time becomes now, so that whoever waited longest in delay stays in front.
+-- The due time becomes now, so that tasks that waited longer in delay stay in front.
 local bucket, delay, wake_bucket, wake_delay = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local topic, now, limit = ARGV[1], ARGV[2], ARGV[3]
 
@@ -19,4 +19,4 @@ if #ids > 0 then
   redis.call('ZADD', delay, 'NX', unpack(dues))
   redis.call('ZADD', wake_delay, 'LT', now, topic)
 end
-return {rewake(wake_bucket, bucket, topic) or '', #ids}
+return {refresh_wake(wake_bucket, bucket, topic) or '', #ids}

@@ -1,11 +1,12 @@
--- resume: a topic that was held for as long as it is paused is held until a moment instead. Begins with a removal.
+-- resume: replace a topic's pause by a hold until a moment. The first write removes.
 --
--- ARGV: topic, the moment (one that has passed: from now on it is claimed)
--- Answers 1, or 0: it was not held so, and nothing was changed.
+-- ARGV: topic, the moment in ms (if it has passed, the topic is claimed from now on)
+-- Returns 1, or 0: the topic was not paused, nothing was changed.
 local wake = KEYS[1]
-local topic, until_ = ARGV[1], ARGV[2]
+local topic, until_ = ARGV[1], tonumber(ARGV[2])
 
-if tonumber(redis.call('ZSCORE', wake, topic) or 0) ~= -math.huge then return 0 end
+local entry = redis.call('ZSCORE', wake, topic)
+if not is_held(entry) or held_until(entry) ~= math.huge then return 0 end
 redis.call('ZREM', wake, topic)
-redis.call('ZADD', wake, -until_, topic)
+redis.call('ZADD', wake, hold_entry(until_, false), topic)
 return 1

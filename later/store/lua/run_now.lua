@@ -1,9 +1,9 @@
--- run_now: tasks of one topic that wait, delay or error -> delay, due now. What is due already keeps its place.
+-- run_now: make waiting tasks of one topic due now, delay or error -> delay. A task that is due keeps its place.
 --
 -- ARGV: topic, now, then for each task: id, the body that was read
--- Answers seven rows with something for each task: 1: due now, 0: the pool holds another body by now, or -1: it does not
--- wait, but is in flight, or dead; where not 1, nothing was changed. Then, as things are now, its scores in delay, unack,
--- error and dead, its attempts and its outcome, or nil.
+-- Returns seven rows with a value for each task: 1: due now, 0: the pool holds another body by now, or -1: it is in
+-- flight or dead; only for 1 was it changed. Then its scores in delay, unack, error and dead, its attempts and its
+-- outcome, or nil, as they are now.
 local pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3]
 local delay, unack, error_, dead = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local wake_delay, wake_error = KEYS[8], KEYS[9]
@@ -36,6 +36,6 @@ if #dues > 0 then
   redis.call('ZADD', delay, 'LT', unpack(dues))
   redis.call('ZADD', wake_delay, 'LT', now, topic)
 end
-rewake(wake_error, error_, topic)
+refresh_wake(wake_error, error_, topic)
 
-return {answers, where_they_stand(ids, delay, unack, error_, dead, attempts, outcome)}
+return {answers, read_states(ids, delay, unack, error_, dead, attempts, outcome)}

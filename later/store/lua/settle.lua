@@ -1,13 +1,13 @@
--- settle: tasks in flight of one topic, unack -> gone, error or dead.
+-- settle: end deliveries of one topic, unack -> gone, error or dead.
 --
--- ARGV: topic, then for each task: id, fence of its claim, fate ('done', 'error' or 'dead'), time, last failure,
---       '1' where it has a ttl ('0' where it has none)
---       time: 'done': until when the id is remembered ('' for an id that we made); 'error': when its pause ends;
+-- ARGV: topic, then for each task: id, fence of its claim, where it goes ('done', 'error' or 'dead'), time, last
+--       failure, '1' if it has a ttl ('0' if not)
+--       time: 'done': until when the id is remembered ('' for an id that later made); 'error': end of its retry pause;
 --       'dead': when it died
--- Answers for each task 1: settled, or 0: its lease is not this one any more, and nothing was changed: it ran out,
--- or the task was deleted, or created anew, or settled before.
+-- Returns for each task 1: settled, or 0: the lease was lost, nothing was changed: it expired, or the task was deleted,
+-- created anew or settled before.
 --
--- Each command takes many tasks at once: a call from Lua costs more than what most commands do.
+-- Each command takes many tasks: a call from Lua costs more than most commands do.
 local pool, attempts, outcome, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local unack, error_, dead = KEYS[5], KEYS[6], KEYS[7]
 local wake_unack, wake_error, wake_dead, expiry = KEYS[8], KEYS[9], KEYS[10], KEYS[11]
@@ -29,7 +29,7 @@ for n, id in ipairs(ids) do
   if current == fence and leases[n] and not taken[id] then
     answers[n], taken[id] = 1, true
     held[#held + 1] = id
-    if fate ~= 'error' and ARGV[at + 5] == '1' then ageing[#ageing + 1] = expiring(topic, id) end
+    if fate ~= 'error' and ARGV[at + 5] == '1' then ageing[#ageing + 1] = expiry_member(topic, id) end
     if fate == 'done' then
       gone[#gone + 1] = id
       if time ~= '' then
@@ -62,7 +62,7 @@ if #failures > 0 then redis.call('HSET', outcome, unpack(failures)) end
 if #to_error > 0 then redis.call('ZADD', error_, unpack(to_error)) end
 if #to_dead > 0 then redis.call('ZADD', dead, unpack(to_dead)) end
 
-rewake(wake_unack, unack, topic)
-if #to_error > 0 then rewake(wake_error, error_, topic) end
-if #to_dead > 0 then rewake(wake_dead, dead, topic) end
+refresh_wake(wake_unack, unack, topic)
+if #to_error > 0 then refresh_wake(wake_error, error_, topic) end
+if #to_dead > 0 then refresh_wake(wake_dead, dead, topic) end
 return answers

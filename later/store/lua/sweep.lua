@@ -1,7 +1,7 @@
--- sweep: dead tasks of one topic that were kept long enough, dead -> gone.
+-- sweep: remove dead tasks of one topic that were kept long enough.
 --
--- ARGV: topic, who died after this moment stays, then for each task: id, until when it is remembered ('' for not at all)
--- Answers for each task 1: swept, or 0: it is not dead (any more), or died again since.
+-- ARGV: topic, the latest time of death, then for each task: id, until when it is remembered ('' for not at all)
+-- Returns for each task 1: removed, or 0: it is not dead, or died again since.
 local pool, attempts, outcome, done, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local topic, latest = ARGV[1], tonumber(ARGV[2])
 
@@ -29,5 +29,5 @@ if #gone > 0 then
   for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(gone)) end
 end
 if #remembered > 0 then redis.call('ZADD', done, unpack(remembered)) end
-rewake(wake, dead, topic)
+refresh_wake(wake, dead, topic)
 return answers

@@ -1,7 +1,7 @@
--- trim: forgets the ids that were remembered long enough.
+-- trim: forget the ids that were remembered long enough.
 --
--- ARGV: now, how many at most
--- Answers how many it forgot.
+-- ARGV: now, maximum number of ids
+-- Returns how many it forgot.
 local done = KEYS[1]
 local now, limit = ARGV[1], ARGV[2]
 

@@ -1,12 +1,12 @@
--- update: edits tasks of one topic that wait in delay or error; those that are to be due at another time: -> delay.
+-- update: edit waiting tasks of one topic, delay or error; a task that gets a new due time moves to delay.
 --
 -- ARGV: topic, then for each task: id, the body that was read, its new body, its new due time ('' to leave it where
---       it is), when its ttl ends ('' where it has none)
--- Answers seven rows with something for each task: 1: edited, 0: the pool holds another body by now, or -1: it does not
--- wait, but is in flight, or dead; where not 1, nothing was changed. Then, as things are now, its scores in delay, unack,
--- error and dead, its attempts and its outcome, or nil.
+--       it is), end of its ttl ('' for none)
+-- Returns seven rows with a value for each task: 1: edited, 0: the pool holds another body by now, or -1: it is in
+-- flight or dead; only for 1 was it changed. Then its scores in delay, unack, error and dead, its attempts and its
+-- outcome, or nil, as they are now.
 --
--- It begins with an addition, so a store at maxmemory refuses it whole: a body may grow.
+-- The first write adds, so a store at maxmemory refuses the whole call: a body may grow.
 local pool, attempts, outcome, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local delay, unack, error_, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local wake_delay, wake_error = KEYS[9], KEYS[10]
@@ -38,9 +38,9 @@ for n, id in ipairs(ids) do
     end
     if ttl_end ~= '' then
       ends[#ends + 1] = ttl_end
-      ends[#ends + 1] = expiring(topic, id)
+      ends[#ends + 1] = expiry_member(topic, id)
     else
-      ageless[#ageless + 1] = expiring(topic, id)
+      ageless[#ageless + 1] = expiry_member(topic, id)
     end
   end
 end
@@ -50,12 +50,12 @@ if #ends > 0 then redis.call('ZADD', expiry, unpack(ends)) end
 if #ageless > 0 then redis.call('ZREM', expiry, unpack(ageless)) end
 if #from_error > 0 then
   redis.call('ZREM', error_, unpack(from_error))
-  rewake(wake_error, error_, topic)
+  refresh_wake(wake_error, error_, topic)
 end
 if #dues > 0 then
   redis.call('ZADD', delay, unpack(dues))
-  rewake_in_line(wake_delay, delay, topic)
+  refresh_wake_in_turn(wake_delay, delay, topic)
   redis.call('ZADD', wake_delay, 'LT', earliest, topic)
 end
 
-return {answers, where_they_stand(ids, delay, unack, error_, dead, attempts, outcome)}
+return {answers, read_states(ids, delay, unack, error_, dead, attempts, outcome)}
