@@ -1,1 +1,1 @@
-"""HTTP out: makes the calls."""
+"""Outgoing HTTP: the calls to receivers."""

@@ -1,6 +1,6 @@
-"""Makes the calls: one POST, one Outcome, whatever happens.
+"""The sender of callbacks: one POST, one Outcome, whatever happens.
 
-A delivery that fails is no error, and no receiver may end the hand that calls it: `send` raises nothing.
+A failed delivery is not an error, and no receiver may crash the delivery that calls it: `send` raises nothing.
 """
 
 from __future__ import annotations
@@ -30,36 +30,33 @@ from later.delivery.resolver import Resolver, deadline_s
 MAX_REPLY_BYTES = 65_536
 KEEPALIVE_S = 30
 LINGER_S = 0.1
-"""How long to wait for the body of a reply that its status has judged: it only saves the connection."""
-LARGE_BYTES = 1 << 20
+"""How long to wait for the body of a reply that its status has decided: reading it only saves the connection."""
+LARGE_BODY_BYTES = 1 << 20
 """aiohttp wants a longer body as a file, and writes it in pieces: other calls go on in between."""
 
 
 class CallState:
-    """How far a call has come."""
+    """The state of one call, for its error handling."""
 
     __slots__ = ("decided", "fresh")
 
     def __init__(self) -> None:
         self.fresh = False
-        """Was a connection opened for it?"""
+        """True if a connection was opened for this call."""
         self.decided: Reply | None = None
-        """The reply, once its status alone has judged the call, whatever may become of the body."""
+        """The reply, once its status alone has decided the outcome, whatever happens to the body."""
 
 
-_under_way: ContextVar[CallState] = ContextVar("under_way")
-"""The call that the running asyncio task makes, for `_open_socket`. (A TraceConfig would cost a fifth of the
-sender's speed to say the same.)"""
+_current_call: ContextVar[CallState] = ContextVar("current_call")
+"""The call that the running asyncio task makes, for `_open_socket`. (aiohttp's TraceConfig could say the same, but
+would cost a fifth of the sender's speed.)"""
 
 
 class Sender:
-    """Calls receivers, any number at a time.
-
-    `lookups` is how many names may be looked up at a time.
-    """
+    """An HTTP client that calls receivers, any number at a time, and looks up `max_lookups` names at a time."""
 
     def __init__(self, *, max_lookups: int, user_agent: str) -> None:
-        self._lookups = max_lookups
+        self._max_lookups = max_lookups
         self._headers = {
             "Content-Type": "application/json",
             "User-Agent": user_agent,
@@ -67,17 +64,17 @@ class Sender:
         }
 
     async def start(self) -> None:
-        """Open for calls, in the loop that runs."""
-        resolver = Resolver(max_lookups=self._lookups, default_timeout_s=MAX_TIMEOUT_MS / 1000)
-        self._pooled = self._session(
+        """Open the client's sessions in the running event loop."""
+        resolver = Resolver(max_lookups=self._max_lookups, default_timeout_s=MAX_TIMEOUT_MS / 1000)
+        self._pooled = self._open_session(
             aiohttp.TCPConnector(resolver=resolver, limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=_open_socket)
         )
-        self._fresh = self._session(aiohttp.TCPConnector(resolver=resolver, limit=0, force_close=True))
+        self._unpooled = self._open_session(aiohttp.TCPConnector(resolver=resolver, limit=0, force_close=True))
 
     async def close(self) -> None:
-        """Close every connection; calls under way fail."""
+        """Close every connection; calls in flight fail."""
         await self._pooled.close()
-        await self._fresh.close()
+        await self._unpooled.close()
 
     async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
         """Call the task's callback once; `now` is the store's time in ms.
@@ -91,38 +88,40 @@ class Sender:
             return _failed("timeout", f"no complete answer within {timeout_s:g} s")
         except Exception as error:
             if _had_connection(error):
-                return _failed("reply", f"no complete answer: {_broken(error)}")
-            return _failed("connect", f"no connection: {_unreachable(error)}")
+                return _failed("reply", f"no complete answer: {_explain_broken_reply(error)}")
+            return _failed("connect", f"no connection: {_explain_no_connection(error)}")
 
     async def _call(self, request: CallbackRequest, timeout_s: float) -> Reply:
-        progress = CallState()
-        _under_way.set(progress)
+        state = CallState()
+        _current_call.set(state)
         deadline_s.set(timeout_s)
         try:
             async with asyncio.timeout(timeout_s) as deadline:
-                response = await self._post(request, progress)
+                response = await self._post(request, state)
                 try:
-                    return await _read(response, progress, deadline)
+                    return await _read_reply(response, state, deadline)
                 finally:
-                    response.close()  # nothing is left to close where the reply was read to its end
+                    response.close()  # closes nothing if the reply was read to its end
         except Exception:
-            if progress.decided is None:
+            if state.decided is None:
                 raise
-            return progress.decided
+            return state.decided
 
-    async def _post(self, request: CallbackRequest, progress: CallState) -> aiohttp.ClientResponse:
-        """Post; once more on a fresh connection where an idle one was closed before the answer began.
+    async def _post(self, request: CallbackRequest, state: CallState) -> aiohttp.ClientResponse:
+        """Post; post again on a new connection if an idle one was closed before the answer began.
 
-        Receivers close idle connections when they like: that is no failure of the task.
+        Receivers close idle connections when they like: the task did not fail.
         """
         try:
             return await _post_once(self._pooled, request)
         except (aiohttp.ServerDisconnectedError, OSError) as error:
-            if progress.fresh or not _had_connection(error) or _had_begun(error):
+            # An error that carries a message object says that an answer had begun.
+            answer_began = isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
+            if state.fresh or not _had_connection(error) or answer_began:
                 raise
-        return await _post_once(self._fresh, request)
+        return await _post_once(self._unpooled, request)
 
-    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    def _open_session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=connector,
             headers=self._headers,
@@ -136,13 +135,13 @@ class Sender:
 
 
 def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    _under_way.get().fresh = True
+    _current_call.get().fresh = True
     family, kind, protocol, _, _ = address
     return socket.socket(family, kind, protocol)
 
 
 class CallbackBody(msgspec.Struct, frozen=True):
-    """The body of a call."""
+    """The JSON body of a call."""
 
     id: str
     topic: str
@@ -153,7 +152,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CallbackRequest(NamedTuple):
-    """A call as it goes out."""
+    """The HTTP request of one attempt."""
 
     url: URL
     headers: dict[str, str]
@@ -161,7 +160,7 @@ class CallbackRequest(NamedTuple):
 
     @classmethod
     def build(cls, task: Task, attempt: int, now: int) -> CallbackRequest:
-        """The call of `attempt` at `now` (ms). A task's header replaces one of the session."""
+        """Return the request of `attempt` at `now` (ms). A task's own header replaces one of the session."""
         headers = {
             "webhook-id": task.id,
             "webhook-timestamp": str(now // 1000),
@@ -178,15 +177,15 @@ _NOT_PLAIN = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%
 
 @lru_cache(maxsize=4096)
 def wire_url(callback: str) -> URL:
-    """The URL as its caller wrote it, for receivers may compare it as it is: yarl would make `A` of `%41`.
+    """Return the URL as its caller wrote it, because receivers may compare it: yarl would turn `%41` into `A`.
 
-    Only what cannot stand in a request line is percent-encoded, and the host put in its ASCII form.
+    Only what cannot stand in a request line is percent-encoded, and the host takes its ASCII form.
     """
     if _PLAIN.fullmatch(callback):
         return URL(callback, encoded=True)
     url = URL(callback)
     target = re.split(r"(?=[/?#])", callback.partition("://")[2], maxsplit=1)[1:]
-    path = _NOT_PLAIN.sub(lambda odd: quote(odd[0], safe=""), "".join(target).partition("#")[0])
+    path = _NOT_PLAIN.sub(lambda match: quote(match[0], safe=""), "".join(target).partition("#")[0])
     return URL(f"{url.scheme}://{url.raw_authority}{path}", encoded=True)
 
 
@@ -194,46 +193,38 @@ async def _post_once(session: aiohttp.ClientSession, request: CallbackRequest) -
     body = request.body
     return await session.post(
         request.url,
-        data=body if len(body) <= LARGE_BYTES else io.BytesIO(body),
+        data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
         headers=request.headers,
         allow_redirects=False,
     )
 
 
 def _had_connection(error: Exception) -> bool:
-    """Did it go wrong on a connection, rather than on the way to one?"""
-    on_one = (
+    """Return True if the call failed on a connection, and not before it had one."""
+    on_connection = (
         aiohttp.ServerDisconnectedError,
         aiohttp.ClientResponseError,
         aiohttp.ClientPayloadError,
         OSError,
     )
-    return isinstance(error, on_one) and not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
+    return isinstance(error, on_connection) and not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
 
 
-def _had_begun(error: Exception) -> bool:
-    """Had an answer begun when the connection was closed? Then the error carries what was read of it."""
-    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
-
-
-async def _read(response: aiohttp.ClientResponse, progress: CallState, deadline: asyncio.Timeout) -> Reply:
+async def _read_reply(response: aiohttp.ClientResponse, state: CallState, deadline: asyncio.Timeout) -> Reply:
+    """Return the reply. The body of an error status decides nothing, so it gets `LINGER_S` only."""
     status, retry_after = response.status, response.headers.get(aiohttp.hdrs.RETRY_AFTER)
     if 200 <= status < 300:
         return Reply(status=status, body=await _read_body(response), retry_after=retry_after)
-    progress.decided = Reply(status=status, body=None, retry_after=retry_after)
-    _hurry(response, deadline)
-    await _read_body(response)
-    return progress.decided
-
-
-def _hurry(response: aiohttp.ClientResponse, deadline: asyncio.Timeout) -> None:
+    state.decided = Reply(status=status, body=None, retry_after=retry_after)
     if not response.content.is_eof():
         soon = asyncio.get_running_loop().time() + LINGER_S
         deadline.reschedule(min(soon, deadline.when() or soon))
+    await _read_body(response)
+    return state.decided
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes | None:
-    """The body; None where it is encoded, or longer than may be read."""
+    """Return the body; None if it is encoded, or longer than `MAX_REPLY_BYTES`."""
     if (response.content_length or 0) > MAX_REPLY_BYTES:
         return None
     content, body = response.content, bytearray()
@@ -246,14 +237,13 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes | None:
 
 
 def _failed(reason: str, message: str) -> Outcome:
-    """A call that came to no reply."""
     return Outcome(kind=OutcomeKind.FAILED, reason=reason, message=message)
 
 
-def _unreachable(error: Exception) -> str:
-    """Why there is no connection. aiohttp's own texts print the URL, and its query may be a secret."""
+def _explain_no_connection(error: Exception) -> str:
+    """Return why there is no connection. aiohttp's own texts contain the URL, whose query may be a secret."""
     if isinstance(error, aiohttp.InvalidURL):
-        return "the URL is none that can be called"
+        return "this URL cannot be called"
     if not isinstance(error, aiohttp.ClientConnectorError):
         return type(error).__name__
     match error.os_error:
@@ -267,15 +257,15 @@ def _unreachable(error: Exception) -> str:
             return os.strerror(cause.errno) if cause.errno else type(cause).__name__
 
 
-def _broken(error: Exception) -> str:
-    """What became of the reply, without a word from it or from the URL."""
+def _explain_broken_reply(error: Exception) -> str:
+    """Return what went wrong with the reply, without a word from it or from the URL."""
     match error:
         case aiohttp.ServerDisconnectedError():
             return "the connection was closed"
         case aiohttp.ClientPayloadError():
-            return "the body broke off"
+            return "the body was cut off"
         case aiohttp.ClientResponseError():
-            return "this is not HTTP, or its headers are too long"
+            return "it is not HTTP, or its headers are too long"
         case OSError(errno=int(number)):
             return os.strerror(number)
         case _:

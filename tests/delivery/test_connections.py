@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from later.core.retry import Outcome, OutcomeKind
-from later.delivery.resolver import Resolver, addresses
+from later.delivery.resolver import Resolver, resolve_host
 from tests.builders import NOW, a_task
 from tests.receivers import (
     BUSY,
@@ -69,8 +69,8 @@ class TestNoConnection:
         [
             ("http://127.0.0.1:{port}/?secret", "Connection refused"),
             ("https://127.0.0.1:{port}/?secret", "Connection refused"),
-            ("http://127.1/?secret", "the URL is none that can be called"),
-            ("http://" + "x" * 64 + ".example/?secret", "the name lookup failed: this is not the name of a host"),
+            ("http://127.1/?secret", "this URL cannot be called"),
+            ("http://" + "x" * 64 + ".example/?secret", "the name lookup failed: this is not a host name"),
         ],
     )
     async def test_nobody_there_is_failed_and_tells_no_secret(self, callback: str, why: str) -> None:
@@ -282,9 +282,9 @@ class TestNames:
     def test_a_link_local_address_keeps_its_scope(self, monkeypatch: pytest.MonkeyPatch) -> None:
         info = (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("fe80::1", 80, 0, 2))
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_named: [info])
-        assert addresses("printer.example", 80, socket.AF_UNSPEC)[0]["host"] == "fe80::1%2"
+        assert resolve_host("printer.example", 80, socket.AF_UNSPEC)[0]["host"] == "fe80::1%2"
 
     def test_the_names_of_this_machine_are_known(self) -> None:
-        hosts = [address["host"] for address in addresses("localhost", 80, socket.AF_UNSPEC)]
+        hosts = [address["host"] for address in resolve_host("localhost", 80, socket.AF_UNSPEC)]
         assert hosts
         assert set(hosts) <= {"127.0.0.1", "::1"}
