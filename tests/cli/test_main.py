@@ -71,7 +71,7 @@ def test_every_command_has_help_with_an_example_and_its_options_with_defaults_an
 
 
 def expected_options(words: tuple[str, ...]) -> list[Option]:
-    """Return the options of the configuration that a command has. Those of `bulk` have some, and a --url of their own."""
+    """Return the options of the configuration that a command has. A command of `bulk` has a --url of its own."""
     if words[0] == "bulk":
         command = bulk.commands[words[1]]
         return [o for o in OPTIONS if o.name != "url" and o.key in {parameter.name for parameter in command.params}]

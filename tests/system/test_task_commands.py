@@ -123,7 +123,7 @@ def test_a_list_says_where_it_was_cut(up: Daemon) -> None:
     create_many(up.url, build_tasks(51, "http://127.0.0.1:1/", time.time() + FAR))
     done = run(up, "list", "order")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 51)
-    assert done.stderr == "later: these are the first 50; there are more: --limit\n"
+    assert done.stderr == "later: these are the first 50; use --limit to list more\n"
     assert len(printed(up, "list", "order", "--limit", "51")) == 52
 
 
