@@ -1,7 +1,7 @@
-"""What one delivery came to, and what follows from it: a pure judgement.
+"""The outcome of a delivery, and the verdict that follows from it.
 
-The rules are those of the callback's contract: done, busy, failed or gone; a pause that doubles after each
-failure; dead after the last one.
+The rules are those of the callback's contract: done, busy, failed or gone; a pause that doubles after each failure;
+dead after the last retry.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from later.core.task import Task
 from later.core.validation import DAY_MS
 
 MAX_LOST_LEASES = 16
-"""Leases lost in a row before a task is given up: it probably takes its worker down with it."""
+"""Leases lost in a row before a task is given up, because it probably crashes its worker."""
 MAX_BUSY_MS = DAY_MS
 MIN_PAUSE_MS = 10
-"""The shortest pause between two tries, also where a topic's base or cap is 0."""
+"""The shortest pause between two attempts, even if a topic's base or cap is 0."""
 MIN_BUSY_PAUSE_MS = 1000
-"""The shortest pause that is given to a busy receiver: one that asks for none would be called without end."""
+"""The shortest pause for a busy receiver. One that asks for no pause would be called without end."""
 MAX_MESSAGE_CHARS = 200
 
 
 class OutcomeKind(StrEnum):
-    """What an answer means."""
+    """The meaning of a receiver's answer."""
 
     DONE = "done"
     BUSY = "busy"
@@ -34,9 +34,9 @@ class OutcomeKind(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one delivery came to.
+    """The outcome of one delivery.
 
-    `reason` is a word of the contract ("status", "code", "timeout", "connect", "reply"), "" where it is done;
+    `reason` is a word of the contract ("status", "code", "timeout", "connect", "reply"), or "" if it is done.
     `retry_after_ms` is the pause that a busy receiver asked for.
     """
 
@@ -48,22 +48,22 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """The last outcome that was not done, as the store keeps it between two attempts. Times in ms."""
+    """The last outcome that was not done, as the store keeps it between two attempts. Times are in ms."""
 
     failures: int
-    """So far; busy answers do not count."""
+    """The number of failures so far. Busy answers do not count."""
     reason: str
     status: int | None
     message: str
     at: int
     busy_since: int | None
-    """The first of the busy answers that came without a break; None after any other."""
+    """The time of the first busy answer in a row; None if the last answer was not busy."""
     attempt: int
-    """The attempt that it was the outcome of: later ones whose outcome is unknown are lost leases."""
+    """The attempt that had this outcome. Later attempts, whose outcomes are unknown, lost their leases."""
 
 
 class SettleTarget(StrEnum):
-    """Where a verdict sends a task."""
+    """The target to which a settle moves a task: out of the store, or the bucket of this name."""
 
     DONE = "done"
     ERROR = "error"
@@ -71,7 +71,7 @@ class SettleTarget(StrEnum):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What becomes of a task. `at` (ms): for a retry the next attempt's time, else the verdict's own."""
+    """The decision on a task after an attempt. `at` (ms) is the time of the next attempt, or else of the verdict."""
 
     target: SettleTarget
     at: int
@@ -79,10 +79,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """The pauses between tries: base · 2^(n-1) after the n-th failure, up to a cap; ms.
+    """The pauses between attempts: base · 2^(n-1) ms after the n-th failure, up to a cap.
 
-    `jitter` (0 to 1) lengthens a pause by up to that share of itself, so that tasks that failed together come
-    back apart.
+    `jitter` (0 to 1) lengthens a pause by up to that share of itself, so that tasks that failed together are not
+    retried together.
     """
 
     base_ms: int = 10_000
@@ -90,8 +90,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.0
 
     def pause(self, failures: int, random: float) -> int:
-        """The pause in ms after the n-th failure in a row; `chance` is a random number in [0, 1)."""
-        doublings = min(max(failures, 1) - 1, 62)  # more would only make a longer integer: the cap is reached
+        """Return the pause in ms after the n-th failure in a row; `random` is a random number in [0, 1)."""
+        doublings = min(max(failures, 1) - 1, 62)  # the cap is reached; more would only make a longer integer
         pause = min(self.base_ms << doublings, self.cap_ms)
         return pause + int(pause * self.jitter * random)
 
@@ -108,102 +108,92 @@ def judge(
     backoff: Backoff,
     random: float,
 ) -> Verdict:
-    """What becomes of `task` after its `attempt` came to `outcome` at `now` (ms).
+    """Return the verdict on `task` after the `outcome` of its `attempt` at `now` (ms).
 
-    `last` is its last failure, None where there was none; `chance` in [0, 1) feeds the jitter.
+    `last` is its last failure, None if there was none; `random` in [0, 1) is for the jitter.
     """
     last = last or NO_FAILURE
     match outcome.kind:
         case OutcomeKind.DONE:
             return Verdict(SettleTarget.DONE, now)
         case OutcomeKind.GONE:
-            return Verdict(SettleTarget.DEAD, now, _failed(last, attempt, outcome, now, reason="gone"))
+            failure = Failure(last.failures + 1, "gone", outcome.status, _shorten(outcome.message), now, None, attempt)
+            return Verdict(SettleTarget.DEAD, now, failure)
         case OutcomeKind.BUSY:
-            return _judge_busy(task, _busy(last, attempt, outcome, now), outcome, backoff, random)
+            return _judge_busy(task, attempt, last, outcome, now, backoff, random)
         case OutcomeKind.FAILED:
-            return _judge_failed(task, _failed(last, attempt, outcome, now), backoff, random)
+            return _judge_failed(task, attempt, last, outcome, now, backoff, random)
+
+
+def _judge_busy(
+    task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, backoff: Backoff, random: float
+) -> Verdict:
+    busy_since = now if last.busy_since is None else min(last.busy_since, now)
+    message = _shorten(outcome.message)
+    if now - busy_since >= MAX_BUSY_MS:
+        message = _shorten(f"busy for a day, the last: {message}")
+        failure = Failure(last.failures, "busy", outcome.status, message, now, busy_since, attempt)
+        return Verdict(SettleTarget.DEAD, now, failure)
+    requested_ms = outcome.retry_after_ms
+    pause_ms = backoff.pause(1, random) if requested_ms is None else min(max(requested_ms, MIN_BUSY_PAUSE_MS), DAY_MS)
+    failure = Failure(last.failures, outcome.reason, outcome.status, message, now, busy_since, attempt)
+    return _retry(task, failure, pause_ms)
+
+
+def _judge_failed(
+    task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, backoff: Backoff, random: float
+) -> Verdict:
+    failures, message = last.failures + 1, _shorten(outcome.message)
+    if failures > task.max_retry:
+        message = _shorten(f"{failures} failures, the last: {message}")
+        failure = Failure(failures, "exhausted", outcome.status, message, now, None, attempt)
+        return Verdict(SettleTarget.DEAD, now, failure)
+    failure = Failure(failures, outcome.reason, outcome.status, message, now, None, attempt)
+    return _retry(task, failure, backoff.pause(failures, random))
+
+
+def _retry(task: Task, failure: Failure, pause_ms: int) -> Verdict:
+    if task.is_expired(failure.at):
+        return Verdict(SettleTarget.DEAD, failure.at, expiry_failure(failure, failure.at))
+    return Verdict(SettleTarget.ERROR, failure.at + max(pause_ms, MIN_PAUSE_MS), failure)
 
 
 def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int) -> Verdict | None:
-    """The verdict on a task that was claimed but must not be sent; None where nothing is against it.
+    """Return the verdict on a claimed task that must not be sent, or None if it may be sent.
 
-    It is judged after the claim, so that whoever gives it up holds its lease.
+    It is judged after the claim, so that only the holder of its lease can give it up.
     """
     last = last or NO_FAILURE
     if task.is_expired(now):
         return Verdict(SettleTarget.DEAD, now, expiry_failure(last, now, attempt))
     lost = attempt - 1 - last.attempt
     if lost > MAX_LOST_LEASES:
-        return Verdict(
-            SettleTarget.DEAD, now, _given_up(last, attempt, now, "lost", f"{lost} leases were lost in a row")
-        )
+        failure = _give_up(last, attempt, now, "lost", f"{lost} leases were lost in a row")
+        return Verdict(SettleTarget.DEAD, now, failure)
     return None
 
 
-def expiry_failure(last: Failure | None, now: int, attempt: int | None = None) -> Failure:
-    """What is kept of a task whose ttl ended before it was done.
+def judge_unreadable(attempt: int, error: UnreadableBody, now: int) -> Verdict:
+    """Return the verdict on a task whose body cannot be decoded: dead, and the body is kept as it is."""
+    return Verdict(SettleTarget.DEAD, now, _give_up(NO_FAILURE, attempt, now, "body", str(error)))
 
-    `last` is its failure before that; `attempt` is the one that came too late (None: none was made since `last`).
+
+def expiry_failure(last: Failure | None, now: int, attempt: int | None = None) -> Failure:
+    """Return the failure of a task whose ttl ended before it was done.
+
+    `last` is its failure before that; `attempt` is the one that came too late (None: there was none after `last`).
     """
     last = last or NO_FAILURE
     made = last.attempt if attempt is None else attempt
-    return _given_up(last, made, now, "expired", "its ttl ended before it was done")
+    return _give_up(last, made, now, "expired", "its ttl ended before it was done")
 
 
-def judge_unreadable(attempt: int, error: UnreadableBody, now: int) -> Verdict:
-    """The verdict on a task whose body cannot be decoded: dead, the body kept as it is."""
-    return Verdict(SettleTarget.DEAD, now, _given_up(NO_FAILURE, attempt, now, "body", str(error)))
+def _give_up(last: Failure, attempt: int, now: int, reason: str, message: str) -> Failure:
+    return Failure(last.failures, reason, last.status, _shorten(message), now, None, attempt)
 
 
-def _judge_failed(task: Task, failure: Failure, backoff: Backoff, random: float) -> Verdict:
-    if failure.failures > task.max_retry:
-        text = _short(f"{failure.failures} failures, the last: {failure.message}")
-        exhausted = msgspec.structs.replace(failure, reason="exhausted", message=text)
-        return Verdict(SettleTarget.DEAD, failure.at, exhausted)
-    return _retry(task, failure, backoff.pause(failure.failures, random))
-
-
-def _judge_busy(task: Task, failure: Failure, outcome: Outcome, backoff: Backoff, random: float) -> Verdict:
-    assert failure.busy_since is not None  # `_busy` sets it
-    if failure.at - failure.busy_since >= MAX_BUSY_MS:
-        text = _short(f"busy for a day, the last: {failure.message}")
-        return Verdict(SettleTarget.DEAD, failure.at, msgspec.structs.replace(failure, reason="busy", message=text))
-    asked = outcome.retry_after_ms
-    pause = backoff.pause(1, random) if asked is None else min(max(asked, MIN_BUSY_PAUSE_MS), DAY_MS)
-    return _retry(task, failure, pause)
-
-
-def _retry(task: Task, failure: Failure, pause: int) -> Verdict:
-    if task.is_expired(failure.at):
-        return Verdict(SettleTarget.DEAD, failure.at, expiry_failure(failure, failure.at))
-    return Verdict(SettleTarget.ERROR, failure.at + max(pause, MIN_PAUSE_MS), failure)
-
-
-def _failed(last: Failure, attempt: int, outcome: Outcome, now: int, reason: str = "") -> Failure:
-    return Failure(
-        last.failures + 1,
-        reason or outcome.reason,
-        outcome.status,
-        _short(outcome.message),
-        now,
-        None,
-        attempt,
-    )
-
-
-def _busy(last: Failure, attempt: int, outcome: Outcome, now: int) -> Failure:
-    since = now if last.busy_since is None else last.busy_since
-    return Failure(
-        last.failures, outcome.reason, outcome.status, _short(outcome.message), now, min(since, now), attempt
-    )
-
-
-def _given_up(last: Failure, attempt: int, now: int, reason: str, message: str) -> Failure:
-    return Failure(last.failures, reason, last.status, _short(message), now, None, attempt)
-
-
-def _short(message: str) -> str:
-    """Fit to be stored: messages quote a receiver's bytes, which may be no Unicode."""
+def _shorten(message: str) -> str:
+    """Make a message fit to be stored: it may quote bytes of a receiver that are not Unicode."""
     message = message.encode("utf-8", "backslashreplace").decode()
     return message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 1] + "…"
 
@@ -213,12 +203,12 @@ _decoder = msgspec.msgpack.Decoder(Failure)
 
 
 def encode_failure(failure: Failure) -> bytes:
-    """What the store keeps under the task's id in `outcome`."""
+    """Return the bytes that the store keeps under the task's id in `outcome`."""
     return _encoder.encode(failure)
 
 
 def decode_failure(stored: bytes) -> Failure:
-    """The inverse of `encode_failure`; a record that cannot be read counts as one that says nothing."""
+    """Decode what `encode_failure` made. A record that cannot be read counts as no failure."""
     try:
         return _decoder.decode(stored)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
