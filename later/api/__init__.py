@@ -1,1 +1,1 @@
-"""HTTP in: creates, deletes and queries tasks."""
+"""The HTTP API: handlers that create, query, change and explain tasks."""

@@ -134,8 +134,11 @@ class BatchHandlers:
             digest = blake2b(body, digest_size=12).digest()
             batch = JobBatch(job, digest, refused, now + self._remember_ms) if job else None
             answers = await _call_for_valid(tasks, lambda valid: self._store.tasks.create(valid, batch))
-            if batch is not None:
-                await self._recount(batch, answers)
+            failed = sum(isinstance(answer, LaterError) and not isinstance(answer, Refused) for answer in answers)
+            if batch is not None and failed:
+                # uncount the items that failed, because they are sent again, perhaps in another batch
+                with suppress(StoreDown):
+                    await self._store.bulk_jobs.count_batch(batch, len(answers) - refused - failed)
         return json_response(self._summarize_created(tasks, answers))
 
     async def query(self, request: web.Request) -> web.StreamResponse:
@@ -202,13 +205,6 @@ class BatchHandlers:
             if number % ITEMS_PER_TURN == 0:
                 await asyncio.sleep(0)
         return validated
-
-    async def _recount(self, batch: JobBatch, answers: Sequence[bool | LaterError]) -> None:
-        """Uncount the items that failed: they are sent again, perhaps in another batch."""
-        failed = sum(isinstance(answer, LaterError) and not isinstance(answer, Refused) for answer in answers)
-        if failed:
-            with suppress(StoreDown):
-                await self._store.bulk_jobs.count_batch(batch, len(answers) - batch.refused - failed)
 
     def _summarize_created(
         self, tasks: Sequence[Task | Refused], answers: Sequence[bool | LaterError]

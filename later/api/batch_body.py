@@ -1,4 +1,4 @@
-"""A batch's body into its items, so that one bad item spoils no other."""
+"""The body of a batch, split into items so that a malformed item spoils no other."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ _OPENING = re.compile(rb"[ \t\n\r]*\[")
 
 
 def split_items(body: bytes, content_type: str) -> list[bytes]:
-    """The items' JSON, unread.
+    """Return the JSON of each item, undecoded.
 
     Raises:
-        TooLarge: there are more than 10,000.
-        Refused: it is no array.
+        TooLarge: there are more than 10,000 items.
+        Refused: the body is not an array.
     """
-    items = _split_lines(body) if content_type == NDJSON else _split_array(body)
+    if content_type == NDJSON:
+        items = list(islice((line for line in io.BytesIO(body) if not line.isspace()), MAX_ITEMS + 1))
+    else:
+        items = _split_array(body)
     if len(items) > MAX_ITEMS:
         raise TooLarge(f"expected at most {MAX_ITEMS} items, got more")
     return items
-
-
-def _split_lines(body: bytes) -> list[bytes]:
-    return list(islice((line for line in io.BytesIO(body) if not line.isspace()), MAX_ITEMS + 1))
 
 
 def _split_array(body: bytes) -> list[bytes]:

@@ -1,1 +1,1 @@
-"""The words: pure decisions and data, no I/O and no clock."""
+"""Pure decisions and data, without I/O and without a clock."""

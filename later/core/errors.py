@@ -1,16 +1,16 @@
-"""The error tree: an error says whose fault it is."""
+"""The errors of later: each class says whose fault it is."""
 
 from __future__ import annotations
 
 
 class LaterError(Exception):
-    """Root of every error that later raises on purpose; its text is one line fit for a person."""
+    """The base of every error that later raises on purpose. Its text is one line for people."""
 
 
 class Refused(LaterError):
-    """The caller's fault: what was asked is not allowed, or not understood.
+    """The caller's fault: the request is not allowed, or not understood.
 
-    `field` names the part of the request that is wrong, None where it is the request as a whole.
+    `field` names the part of the request that is wrong; None stands for the request as a whole.
     """
 
     def __init__(self, detail: str, field: str | None = None) -> None:
@@ -20,13 +20,13 @@ class Refused(LaterError):
 
 
 class TooLarge(Refused):
-    """The caller's fault: the request is larger than this server takes."""
+    """The caller's fault: the request is larger than this server accepts."""
 
 
 class NotFound(LaterError):
-    """Nobody's fault: there is no such task (any more).
+    """Nobody's fault: there is no such task, or no longer.
 
-    `ended` is true while the id is still remembered: the task was delivered, or swept from `dead`.
+    `ended` is true while the id is remembered: the task was delivered, or its dead record was removed.
     """
 
     def __init__(self, task_id: str, *, ended: bool = False) -> None:
@@ -36,13 +36,13 @@ class NotFound(LaterError):
 
 
 class Conflict(LaterError):
-    """Nobody's fault: it cannot be done as things are now; the text says why."""
+    """Nobody's fault: the task's present state does not allow it; the text says why."""
 
 
 class StoreDown(LaterError):
-    """The world's fault: the store cannot be reached, or does not take this command now.
+    """The environment's fault: the store cannot be reached, or does not take this command now.
 
-    The text is the reason. Whether a write that raised this was made is not known.
+    The text is the reason. A write that raised this may have been made or not.
     """
 
 
@@ -51,11 +51,11 @@ class StoreMismatch(LaterError):
 
 
 class StoreFault(LaterError):
-    """Our own fault: the store answered something that it never should."""
+    """A fault of later: the store gave an answer that it never should."""
 
 
 class ConfigError(LaterError):
-    """The operator's fault: an option's value is wrong; the text names option and value."""
+    """The operator's fault: the value of an option is wrong; the text names both."""
 
 
 class UnreadableBody(LaterError):

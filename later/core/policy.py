@@ -29,14 +29,14 @@ MIN_RATE = 0.0001
 
 
 class DelayMode(StrEnum):
-    """How a task's own delay is treated if its topic has no default delay: honored, or ignored as in Zaqar."""
+    """The treatment of a task's own delay if its topic has no default delay: honored, or ignored as in Zaqar."""
 
     HONOR = "honor"
     QUEUE = "queue"
 
 
 class Ack(StrEnum):
-    """How a receiver confirms a delivery: by its answer's `code` if there is one (auto), only by it, or by status."""
+    """The way to confirm a delivery: by the answer's `code` if there is one (auto), only by it, or by its status."""
 
     AUTO = "auto"
     CODE = "code"
@@ -138,12 +138,10 @@ class PolicyField(NamedTuple):
                 return value
             case int() | float() if self.kind is ValueKind.DURATION and self.minimum <= value <= self.maximum:
                 return to_milliseconds(value)
-            case int() | float() if self.kind in (ValueKind.SHARE, ValueKind.RATE) and self._is_in_range(value):
-                return float(value or 0)
+            case int() | float() if self.kind in (ValueKind.SHARE, ValueKind.RATE):
+                if value == 0 or self.minimum <= value <= self.maximum:
+                    return float(value or 0)
         raise ValueError
-
-    def _is_in_range(self, value: float) -> bool:
-        return value == 0 or self.minimum <= value <= self.maximum
 
     def format(self, value: Any) -> PolicyValue:
         """Convert the attribute's value to JSON: the inverse of `parse`."""

@@ -1,4 +1,4 @@
-"""How long a server asks its caller to wait."""
+"""The Retry-After header: how long a server asks its caller to wait."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from email.utils import parsedate_to_datetime
 
 
 def parse_retry_after(text: str, now: int) -> int | None:
-    """The pause that a Retry-After asks for, in ms: seconds or an HTTP date (RFC 9110, section 10.2.3).
+    """Return the pause in ms that a Retry-After asks for, in seconds or as an HTTP date (RFC 9110, section 10.2.3).
 
-    None where it is neither; a date that has passed is no pause.
+    Return None if it is neither, and 0 for a date in the past.
     """
     text = text.strip()
     if text.isascii() and text.isdigit():
