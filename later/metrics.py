@@ -105,13 +105,10 @@ class Metrics:
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
         # fmt: on
         self._topics: set[str] = set()
-        self._observers: dict[str, Callable[[float], None]] = {}
 
-    def observe_round_trip(self, verb: str, seconds: float) -> None:
-        observe = self._observers.get(verb)
-        if observe is None:
-            observe = self._observers[verb] = self.store_round_trips.labels(verb).observe
-        observe(seconds)
+    def round_trip_observer(self, verb: str) -> Callable[[float], None]:
+        """Return what is called with the seconds of each round trip of the verb."""
+        return self.store_round_trips.labels(verb).observe
 
     def count_throttled(self, topic: str) -> None:
         self.claims_throttled.labels(self._topic_label(topic)).inc()

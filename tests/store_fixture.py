@@ -40,7 +40,7 @@ async def open_store(url: str, shards: int = 1, timeout_s: float = 10.0) -> Asyn
     redis = connect(url, clock, timeout_s)
     await redis.flushall()
     settings = StoreSettings(url=url, prefix="later", timeout_s=timeout_s)
-    store = connect_store(settings, shards, clock, DEFAULT, "this", lambda verb, seconds: None)
+    store = connect_store(settings, shards, clock, DEFAULT, "this", lambda verb: lambda seconds: None)
     try:
         yield StoreFixture(redis=redis, **{field.name: getattr(store, field.name) for field in fields(Store)})
     finally:

@@ -67,7 +67,7 @@ class Service:
             Clock(time.monotonic, time.time),
             config.policy,
             self._instance,
-            metrics.observe_round_trip,
+            metrics.round_trip_observer,
         )
         ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
         self._tickers = [

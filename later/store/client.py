@@ -84,7 +84,7 @@ class Client:
     """Runs pipelines: without MULTI, with an answer for each command, never longer than the timeout.
 
     `check` is made before the first command, again and again until it passes: until then nothing may be written.
-    `observe(verb, seconds)` is told of each round trip, for the metrics.
+    `observer(verb)` returns what is called with the seconds of each round trip of that verb.
     """
 
     def __init__(
@@ -93,14 +93,15 @@ class Client:
         clock: Clock,
         *,
         timeout_s: float,
-        observe: Callable[[str, float], None] = lambda verb, seconds: None,
+        observer: Callable[[str], Callable[[float], None]] = lambda verb: lambda seconds: None,
         check: Callable[[Execute], Awaitable[None]] | None = None,
     ) -> None:
         self._redis = redis
         self._connections = Connections(redis)
         self.timeout_s = timeout_s
         self._clock = clock
-        self._observe = observe
+        self._observer = observer
+        self._observers: dict[str, Callable[[float], None]] = {}
         self._check = check
         self._checking = asyncio.Lock()
 
@@ -175,7 +176,9 @@ class Client:
             await self._connections.drop_idle()  # what ended one has often ended all: not each is to be a failure
             raise translate(error) from error
         finally:
-            self._observe(verb, self._clock.monotonic() - started)
+            if verb not in self._observers:
+                self._observers[verb] = self._observer(verb)
+            self._observers[verb](self._clock.monotonic() - started)
         return await self._translated(answers)
 
     def _too_late(self) -> StoreDown:

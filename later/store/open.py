@@ -101,7 +101,7 @@ def connect_store(
     clock: Clock,
     policy: Policy,
     instance: str,
-    observe: Callable[[str, float], None],
+    observer: Callable[[str], Callable[[float], None]],
 ) -> Store:
     """Return the store for a daemon, which need not be up yet.
 
@@ -109,7 +109,7 @@ def connect_store(
     """
     check = partial(check_store, prefix=settings.prefix, shards=shards)
     redis = connect(settings.url, clock, settings.timeout_s)
-    client = Client(redis, clock, timeout_s=settings.timeout_s, observe=observe, check=check)
+    client = Client(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)
     return build_store(client, clock, Keys(settings.prefix, shards), policy, instance)
 
 

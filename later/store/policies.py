@@ -38,7 +38,8 @@ class PolicyBook:
         self._client = client
         self._keys = [keys.policies, keys.policy_changes, keys.ramps]
         self._monotonic = monotonic
-        self._latest = Policies(daemon)
+        self.latest = Policies(daemon)
+        """The policies as they were read last."""
         self._version: int | None = None
         self.ramps: Mapping[str, int] = {}
         """Topics that come back to full speed, after a pause or a wait, and when (ms) they will be there."""
@@ -46,23 +47,18 @@ class PolicyBook:
         self._reading: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
 
-    @property
-    def latest(self) -> Policies:
-        """What was read last."""
-        return self._latest
-
     async def current(self) -> Policies:
         """What was read a moment ago. Raises StoreDown: nothing was, and now nothing can be."""
         if self._monotonic() - self._read_at >= FRESH_S:
             await self._share_a_reading()
-        return self._latest
+        return self.latest
 
     async def read(self) -> Policies:
         """What is set at this moment. Raises StoreDown."""
         if self._reading is not None:
             await asyncio.wait([self._reading])  # it may have looked already
         await self._share_a_reading()
-        return self._latest
+        return self.latest
 
     async def change(self, place: PolicyScope, edit: Callable[[Settings], Settings]) -> Policies:
         """Make other settings of one place's; what is set from then on, which this process sees at once.
@@ -104,7 +100,7 @@ class PolicyBook:
         call = scripts.POLICIES_SINCE.call(self._keys, [known])
         version, everything, ramps, *changed = await self._client.execute("policies", call)
         if changed or everything:
-            self._latest = Policies(self._latest.daemon, _settings(self._latest, bool(everything), changed))
+            self.latest = Policies(self.latest.daemon, _settings(self.latest, bool(everything), changed))
         self.ramps = {topic.decode(): int(float(at)) for topic, at in pairs(ramps)}
         self._version, self._read_at = version, asked_at
 

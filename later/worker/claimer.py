@@ -86,7 +86,7 @@ class Claimer:
         """Return what is due; held topics are left out in most of many ticks in quick succession."""
         is_recent = self._held_read_at <= now < self._held_read_at + HELD_EVERY_MS
         held = not is_recent or (self._hold_ends_at is not None and now >= self._hold_ends_at)
-        limit = self._fair_share.active_topics + self._fair_share.free + self._throttle.count_blocked(now)
+        limit = len(self._fair_share.topics) + self._fair_share.free + self._throttle.count_blocked(now)
         snapshot = await self._store.tasks.worker_snapshot(limit, held=held)
         if held:
             self._held_read_at, self._hold_ends_at = now, None

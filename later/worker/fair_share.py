@@ -19,34 +19,30 @@ class FairShare:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.free = slots
-        self._in_use: Counter[str] = Counter()
+        self.topics: Counter[str] = Counter()
+        """The slots that each topic holds; topics that hold none are left out."""
 
     @property
     def total_in_use(self) -> int:
         return self.slots - self.free
 
-    @property
-    def active_topics(self) -> int:
-        """The number of topics that hold a slot."""
-        return len(self._in_use)
-
     def acquire(self, topic: str) -> None:
-        self._in_use[topic] += 1
+        self.topics[topic] += 1
         self.free -= 1
 
     def release(self, topic: str) -> None:
-        self._in_use[topic] -= 1
+        self.topics[topic] -= 1
         self.free += 1
-        if not self._in_use[topic]:
-            del self._in_use[topic]
+        if not self.topics[topic]:
+            del self.topics[topic]
 
     def in_use(self, topic: str) -> int:
         """Return how many slots the topic holds."""
-        return self._in_use[topic]
+        return self.topics[topic]
 
     def share(self, topic: str) -> int:
         """Return how many more slots the topic may take now."""
-        return share(self.free, self._in_use[topic])
+        return share(self.free, self.topics[topic])
 
     def plan(
         self, due: Sequence[DueTopic], now: int, limit: Callable[[str], int | None] = lambda topic: None
@@ -70,7 +66,7 @@ class FairShare:
             if self.share(topic):
                 later_topics -= 1
             topic_shards = shards[topic]
-            count = min(share(free, self._in_use[topic]), max(free - later_topics, 1), MAX_TASKS * len(topic_shards))
+            count = min(share(free, self.topics[topic]), max(free - later_topics, 1), MAX_TASKS * len(topic_shards))
             count = min(count, limits.get(topic, count))
             free -= count
             even, rest = divmod(count, len(topic_shards))

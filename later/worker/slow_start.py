@@ -38,29 +38,24 @@ class SlowStart:
 
     def __init__(self, policies: PolicyBook) -> None:
         self._policies = policies
-        self._ramps: dict[str, Ramp] = {}
+        self.ramps: dict[str, Ramp] = {}
         self._started: dict[str, int] = {}
         """Deliveries that have started during each topic's ramp."""
-        self._limited: dict[str, tuple[Policy, int]] = {}
+        self.limited: dict[str, tuple[Policy, int]] = {}
         """The policy of each topic that has limits, and when (ms) it was seen."""
-
-    @property
-    def is_active(self) -> bool:
-        """True if any topic is on a ramp, or was limited a moment ago."""
-        return bool(self._ramps or self._limited or self._policies.ramps)
 
     def concerns(self, topic: str) -> bool:
         """Return True if the topic is on a ramp, or was limited a moment ago. Cheap: called for each due topic."""
-        return topic in self._ramps or topic in self._limited or topic in self._policies.ramps
+        return topic in self.ramps or topic in self.limited or topic in self._policies.ramps
 
     def is_ramping(self, topic: str) -> bool:
         """Return True if the topic was on a ramp at the last call of `ramp_for`."""
-        return topic in self._ramps
+        return topic in self.ramps
 
     def ramp_for(self, topic: str, policy: Policy, now: int) -> Ramp | None:
         """Return the topic's ramp; None if it runs at full speed."""
         self._note_limits(topic, policy, now)
-        ramp, until = self._ramps.get(topic), self._policies.ramps.get(topic, 0)
+        ramp, until = self.ramps.get(topic), self._policies.ramps.get(topic, 0)
         if until > now and policy.ramp_ms and (ramp is None or ramp.until < until):
             ramp = Ramp(until - policy.ramp_ms, until)
             self.start(topic, ramp)
@@ -70,7 +65,7 @@ class SlowStart:
         return ramp
 
     def start(self, topic: str, ramp: Ramp) -> None:
-        self._ramps[topic] = ramp
+        self.ramps[topic] = ramp
         self._started[topic] = 0
 
     def count_started(self, topic: str, deliveries: int) -> None:
@@ -82,22 +77,22 @@ class SlowStart:
         return max(ramp.allowed_starts(now, slots) - self._started.get(topic, 0), 0)
 
     def forget_finished(self, now: int) -> None:
-        for topic in [topic for topic, ramp in self._ramps.items() if ramp.until <= now]:
+        for topic in [topic for topic, ramp in self.ramps.items() if ramp.until <= now]:
             self._end(topic)
-        if len(self._limited) > MAX_LIMITS_KEPT or not self._policies.latest.has_limits:
-            self._limited = {topic: seen for topic, seen in self._limited.items() if now - seen[1] < LIMITS_KEPT_MS}
+        if len(self.limited) > MAX_LIMITS_KEPT or not self._policies.latest.has_limits:
+            self.limited = {topic: seen for topic, seen in self.limited.items() if now - seen[1] < LIMITS_KEPT_MS}
 
     def _end(self, topic: str) -> None:
-        del self._ramps[topic]
+        del self.ramps[topic]
         del self._started[topic]
 
     def _note_limits(self, topic: str, policy: Policy, now: int) -> None:
         """Remember the topic's limits; a limit that was raised or lifted starts a ramp from the old one."""
-        before, seen_at = self._limited.get(topic, (policy, now))
+        before, seen_at = self.limited.get(topic, (policy, now))
         if policy.rate or policy.concurrency:
-            self._limited[topic] = (policy, now)
+            self.limited[topic] = (policy, now)
         else:
-            self._limited.pop(topic, None)
+            self.limited.pop(topic, None)
         if before is policy or now - seen_at >= LIMITS_KEPT_MS or not policy.ramp_ms:
             return
         if _is_raised(before.rate, policy.rate) or _is_raised(before.concurrency, policy.concurrency):

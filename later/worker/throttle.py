@@ -83,7 +83,8 @@ class Throttle:
 
     def is_idle(self, policies: Policies) -> bool:
         """Return True if no topic has limits, a pause or a ramp, which is so most of the time."""
-        return not (policies.has_limits or self._slow_start.is_active)
+        slow = self._slow_start
+        return not (policies.has_limits or slow.ramps or slow.limited or self._store.policies.ramps)
 
     async def hold_paused(self, due: list[DueTopic], policies: Policies) -> list[DueTopic]:
         """Return the entries of topics that are not paused; hold the others in the store until they are resumed."""

@@ -119,7 +119,7 @@ async def a_front(
         FakeAsyncRedis(server=server, protocol=2),
         clock,
         timeout_s=10,
-        observe=metrics.observe_round_trip,
+        observer=metrics.round_trip_observer,
     )
     store = build_store(client, clock, keys, policy or Policy())
     await store.policies.read()

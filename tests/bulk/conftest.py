@@ -47,4 +47,6 @@ async def lay_out(place: StoreSettings, shards: int) -> None:
 
 
 def a_store(place: StoreSettings, shards: int) -> Store:
-    return connect_store(place, shards, Clock(time.monotonic, time.time), DEFAULT, "", lambda verb, seconds: None)
+    return connect_store(
+        place, shards, Clock(time.monotonic, time.time), DEFAULT, "", lambda verb: lambda seconds: None
+    )

@@ -99,7 +99,7 @@ async def test_memory_and_remembered_ids_are_shown(store: StoreFixture) -> None:
 async def test_a_store_that_is_away_shows() -> None:
     clock, metrics = Clock(time.monotonic, time.time), Metrics()
     settings = StoreSettings(url="unix:///nowhere.sock", prefix="later", timeout_s=1)
-    store = connect_store(settings, 1, clock, Policy(), "this", metrics.observe_round_trip)
+    store = connect_store(settings, 1, clock, Policy(), "this", metrics.round_trip_observer)
     with pytest.raises(StoreDown):
         await StoreMetrics(store, metrics).tick(0)
     assert value(metrics, "later_store_up") == 0
