@@ -1,4 +1,4 @@
-"""The configuration: where values come from, which ones are refused, and in what words."""
+"""The configuration: sources of values, their precedence, and error messages."""
 
 from __future__ import annotations
 
@@ -56,32 +56,32 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "url": (("http://a", "http://a"), ("https://b:1/x/", "https://b:1/x"), ("http://[::1]:2", "http://[::1]:2")),
     "wait": (("0.1", 100), ("1h", 3_600_000), ("5", 5000)),
 }
-"""Three right values of each option, as they are written and as they are read."""
+"""Three valid values of each option, as text and as the value read."""
 
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No later.toml where nobody put one."""
+    """An empty working directory, without later.toml."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def loaded(command: str = "up", environ: dict[str, str] | None = None, **flags: str | None) -> Config:
+def load_config(command: str = "up", environ: dict[str, str] | None = None, **flags: str | None) -> Config:
     return load(command, flags, environ or {})
 
 
-def in_file(text: str, name: str = "later.toml") -> None:
+def write_file(text: str, name: str = "later.toml") -> None:
     Path(name).write_text(text, "utf-8")
 
 
-def refusal(command: str = "up", environ: dict[str, str] | None = None, **flags: str | None) -> str:
+def load_error(command: str = "up", environ: dict[str, str] | None = None, **flags: str | None) -> str:
     with pytest.raises(ConfigError) as caught:
-        loaded(command, environ, **flags)
+        load_config(command, environ, **flags)
     return str(caught.value)
 
 
-def literal(option: Option, text: str) -> str:
-    """A value as it stands in the file."""
+def toml_literal(option: Option, text: str) -> str:
+    """Return a value as it stands in the file."""
     if "a string" in option.type.toml_types:
         return json.dumps(text)
     return f"0{text}" if text.startswith(".") else text
@@ -91,11 +91,11 @@ def value_of(option: Option, config: Config) -> Any:
     return getattr(config.policy if option.in_policy else config, option.field)
 
 
-def option_named(name: str) -> Option:
+def find_option(name: str) -> Option:
     return next(option for option in OPTIONS if option.name == name)
 
 
-def test_every_option_has_samples_here_and_a_field_of_its_own() -> None:
+def test_every_option_has_samples_and_a_field_of_its_own() -> None:
     derived = {"redis_given", "data_given", "health_given"}
     own = [option.field for option in OPTIONS if not option.in_policy]
     in_policy = [option.field for option in OPTIONS if option.in_policy]
@@ -105,12 +105,12 @@ def test_every_option_has_samples_here_and_a_field_of_its_own() -> None:
     assert len({*own}) + len({*in_policy}) == len(OPTIONS)
 
 
-def test_every_option_belongs_to_some_command() -> None:
+def test_every_option_belongs_to_a_command() -> None:
     assert all(option.commands and option.commands <= ALL_COMMANDS for option in OPTIONS)
 
 
-def test_the_defaults_are_those_that_are_promised() -> None:
-    assert loaded() == Config(
+def test_the_defaults_are_as_documented() -> None:
+    assert load_config() == Config(
         store_url="redis://127.0.0.1:6379/0", redis_given=False, data=Path("later-data"), data_given=False,
         listen=Address("127.0.0.1", 8080), health=Address("127.0.0.1", 8081), health_given=False,
         processes=1, concurrency=256, tick_ms=100,
@@ -128,63 +128,63 @@ def test_the_defaults_are_those_that_are_promised() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_sample_is_read(name: str) -> None:
-    option = option_named(name)
+    option = find_option(name)
     for text, value in SAMPLES[name]:
         assert value_of(option, load("up", {option.key: text}, {})) == value
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(name: str) -> None:
-    option, ((flag, by_flag), (variable, by_variable), (line, by_file)) = option_named(name), SAMPLES[name]
-    default = value_of(option, loaded())
-    in_file(f"{name} = {literal(option, line)}")
+def test_precedence_is_flag_environment_file_default(name: str) -> None:
+    option, ((flag, by_flag), (variable, by_variable), (line, by_file)) = find_option(name), SAMPLES[name]
+    default = value_of(option, load_config())
+    write_file(f"{name} = {toml_literal(option, line)}")
     environ = {option.variable: variable}
-    assert value_of(option, loaded()) == by_file
-    assert value_of(option, loaded(environ=environ)) == by_variable
+    assert value_of(option, load_config()) == by_file
+    assert value_of(option, load_config(environ=environ)) == by_variable
     assert value_of(option, load("up", {option.key: flag}, environ)) == by_flag
-    in_file("")
-    assert value_of(option, loaded()) == default
+    write_file("")
+    assert value_of(option, load_config()) == default
 
 
-def test_an_empty_variable_is_an_absent_one() -> None:
-    assert loaded(environ={"LATER_TICK": ""}).tick_ms == 100
+def test_an_empty_variable_is_ignored() -> None:
+    assert load_config(environ={"LATER_TICK": ""}).tick_ms == 100
 
 
-def test_numbers_stand_in_the_file_as_numbers_and_keys_with_either_dash() -> None:
-    in_file('tick = 0.25\nstore_timeout = 5\nmax-delay = "1h"\nretry-jitter = 0.00001\nmax-body = 2048\n')
-    config = loaded()
+def test_a_file_may_have_numbers_and_keys_with_dashes_or_underscores() -> None:
+    write_file('tick = 0.25\nstore_timeout = 5\nmax-delay = "1h"\nretry-jitter = 0.00001\nmax-body = 2048\n')
+    config = load_config()
     assert (config.tick_ms, config.store_timeout_ms, config.policy.max_delay_ms) == (250, 5000, 3_600_000)
     assert (config.policy.retry_jitter, config.max_body) == (0.00001, 2048)
 
 
-def test_processes_may_be_counted_by_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_auto_is_the_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(6), raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert loaded(processes="auto").processes == 6
-    in_file('processes = "auto"')
-    assert loaded().processes == 6
-    in_file("processes = 5")
-    assert loaded().processes == 5
+    assert load_config(processes="auto").processes == 6
+    write_file('processes = "auto"')
+    assert load_config().processes == 6
+    write_file("processes = 5")
+    assert load_config().processes == 5
 
 
 @pytest.mark.parametrize(("granted", "counted"), [("150000 100000", 2), ("5000 100000", 1), ("max 100000", 6)])
-def test_a_container_that_may_use_fewer_cores_counts_those(
+def test_processes_auto_respects_the_limit_of_a_container(
     granted: str, counted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(6), raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     monkeypatch.setattr(Path, "read_text", lambda self, encoding: granted)
     monkeypatch.setattr("later.config._read_file", lambda name: {})
-    assert loaded(processes="auto").processes == counted
+    assert load_config(processes="auto").processes == counted
 
 
-def test_the_file_is_named_by_flag_or_environment() -> None:
-    in_file("tick = 1", "a.toml")
-    in_file("tick = 2", "b.toml")
-    in_file("tick = 3")
-    assert loaded(config="a.toml", environ={"LATER_CONFIG": "b.toml"}).tick_ms == 1000
-    assert loaded(environ={"LATER_CONFIG": "b.toml"}).tick_ms == 2000
-    assert loaded().tick_ms == 3000
+def test_the_flag_or_the_environment_names_the_file() -> None:
+    write_file("tick = 1", "a.toml")
+    write_file("tick = 2", "b.toml")
+    write_file("tick = 3")
+    assert load_config(config="a.toml", environ={"LATER_CONFIG": "b.toml"}).tick_ms == 1000
+    assert load_config(environ={"LATER_CONFIG": "b.toml"}).tick_ms == 2000
+    assert load_config().tick_ms == 3000
 
 
 @pytest.mark.parametrize(
@@ -205,23 +205,23 @@ def test_the_file_is_named_by_flag_or_environment() -> None:
         ("concurrency = -5", "--concurrency -5 (later.toml): expected an integer from 1 to 100000"),
     ],
 )
-def test_a_wrong_file_is_refused_by_key(text: str, message: str) -> None:
-    in_file(text)
-    assert refusal() == message
+def test_an_error_in_the_file_names_the_key(text: str, message: str) -> None:
+    write_file(text)
+    assert load_error() == message
 
 
 @pytest.mark.parametrize("text", ["tick = inf", "tick = nan", "tick ="])
-def test_nonsense_in_the_file_is_an_error_of_one_line(text: str) -> None:
-    in_file(text)
-    assert "later.toml" in refusal()
-    assert "\n" not in refusal()
+def test_invalid_toml_is_an_error_of_one_line(text: str) -> None:
+    write_file(text)
+    assert "later.toml" in load_error()
+    assert "\n" not in load_error()
 
 
-def test_a_file_that_is_named_must_be_there_and_be_text() -> None:
-    assert refusal(config="none.toml") == "--config none.toml: no such file"
-    assert refusal(config=".") == "--config .: cannot be read: Is a directory"
+def test_a_file_that_is_named_must_exist_and_be_text() -> None:
+    assert load_error(config="none.toml") == "--config none.toml: no such file"
+    assert load_error(config=".") == "--config .: cannot be read: Is a directory"
     Path("x.toml").write_bytes(b"\xff")
-    assert refusal(config="x.toml").startswith("--config x.toml: cannot be read: 'utf-8' codec")
+    assert load_error(config="x.toml").startswith("--config x.toml: cannot be read: 'utf-8' codec")
 
 
 AT_LEAST = "expected a duration of at least"
@@ -303,21 +303,21 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("url", "http://a/?x=1", "expected a URL without query and fragment"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_said_with_the_option_and_what_it_takes(name: str, text: str, message: str) -> None:
+def test_an_error_names_the_option_its_value_and_what_it_takes(name: str, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load("up", {option_named(name).key: text}, {})
-    said = str(caught.value)
-    assert said.startswith(f"--{name} ")
-    assert message in said
-    assert said.isprintable()
+        load("up", {find_option(name).key: text}, {})
+    error = str(caught.value)
+    assert error.startswith(f"--{name} ")
+    assert message in error
+    assert error.isprintable()
 
 
-def test_a_wrong_variable_is_named() -> None:
-    assert refusal(environ={"LATER_TICK": "0"}) == "--tick 0 (LATER_TICK): expected a duration of at least 0.01 s"
+def test_an_error_names_the_variable() -> None:
+    assert load_error(environ={"LATER_TICK": "0"}) == "--tick 0 (LATER_TICK): expected a duration of at least 0.01 s"
 
 
-def test_a_long_value_is_cut() -> None:
-    assert len(refusal(listen="x" * 5000)) < 300
+def test_an_error_shortens_a_long_value() -> None:
+    assert len(load_error(listen="x" * 5000)) < 300
 
 
 @pytest.mark.parametrize(
@@ -340,63 +340,63 @@ def test_a_long_value_is_cut() -> None:
         "redis://me:hunter2 x@a/0",
     ],
 )
-def test_a_wrong_url_does_not_show_its_password(url: str) -> None:
-    assert "hunter2" not in refusal(redis=url)
+def test_an_error_about_a_url_does_not_show_its_password(url: str) -> None:
+    assert "hunter2" not in load_error(redis=url)
 
 
-def test_a_right_url_is_shown_without_its_secrets_and_never_by_repr() -> None:
-    config = loaded(redis="rediss://me:hunter2@[::1]:6379/1?ssl_ca_certs=/x")
+def test_a_url_is_shown_without_its_secrets_and_never_by_repr() -> None:
+    config = load_config(redis="rediss://me:hunter2@[::1]:6379/1?ssl_ca_certs=/x")
     assert config.shown_store_url == "rediss://***@[::1]:6379/1?***"
     assert "hunter2" not in repr(config)
     assert masked("unix:///a?password=hunter@hunter2") == "unix://***"
     assert masked("unix:///tmp/a%20b.sock") == "unix:///tmp/a%20b.sock"
 
 
-def test_the_lease_follows_the_timeout_and_outlasts_it() -> None:
-    assert loaded(timeout="60").lease_ms == 75_000
-    assert refusal(lease="15.499") == "--lease 15.499: expected at least 0.5 s more than --timeout 15s"
-    assert refusal(lease="60", timeout="1m") == "--lease 60: expected at least 0.5 s more than --timeout 1m"
-    assert loaded(lease="15.5").lease_ms == 15_500
+def test_the_lease_follows_the_timeout_and_exceeds_it() -> None:
+    assert load_config(timeout="60").lease_ms == 75_000
+    assert load_error(lease="15.499") == "--lease 15.499: expected at least 0.5 s more than --timeout 15s"
+    assert load_error(lease="60", timeout="1m") == "--lease 60: expected at least 0.5 s more than --timeout 1m"
+    assert load_config(lease="15.5").lease_ms == 15_500
 
 
-def test_the_first_pause_is_not_above_the_cap() -> None:
-    assert refusal(retry_base="2h") == "--retry-base 2h: expected at most --retry-cap 3600s"
-    assert refusal(retry_cap="5") == "--retry-base 10s: expected at most --retry-cap 5"
-    assert loaded(retry_cap="10").policy.retry_cap_ms == 10_000
+def test_the_first_retry_pause_is_at_most_the_cap() -> None:
+    assert load_error(retry_base="2h") == "--retry-base 2h: expected at most --retry-cap 3600s"
+    assert load_error(retry_cap="5") == "--retry-base 10s: expected at most --retry-cap 5"
+    assert load_config(retry_cap="10").policy.retry_cap_ms == 10_000
 
 
-def given(config: Config) -> tuple[bool, bool]:
+def given_stores(config: Config) -> tuple[bool, bool]:
     return config.redis_given, config.data_given
 
 
 @pytest.mark.parametrize("command", ["serve", "worker", "status", "doctor"])
-def test_redis_and_data_contradict_each_other_unless_one_is_nearer(command: str) -> None:
+def test_redis_and_data_exclude_each_other_at_the_same_precedence(command: str) -> None:
     message = "--redis and --data: expected one of them, got both"
-    assert refusal(command, redis="redis://a", data="b") == message
-    assert given(loaded(command, {"LATER_REDIS": "redis://a"}, data="b")) == (False, True)
-    assert given(loaded(command, {"LATER_DATA": "b"}, redis="redis://a")) == (True, False)
-    assert given(loaded(command)) == (False, False)
-    in_file('data = "b"\nredis = "redis://a"')
-    assert "later.toml" in refusal(command)
+    assert load_error(command, redis="redis://a", data="b") == message
+    assert given_stores(load_config(command, {"LATER_REDIS": "redis://a"}, data="b")) == (False, True)
+    assert given_stores(load_config(command, {"LATER_DATA": "b"}, redis="redis://a")) == (True, False)
+    assert given_stores(load_config(command)) == (False, False)
+    write_file('data = "b"\nredis = "redis://a"')
+    assert "later.toml" in load_error(command)
 
 
-def test_redis_from_anywhere_replaces_the_store_of_up() -> None:
-    assert given(loaded("up", {"LATER_REDIS": "redis://a"}, data="b")) == (True, False)
-    assert given(loaded("up", redis="redis://a", data="b")) == (True, False)
-    assert given(loaded("up", data="b")) == (False, True)
+def test_redis_from_any_source_replaces_the_store_of_up() -> None:
+    assert given_stores(load_config("up", {"LATER_REDIS": "redis://a"}, data="b")) == (True, False)
+    assert given_stores(load_config("up", redis="redis://a", data="b")) == (True, False)
+    assert given_stores(load_config("up", data="b")) == (False, True)
 
 
-def test_a_health_address_is_known_as_given_wherever_it_was() -> None:
-    default = option_named("health").default
-    assert not loaded("worker").health_given
-    assert loaded("worker", health=default).health_given
-    assert loaded("worker", {"LATER_HEALTH": "off"}).health_given
-    in_file(f'health = "{default}"')
-    assert loaded("worker").health_given
+def test_health_counts_as_given_from_any_source() -> None:
+    default = find_option("health").default
+    assert not load_config("worker").health_given
+    assert load_config("worker", health=default).health_given
+    assert load_config("worker", {"LATER_HEALTH": "off"}).health_given
+    write_file(f'health = "{default}"')
+    assert load_config("worker").health_given
 
 
-def test_every_default_may_be_written_into_a_file() -> None:
+def test_every_default_can_be_written_into_a_file() -> None:
     plain = [o for o in OPTIONS if o.default is not None and o.name not in ("redis", "data", "health")]
-    before = loaded()
-    in_file("\n".join(f"{option.name} = {literal(option, option.default or '')}" for option in plain))
-    assert loaded() == before
+    before = load_config()
+    write_file("\n".join(f"{option.name} = {toml_literal(option, option.default or '')}" for option in plain))
+    assert load_config() == before

@@ -12,13 +12,7 @@ import pytest
 
 from later.cli.batch import Line, Unfit, read_lines
 from later.client.http import MAX_LINE_BYTES
-from tests.cli.api_stub import (
-    ApiStub,
-    Capture,
-    Reply,
-    exit_code_of,
-    problem_reply,
-)
+from tests.cli.api_stub import ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 
 def write_ndjson(*tasks: dict[str, Any] | str) -> str:
@@ -78,8 +72,8 @@ def test_refused_lines_are_reported_by_number_and_the_others_are_created(api: Ap
 
 def test_only_the_first_refusals_are_reported_one_by_one(api: ApiStub, capsys: Capture) -> None:
     assert create_from(write_ndjson(*task_fields(25, topic="bad"))) == 1
-    *told, last = capsys.readouterr().err.splitlines()
-    assert len(told) == 20
+    *reported, last = capsys.readouterr().err.splitlines()
+    assert len(reported) == 20
     assert last == "later: … and 5 more lines"
 
 
@@ -93,7 +87,7 @@ def test_a_busy_server_is_called_again_after_retry_after(api: ApiStub, pauses: l
     assert pauses == [7, 2, 60]
     out, err = capsys.readouterr()
     assert out == "3 created, 0 existing, 0 refused, 0 failed\n"
-    assert err.splitlines()[0] == "later: the store is away; trying again in 7 s"
+    assert err.splitlines()[0] == "later: the store is unavailable; trying again in 7 s"
     assert [request.lines for request in api.requests] == [task_fields(3)] * 4
 
 
@@ -107,10 +101,10 @@ def test_a_lost_answer_creates_nothing_twice(api: ApiStub, pauses: list[float], 
 
 
 def test_items_that_failed_are_sent_again_alone(api: ApiStub, pauses: list[float], capsys: Capture) -> None:
-    away = {"error": {"status": 503, "detail": "a shard is away"}}
+    unavailable = {"error": {"status": 503, "detail": "a shard is away"}}
     api.replies = [
-        Reply(200, {"results": [{"id": "n0", "created": True}, away, {"id": "n2", "created": True}]}),
-        Reply(200, {"results": [away]}),
+        Reply(200, {"results": [{"id": "n0", "created": True}, unavailable, {"id": "n2", "created": True}]}),
+        Reply(200, {"results": [unavailable]}),
     ]
     assert create_from(write_ndjson(*task_fields(3))) == 0
     assert [[line["id"] for line in request.lines] for request in api.requests] == [["n0", "n1", "n2"], ["n1"], ["n1"]]
@@ -121,8 +115,8 @@ def test_items_that_failed_are_sent_again_alone(api: ApiStub, pauses: list[float
 def test_items_that_keep_failing_are_counted_and_the_file_goes_on(
     api: ApiStub, pauses: list[float], capsys: Capture
 ) -> None:
-    away = Reply(200, {"results": [{"error": {"status": 503, "detail": "a shard is away"}}]})
-    api.replies = [away, away]
+    unavailable = Reply(200, {"results": [{"error": {"status": 503, "detail": "a shard is away"}}]})
+    api.replies = [unavailable, unavailable]
     assert create_from(write_ndjson(*task_fields(2)), "--batch", "1", "--retries", "1") == 1
     out, err = capsys.readouterr()
     assert out == "1 created, 0 existing, 0 refused, 1 failed\n"

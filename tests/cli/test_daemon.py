@@ -11,32 +11,28 @@ import pytest
 from later.cli.exit import ExitStatus
 from later.cli.main import main, run
 from later.config import Config
-from tests.cli.api_stub import (
-    Capture,
-)
+from tests.cli.api_stub import Capture
 
-ROOT = Path(__file__).parents[2]
 MAIN = sys.modules["later.cli.main"]
-
 
 DaemonRuns = list[tuple[str, str, Config]]
 
 
 @pytest.fixture
 def daemons(monkeypatch: pytest.MonkeyPatch) -> DaemonRuns:
-    """Daemons that only note what they were to do, and whether alone or as several processes."""
-    ran: DaemonRuns = []
+    """The daemons that were run, each with its runner, its command and its configuration; none really runs."""
+    runs: DaemonRuns = []
 
-    def note(how: str) -> Callable[[str, Config], int]:
+    def record(runner: str) -> Callable[[str, Config], int]:
         def run(command: str, config: Config) -> int:
-            ran.append((how, command, config))
+            runs.append((runner, command, config))
             return 7
 
         return run
 
-    monkeypatch.setattr("later.daemon.single.run", note("alone"))
-    monkeypatch.setattr("later.processes.supervisor.run", note("several"))
-    return ran
+    monkeypatch.setattr("later.daemon.single.run", record("single"))
+    monkeypatch.setattr("later.processes.supervisor.run", record("supervisor"))
+    return runs
 
 
 def test_a_daemon_runs_with_its_configuration_and_exits_immediately(daemons: DaemonRuns) -> None:
@@ -44,7 +40,7 @@ def test_a_daemon_runs_with_its_configuration_and_exits_immediately(daemons: Dae
     assert run(["serve", "--redis", "redis://a"]) == ExitStatus(7, immediate=True)
     assert run(["worker", "--data", "d"]) == ExitStatus(7, immediate=True)
     (*up, up_config), (*serve, serve_config), (*worker, worker_config) = daemons
-    assert (up, serve, worker) == (["alone", "up"], ["alone", "serve"], ["alone", "worker"])
+    assert (up, serve, worker) == (["single", "up"], ["single", "serve"], ["single", "worker"])
     assert (up_config.tick_ms, up_config.redis_given) == (1000, False)
     assert serve_config.store_url == "redis://a"
     assert worker_config.store_url == f"unix://{Path.cwd()}/d/store.sock"
@@ -53,8 +49,8 @@ def test_a_daemon_runs_with_its_configuration_and_exits_immediately(daemons: Dae
 @pytest.mark.parametrize("command", ["up", "serve", "worker"])
 def test_a_daemon_of_several_processes_runs_a_supervisor(command: str, daemons: DaemonRuns) -> None:
     run([command, "--processes", "3"])
-    ((how, ran, config),) = daemons
-    assert (how, ran, config.processes) == ("several", command, 3)
+    ((runner, name, config),) = daemons
+    assert (runner, name, config.processes) == ("supervisor", command, 3)
 
 
 def test_a_daemon_that_fails_exits_immediately(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -67,9 +63,9 @@ def test_a_daemon_that_fails_exits_immediately(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_main_exits_without_waiting_for_the_threads_of_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    left: list[int] = []
+    exit_codes: list[int] = []
     monkeypatch.setattr(MAIN, "run", lambda arguments: ExitStatus(3, immediate=True))
-    monkeypatch.setattr("os._exit", left.append)
+    monkeypatch.setattr("os._exit", exit_codes.append)
     with pytest.raises(SystemExit):
         main()
-    assert left == [3]
+    assert exit_codes == [3]

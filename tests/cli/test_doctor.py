@@ -7,9 +7,7 @@ import json
 from later.cli.commands.doctor import examine_store
 from later.store.keys import Bucket
 from tests.builders import a_task
-from tests.cli.api_stub import (
-    Capture,
-)
+from tests.cli.api_stub import Capture
 from tests.store_fixture import StoreFixture
 
 

@@ -6,16 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.api_stub import (
-    ERROR_JSON,
-    NOW_S,
-    ApiStub,
-    Capture,
-    dead_task,
-    exit_code_of,
-    listed_task,
-    tasks_page,
-)
+from tests.cli.api_stub import ERROR_JSON, NOW_S, ApiStub, Capture, dead_task, exit_code_of, listed_task, tasks_page
 
 
 def test_tasks_are_listed_page_by_page_up_to_the_limit(api: ApiStub, capsys: Capture) -> None:
@@ -32,10 +23,10 @@ def test_tasks_are_listed_page_by_page_up_to_the_limit(api: ApiStub, capsys: Cap
         "n3      2027-01-15T08:00:00.000Z  0         -                     -",
     ]
     assert err == "later: these are the first 3; use --limit to list more\n"
-    asked_first = {"topic": "order", "state": "error", "due_after": None, "due_before": None, "limit": 4}
+    first_request = {"topic": "order", "state": "error", "due_after": None, "due_before": None, "limit": 4}
     assert [(request.path, request.json) for request in api.requests] == [
-        ("/list", asked_first),
-        ("/list", {**asked_first, "cursor": "c"}),
+        ("/list", first_request),
+        ("/list", {**first_request, "cursor": "c"}),
     ]
 
 

@@ -17,10 +17,7 @@ from later.cli.main import later
 from later.cli.options import API_CLIENT
 from later.config import OPTIONS, Option
 from later.core.errors import ConfigError, StoreDown
-from tests.cli.api_stub import (
-    Capture,
-    exit_code_of,
-)
+from tests.cli.api_stub import Capture, exit_code_of
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {name: load_command(lazy) for name, lazy in later.lazy_commands.items()}
@@ -117,7 +114,7 @@ def test_a_wrong_value_exits_with_2_and_one_line(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    ("error", "status", "message"),
     [
         (StoreDown("the store\nis away"), 1, "later: the store is away\n"),
         (ConfigError("--x y: expected z"), 2, "later: --x y: expected z\n"),
@@ -128,12 +125,12 @@ def test_a_wrong_value_exits_with_2_and_one_line(capsys: Capture) -> None:
         (click.Abort(), 130, ""),
     ],
 )
-def test_an_error_is_printed_in_one_line(error: BaseException, status: int, said: str, capsys: Capture) -> None:
+def test_an_error_is_printed_in_one_line(error: BaseException, status: int, message: str, capsys: Capture) -> None:
     def work() -> int:
         raise error
 
     assert exit_code(work) == status
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
 def test_a_bug_prints_a_traceback(capsys: Capture) -> None:

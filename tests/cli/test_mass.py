@@ -9,20 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.cli.api_stub import (
-    NOW_S,
-    ApiStub,
-    Capture,
-    Reply,
-    dead_task,
-    exit_code_of,
-    problem_reply,
-    tasks_page,
-)
+from tests.cli.api_stub import NOW_S, ApiStub, Capture, Reply, dead_task, exit_code_of, problem_reply, tasks_page
 
 
 class TypedInput(io.StringIO):
-    """Somebody who types."""
+    """Standard input that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -157,12 +148,12 @@ def test_filtered_dead_tasks_are_counted_one_by_one(now: float, api: ApiStub, ca
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked_for", "sent"), [("1h", NOW_S - 3600), ("2028-01-01T00:00:00Z", NOW_S)])
+@pytest.mark.parametrize(("died_before", "sent"), [("1h", NOW_S - 3600), ("2028-01-01T00:00:00Z", NOW_S)])
 def test_filters_are_sent_and_tasks_that_die_later_are_left_out(
-    asked_for: str, sent: float, now: float, api: ApiStub
+    died_before: str, sent: float, now: float, api: ApiStub
 ) -> None:
     api.replies = [Reply(200, {"redriven": 0}), Reply(200, {"purged": 0})]
-    filters = ("--reason", "gone", "--died-after", "2h", "--died-before", asked_for, "--yes")
+    filters = ("--reason", "gone", "--died-after", "2h", "--died-before", died_before, "--yes")
     assert (exit_code_of(*REDRIVE, *filters), exit_code_of(*PURGE_DEAD, *filters)) == (0, 0)
     expected = {"died_after": NOW_S - 7200, "died_before": sent, "reason": "gone", "limit": 5000}
     assert [request.json for request in api.requests] == [

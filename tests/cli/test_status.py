@@ -14,10 +14,7 @@ from later.cli.commands import status
 from later.core.errors import StoreDown
 from later.store.stats import ServerFacts, TopicCounts
 from tests.builders import a_task
-from tests.cli.api_stub import (
-    Capture,
-    exit_code_of,
-)
+from tests.cli.api_stub import Capture, exit_code_of
 from tests.store_fixture import StoreFixture
 
 
@@ -66,14 +63,14 @@ def test_status_warns_if_no_worker_is_alive(capsys: Capture) -> None:
 
 def test_status_prints_one_json_object(capsys: Capture) -> None:
     status.print_json(store_status(), 1)
-    told = json.loads(capsys.readouterr().out)
-    assert told["store"]["memory_bytes"] == 1536
-    assert told["workers"][0] == {"instance": "host:1", "last_beat_s": 0.7, "alive": True}
-    assert told["tasks"] == {
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["store"]["memory_bytes"] == 1536
+    assert printed["workers"][0] == {"instance": "host:1", "last_beat_s": 0.7, "alive": True}
+    assert printed["tasks"] == {
         "delay": 17, "unack": 1, "error": 2, "dead": 4, "due": 8, "oldest_lateness_s": 15.0, "total": 24,
     }  # fmt: skip
-    assert [topic["topic"] for topic in told["topics"]] == ["worse"]
-    assert (told["topics_total"], told["warnings"]) == (3, [])
+    assert [topic["topic"] for topic in printed["topics"]] == ["worse"]
+    assert (printed["topics_total"], printed["warnings"]) == (3, [])
 
 
 def test_a_table_on_a_terminal_is_drawn_and_shows_markup_as_text(
@@ -90,10 +87,10 @@ async def test_the_status_of_a_store_is_read(store: StoreFixture) -> None:
     now = (await store.now()).low
     await store.tasks.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
     await store.stats.heartbeat("host:1", now)
-    found = await status.read_status(store, "unix:///s")
-    assert found.total[:5] == (2, 0, 0, 0, 1)
-    assert found.alive_workers == 1
-    assert found.server.name in ("Valkey", "Redis")
+    report = await status.read_status(store, "unix:///s")
+    assert report.total[:5] == (2, 0, 0, 0, 1)
+    assert report.alive_workers == 1
+    assert report.server.name in ("Valkey", "Redis")
 
 
 @pytest.mark.parametrize("command", ["status", "doctor"])

@@ -7,9 +7,7 @@ import sys
 import pytest
 
 from later.cli import tables
-from tests.cli.api_stub import (
-    Capture,
-)
+from tests.cli.api_stub import Capture
 
 
 def test_a_table_header_shows_markup_as_text(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

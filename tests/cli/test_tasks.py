@@ -10,15 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.api_stub import (
-    ERROR_JSON,
-    TASK_JSON,
-    ApiStub,
-    Capture,
-    Reply,
-    exit_code_of,
-    problem_reply,
-)
+from tests.cli.api_stub import ERROR_JSON, TASK_JSON, ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 
 def test_create_sends_the_fields_and_prints_the_id(api: ApiStub, capsys: Capture) -> None:
@@ -70,7 +62,7 @@ def test_content_comes_from_a_file_or_standard_input(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--callback", "http://a/"], "Missing option '--topic'."),
         (["--topic", "o"], "Missing option '--callback'."),
@@ -83,10 +75,10 @@ def test_content_comes_from_a_file_or_standard_input(
         (["--header", "A: hunter2", "--header", "a: hunter2"], "a is given twice"),
     ],
 )
-def test_wrong_usage_of_create(arguments: list[str], said: str, capsys: Capture) -> None:
+def test_wrong_usage_of_create(arguments: list[str], message: str, capsys: Capture) -> None:
     assert exit_code_of("create", *arguments) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert "hunter2" not in err
 
 
@@ -100,7 +92,7 @@ def test_a_refusal_is_printed_in_the_words_of_the_server(api: ApiStub, capsys: C
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         (Reply(502, b"<html>"), "{url} answered 502 Bad Gateway"),
         (Reply(302, b""), "{url} answered 302 Found"),
@@ -109,10 +101,10 @@ def test_a_refusal_is_printed_in_the_words_of_the_server(api: ApiStub, capsys: C
         (Reply(200, {"id": "x"}, lost=True), "{url} did not answer: IncompleteRead(11 bytes read, 1 more expected)"),
     ],
 )
-def test_an_answer_of_another_server_is_reported(api: ApiStub, reply: Reply, said: str, capsys: Capture) -> None:
+def test_an_answer_of_another_server_is_reported(api: ApiStub, reply: Reply, message: str, capsys: Capture) -> None:
     api.replies = [reply]
     assert exit_code_of(*CREATE) == 1
-    assert capsys.readouterr().err == f"later: {said.format(url=api.url)}\n"
+    assert capsys.readouterr().err == f"later: {message.format(url=api.url)}\n"
 
 
 def test_a_refused_connection_is_reported_in_one_line(capsys: Capture) -> None:
@@ -253,7 +245,7 @@ def test_run_now_and_redrive_print_json(api: ApiStub, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["list"], "Missing argument 'TOPIC'."),
         (["list", "order", "--state", "done"], "'done' is not one of 'delay', 'unack', 'error', 'dead'."),
@@ -278,7 +270,7 @@ def test_run_now_and_redrive_print_json(api: ApiStub, capsys: Capture) -> None:
         (["topics", "pause"], "Missing argument 'TOPIC'."),
     ],
 )
-def test_wrong_usage_of_task_commands(arguments: list[str], said: str, api: ApiStub, capsys: Capture) -> None:
+def test_wrong_usage_of_task_commands(arguments: list[str], message: str, api: ApiStub, capsys: Capture) -> None:
     assert exit_code_of(*arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert api.requests == []

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.api_stub import (
-    NOW_S,
-    ApiStub,
-    Capture,
-    exit_code_of,
-    tasks_page,
-)
+from tests.cli.api_stub import NOW_S, ApiStub, Capture, exit_code_of, tasks_page
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,13 @@ import json
 import pytest
 
 from later.cli import policy_options
-from later.core.policy import DEFAULT, FIELDS
-from later.core.policy import format_policy as written
-from tests.cli.api_stub import (
-    ApiStub,
-    Capture,
-    Reply,
-    exit_code_of,
-    problem_reply,
-)
+from later.core.policy import DEFAULT, FIELDS, format_policy
+from tests.cli.api_stub import ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 COUNTS = {"delay": 2, "unack": 0, "error": 1, "dead": 0, "due": 1, "oldest_lateness_s": 150.5}
 
 
-APPLIED = {name: {"value": value, "level": "daemon"} for name, value in written(DEFAULT).items()}
+APPLIED = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT).items()}
 
 
 APPLIED["max_delay"] = {"value": 900, "level": "namespace"}
@@ -57,7 +50,7 @@ def test_no_more_topics_are_listed_than_the_limit(api: ApiStub, capsys: Capture)
 
 
 def test_a_topic_is_shown_with_the_fields_that_it_sets(api: ApiStub, capsys: Capture) -> None:
-    topic = {"topic": "shop/order", "namespace": "shop", **COUNTS, "policy": written(DEFAULT)}
+    topic = {"topic": "shop/order", "namespace": "shop", **COUNTS, "policy": format_policy(DEFAULT)}
     own = {"max_delay": 0, "retry_base": 0.5, "ttl": 5400, "delays": False, "rate": 2.5, "new_in_2030": [1]}
     api.replies = [Reply(200, topic), Reply(200, own)] * 2
     assert exit_code_of("topics", "show", "shop/order") == 0
@@ -97,13 +90,13 @@ def test_a_namespace_is_shown(api: ApiStub, capsys: Capture) -> None:
     assert exit_code_of("namespaces", "show", "shop") == 0
     assert exit_code_of("namespaces", "show", "shop", "--json") == 0
     assert exit_code_of("namespaces", "show", "shop", "--json", "--applied") == 0
-    nothing, own, applied = capsys.readouterr().out.splitlines()
-    assert nothing == "nothing is set for the namespace shop: all fields are inherited"
+    unset, own, applied = capsys.readouterr().out.splitlines()
+    assert unset == "nothing is set for the namespace shop: all fields are inherited"
     assert json.loads(own) == {"namespace": "shop", "set": {"retry": 5}}
     assert json.loads(applied) == {"namespace": "shop", "applied": APPLIED}
 
 
-GIVEN = {
+FIELD_VALUES = {
     "default_delay": ("1.5m", 90), "max_delay": ("7d", 604_800), "delay_mode": ("queue", "queue"),
     "delays": ("off", False), "ttl": ("0", 0), "timeout": ("500ms", 0.5), "retry": ("-1", -1), "retry_base": ("15", 15),
     "retry_cap": ("2h", 7200), "retry_jitter": ("0.2", 0.2), "ack": ("status", "status"), "rate": ("50/s", 50),
@@ -117,12 +110,13 @@ def flag(field: str) -> str:
 
 def test_set_sends_each_field_in_the_units_of_the_api(api: ApiStub, capsys: Capture) -> None:
     api.replies = [Reply(200, {"ttl": 0})]
-    assert list(GIVEN) == list(FIELDS)
+    assert list(FIELD_VALUES) == list(FIELDS)
     assert (
-        exit_code_of("topics", "set", "a", *(word for f, (text, _) in GIVEN.items() for word in (flag(f), text))) == 0
+        exit_code_of("topics", "set", "a", *(word for f, (text, _) in FIELD_VALUES.items() for word in (flag(f), text)))
+        == 0
     )
     assert api.calls == [("PATCH", "/topics/a/policy")]
-    assert api.requests[0].json == {field: sent for field, (_, sent) in GIVEN.items()}
+    assert api.requests[0].json == {field: sent for field, (_, sent) in FIELD_VALUES.items()}
     assert capsys.readouterr().out.splitlines() == ["field  value", "ttl    0 (no limit)"]
 
 
@@ -143,9 +137,13 @@ def test_unset_removes_the_fields_named_or_the_whole_policy(group: str, api: Api
     api.replies = [Reply(200, {"retry": 5}), Reply(200, {})]
     assert exit_code_of(group, "unset", "x", "--max-delay", "--ack", "--json") == 0
     assert exit_code_of(group, "unset", "x") == 0
-    some, everything = api.requests
-    assert (some.method, some.path, some.json) == ("PATCH", f"/{group}/x/policy", {"max_delay": None, "ack": None})
-    assert (everything.method, everything.path, everything.body) == ("DELETE", f"/{group}/x/policy", b"")
+    partial, whole = api.requests
+    assert (partial.method, partial.path, partial.json) == (
+        "PATCH",
+        f"/{group}/x/policy",
+        {"max_delay": None, "ack": None},
+    )
+    assert (whole.method, whole.path, whole.body) == ("DELETE", f"/{group}/x/policy", b"")
     out = capsys.readouterr().out.splitlines()
     assert json.loads(out[0]) == {group.removesuffix("s"): "x", "set": {"retry": 5}}
     assert out[1] == f"nothing is set for the {group.removesuffix('s')} x: all fields are inherited"
@@ -168,7 +166,7 @@ def test_a_name_is_percent_encoded(name: str, path: str, api: ApiStub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["topics"], "Usage: later topics"),
         (["topics", "show"], "Missing argument 'TOPIC'."),
@@ -184,9 +182,9 @@ def test_a_name_is_percent_encoded(name: str, path: str, api: ApiStub) -> None:
         (["topics", "list", "--limit", "0"], "'--limit': 0 is not in the range 1<=x<=1000000000."),
     ],
 )
-def test_wrong_usage_of_topics(arguments: list[str], said: str, api: ApiStub, capsys: Capture) -> None:
+def test_wrong_usage_of_topics(arguments: list[str], message: str, api: ApiStub, capsys: Capture) -> None:
     assert exit_code_of(*arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert api.requests == []
 
 
