@@ -75,9 +75,7 @@ class EditHandlers:
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
-        self._update = GroupCommit(
-            store.edits.update, queue_timeout_s=timeout_s, size_of=lambda edit: len(edit.changes.content or "")
-        )
+        self._update = GroupCommit(store.edits.update, queue_timeout_s=timeout_s)
         self._run_now = GroupCommit(self._at_store_time(store.edits.run_now), queue_timeout_s=timeout_s)
         self._redrive = GroupCommit(self._at_store_time(store.edits.redrive), queue_timeout_s=timeout_s)
         self._max_body = max_body
@@ -93,7 +91,7 @@ class EditHandlers:
         changes.require_any()
         with self._pending_writes.reserve():
             policies, now = await self._store.policies.current(), await self._store.now()
-            record = await self._update(TaskEdit(id, changes, policies, now.high))
+            record = await self._update(TaskEdit(id, changes, policies, now.high), len(changes.content or ""))
         self._wake_ticker(record)
         return json_response(task_view(record))
 

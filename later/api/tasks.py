@@ -34,9 +34,7 @@ class TaskHandlers:
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
-        self._create = GroupCommit(
-            store.tasks.create, queue_timeout_s=timeout_s, size_of=lambda task: len(task.content)
-        )
+        self._create = GroupCommit(store.tasks.create, queue_timeout_s=timeout_s)
         self._query = GroupCommit(store.lookup.query, queue_timeout_s=timeout_s)
         self._delete = GroupCommit(store.edits.delete, queue_timeout_s=timeout_s)
         self._metrics = metrics
@@ -51,7 +49,7 @@ class TaskHandlers:
             with self._pending_writes.reserve():
                 policies, now = await self._store.policies.current(), await self._store.now()
                 task = admit(draft, policies, now.high, new_id())
-                created = await self._create(task)
+                created = await self._create(task, len(task.content))
         except Refused:
             self._metrics.tasks_refused.inc()
             raise

@@ -31,12 +31,14 @@ class _Caller(NamedTuple, Generic[Item, Answer]):
     item: Item
     answer: asyncio.Future[Answer]
     since: float
+    size: int
+    """In bytes."""
 
 
 class GroupCommit(Generic[Item, Answer]):
     """Gathers single items for a call that takes many.
 
-    `weigh` says how many bytes an item is. Who has waited in line for `patience_s` is told that the store does not
+    Who has waited in line for `patience_s` is told that the store does not
     answer, instead of being sent to it.
     """
 
@@ -45,19 +47,17 @@ class GroupCommit(Generic[Item, Answer]):
         call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | LaterError]]],
         *,
         queue_timeout_s: float,
-        size_of: Callable[[Item], int] = lambda item: 0,
     ) -> None:
         self._call = call
-        self._weigh = size_of
         self._patience_s = queue_timeout_s
         self._waiting: deque[_Caller[Item, Answer]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, item: Item) -> Answer:
-        """The item's own answer. Raises what the call raised, or what it answered for this item."""
+    async def __call__(self, item: Item, size: int = 0) -> Answer:
+        """Return the answer to an item of `size` bytes. Raises what the call raised, or answered for this item."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append(_Caller(item, answer, loop.time()))
+        self._waiting.append(_Caller(item, answer, loop.time(), size))
         if len(self._waiting) == 1:
             loop.call_soon(self._send)
         return await answer
@@ -76,7 +76,7 @@ class GroupCommit(Generic[Item, Answer]):
         weight = 0
         while self._waiting and len(group) < MAX_ITEMS and weight < MAX_BYTES:
             caller = self._waiting.popleft()
-            weight += self._weigh(caller.item)
+            weight += caller.size
             group.append(caller)
         return group
 

@@ -74,15 +74,15 @@ async def test_no_call_is_larger_than_the_store_can_bear() -> None:
 
 async def test_heavy_items_go_a_few_at_a_time() -> None:
     calls = Calls()
-    group = GroupCommit(calls, queue_timeout_s=60, size_of=lambda item: MAX_BYTES // 2)
-    await asyncio.gather(*(group(item) for item in range(0, 20, 2)))
+    group = GroupCommit(calls, queue_timeout_s=60)
+    await asyncio.gather(*(group(item, MAX_BYTES // 2) for item in range(0, 20, 2)))
     assert {len(items) for items in calls.groups} == {2}
 
 
 async def test_an_item_heavier_than_a_group_may_be_goes_alone() -> None:
     calls = Calls()
-    group = GroupCommit(calls, queue_timeout_s=60, size_of=lambda item: 10 * MAX_BYTES)
-    assert await asyncio.gather(*(group(item) for item in (2, 4))) == [4, 8]
+    group = GroupCommit(calls, queue_timeout_s=60)
+    assert await asyncio.gather(*(group(item, 10 * MAX_BYTES) for item in (2, 4))) == [4, 8]
     assert calls.groups == [[2], [4]]
 
 
