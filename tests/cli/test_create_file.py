@@ -87,7 +87,7 @@ def test_a_busy_server_is_called_again_after_retry_after(api: ApiStub, pauses: l
     assert pauses == [7, 2, 60]
     out, err = capsys.readouterr()
     assert out == "3 created, 0 existing, 0 refused, 0 failed\n"
-    assert err.splitlines()[0] == "later: the store is unavailable; trying again in 7 s"
+    assert err.splitlines()[0] == "later: the store is away; trying again in 7 s"
     assert [request.lines for request in api.requests] == [task_fields(3)] * 4
 
 
