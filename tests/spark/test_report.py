@@ -158,7 +158,7 @@ def test_the_answer_that_the_dead_got_most_often_is_told(spark: SparkSession, ex
 def test_an_export_of_nothing_can_be_counted(spark: SparkSession, export: Table) -> None:
     found = counted(spark, export([]))
 
-    assert (found.states, found.due.topics, found.due.others.soon, found.dead.tasks) == ({}, (), 0, 0)
+    assert (found.states, found.due.topics, found.due.others.to_deliver, found.dead.tasks) == ({}, (), 0, 0)
 
 
 def test_rejects_are_counted_without_what_is_of_one_row(spark: SparkSession, rejects: Table) -> None:

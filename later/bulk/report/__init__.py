@@ -1,1 +1,1 @@
-"""The report on an export and its rejects."""
+"""The report on an export and on a table of rejects."""

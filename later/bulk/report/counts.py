@@ -1,4 +1,4 @@
-"""What an export and a table of rejects come to: counted by Spark, so that only counts leave it."""
+"""Counts of an export and of a table of rejects, made by Spark, so that only the counts leave it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # its name wherever Spark is spoken
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from later.bulk.jobs.output_path import escape_glob
 from later.bulk.report.forecast import (
@@ -24,7 +24,7 @@ from later.bulk.report.forecast import (
 from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
 
-EXPORTED = {
+EXPORT_COLUMNS = {
     "topic": "string",
     "state": "string",
     "callback": "string",
@@ -33,21 +33,21 @@ EXPORTED = {
     "last_error": "struct",
 }
 """The columns of an export that are counted, and their types."""
-REJECTED = {"key": "string", "field": "string", "reason": "string"}
+REJECT_COLUMNS = {"key": "string", "field": "string", "reason": "string"}
 PENDING_STATES = ("delay", "error")
 """The states whose tasks fall due."""
 OTHERS = "others"
 
 _HOST = r"(?i)^https?://(?:[^/?#@]*@)?(\[[^\]/?#]*\]|[^:/?#\[\]]+)"
-"""Java's own parser knows no host with an underscore, and fails the job for what is no URL."""
+"""Java's own parser accepts no host with an underscore, and fails the job if a text is no URL."""
 _DETAILS = r"(?s)(, got |: line [0-9]+ column ).*$"
-"""From where on a reason is about its row alone: the value, or where in the line it is."""
+"""The end of a reason that is about one row alone: the value, or its position in the line."""
 
 
 class DeadGroup(NamedTuple):
-    """Tasks that died of one reason while they called one host ("": it has none).
+    """Dead tasks with the same reason and host (empty: none).
 
-    `latest` is ms since the epoch; `status` is what their receiver answered most often, None for no answer.
+    `latest` is the last death in ms since the epoch; `status` is the receiver's most frequent one, None for no answer.
     """
 
     reason: str
@@ -58,7 +58,7 @@ class DeadGroup(NamedTuple):
 
 
 class DeadCounts(NamedTuple):
-    """How many died of what, the largest groups by reason and host, and what is in the others."""
+    """Dead tasks by reason, the largest groups by reason and host, and the other groups' number and tasks."""
 
     reasons: dict[str, int]
     groups: tuple[DeadGroup, ...]
@@ -71,7 +71,7 @@ class DeadCounts(NamedTuple):
 
 
 class RejectGroup(NamedTuple):
-    """Rows that were refused for one field and reason ("": for the row as a whole), and the key of one of them."""
+    """Rejected rows with the same field (empty: the row as a whole) and reason, and the key of one of them."""
 
     field: str
     reason: str
@@ -80,7 +80,7 @@ class RejectGroup(NamedTuple):
 
 
 class RejectCounts(NamedTuple):
-    """The largest groups by field and reason, and what is in the others."""
+    """The largest groups of rejected rows, and the other groups' number and rows."""
 
     groups: tuple[RejectGroup, ...]
     other_groups: int
@@ -92,18 +92,18 @@ class RejectCounts(NamedTuple):
 
 
 class ExportCounts(NamedTuple):
-    """What an export holds: tasks by state, what falls due, what died; and of which topics, though named, nothing."""
+    """Counts of an export: tasks by state, due tasks, dead tasks, and the named topics of which it has no task."""
 
     states: dict[str, int]
     due: DueCounts
     dead: DeadCounts
     written_at: int | None
-    """In ms; None: nobody knows."""
+    """In ms since the epoch; None if unknown."""
     missing_topics: tuple[str, ...] = ()
 
 
 class Report(NamedTuple):
-    """All that is told; None for what nobody asked for."""
+    """A whole report; None for parts that were not requested."""
 
     window: ReportWindow
     states: dict[str, int] | None
@@ -113,68 +113,70 @@ class Report(NamedTuple):
 
 
 def reject_group(field: str, reason: str, rows: int, key: str | None) -> RejectGroup:
-    """A group of rejects; a refusal begins with its field, which is told by itself."""
+    """Return a group of rejects; its reason is without the field that a refusal begins with."""
     return RejectGroup(field, reason.removeprefix(f"{field}: ") if field else reason, rows, key)
 
 
 # Reading
 
 
-def read_export(spark: SparkSession, directory: str, topics: Collection[str], window: ReportWindow, max_groups: int,
-                listed: Collection[str]) -> ExportCounts:  # fmt: skip
-    """Count an export's tasks, of these topics or (none) of all; `most` groups of each kind are told apart.
+def read_export(
+    spark: SparkSession,
+    directory: str,
+    topics: Collection[str],
+    window: ReportWindow,
+    max_groups: int,
+    listed: Collection[str],
+) -> ExportCounts:
+    """Count an export's tasks, of these topics or, if there are none, of all.
 
-    So are the topics that are named, if they are to be counted.
+    Lists at most `max_groups` of each kind, and also the `listed` topics, if they are to be counted.
 
     Raises:
-        LaterError: it is not there, or no export.
+        LaterError: The directory does not exist, or is no export.
     """
     with translate_errors():
-        export = _table(spark, directory, "an export", EXPORTED)
+        export = _read_table(spark, directory, "an export", EXPORT_COLUMNS)
         written_at = export.agg(F.unix_millis(F.max("_metadata.file_modification_time"))).collect()[0][0]
-        absent = _absent(export, {*topics, *listed})
+        missing: set[str] = {*topics, *listed}
+        if missing:
+            found = export.where(F.col("topic").isin(*missing)).select("topic").distinct().collect()
+            missing -= {row["topic"] for row in found}
         if topics:
             export = export.where(F.col("topic").isin(*topics))
-        states, due = count_due(export, window, max_groups, [name for name in listed if not topics or name in topics])
-        return ExportCounts(states, due, count_dead(export, max_groups), written_at or None, absent)
-
-
-def _absent(export: DataFrame, topics: set[str]) -> tuple[str, ...]:
-    """Those of which there is no task, whatever its state."""
-    if not topics:
-        return ()
-    there = export.where(F.col("topic").isin(*topics)).select("topic").distinct().collect()
-    return tuple(sorted(topics - {row["topic"] for row in there}))
+            listed = [name for name in listed if name in topics]
+        states, due = count_due(export, window, max_groups, listed)
+        return ExportCounts(states, due, count_dead(export, max_groups), written_at or None, tuple(sorted(missing)))
 
 
 def read_rejects(spark: SparkSession, directory: str, max_groups: int) -> RejectCounts:
     """Count a table of rejects.
 
     Raises:
-        LaterError: it is not there, or no table of rejects.
+        LaterError: The directory does not exist, or is no table of rejects.
     """
     with translate_errors():
-        return count_rejects(_table(spark, directory, "a table of rejects", REJECTED), max_groups)
+        return count_rejects(_read_table(spark, directory, "a table of rejects", REJECT_COLUMNS), max_groups)
 
 
-def _table(spark: SparkSession, directory: str, what: str, columns: dict[str, str]) -> DataFrame:
+def _read_table(spark: SparkSession, directory: str, kind: str, columns: dict[str, str]) -> DataFrame:
     try:
         table = spark.read.parquet(escape_glob(directory))
     except AnalysisException as error:
         if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
-            raise LaterError(f"{directory} is not {what}: no Parquet in it") from None
+            raise LaterError(f"{directory} is not {kind}: no Parquet in it") from None
         raise
-    wrong = describe_missing_columns(columns, {field.name: field.dataType.typeName() for field in table.schema})
-    if wrong:
-        raise LaterError(f"{directory} is not {what}: {wrong}")
+    missing = describe_missing_columns(columns, {field.name: field.dataType.typeName() for field in table.schema})
+    if missing:
+        raise LaterError(f"{directory} is not {kind}: {missing}")
     return table
 
 
 def describe_missing_columns(expected: dict[str, str], found: dict[str, str]) -> str:
-    """What a table lacks of these columns, in words; "" where it lacks nothing."""
-    absent = [name for name in expected if name not in found]
-    if absent:
-        return f"no column {', '.join(absent)}"
+    """Return which columns a table lacks or has with another type; empty if it has all of them."""
+    missing = [name for name in expected if name not in found]
+    if missing:
+        return f"no column {', '.join(missing)}"
     other = [f"{name} is a {found[name]}, not a {kind}" for name, kind in expected.items() if found[name] != kind]
     return ", ".join(other)
 
@@ -185,47 +187,43 @@ def describe_missing_columns(expected: dict[str, str], found: dict[str, str]) ->
 def count_due(
     export: DataFrame, window: ReportWindow, max_topics: int, listed: Collection[str]
 ) -> tuple[dict[str, int], DueCounts]:
-    """Tasks by state, and what falls due of the topics with most to do, and of those that are named."""
-    by = (_text("state"), _text("topic"), _slot(window).alias("slot"))
-    counts = export.groupBy(*by).agg(F.count("*").alias("tasks"))
-    with _kept(counts) as cells:
-        states = {row["state"]: row["tasks"] for row in _sums(cells, "state").collect()}
-        due = cells.where("slot is not null").groupBy("topic", "slot").agg(F.sum("tasks").alias("tasks"))
-        return _largest_first(states), _due(due, window, max_topics, listed)
-
-
-def _slot(window: ReportWindow) -> Column:
-    """The slot that a task's due time falls into; null for a task that waits for none."""
+    """Return the tasks by state, and the due tasks of the largest topics and of the `listed` ones."""
     due_ms = F.unix_millis("due_at")
-    hour = F.expr(f"unix_millis(due_at) div {HOUR_MS}") - F.lit(window.first)
-    by_time = F.when(due_ms < window.now, F.lit(OVERDUE).cast("long")).otherwise(F.least(hour, F.lit(window.hours)))
-    return F.when(F.col("state").isin(*PENDING_STATES), by_time)
+    hour = F.expr(f"unix_millis(due_at) div {HOUR_MS}") - F.lit(window.first_hour)
+    slot = F.when(due_ms < window.now, F.lit(OVERDUE).cast("long")).otherwise(F.least(hour, F.lit(window.hours)))
+    is_pending = F.col("state").isin(*PENDING_STATES)
+    by = (_string("state"), _string("topic"), F.when(is_pending, slot).alias("slot"))
+    counts = export.groupBy(*by).agg(F.count("*").alias("tasks"))
+    with _cached(counts) as cached:
+        states = {row["state"]: row["tasks"] for row in _sum_by(cached, "state").collect()}
+        due = cached.where("slot is not null").groupBy("topic", "slot").agg(F.sum("tasks").alias("tasks"))
+        return _largest_first(states), _count_topics(due, window, max_topics, listed)
 
 
-def _due(due: DataFrame, window: ReportWindow, most: int, named: Collection[str]) -> DueCounts:
+def _count_topics(due: DataFrame, window: ReportWindow, max_topics: int, listed: Collection[str]) -> DueCounts:
     ranked = due.groupBy("topic").agg(
-        F.sum(F.when(F.col("slot") < window.hours, F.col("tasks")).otherwise(0)).alias("soon"),
+        F.sum(F.when(F.col("slot") < window.hours, F.col("tasks")).otherwise(0)).alias("to_deliver"),
         F.sum("tasks").alias("tasks"),
     )
-    first = ranked.orderBy(F.desc("soon"), F.desc("tasks"), "topic").limit(most).select("topic").collect()
-    shown = {row["topic"] for row in first} | set(named)
-    is_shown = F.col("topic").isin(*shown) if shown else F.lit(False)
-    apart = due.where(is_shown).select("topic", "slot", "tasks").collect()
-    rest = due.where(~is_shown)
-    others = _sums(rest, "slot").collect()
-    count = rest.agg(F.count_distinct("topic")).collect()[0][0]
-    loads = loads_from_counts([(row["topic"], row["slot"], row["tasks"]) for row in apart], window)
-    loads += [empty_load(topic, window) for topic in sorted(shown - {load.topic for load in loads})]
-    summed = loads_from_counts([(OTHERS, row["slot"], row["tasks"]) for row in others], window)
-    return DueCounts(window, tuple(loads), sum_loads(OTHERS, summed, window), count)
+    largest = ranked.orderBy(F.desc("to_deliver"), F.desc("tasks"), "topic").limit(max_topics).select("topic").collect()
+    names = {row["topic"] for row in largest} | set(listed)
+    is_listed = F.col("topic").isin(*names) if names else F.lit(False)
+    rows = due.where(is_listed).select("topic", "slot", "tasks").collect()
+    others = due.where(~is_listed)
+    other_rows = _sum_by(others, "slot").collect()
+    other_topics = others.agg(F.count_distinct("topic")).collect()[0][0]
+    loads = loads_from_counts([(row["topic"], row["slot"], row["tasks"]) for row in rows], window)
+    loads += [empty_load(topic, window) for topic in sorted(names - {load.topic for load in loads})]
+    other_loads = loads_from_counts([(OTHERS, row["slot"], row["tasks"]) for row in other_rows], window)
+    return DueCounts(window, tuple(loads), sum_loads(OTHERS, other_loads, window), other_topics)
 
 
 def count_dead(export: DataFrame, max_groups: int) -> DeadCounts:
-    """The dead by what they died of and the host that they called."""
+    """Count the dead tasks by reason and by the host that they called."""
     counts = (
         export.where(F.col("state") == "dead")
         .groupBy(
-            _text("last_error.reason", "reason"),
+            _string("last_error.reason", "reason"),
             F.lower(F.regexp_extract(F.coalesce("callback", F.lit("")), _HOST, 1)).alias("host"),
         )
         .agg(
@@ -234,45 +232,43 @@ def count_dead(export: DataFrame, max_groups: int) -> DeadCounts:
             F.mode(F.coalesce(F.col("last_error.status"), F.lit(0))).alias("status"),
         )
     )
-    with _kept(counts) as groups:
-        reasons = {row["reason"]: row["tasks"] for row in _sums(groups, "reason").collect()}
-        first = _largest(groups, max_groups)
-        told = [
-            DeadGroup(row["reason"], row["host"], row["tasks"], row["latest"], row["status"] or None) for row in first
+    with _cached(counts) as cached:
+        reasons = {row["reason"]: row["tasks"] for row in _sum_by(cached, "reason").collect()}
+        largest = _largest(cached, max_groups)
+        groups = [
+            DeadGroup(row["reason"], row["host"], row["tasks"], row["latest"], row["status"] or None) for row in largest
         ]
-        return DeadCounts(_largest_first(reasons), tuple(told), *_others(groups, first))
+        return DeadCounts(_largest_first(reasons), tuple(groups), *_count_others(cached, largest))
 
 
 def count_rejects(rejects: DataFrame, max_groups: int) -> RejectCounts:
-    """The rejects by field and by reason, without what a reason tells of its row alone."""
-    counts = rejects.groupBy(
-        _text("field"),
-        F.regexp_replace(F.coalesce("reason", F.lit("")), _DETAILS, "").alias("reason"),
-    ).agg(F.count("*").alias("tasks"), F.min("key").alias("key"))
-    with _kept(counts) as groups:
-        first = _largest(groups, max_groups)
-        told = [reject_group(row["field"], row["reason"], row["tasks"], row["key"]) for row in first]
-        return RejectCounts(tuple(told), *_others(groups, first))
+    """Count the rejects by field and by reason, without the details of a single row."""
+    reason = F.regexp_replace(F.coalesce("reason", F.lit("")), _DETAILS, "").alias("reason")
+    counts = rejects.groupBy(_string("field"), reason).agg(F.count("*").alias("tasks"), F.min("key").alias("key"))
+    with _cached(counts) as cached:
+        largest = _largest(cached, max_groups)
+        groups = [reject_group(row["field"], row["reason"], row["tasks"], row["key"]) for row in largest]
+        return RejectCounts(tuple(groups), *_count_others(cached, largest))
 
 
-def _text(column: str, name: str = "") -> Column:
-    """A column of texts with "" for those that are not there."""
+def _string(column: str, name: str = "") -> Column:
+    """Return a column of strings with "" instead of null."""
     return F.coalesce(F.col(column), F.lit("")).alias(name or column)
 
 
-def _largest(groups: DataFrame, most: int) -> Sequence[Any]:
-    return groups.orderBy(F.desc("tasks"), *groups.columns[:2]).limit(most).collect()
+def _largest(groups: DataFrame, limit: int) -> Sequence[Any]:
+    return groups.orderBy(F.desc("tasks"), *groups.columns[:2]).limit(limit).collect()
 
 
-def _others(groups: DataFrame, first: Sequence[Any]) -> tuple[int, int]:
-    """How many groups are not among the first, and how much is in them."""
+def _count_others(groups: DataFrame, listed: Sequence[Any]) -> tuple[int, int]:
+    """Return the number of groups that are not listed, and the sum of their tasks."""
     counted = groups.agg(F.count("*").alias("groups"), F.coalesce(F.sum("tasks"), F.lit(0)).alias("tasks"))
     all_groups, tasks = counted.collect()[0]
-    return all_groups - len(first), tasks - sum(row["tasks"] for row in first)
+    return all_groups - len(listed), tasks - sum(row["tasks"] for row in listed)
 
 
-def _sums(counts: DataFrame, by: str) -> DataFrame:
-    return counts.groupBy(by).agg(F.sum("tasks").alias("tasks"))
+def _sum_by(counts: DataFrame, column: str) -> DataFrame:
+    return counts.groupBy(column).agg(F.sum("tasks").alias("tasks"))
 
 
 def _largest_first(counts: dict[str, int]) -> dict[str, int]:
@@ -280,14 +276,13 @@ def _largest_first(counts: dict[str, int]) -> dict[str, int]:
 
 
 @contextmanager
-def _kept(counts: DataFrame) -> Iterator[DataFrame]:
-    """Counted once, though it is looked at again and again.
+def _cached(counts: DataFrame) -> Iterator[DataFrame]:
+    """Keep counts that are read several times, in as many partitions as there are cores.
 
-    In as many parts as there are cores: what is kept is not coalesced as other shuffles are, and 200 parts of a few
-    rows each make every look at it take seconds.
+    Spark does not coalesce the partitions of a cached frame: with its default of 200, each read would take seconds.
     """
-    kept = counts.coalesce(counts.sparkSession.sparkContext.defaultParallelism).persist()
+    cached = counts.coalesce(counts.sparkSession.sparkContext.defaultParallelism).persist()
     try:
-        yield kept
+        yield cached
     finally:
-        kept.unpersist()
+        cached.unpersist()

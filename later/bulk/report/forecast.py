@@ -1,7 +1,7 @@
-"""What falls due in the next hours, and whether the topics' rates can deliver it.
+"""Forecast of the tasks due in the next hours, and of the backlog that the topics' rates leave.
 
-Times are ms since the Unix epoch, hours are those of UTC. Within an hour tasks count as due evenly; tries that fail
-and are made again are not foreseen.
+Times are ms since the Unix epoch; hours are UTC. Within an hour, tasks count as evenly spread. Retries of failed
+deliveries are not forecast.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import NamedTuple
 HOUR_MS = 3_600_000
 DAY_HOURS = 24
 OVERDUE = -1
-"""The slot of what is due already. The hours' slots count from 0; after the last comes that of what is due later."""
+"""The slot of overdue tasks. Hours have the slots from 0 on; tasks due later have the one after the last hour's."""
 
 
 class ReportWindow(NamedTuple):
-    """The hours looked at: so many from the one of `now` on, whose past part does not count."""
+    """The hours of a report, from the current one on, of which only the rest counts."""
 
     now: int
     hours: int
 
     @property
-    def first(self) -> int:
-        """The hour of `now`, counted from the epoch."""
+    def first_hour(self) -> int:
+        """The current hour, counted from the epoch."""
         return self.now // HOUR_MS
 
     @property
     def end(self) -> int:
-        return (self.first + self.hours) * HOUR_MS
+        return (self.first_hour + self.hours) * HOUR_MS
 
-    def begins(self, slot: int) -> int:
-        """When an hour begins, by the clock."""
-        return (self.first + slot) * HOUR_MS
+    def hour_start(self, slot: int) -> int:
+        """Return when an hour begins."""
+        return (self.first_hour + slot) * HOUR_MS
 
-    def starts(self, slot: int) -> int:
-        """When what is left of an hour begins."""
-        return max(self.begins(slot), self.now)
+    def remaining_start(self, slot: int) -> int:
+        """Return when the rest of an hour begins: for the current hour that is now."""
+        return max(self.hour_start(slot), self.now)
 
-    def seconds(self, slot: int) -> float:
-        """How much is left of an hour."""
-        return (self.begins(slot + 1) - self.starts(slot)) / 1000
+    def remaining_seconds(self, slot: int) -> float:
+        """Return the length of the rest of an hour."""
+        return (self.hour_start(slot + 1) - self.remaining_start(slot)) / 1000
 
 
 def days_from(now: int, days: int) -> ReportWindow:
@@ -49,7 +49,7 @@ def days_from(now: int, days: int) -> ReportWindow:
 
 
 class Load(NamedTuple):
-    """How many tasks of a topic (or of several) fall due: before now, in each hour, after the last."""
+    """The number of tasks of a topic, or of several, that fell due before now, fall due in each hour, or later."""
 
     topic: str
     overdue: int
@@ -61,42 +61,42 @@ class Load(NamedTuple):
         return sum(self.hours)
 
     @property
-    def soon(self) -> int:
-        """All that is to be delivered by the end of the last hour."""
+    def to_deliver(self) -> int:
+        """Tasks to deliver by the end of the last hour."""
         return self.overdue + self.in_window
 
     @property
     def tasks(self) -> int:
-        return self.soon + self.later
+        return self.to_deliver + self.later
 
     @property
     def busiest_hour(self) -> int:
-        """The first of the hours with most to do."""
+        """The slot of the hour with the most due tasks, the first of several."""
         return max(range(len(self.hours)), key=self.hours.__getitem__)
 
 
 def loads_from_counts(counts: Iterable[tuple[str, int, int]], window: ReportWindow) -> list[Load]:
-    """Of counts by (topic, slot), the topic with most to do first."""
+    """Return the loads of counts by (topic, slot), the largest first."""
     slots: dict[str, list[int]] = {}
     for topic, slot, count in counts:
         slots.setdefault(topic, [0] * (window.hours + 2))[slot - OVERDUE] += count
     loads = [Load(topic, due[0], tuple(due[1:-1]), due[-1]) for topic, due in slots.items()]
-    return sorted(loads, key=lambda load: (-load.soon, -load.later, load.topic))
+    return sorted(loads, key=lambda load: (-load.to_deliver, -load.later, load.topic))
 
 
 def empty_load(topic: str, window: ReportWindow) -> Load:
-    """Of a topic of which nothing falls due."""
+    """Return the load of a topic of which nothing falls due."""
     return Load(topic, 0, (0,) * window.hours, 0)
 
 
 def sum_loads(topic: str, loads: Sequence[Load], window: ReportWindow) -> Load:
-    """Several loads as one."""
+    """Return the sum of loads, under a name of its own."""
     hours = [sum(due) for due in zip(*(load.hours for load in loads), strict=True)] or [0] * window.hours
     return Load(topic, sum(load.overdue for load in loads), tuple(hours), sum(load.later for load in loads))
 
 
 class TopicLimit(NamedTuple):
-    """What a topic's policy allows: deliveries a second, 0 for no limit; none while it is paused."""
+    """The limit of a topic's policy: deliveries a second, 0 for no limit; nothing is delivered while it is paused."""
 
     rate: float
     paused: bool = False
@@ -109,7 +109,7 @@ class TopicLimit(NamedTuple):
 
 
 class TopicForecast(NamedTuple):
-    """A topic's load beside what it is allowed (None: nobody knows), and the backlog at the end of each hour."""
+    """A topic's load, its limit (None if unknown), and the backlog at the end of each hour."""
 
     window: ReportWindow
     load: Load
@@ -118,20 +118,20 @@ class TopicForecast(NamedTuple):
 
     @property
     def is_limited(self) -> bool:
-        """Is there anything that it could fall behind?"""
+        """True if the limit is known and there is one."""
         return self.limit is not None and self.limit.per_second < math.inf
 
     @property
     def excess_per_hour(self) -> list[float]:
-        """How many more fall due in each hour than can be delivered in it."""
+        """The tasks of each hour beyond those that can be delivered in it."""
         if self.limit is None:
             return [0.0] * self.window.hours
-        a_second = self.limit.per_second
-        return [max(0.0, due - _within(self.window, slot, a_second)) for slot, due in enumerate(self.load.hours)]
+        capacity = [self.limit.per_second * self.window.remaining_seconds(slot) for slot in range(self.window.hours)]
+        return [max(0.0, due - limit) for due, limit in zip(self.load.hours, capacity, strict=True)]
 
     @property
     def hours_over_rate(self) -> list[int]:
-        """The hours in which more falls due than can be delivered."""
+        """The slots of hours in which more falls due than can be delivered."""
         return [slot for slot, more in enumerate(self.excess_per_hour) if more]
 
     @property
@@ -146,7 +146,7 @@ class TopicForecast(NamedTuple):
 
     @property
     def worked_off_at(self) -> int | None:
-        """When the last backlog of these hours is gone; None where there is none, or it stays beyond them."""
+        """When the last backlog is worked off; None if there is no backlog, or one remains after the last hour."""
         if self.limit is None or self.final_backlog:
             return None
         carried = (self.load.overdue, *self.backlog)
@@ -154,32 +154,25 @@ class TopicForecast(NamedTuple):
         if not behind:
             return None
         slot = behind[-1]
-        # It shrinks by what the rate delivers and grows by what falls due meanwhile.
-        by_a_second = self.limit.per_second - self.load.hours[slot] / self.window.seconds(slot)
-        return self.window.starts(slot) + math.ceil(carried[slot] / by_a_second * 1000)
+        # The backlog shrinks by the rate and grows by the tasks that fall due meanwhile.
+        per_second = self.limit.per_second - self.load.hours[slot] / self.window.remaining_seconds(slot)
+        return self.window.remaining_start(slot) + math.ceil(carried[slot] / per_second * 1000)
 
 
-def forecast_topic(window: ReportWindow, load: Load, allowed: TopicLimit | None) -> TopicForecast:
-    """Carry what an hour cannot deliver over to the next."""
-    return TopicForecast(window, load, allowed, () if allowed is None else _backlog(window, load, allowed.per_second))
-
-
-def _backlog(window: ReportWindow, load: Load, a_second: float) -> tuple[float, ...]:
+def forecast_topic(window: ReportWindow, load: Load, limit: TopicLimit | None) -> TopicForecast:
+    """Return the forecast of a topic: tasks that an hour cannot deliver are carried over to the next."""
+    if limit is None:
+        return TopicForecast(window, load, None, ())
     backlog: list[float] = []
     left: float = load.overdue
     for slot, due in enumerate(load.hours):
-        left = max(0.0, left + due - _within(window, slot, a_second))
+        left = max(0.0, left + due - limit.per_second * window.remaining_seconds(slot))
         backlog.append(left)
-    return tuple(backlog)
-
-
-def _within(window: ReportWindow, slot: int, a_second: float) -> float:
-    """How many can be delivered in an hour."""
-    return a_second * window.seconds(slot)
+    return TopicForecast(window, load, limit, tuple(backlog))
 
 
 class DueForecast(NamedTuple):
-    """The topics with most to do, and the others as one."""
+    """The forecasts of the largest topics, and the sum of the others."""
 
     window: ReportWindow
     topics: tuple[TopicForecast, ...]
@@ -191,11 +184,11 @@ class DueForecast(NamedTuple):
         return sum_loads("all topics", [*(topic.load for topic in self.topics), self.others], self.window)
 
     def busiest(self, limit: int) -> tuple[TopicForecast, ...]:
-        """The first topics, of those of which anything falls due."""
+        """Return the first topics, without those of which nothing falls due."""
         return tuple(topic for topic in self.topics[:limit] if topic.load.tasks)
 
     def remaining(self, skip: int) -> Load | None:
-        """All topics but the busiest ones, as one; None where of no other anything falls due."""
+        """Return the sum of all topics after the first `skip`; None if there are none with due tasks."""
         rest = [topic.load for topic in self.topics[skip:] if topic.load.tasks]
         if not rest and not self.other_topics:
             return None
@@ -203,16 +196,16 @@ class DueForecast(NamedTuple):
 
     @property
     def has_limits(self) -> bool:
-        """Is anything known of what any topic is allowed?"""
+        """True if any topic's limit is known."""
         return any(topic.limit is not None for topic in self.topics)
 
     def backlog(self, slot: int) -> float:
-        """What all topics whose limits are known are behind by at the end of an hour."""
+        """Return the backlog at the end of an hour, of all topics with a known limit."""
         return sum(topic.backlog[slot] for topic in self.topics if topic.backlog)
 
 
 class DueCounts(NamedTuple):
-    """What was counted: the topics with most to do, the others as one, and how many these are."""
+    """The counts: the loads of the largest topics, the sum of the others, and the number of these."""
 
     window: ReportWindow
     topics: tuple[Load, ...]
@@ -220,7 +213,7 @@ class DueCounts(NamedTuple):
     other_topics: int
 
 
-def forecast_topics(due: DueCounts, allowed: Mapping[str, TopicLimit]) -> DueForecast:
-    """The forecasts for what was counted."""
-    topics = tuple(forecast_topic(due.window, load, allowed.get(load.topic)) for load in due.topics)
+def forecast_topics(due: DueCounts, limits: Mapping[str, TopicLimit]) -> DueForecast:
+    """Return the forecasts of counts, with the limits of the topics that have a known one."""
+    topics = tuple(forecast_topic(due.window, load, limits.get(load.topic)) for load in due.topics)
     return DueForecast(due.window, topics, due.others, due.other_topics)

@@ -242,7 +242,7 @@ def _number(count: int) -> str:
 
 
 def _hour(window: ReportWindow, slot: int) -> str:
-    return _format(window.begins(slot), HOUR)
+    return _format(window.hour_start(slot), HOUR)
 
 
 def _format(ms: int, pattern: str) -> str:
@@ -295,7 +295,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _load_json(window: ReportWindow, load: Load) -> dict[str, Any]:
-    hours = [{"hour": rfc3339(window.begins(slot) / 1000), "due": due} for slot, due in enumerate(load.hours)]
+    hours = [{"hour": rfc3339(window.hour_start(slot) / 1000), "due": due} for slot, due in enumerate(load.hours)]
     return {"overdue": load.overdue, "in_hours": load.in_window, "later": load.later, "hours": hours}
 
 

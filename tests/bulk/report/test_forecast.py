@@ -13,9 +13,13 @@ from tests.bulk.report.builders import EIGHT, HOUR, a_due_forecast, a_load, a_to
 def test_the_first_hour_is_the_rest_of_the_current_one() -> None:
     window = days_from(EIGHT + 45 * 60_000, days=3)
 
-    assert (window.hours, window.begins(0)) == (72, EIGHT)
-    assert (window.starts(0), window.seconds(0)) == (EIGHT + 45 * 60_000, 900)
-    assert (window.starts(1), window.seconds(1), window.end) == (EIGHT + HOUR, 3600, EIGHT + 72 * HOUR)
+    assert (window.hours, window.hour_start(0)) == (72, EIGHT)
+    assert (window.remaining_start(0), window.remaining_seconds(0)) == (EIGHT + 45 * 60_000, 900)
+    assert (window.remaining_start(1), window.remaining_seconds(1), window.end) == (
+        EIGHT + HOUR,
+        3600,
+        EIGHT + 72 * HOUR,
+    )
 
 
 def test_counts_become_loads_with_the_busiest_topic_first() -> None:
