@@ -90,9 +90,11 @@ def client_option(command: Command) -> Command:
 
 
 def build_client(flags: Mapping[str, str | None]) -> Client:
-    """Build the client of the API at --url. Raises ConfigError."""
+    """Build the client of the API at --url; it is closed when the command ends. Raises ConfigError."""
     config = load(API_CLIENT, flags, os.environ)
-    return Client(config.url, config.wait_ms / 1000, time.time)
+    client = Client(config.url, config.wait_ms / 1000, time.time)
+    click.get_current_context().call_on_close(client.close)
+    return client
 
 
 # Actions on many tasks

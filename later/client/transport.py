@@ -1,4 +1,4 @@
-"""The two ways to `later`: its API, by which executors need no store and no password; or the store itself."""
+"""The interface to `later` that bulk senders use: its HTTP API, or its store itself."""
 
 from __future__ import annotations
 
@@ -6,32 +6,36 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from later.client.http import AGAIN
-from later.core.errors import LaterError
+from later.client.http import RETRYABLE_STATUSES
 
 
 class ItemError(NamedTuple):
-    """What went wrong with one item: an HTTP status, the field that is wrong, if one is, and the reason."""
+    """An error of one item of a batch: an HTTP status, the field at fault if there is one, and the reason."""
 
     status: int
     field: str | None
     reason: str
 
     @property
-    def may_pass(self) -> bool:
-        return self.status in AGAIN
+    def is_retryable(self) -> bool:
+        return self.status in RETRYABLE_STATUSES
 
 
 class BatchResult(NamedTuple):
-    """What tasks sent in one batch came to; what is wrong with others, by their position."""
+    """The result of one batch: how many tasks were created, and the positions of existing tasks and of errors."""
 
     created: int
-    existing: int
-    wrong: Mapping[int, ItemError]
+    existing: Sequence[int]
+    errors: Mapping[int, ItemError]
+
+    def at(self, positions: Sequence[int]) -> BatchResult:
+        """Return the same result with each position p replaced by `positions[p]`."""
+        errors = {positions[p]: error for p, error in self.errors.items()}
+        return BatchResult(self.created, [positions[p] for p in self.existing], errors)
 
 
 class TaskStatus(StrEnum):
-    """Where the task of a row is."""
+    """The status of a row's task."""
 
     PENDING = "pending"
     DEAD = "dead"
@@ -39,20 +43,12 @@ class TaskStatus(StrEnum):
     MISSING = "missing"
 
 
-class Counts(NamedTuple):
-    """What a job has come to, as the store has counted it."""
+class CreateCounts(NamedTuple):
+    """The numbers of a job's tasks, as the store has counted them."""
 
     created: int = 0
     existing: int = 0
     refused: int = 0
-
-
-class Unavailable(LaterError):
-    """Nobody answered, or nobody can know what came of it; the same may be tried again after `again_ms`."""
-
-    def __init__(self, reason: str, again_ms: int | None = None) -> None:
-        super().__init__(reason)
-        self.again_ms = again_ms
 
 
 class Transport(Protocol):
@@ -62,18 +58,18 @@ class Transport(Protocol):
     """
 
     def create(self, bodies: Sequence[bytes]) -> BatchResult:
-        """Create tasks of these bodies of `/create`, counted into the transport's job."""
+        """Create the tasks that these bodies of `/create` describe, and count them into the job."""
 
-    def judge(self, bodies: Sequence[bytes]) -> BatchResult:
-        """What `create` would refuse; nothing is created, and none of the others is counted as created."""
+    def validate(self, bodies: Sequence[bytes]) -> BatchResult:
+        """Return the errors that `create` would give. It creates and counts nothing."""
 
     def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
-        """Where tasks are."""
+        """Return the status of each task."""
 
     def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
-        """Delete tasks that are pending; where each was. What is dead or has ended stays as it is."""
+        """Delete pending tasks and return the status that each had. Dead and ended tasks stay as they are."""
 
-    def counts(self) -> Counts:
-        """What the transport's job has come to."""
+    def counts(self) -> CreateCounts:
+        """Return the job's counts."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Fixtures: a store for callers that wait."""
+"""Fixtures: a store for synchronous callers."""
 
 from __future__ import annotations
 
@@ -17,36 +17,35 @@ from later.store.open import Store, connect_store
 from later.store.settings import StoreSettings
 
 
-class Stored(NamedTuple):
-    """A store that a daemon has laid out; `redis` looks at it behind later's back."""
+class LaidOutStore(NamedTuple):
+    """A store that a daemon has laid out. `redis` inspects it directly."""
 
-    place: StoreSettings
+    settings: StoreSettings
     redis: redis.Redis
     keys: Keys
 
-    def tasks(self) -> int:
-        """How many there are."""
+    def task_count(self) -> int:
         return sum(self.redis.hlen(shard.pool) for shard in self.keys.shards)
 
 
 @pytest.fixture
-def stored(server_url: str, shards: int) -> Iterator[Stored]:
+def stored(server_url: str, shards: int) -> Iterator[LaidOutStore]:
     """An empty store."""
-    place = StoreSettings(url=server_url, prefix="later", timeout_s=10)
+    settings = StoreSettings(url=server_url, prefix="later", timeout_s=10)
     with redis.Redis.from_url(server_url) as client:
         client.flushall()
-        asyncio.run(lay_out(place, shards))
-        yield Stored(place, client, Keys("later", shards))
+        asyncio.run(lay_out(settings, shards))
+        yield LaidOutStore(settings, client, Keys("later", shards))
 
 
-async def lay_out(place: StoreSettings, shards: int) -> None:
-    """As a daemon's first start does."""
-    store = a_store(place, shards)
+async def lay_out(settings: StoreSettings, shards: int) -> None:
+    """Lay the store out, as a daemon's first start does."""
+    store = build_store(settings, shards)
     await store.client.open()
     await store.aclose()
 
 
-def a_store(place: StoreSettings, shards: int) -> Store:
+def build_store(settings: StoreSettings, shards: int) -> Store:
     return connect_store(
-        place, shards, Clock(time.monotonic, time.time), DEFAULT, "", lambda verb: lambda seconds: None
+        settings, shards, Clock(time.monotonic, time.time), DEFAULT, "", lambda verb: lambda seconds: None
     )

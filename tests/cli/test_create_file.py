@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from later.cli.batch import Line, Unfit, read_lines
-from later.client.http import MAX_LINE_BYTES
+from later.cli.commands.create_file import InvalidLine, Line, read_lines
+from later.client.batches import MAX_BODY_BYTES
 from tests.cli.api_stub import ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 
@@ -128,7 +128,7 @@ def test_a_batch_that_does_not_get_through_ends_the_file(api: ApiStub, pauses: l
     assert create_from(write_ndjson(*task_fields(6)), "--batch", "2", "--retries", "1") == 1
     out, err = capsys.readouterr()
     assert out == "2 created, 0 existing, 0 refused, 2 failed\n"
-    assert err.splitlines()[-1] == "later: lines 3 to 4: full (what follows was not sent)"
+    assert err.splitlines()[-1] == "later: lines 3 to 4: full (tried 2 times); what follows was not sent"
     assert len(api.requests) == 3
 
 
@@ -146,10 +146,10 @@ def test_a_missing_file_is_reported_in_one_line(capsys: Capture) -> None:
 
 def test_a_line_too_long_for_a_request_is_skipped_without_being_read_whole() -> None:
     counted: list[int] = []
-    file = io.BytesIO(b"x" * (2 * MAX_LINE_BYTES + 10) + b'\n{"id":"a"}\n')
+    file = io.BytesIO(b"x" * (2 * MAX_BODY_BYTES + 10) + b'\n{"id":"a"}\n')
     assert list(read_lines(file, counted.append)) == [
-        Unfit(1, "the line is too long"),
-        Line(2, b'{"id":"a"}', ours=False),
+        InvalidLine(1, "the line is too long"),
+        Line(2, b'{"id":"a"}', has_new_id=False),
     ]
     assert sum(counted) == len(file.getvalue())
 

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from later.bulk.datasource import arrow_schema
-from later.bulk.datasource.reader import SCHEMA
 from later.bulk.datasource.source import LaterDataSource
 from later.bulk.jobs import export as export_module
 from later.bulk.jobs import progress
@@ -67,10 +65,8 @@ def states(frame: DataFrame) -> dict[str, int]:
     return {row["state"]: row["count"] for row in frame.groupBy("state").count().collect()}
 
 
-def test_spark_and_the_reader_mean_the_same_columns(spark: SparkSession) -> None:
-    parsed = StructType.fromDDL(SCHEMA)
-    assert isinstance(parsed, StructType)
-    assert to_arrow_schema(parsed, timezone="UTC") == arrow_schema.SCHEMA
+def test_the_table_has_the_readers_columns(tasks: DataFrame) -> None:
+    assert to_arrow_schema(tasks.schema, timezone="UTC") == arrow_schema.SCHEMA
 
 
 def test_a_store_is_a_table(tasks: DataFrame) -> None:
@@ -88,7 +84,7 @@ def test_values_come_through(tasks: DataFrame) -> None:
 
 
 def a_row(found: TaskRecord) -> dict[str, Any]:
-    [row] = arrow_schema.batch_of([found]).to_pylist()
+    [row] = arrow_schema.batch_from_records([found]).to_pylist()
     return dict(row)
 
 
@@ -119,7 +115,7 @@ def test_a_wrong_option_is_refused_in_one_line(
 def test_it_is_told_how_many_parts_are_written(
     spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.005)
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.005)
     heard: list[tuple[int, int]] = []
     options = {"url": store, "partitionRows": "1000"}
     export_module.export(spark, options, Output(str(tmp_path / "to")), lambda *told: heard.append(told))

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from later.bulk.jobs.output import Output, _Place
+from later.bulk.jobs.output import Output, OutputDirectory
 from later.bulk.jobs.run import _run
 from later.core.errors import LaterError
 
@@ -23,7 +23,7 @@ def ids_in(spark: SparkSession, directory: Path) -> list[int]:
 
 def test_a_table_of_ours_is_replaced_and_nothing_is_left_beside_it(spark: SparkSession, tmp_path: Path) -> None:
     for count in (2, 3):
-        Output(str(tmp_path / "to"), replaces=count > 2).write(spark.range(count))
+        Output(str(tmp_path / "to"), overwrite=count > 2).write(spark.range(count))
     assert ids_in(spark, tmp_path / "to") == [0, 1, 2]
     assert [path.name for path in tmp_path.iterdir()] == ["to"]
 
@@ -40,7 +40,7 @@ def test_what_a_user_has_is_never_replaced(spark: SparkSession, tmp_path: Path) 
     lake = tmp_path / "lake"
     spark.range(4).write.parquet(str(lake))
     with pytest.raises(LaterError, match="is no table that later has written"):
-        Output(str(lake), replaces=True).write(spark.range(1))
+        Output(str(lake), overwrite=True).write(spark.range(1))
     assert ids_in(spark, lake) == [0, 1, 2, 3]
 
 
@@ -48,7 +48,7 @@ def test_a_table_that_cannot_be_made_leaves_the_old_one(spark: SparkSession, tmp
     Output(str(tmp_path / "to")).write(spark.range(2))
     broken = spark.range(3).withColumn("id", F.raise_error(F.lit("no")).cast("bigint"))
     with pytest.raises(PySparkException):
-        Output(str(tmp_path / "to"), replaces=True).write(broken)
+        Output(str(tmp_path / "to"), overwrite=True).write(broken)
     assert ids_in(spark, tmp_path / "to") == [0, 1]
     assert [path.name for path in tmp_path.iterdir()] == ["to"]
 
@@ -63,7 +63,7 @@ def test_one_that_could_not_be_made_bars_no_other(spark: SparkSession, tmp_path:
 def test_a_table_may_take_the_place_of_what_it_was_made_of(spark: SparkSession, tmp_path: Path) -> None:
     to = str(tmp_path / "to")
     Output(to).write(spark.range(3))
-    Output(to, replaces=True).write(spark.read.parquet(to).where("id > 0"))
+    Output(to, overwrite=True).write(spark.read.parquet(to).where("id > 0"))
     assert ids_in(spark, tmp_path / "to") == [1, 2]
 
 
@@ -92,7 +92,7 @@ def test_an_empty_directory_is_written_to_where_it_is(spark: SparkSession, tmp_p
 def test_a_table_on_a_volume_of_its_own_is_not_replaced(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to = Output(str(tmp_path / "to"), replaces=True)
+    to = Output(str(tmp_path / "to"), overwrite=True)
     to.write(spark.range(2))
     monkeypatch.setattr("os.path.ismount", lambda path: path == str(tmp_path / "to"))
     with pytest.raises(LaterError, match="to is a volume of its own, and cannot be replaced: name a directory in it"):
@@ -104,7 +104,7 @@ def test_a_link_stays_one(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     for count in (2, 3):
-        Output(str(tmp_path / "link"), replaces=count > 2).write(spark.range(count))
+        Output(str(tmp_path / "link"), overwrite=count > 2).write(spark.range(count))
     assert (tmp_path / "link").is_symlink()
     assert ids_in(spark, tmp_path / "real") == [0, 1, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
@@ -112,21 +112,21 @@ def test_a_link_stays_one(spark: SparkSession, tmp_path: Path) -> None:
 
 def let_fail(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
     """Let these moves fail, of those that come, counted from 1."""
-    move, moves = _Place.move, itertools.count(1)
+    move, moves = OutputDirectory.move, itertools.count(1)
 
-    def failing(self: _Place, to: _Place) -> None:
+    def failing(self: OutputDirectory, to: OutputDirectory) -> None:
         if next(moves) in which:
             raise LaterError("no space left")
         move(self, to)
 
-    monkeypatch.setattr(_Place, "move", failing)
+    monkeypatch.setattr(OutputDirectory, "move", failing)
 
 
 @pytest.mark.parametrize("fails", [1, 2])
 def test_a_move_that_fails_loses_neither_table(
     fails: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to = Output(str(tmp_path / "to"), replaces=True)
+    to = Output(str(tmp_path / "to"), overwrite=True)
     to.write(spark.range(2))
     let_fail(monkeypatch, fails)
     with pytest.raises(LaterError) as error:
@@ -140,7 +140,7 @@ def test_a_move_that_fails_loses_neither_table(
 def test_where_all_moves_fail_it_is_told_where_both_are(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to = Output(str(tmp_path / "to"), replaces=True)
+    to = Output(str(tmp_path / "to"), overwrite=True)
     to.write(spark.range(2))
     let_fail(monkeypatch, 2, 3)
     with pytest.raises(LaterError, match=r"^no space left; the new table is .*\.new, the old one .*\.old$") as error:

@@ -12,7 +12,7 @@ from later.bulk.input import reader
 from later.bulk.input.reader import InputFrame, JobInput
 from later.bulk.jobs import progress, run
 from later.bulk.transport.target import Target
-from later.client.transport import Counts
+from later.client.transport import CreateCounts
 from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet
 
 COUNT = 200
@@ -25,12 +25,12 @@ class Listener:
     def __init__(self) -> None:
         self.heard: list[tuple[int, int]] = []
 
-    def parts(self, done: int, of: int) -> None:
-        self.heard.append((done, of))
+    def update_tasks(self, finished: int, total: int) -> None:
+        self.heard.append((finished, total))
 
-    def hear(self, counts: Counts) -> None: ...
+    def update_counts(self, counts: CreateCounts) -> None: ...
 
-    def trouble(self, reason: str) -> None:
+    def report_problem(self, reason: str) -> None:
         raise AssertionError(reason)
 
 
@@ -38,9 +38,9 @@ Job = Callable[[InputFrame, Target, Listener], object]
 JOBS: dict[str, Job] = {
     "create": lambda found, target, listener: run.create(found, target, None, listener),
     "create again": lambda found, target, listener: run.create(found, target, None, listener),
-    "judge": lambda found, target, listener: run.judge(found, target, None, listener.parts),
-    "find": lambda found, target, listener: run.find(found, target, None, listener.parts),
-    "cancel": lambda found, target, listener: run.cancel(found, target, listener.parts),
+    "validate": lambda found, target, listener: run.validate(found, target, None, listener.update_tasks),
+    "find": lambda found, target, listener: run.find(found, target, None, listener.update_tasks),
+    "cancel": lambda found, target, listener: run.cancel(found, target, listener.update_tasks),
 }
 
 
@@ -53,7 +53,7 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 def test_it_is_told_how_many_parts_are_done(
     spark: SparkSession, ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.005)
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.005)
     columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [NOWHERE] * COUNT}
     path = a_parquet(tmp_path / "orders", FILES, **columns, delay=[LONG_S] * COUNT)
     given = JobInput(path=str(path), format="parquet", options={}, columns={}, constants={})

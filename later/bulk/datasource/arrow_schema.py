@@ -1,4 +1,4 @@
-"""Tasks as columns: what a query shows of them, for tables."""
+"""The data source's columns: those of an answer to `/query`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from later.core.retry import Failure
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
@@ -32,44 +31,41 @@ SCHEMA = pa.schema(
         "expires_at": _TIME,
     }
 )
-"""The fields of an answer to `/query`. What it leaves out is null, and so is what cannot be read. It must be to the
-letter what Spark makes of the same columns."""
+"""The fields of an answer to `/query`. A field that the answer omits is null, and so is one that cannot be read. The
+types are those that Spark itself makes of such columns."""
 
 
-def batch_of(found: Sequence[TaskRecord]) -> pa.RecordBatch:
-    """A row for each task, in their order, with the columns of SCHEMA."""
-    columns = _columns(found, [one.task if isinstance(one.task, Task) else None for one in found])
-    arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+def batch_from_records(records: Sequence[TaskRecord]) -> pa.RecordBatch:
+    """Return a row for each record, in their order, with the columns of SCHEMA."""
+    return pa.RecordBatch.from_pylist([_row(record) for record in records], schema=SCHEMA)
 
 
-def _columns(found: Sequence[TaskRecord], tasks: Sequence[Task | None]) -> dict[str, list[Any]]:
-    """Times are µs since the epoch."""
-    return {
-        "id": [one.id for one in found],
-        "topic": [one.topic for one in found],
-        "execute_time": [one.execute_time_s for one in found],
-        "max_retry": [task and task.max_retry for task in tasks],
-        "has_retry": [one.retries_used for one in found],
-        "callback": [task and task.callback for task in tasks],
-        "content": [task and task.content for task in tasks],
-        "creat_time": [one.created_time_s for one in found],
-        "state": [one.state.value for one in found],
-        "due_at": [None if one.state is Bucket.DEAD else one.score * 1000 for one in found],
-        "died_at": [one.score * 1000 if one.state is Bucket.DEAD else None for one in found],
-        "attempts": [one.attempts for one in found],
-        "last_error": [_last_error(one.failure) for one in found],
-        "headers": [list(task.headers) if task and task.headers else None for task in tasks],
-        "expires_at": [None if task is None or task.expires_at is None else task.expires_at * 1000 for task in tasks],
+def _row(record: TaskRecord) -> dict[str, Any]:
+    """Return a record's columns; those that are missing are null. Times are µs since the epoch."""
+    row: dict[str, Any] = {
+        "id": record.id,
+        "topic": record.topic,
+        "has_retry": record.retries_used,
+        "state": record.state.value,
+        "died_at" if record.state is Bucket.DEAD else "due_at": record.score * 1000,
+        "attempts": record.attempts,
     }
-
-
-def _last_error(failure: Failure | None) -> dict[str, Any] | None:
-    if failure is None:
-        return None
-    return {
-        "reason": failure.reason,
-        "status": failure.status,
-        "message": failure.message,
-        "at": failure.at * 1000,
-    }
+    task, failure = record.task, record.failure
+    if isinstance(task, Task):
+        row |= {
+            "execute_time": record.execute_time_s,
+            "max_retry": task.max_retry,
+            "callback": task.callback,
+            "content": task.content,
+            "creat_time": record.created_time_s,
+            "headers": list(task.headers) or None,
+            "expires_at": None if task.expires_at is None else task.expires_at * 1000,
+        }
+    if failure is not None:
+        row["last_error"] = {
+            "reason": failure.reason,
+            "status": failure.status,
+            "message": failure.message,
+            "at": failure.at * 1000,
+        }
+    return row

@@ -1,8 +1,8 @@
 """The data source `later`: `df.write.format("later")`, `writeStream`, and `spark.read` from the store.
 
-What a writer's `write` puts on itself is lost: it runs on the executors, and only its message travels. What these say
-is too low where an attempt was repeated, so they decide nothing but how many rows were refused: the ids see to it that
-each row is one task, and the store counts the job.
+A writer's `write` runs on the executors: what it stores in its object is lost, only its message travels to the driver.
+Where an attempt was repeated, the messages' counts are too low. So they decide only how many rows were rejected: the
+tasks' ids make each row one task, and the store counts the job.
 """
 
 from __future__ import annotations
@@ -19,140 +19,132 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from later.bulk.datasource.write_options import WriteOptions, write_options
+from later.bulk.datasource.write_options import WriteOptions, parse_write_options
 from later.bulk.input.payload import Reject
 from later.core.errors import LaterError, Refused
 
 NAME = "later"
 
 
-@dataclass
-class Written(WriterCommitMessage):
-    """What a partition came to, in the attempt that counts; `example` is the first row that was refused."""
-
-    rows: int = 0
-    rejected: int = 0
-    example: Reject | None = None
-
-
 class LaterDataSource(DataSource):
-    """Tasks as rows: columns named as `/create`'s fields and `key` go in, those of `/query` come out."""
+    """Tasks as rows. Writers take the fields of `/create` and `key` as columns, readers give those of `/query`."""
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> str:
-        from later.bulk.datasource.reader import SCHEMA  # noqa: PLC0415  # what the store takes, executors that write need not have
+    def schema(self) -> StructType:
+        from later.bulk.datasource.arrow_schema import SCHEMA  # noqa: PLC0415  # an executor that writes needs no redis
 
-        return SCHEMA
+        return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from later.bulk.datasource.reader import LaterReader  # noqa: PLC0415
+        from later.bulk.datasource.reader import LaterReader  # noqa: PLC0415  # as above
 
         return LaterReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
-            raise LaterError('there is nothing to overwrite: .mode("append")')
-        options = _checked(self, schema)
-        options.target.counts(options.table.job)  # or nobody is there
+            raise LaterError('later cannot overwrite: use .mode("append")')
+        options = _parse_options(self, schema)
+        options.target.counts(options.table.job)  # fail before Spark starts if nothing answers
         return LaterWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's
         if overwrite:
-            raise LaterError('there is nothing to overwrite: .outputMode("append")')
-        return LaterStreamWriter(_checked(self, schema))
+            raise LaterError('later cannot overwrite: use .outputMode("append")')
+        return LaterStreamWriter(_parse_options(self, schema))
 
 
-def _checked(source: DataSource, schema: StructType) -> WriteOptions:
-    """The options, of a frame that tasks can be made of."""
-    options = write_options(source.options)
-    try:
-        options.table.build_reader(_in_arrow(schema))
-    except Refused as error:
-        raise LaterError(error.detail) from None
-    return options
-
-
-def _in_arrow(schema: StructType) -> pa.Schema:
-    """The columns as they will come. Raises Refused: Spark can hand on none of that type."""
+def _parse_options(source: DataSource, schema: StructType) -> WriteOptions:
+    """Return the writer's options, if tasks can be made of rows of this schema. Raises LaterError."""
+    options = parse_write_options(source.options)
     for field in schema:
         try:
             to_arrow_type(field.dataType, timezone="UTC")
         except PySparkTypeError:
-            raise Refused(
-                f"{field.name}: no task has a column of {field.dataType.simpleString()}", field.name
-            ) from None
-    return to_arrow_schema(schema, timezone="UTC")
+            kind = field.dataType.simpleString()
+            raise Refused(f"{field.name}: a column of {kind} cannot be a field of a task", field.name) from None
+    options.table.build_reader(to_arrow_schema(schema, timezone="UTC"))
+    return options
 
 
 class LaterWriter(DataSourceArrowWriter):
-    """Writes a DataFrame."""
+    """A writer of a DataFrame."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return written(self._options, iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
+        return write_partition(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         check_rejects(self._options, messages)
 
 
 class LaterStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a stream. One that is written again makes no task twice, whatever the checkpoint says."""
+    """A writer of a stream's batches. One that is written again makes no task twice, whatever the checkpoint says."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return written(self._options, iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
+        return write_partition(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         check_rejects(self._options, messages)
 
 
-def written(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+@dataclass
+class WriteMessage(WriterCommitMessage):
+    """The result of a partition, in the attempt that counts; `example` is its first rejected row."""
+
+    rows: int = 0
+    rejected: int = 0
+    example: Reject | None = None
+
+
+def write_partition(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> WriteMessage:
     """Create the tasks of a partition's rows.
 
     Raises:
-        LaterError: they cannot be sent; or a row was refused, and that is to fail the job.
+        LaterError: A batch cannot be sent; or a row was rejected, and that fails the job.
     """
-    message = Written()
-    with options.target.batches(options.table.job) as out:
-        for read in options.table.read_all(batches):
-            _note(options, message, read.rejected)
-            for sent in out.create(read.payloads):
-                _note(options, message, sent.rejects)
-            message.rows += len(read.payloads.bodies) + len(read.rejected)
+    message = WriteMessage()
+    with options.target.open_sender(options.table.job) as sender:
+        for parsed in options.table.read_all(batches):
+            _add_rejects(options, message, parsed.rejected)
+            for result in sender.create(parsed.payloads.bodies):
+                rejects = [parsed.payloads.reject(i, e.field, e.reason) for i, e in result.errors.items()]
+                _add_rejects(options, message, rejects)
+            message.rows += len(parsed.payloads.bodies) + len(parsed.rejected)
     return message
 
 
-def _note(options: WriteOptions, message: Written, rejects: Sequence[Reject]) -> None:
-    if rejects and options.fails:
-        raise LaterError(f"{told(rejects[0])} (onError=reject leaves such rows out)")
+def _add_rejects(options: WriteOptions, message: WriteMessage, rejects: Sequence[Reject]) -> None:
+    if rejects and options.fail_fast:
+        raise LaterError(f"{describe_reject(rejects[0])} (onError=reject leaves such rows out)")
     message.rejected += len(rejects)
     if message.example is None and rejects:
         message.example = rejects[0]
 
 
 def check_rejects(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Raises LaterError: more rows were refused than may be. The tasks of the others are there all the same."""
-    counts = [message for message in messages if isinstance(message, Written)]
-    rejected = sum(message.rejected for message in counts)
+    """Raises LaterError: More rows were rejected than allowed. The tasks of the other rows exist all the same."""
+    results = [message for message in messages if isinstance(message, WriteMessage)]
+    rejected = sum(result.rejected for result in results)
     if options.max_rejects is not None and rejected > options.max_rejects:
-        example = next(message.example for message in counts if message.example is not None)
+        example = next(result.example for result in results if result.example is not None)
         raise LaterError(
-            f"{rejected} rows were refused, {options.max_rejects} may be (maxRejects); the others are created. "
-            f"One of them: {told(example)}"
+            f"{rejected} rows were rejected, more than maxRejects={options.max_rejects}; the tasks of the others are "
+            f"created. One of them: {describe_reject(example)}"
         )
 
 
-def told(reject: Reject) -> str:
-    """A row that was refused, in one line without its content."""
-    whom = "a row without a key" if reject.key is None else f"the row with the key {reject.key[:200]!r}"
-    return f"{whom} was refused: {reject.reason}"
+def describe_reject(reject: Reject) -> str:
+    """Return one line about a rejected row, without its content."""
+    row = "a row without a key" if reject.key is None else f"the row with the key {reject.key[:200]!r}"
+    return f"{row} was rejected: {reject.reason}"

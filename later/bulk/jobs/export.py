@@ -1,4 +1,4 @@
-"""`later bulk export`: the tasks of a store as they stand, or a part of them, to Parquet."""
+"""The export job of `later bulk`: all tasks of a store, or some of them, to Parquet."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from later.bulk.datasource.source import NAME, LaterDataSource
 from later.bulk.jobs.output import Output
-from later.bulk.jobs.progress import Heard, watched
+from later.bulk.jobs.progress import OnProgress, report_progress
 from later.bulk.spark.errors import translate_errors
 from later.store.keys import Bucket
 
 
-class Exported(NamedTuple):
-    """How many tasks were written, by state."""
+class ExportReport(NamedTuple):
+    """The numbers of tasks written, by state."""
 
     states: dict[str, int]
     seconds: float
@@ -27,22 +27,19 @@ class Exported(NamedTuple):
         return sum(self.states.values())
 
 
-def export(spark: SparkSession, options: Mapping[str, str], to: Output, heard: Heard) -> Exported:
-    """Write what a reader with these options reads.
-
-    `heard` is told now and then how many parts are written, and of how many.
+def export(spark: SparkSession, options: Mapping[str, str], output: Output, on_progress: OnProgress) -> ExportReport:
+    """Write the tasks that the data source reads with these options.
 
     Raises:
-        LaterError: the directory is there already, or is to be overwritten and holds what is no export's; the store
-            cannot be reached; whatever Spark says went wrong.
+        LaterError: The directory exists and may not be replaced, the store cannot be reached, or Spark failed.
     """
     with translate_errors():
-        to.check(spark)
+        output.check(spark)
     started = time.monotonic()
     states = Observation()
     counts = [F.count_if(F.col("state") == bucket.value).alias(bucket.value) for bucket in Bucket]
-    with translate_errors(), watched(spark.sparkContext, heard):
+    with translate_errors(), report_progress(spark, on_progress):
         spark.dataSource.register(LaterDataSource)
         tasks = spark.read.format(NAME).options(**options).load().observe(states, *counts)
-        to.write(tasks)
-    return Exported(states.get, time.monotonic() - started)
+        output.write(tasks)
+    return ExportReport(states.get, time.monotonic() - started)

@@ -1,8 +1,8 @@
-"""Where a job's table goes: a directory of Parquet, new, or in place of one that such a job has written.
+"""The table that a job writes: a directory of Parquet, new or in place of one that such a job has written.
 
-It is written beside its place first, and moved there when it is whole: a job that fails, or is killed, leaves what was
-there, and a table that was read may be replaced by what came of it. A directory that is there and empty may be all that
-there is of a volume, which cannot be moved: there it is written at once, and taken away again where it fails.
+The table is written beside its place and moved there when it is complete, so that a job that fails or is killed leaves
+the old table, and a job may read the table that it replaces. An empty directory that exists may be a mount point, which
+cannot be moved: the table is written right there, and removed again if the job fails.
 """
 
 from __future__ import annotations
@@ -20,134 +20,139 @@ from later.bulk.spark.errors import translate_errors
 from later.bulk.spark.signals import ignore_signals
 from later.core.errors import LaterError
 
-MARK = "_later"
-"""A file that says that the directory is of our making; what begins with `_` is no data to Spark."""
+MARKER = "_later"
+"""A file that marks a directory as written by later. Spark ignores files whose names begin with `_`."""
 
 
 class Output(NamedTuple):
-    """A directory, local or of another file system, and whether a table of ours that is there is replaced."""
+    """An output directory in any file system of Spark's, and whether a table of later's there is replaced."""
 
     directory: str
-    replaces: bool = False
+    overwrite: bool = False
 
     def check(self, spark: SparkSession) -> None:
-        """Raises LaterError: something is there that is not to be replaced."""
-        _Place(spark, self.directory).check(replaces=self.replaces)
+        """Raises LaterError: Something is there that may not be replaced."""
+        OutputDirectory(spark, self.directory).check(overwrite=self.overwrite)
 
     def write(self, frame: DataFrame) -> None:
         """Write the table.
 
         Raises:
-            LaterError: as above.
-            PySparkException: it cannot be written.
+            LaterError: As `check`, or the table cannot be moved to its place.
+            PySparkException: It cannot be written.
         """
         spark = frame.sparkSession
-        place = _Place(spark, self.directory)
-        place.check(replaces=self.replaces)
-        if place.is_empty():
-            _make(frame, place, place.clear)
+        final = OutputDirectory(spark, self.directory)
+        final.check(overwrite=self.overwrite)
+        if final.is_empty():
+            _write(frame, final, undo=final.clear)
             return
-        beside = f"{place.name.rstrip('/')}.{uuid4().hex[:8]}"
-        fresh = _Place(spark, f"{beside}.new")
-        fresh.make()
-        _make(frame, fresh, fresh.remove)
-        fresh.keep()
+        beside = f"{final.name.rstrip('/')}.{uuid4().hex[:8]}"
+        new = OutputDirectory(spark, f"{beside}.new")
+        new.make_temporary()
+        _write(frame, new, undo=new.remove)
+        new.make_permanent()
         with ignore_signals():
-            _replace(place, fresh, _Place(spark, f"{beside}.old"))
+            _replace(final, new, OutputDirectory(spark, f"{beside}.old"))
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The table that was written."""
+        """Return the table that was written."""
         return spark.read.parquet(escape_glob(self.directory))
 
 
-def _make(frame: DataFrame, place: _Place, undo: Callable[[], None]) -> None:
-    """Write the table there, or nothing."""
+def _write(frame: DataFrame, directory: OutputDirectory, *, undo: Callable[[], None]) -> None:
+    """Write the table to the directory, or leave nothing there."""
     try:
-        frame.write.mode("append").parquet(place.name)
-        place.mark()
+        frame.write.mode("append").parquet(directory.name)
+        directory.add_marker()
     except BaseException:
-        with ignore_signals(), suppress(LaterError), translate_errors():  # or who is gone would hide what went wrong
+        with ignore_signals(), suppress(LaterError), translate_errors():  # otherwise it would hide the first error
             undo()
         raise
 
 
-def _replace(place: _Place, fresh: _Place, aside: _Place) -> None:
-    """Move a whole table to its place, and away what is there; from here on nothing that is whole is removed.
+def _replace(final: OutputDirectory, new: OutputDirectory, old: OutputDirectory) -> None:
+    """Move the table at `final`, if there is one, to `old`, and `new` to `final`; then remove `old`.
 
     Raises:
-        LaterError: it cannot be moved; the text says where it is, and where what was there is, if that is elsewhere.
+        LaterError: A move failed. The text says where the new table is and, if it was moved, the old one.
     """
     try:
         with translate_errors():
-            if place.is_there():
-                place.move(aside)
-            fresh.move(place)
+            if final.exists():
+                final.move(old)
+            new.move(final)
     except LaterError as error:
         with suppress(LaterError), translate_errors():
-            if aside.is_there():
-                aside.move(place)
+            if old.exists():
+                old.move(final)
         with translate_errors():
-            old = f", the old one {aside.name}" if aside.is_there() else ""
-        raise LaterError(f"{error}; the new table is {fresh.name}{old}") from error
+            where_old = f", the old one {old.name}" if old.exists() else ""
+        raise LaterError(f"{error}; the new table is {new.name}{where_old}") from error
     with suppress(LaterError), translate_errors():
-        aside.remove()
+        old.remove()
 
 
-class _Place:
-    """A path, in whatever file system it is: as Spark sees it. A link of this machine's stands for what it leads to."""
+class OutputDirectory:
+    """A directory in any file system that Spark knows. A local symbolic link stands for the directory it leads to."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
-        hadoop: Any = spark._jvm
-        path = hadoop.org.apache.hadoop.fs.Path(name)
+        jvm: Any = spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(name)
         self._files: Any = path.getFileSystem(spark._jsc.hadoopConfiguration())
-        here: str = path.toUri().getPath() if self._files.getScheme() == "file" else ""
-        self.name = os.path.realpath(here) if os.path.islink(here) else name
-        self._is_mount = os.path.ismount(here)
-        self._path = hadoop.org.apache.hadoop.fs.Path(self.name)
-        self._mark = hadoop.org.apache.hadoop.fs.Path(self._path, MARK)
+        local: str = path.toUri().getPath() if self._files.getScheme() == "file" else ""
+        self.name = os.path.realpath(local) if os.path.islink(local) else name
+        self._is_mount = os.path.ismount(local)
+        self._path = jvm.org.apache.hadoop.fs.Path(self.name)
+        self._marker = jvm.org.apache.hadoop.fs.Path(self._path, MARKER)
 
-    def check(self, *, replaces: bool) -> None:
-        if not self.is_there():
+    def check(self, *, overwrite: bool) -> None:
+        """Raises LaterError: A table cannot be written here."""
+        if not self.exists():
             return
         if not self._files.getFileStatus(self._path).isDirectory():
-            raise LaterError(f"{self.name} is no directory")
+            raise LaterError(f"{self.name} is not a directory")
         if self.is_empty():
             return
-        if not replaces:
-            raise LaterError(f"{self.name} is there already: --overwrite replaces a table that later has written")
-        if not self._files.exists(self._mark):
-            raise LaterError(f"{self.name} is no table that later has written (there is no {MARK} in it): remove it")
+        if not overwrite:
+            raise LaterError(f"{self.name} exists: --overwrite replaces a table that later has written")
+        if not self._files.exists(self._marker):
+            raise LaterError(f"{self.name} was not written by later (it has no file {MARKER}): remove it first")
         if self._is_mount:
-            raise LaterError(f"{self.name} is a volume of its own, and cannot be replaced: name a directory in it")
+            raise LaterError(f"{self.name} is a mount point and cannot be replaced: name a directory in it")
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return bool(self._files.exists(self._path))
 
     def is_empty(self) -> bool:
-        """Is it a directory with nothing in it?"""
-        return self.is_there() and not len(self._files.listStatus(self._path))
+        """Return True if the directory exists and has nothing in it."""
+        return self.exists() and not len(self._files.listStatus(self._path))
 
-    def make(self) -> None:
-        """Make it, and let Java remove it when it leaves: tasks that outlive their job's end write there again."""
+    def make_temporary(self) -> None:
+        """Create the directory, and let Java delete it at exit: Spark tasks may outlive their job and write to it."""
         self._files.mkdirs(self._path)
         self._files.deleteOnExit(self._path)
 
-    def mark(self) -> None:
-        self._files.create(self._mark).close()
-
-    def keep(self) -> None:
-        """Let Java leave it."""
+    def make_permanent(self) -> None:
+        """Let Java keep the directory at exit."""
         self._files.cancelDeleteOnExit(self._path)
+
+    def add_marker(self) -> None:
+        self._files.create(self._marker).close()
 
     def remove(self) -> None:
         self._files.delete(self._path, True)
 
     def clear(self) -> None:
-        """Remove all that is in it."""
-        for found in self._files.listStatus(self._path):
-            self._files.delete(found.getPath(), True)
+        """Remove everything in the directory."""
+        for status in self._files.listStatus(self._path):
+            self._files.delete(status.getPath(), True)
 
-    def move(self, to: _Place) -> None:
-        """Raises LaterError: it stays where it is. If `to` is there, Hadoop would move it into that."""
-        if to.is_there() or not self._files.rename(self._path, to._path):
-            raise LaterError(f"{to.name} cannot be written")
+    def move(self, target: OutputDirectory) -> None:
+        """Rename the directory. If the target exists, Hadoop would move it into the target.
+
+        Raises:
+            LaterError: It was not moved.
+        """
+        if target.exists() or not self._files.rename(self._path, target._path):
+            raise LaterError(f"{target.name} cannot be written")

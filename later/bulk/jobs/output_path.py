@@ -1,4 +1,7 @@
-"""What a directory may be called that Spark is to write, and to read again: names are URLs to it, and patterns."""
+"""The rules for an output directory's name: Spark takes names as URLs when it writes, and as patterns when it reads.
+
+This module does not import Spark, so that a command can check a name before Spark starts.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,28 @@ from later.core.errors import Refused
 
 _SCHEME = re.compile(r"[^/:]*:")
 _HOST = re.compile(r"//[^/]*")
-_OF_PATTERNS = re.compile(r"[\[\]{}*?\\]")
+_GLOB_CHARACTERS = re.compile(r"[\[\]{}*?\\]")
 
 
 def check_output_path(name: str) -> str:
-    """The name, if what is written there can be read.
+    """Return the name if Spark can read again what it writes there.
 
     Raises:
-        Refused: it is none, a file system's whole tree, or hidden from Spark; or its colon has no ./ before it.
+        Refused: The name is empty, a whole file system, hidden from Spark, or has a colon without a ./ before it.
     """
     scheme = _SCHEME.match(name)
     path = name if scheme is None else name[scheme.end() :]
     if scheme and not path.startswith("/"):
-        raise Refused(f"what is before a colon is a file system's name to Spark; a directory here is ./{name}")
+        raise Refused(f"Spark takes the part before a colon for a file system; a local directory is ./{name}")
     host = _HOST.match(path)
     last = path[host.end() if host else 0 :].rstrip("/").rpartition("/")[2]
     if not last:
         raise Refused("expected the name of a directory")
     if last.startswith(("_", ".")):
-        raise Refused(f"to Spark {last} is hidden, as all that begins with _ or .: choose another name")
+        raise Refused(f"Spark ignores names that begin with _ or ., such as {last}: choose another name")
     return name
 
 
 def escape_glob(name: str) -> str:
-    """The pattern that this name alone fits."""
-    return _OF_PATTERNS.sub(r"\\\g<0>", name)
+    """Return the pattern that matches this name only."""
+    return _GLOB_CHARACTERS.sub(r"\\\g<0>", name)

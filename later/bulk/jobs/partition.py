@@ -1,6 +1,7 @@
-"""What Spark's workers do with a partition: Arrow batches of rows in, batches of what came of them out.
+"""The functions that Spark's workers run on a partition: Arrow batches of rows in, batches of results out.
 
-Each partition ends with a tally of its own, so that the sums are exact: a failed or overtaken attempt's does not count.
+Each partition ends with a tally of its own. Spark drops the output of failed and overtaken attempts, so the sums of the
+tallies are exact.
 """
 
 from __future__ import annotations
@@ -16,136 +17,126 @@ from later.bulk.input.table import Table
 from later.bulk.transport.target import Target
 from later.client.transport import TaskStatus
 
-CREATED = (
-    "rows bigint, created bigint, existing bigint, rejected bigint, key string, row string, field string, reason string"
+_NUMBER, _TEXT = pa.int64(), pa.string()
+CREATE_SCHEMA = pa.schema(
+    [(name, _NUMBER) for name in ("rows", "created", "existing", "rejected")]
+    + [(name, _TEXT) for name in Reject._fields]
 )
-FOUND = (
-    "rows bigint, pending bigint, dead bigint, ended bigint, missing bigint, unfit bigint, "
-    "key string, id string, row string"
+"""Tallies and rejected rows: a row of the one has numbers alone, one of the other texts alone."""
+STATUS_SCHEMA = pa.schema(
+    [(name, _NUMBER) for name in ("rows", *TaskStatus, "unfit")] + [(name, _TEXT) for name in ("key", "id", "row")]
 )
-
-_INT, _TEXT = pa.int64(), pa.string()
-_CREATED = pa.schema(
-    [(name, _INT) for name in ("rows", "created", "existing", "rejected")]
-    + [(name, _TEXT) for name in ("key", "row", "field", "reason")]
-)
-_FOUND = pa.schema(
-    [(name, _INT) for name in ("rows", "pending", "dead", "ended", "missing", "unfit")]
-    + [(name, _TEXT) for name in ("key", "id", "row")]
-)
+"""Tallies and rows without a task, in the same way."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Create:
-    """Creates tasks of a partition's rows, or with `dry_run` says what would be refused.
+def tally_fields(schema: pa.Schema) -> list[str]:
+    """Return the names of a schema's numbers, which are those of its tallies."""
+    return [field.name for field in schema if field.type == _NUMBER]
 
-    Answers what was refused, at most `told` rows (None: all), and the tally, as `CREATED`.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskCreator:
+    """A function of a partition that creates its rows' tasks or, with `dry_run`, only validates them.
+
+    It returns at most `max_rejects` rejected rows (None: all of them) and the tally, as CREATE_SCHEMA.
     """
 
     target: Target
     table: Table
     dry_run: bool = False
-    told: int | None = None
+    max_rejects: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         rows = created = existing = rejected = 0
-        with self.target.batches(self.table.job) as out:
-            send = out.judge if self.dry_run else out.create
-            for read in self.table.read_all(batches):
-                rejects = list(read.rejected)
-                for part in send(read.payloads):
-                    created += part.created
-                    existing += part.existing
-                    rejects += part.rejects
-                told = rejects if self.told is None else rejects[: max(self.told - rejected, 0)]
-                rows += len(read.payloads.bodies) + len(read.rejected)
+        with self.target.open_sender(self.table.job) as sender:
+            send = sender.validate if self.dry_run else sender.create
+            for parsed in self.table.read_all(batches):
+                rejects = list(parsed.rejected)
+                for result in send(parsed.payloads.bodies):
+                    created += result.created
+                    existing += len(result.existing)
+                    rejects += (parsed.payloads.reject(i, e.field, e.reason) for i, e in result.errors.items())
+                shown = rejects if self.max_rejects is None else rejects[: max(self.max_rejects - rejected, 0)]
+                rows += len(parsed.payloads.bodies) + len(parsed.rejected)
                 rejected += len(rejects)
-                if told:
-                    yield _told(told)
-        yield _tally(_CREATED, rows=rows, created=created, existing=existing, rejected=rejected)
+                if shown:
+                    yield _result_rows(CREATE_SCHEMA, [reject._asdict() for reject in shown])
+        tally = {"rows": rows, "created": created, "existing": existing, "rejected": rejected}
+        yield _result_rows(CREATE_SCHEMA, [tally])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Find:
-    """Finds out where the tasks of a partition's rows are.
+class TaskFinder:
+    """A function of a partition that finds the status of its rows' tasks.
 
-    Answers the rows whose tasks are missing, at most `told` (None: all), and the tally, as `FOUND`.
+    It returns at most `max_missing` rows without a task (None: all of them) and the tally, as STATUS_SCHEMA.
     """
 
     target: Target
     table: Table
-    told: int | None = None
+    max_missing: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
-        tally = _FoundTally()
-        with self.target.batches(self.table.job) as out:
-            for read in self.table.read_all(batches):
-                there = tally.fit(read)
-                missing = tally.add(there, out.find(there.ids))
-                told = missing if self.told is None else missing[: max(self.told - tally.told, 0)]
-                tally.told += len(told)
-                if told:
-                    yield _missing(there, told)
-        yield tally.batch()
+        tally, shown = StatusTally(), 0
+        with self.target.open_sender(self.table.job) as sender:
+            for parsed in self.table.read_all(batches):
+                payloads = tally.count_rows(parsed)
+                statuses = sender.find(payloads.ids)
+                tally.count_statuses(statuses)
+                missing = [i for i, status in enumerate(statuses) if status is TaskStatus.MISSING]
+                if self.max_missing is not None:
+                    missing = missing[: max(self.max_missing - shown, 0)]
+                shown += len(missing)
+                if missing:
+                    yield _result_rows(STATUS_SCHEMA, [_missing_row(payloads, i) for i in missing])
+        yield _result_rows(STATUS_SCHEMA, [tally.counts])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cancel:
-    """Deletes the tasks of a partition's rows that are pending. Answers the tally, as `FOUND`: where each was."""
+class TaskCanceller:
+    """A function of a partition that deletes its rows' pending tasks.
+
+    It returns the tally of the statuses that the tasks had, as STATUS_SCHEMA.
+    """
 
     target: Target
     table: Table
 
     def __call__(self, batches: Batches) -> Batches:
-        tally = _FoundTally()
-        with self.target.batches(self.table.job) as out:
-            for read in self.table.read_all(batches):
-                there = tally.fit(read)
-                tally.add(there, out.cancel(there.ids))
-        yield tally.batch()
+        tally = StatusTally()
+        with self.target.open_sender(self.table.job) as sender:
+            for parsed in self.table.read_all(batches):
+                tally.count_statuses(sender.cancel(tally.count_rows(parsed).ids))
+        yield _result_rows(STATUS_SCHEMA, [tally.counts])
 
 
-class _FoundTally:
-    """Counts a partition's rows by where their tasks are; `unfit` rows can have none: without a key, or corrupt."""
+class StatusTally:
+    """A partition's rows, counted by the status of their tasks. `unfit` rows cannot have one: keyless or corrupt."""
 
     def __init__(self) -> None:
-        self.rows = self.unfit = self.told = 0
-        self.standing = dict.fromkeys(TaskStatus, 0)
+        self.counts: dict[str, int] = dict.fromkeys(tally_fields(STATUS_SCHEMA), 0)
 
-    def fit(self, read: Parsed) -> Payloads:
-        there = [position for position, id in enumerate(read.payloads.ids) if id != NO_ID]
-        self.rows += len(read.payloads.ids) + len(read.rejected)
-        self.unfit += len(read.payloads.ids) + len(read.rejected) - len(there)
-        return read.payloads if len(there) == len(read.payloads.ids) else read.payloads.select(there)
+    def count_rows(self, parsed: Parsed) -> Payloads:
+        """Count a batch's rows and its unfit ones; return the payloads of the others."""
+        payloads = parsed.payloads
+        fit = [position for position, id in enumerate(payloads.ids) if id != NO_ID]
+        rows = len(payloads.ids) + len(parsed.rejected)
+        self.counts["rows"] += rows
+        self.counts["unfit"] += rows - len(fit)
+        return payloads if len(fit) == len(payloads.ids) else payloads.select(fit)
 
-    def add(self, lines: Payloads, found: list[TaskStatus]) -> list[int]:
-        """Count what was found; the positions of what is missing."""
-        for standing in TaskStatus:
-            self.standing[standing] += found.count(standing)
-        return [position for position, standing in enumerate(found) if standing is TaskStatus.MISSING]
-
-    def batch(self) -> pa.RecordBatch:
-        counts = {standing.value: count for standing, count in self.standing.items()}
-        return _tally(_FOUND, rows=self.rows, unfit=self.unfit, **counts)
+    def count_statuses(self, statuses: list[TaskStatus]) -> None:
+        for status in TaskStatus:
+            self.counts[status] += statuses.count(status)
 
 
-def _tally(schema: pa.Schema, **counts: int) -> pa.RecordBatch:
-    return pa.record_batch({name: [counts.get(name)] for name in schema.names}, schema=schema)
+def _missing_row(payloads: Payloads, position: int) -> dict[str, str | None]:
+    reject = payloads.reject(position, None, "")
+    return {"key": reject.key, "id": payloads.ids[position], "row": reject.row}
 
 
-def _told(rejects: list[Reject]) -> pa.RecordBatch:
-    columns = dict(zip(Reject._fields, zip(*rejects, strict=True), strict=True))
-    return _of(_CREATED, len(rejects), {name: list(values) for name, values in columns.items()})
-
-
-def _missing(lines: Payloads, positions: list[int]) -> pa.RecordBatch:
-    some = lines.select(positions)
-    rows = [some.reject(i, None, "").row for i in range(len(positions))]
-    keys = [some.readable_key(i) for i in range(len(positions))]
-    return _of(_FOUND, len(positions), {"key": keys, "id": list(some.ids), "row": list(rows)})
-
-
-def _of(schema: pa.Schema, count: int, columns: dict[str, list[str | None]]) -> pa.RecordBatch:
-    return pa.record_batch({name: columns.get(name, [None] * count) for name in schema.names}, schema=schema)
+def _result_rows(schema: pa.Schema, rows: list[dict[str, int]] | list[dict[str, str | None]]) -> pa.RecordBatch:
+    """Return the rows as a batch; columns that a row does not have are null."""
+    return pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -1,4 +1,4 @@
-"""How far Spark is with what a thread has asked of it: tasks of Spark's, which bars call parts."""
+"""The progress of Spark jobs, as Spark's status tracker shows it."""
 
 from __future__ import annotations
 
@@ -8,44 +8,47 @@ from threading import Event, Thread
 from uuid import uuid4
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
 
-LOOK_EVERY_S = 0.5
+INTERVAL_S = 0.5
 GROUP = "spark.jobGroup.id"
-"""By which Spark knows what jobs a thread has started."""
+"""The local property by which Spark groups the jobs that a thread starts."""
 
-Heard = Callable[[int, int], None]
-"""Told how many parts are done, and of how many."""
+OnProgress = Callable[[int, int], None]
+"""A function that takes the number of finished Spark tasks and of all of them."""
 
 
 @contextmanager
-def watched(spark: SparkContext, heard: Heard) -> Iterator[None]:
-    """Tell now and then how far the jobs are that this thread starts meanwhile. `heard` runs in a thread of its own."""
-    before, group = spark.getLocalProperty(GROUP), f"later-{uuid4()}"
-    spark.setLocalProperty(GROUP, group)
-    over = Event()
+def report_progress(spark: SparkSession, on_progress: OnProgress) -> Iterator[None]:
+    """Report the progress of the jobs that this thread starts in the context, from a thread of its own."""
+    context, group = spark.sparkContext, f"later-{uuid4()}"
+    previous = context.getLocalProperty(GROUP)
+    context.setLocalProperty(GROUP, group)
+    done = Event()
 
     def watch() -> None:
-        while not over.wait(LOOK_EVERY_S):
-            with suppress(LaterError), translate_errors():  # whoever waits for the jobs will hear of it
-                done, of = _progress(spark, group)
-                if of:
-                    heard(done, of)
+        while not done.wait(INTERVAL_S):
+            with suppress(LaterError), translate_errors():  # the thread that waits for the jobs gets the error
+                finished, total = _count_tasks(context, group)
+                if total:
+                    on_progress(finished, total)
 
     thread = Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        done.set()
         thread.join()
-        spark.setLocalProperty(GROUP, before)  # type: ignore[arg-type]  # None takes it away
+        context.setLocalProperty(GROUP, previous)  # type: ignore[arg-type]  # None removes it
 
 
-def _progress(spark: SparkContext, group: str) -> tuple[int, int]:
-    tracker = spark.statusTracker()
+def _count_tasks(context: SparkContext, group: str) -> tuple[int, int]:
+    """Return the numbers of finished and of all tasks in the group's jobs."""
+    tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
     known = [stage for stage in stages if stage is not None]

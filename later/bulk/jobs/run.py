@@ -1,47 +1,60 @@
-"""Jobs over a whole input, as `later bulk` runs them: one pass each, exact sums, what is wrong as a table."""
+"""The driver of `later bulk`'s jobs: one pass over the input each, exact sums, and a table of the rows at fault."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any, NamedTuple, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, Row
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from later.bulk.input.payload import Reject
 from later.bulk.input.reader import InputFrame
-from later.bulk.jobs import partition
 from later.bulk.jobs.output import Output
-from later.bulk.jobs.progress import Heard, watched
+from later.bulk.jobs.partition import (
+    CREATE_SCHEMA,
+    STATUS_SCHEMA,
+    TaskCanceller,
+    TaskCreator,
+    TaskFinder,
+    tally_fields,
+)
+from later.bulk.jobs.progress import OnProgress, report_progress
 from later.bulk.transport.target import Target
-from later.client.transport import Counts
+from later.client.transport import CreateCounts
 from later.core.errors import LaterError
 
-SHOWN = 20
-"""Rows of what is wrong that are shown."""
-LONGEST = 500
-"""Characters of a row that is shown."""
-LOOK_EVERY_S = 0.5
+MAX_EXAMPLES = 20
+"""Rows at fault that a report shows."""
+MAX_SHOWN_CHARS = 500
+"""Characters of a row that a report shows."""
+INTERVAL_S = 0.5
 
 
-class Audience(Protocol):
-    """Who is told how a job goes, by threads of its own."""
+class JobProgress(Protocol):
+    """A display of a job's progress. Its methods are called from other threads."""
 
-    def hear(self, counts: Counts) -> None:
-        """What the store has counted since the job began."""
+    def update_counts(self, counts: CreateCounts) -> None:
+        """Show what the store has counted since the job began."""
 
-    def parts(self, done: int, of: int) -> None:
-        """How far Spark is, which goes on where the store's counts stand still: in a job that is run again."""
+    def update_tasks(self, finished: int, total: int) -> None:
+        """Show Spark's progress, which goes on while the store's counts stand still: in a job that is run again."""
 
-    def trouble(self, reason: str) -> None:
-        """Nobody could be asked: nor can the workers send anything, who try again."""
+    def report_problem(self, reason: str) -> None:
+        """Show that the target does not answer. The workers cannot send either; they keep trying."""
 
 
-class Created(NamedTuple):
-    """What an input came to; the first of what was rejected. `created` is what the store has counted meanwhile."""
+class CreateReport(NamedTuple):
+    """The result of creating an input's tasks, with the first rejected rows as `examples`.
+
+    `created` is the store's count, which repeated attempts do not raise. `known` says that the store had counted tasks
+    for this job before.
+    """
 
     rows: int
     created: int
@@ -50,19 +63,21 @@ class Created(NamedTuple):
     seconds: float
     examples: list[Reject]
     known: bool = True
-    """Had the store heard of the job before?"""
 
 
-class Missing(NamedTuple):
-    """A row whose task is not there."""
+class MissingTask(NamedTuple):
+    """A row whose task does not exist."""
 
     key: str | None
     id: str
     row: str
 
 
-class Standings(NamedTuple):
-    """How many rows' tasks are where; the first of those that are missing."""
+class StatusReport(NamedTuple):
+    """The numbers of rows by the status of their tasks, with the first rows without one as `examples`.
+
+    `known` says that the store has counted tasks for this job.
+    """
 
     rows: int
     pending: int
@@ -71,129 +86,134 @@ class Standings(NamedTuple):
     missing: int
     unfit: int
     seconds: float
-    examples: list[Missing]
+    examples: list[MissingTask]
     known: bool = True
-    """Has the store ever heard of the job?"""
 
 
-def create(found: InputFrame, target: Target, rejects: Output | None, audience: Audience) -> Created:
-    """Create the input's tasks; what is rejected goes to `rejects`, if anywhere.
-
-    `audience` is told now and then how it goes.
+def create(input_frame: InputFrame, target: Target, rejects: Output | None, progress: JobProgress) -> CreateReport:
+    """Create the input's tasks. Write rejected rows to `rejects`, if there is one.
 
     Raises:
-        LaterError: the daemon, or the store, cannot be reached.
-        PySparkException: a partition could not be sent.
+        LaterError: The target does not answer.
+        PySparkException: A partition could not be sent.
     """
-    job = found.table.job
+    job = input_frame.table.job
     before = target.counts(job)
     started = time.monotonic()
-    told = SHOWN if rejects is None else None
-    with _counted(target, job, before, audience), _watched(found, audience.parts):
-        sums, told_rows = _run(
-            found.frame, partition.Create(target=target, table=found.table, told=told), partition.CREATED, rejects
-        )
+    max_rejects = MAX_EXAMPLES if rejects is None else None
+    task = TaskCreator(target=target, table=input_frame.table, max_rejects=max_rejects)
+    with (
+        _count_progress(target, job, before, progress),
+        report_progress(input_frame.frame.sparkSession, progress.update_tasks),
+    ):
+        sums, rows = _run(input_frame.frame, task, CREATE_SCHEMA, rejects)
     seconds = time.monotonic() - started
-    fit = sums["rows"] - sums["rejected"]
-    created = min(max(_created_since(target, job, before), sums["created"]), fit)
-    examples = [Reject(row.key, row.row, row.field, row.reason) for row in told_rows]
-    return Created(sums["rows"], created, fit - created, sums["rejected"], seconds, examples, any(before))
+    accepted = sums["rows"] - sums["rejected"]
+    created = min(max(_created_since(target, job, before), sums["created"]), accepted)
+    examples = [Reject(row.key, row.row, row.field, row.reason) for row in rows]
+    return CreateReport(
+        sums["rows"], created, accepted - created, sums["rejected"], seconds, examples, known=any(before)
+    )
 
 
-def judge(found: InputFrame, target: Target, rejects: Output | None, heard: Heard) -> Created:
-    """The same without creating anything: what would be refused. `heard` is told how far Spark is."""
-    target.counts(found.table.job)  # or nobody is there
+def validate(input_frame: InputFrame, target: Target, rejects: Output | None, on_progress: OnProgress) -> CreateReport:
+    """Report what `create` would reject; create nothing. Raises: as `create` does."""
+    target.counts(input_frame.table.job)  # fail before Spark starts if nothing answers
     started = time.monotonic()
-    task = partition.Create(target=target, table=found.table, dry_run=True, told=SHOWN if rejects is None else None)
-    with _watched(found, heard):
-        sums, told_rows = _run(found.frame, task, partition.CREATED, rejects)
-    examples = [Reject(row.key, row.row, row.field, row.reason) for row in told_rows]
-    return Created(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
+    max_rejects = MAX_EXAMPLES if rejects is None else None
+    task = TaskCreator(target=target, table=input_frame.table, dry_run=True, max_rejects=max_rejects)
+    with report_progress(input_frame.frame.sparkSession, on_progress):
+        sums, rows = _run(input_frame.frame, task, CREATE_SCHEMA, rejects)
+    examples = [Reject(row.key, row.row, row.field, row.reason) for row in rows]
+    return CreateReport(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
 
 
-def find(found: InputFrame, target: Target, missing: Output | None, heard: Heard) -> Standings:
-    """Where the tasks of the input's rows are; rows without one go to `missing`, if anywhere."""
-    target.counts(found.table.job)  # or nobody is there
-    task = partition.Find(target=target, table=found.table, told=SHOWN if missing is None else None)
-    return _standings(found, task, missing, heard)
+def find(input_frame: InputFrame, target: Target, missing: Output | None, on_progress: OnProgress) -> StatusReport:
+    """Report the status of the tasks of the input's rows. Write rows without a task to `missing`, if there is one.
+
+    Raises: as `create` does.
+    """
+    target.counts(input_frame.table.job)  # fail before Spark starts if nothing answers
+    max_missing = MAX_EXAMPLES if missing is None else None
+    task = TaskFinder(target=target, table=input_frame.table, max_missing=max_missing)
+    return _report_statuses(input_frame, task, missing, on_progress)
 
 
-def cancel(found: InputFrame, target: Target, heard: Heard) -> Standings:
-    """Delete the tasks of the input's rows that are pending; where each was."""
-    known = any(target.counts(found.table.job))
-    return _standings(found, partition.Cancel(target=target, table=found.table), None, heard)._replace(known=known)
+def cancel(input_frame: InputFrame, target: Target, on_progress: OnProgress) -> StatusReport:
+    """Delete the pending tasks of the input's rows; report the status that each had. Raises: as `create` does."""
+    known = any(target.counts(input_frame.table.job))
+    task = TaskCanceller(target=target, table=input_frame.table)
+    return _report_statuses(input_frame, task, None, on_progress)._replace(known=known)
 
 
-def _standings(
-    found: InputFrame, task: partition.Find | partition.Cancel, to: Output | None, heard: Heard
-) -> Standings:
+def _report_statuses(
+    input_frame: InputFrame, task: TaskFinder | TaskCanceller, missing: Output | None, on_progress: OnProgress
+) -> StatusReport:
     started = time.monotonic()
-    with _watched(found, heard):
-        sums, rows = _run(found.frame, task, partition.FOUND, to)
-    examples = [Missing(row.key, row.id, row.row) for row in rows]
+    with report_progress(input_frame.frame.sparkSession, on_progress):
+        sums, rows = _run(input_frame.frame, task, STATUS_SCHEMA, missing)
     seconds = time.monotonic() - started
-    counts: dict[str, Any] = dict(sums)
-    return Standings(**counts, seconds=seconds, examples=examples)
+    return StatusReport(**sums, seconds=seconds, examples=[MissingTask(row.key, row.id, row.row) for row in rows])
 
 
-def _run(frame: DataFrame, task: Any, schema: str, to: Output | None) -> tuple[dict[str, int], list[Row]]:
-    """The sums of all partitions' tallies, and the first of the rows that came out, which go to `to`, if anywhere."""
+def _run(frame: DataFrame, task: Any, schema: pa.Schema, output: Output | None) -> tuple[dict[str, Any], list[Row]]:
+    """Run the task on each partition. Return the sums of the tallies and the first of the other rows that came out.
+
+    With an `output`, all of those rows are written there.
+    """
     observation = Observation()
-    names = [name for name, kind in (part.split() for part in schema.split(", ")) if kind == "bigint"]
-    out = frame.mapInArrow(task, schema)
-    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
-    wrong = out.observe(observation, *sums).filter(F.col("rows").isNull()).drop(*names)
-    if to is None:
-        rows = _cut(wrong).collect()
+    numbers = tally_fields(schema)
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in numbers]
+    results = frame.mapInArrow(task, from_arrow_schema(schema))
+    rows = results.observe(observation, *sums).filter(F.col("rows").isNull()).drop(*numbers)
+    if output is None:
+        examples = _shorten(rows).collect()
     else:
-        to.write(wrong)
-        rows = _cut(to.read(frame.sparkSession).limit(SHOWN)).collect()
-    return observation.get, rows[:SHOWN]
+        output.write(rows)
+        examples = _shorten(output.read(frame.sparkSession).limit(MAX_EXAMPLES)).collect()
+    return observation.get, examples[:MAX_EXAMPLES]
 
 
-def _cut(wrong: DataFrame) -> DataFrame:
-    """As much of each row as is shown: a content of megabytes, and so many partitions, would be too much for one."""
-    return wrong.withColumns({name: F.left(name, F.lit(LONGEST)) for name in ("key", "row")})
+def _shorten(rows: DataFrame) -> DataFrame:
+    """Cut each row to what is shown: contents of megabytes from many partitions would be too much for the driver."""
+    return rows.withColumns({name: F.left(name, F.lit(MAX_SHOWN_CHARS)) for name in ("key", "row")})
 
 
-def _created_since(target: Target, job: str, before: Counts) -> int:
-    """What the store has counted; 0 where it cannot be asked any more: then the tallies must do, which know no less
-    than what the attempts that count have done.
+def _created_since(target: Target, job: str, before: CreateCounts) -> int:
+    """Return how many tasks the store has counted since the job began, or 0 if it cannot be asked.
+
+    The caller then uses the partitions' tallies, a lower bound.
     """
     try:
-        with target.batches(job) as out:
-            return out.counts().created - before.created
+        with target.open_sender(job) as sender:
+            return sender.counts().created - before.created
     except LaterError:
         return 0
 
 
-def _watched(found: InputFrame, heard: Heard) -> AbstractContextManager[None]:
-    return watched(found.frame.sparkSession.sparkContext, heard)
-
-
 @contextmanager
-def _counted(target: Target, job: str, before: Counts, audience: Audience) -> Iterator[None]:
-    """Tell of the job's counts until the end, from a thread that has nothing to do with Spark."""
-    over = Event()
-    thread = Thread(target=watch, args=(target, job, before, audience, over), daemon=True)
+def _count_progress(target: Target, job: str, before: CreateCounts, progress: JobProgress) -> Iterator[None]:
+    """Report the job's counts during the context, from a thread that has nothing to do with Spark."""
+    done = Event()
+    thread = Thread(target=watch_counts, args=(target, job, before, progress, done), daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
-        thread.join(LOOK_EVERY_S)  # an answer that takes longer is of no use any more
+        done.set()
+        thread.join(INTERVAL_S)  # an answer that takes longer is of no use any more
 
 
-def watch(target: Target, job: str, before: Counts, audience: Audience, over: Event) -> None:
-    """Tell of the job's counts until it is over. What cannot be asked is asked again."""
-    while not over.is_set():
+def watch_counts(target: Target, job: str, before: CreateCounts, progress: JobProgress, done: Event) -> None:
+    """Report the job's counts until `done` is set; if the target does not answer, report that and ask again."""
+    while not done.is_set():
         try:
-            with target.transport(job) as transport:
-                while not over.wait(LOOK_EVERY_S):
-                    counts = Counts(*(now - then for now, then in zip(transport.counts(), before, strict=True)))
-                    if not over.is_set():
-                        audience.hear(counts)
+            with target.open_transport(job) as transport:
+                while not done.wait(INTERVAL_S):
+                    counts = CreateCounts(*(now - then for now, then in zip(transport.counts(), before, strict=True)))
+                    if not done.is_set():
+                        progress.update_counts(counts)
         except LaterError as error:
-            if not over.is_set():
-                audience.trouble(str(error))
-        over.wait(LOOK_EVERY_S)
+            if not done.is_set():
+                progress.report_problem(str(error))
+        done.wait(INTERVAL_S)

@@ -1,1 +1,1 @@
-"""Where tasks are sent: the HTTP API or the store."""
+"""The target of a bulk job: an HTTP API or a store."""

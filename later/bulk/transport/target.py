@@ -1,4 +1,4 @@
-"""How a job reaches `later`: by its API or by its store, in batches of what size, how patiently."""
+"""The target of a job: the URL of an API or a store, with the limits and retries of what is sent there."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from later.bulk.sending import BatchSender, RetryPolicy
-from later.bulk.transport.api import ApiTransport
+from later.client.api_transport import ApiTransport
+from later.client.batches import BatchSender, RetryPolicy
 from later.client.http import Client
-from later.client.transport import Counts, Transport
+from later.client.transport import CreateCounts, Transport
 from later.store.url import settings_from_url
 
 BATCH = 1000
 RETRIES = 8
-"""With pauses that double from a second to a minute: three minutes."""
+"""With pauses that double from 1 s to 60 s, about three minutes."""
 TIMEOUT_S = 30.0
 PREFIX = "later"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """It travels to the executors, so it holds no secret. `url` is an API's (http, https) or a store's."""
+    """The target of a job, an API (http, https) or a store. It travels to the executors, so it holds no secret."""
 
     url: str
     prefix: str = PREFIX
@@ -37,32 +37,36 @@ class Target:
         return self.url.startswith(("http://", "https://"))
 
     @contextmanager
-    def transport(self, job: str) -> Iterator[Transport]:
-        """The target in, for one job. Raises LaterError: it cannot be opened."""
-        transport = self._opened(job)
+    def open_transport(self, job: str) -> Iterator[Transport]:
+        """Open a transport for one job, and close it at the end. Raises LaterError: It cannot be opened."""
+        transport = self._open(job)
         try:
             yield transport
         finally:
             transport.close()
 
-    def counts(self, job: str) -> Counts:
-        """What a job has come to. Raises LaterError: nobody is there now; workers would be patient, and silent."""
-        with self.transport(job) as transport:
-            return transport.counts()
-
     @contextmanager
-    def batches(self, job: str) -> Iterator[BatchSender]:
-        """What sends lines that target. Raises LaterError: it cannot be opened, however often it is tried."""
-        patience = RetryPolicy(self.retries, time.sleep)
-        transport = patience.until_reached(partial(self._opened, job))
+    def open_sender(self, job: str) -> Iterator[BatchSender]:
+        """Open a batch sender for one job; repeat the opening as the retries allow. Raises LaterError."""
+        retry = RetryPolicy(self.retries, time.sleep)
+        transport = retry.call(partial(self._open, job))
         try:
-            yield BatchSender(transport, patience, batch=self.batch)
+            yield BatchSender(transport, retry, batch_size=self.batch)
         finally:
             transport.close()
 
-    def _opened(self, job: str) -> Transport:
+    def counts(self, job: str) -> CreateCounts:
+        """Return a job's counts, without retries: a driver should fail at once if its target does not answer.
+
+        Raises:
+            LaterError: The target does not answer.
+        """
+        with self.open_transport(job) as transport:
+            return transport.counts()
+
+    def _open(self, job: str) -> Transport:
         if self.is_api:
             return ApiTransport(Client(self.url, self.timeout_s, time.time), job)
-        from later.bulk.transport.store import StoreTransport  # noqa: PLC0415  # what it takes, executors of an API need not have
+        from later.bulk.transport.store import StoreTransport  # noqa: PLC0415  # an executor that uses the API needs no redis
 
         return StoreTransport(settings_from_url(self.url, self.prefix, self.timeout_s, os.environ), job)

@@ -27,8 +27,8 @@ from later.cli.paths import parse_directory
 if TYPE_CHECKING:
     from later.bulk.input.reader import InputFrame
     from later.bulk.jobs.output import Output
-    from later.bulk.jobs.run import Created, Standings
-    from later.client.transport import Counts
+    from later.bulk.jobs.run import CreateReport, StatusReport
+    from later.client.transport import CreateCounts
 
 MAX_ROW_CHARS = 200
 """Longer rows are cut where they are shown."""
@@ -73,7 +73,7 @@ def create(
     with _open_input(job, spark) as found:
         if dry_run:
             with counting_bar("parts", None) as parts:
-                created = run.judge(found, target, output, parts.update)
+                created = run.validate(found, target, output, parts.update)
         else:
             with RowsBar(job, found) as bar, _report_partial_result(bar):
                 created = run.create(found, target, output, bar)
@@ -148,10 +148,10 @@ def cancel(*, job: JobOptions, yes: bool, spark: SparkOptions, address: LaterAdd
     return 1 if _warn_without_tasks(standings) and not standings.known else 0
 
 
-def _build_output(directory: str | None, replaces: bool) -> Output | None:
+def _build_output(directory: str | None, overwrite: bool) -> Output | None:
     from later.bulk.jobs.output import Output
 
-    return None if directory is None else Output(directory, replaces)
+    return None if directory is None else Output(directory, overwrite)
 
 
 @contextmanager
@@ -194,7 +194,7 @@ class RowsBar:
     def __exit__(self, *error: Any) -> None:
         self._bar.__exit__(*error)
 
-    def hear(self, counts: Counts) -> None:
+    def update_counts(self, counts: CreateCounts) -> None:
         """Show the store's counts since the job began; of a repeated job it counts little, as it knows the batches."""
         self._trouble = ""
         rows = sum(counts)
@@ -203,11 +203,11 @@ class RowsBar:
             self._bar.advance(rows - self._rows)
             self._rows = rows
 
-    def parts(self, done: int, of: int) -> None:
+    def update_tasks(self, finished: int, total: int) -> None:
         """Show how many of Spark's partitions are done."""
-        self._bar.set_description(f"{done}/{of} parts")
+        self._bar.set_description(f"{finished}/{total} parts")
 
-    def trouble(self, reason: str) -> None:
+    def report_problem(self, reason: str) -> None:
         """Print a reason once, until the counts arrive again: the workers go on trying for minutes."""
         if reason != self._trouble:
             self._trouble = reason
@@ -228,7 +228,7 @@ def _report_partial_result(bar: RowsBar) -> Iterator[None]:
 # Results
 
 
-def _print_created(created: Created, job: str, *, dry_run: bool, as_json: bool) -> None:
+def _print_created(created: CreateReport, job: str, *, dry_run: bool, as_json: bool) -> None:
     per_second = round(created.rows / created.seconds) if created.seconds else 0
     valid = created.rows - created.rejected
     if as_json:
@@ -242,7 +242,7 @@ def _print_created(created: Created, job: str, *, dry_run: bool, as_json: bool) 
     print(f"{created.rows:,} rows: {words}, {created.rejected:,} rejected; {time}")
 
 
-def _print_standings(standings: Standings, pending: str, *, as_json: bool) -> None:
+def _print_standings(standings: StatusReport, pending: str, *, as_json: bool) -> None:
     if as_json:
         result = standings._asdict()
         result[pending] = result.pop("pending")
@@ -256,7 +256,7 @@ def _print_standings(standings: Standings, pending: str, *, as_json: bool) -> No
     print(f"{standings.rows:,} rows: {words}; {standings.seconds:.1f} s")
 
 
-def _warn_without_tasks(standings: Standings) -> bool:
+def _warn_without_tasks(standings: StatusReport) -> bool:
     """Warn if no row has a task, which is seldom intended. Return True if so."""
     is_empty = bool(standings.rows) and not standings.pending + standings.ended + standings.dead
     if is_empty:

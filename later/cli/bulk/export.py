@@ -49,7 +49,7 @@ def export(
     that died then). Each row was true when it was read; a task that moves meanwhile may be there twice, in both states,
     or not at all. The store stays available: it is read in steps of a millisecond.
     """
-    from later.bulk.datasource.read_options import wanted
+    from later.bulk.datasource.read_options import parse_read_options
     from later.bulk.jobs.export import export as write
     from later.bulk.jobs.output import Output
     from later.bulk.spark.session import open_session
@@ -60,7 +60,7 @@ def export(
     given |= {"partitionRows": partition_rows}
     options = {name: str(value) for name, value in given.items() if value is not None}
     with password_in_environment(address):
-        wanted(options)  # refuses wrong options before Spark starts
+        parse_read_options(options)  # refuses wrong options before Spark starts
         with open_session(spark.master, spark.conf, "later bulk export") as session, counting_bar("parts", None) as bar:
             exported = write(session, options, Output(directory, overwrite), bar.update)
     per_second = round(exported.rows / exported.seconds) if exported.seconds else 0

@@ -1,4 +1,9 @@
-"""Purging and redriving many tasks, as a shell sees it: a question first, a bar, what it came to."""
+"""Purges and redrives of many tasks: ask first, act chunk by chunk, show progress, print the result.
+
+What a chunk has done cannot be done again: its tasks are gone from where they were. So a call that may not have got
+through is repeated, and an interrupted command goes on when it is started again. Only a task that dies again could be
+redriven twice; calls that name the time when the command began prevent that.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +22,26 @@ from later.cli.commands.listing import ListRange, fetch_tasks
 from later.cli.console import notify, printable
 from later.cli.options import ActionOptions
 from later.cli.progress import ProgressBar
-from later.cli.slices import Errand, Slices
 from later.cli.times import rfc3339
-from later.client.http import CallFailed, Client
+from later.client.batches import RetryPolicy
+from later.client.http import CallFailed, Client, Unavailable
 from later.core.explain import format_duration
 from later.core.policy_scopes import topic_scope
 
+CHUNK = 5000
+"""Tasks in a call: few enough for a quick answer, and other calls need not wait for long."""
+MAX_PAUSE_S = 86_400.0
+"""The longest pause between two chunks."""
+CHUNK_S = 10.0
+"""With a rate, the time that a chunk's tasks take: an interrupted command stops having effects after so long."""
 
-class Crowd(NamedTuple):
-    """The tasks of a topic that something is to be done to: how many are in each state, and which of them."""
+
+class Selection(NamedTuple):
+    """The tasks of a topic that an action is for: how many in each state, and the filters that select them."""
 
     topic: str
     states: Mapping[str, int]
-    which: str = ""
+    filters: str = ""
 
     @property
     def size(self) -> int:
@@ -37,128 +49,185 @@ class Crowd(NamedTuple):
 
     def __str__(self) -> str:
         """`1,204 tasks of the topic order (delay 1,000, error 4, dead 200)`."""
-        all_dead = [*self.states] == ["dead"]
-        told = self.which if all_dead else ", ".join(f"{name} {count:,}" for name, count in self.states.items())
-        return f"{_tasks(self.size, 'dead ' if all_dead else '')} of the topic {self.topic}{told and f' ({told})'}"
+        only_dead = [*self.states] == ["dead"]
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.states.items())
+        details = self.filters if only_dead else counts
+        tasks = _count_tasks(self.size, "dead " if only_dead else "")
+        return f"{tasks} of the topic {self.topic}{details and f' ({details})'}"
 
 
-def purge_topic(client: Client, topic: str, states: Sequence[str], manner: ActionOptions) -> int:
+class MassAction(NamedTuple):
+    """A call that acts on the first `limit` tasks it finds; `done` is the field of its answer with their number.
+
+    `rate` is in `fields`, too: of a chunk, so many tasks become due each second.
+    """
+
+    path: str
+    fields: Mapping[str, Any]
+    done: str
+    rate: float | None = None
+
+
+class ChunkedAction:
+    """A mass action, carried out chunk by chunk.
+
+    `done` counts its tasks. If it is not `exact`, calls that were not answered may have done more.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        progress: ProgressBar,
+        *,
+        retries: int,
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.done = 0
+        self.exact = True
+        self._client = client
+        self._progress = progress
+        self._retry = RetryPolicy(retries, sleep, jitter=0, on_retry=progress.print_retry)
+        self._sleep = sleep
+        self._clock = clock
+
+    def run(self, action: MassAction) -> None:
+        """Act on chunk after chunk until no task is left; with a rate, wait until the tasks of a chunk are due.
+
+        Raises:
+            CallFailed: A chunk did not get through, nor did it when it was repeated. The other tasks are as they were.
+        """
+        rate = action.rate
+        limit = CHUNK if rate is None else min(max(math.floor(rate * CHUNK_S), 1), CHUNK)
+        min_pause_s = 0.0 if rate is None else min(limit / rate, MAX_PAUSE_S)  # the lost call may be under way
+        while True:
+            started = self._clock()
+            answer = self._retry.call(lambda: self._call(action, limit), min_pause_s)
+            done = int(answer[action.done])
+            self.done += done
+            self._progress.advance(done)
+            if not done or answer.get("more") is not True:
+                return
+            if rate is not None:
+                self._sleep(max(started + min(done / rate, MAX_PAUSE_S) - self._clock(), 0.0))
+
+    def _call(self, action: MassAction, limit: int) -> dict[str, Any]:
+        was_exact, self.exact = self.exact, False  # also if this is interrupted
+        try:
+            answer = self._client.ask("POST", action.path, {**action.fields, "limit": limit})
+        except CallFailed as error:
+            self.exact = was_exact and not isinstance(error, Unavailable)
+            raise
+        self.exact = was_exact
+        return answer
+
+
+def purge_topic(client: Client, topic: str, states: Sequence[str], options: ActionOptions) -> int:
     """Remove a topic's tasks in these states. Raises CallFailed."""
 
-    def count() -> Crowd:
-        counts = client.ask("GET", scope_path(topic_scope(topic)))
-        return Crowd(counts["topic"], {state: counts[state] for state in states})
+    def select() -> Selection:
+        counts = client.ask("GET", _topic_path(topic))
+        return Selection(counts["topic"], {state: counts[state] for state in states})
 
-    errand = Errand(_purge_path(topic), {"states": list(states)}, "purged")
-    return _carry_out(client, "purge", errand, count, manner)
-
-
-def purge_dead(client: Client, dead: ListRange, manner: ActionOptions) -> int:
-    """Remove the dead of a stretch, those that died before now. Raises CallFailed."""
-    errand = Errand(_purge_path(dead.topic), {"states": ["dead"], **_filters(_until_now(dead))}, "purged")
-    return _carry_out(client, "purge", errand, lambda: _count(client, dead), manner)
+    action = MassAction(_topic_path(topic) + "/purge", {"states": list(states)}, "purged")
+    return _carry_out(client, "purge", action, select, options)
 
 
-def redrive_dead(client: Client, dead: ListRange, rate: float | None, manner: ActionOptions) -> int:
-    """Bring back the dead of a stretch, those that died before now. Raises CallFailed."""
+def purge_dead(client: Client, dead: ListRange, options: ActionOptions) -> int:
+    """Remove the dead tasks in a range, if they died before now. Raises CallFailed."""
+    action = MassAction(_topic_path(dead.topic) + "/purge", {"states": ["dead"], **_filters_until_now(dead)}, "purged")
+    return _carry_out(client, "purge", action, lambda: _select_dead(client, dead), options)
+
+
+def redrive_dead(client: Client, dead: ListRange, rate: float | None, options: ActionOptions) -> int:
+    """Redrive the dead tasks in a range, if they died before now. Raises CallFailed."""
     if rate is not None and rate <= 0:
         raise click.UsageError("--rate: expected more than 0 a second.")
-    fields = {"topic": dead.topic, **_filters(_until_now(dead))} | ({} if rate is None else {"rate": rate})
-    errand = Errand("/redrive", fields, "redriven", rate)
-    return _carry_out(client, "redrive", errand, lambda: _count(client, dead), manner)
+    fields = {"topic": dead.topic, **_filters_until_now(dead)} | ({} if rate is None else {"rate": rate})
+    action = MassAction("/redrive", fields, "redriven", rate)
+    return _carry_out(client, "redrive", action, lambda: _select_dead(client, dead), options)
 
 
-def _purge_path(topic: str) -> str:
-    return scope_path(topic_scope(topic)) + "/purge"
+def _topic_path(topic: str) -> str:
+    return scope_path(topic_scope(topic))
 
 
-def _until_now(dead: ListRange) -> ListRange:
+def _filters_until_now(dead: ListRange) -> dict[str, Any]:
+    """Return the filters of a call, which exclude tasks that die from now on."""
     now = math.ceil(time.time() * 1000) / 1000
-    return dead._replace(before=now if dead.before is None else min(dead.before, now))
+    before = now if dead.before is None else min(dead.before, now)
+    filters = {"died_after": dead.since, "died_before": before, "reason": dead.reason}
+    return {name: value for name, value in filters.items() if value is not None}
 
 
-def _filters(dead: ListRange) -> dict[str, Any]:
-    given = {"died_after": dead.since, "died_before": dead.before, "reason": dead.reason}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-# How many
-
-
-def _count(client: Client, dead: ListRange) -> Crowd:
-    """The dead of a stretch. Where something narrows it they are looked at one by one, and that takes a while."""
-    which = _which(dead)
-    counts = client.ask("GET", scope_path(topic_scope(dead.topic)))
-    if not which:
-        return Crowd(counts["topic"], {"dead": counts["dead"]})
-    with ProgressBar(counts["dead"], *_columns()) as bar:
-        found = 0
-        for _ in fetch_tasks(client, dead):
-            found += 1
-            bar.advance(1)
-    return Crowd(counts["topic"], {"dead": found}, which)
-
-
-def _which(dead: ListRange) -> str:
-    told = {
+def _select_dead(client: Client, dead: ListRange) -> Selection:
+    """Count the dead tasks in a range: one by one if there is a filter, which takes a while."""
+    filters = {
         "reason": dead.reason,
         "died after": None if dead.since is None else rfc3339(dead.since),
         "died before": None if dead.before is None else rfc3339(dead.before),
     }
-    return ", ".join(f"{name} {value}" for name, value in told.items() if value is not None)
+    text = ", ".join(f"{name} {value}" for name, value in filters.items() if value is not None)
+    counts = client.ask("GET", _topic_path(dead.topic))
+    if not text:
+        return Selection(counts["topic"], {"dead": counts["dead"]})
+    with ProgressBar(counts["dead"], *_columns()) as bar:
+        count = 0
+        for _ in fetch_tasks(client, dead):
+            count += 1
+            bar.advance(1)
+    return Selection(counts["topic"], {"dead": count}, text)
 
 
-# How it goes
-
-
-def _carry_out(client: Client, verb: str, errand: Errand, count: Callable[[], Crowd], manner: ActionOptions) -> int:
-    if manner.dry_run:
-        _print_crowd(count(), manner)
+def _carry_out(
+    client: Client, verb: str, action: MassAction, select: Callable[[], Selection], options: ActionOptions
+) -> int:
+    if options.dry_run:
+        selection = select()
+        fields = {"topic": selection.topic, "tasks": selection.size, "states": selection.states}
+        print(json.dumps(fields) if options.as_json else printable(str(selection)))
         return 0
-    if manner.yes:
-        return _go(client, errand, None, manner)
+    if options.yes:
+        return _run(client, action, None, options)
     if not sys.stdin.isatty():
         raise click.UsageError(f"There is no terminal to ask on: --yes to {verb} unasked, --dry-run to see how many.")
-    crowd = count()
-    if crowd.size and not _agreed(verb, crowd, errand.rate):
-        notify(f"nothing was {errand.done}")
+    selection = select()
+    if not selection.size:
+        return _print_result(action, 0, options)
+    if not _confirm(verb, selection, action.rate):
+        notify(f"nothing was {action.done}")
         return 1
-    return _go(client, errand, crowd.size, manner) if crowd.size else _end(errand, 0, manner)
+    return _run(client, action, selection.size, options)
 
 
-def _print_crowd(crowd: Crowd, manner: ActionOptions) -> None:
-    told = {"topic": crowd.topic, "tasks": crowd.size, "states": crowd.states}
-    print(json.dumps(told) if manner.as_json else printable(str(crowd)))
+def _confirm(verb: str, selection: Selection, rate: float | None) -> bool:
+    pace = "" if rate is None else f", {rate:g} a second, for {format_duration(round(selection.size / rate * 1000))}"
+    return click.confirm(printable(f"{verb} {selection}{pace}?"), err=True)
 
 
-def _agreed(verb: str, crowd: Crowd, rate: float | None) -> bool:
-    pace = "" if rate is None else f", {rate:g} a second, for {format_duration(round(crowd.size / rate * 1000))}"
-    return click.confirm(printable(f"{verb} {crowd}{pace}?"), err=True)
-
-
-def _go(client: Client, errand: Errand, total: int | None, manner: ActionOptions) -> int:
+def _run(client: Client, action: MassAction, total: int | None, options: ActionOptions) -> int:
     with ProgressBar(total, *_columns()) as bar:
-        slices = Slices(client, bar, retries=manner.retries, sleep=time.sleep, clock=time.monotonic)
+        chunks = ChunkedAction(client, bar, retries=options.retries, sleep=time.sleep, clock=time.monotonic)
         stopped: BaseException | None = None
         try:
-            slices.carry_out(errand)
+            chunks.run(action)
         except (CallFailed, KeyboardInterrupt) as error:
             stopped = error
     if stopped is None:
-        return _end(errand, slices.done, manner, exact=slices.exact)
-    if slices.done or not slices.exact:
-        _end(errand, slices.done, manner, exact=slices.exact)
+        return _print_result(action, chunks.done, options, exact=chunks.exact)
+    if chunks.done or not chunks.exact:
+        _print_result(action, chunks.done, options, exact=chunks.exact)
         notify("the same command goes on with the rest")
     raise stopped
 
 
-def _end(errand: Errand, done: int, manner: ActionOptions, *, exact: bool = True) -> int:
-    if manner.as_json:
-        print(json.dumps({errand.done: done, "exact": exact}))
+def _print_result(action: MassAction, done: int, options: ActionOptions, *, exact: bool = True) -> int:
+    if options.as_json:
+        print(json.dumps({action.done: done, "exact": exact}))
     elif exact:
-        print(f"{_tasks(done)} {errand.done}")
+        print(f"{_count_tasks(done)} {action.done}")
     else:
-        print(f"at least {_tasks(done)} {errand.done}: what was done by calls without an answer is not counted")
+        print(f"at least {_count_tasks(done)} {action.done}: calls that were not answered may have done more")
     return 0
 
 
@@ -166,5 +235,5 @@ def _columns() -> Sequence[ProgressColumn]:
     return (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
 
-def _tasks(count: int, kind: str = "") -> str:
+def _count_tasks(count: int, kind: str = "") -> str:
     return f"{count:,} {kind}task" + ("" if count == 1 else "s")

@@ -18,24 +18,24 @@ from later.bulk.input.reader import InputFrame, JobInput
 from later.bulk.input.table import Table
 from later.bulk.jobs import run
 from later.bulk.jobs.output import Output
-from later.bulk.jobs.run import Created, Missing, Standings
+from later.bulk.jobs.run import CreateReport, MissingTask, StatusReport
 from later.bulk.spark import session
 from later.bulk.transport.target import Target
 from later.cli.bulk.options import infer_format
 from later.cli.main import run as command
-from later.client.transport import Counts
+from later.client.transport import CreateCounts
 from later.core.errors import LaterError, Refused
 
 Capture = pytest.CaptureFixture[str]
 
 REJECT = Reject("17", '{"topic":"order","delay":-5}', "delay", "delay: expected a number of seconds ≥ 0, got -5")
-MANY = Created(rows=1_000_000, created=988_000, existing=0, rejected=12_000, seconds=8.0, examples=[REJECT])
-FEW = Created(rows=3, created=1, existing=2, rejected=0, seconds=0.5, examples=[])
-STANDINGS = Standings(
+MANY = CreateReport(rows=1_000_000, created=988_000, existing=0, rejected=12_000, seconds=8.0, examples=[REJECT])
+FEW = CreateReport(rows=3, created=1, existing=2, rejected=0, seconds=0.5, examples=[])
+STANDINGS = StatusReport(
     rows=10, pending=4, dead=1, ended=2, missing=2, unfit=1, seconds=1.26,
-    examples=[Missing("17", "j:x", '{"topic":"order"}')],
+    examples=[MissingTask("17", "j:x", '{"topic":"order"}')],
 )  # fmt: skip
-FOUND = Standings(rows=3, pending=1, dead=1, ended=1, missing=0, unfit=0, seconds=1.0, examples=[])
+FOUND = StatusReport(rows=3, pending=1, dead=1, ended=1, missing=0, unfit=0, seconds=1.0, examples=[])
 
 
 class FakeSpark:
@@ -74,7 +74,7 @@ def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSpark:
     spark = FakeSpark()
     monkeypatch.setattr(session, "open_session", spark.open)
     monkeypatch.setattr(reader, "read_input", spark.read)
-    for name in ("create", "judge", "find", "cancel"):
+    for name in ("create", "validate", "find", "cancel"):
         monkeypatch.setattr(run, name, spark.call(name))
     return spark
 
@@ -107,7 +107,7 @@ class TestOptions:
         )  # fmt: skip
         assert spark.called is not None
         name, target, (rejects, _) = spark.called
-        assert (name, rejects) == ("create", Output("out", replaces=True))
+        assert (name, rejects) == ("create", Output("out", overwrite=True))
         assert target == Target(url="redis://h/1", prefix="mine", timeout_s=3, batch=7, retries=0)
 
     @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ class TestCreate:
         spark.answer = MANY._replace(created=0)
         assert exit_code("create", "in", "--job", "j", "--dry-run", "--rejects", "out") == 1
         assert spark.called is not None
-        assert (spark.called[0], spark.called[2][0]) == ("judge", Output("out"))
+        assert (spark.called[0], spark.called[2][0]) == ("validate", Output("out"))
         assert capsys.readouterr().out.startswith("1,000,000 rows: 988,000 valid, 12,000 rejected; ")
         assert exit_code("create", "in", "--job", "j", "--dry-run", "--json") == 1
         assert json.loads(capsys.readouterr().out)["valid"] == 988_000
@@ -198,7 +198,7 @@ class TestCreate:
         assert capsys.readouterr().err == ("" if known else warning)
 
     def test_an_empty_input_is_no_error(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = Created(0, 0, 0, 0, 0.0, [])
+        spark.answer = CreateReport(0, 0, 0, 0, 0.0, [])
         assert exit_code("create", "in", "--job", "j") == 0
         assert capsys.readouterr().out.startswith("0 rows: ")
 
@@ -233,11 +233,11 @@ class TestCreate:
 
 class TestProgress:
     def test_trouble_is_reported_once_until_it_is_over(self, spark: FakeSpark, capsys: Capture) -> None:
-        def report_trouble(rejects: object, audience: run.Audience) -> Created:
+        def report_trouble(rejects: object, audience: run.JobProgress) -> CreateReport:
             for reason in ("it is away", "it is away", "it is full"):
-                audience.trouble(reason)
-            audience.hear(Counts(1))
-            audience.trouble("it is full")
+                audience.report_problem(reason)
+            audience.update_counts(CreateCounts(1))
+            audience.report_problem("it is full")
             return FEW
 
         spark.answer = report_trouble
@@ -253,7 +253,7 @@ class TestProgress:
     ) -> None:
         def report_parts(*rest: Any) -> Any:
             progress = rest[-1]
-            (progress.parts if words == ["create"] else progress)(3, 12)
+            (progress.update_tasks if words == ["create"] else progress)(3, 12)
             return FEW if words[0] == "create" else FOUND
 
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -266,8 +266,8 @@ class TestProgress:
         assert ("0/70" in err) == (words == ["create"])
 
     def test_a_job_that_ends_early_reports_what_it_created(self, spark: FakeSpark, capsys: Capture) -> None:
-        def fail_early(rejects: object, audience: run.Audience) -> Created:
-            audience.hear(Counts(60_000, 5, 1))
+        def fail_early(rejects: object, audience: run.JobProgress) -> CreateReport:
+            audience.update_counts(CreateCounts(60_000, 5, 1))
             raise LaterError("Unexpected end of input stream")
 
         spark.answer = fail_early

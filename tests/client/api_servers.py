@@ -1,4 +1,4 @@
-"""What may stand at a daemon's address: one that is told what to answer, and the API itself, on a store in memory."""
+"""Servers at a daemon's address: a stub with prepared answers, and the API itself on a store in memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.api.front import Front, a_front
 Result = TypeVar("Result")
 
 
-class Asked(NamedTuple):
+class StubRequest(NamedTuple):
     method: str
     path: str
     body: bytes
 
     @property
     def ids(self) -> list[str]:
-        """Of an NDJSON body's lines."""
+        """The ids in the lines of an NDJSON body."""
         return [json.loads(line)["id"] for line in self.body.splitlines()]
 
 
-class Answer(NamedTuple):
-    """`body` goes as JSON unless it is bytes; with `cut` the connection ends in the middle of it."""
+class StubAnswer(NamedTuple):
+    """An answer. `body` is sent as JSON unless it is bytes; with `cut` the connection ends in the middle of it."""
 
     status: int
     body: Any = b""
@@ -35,26 +35,28 @@ class Answer(NamedTuple):
     cut: bool = False
 
 
-Answers = Callable[[Asked], Answer]
+Answers = Callable[[StubRequest], StubAnswer]
 
 
-class Told:
-    """A server that gives these answers one after the other, and the last of them for ever."""
+class StubServer:
+    """A server that gives these answers in turn, and the last of them from then on. It counts its connections."""
 
-    def __init__(self, *answers: Answer | Answers) -> None:
-        self.asked: list[Asked] = []
+    def __init__(self, *answers: StubAnswer | Answers, protocol: str = "HTTP/1.0") -> None:
+        self.requests: list[StubRequest] = []
+        self.connections = 0
         self._answers = answers
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"told": self}))
+        handler = type("BoundHandler", (_Handler,), {"stub": self, "protocol_version": protocol})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
-    def answer(self, asked: Asked) -> Answer:
-        answer = self._answers[min(len(self.asked), len(self._answers) - 1)]
-        self.asked.append(asked)
-        return answer if isinstance(answer, Answer) else answer(asked)
+    def answer(self, request: StubRequest) -> StubAnswer:
+        answer = self._answers[min(len(self.requests), len(self._answers) - 1)]
+        self.requests.append(request)
+        return answer if isinstance(answer, StubAnswer) else answer(request)
 
     @contextmanager
-    def running(self) -> Iterator[Told]:
+    def running(self) -> Iterator[StubServer]:
         thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.002})
         thread.start()
         try:
@@ -66,7 +68,11 @@ class Told:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    told: Told
+    stub: StubServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.stub.connections += 1
 
     def do_GET(self) -> None:
         self._answer()
@@ -76,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        answer = self.told.answer(Asked(self.command, self.path, body))
+        answer = self.stub.answer(StubRequest(self.command, self.path, body))
         sent = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         self.send_response(answer.status)
         self.send_header("Content-Length", str(len(sent)))
@@ -84,28 +90,28 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Retry-After", answer.retry_after)
         self.end_headers()
         self.wfile.write(sent[: len(sent) // 2] if answer.cut else sent)
+        self.close_connection = self.close_connection or answer.cut
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Not into the tests' output."""
+        """Keep requests out of the tests' output."""
 
 
-def told(*answers: Answer | Answers) -> AbstractContextManager[Told]:
-    """A `Told`, running, as a context."""
-    return Told(*answers).running()
+def stub_server(*answers: StubAnswer | Answers, protocol: str = "HTTP/1.0") -> AbstractContextManager[StubServer]:
+    """Run a `StubServer` in a context."""
+    return StubServer(*answers, protocol=protocol).running()
 
 
-def taken(asked: Asked) -> Answer:
-    """All that was sent is created."""
-    ids = asked.ids
-    return Answer(200, batch(*({"id": id, "created": True} for id in ids)))
+def create_all(request: StubRequest) -> StubAnswer:
+    """Answer that each task was created."""
+    return StubAnswer(200, batch_body(*({"id": id, "created": True} for id in request.ids)))
 
 
-def problem(status: int, detail: str = "come again", retry_after: str | None = None) -> Answer:
-    return Answer(status, {"status": status, "detail": detail}, retry_after)
+def problem(status: int, detail: str = "come again", retry_after: str | None = None) -> StubAnswer:
+    return StubAnswer(status, {"status": status, "detail": detail}, retry_after)
 
 
-def batch(*results: dict[str, Any]) -> dict[str, Any]:
-    """The answer to `/create/batch` with these results."""
+def batch_body(*results: dict[str, Any]) -> dict[str, Any]:
+    """Build the answer to `/create/batch` with these results."""
     errors = [result["error"] for result in results if "error" in result]
     refused = sum(error["status"] < 500 for error in errors)
     return {
@@ -117,32 +123,32 @@ def batch(*results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def wrong(status: int, detail: str, **more: Any) -> dict[str, Any]:
+def error_result(status: int, detail: str, **more: Any) -> dict[str, Any]:
     return {"error": {"status": status, "detail": detail, **more}}
 
 
-class Served(NamedTuple):
-    """The API, for callers that wait."""
+class ApiServer(NamedTuple):
+    """The API, listening, for synchronous callers."""
 
     url: str
     front: Front
     loop: asyncio.AbstractEventLoop
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do it behind the API."""
+        """Run a coroutine on the API's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
 
 @contextmanager
-def served(**options: Any) -> Iterator[Served]:
-    """The API, listening."""
+def api_server(**options: Any) -> Iterator[ApiServer]:
+    """Run the API in a context."""
     loop, stack = asyncio.new_event_loop(), AsyncExitStack()
     thread = Thread(target=loop.run_forever)
     thread.start()
     try:
         front = asyncio.run_coroutine_threadsafe(stack.enter_async_context(a_front(**options)), loop).result()
         try:
-            yield Served(str(front.http.make_url("/")).rstrip("/"), front, loop)
+            yield ApiServer(str(front.http.make_url("/")).rstrip("/"), front, loop)
         finally:
             asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result()
     finally:

@@ -1,10 +1,10 @@
-"""What a reader's options ask for, and how each is refused."""
+"""The options of a reader, and how each is refused."""
 
 from __future__ import annotations
 
 import pytest
 
-from later.bulk.datasource.read_options import Wanted, wanted
+from later.bulk.datasource.read_options import ReadOptions, parse_read_options
 from later.core.errors import ConfigError, Refused
 from later.store.keys import Bucket
 from later.store.scan import ScanRange
@@ -14,19 +14,19 @@ URL = "redis://127.0.0.1:6379/0"
 
 def refused(name: str, text: str) -> str:
     with pytest.raises(Refused) as error:
-        wanted({"url": URL, name: text})
+        parse_read_options({"url": URL, name: text})
     assert error.value.field == name
     return str(error.value)
 
 
-def test_the_url_alone_asks_for_all() -> None:
-    assert wanted({"url": URL}) == Wanted(
-        url=URL, prefix="later", timeout_s=10, part=ScanRange(None, tuple(Bucket)), rows=100_000
+def test_the_url_alone_selects_all_tasks() -> None:
+    assert parse_read_options({"url": URL}) == ReadOptions(
+        url=URL, prefix="later", timeout_s=10, scan_range=ScanRange(None, tuple(Bucket)), partition_rows=100_000
     )
 
 
-def test_options_have_any_case() -> None:
-    asked = wanted(
+def test_names_of_options_have_any_case() -> None:
+    options = parse_read_options(
         {
             "URL": "unix:///run/store.sock",
             "prefix": "mine",
@@ -38,19 +38,21 @@ def test_options_have_any_case() -> None:
             "partitionROWS": "5000",
         }
     )
-    part = ScanRange("order", (Bucket.DEAD, Bucket.ERROR), 1_800_000_000_500, 1_800_000_001_000)
-    assert asked == Wanted(url="unix:///run/store.sock", prefix="mine", timeout_s=2.5, part=part, rows=5000)
+    scan_range = ScanRange("order", (Bucket.DEAD, Bucket.ERROR), 1_800_000_000_500, 1_800_000_001_000)
+    assert options == ReadOptions(
+        url="unix:///run/store.sock", prefix="mine", timeout_s=2.5, scan_range=scan_range, partition_rows=5000
+    )
 
 
 @pytest.mark.parametrize("name", ["duaAfter", "path", "states"])
-def test_an_unknown_option_is_refused_with_those_that_there_are(name: str) -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones(name: str) -> None:
     known = "url, prefix, timeout, topic, state, dueAfter, dueBefore, partitionRows"
-    with pytest.raises(Refused, match=f"{name.lower()}: no option of a reader; there are {known}"):
-        wanted({"url": URL, name: "1"})
+    with pytest.raises(Refused, match=f"{name.lower()}: unknown option; there are {known}"):
+        parse_read_options({"url": URL, name: "1"})
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("state", "deads", 'state: expected one or more of delay, unack, error and dead, with commas between them, '
          'got "deads"'),
@@ -66,26 +68,26 @@ def test_an_unknown_option_is_refused_with_those_that_there_are(name: str) -> No
          'got "x/"'),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_refused_with_what_it_takes(name: str, text: str, told: str) -> None:
-    assert refused(name, text) == told
+def test_a_wrong_value_is_refused_with_what_is_expected(name: str, text: str, message: str) -> None:
+    assert refused(name, text) == message
 
 
 def test_a_range_that_ends_before_it_begins_is_refused() -> None:
     with pytest.raises(Refused, match="dueBefore: expected a time after dueAfter"):
-        wanted({"url": URL, "dueAfter": "20", "dueBefore": "20"})
+        parse_read_options({"url": URL, "dueAfter": "20", "dueBefore": "20"})
 
 
-def test_no_store_is_guessed() -> None:
+def test_a_missing_url_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"url: expected the store's .*, got nothing"):
-        wanted({"topic": "order"})
+        parse_read_options({"topic": "order"})
 
 
 def test_a_daemons_url_is_refused_with_the_reason() -> None:
-    with pytest.raises(ConfigError, match=r"url http://h:8080: expected the store's .*no call of the API"):
-        wanted({"url": "http://h:8080"})
+    with pytest.raises(ConfigError, match=r"url http://h:8080: expected the store's .*because the API cannot list"):
+        parse_read_options({"url": "http://h:8080"})
 
 
 def test_a_password_in_the_url_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigError, match="LATER_REDIS_PASSWORD") as error:
-        wanted({"url": "redis://:hush@h"})
+        parse_read_options({"url": "redis://:hush@h"})
     assert "hush" not in str(error.value)

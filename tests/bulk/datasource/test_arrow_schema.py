@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from later.api.schemas import task_view
-from later.bulk.datasource.arrow_schema import SCHEMA, batch_of
+from later.bulk.datasource.arrow_schema import SCHEMA, batch_from_records
 from later.core.errors import UnreadableBody
 from later.core.retry import Failure
 from later.core.task import Task
@@ -29,7 +29,7 @@ def found(task: Task | UnreadableBody | None = None, state: Bucket = Bucket.DELA
 
 
 def row(one: TaskRecord) -> dict[str, Any]:
-    [told] = batch_of([one]).to_pylist()
+    [told] = batch_from_records([one]).to_pylist()
     return dict(told)
 
 
@@ -70,11 +70,11 @@ def test_a_row_has_a_field_for_all_that_a_query_can_tell() -> None:
 
 def test_rows_are_in_the_order_of_the_tasks() -> None:
     some = [found(a_task(id=f"t{n}")) for n in range(50)]
-    assert batch_of(some).column("id").to_pylist() == [f"t{n}" for n in range(50)]
+    assert batch_from_records(some).column("id").to_pylist() == [f"t{n}" for n in range(50)]
 
 
 def test_no_tasks_are_no_rows() -> None:
-    assert batch_of([]).num_rows == 0
+    assert batch_from_records([]).num_rows == 0
 
 
 def test_the_columns_are_to_the_letter_those_that_spark_makes_of_them() -> None:

@@ -153,7 +153,7 @@ async def test_a_store_that_is_away_is_told(store: StoreFixture) -> None:
 
 
 async def test_columns_are_the_readers_own() -> None:
-    with pytest.raises(Refused, match="schema: the columns are the reader's own"):
+    with pytest.raises(Refused, match="schema: the reader has columns of its own"):
         LaterReader({"url": "redis://h"}, from_arrow_schema(pa.schema({"id": pa.string()})))
 
 

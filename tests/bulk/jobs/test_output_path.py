@@ -1,4 +1,4 @@
-"""What a table's directory may be called, and what commands say of one that Spark could not read again."""
+"""Names of output directories, and the refusal of those that Spark could not read again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Capture = pytest.CaptureFixture[str]
     ["rejects", "a/b_c.d/", "./2026-11-21T09:00", "/lake/2026-11-21T09:00", "a/b:c", "rej-[a]", "_a/b", "../b",
      "s3a://lake/rejects", "s3a://lake/_a/rejects/", "s3a://_lake/rejects", "file:/rejects", "hdfs://h:8020/rejects"],
 )  # fmt: skip
-def test_most_names_will_do(name: str) -> None:
+def test_most_names_are_accepted(name: str) -> None:
     assert check_output_path(name) == name
 
 
@@ -30,12 +30,12 @@ def test_most_names_will_do(name: str) -> None:
         ("/", "expected the name of a directory"),
         ("s3a://lake", "expected the name of a directory"),
         ("s3a://lake/", "expected the name of a directory"),
-        ("_rejects", "to Spark _rejects is hidden"),
-        ("s3a://lake/_rejects/", "to Spark _rejects is hidden"),
-        ("a/.rejects", r"to Spark \.rejects is hidden"),
-        (".", r"to Spark \. is hidden"),
-        ("rej-2026-11-21T09:00", r"a directory here is \./rej-2026-11-21T09:00"),
-        ("file:rejects", r"a directory here is \./file:rejects"),
+        ("_rejects", "Spark ignores names .* such as _rejects"),
+        ("s3a://lake/_rejects/", "Spark ignores names .* such as _rejects"),
+        ("a/.rejects", r"such as \.rejects"),
+        (".", r"such as \.: choose"),
+        ("rej-2026-11-21T09:00", r"a local directory is \./rej-2026-11-21T09:00"),
+        ("file:rejects", r"a local directory is \./file:rejects"),
     ],
 )
 def test_a_name_that_spark_cannot_read_is_refused(name: str, why: str) -> None:
@@ -43,7 +43,7 @@ def test_a_name_that_spark_cannot_read_is_refused(name: str, why: str) -> None:
         check_output_path(name)
 
 
-def test_a_name_as_a_pattern_is_itself_alone() -> None:
+def test_an_escaped_name_matches_itself_only() -> None:
     assert escape_glob(r"s3a://b/rej-[a]{b,c}*?\d e") == r"s3a://b/rej-\[a\]\{b,c\}\*\?\\d e"
 
 
@@ -56,7 +56,7 @@ def test_a_name_as_a_pattern_is_itself_alone() -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_commands_refuse_it_before_spark_starts(
+def test_commands_refuse_such_a_name_before_spark_starts(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def starts(*_: Any) -> None:
@@ -66,5 +66,5 @@ def test_commands_refuse_it_before_spark_starts(
 
     assert run(["bulk", *words]).code == 2
     assert (
-        "_out: to Spark _out is hidden, as all that begins with _ or .: choose another name" in capsys.readouterr().err
+        "_out: Spark ignores names that begin with _ or ., such as _out: choose another name" in capsys.readouterr().err
     )

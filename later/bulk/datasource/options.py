@@ -1,0 +1,35 @@
+"""Options of the data source, as Spark hands them on: texts under names of any case.
+
+No default is guessed: an unknown name is an error, so that a typo does not become a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from later.core.errors import Refused
+from later.core.validation import describe
+
+Readers = Mapping[str, Callable[[str], Any]]
+"""Readers by the options' names, as they are shown. A reader raises ValueError with what it takes."""
+
+
+def parse_options(given: Mapping[str, str], readers: Readers, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """Return a value for each reader, None where the option is not given. `ignored` are names in lower case.
+
+    Raises:
+        Refused: An option is unknown or wrong.
+    """
+    texts = {name.lower(): text.strip() for name, text in given.items()}
+    unknown = texts.keys() - {name.lower() for name in readers} - {*ignored}
+    if unknown:
+        raise Refused(f"{min(unknown)}: unknown option; there are {', '.join(readers)}", min(unknown))
+    values: dict[str, Any] = {}
+    for name, read in readers.items():
+        text = texts.get(name.lower())
+        try:
+            values[name] = None if text is None else read(text)
+        except ValueError as error:
+            raise Refused(f"{name}: expected {error}, got {describe(text)}", name) from None
+    return values

@@ -1,0 +1,121 @@
+"""The transport over the HTTP API: batches of NDJSON. Its users need neither the store nor its password."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from later.client.http import NOT_LATER, CallFailed, Client
+from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
+
+NDJSON = "application/x-ndjson"
+TOO_LARGE = 413
+_STATUS_BY_STATE = {
+    "delay": TaskStatus.PENDING,
+    "unack": TaskStatus.PENDING,
+    "error": TaskStatus.PENDING,
+    "dead": TaskStatus.DEAD,
+}
+
+
+class ApiTransport:
+    """A `Transport` over the API, for one job or for none. Closing it closes the client."""
+
+    def __init__(self, client: Client, job: str | None = None) -> None:
+        self._client = client
+        self._job = None if job is None else quote(job, safe="")
+
+    def create(self, bodies: Sequence[bytes]) -> BatchResult:
+        return self._create("/create/batch" + (f"?job={self._job}" if self._job is not None else ""), bodies)
+
+    def validate(self, bodies: Sequence[bytes]) -> BatchResult:
+        return BatchResult(0, [], self._create("/create/batch?dry_run=true", bodies).errors)
+
+    def _create(self, path: str, bodies: Sequence[bytes]) -> BatchResult:
+        try:
+            answer = self._client.call("POST", path, b"\n".join(bodies), NDJSON)
+        except CallFailed as error:
+            if error.status != TOO_LARGE:
+                raise
+            if len(bodies) == 1:
+                return BatchResult(0, [], {0: ItemError(TOO_LARGE, None, str(error))})
+            half = len(bodies) // 2  # a proxy on the way accepts less than the daemon does
+            first = self._create(path, bodies[:half])
+            second = self._create(path, bodies[half:]).at(range(half, len(bodies)))
+            existing = [*first.existing, *second.existing]
+            return BatchResult(first.created + second.created, existing, {**first.errors, **second.errors})
+        existing, errors = [], {}
+        with _reading_answer():
+            for position, result in enumerate(_results(answer, len(bodies))):
+                if "error" in result:
+                    errors[position] = _item_error(result["error"])
+                elif not result["created"]:
+                    existing.append(position)
+        return BatchResult(len(bodies) - len(existing) - len(errors), existing, errors)
+
+    def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
+        answer = self._client.call("POST", "/query/batch", _id_lines(ids), NDJSON)
+        with _reading_answer():
+            return [
+                _absent_status(result["error"]) if "error" in result else _STATUS_BY_STATE[result["state"]]
+                for result in _results(answer, len(ids))
+            ]
+
+    def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
+        answer = self._client.call("POST", "/delete/batch?pending=true", _id_lines(ids), NDJSON)
+        statuses: list[TaskStatus | ItemError] = []
+        with _reading_answer():
+            for result in _results(answer, len(ids)):
+                if "error" not in result:
+                    statuses.append(TaskStatus.PENDING)
+                elif result["error"]["status"] == 409:
+                    statuses.append(TaskStatus.DEAD)
+                else:
+                    statuses.append(_absent_status(result["error"]))
+        return statuses
+
+    def counts(self) -> CreateCounts:
+        try:
+            answer = self._client.call("GET", f"/jobs/{self._job}")
+        except CallFailed as error:
+            if error.status == 404:
+                return CreateCounts()
+            raise
+        with _reading_answer():
+            return CreateCounts(*(int(answer[name]) for name in CreateCounts._fields))
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextmanager
+def _reading_answer() -> Iterator[None]:
+    """Translate the errors of reading an answer into CallFailed."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise CallFailed(f"expected an answer of later's API, got something else: {NOT_LATER}", 200) from None
+
+
+def _results(answer: Any, count: int) -> list[dict[str, Any]]:
+    """Return a batch's results, one for each item. Raises CallFailed: the answer has none, or another number."""
+    results = answer.get("results") if isinstance(answer, dict) else None
+    if not isinstance(results, list) or len(results) != count or not all(isinstance(r, dict) for r in results):
+        raise CallFailed(f"expected a result for each item of the batch, got something else: {NOT_LATER}", 200)
+    return results
+
+
+def _id_lines(ids: Sequence[str]) -> bytes:
+    return "\n".join(f'{{"id":"{id}"}}' for id in ids).encode()
+
+
+def _item_error(error: Any) -> ItemError:
+    return ItemError(int(error["status"]), error.get("field"), str(error["detail"]))
+
+
+def _absent_status(error: dict[str, Any]) -> TaskStatus | ItemError:
+    if error["status"] != 404:
+        return _item_error(error)
+    return TaskStatus.ENDED if error.get("ended") else TaskStatus.MISSING

@@ -1,0 +1,200 @@
+"""The batch sender: splits what is sent by count and bytes, and repeats what may work later.
+
+Repeating is safe because every item has an id of its own: a batch whose answer was lost makes no task twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import NamedTuple, TypeVar
+
+from later.client.http import CallFailed, Unavailable
+from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus, Transport
+
+MAX_BODY_BYTES = 16 * 1024 * 1024 - 1024
+"""The largest item that fits in a request of 16 MiB."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""A batch that has grown to this size is sent, however few its items."""
+MAX_PAUSE_S = 60.0
+JITTER = 0.5
+"""The largest share by which a pause is lengthened at random, so that executors do not all come back at once."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Create = Callable[[Sequence[bytes]], BatchResult]
+Lookup = Callable[[Sequence[str]], list[TaskStatus | ItemError]]
+
+
+class RetryPolicy:
+    """How often an unavailable call is repeated, and after which pauses.
+
+    `sleep` takes seconds. `on_retry` is called before each pause with the reason and the pause in seconds.
+    """
+
+    def __init__(
+        self,
+        retries: int,
+        sleep: Callable[[float], None],
+        *,
+        jitter: float = JITTER,
+        on_retry: Callable[[str, float], None] = lambda reason, pause_s: None,
+    ) -> None:
+        self._retries = retries
+        self._sleep = sleep
+        self._jitter = jitter
+        self._on_retry = on_retry
+
+    def call(self, function: Callable[[], Result], min_pause_s: float = 0.0) -> Result:
+        """Return the function's result; repeat it while it raises Unavailable. Raises CallFailed."""
+        for attempt in count():
+            try:
+                return function()
+            except Unavailable as error:
+                self.wait(attempt, error, min_pause_s)
+        raise AssertionError  # the last attempt returns or raises
+
+    def wait(self, attempt: int, error: Unavailable, min_pause_s: float = 0.0) -> None:
+        """Pause after a failed attempt, the first being 0: as long as the server asked for, else 1, 2, 4 … 60 s.
+
+        Raises:
+            CallFailed: It was the last attempt.
+        """
+        if attempt >= self._retries:
+            attempts = f" (tried {attempt + 1} times)" if attempt else ""
+            raise CallFailed(f"{error}{attempts}", error.status) from error
+        asked_for = error.retry_after_ms
+        pause_s = min(2.0**attempt if asked_for is None else asked_for / 1000, MAX_PAUSE_S)
+        pause_s = max(pause_s, min_pause_s) * random.uniform(1, 1 + self._jitter)
+        self._on_retry(str(error), pause_s)
+        self._sleep(pause_s)
+
+
+class ItemsUnavailable(CallFailed):
+    """The other side answered, but failed for some items of a batch in the last attempt, too."""
+
+
+class Attempt(NamedTuple):
+    """What one attempt at a batch has settled, and the errors of the items that will be sent again.
+
+    Positions count from the batch's first item.
+    """
+
+    settled: BatchResult
+    unavailable: dict[int, ItemError]
+
+
+class BatchSender:
+    """Sends items in batches of at most `batch_size`, and repeats what the retry policy allows."""
+
+    def __init__(self, transport: Transport, retry: RetryPolicy, *, batch_size: int) -> None:
+        self._transport = transport
+        self._retry = retry
+        self._batch_size = batch_size
+
+    def create(self, bodies: Sequence[bytes]) -> Iterator[BatchResult]:
+        """Create tasks, batch by batch; the results' positions are those in `bodies`.
+
+        Raises:
+            LaterError: A batch cannot be sent. The batches after it were not tried.
+        """
+        return self._send(bodies, self._transport.create)
+
+    def validate(self, bodies: Sequence[bytes]) -> Iterator[BatchResult]:
+        """Return what `create` would reject, batch by batch. Raises LaterError, as `create` does."""
+        return self._send(bodies, self._transport.validate)
+
+    def find(self, ids: Sequence[str]) -> list[TaskStatus]:
+        """Return the status of each task. Raises LaterError."""
+        return self._look_up(ids, self._transport.find)
+
+    def cancel(self, ids: Sequence[str]) -> list[TaskStatus]:
+        """Delete pending tasks and return the status that each task had. Raises LaterError."""
+        return self._look_up(ids, self._transport.cancel)
+
+    def counts(self) -> CreateCounts:
+        """Return the job's counts. Raises LaterError."""
+        return self._retry.call(self._transport.counts)
+
+    def split(self, items: Iterable[Item], body: Callable[[Item], bytes]) -> Iterator[list[Item]]:
+        """Yield the items in batches of at most `batch_size` items and BATCH_BYTES bytes.
+
+        An item that is larger than BATCH_BYTES is a batch of its own.
+        """
+        batch: list[Item] = []
+        size = 0
+        for item in items:
+            length = len(body(item))
+            if batch and (len(batch) == self._batch_size or size + length > BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(item)
+            size += length + 1
+        if batch:
+            yield batch
+
+    def attempts(self, bodies: Sequence[bytes], create: Create | None = None) -> Iterator[Attempt]:
+        """Send one batch until each of its items is created, known or rejected; yield what each attempt settled.
+
+        Raises:
+            ItemsUnavailable: Some items failed in the last attempt, too.
+            CallFailed: The batch cannot be sent, or was not answered in the last attempt.
+        """
+        create = create or self._transport.create
+        left: Sequence[int] = range(len(bodies))
+        for attempt in count():
+            try:
+                result = create([bodies[position] for position in left]).at(left)
+            except Unavailable as error:
+                self._retry.wait(attempt, error)
+                continue
+            unavailable = {position: error for position, error in result.errors.items() if error.is_retryable}
+            rejected = {position: error for position, error in result.errors.items() if not error.is_retryable}
+            yield Attempt(result._replace(errors=rejected), unavailable)
+            if not unavailable:
+                return
+            left = list(unavailable)
+            try:
+                self._retry.wait(attempt, Unavailable(unavailable[left[-1]].reason))
+            except CallFailed as error:
+                raise ItemsUnavailable(str(error)) from error
+
+    def _send(self, bodies: Sequence[bytes], create: Create) -> Iterator[BatchResult]:
+        for positions in self.split(range(len(bodies)), bodies.__getitem__):
+            batch = [bodies[position] for position in positions]
+            if len(batch[0]) > MAX_BODY_BYTES:
+                too_large = ItemError(413, None, f"expected a body of at most {MAX_BODY_BYTES} bytes")
+                yield BatchResult(0, [], {positions[0]: too_large})
+                continue
+            settled = [attempt.settled.at(positions) for attempt in self.attempts(batch, create)]
+            yield BatchResult(
+                sum(part.created for part in settled),
+                [position for part in settled for position in part.existing],
+                {position: error for part in settled for position, error in part.errors.items()},
+            )
+
+    def _look_up(self, ids: Sequence[str], look_up: Lookup) -> list[TaskStatus]:
+        statuses: list[TaskStatus] = []
+        for start in range(0, len(ids), self._batch_size):
+            statuses += self._look_up_batch(ids[start : start + self._batch_size], look_up)
+        return statuses
+
+    def _look_up_batch(self, ids: Sequence[str], look_up: Lookup) -> list[TaskStatus]:
+        known: dict[str, TaskStatus] = {}
+        left = list(dict.fromkeys(ids))  # a task that is cancelled twice would be missing the second time
+        for attempt in count():
+            try:
+                answers = look_up(left)
+            except Unavailable as error:
+                self._retry.wait(attempt, error)
+                continue
+            known |= {id: answer for id, answer in zip(left, answers, strict=True) if isinstance(answer, TaskStatus)}
+            errors = [answer for answer in answers if isinstance(answer, ItemError)]
+            if not errors:
+                break
+            if not errors[-1].is_retryable:
+                raise CallFailed(errors[-1].reason, errors[-1].status)
+            self._retry.wait(attempt, Unavailable(errors[-1].reason))
+            left = [id for id in left if id not in known]
+        return [known[id] for id in ids]

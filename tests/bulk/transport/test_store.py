@@ -1,0 +1,209 @@
+"""The transport to the store: the same decisions as the API's, and errors when the store goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from later.bulk.transport.store import MAX_BODY, StoreTransport
+from later.client.batches import BatchSender, RetryPolicy
+from later.client.http import Unavailable
+from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
+from later.core.errors import LaterError
+from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
+from later.core.task import pack_id
+from later.store.keys import Bucket
+from later.store.settings import StoreSettings
+from tests.bulk.conftest import LaidOutStore, build_store, lay_out
+from tests.bulk.validation import CALLBACK
+from tests.servers import run_server
+
+BAD = ItemError(400, "delay", "delay: expected a number of seconds ≥ 0, got -5")
+JOB = "j"
+
+
+@pytest.fixture
+def transport(stored: LaidOutStore) -> Iterator[StoreTransport]:
+    transport = StoreTransport(stored.settings, JOB)
+    yield transport
+    transport.close()
+
+
+def task_body(id: str, **changes: Any) -> bytes:
+    return json.dumps({"id": id, "topic": "order", "callback": CALLBACK, **changes}).encode()
+
+
+def task_bodies(count: int) -> list[bytes]:
+    return [task_body(f"j:{number}") for number in range(count)]
+
+
+def set_policy(stored: LaidOutStore, scope: PolicyScope, **fields: Any) -> None:
+    """Set fields of a policy, as a daemon does."""
+
+    async def change() -> None:
+        store = build_store(stored.settings, len(stored.keys.shards))
+        await store.policies.change(scope, lambda before: before.merge(fields))
+        await store.aclose()
+
+    asyncio.run(change())
+
+
+class TestCreating:
+    def test_created_tasks_exist(self, transport: StoreTransport, stored: LaidOutStore) -> None:
+        assert transport.create(task_bodies(300)) == BatchResult(300, [], {})
+        assert stored.task_count() == 300
+        assert transport.find(["j:0", "j:299", "j:300"]) == [TaskStatus.PENDING, TaskStatus.PENDING, TaskStatus.MISSING]
+
+    def test_an_existing_task_is_not_created_again(self, transport: StoreTransport) -> None:
+        transport.create(task_bodies(3))
+        assert transport.create([*task_bodies(5), task_body("j:4")]) == BatchResult(2, [0, 1, 2, 5], {})
+
+    def test_a_bad_item_is_reported_by_position_and_spoils_no_other(self, transport: StoreTransport) -> None:
+        large = task_body("j:2", content="x" * MAX_BODY)
+        result = transport.create(
+            [b"nope", task_body("j:1"), large, task_body("j:3", delay=-5), b'"\xe9', task_body("j:4")]
+        )
+        assert (result.created, result.existing, sorted(result.errors)) == (2, [], [0, 2, 3, 4])
+        assert result.errors[2] == ItemError(413, None, f"expected a body of at most {MAX_BODY} bytes")
+        assert result.errors[3] == BAD
+        assert not any(error.is_retryable for error in result.errors.values())
+
+    def test_a_batch_of_bad_items_is_reported_too(self, transport: StoreTransport) -> None:
+        assert transport.create([task_body("j:1", delay=-5)]) == BatchResult(0, [], {0: BAD})
+        assert transport.create([]) == BatchResult(0, [], {})
+
+    def test_validation_creates_nothing(self, transport: StoreTransport, stored: LaidOutStore) -> None:
+        assert transport.validate([task_body("j:1"), task_body("j:2", delay=-5)]) == BatchResult(0, [], {1: BAD})
+        assert stored.task_count() == 0
+        assert transport.counts() == CreateCounts()
+
+    def test_each_batch_measures_the_stores_time(self, transport: StoreTransport, stored: LaidOutStore) -> None:
+        calls = _time_calls(stored)
+        for _ in range(5):
+            transport.create([task_body("j:1")])
+        assert _time_calls(stored) >= calls + 5
+
+    def test_no_task_is_early(self, transport: StoreTransport, stored: LaidOutStore) -> None:
+        seconds, micros = stored.redis.time()
+        transport.create([task_body("j:1", delay=60)])
+        due = stored.redis.zscore(stored.keys.shard_of("j:1").bucket(Bucket.DELAY, b"order"), pack_id("j:1"))
+        assert due is not None
+        assert due >= seconds * 1000 + micros / 1000 + 60_000
+
+
+def test_policies_set_in_the_store_apply(stored: LaidOutStore) -> None:
+    set_policy(stored, topic_scope("order"), delays=False)
+    set_policy(stored, namespace_scope("n"), max_delay=10)
+    transport = StoreTransport(stored.settings, JOB)
+    result = transport.create([
+        task_body("j:1", delay=5),
+        task_body("j:2"),
+        task_body("j:3", topic="n/t", delay=11),
+        task_body("j:4", topic="n/t", delay=10),
+    ])  # fmt: skip
+    transport.close()
+    assert (result.created, result.errors) == (2, {
+        0: ItemError(400, "delay", "delay: expected none, for the topic's policy allows no delays"),
+        2: ItemError(400, "delay", "Exceeds max allowed delivery delay of 10000 milliseconds"),
+    })  # fmt: skip
+
+
+class TestCounting:
+    def test_a_job_is_counted_exactly_although_batches_are_repeated(self, transport: StoreTransport) -> None:
+        for _ in range(3):
+            transport.create([*task_bodies(3), task_body("j:3", delay=-5)])
+        assert transport.counts() == CreateCounts(created=3, existing=0, refused=1)
+
+    def test_an_unknown_job_has_no_counts(self, transport: StoreTransport) -> None:
+        assert transport.counts() == CreateCounts()
+
+    @pytest.mark.parametrize("shards", [16], indirect=True)
+    def test_failed_items_are_repeated_and_counted_once(self, transport: StoreTransport, stored: LaidOutStore) -> None:
+        broken = stored.keys.shards[3].pool
+        stored.redis.set(broken, "no hash")
+
+        def repair(pause: float) -> None:
+            stored.redis.delete(broken)
+
+        sender = BatchSender(transport, RetryPolicy(1, repair), batch_size=1000)
+        (sent,) = sender.create([*task_bodies(300), task_body("j:300", delay=-5)])
+        assert (sent.created, sent.existing, [*sent.errors]) == (300, [], [300])
+        assert stored.task_count() == 300
+        assert transport.counts() == CreateCounts(created=300, existing=0, refused=1)
+
+
+class TestCancelling:
+    def test_only_pending_tasks_are_cancelled(self, transport: StoreTransport, stored: LaidOutStore) -> None:
+        transport.create(task_bodies(3))
+        _make_dead(stored, "j:1")
+        stored.redis.zadd(stored.keys.shard_of("j:7").done, {pack_id("j:7"): 9e15})
+        statuses = {
+            "j:0": TaskStatus.PENDING,
+            "j:1": TaskStatus.DEAD,
+            "j:7": TaskStatus.ENDED,
+            "j:9": TaskStatus.MISSING,
+        }
+
+        assert transport.find(list(statuses)) == list(statuses.values())
+        assert transport.cancel(list(statuses)) == list(statuses.values())
+        afterwards = statuses | {"j:0": TaskStatus.MISSING}
+        assert transport.find(list(statuses)) == list(afterwards.values())
+
+
+class TestUnavailableStore:
+    def test_a_full_store_is_unavailable(self, transport: StoreTransport, stored: LaidOutStore) -> None:
+        stored.redis.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(Unavailable, match="the store's memory is full"):
+                transport.create([task_body("j:1")])
+        finally:
+            stored.redis.config_set("maxmemory", 0)
+        assert transport.create([task_body("j:1")]) == BatchResult(1, [], {})
+        assert transport.counts() == CreateCounts(created=1)
+
+    def test_a_store_that_dies_is_unavailable_and_the_transport_closes(self, tmp_path: Path) -> None:
+        with run_server("valkey", tmp_path) as (url, process):
+            settings = StoreSettings(url=url, prefix="later", timeout_s=10)
+            asyncio.run(lay_out(settings, 1))
+            transport = StoreTransport(settings, JOB)
+            transport.create([task_body("j:1")])
+            process.kill()
+            process.wait()
+            calls: list[Callable[[], object]] = [
+                lambda: transport.create([task_body("j:2")]),
+                lambda: transport.find(["j:1"]),
+                lambda: transport.cancel(["j:1"]),
+                transport.counts,
+            ]
+            for call in calls:
+                with pytest.raises(Unavailable, match="the store cannot be reached"):
+                    call()
+            transport.close()
+
+    def test_a_store_that_does_not_answer_is_unavailable(self, tmp_path: Path) -> None:
+        with pytest.raises(Unavailable, match="the store cannot be reached"):
+            StoreTransport(StoreSettings(url=f"unix://{tmp_path}/none", prefix="later", timeout_s=10), JOB)
+
+    def test_a_store_that_no_daemon_has_laid_out_is_not_changed(self, stored: LaidOutStore) -> None:
+        with pytest.raises(LaterError, match='would begin with "other"') as failed:
+            StoreTransport(StoreSettings(url=stored.settings.url, prefix="other", timeout_s=10), JOB)
+        assert not isinstance(failed.value, Unavailable)
+        assert stored.redis.keys("other*") == []
+
+
+def _time_calls(stored: LaidOutStore) -> int:
+    stats: Any = stored.redis.info("commandstats")
+    return int(stats["cmdstat_time"]["calls"])
+
+
+def _make_dead(stored: LaidOutStore, id: str) -> None:
+    """Move a task to the dead letters, as a worker does when its receiver answers 410."""
+    shard = stored.keys.shard_of(id)
+    stored.redis.zrem(shard.bucket(Bucket.DELAY, b"order"), pack_id(id))
+    stored.redis.zadd(shard.bucket(Bucket.DEAD, b"order"), {pack_id(id): time.time() * 1000})

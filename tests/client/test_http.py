@@ -1,0 +1,131 @@
+"""The HTTP client: one connection for many calls, and no call sent twice."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+
+from later.client.http import CallFailed, Client, Unavailable
+from tests.client.api_servers import StubAnswer, StubServer, problem, stub_server
+
+OK = StubAnswer(200, {"fine": True})
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def build_client(url: str, timeout_s: float = 5) -> Client:
+    return Client(url, timeout_s, lambda: 0.0)
+
+
+@contextmanager
+def keep_alive_server(*answers: StubAnswer) -> Iterator[tuple[StubServer, Client]]:
+    with stub_server(*answers, protocol="HTTP/1.1") as server:
+        client = build_client(server.url)
+        try:
+            yield server, client
+        finally:
+            client.close()
+
+
+@contextmanager
+def socket_server(*serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Run each function on one connection, in turn."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            for function in serve:
+                connection, _ = listener.accept()
+                with connection:
+                    function(connection)
+
+        thread = Thread(target=accept)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def read_request(connection: socket.socket) -> bytes:
+    request = b""
+    while not request.endswith(b"}"):
+        request += connection.recv(65536)
+    return request
+
+
+def answer_once(connection: socket.socket) -> None:
+    read_request(connection)
+    connection.sendall(ANSWER)
+
+
+def test_calls_share_a_connection() -> None:
+    with keep_alive_server(OK) as (server, client):
+        for _ in range(3):
+            assert client.ask("POST", "/create", {"topic": "order"}) == {"fine": True}
+        assert server.connections == 1
+
+
+def test_an_error_status_keeps_the_connection() -> None:
+    with keep_alive_server(problem(404), problem(503), OK) as (server, client):
+        for error in (CallFailed, Unavailable):
+            with pytest.raises(error):
+                client.ask("GET", "/x")
+        client.ask("GET", "/x")
+        assert server.connections == 1
+
+
+def test_a_closed_client_opens_a_new_connection() -> None:
+    with keep_alive_server(OK) as (server, client):
+        client.ask("GET", "/x")
+        client.close()
+        client.ask("GET", "/x")
+        assert server.connections == 2
+
+
+def test_a_connection_is_not_used_again_after_an_answer_was_cut() -> None:
+    with keep_alive_server(StubAnswer(200, b"{}....", cut=True), OK) as (server, client):
+        with pytest.raises(Unavailable, match="did not answer"):
+            client.ask("GET", "/x")
+        assert client.ask("GET", "/x") == {"fine": True}
+        assert server.connections == 2
+
+
+def test_a_connection_is_not_used_again_after_a_timeout() -> None:
+    def answer_late(connection: socket.socket) -> None:
+        while connection.recv(65536):  # until the client gives up
+            pass
+
+    with socket_server(answer_late, answer_once) as url:
+        client = build_client(url, timeout_s=0.2)
+        with pytest.raises(Unavailable, match=r"did not answer within 0\.2 s"):
+            client.ask("POST", "/create", {})
+        assert client.ask("POST", "/create", {}) == {}
+        client.close()
+
+
+def test_a_connection_that_the_server_closed_is_replaced() -> None:
+    with socket_server(answer_once, answer_once) as url:
+        client = build_client(url)
+        assert client.ask("POST", "/create", {}) == {}
+        select.select([client._connection.sock], [], [], 5)  # until the end of the connection has arrived
+        assert client.ask("POST", "/create", {}) == {}
+        client.close()
+
+
+def test_a_call_whose_connection_ends_without_an_answer_is_not_repeated() -> None:
+    requests: list[bytes] = []
+
+    def read_and_close(connection: socket.socket) -> None:
+        answer_once(connection)
+        requests.append(read_request(connection))
+
+    with socket_server(read_and_close) as url:
+        client = build_client(url)
+        client.ask("POST", "/create", {})
+        with pytest.raises(Unavailable, match="did not answer") as failed:
+            client.ask("POST", "/create", {"topic": "order"})
+        client.close()
+    assert failed.value.status is None
+    assert len(requests) == 1
