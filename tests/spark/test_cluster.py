@@ -14,8 +14,8 @@ import pyspark
 import pytest
 
 from tests.spark.conftest import QUICK
-from tests.spark.grounds import LONG_S, NOWHERE, a_ground, a_parquet, a_process, free_port, task_ids
-from tests.spark.mishaps import a_proxy, after, through
+from tests.spark.faulty_proxy import delay_until, pass_through, run_proxy
+from tests.spark.later_server import DAY_S, UNUSED_CALLBACK, free_port, run_process, run_server, task_ids, write_parquet
 from tests.system.daemons import COMMAND, environment
 from tests.system.waiting import wait_until
 
@@ -57,25 +57,25 @@ def a_cluster(folder: Path) -> Iterator[str]:
     with ExitStack() as running:
         log = folder / "master.log"
         name = "org.apache.spark.deploy.master.Master"
-        running.enter_context(a_process(SPARK_CLASS, name, *address, log=log, env=env))
+        running.enter_context(run_process(SPARK_CLASS, name, *address, log=log, env=env))
         wait_until(lambda: "New state: ALIVE" in log.read_text(), "the master is there", 60)
         for host in HOSTS:
             name = "org.apache.spark.deploy.worker.Worker"
             size = ("--cores", 1, "--memory", MEMORY, "--work-dir", folder / host, "--webui-port", 0)
             worker = (SPARK_CLASS, name, "--host", host, *size, f"spark://127.0.0.1:{port}")
-            running.enter_context(a_process(*worker, log=folder / f"{host}.log", env=env))
+            running.enter_context(run_process(*worker, log=folder / f"{host}.log", env=env))
         yield f"spark://127.0.0.1:{port}"
 
 
 def test_a_task_that_is_done_twice_makes_each_of_its_tasks_once(cluster: str, tmp_path: Path) -> None:
     """One of its batches is held until the job, which the other attempt ends, is over: the loser writes after that."""
     keys, over = range(COUNT), threading.Event()
-    constants = {name: [value] * COUNT for name, value in (("topic", "slow"), ("callback", NOWHERE))}
-    orders = a_parquet(tmp_path / "orders", 8, key=list(keys), delay=[LONG_S + key % 9 for key in keys], **constants)
+    constants = {name: [value] * COUNT for name, value in (("topic", "slow"), ("callback", UNUSED_CALLBACK))}
+    orders = write_parquet(tmp_path / "orders", 8, key=list(keys), delay=[DAY_S + key % 9 for key in keys], **constants)
 
     with (
-        a_ground(tmp_path) as ground,
-        a_proxy(ground.url, through, after(over.is_set)) as proxy,
+        run_server(tmp_path) as ground,
+        run_proxy(ground.url, pass_through, delay_until(over.is_set)) as proxy,
     ):
         conf = [word for name, value in {**SMALL, **IMPATIENT}.items() for word in ("--conf", f"{name}={value}")]
         sent = ("--url", proxy.url, "--batch", str(BATCH), "--wait", "100", "--master", cluster)
@@ -93,6 +93,6 @@ def test_a_task_that_is_done_twice_makes_each_of_its_tasks_once(cluster: str, tm
         assert (told["rows"], told["created"], told["existing"], told["rejected"]) == (COUNT, COUNT, 0, 0)
         over.set()
         wait_until(lambda: proxy.is_idle, "the loser's batch is done")
-        assert ground.ids("slow") == task_ids("slow", keys)
-        assert ground.counted("slow") == (COUNT, 0, 0)
-        assert proxy.repeated
+        assert ground.topic_ids("slow") == task_ids("slow", keys)
+        assert ground.job_counts("slow") == (COUNT, 0, 0)
+        assert proxy.repeated_batches

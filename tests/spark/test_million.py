@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from later.store.keys import Bucket
-from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet, bulk, task_ids
+from tests.spark.later_server import DAY_S, UNUSED_CALLBACK, LaterServer, run_bulk, run_server, task_ids, write_parquet
 from tests.system.stores import count_bucket
 
 ROWS, OF_EACH = 1_000_000, 800
@@ -57,39 +57,41 @@ FAULTS = (
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with a_ground(tmp_path_factory.mktemp("million")) as ground:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("million")) as ground:
         yield ground
 
 
-def test_a_million_rows_are_tasks_or_say_why_not(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+def test_a_million_rows_are_tasks_or_say_why_not(spark: SparkSession, ground: LaterServer, tmp_path: Path) -> None:
     wrong, keyless = len(FAULTS) * OF_EACH, OF_EACH
     assert wrong == 12_000
 
     orders = an_input(tmp_path / "orders", ROWS, OF_EACH)
     sent = ("--job", "million", "--url", ground.url, "--rejects", tmp_path / "rejects")
-    ended = bulk(spark, "create", orders, *sent, "--json")
+    ended = run_bulk(spark, "create", orders, *sent, "--json")
 
     assert ended.status == 1
-    told = ended.told
+    told = ended.json
     assert (told["rows"], told["created"], told["existing"], told["rejected"]) == (ROWS, ROWS - wrong, 0, wrong)
-    assert ground.counted("million") == (ROWS - wrong, 0, wrong - keyless)
+    assert ground.job_counts("million") == (ROWS - wrong, 0, wrong - keyless)
     assert count_bucket(ground.redis, Bucket.DELAY, "order") == ROWS - wrong
     assert f"later: all of them: {tmp_path / 'rejects'}" in ended.err
     assert rejected(tmp_path / "rejects") == expected(ROWS, OF_EACH)
 
 
 @pytest.mark.parametrize(("most", "status"), [(len(FAULTS), 0), (len(FAULTS) - 1, 1)])
-def test_so_many_may_be_rejected(most: int, status: int, spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+def test_so_many_may_be_rejected(
+    most: int, status: int, spark: SparkSession, ground: LaterServer, tmp_path: Path
+) -> None:
     """Also by the store itself, where the same is judged by the same."""
     count, job = len(FAULTS) * 2, f"most-{most}"
     orders = an_input(tmp_path / "orders", count, 1, topic=job)
 
     sent = ("--job", job, "--url", ground.store, "--rejects", tmp_path / "rejects", "--max-rejects", most)
-    ended = bulk(spark, "create", orders, *sent, "--json")
+    ended = run_bulk(spark, "create", orders, *sent, "--json")
 
     assert ended.status == status
-    assert ground.ids(job) == task_ids(job, {*range(count)} - faults(count, 1).keys())
+    assert ground.topic_ids(job) == task_ids(job, {*range(count)} - faults(count, 1).keys())
     assert rejected(tmp_path / "rejects") == expected(count, 1, job)
 
 
@@ -98,15 +100,15 @@ def an_input(path: Path, count: int, of_each: int, topic: str = "order") -> Path
     columns: dict[str, list[Any]] = {
         "key": list(range(count)),
         "topic": [topic] * count,
-        "callback": [NOWHERE] * count,
-        "delay": [float(LONG_S + key % 1000) for key in range(count)],
+        "callback": [UNUSED_CALLBACK] * count,
+        "delay": [float(DAY_S + key % 1000) for key in range(count)],
         **{name: [None] * count for name in ("execute_time", "retry", "ttl", "headers")},
     }
     for key, fault in faults(count, of_each).items():
         for name, value in fault.values.items():
             columns[name][key] = value
     typed = {name: pa.array(values, TYPES.get(name, pa.string())) for name, values in columns.items()}
-    return a_parquet(path, FILES, **typed)
+    return write_parquet(path, FILES, **typed)
 
 
 def faults(count: int, of_each: int) -> dict[int, Fault]:
@@ -122,7 +124,13 @@ Told = Counter[tuple[str | None, str, str, str]]
 def expected(count: int, of_each: int, topic: str = "order") -> Told:
     told: Told = Counter()
     for key, fault in faults(count, of_each).items():
-        row = {"key": key, "topic": topic, "callback": NOWHERE, "delay": float(LONG_S + key % 1000), **fault.values}
+        row = {
+            "key": key,
+            "topic": topic,
+            "callback": UNUSED_CALLBACK,
+            "delay": float(DAY_S + key % 1000),
+            **fault.values,
+        }
         whose = row.pop("key")
         shown = {name: _in_json(value) for name, value in row.items() if value is not None}
         if "@" in shown.get("callback", ""):

@@ -12,23 +12,23 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-from tests.spark import mishaps
-from tests.spark.grounds import (
-    LONG_S,
-    NOWHERE,
-    Ended,
-    Ground,
-    a_ground,
-    a_parquet,
-    a_process,
-    bulk,
-    counted,
-    kill_all,
+from tests.spark import faulty_proxy
+from tests.spark.faulty_proxy import Fault, ProxiedRequest, run_proxy
+from tests.spark.later_server import (
+    DAY_S,
+    UNUSED_CALLBACK,
+    CommandResult,
+    LaterServer,
+    job_counts,
+    kill_session,
+    later_writer,
     rows,
+    run_bulk,
+    run_process,
+    run_server,
     task_ids,
-    to_later,
+    write_parquet,
 )
-from tests.spark.mishaps import Mishap, Passage, a_proxy
 from tests.system.api_client import post
 from tests.system.daemons import COMMAND
 from tests.system.receivers import Receiver, run_receiver
@@ -40,8 +40,8 @@ WRONG = 3
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with a_ground(tmp_path_factory.mktemp("once")) as ground:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("once")) as ground:
         yield ground
 
 
@@ -62,7 +62,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 @pytest.mark.parametrize(("dies", "door"), [(False, "api"), (True, "store")])
 @pytest.mark.usefixtures("small_batches")
 def test_a_partition_that_fails_in_its_middle_is_tried_anew(
-    dies: bool, door: str, spark: SparkSession, ground: Ground, tmp_path: Path
+    dies: bool, door: str, spark: SparkSession, ground: LaterServer, tmp_path: Path
 ) -> None:
     """It raises an error, or its worker is gone from one moment to the next."""
     job = topic = f"fails-{door}"
@@ -72,7 +72,7 @@ def test_a_partition_that_fails_in_its_middle_is_tried_anew(
         """Fails when some of this partition's tasks are in the store."""
         for number, batch in enumerate(batches):
             if number == 6 and not failed.exists():
-                wait_until(lambda: counted(url, job)[0], "a batch is created")
+                wait_until(lambda: job_counts(url, job)[0], "a batch is created")
                 failed.touch()
                 if dies:
                     os._exit(9)
@@ -81,117 +81,122 @@ def test_a_partition_that_fails_in_its_middle_is_tried_anew(
 
     frame = rows(spark, topic, COUNT, partitions=1).withColumn("content", F.repeat(F.lit("x"), F.lit(1000)))
     where = ground.url if door == "api" else ground.store
-    to_later(frame.mapInArrow(once, frame.schema), where, job, batchSize=BATCH).save()
+    later_writer(frame.mapInArrow(once, frame.schema), where, job, batchSize=BATCH).save()
 
     assert failed.exists()
-    assert ground.ids(topic) == task_ids(job, range(COUNT))
-    assert ground.counted(job) == (COUNT, 0, 0)
+    assert ground.topic_ids(topic) == task_ids(job, range(COUNT))
+    assert ground.job_counts(job) == (COUNT, 0, 0)
 
 
-EACH: dict[str, Mishap] = {
-    "lost": mishaps.lost,
-    "503": mishaps.turned_away(503),
-    "half-done": mishaps.half_done,
-    "429": mishaps.turned_away(429),
-    "cut": mishaps.cut,
+EACH: dict[str, Fault] = {
+    "lost": faulty_proxy.drop_answer,
+    "503": faulty_proxy.reject_for_now(503),
+    "half-done": faulty_proxy.create_half,
+    "429": faulty_proxy.reject_for_now(429),
+    "cut": faulty_proxy.truncate_answer,
 }
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_a_batch_whose_answer_went_astray_is_sent_again(name: str, spark: SparkSession, ground: Ground) -> None:
+def test_a_batch_whose_answer_went_astray_is_sent_again(name: str, spark: SparkSession, ground: LaterServer) -> None:
     job = topic = f"astray-{name}"
 
-    with a_proxy(ground.url, mishaps.through, EACH[name], EACH[name]) as proxy:
-        to_later(rows(spark, topic, COUNT), proxy.url, job, batchSize=BATCH).save()
+    with run_proxy(ground.url, faulty_proxy.pass_through, EACH[name], EACH[name]) as proxy:
+        later_writer(rows(spark, topic, COUNT), proxy.url, job, batchSize=BATCH).save()
 
     assert len(proxy.batches) == COUNT / BATCH + 2
-    assert ground.ids(topic) == task_ids(job, range(COUNT))
-    assert ground.counted(job) == (COUNT, 0, 0)
+    assert ground.topic_ids(topic) == task_ids(job, range(COUNT))
+    assert ground.job_counts(job) == (COUNT, 0, 0)
 
 
 def test_a_command_gets_through_whatever_befalls_its_batches(
-    spark: SparkSession, ground: Ground, tmp_path: Path
+    spark: SparkSession, ground: LaterServer, tmp_path: Path
 ) -> None:
     """Also a failed attempt: one of its batches is refused for good."""
     orders = an_input(tmp_path, "befallen")
 
-    with a_proxy(ground.url, mishaps.through, mishaps.refused, *EACH.values()) as proxy:
+    with run_proxy(ground.url, faulty_proxy.pass_through, faulty_proxy.reject, *EACH.values()) as proxy:
         ended = create(spark, orders, proxy.url, "befallen")
 
     assert len(proxy.batches) >= COUNT / BATCH + 5
     assert ended.status == 0, ended.err
     assert counts(ended) == (COUNT, COUNT, 0, 0)
-    assert ground.ids("befallen") == task_ids("befallen", range(COUNT))
-    assert ground.counted("befallen")[0] == COUNT
+    assert ground.topic_ids("befallen") == task_ids("befallen", range(COUNT))
+    assert ground.job_counts("befallen")[0] == COUNT
 
 
-def test_a_store_that_is_killed_in_the_middle_is_waited_for(spark: SparkSession, ground: Ground) -> None:
+def test_a_store_that_is_killed_in_the_middle_is_waited_for(spark: SparkSession, ground: LaterServer) -> None:
     """The daemon turns batches away meanwhile, in its own words."""
 
-    def kill(passage: Passage) -> None:
+    def kill(passage: ProxiedRequest) -> None:
         passage.forward()
         ground.server.kill()
 
-    def start(passage: Passage) -> None:
-        mishaps.through(passage)
+    def start(passage: ProxiedRequest) -> None:
+        faulty_proxy.pass_through(passage)
         ground.server.start()
 
-    with a_proxy(ground.url, mishaps.through, mishaps.through, kill, start) as proxy:
-        to_later(rows(spark, "outage", COUNT, partitions=1), proxy.url, "outage", batchSize=BATCH).save()
+    with run_proxy(ground.url, faulty_proxy.pass_through, faulty_proxy.pass_through, kill, start) as proxy:
+        later_writer(rows(spark, "outage", COUNT, partitions=1), proxy.url, "outage", batchSize=BATCH).save()
 
     assert proxy.batches[2] == proxy.batches[3] == proxy.batches[4]
-    assert ground.ids("outage") == task_ids("outage", range(COUNT))
-    assert ground.counted("outage") == (COUNT, 0, 0)
+    assert ground.topic_ids("outage") == task_ids("outage", range(COUNT))
+    assert ground.job_counts("outage") == (COUNT, 0, 0)
 
 
-def test_a_killed_job_is_run_again(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+def test_a_killed_job_is_run_again(spark: SparkSession, ground: LaterServer, tmp_path: Path) -> None:
     """By the very same command, though some of its rows are wrong."""
-    orders = an_input(tmp_path, "killed", delay=lambda key: -1 if key < WRONG else LONG_S)
+    orders = an_input(tmp_path, "killed", delay=lambda key: -1 if key < WRONG else DAY_S)
     options = ("--rejects", tmp_path / "rejects", "--max-rejects", WRONG)
 
-    with a_proxy(ground.url) as proxy:
+    with run_proxy(ground.url) as proxy:
         proxy.hold_after(4)
         command = (*COMMAND, *line(orders, proxy.url, "killed"), *options)
-        with a_process(*command, log=tmp_path / "driver.log") as driver:
-            wait_until(lambda: proxy.held.is_set() and sum(ground.counted("killed")) == 4 * BATCH, "its middle", 60)
-            kill_all(driver)
-    before, _, _ = ground.counted("killed")
+        with run_process(*command, log=tmp_path / "driver.log") as driver:
+            wait_until(
+                lambda: proxy.is_holding.is_set() and sum(ground.job_counts("killed")) == 4 * BATCH, "its middle", 60
+            )
+            kill_session(driver)
+    before, _, _ = ground.job_counts("killed")
     ended = create(spark, orders, ground.url, "killed", *options)
 
     assert ended.status == 0, ended.err
     assert counts(ended) == (COUNT, COUNT - before - WRONG, before, WRONG)
-    assert ground.ids("killed") == task_ids("killed", range(WRONG, COUNT))
-    assert ground.counted("killed") == (COUNT - WRONG, 0, WRONG)
+    assert ground.topic_ids("killed") == task_ids("killed", range(WRONG, COUNT))
+    assert ground.job_counts("killed") == (COUNT - WRONG, 0, WRONG)
     assert sorted(pq.read_table(tmp_path / "rejects")["key"].to_pylist()) == list(map(str, range(WRONG)))
 
 
 def test_a_job_that_is_run_again_makes_nothing_of_what_was_delivered(
-    spark: SparkSession, ground: Ground, receiver: Receiver, tmp_path: Path
+    spark: SparkSession, ground: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
     """A third is due at once."""
-    orders = an_input(tmp_path, "again", callback=receiver.url(), delay=lambda key: 0 if key < COUNT / 3 else LONG_S)
+    orders = an_input(tmp_path, "again", callback=receiver.url(), delay=lambda key: 0 if key < COUNT / 3 else DAY_S)
     every, third = task_ids("again", range(COUNT)), task_ids("again", range(COUNT // 3))
 
     create(spark, orders, ground.url, "again")
-    wait_until(lambda: len(ground.ids("again")) == len(every) - len(third), "a third is delivered")
+    wait_until(lambda: len(ground.topic_ids("again")) == len(every) - len(third), "a third is delivered")
     by_command = create(spark, orders, ground.url, "again")
-    to_later(spark.read.parquet(str(orders)), ground.url, "again").save()
+    later_writer(spark.read.parquet(str(orders)), ground.url, "again").save()
 
     assert counts(by_command) == (COUNT, 0, COUNT, 0)
-    assert ground.ids("again") == sorted({*every} - {*third})
-    for id in ground.ids("again")[:50]:
+    assert ground.topic_ids("again") == sorted({*every} - {*third})
+    for id in ground.topic_ids("again")[:50]:
         post(ground.url, "/run-now", {"id": id})
-    wait_until(lambda: len(ground.ids("again")) == len(every) - len(third) - 50, "the next are delivered")
+    wait_until(lambda: len(ground.topic_ids("again")) == len(every) - len(third) - 50, "the next are delivered")
     assert len(receiver.ids) == len(third) + 50
     assert receiver.repeated_calls() == []
 
 
 def an_input(
-    folder: Path, topic: str, callback: str = NOWHERE, delay: Callable[[int], int] = lambda key: LONG_S + key % 100
+    folder: Path,
+    topic: str,
+    callback: str = UNUSED_CALLBACK,
+    delay: Callable[[int], int] = lambda key: DAY_S + key % 100,
 ) -> Path:
     """Parquet of two files."""
     keys = range(COUNT)
-    return a_parquet(
+    return write_parquet(
         folder / "orders",
         2,
         key=list(keys),
@@ -207,11 +212,11 @@ def line(orders: Path, url: str, job: str) -> Sequence[object]:
     return "bulk", "create", orders, "--job", job, *sent, "--master", "local[2,4]"
 
 
-def create(spark: SparkSession, orders: Path, url: str, job: str, *options: object) -> Ended:
-    return bulk(spark, *line(orders, url, job)[1:], "--json", *options)
+def create(spark: SparkSession, orders: Path, url: str, job: str, *options: object) -> CommandResult:
+    return run_bulk(spark, *line(orders, url, job)[1:], "--json", *options)
 
 
-def counts(ended: Ended) -> tuple[int, int, int, int]:
+def counts(ended: CommandResult) -> tuple[int, int, int, int]:
     """The summary's rows, created, already there, rejected."""
-    told = ended.told
+    told = ended.json
     return told["rows"], told["created"], told["existing"], told["rejected"]

@@ -13,7 +13,7 @@ from later.bulk.input.reader import InputFrame, JobInput
 from later.bulk.jobs import progress, run
 from later.bulk.transport.target import Target
 from later.client.transport import CreateCounts
-from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet
+from tests.spark.later_server import DAY_S, UNUSED_CALLBACK, LaterServer, run_server, write_parquet
 
 COUNT = 200
 FILES = 2
@@ -45,17 +45,17 @@ JOBS: dict[str, Job] = {
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
-    with a_ground(tmp_path) as ground:
+def ground(tmp_path: Path) -> Iterator[LaterServer]:
+    with run_server(tmp_path) as ground:
         yield ground
 
 
 def test_it_is_told_how_many_parts_are_done(
-    spark: SparkSession, ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, ground: LaterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.005)
-    columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [NOWHERE] * COUNT}
-    path = a_parquet(tmp_path / "orders", FILES, **columns, delay=[LONG_S] * COUNT)
+    columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [UNUSED_CALLBACK] * COUNT}
+    path = write_parquet(tmp_path / "orders", FILES, **columns, delay=[DAY_S] * COUNT)
     given = JobInput(path=str(path), format="parquet", options={}, columns={}, constants={})
     found = reader.read_input(spark, given, "parts")
     for name, job in JOBS.items():

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from later.bulk.spark.errors import translate_errors
 from later.bulk.spark.session import open_session
 from later.core.errors import LaterError, StoreDown
-from tests.spark.grounds import members_of
+from tests.spark.later_server import session_pids
 from tests.system.waiting import wait_until
 
 DEADLINE_S = 60
@@ -98,12 +98,12 @@ def test_a_job_prints_nothing_of_its_own_and_ctrl_c_leaves_no_process() -> None:
 
 def test_ctrl_c_while_java_starts_leaves_no_java() -> None:
     program = start_program("raise AssertionError")
-    wait_until(lambda: any(map(is_java_of_spark, members_of(program.pid))), "Java starts")
+    wait_until(lambda: any(map(is_java_of_spark, session_pids(program.pid))), "Java starts")
 
     os.killpg(program.pid, signal.SIGINT)
 
     assert finish(program) == (130, [], "")
-    assert members_of(program.pid) == []
+    assert session_pids(program.pid) == []
 
 
 def is_java_of_spark(pid: int) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_parquet, kill_all
-from tests.spark.mishaps import Proxy, a_proxy
+from tests.spark.faulty_proxy import FaultyProxy, run_proxy
+from tests.spark.later_server import DAY_S, UNUSED_CALLBACK, LaterServer, kill_session, run_server, write_parquet
 from tests.system.daemons import COMMAND, TERMINAL, environment
 from tests.system.waiting import wait_until
 
@@ -24,44 +24,46 @@ DEADLINE_S = 60
 COUNT = 1500
 BATCH = 500
 QUICK = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-GOES_ON = "tasks or more were created; the same command goes on where this ended"
+GOES_ON = "tasks were created; run the same command again to continue"
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with a_ground(tmp_path_factory.mktemp("signals")) as ground:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("signals")) as ground:
         yield ground
 
 
 @pytest.fixture
-def proxy(ground: Ground) -> Iterator[Proxy]:
+def proxy(ground: LaterServer) -> Iterator[FaultyProxy]:
     """It lets one batch through, and holds the others."""
-    with a_proxy(ground.url) as proxy:
+    with run_proxy(ground.url) as proxy:
         proxy.hold_after(1)
         yield proxy
 
 
 @pytest.fixture
-def job(proxy: Proxy, tmp_path: Path, request: pytest.FixtureRequest) -> Sequence[str]:
+def job(proxy: FaultyProxy, tmp_path: Path, request: pytest.FixtureRequest) -> Sequence[str]:
     """A `later bulk create` that the proxy keeps from ending."""
-    same = {"topic": "t", "callback": NOWHERE, "delay": LONG_S}
+    same = {"topic": "t", "callback": UNUSED_CALLBACK, "delay": DAY_S}
     columns = {name: [value] * COUNT for name, value in same.items()}
-    orders = a_parquet(tmp_path / "orders", 1, key=range(COUNT), **columns)
+    orders = write_parquet(tmp_path / "orders", 1, key=range(COUNT), **columns)
     given = ("--job", request.node.name, "--url", proxy.url, "--batch", BATCH, "--rejects", tmp_path / "rejects")
     return [str(word) for word in ("bulk", "create", orders, *given, "--master", "local[2,4]", "--conf", QUICK)]
 
 
 @contextmanager
-def started(*words: str, proxy: Proxy, ground: Ground, job: Sequence[str], **files: Any) -> Iterator[Popen[bytes]]:
+def started(
+    *words: str, proxy: FaultyProxy, ground: LaterServer, job: Sequence[str], **files: Any
+) -> Iterator[Popen[bytes]]:
     """The job under way: one batch is in the store, and the command has heard of it."""
     process = Popen([*words, *job], stdout=DEVNULL, env=environment(), start_new_session=True, **files)
     try:
-        assert proxy.held.wait(DEADLINE_S)
-        wait_until(lambda: ground.counted(job[job.index("--job") + 1])[0] == BATCH, "a batch is in the store")
+        assert proxy.is_holding.wait(DEADLINE_S)
+        wait_until(lambda: ground.job_counts(job[job.index("--job") + 1])[0] == BATCH, "a batch is in the store")
         time.sleep(1)  # the command asks the store every half a second, and tells no pipe
         yield process
     finally:
-        kill_all(process)
+        kill_session(process)
 
 
 def shown(master: int) -> str:
@@ -78,7 +80,9 @@ def left(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name != "orders")
 
 
-def test_sigterm_ends_a_job_as_ctrl_c_does(proxy: Proxy, ground: Ground, job: Sequence[str], tmp_path: Path) -> None:
+def test_sigterm_ends_a_job_as_ctrl_c_does(
+    proxy: FaultyProxy, ground: LaterServer, job: Sequence[str], tmp_path: Path
+) -> None:
     master, slave = pty.openpty()
     with started(*COMMAND, proxy=proxy, ground=ground, job=job, stderr=slave) as process:
         os.close(slave)
@@ -87,12 +91,14 @@ def test_sigterm_ends_a_job_as_ctrl_c_does(proxy: Proxy, ground: Ground, job: Se
 
         assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
     os.close(master)
-    assert re.findall(r"later: .*|Traceback.*|Error.*", said) == [f"later: {BATCH} {GOES_ON}\r"]
+    assert re.findall(r"later: .*|Traceback.*|Error.*", said) == [f"later: at least {BATCH} {GOES_ON}\r"]
     assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l"), "the cursor is to be seen again"
     assert left(tmp_path) == []
 
 
-def test_a_terminal_that_goes_ends_a_job(proxy: Proxy, ground: Ground, job: Sequence[str], tmp_path: Path) -> None:
+def test_a_terminal_that_goes_ends_a_job(
+    proxy: FaultyProxy, ground: LaterServer, job: Sequence[str], tmp_path: Path
+) -> None:
     master, slave = pty.openpty()
     leader = (*TERMINAL, os.ttyname(slave))
     with started(*leader, proxy=proxy, ground=ground, job=job, stderr=slave) as process:

@@ -13,9 +13,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark import mishaps
-from tests.spark.grounds import LONG_S, NOWHERE, Ground, a_ground, a_process, kill_all, task_ids
-from tests.spark.mishaps import a_proxy
+from tests.spark import faulty_proxy
+from tests.spark.faulty_proxy import run_proxy
+from tests.spark.later_server import (
+    DAY_S,
+    UNUSED_CALLBACK,
+    LaterServer,
+    kill_session,
+    run_process,
+    run_server,
+    task_ids,
+)
 from tests.system.waiting import wait_until
 
 FILES, ROWS = 3, 600
@@ -36,8 +44,8 @@ with open_session(MASTER, {"spark.driver.extraJavaOptions": QUICK}, "a stream") 
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with a_ground(tmp_path_factory.mktemp("streaming")) as ground:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("streaming")) as ground:
         yield ground
 
 
@@ -48,43 +56,49 @@ def stream(spark: SparkSession, folder: Path, url: str, job: str) -> StreamingQu
     return written.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
 
 
-def test_a_stream_that_is_killed_goes_on_and_begins_anew(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+def test_a_stream_that_is_killed_goes_on_and_begins_anew(
+    spark: SparkSession, ground: LaterServer, tmp_path: Path
+) -> None:
     """Killed when a batch's first third is created, begun again with its checkpoint, then without it."""
     arrive(tmp_path / "in", "stream", 0, FILES)
     every = task_ids("stream", range(FILES * ROWS))
 
-    with a_proxy(ground.url, *[mishaps.through] * 4) as proxy:
+    with run_proxy(ground.url, *[faulty_proxy.pass_through] * 4) as proxy:
         proxy.hold_after(4)
         program = (sys.executable, "-c", PROGRAM, tmp_path, proxy.url, "stream")
-        with a_process(*program, log=tmp_path / "stream.log") as driver:
+        with run_process(*program, log=tmp_path / "stream.log") as driver:
             wait_until(
-                lambda: proxy.held.is_set() and ground.counted("stream")[0] == 4 * BATCH, "its middle", PATIENCE_S
+                lambda: proxy.is_holding.is_set() and ground.job_counts("stream")[0] == 4 * BATCH,
+                "its middle",
+                PATIENCE_S,
             )
-            kill_all(driver)
-    assert len(ground.ids("stream")) == 4 * BATCH
+            kill_session(driver)
+    assert len(ground.topic_ids("stream")) == 4 * BATCH
     end(stream(spark, tmp_path, ground.url, "stream"))
-    assert ground.ids("stream") == every
+    assert ground.topic_ids("stream") == every
     shutil.rmtree(tmp_path / "checkpoint")
     end(stream(spark, tmp_path, ground.url, "stream"))
 
-    assert ground.ids("stream") == every
-    assert ground.counted("stream") == (len(every), 0, 0)
+    assert ground.topic_ids("stream") == every
+    assert ground.job_counts("stream") == (len(every), 0, 0)
 
 
-def test_a_stream_takes_what_comes_later(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+def test_a_stream_takes_what_comes_later(spark: SparkSession, ground: LaterServer, tmp_path: Path) -> None:
     """And makes nothing of what it had."""
     arrive(tmp_path / "in", "later", 0, 1)
     end(stream(spark, tmp_path, ground.url, "later"))
     arrive(tmp_path / "in", "later", 1, 2)
 
-    with a_proxy(ground.url) as proxy:
+    with run_proxy(ground.url) as proxy:
         end(stream(spark, tmp_path, proxy.url, "later"))
 
     assert len(proxy.batches) == ROWS / BATCH
-    assert ground.ids("later") == task_ids("later", range(2 * ROWS))
+    assert ground.topic_ids("later") == task_ids("later", range(2 * ROWS))
 
 
-def test_a_row_that_is_refused_stops_a_stream_and_is_told(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+def test_a_row_that_is_refused_stops_a_stream_and_is_told(
+    spark: SparkSession, ground: LaterServer, tmp_path: Path
+) -> None:
     arrive(tmp_path / "in", "", 0, 1)
 
     with pytest.raises(
@@ -103,5 +117,5 @@ def arrive(folder: Path, topic: str, first: int, end: int) -> None:
     folder.mkdir(exist_ok=True)
     for number in range(first, end):
         keys = range(number * ROWS, (number + 1) * ROWS)
-        rows = ({"key": str(key), "topic": topic, "callback": NOWHERE, "delay": LONG_S} for key in keys)
+        rows = ({"key": str(key), "topic": topic, "callback": UNUSED_CALLBACK, "delay": DAY_S} for key in keys)
         (folder / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))

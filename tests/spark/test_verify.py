@@ -13,7 +13,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from later.store.keys import Bucket
-from tests.spark.grounds import LONG_S, NOWHERE, Ended, Ground, a_ground, a_parquet, bulk, task_ids
+from tests.spark.later_server import (
+    DAY_S,
+    UNUSED_CALLBACK,
+    CommandResult,
+    LaterServer,
+    run_bulk,
+    run_server,
+    task_ids,
+    write_parquet,
+)
 from tests.system.api_client import post
 from tests.system.receivers import Receiver, hang, run_receiver, status
 from tests.system.stores import count_bucket
@@ -28,8 +37,8 @@ PENDING = 5 + 5 + len(WAITING) - len(DELETED)
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with a_ground(tmp_path_factory.mktemp("verify"), "--timeout", "100") as ground:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("verify"), "--timeout", "100") as ground:
         yield ground
 
 
@@ -47,7 +56,7 @@ def door(request: pytest.FixtureRequest) -> str:
 
 
 def test_each_row_is_pending_ended_dead_or_missing(
-    door: str, spark: SparkSession, ground: Ground, receiver: Receiver, tmp_path: Path
+    door: str, spark: SparkSession, ground: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
     job = f"verify-{door}"
     orders = a_job(spark, ground, receiver, tmp_path / "orders", job)
@@ -56,16 +65,16 @@ def test_each_row_is_pending_ended_dead_or_missing(
 
     assert ended.status == 1
     expected = {"rows": COUNT, "pending": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
-    assert ended.told == {**expected, "seconds": ended.told["seconds"]}
+    assert ended.json == {**expected, "seconds": ended.json["seconds"]}
     missing = pq.read_table(tmp_path / "missing").sort_by("key").to_pylist()
     assert [row["key"] for row in missing] == list(map(str, DELETED))
     assert [row["id"] for row in missing] == [task_ids(job, [key])[0] for key in DELETED]
-    row = {"topic": job, "callback": NOWHERE, "delay": LONG_S}
+    row = {"topic": job, "callback": UNUSED_CALLBACK, "delay": DAY_S}
     assert [json.loads(found["row"]) for found in missing] == [row] * len(DELETED)
 
 
 def test_a_cancelled_job_leaves_what_has_ended_or_is_dead(
-    door: str, spark: SparkSession, ground: Ground, receiver: Receiver, tmp_path: Path
+    door: str, spark: SparkSession, ground: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
     """And may be created anew: what it left is not made again."""
     job = f"cancel-{door}"
@@ -74,35 +83,35 @@ def test_a_cancelled_job_leaves_what_has_ended_or_is_dead(
     cancelled = run(spark, "cancel", orders, ground, door, job, "--yes")
 
     expected = {"rows": COUNT, "cancelled": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
-    assert (cancelled.status, cancelled.told) == (0, {**expected, "seconds": cancelled.told["seconds"]})
-    assert ground.ids(job) == task_ids(job, WAYS["/gone"])
+    assert (cancelled.status, cancelled.json) == (0, {**expected, "seconds": cancelled.json["seconds"]})
+    assert ground.topic_ids(job) == task_ids(job, WAYS["/gone"])
     assert count_bucket(ground.redis, Bucket.DEAD, job) == 20
     anew = run(spark, "create", orders, ground, door, job)
-    assert (anew.told["created"], anew.told["existing"]) == (PENDING + len(DELETED), 60)
+    assert (anew.json["created"], anew.json["existing"]) == (PENDING + len(DELETED), 60)
 
 
 def test_a_job_is_not_cancelled_unasked(
-    spark: SparkSession, ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, ground: LaterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", StringIO())
     orders = lines(tmp_path / "few.ndjson", [a_line(1, "unasked")])
     run(spark, "create", orders, ground, "api", "unasked")
 
-    ended = bulk(spark, "cancel", orders, "--job", "unasked", "--url", ground.url)
+    ended = run_bulk(spark, "cancel", orders, "--job", "unasked", "--url", ground.url)
 
     assert (ended.status, ended.out) == (2, "")
     assert "--yes" in ended.err
-    assert ground.ids("unasked") == task_ids("unasked", [1])
+    assert ground.topic_ids("unasked") == task_ids("unasked", [1])
 
 
-def test_a_person_is_told_what_is_missing(spark: SparkSession, ground: Ground, tmp_path: Path) -> None:
+def test_a_person_is_told_what_is_missing(spark: SparkSession, ground: LaterServer, tmp_path: Path) -> None:
     """Rows without a key and corrupt ones can have no task."""
     few = lines(tmp_path / "few.ndjson", [a_line(1, "told"), a_line(2, "told")])
     more = lines(tmp_path / "more.ndjson", [a_line(1, "told"), a_line(3, "told"), '{"topic": "told"}', "{"])
     run(spark, "create", few, ground, "api", "told")
 
-    all_there = bulk(spark, "verify", few, "--job", "told", "--url", ground.url)
-    missing = bulk(spark, "verify", more, "--job", "told", "--url", ground.url)
+    all_there = run_bulk(spark, "verify", few, "--job", "told", "--url", ground.url)
+    missing = run_bulk(spark, "verify", more, "--job", "told", "--url", ground.url)
 
     assert (all_there.status, all_there.err) == (0, "")
     assert all_there.out.startswith("2 rows: 2 pending, 0 ended, 0 dead, 0 missing, 0 without a key or corrupt; ")
@@ -113,16 +122,16 @@ def test_a_person_is_told_what_is_missing(spark: SparkSession, ground: Ground, t
     assert said[1:] == ["later: all of them: --missing DIR writes them as a table"]
 
 
-def a_job(spark: SparkSession, ground: Ground, receiver: Receiver, path: Path, job: str) -> Path:
+def a_job(spark: SparkSession, ground: LaterServer, receiver: Receiver, path: Path, job: str) -> Path:
     """An input whose tasks have gone their ways; the topic has the job's name."""
     callbacks = {key: receiver.url(way) for way, keys in WAYS.items() for key in keys}
-    orders = a_parquet(
+    orders = write_parquet(
         path,
         2,
         key=list(range(COUNT)),
         topic=[job] * COUNT,
-        callback=[callbacks.get(key, NOWHERE) for key in range(COUNT)],
-        delay=[LONG_S if key in WAITING else 0 for key in range(COUNT)],
+        callback=[callbacks.get(key, UNUSED_CALLBACK) for key in range(COUNT)],
+        delay=[DAY_S if key in WAITING else 0 for key in range(COUNT)],
     )
     assert run(spark, "create", orders, ground, "api", job).status == 0
     for id in task_ids(job, DELETED):
@@ -132,9 +141,11 @@ def a_job(spark: SparkSession, ground: Ground, receiver: Receiver, path: Path, j
     return orders
 
 
-def run(spark: SparkSession, verb: str, orders: Path, ground: Ground, door: str, job: str, *options: object) -> Ended:
+def run(
+    spark: SparkSession, verb: str, orders: Path, ground: LaterServer, door: str, job: str, *options: object
+) -> CommandResult:
     url = ground.url if door == "api" else ground.store
-    return bulk(spark, verb, orders, "--job", job, "--url", url, "--json", *options)
+    return run_bulk(spark, verb, orders, "--job", job, "--url", url, "--json", *options)
 
 
 def lines(path: Path, rows: list[str]) -> Path:
@@ -143,4 +154,4 @@ def lines(path: Path, rows: list[str]) -> Path:
 
 
 def a_line(key: int, topic: str) -> str:
-    return json.dumps({"key": key, "topic": topic, "callback": NOWHERE, "delay": LONG_S})
+    return json.dumps({"key": key, "topic": topic, "callback": UNUSED_CALLBACK, "delay": DAY_S})

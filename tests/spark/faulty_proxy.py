@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tests.system.waiting import POLL_INTERVAL_S
 
 BATCHES = "/create/batch"
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 class Answer(NamedTuple):
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Passage(BaseHTTPRequestHandler):
+class ProxiedRequest(BaseHTTPRequestHandler):
     """A request on its way. What a mishap does not answer is cut off."""
 
     server: _Server
@@ -31,7 +31,7 @@ class Passage(BaseHTTPRequestHandler):
 
     def forward(self, body: bytes | None = None) -> Answer:
         """What the daemon answers to this body, or to what came: the work is done."""
-        connection = HTTPConnection(self.server.daemon_address, timeout=PATIENCE_S)
+        connection = HTTPConnection(self.server.daemon_address, timeout=TIMEOUT_S)
         try:
             headers = {name: self.headers[name] for name in ("Content-Type",) if name in self.headers}
             connection.request(self.command, self.path, self.body if body is None else body, headers)
@@ -54,63 +54,63 @@ class Passage(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.body = self.rfile.read(int(self.headers["Content-Length"]))
         if not self.path.startswith(BATCHES):
-            through(self)
+            pass_through(self)
             return
         try:
-            self.server.proxy.next_mishap(self.body)(self)
+            self.server.proxy.next_fault(self.body)(self)
         finally:
-            self.server.proxy.ended()
+            self.server.proxy.on_request_end()
 
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads it."""
 
 
-Mishap = Callable[[Passage], None]
+Fault = Callable[[ProxiedRequest], None]
 
 
-def through(passage: Passage) -> None:
+def pass_through(passage: ProxiedRequest) -> None:
     """None."""
     passage.answer(passage.forward())
 
 
-def lost(passage: Passage) -> None:
+def drop_answer(passage: ProxiedRequest) -> None:
     """The work is done, and nobody hears of it."""
     passage.forward()
 
 
-def cut(passage: Passage) -> None:
+def truncate_answer(passage: ProxiedRequest) -> None:
     """The work is done, and half of the answer arrives."""
     answer = passage.forward()
     passage.answer(answer, cut=len(answer.body) // 2)
 
 
-def after(ready: Callable[[], object]) -> Mishap:
+def delay_until(ready: Callable[[], object]) -> Fault:
     """Done and answered as ever, but not before this is the case."""
 
-    def mishap(passage: Passage) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+    def mishap(passage: ProxiedRequest) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
         while not ready() and time.monotonic() < deadline:
             time.sleep(POLL_INTERVAL_S)
-        through(passage)
+        pass_through(passage)
 
     return mishap
 
 
-def turned_away(status: int, retry_after: str = "0") -> Mishap:
+def reject_for_now(status: int, retry_after: str = "0") -> Fault:
     """Nothing is done: the caller is to come again."""
 
-    def mishap(passage: Passage) -> None:
+    def mishap(passage: ProxiedRequest) -> None:
         passage.answer(_problem(status, "come again"), {"Retry-After": retry_after})
 
     return mishap
 
 
-def refused(passage: Passage) -> None:
+def reject(passage: ProxiedRequest) -> None:
     """Nothing is done, and no use in coming again: who sent it fails."""
     passage.answer(_problem(400, "the proxy has a bad day"))
 
 
-def half_done(passage: Passage) -> None:
+def create_half(passage: ProxiedRequest) -> None:
     """Of the items, the first half is created, and the others answered as if their part of the store were away."""
     lines = passage.body.splitlines()
     answer = passage.forward(b"\n".join(lines[: len(lines) // 2]))
@@ -121,16 +121,16 @@ def half_done(passage: Passage) -> None:
     passage.answer(Answer(200, json.dumps(told).encode()), {"Content-Type": "application/json"})
 
 
-class Proxy:
+class FaultyProxy:
     """The n-th batch of tasks meets the n-th mishap; those after the last one, and all else, get through.
 
     What was told to `hold` stands until the proxy ends, and is cut off then.
     """
 
-    def __init__(self, url: str, *mishaps: Mishap) -> None:
+    def __init__(self, url: str, *mishaps: Fault) -> None:
         self.batches: list[bytes] = []
         """Those that have come."""
-        self.held = threading.Event()
+        self.is_holding = threading.Event()
         """Is one held?"""
         self._ended = 0
         self._over = threading.Event()
@@ -140,15 +140,15 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
-    def repeated(self) -> int:
+    def repeated_batches(self) -> int:
         """How many batches came that had come before."""
         return len(self.batches) - len({*self.batches})
 
-    def next_mishap(self, batch: bytes) -> Mishap:
+    def next_fault(self, batch: bytes) -> Fault:
         with self._lock:
             self.batches.append(batch)
             number = len(self.batches)
-            return self._mishaps[number - 1] if number <= len(self._mishaps) else through
+            return self._mishaps[number - 1] if number <= len(self._mishaps) else pass_through
 
     @property
     def is_idle(self) -> bool:
@@ -156,21 +156,21 @@ class Proxy:
         with self._lock:
             return self._ended == len(self.batches)
 
-    def ended(self) -> None:
+    def on_request_end(self) -> None:
         with self._lock:
             self._ended += 1
 
-    def hold(self, passage: Passage) -> None:
+    def hold(self, passage: ProxiedRequest) -> None:
         """Nothing is done, nothing answered."""
-        self.held.set()
-        self._over.wait(PATIENCE_S)
+        self.is_holding.set()
+        self._over.wait(TIMEOUT_S)
 
     def hold_after(self, batches: int) -> None:
         """Let so many batches through, and hold those behind them."""
-        self._mishaps = (*[through] * batches, *[self.hold] * 1000)
+        self._mishaps = (*[pass_through] * batches, *[self.hold] * 1000)
 
     @contextmanager
-    def running(self) -> Iterator[Proxy]:
+    def running(self) -> Iterator[FaultyProxy]:
         thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -186,16 +186,16 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, proxy: Proxy, daemon_address: str) -> None:
+    def __init__(self, proxy: FaultyProxy, daemon_address: str) -> None:
         self.proxy = proxy
         self.daemon_address = daemon_address
-        super().__init__(("127.0.0.1", 0), Passage)
+        super().__init__(("127.0.0.1", 0), ProxiedRequest)
 
 
 @contextmanager
-def a_proxy(url: str, *mishaps: Mishap) -> Iterator[Proxy]:
+def run_proxy(url: str, *mishaps: Fault) -> Iterator[FaultyProxy]:
     """A proxy to the daemon at `url`."""
-    with Proxy(url, *mishaps).running() as proxy:
+    with FaultyProxy(url, *mishaps).running() as proxy:
         yield proxy
 
 

@@ -31,17 +31,17 @@ from tests.system.daemons import Daemon, environment, run_daemon
 from tests.system.stores import StoreServer, run_store
 from tests.system.waiting import POLL_INTERVAL_S
 
-NOWHERE = "http://127.0.0.1:9/"
+UNUSED_CALLBACK = "http://127.0.0.1:9/"
 """A callback that is not to be called while a test runs."""
-LONG_S = 86_400
+DAY_S = 86_400
 """A delay that no test outlasts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ground:
+class LaterServer:
     """A daemon and its store."""
 
-    later: Daemon
+    daemon: Daemon
     store: str
     """The store's URL, redis://."""
     redis: redis.Redis
@@ -49,21 +49,21 @@ class Ground:
 
     @property
     def url(self) -> str:
-        return self.later.url
+        return self.daemon.url
 
-    def ids(self, topic: str) -> list[str]:
+    def topic_ids(self, topic: str) -> list[str]:
         """Every task of the topic, in whatever bucket, sorted: one that is there twice stands there twice."""
         (shard,) = Keys("later", 1).shards
         buckets = shard.buckets(topic.encode())
         packed = (cast("list[bytes]", self.redis.zrange(bucket, 0, -1)) for bucket in buckets)
         return sorted(unpack_id(id) for ids in packed for id in ids)
 
-    def counted(self, job: str) -> tuple[int, int, int]:
+    def job_counts(self, job: str) -> tuple[int, int, int]:
         """What the store has counted of the job: created, existing, refused."""
-        return counted(self.url, job)
+        return job_counts(self.url, job)
 
 
-def counted(url: str, job: str) -> tuple[int, int, int]:
+def job_counts(url: str, job: str) -> tuple[int, int, int]:
     """What `Ground.counted` answers, for who has no ground."""
     answer = get(url, f"/jobs/{job}")
     if answer.status == 404:
@@ -72,7 +72,7 @@ def counted(url: str, job: str) -> tuple[int, int, int]:
 
 
 @contextmanager
-def a_ground(folder: Path, *options: str) -> Iterator[Ground]:
+def run_server(folder: Path, *options: str) -> Iterator[LaterServer]:
     """A `later up` on an empty Valkey, each as a user runs it."""
     port = free_port()
     url = f"redis://127.0.0.1:{port}/0"
@@ -82,7 +82,7 @@ def a_ground(folder: Path, *options: str) -> Iterator[Ground]:
         run_daemon("up", folder, "--redis", url, *options) as later,
         redis.Redis.from_url(url) as client,
     ):
-        yield Ground(later=later, store=url, redis=client, server=server)
+        yield LaterServer(daemon=later, store=url, redis=client, server=server)
 
 
 def free_port() -> int:
@@ -105,18 +105,18 @@ def rows(spark: SparkSession, topic: str, count: int, partitions: int = 2) -> Da
     return spark.range(0, count, 1, partitions).select(
         F.col("id").alias("key"),
         F.lit(topic).alias("topic"),
-        F.lit(NOWHERE).alias("callback"),
-        (F.lit(LONG_S) + F.col("id") % 100).alias("delay"),
+        F.lit(UNUSED_CALLBACK).alias("callback"),
+        (F.lit(DAY_S) + F.col("id") % 100).alias("delay"),
     )
 
 
-def to_later(frame: DataFrame, url: str, job: str, **options: object) -> DataFrameWriter:
+def later_writer(frame: DataFrame, url: str, job: str, **options: object) -> DataFrameWriter:
     """What writes a frame; options as they are named."""
     writer = frame.write.format("later").mode("append").option("url", url).option("jobId", job)
     return writer.options(**{name: str(value) for name, value in options.items()})
 
 
-def a_parquet(path: Path, files: int, **columns: Sequence[Any] | pa.Array) -> Path:
+def write_parquet(path: Path, files: int, **columns: Sequence[Any] | pa.Array) -> Path:
     """A directory of so many files with these columns, cut evenly."""
     path.mkdir()
     table = pa.table(columns)
@@ -129,7 +129,7 @@ def a_parquet(path: Path, files: int, **columns: Sequence[Any] | pa.Array) -> Pa
 # The command line
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     """A command's exit status, what it printed, and what it said on standard error."""
 
     status: int
@@ -137,21 +137,21 @@ class Ended(NamedTuple):
     err: str
 
     @property
-    def told(self) -> dict[str, Any]:
+    def json(self) -> dict[str, Any]:
         """What `--json` printed."""
         told: dict[str, Any] = json.loads(self.out)
         return told
 
 
-def bulk(spark: SparkSession, *arguments: object) -> Ended:
+def run_bulk(spark: SparkSession, *arguments: object) -> CommandResult:
     """`later bulk …` in this process, which has a session: no second one is started."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         status = run(["bulk", *map(str, arguments)]).code
-    return Ended(status, out.getvalue(), err.getvalue())
+    return CommandResult(status, out.getvalue(), err.getvalue())
 
 
 @contextmanager
-def a_process(*command: object, log: Path, env: Mapping[str, str] | None = None) -> Iterator[Popen[bytes]]:
+def run_process(*command: object, log: Path, env: Mapping[str, str] | None = None) -> Iterator[Popen[bytes]]:
     """A process of its own, with all that it starts; they end with this. What it says goes to `log`."""
     with log.open("wb") as said:
         process = Popen(
@@ -165,12 +165,12 @@ def a_process(*command: object, log: Path, env: Mapping[str, str] | None = None)
     try:
         yield process
     finally:
-        kill_all(process)
+        kill_session(process)
 
 
-def kill_all(process: Popen[bytes]) -> None:
+def kill_session(process: Popen[bytes]) -> None:
     """`kill -9`: it, its Java, and Spark's workers, which are in groups of their own, but in one session with it."""
-    while members := members_of(process.pid):
+    while members := session_pids(process.pid):
         for pid in members:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -179,7 +179,7 @@ def kill_all(process: Popen[bytes]) -> None:
     process.wait()
 
 
-def members_of(leader: int) -> list[int]:
+def session_pids(leader: int) -> list[int]:
     """Processes of a session that live."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
