@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -49,6 +50,11 @@ class OptionType:
     def __call__(self, text: str) -> Any:
         """Convert the text. Raises ValueError with what the type takes."""
         return self.read(text)
+
+
+def option_type(metavar: str, *toml_types: str) -> Callable[[Callable[[str], Any]], OptionType]:
+    """Return the decorator that makes an option type of a function that reads a text."""
+    return lambda read: OptionType(read, metavar, toml_types or ("a string",))
 
 
 class Address(NamedTuple):
@@ -126,13 +132,11 @@ def integer(least: int, most: int) -> OptionType:
     return OptionType(read, "NUMBER", ("an integer",))
 
 
-def _any_integer(text: str) -> int:
+@option_type("NUMBER")
+def any_integer(text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise ValueError("an integer")
     return int(text)
-
-
-any_integer = OptionType(_any_integer, "NUMBER")
 
 
 def count_or_auto(most: int) -> OptionType:
@@ -173,15 +177,13 @@ def _any_number(text: str) -> float:
 any_share = OptionType(_any_number, "SHARE")
 
 
-def _per_second(text: str) -> float:
+@option_type("NUMBER/s")
+def per_second(text: str) -> float:
+    """Read any rate: `50` or `50/s`."""
     try:
         return _any_number(text.removesuffix("/s"))
     except ValueError:
         raise ValueError("a number, like 50, 0.5 or 50/s") from None
-
-
-per_second = OptionType(_per_second, "NUMBER/s")
-"""Any rate: `50` or `50/s`."""
 
 
 def rate(least: float, most: int) -> OptionType:
@@ -196,13 +198,11 @@ def rate(least: float, most: int) -> OptionType:
     return OptionType(read, "NUMBER", ("a number",))
 
 
-def _fraction(text: str) -> float:
+@option_type("SHARE", "a number")
+def fraction(text: str) -> float:
     if not re.fullmatch(r"[0-9]*\.?[0-9]*", text) or not re.search("[0-9]", text) or float(text) > 1:
         raise ValueError("a number from 0 to 1")
     return float(text)
-
-
-fraction = OptionType(_fraction, "SHARE", ("a number",))
 
 
 def size(least: int, most: int) -> OptionType:
@@ -232,55 +232,46 @@ def choice(*words: str) -> OptionType:
     return OptionType(read, "|".join(words))
 
 
-def _switch(text: str) -> bool:
+@option_type("on|off")
+def switch(text: str) -> bool:
     if text not in ("on", "off"):
         raise ValueError("on or off")
     return text == "on"
 
 
-switch = OptionType(_switch, "on|off")
-
-
-def _prefix(text: str) -> str:
+@option_type("TEXT")
+def prefix(text: str) -> str:
     if not _PREFIX.fullmatch(text):
         raise ValueError(r"1 to 64 characters without white space, control characters or any of {}*?[]\^")
     return text
 
 
-prefix = OptionType(_prefix, "TEXT")
-
-
-def _path(text: str) -> Path:
+@option_type("DIR")
+def path(text: str) -> Path:
     if not text or "\0" in text:
         raise ValueError("a path")
     return Path(text)
 
 
-path = OptionType(_path, "DIR")
-
-
 # Addresses and URLs
 
 
-def _address(text: str) -> Address:
+@option_type("HOST:PORT")
+def address(text: str) -> Address:
     match = _ADDRESS.fullmatch(text)
-    if match is None or int(match["port"]) > 65_535 or not (match["host"] or _is_v6(match["v6"])):
-        raise ValueError("HOST:PORT, like 127.0.0.1:8080, localhost:8080 or [::1]:8080")
-    return Address(match["host"] or match["v6"], int(match["port"]))
+    with suppress(ValueError):
+        if match is not None and int(match["port"]) <= 65_535:
+            if match["v6"]:
+                ipaddress.IPv6Address(match["v6"])  # raises ValueError
+            return Address(match["host"] or match["v6"], int(match["port"]))
+    raise ValueError("HOST:PORT, like 127.0.0.1:8080, localhost:8080 or [::1]:8080")
 
 
-def _is_v6(text: str) -> bool:
-    try:
-        return bool(ipaddress.IPv6Address(text))
-    except ValueError:
-        return False
+address_or_off = OptionType(lambda text: None if text == "off" else address(text), "HOST:PORT")
 
 
-address = OptionType(_address, "HOST:PORT")
-address_or_off = OptionType(lambda text: None if text == "off" else _address(text), "HOST:PORT")
-
-
-def _http_url(text: str) -> str:
+@option_type("URL")
+def http_url(text: str) -> str:
     url = _split_url(text)
     if url is None or url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
         raise ValueError("an http or https URL with a host and without user:password@")
@@ -289,10 +280,8 @@ def _http_url(text: str) -> str:
     return text.rstrip("/")
 
 
-http_url = OptionType(_http_url, "URL")
-
-
-def _store_url(text: str) -> str:
+@option_type("URL")
+def store_url(text: str) -> str:
     scheme = text.partition("://")[0]
     if scheme in ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"):
         raise ValueError(f"a redis://, rediss:// or unix:// URL: {scheme}:// is not supported yet")
@@ -307,20 +296,13 @@ def _store_url(text: str) -> str:
             raise ValueError("unix:///PATH, with three slashes")
     elif not url.hostname or not re.fullmatch(r"(/[0-9]{0,9})?", url.path):
         raise ValueError(f"{url.scheme}://HOST:PORT/DATABASE, the database a number")
-    _check_parameters(url)
-    return text
-
-
-def _check_parameters(url: SplitResult) -> None:
     allowed = _REDIS_PARAMETERS | (_TLS_PARAMETERS if url.scheme == "rediss" else set())
     parameters = dict(parse_qsl(url.query, keep_blank_values=True))
     if not allowed.issuperset(parameters):
         raise ValueError(f"no parameters in a {url.scheme}:// URL but {', '.join(sorted(allowed))}")
     if not re.fullmatch("[0-9]{1,9}", parameters.get("db", "0")):
         raise ValueError("a number as the URL's db")
-
-
-store_url = OptionType(_store_url, "URL")
+    return text
 
 
 def _split_url(text: str) -> SplitResult | None:

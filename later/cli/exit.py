@@ -75,17 +75,14 @@ def exit_code(work: Callable[[], int]) -> int:
         _discard_output(sys.stdout)
         return 1
     except (LaterError, OSError) as error:
-        notify(_reason(error))
+        reason = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror is not None:
+            reason = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+        notify(reason)
         return 2 if isinstance(error, ConfigError) else 1
     except Exception:  # a bug: its traceback is needed to fix it
         traceback.print_exc()
         return 1
-
-
-def _reason(error: LaterError | OSError) -> str:
-    if isinstance(error, LaterError) or error.strerror is None:
-        return str(error) or type(error).__name__
-    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def _discard_output(stream: TextIO) -> None:

@@ -11,7 +11,6 @@ import click
 from later.cli.options import Command, OptionParamType
 from later.core.policy import FIELDS, PolicyField, ValueKind
 from later.option_types import (
-    OptionType,
     any_integer,
     any_share,
     choice,
@@ -40,8 +39,9 @@ _FORMATS: dict[ValueKind, Callable[[Any], str]] = {
 def field_values(command: Command) -> Command:
     """Give a command an option for the value of each field; a field that is not given is None."""
     for field in reversed(FIELDS.values()):
-        option_type = OptionParamType(_option_type(field))
-        command = click.option(_flag(field), field.name, type=option_type, help=field.help)(command)
+        option_type = choice(*field.choices) if field.kind is ValueKind.CHOICE else _TYPES[field.kind]
+        param_type = OptionParamType(option_type)
+        command = click.option(_flag(field), field.name, type=param_type, help=field.help)(command)
     return command
 
 
@@ -58,10 +58,6 @@ def format_field(name: str, value: object) -> str:
     if field is None:  # a newer daemon's
         return json.dumps(value)
     return f"0 ({field.zero})" if field.zero and value == 0 else _FORMATS.get(field.kind, str)(value)
-
-
-def _option_type(field: PolicyField) -> OptionType:
-    return choice(*field.choices) if field.kind is ValueKind.CHOICE else _TYPES[field.kind]
 
 
 def _flag(field: PolicyField) -> str:

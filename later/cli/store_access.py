@@ -1,4 +1,4 @@
-"""What commands that open the store themselves need: the configuration, with logging set up, and the store."""
+"""Access to the store for commands that do not go through the API: its configuration, and the open store."""
 
 from __future__ import annotations
 
@@ -38,12 +38,9 @@ def run_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> i
             async with aclosing(await open_store(settings, clock, config.policy, config.shards)) as store:
                 return await work(store)
         except StoreDown as error:
-            raise StoreDown(f"{error}{_hint(config)}") from error
+            # `later up` keeps its store in the default directory, which no option names here.
+            forgotten = not config.redis_given and not config.data_given and (config.data / "store.sock").exists()
+            hint = f" (for the store of `later up`: --data {config.data})" if forgotten else ""
+            raise StoreDown(f"{error}{hint}") from error
 
     return asyncio.run(run())
-
-
-def _hint(config: Config) -> str:
-    """Return a hint at --data, if neither it nor --redis was given, and `later up` has a store in the default place."""
-    at_default = not config.redis_given and not config.data_given and (config.data / "store.sock").exists()
-    return f" (for the store of `later up`: --data {config.data})" if at_default else ""

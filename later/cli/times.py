@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 
 from later.cli.options import Command, OptionParamType
-from later.option_types import OptionType, milliseconds
+from later.option_types import milliseconds, option_type
 
 FORMATS = "A TIME is RFC 3339 (2027-01-15T08:00:00Z, or with +01:00) or Unix seconds"
 DUE_TIMES = f"{FORMATS}, or has a unit: 10m is in ten minutes, -10m was ten minutes ago, 0s is now."
@@ -16,36 +16,6 @@ DIED_TIMES = f"{FORMATS}, or has a unit: 2h is two hours ago, by this machine's 
 _EXPECTED = "a time, like 2027-01-15T08:00:00Z, 1800000000"
 _MIN_UNIX_S, _MAX_UNIX_S = 1e8, 1e11
 """From 1973 to 5138: a smaller number is a duration without its unit, a larger one is in milliseconds."""
-
-
-def due_time_options(command: Command) -> Command:
-    """Give a command --due-after and --due-before, in Unix seconds."""
-    param_type = OptionParamType(OptionType(_parse_due_time, "TIME"))
-    before = click.option("--due-before", type=param_type, help="Only tasks due before this time.")
-    after = click.option("--due-after", type=param_type, help="Only tasks due at this time or later.")
-    return after(before(command))
-
-
-def death_time_options(command: Command) -> Command:
-    """Give a command --died-after and --died-before, in Unix seconds."""
-    param_type = OptionParamType(OptionType(_parse_death_time, "TIME"))
-    before = click.option("--died-before", type=param_type, help="Only tasks that died before this time.")
-    after = click.option("--died-after", type=param_type, help="Only tasks that died at this time or later.")
-    return after(before(command))
-
-
-def rfc3339(seconds: float) -> str:
-    """Format a time, rounded down to the second, as the options take it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-def _parse_due_time(text: str) -> float:
-    sign, duration = (-1, text[1:]) if text.startswith("-") else (1, text)
-    return _parse_time(text, duration, sign, expected=f"{_EXPECTED}, 10m or -10m")
-
-
-def _parse_death_time(text: str) -> float:
-    return _parse_time(text, text, -1, expected=f"{_EXPECTED} or 2h")
 
 
 def _parse_time(text: str, duration: str, sign: int, expected: str) -> float:
@@ -63,3 +33,35 @@ def _parse_time(text: str, duration: str, sign: int, expected: str) -> float:
     if not _MIN_UNIX_S <= seconds < _MAX_UNIX_S:
         raise ValueError(expected)
     return seconds
+
+
+@option_type("TIME")
+def _due_time(text: str) -> float:
+    sign, duration = (-1, text[1:]) if text.startswith("-") else (1, text)
+    return _parse_time(text, duration, sign, expected=f"{_EXPECTED}, 10m or -10m")
+
+
+@option_type("TIME")
+def _death_time(text: str) -> float:
+    return _parse_time(text, text, -1, expected=f"{_EXPECTED} or 2h")
+
+
+def due_time_options(command: Command) -> Command:
+    """Give a command --due-after and --due-before, in Unix seconds."""
+    param_type = OptionParamType(_due_time)
+    before = click.option("--due-before", type=param_type, help="Only tasks due before this time.")
+    after = click.option("--due-after", type=param_type, help="Only tasks due at this time or later.")
+    return after(before(command))
+
+
+def death_time_options(command: Command) -> Command:
+    """Give a command --died-after and --died-before, in Unix seconds."""
+    param_type = OptionParamType(_death_time)
+    before = click.option("--died-before", type=param_type, help="Only tasks that died before this time.")
+    after = click.option("--died-after", type=param_type, help="Only tasks that died at this time or later.")
+    return after(before(command))
+
+
+def rfc3339(seconds: float) -> str:
+    """Format a time, rounded down to the second, as the options take it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -10,7 +11,7 @@ from later.cli.console import printable
 from later.cli.options import config_options, examples
 from later.cli.store_access import load_config, run_with_store
 from later.core.task import unpack_id
-from later.store.doctor import Doctor, Finding
+from later.store.doctor import Finding
 from later.store.open import Store
 
 
@@ -43,36 +44,26 @@ async def examine_store(store: Store, *, repair: bool, as_json: bool) -> int:
         findings += 1
         is_mended = await store.doctor.mend(finding, (await store.now()).low) if repair else None
         mended += is_mended is True
-        print(_finding_json(finding, is_mended) if as_json else _finding_text(finding, is_mended))
-    _print_summary(store.doctor, findings, mended, repair=repair, as_json=as_json)
+        if as_json:
+            print(json.dumps(_finding_json(finding) | {"mended": is_mended}))
+        else:
+            result = {True: "; mended", False: "; right by now", None: ""}[is_mended]
+            print(printable(str(finding)) + result)
+    tasks, entries = store.doctor.tasks, store.doctor.entries
+    if as_json:
+        print(json.dumps({"tasks": tasks, "entries": entries, "findings": findings, "mended": mended}))
+    else:
+        outcome = f"{findings} wrong, {mended} mended" if repair else f"{findings} wrong; --repair mends"
+        print(f"{tasks} tasks and {entries} bucket entries read: {outcome if findings else 'nothing is wrong'}")
     return 1 if findings and not repair else 0
 
 
-def _finding_text(finding: Finding, is_mended: bool | None) -> str:
-    result = {True: "; mended", False: "; right by now", None: ""}[is_mended]
-    return printable(str(finding)) + result
-
-
-def _finding_json(finding: Finding, is_mended: bool | None) -> str:
-    return json.dumps(
-        {
-            "kind": finding.kind,
-            "id": None if finding.id is None else unpack_id(finding.id),
-            "topic": None if finding.topic is None else finding.topic.decode("utf-8", "backslashreplace"),
-            "bucket": finding.bucket,
-            "shard": finding.shard,
-            "where": finding.where,
-            "mended": is_mended,
-        }
-    )
-
-
-def _print_summary(doctor: Doctor, findings: int, mended: int, *, repair: bool, as_json: bool) -> None:
-    if as_json:
-        read = {"tasks": doctor.tasks, "entries": doctor.entries}
-        print(json.dumps({**read, "findings": findings, "mended": mended}))
-        return
-    result = "nothing is wrong"
-    if findings:
-        result = f"{findings} wrong, {mended} mended" if repair else f"{findings} wrong; --repair mends"
-    print(f"{doctor.tasks} tasks and {doctor.entries} bucket entries read: {result}")
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "id": None if finding.id is None else unpack_id(finding.id),
+        "topic": None if finding.topic is None else finding.topic.decode("utf-8", "backslashreplace"),
+        "bucket": finding.bucket,
+        "shard": finding.shard,
+        "where": finding.where,
+    }

@@ -41,7 +41,7 @@ def status(*, topics: int, as_json: bool, **flags: str | None) -> int:
 
 
 class StoreStatus(NamedTuple):
-    """What `status` shows. `workers` has the ms since the last heartbeat of each; `topics` is not ordered."""
+    """The status of a store. `workers` has the ms since the last heartbeat of each; `topics` is not ordered."""
 
     address: str
     shards: int

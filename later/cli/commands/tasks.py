@@ -134,7 +134,13 @@ def explain(*, client: Client, id: str | None, topic: str | None, as_json: bool)
         return 0
     print(printable(str(answer.pop("sentence"))))
     print()
-    _print_fields({name: _in_one_line(value) if isinstance(value, dict) else value for name, value in answer.items()})
+    for name, values in answer.items():
+        if isinstance(values, dict):  # `delay 3, unack 0`; fields of a policy as the topics commands print them
+            answer[name] = ", ".join(
+                f"{key} {value if isinstance(value, str) else format_field(key, value)}"
+                for key, value in values.items()
+            )
+    _print_fields(answer)
     return 0
 
 
@@ -247,10 +253,3 @@ def _print_fields(fields: Mapping[str, Any]) -> None:
         if value is not None:
             print(f"{printable(name):<{width}} {printable(value if isinstance(value, str) else json.dumps(value))}")
     print()
-
-
-def _in_one_line(values: Mapping[str, Any]) -> str:
-    """Format an object of an explanation: `delay 3, unack 0`; fields of a policy as the topics commands print them."""
-    return ", ".join(
-        f"{name} {value if isinstance(value, str) else format_field(name, value)}" for name, value in values.items()
-    )
