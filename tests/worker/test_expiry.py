@@ -1,4 +1,4 @@
-"""What ends tasks, and how they are delivered, by each topic's policy."""
+"""Expiry, retention of dead tasks, and deliveries, by each topic's policy."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LOW = 2
 
 
 async def set_policy(worker: ManualWorker, name: str, **fields: object) -> None:
-    place = namespace_scope(name.removesuffix("/")) if name.endswith("/") else topic_scope(name)
-    await worker.policies.change(place, lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
+    scope = namespace_scope(name.removesuffix("/")) if name.endswith("/") else topic_scope(name)
+    await worker.policies.change(scope, lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
 
-class Noting(Receivers):
-    """Notes the policy that each call is made by."""
+class PolicyRecorder(Receivers):
+    """A sender that records the policy of each call."""
 
     def __init__(self, *answers: Outcome) -> None:
         super().__init__(*answers)
@@ -54,7 +54,7 @@ class TestExpiry:
         assert receivers.calls == []
         assert worker.metrics.registry.get_sample_value("later_dead_total", {"reason": "expired"}) == 1
 
-    async def test_where_no_hand_is_free_it_dies_all_the_same(self, store: StoreFixture) -> None:
+    async def test_a_task_expires_while_no_slot_is_free(self, store: StoreFixture) -> None:
         first, second = a_task(), a_task(delay=1, ttl=5)
         await store.tasks.create([first, second])
         worker = ManualWorker(store, receivers := Receivers(), slots=1)
@@ -66,7 +66,7 @@ class TestExpiry:
         receivers.may_answer.set()
         await worker.deliveries.drain(60)
 
-    async def test_one_that_fails_after_its_ttl_has_no_other_try(self, store: StoreFixture) -> None:
+    async def test_a_failure_after_the_ttl_is_not_retried(self, store: StoreFixture) -> None:
         task = a_task(ttl=5)
         await store.tasks.create([task])
         worker = ManualWorker(store, receivers := Receivers(FAILED))
@@ -78,7 +78,7 @@ class TestExpiry:
         found = await worker.find(task)
         assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
 
-    async def test_many_that_expire_together_are_taken_one_slice_after_the_other(self, store: StoreFixture) -> None:
+    async def test_many_tasks_that_expire_together_are_moved_in_several_ticks(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(delay=60, ttl=5) for _ in range(1200)])
         worker = ManualWorker(store, Receivers())
         ticks = [await worker.expiry.tick(NOW + 5_000) for _ in range(4)]
@@ -87,7 +87,7 @@ class TestExpiry:
 
 
 class TestSweep:
-    async def test_the_dead_are_kept_as_long_as_their_topics_say(self, store: StoreFixture) -> None:
+    async def test_dead_tasks_are_kept_for_their_topics_dead_keep(self, store: StoreFixture) -> None:
         tasks = {name: a_task(topic=name, id=name.replace("/", "-")) for name in ("a", "b", "shop/c")}
         await store.tasks.create([*tasks.values()])
         worker = ManualWorker(store, Receivers(GONE, GONE, GONE), policy=Policy(dead_keep_ms=3 * DAY))
@@ -103,7 +103,7 @@ class TestSweep:
             0.5: set(), 1.5: {"b"}, 59: {"b"}, 61: {"b", "shop/c"}, 4319: {"b", "shop/c"}, 4321: {"a", "b", "shop/c"},
         }  # fmt: skip
 
-    async def test_a_topic_that_keeps_its_dead_for_long_hides_no_other(self, store: StoreFixture) -> None:
+    async def test_topics_with_a_long_dead_keep_hide_no_other(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(topic=f"old-{n}") for n in range(50)])
         worker = ManualWorker(store, Receivers(*[GONE] * 51))
         await worker.work()
@@ -116,7 +116,7 @@ class TestSweep:
         await worker.sweeper.tick(worker.at)
         assert await worker.is_gone(young)
 
-    async def test_zero_keeps_none(self, store: StoreFixture) -> None:
+    async def test_a_dead_keep_of_zero_keeps_no_dead_task(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
         worker = ManualWorker(store, Receivers(GONE), policy=Policy(dead_keep_ms=0))
@@ -125,7 +125,7 @@ class TestSweep:
         await worker.work()
         assert await worker.is_gone(task)
 
-    async def test_a_caller_s_id_is_remembered_from_then_on(self, store: StoreFixture) -> None:
+    async def test_a_callers_id_is_remembered_after_the_removal(self, store: StoreFixture) -> None:
         task = a_task(id="a", own_id=True)
         await store.tasks.create([task])
         worker = ManualWorker(store, Receivers(GONE), policy=Policy(dead_keep_ms=1000))
@@ -134,7 +134,7 @@ class TestSweep:
         await worker.work()
         assert await store.tasks.create([task]) == [False]
 
-    async def test_a_tick_sweeps_so_many_and_says_that_there_are_more(self, store: StoreFixture) -> None:
+    async def test_a_tick_removes_a_limited_number_and_reports_more(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(created_at=NOW - 1) for _ in range(SWEEP_TASKS + 200)])
         worker = ManualWorker(store, Receivers(*[GONE] * 1200), slots=2000, policy=Policy(dead_keep_ms=0))
         while await worker.claimer.tick(NOW + LOW) != (0, None):
@@ -146,7 +146,7 @@ class TestSweep:
 
 
 class TestDeliveries:
-    async def test_a_topics_pauses_are_its_own(self, store: StoreFixture) -> None:
+    async def test_a_topic_has_its_own_backoff(self, store: StoreFixture) -> None:
         tasks = [a_task(topic=topic) for topic in ("a", "b")]
         await store.tasks.create(tasks)
         worker = ManualWorker(store, Receivers(*[FAILED] * 4))
@@ -157,7 +157,7 @@ class TestDeliveries:
         await worker.work()
         assert (await worker.find(tasks[1])).score - worker.clock.now().high == 3_000
 
-    async def test_no_limit_on_delays_stops_a_retry(self, store: StoreFixture) -> None:
+    async def test_limits_on_delays_do_not_apply_to_retries(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
         worker = ManualWorker(store, Receivers(FAILED, busy(60_000)))
@@ -174,7 +174,7 @@ class TestDeliveries:
     async def test_a_lease_follows_its_topics_timeout(self, store: StoreFixture, timeout: int, lease_ms: int) -> None:
         task = a_task()
         await store.tasks.create([task])
-        worker = ManualWorker(store, receivers := Noting())
+        worker = ManualWorker(store, receivers := PolicyRecorder())
         await set_policy(worker, "order", timeout=timeout)
         receivers.may_answer.clear()
         await worker.tick()
@@ -184,13 +184,11 @@ class TestDeliveries:
         await worker.deliveries.drain(60)
         assert [policy.timeout_ms for policy in receivers.policies] == [timeout * 1000]
 
-    async def test_a_claim_whose_lease_is_too_short_for_a_timeout_that_grew_meanwhile_is_given_back(
-        self, store: StoreFixture
-    ) -> None:
+    async def test_a_claim_whose_lease_is_too_short_for_a_raised_timeout_is_returned(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
         [claim] = await take(store)
-        worker = ManualWorker(store, receivers := Noting(DONE))
+        worker = ManualWorker(store, receivers := PolicyRecorder(DONE))
         await set_policy(worker, "order", timeout=120)
         worker.deliveries.start(claim)
         await worker.deliveries.drain(60)
@@ -199,15 +197,15 @@ class TestDeliveries:
         await worker.work()
         assert await worker.is_gone(task)
 
-    async def test_without_its_policies_nothing_is_claimed(
+    async def test_nothing_is_claimed_without_policies(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def away() -> None:
+        async def fail() -> None:
             raise StoreDown("the store is gone")
 
         await store.tasks.create([a_task()])
         worker = ManualWorker(store, receivers := Receivers())
-        monkeypatch.setattr(worker.policies, "current", away)
+        monkeypatch.setattr(worker.policies, "current", fail)
         with pytest.raises(StoreDown):
             await worker.tick()
         assert receivers.calls == []

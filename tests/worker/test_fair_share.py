@@ -1,4 +1,4 @@
-"""Hands and lanes: nobody takes what others need, with nothing configured."""
+"""Fair shares: no topic takes the slots that others need, with nothing configured."""
 
 from __future__ import annotations
 
@@ -9,90 +9,90 @@ from later.store.types import DueTopic
 from later.worker.fair_share import FairShare, share
 
 NOW = 1_000
-HANDS = st.integers(1, 5000)
+SLOTS = st.integers(1, 5000)
 
 
-def a_wake(topic: str, *, at: int = NOW, shard: int = 0) -> DueTopic:
+def a_due_topic(topic: str, *, at: int = NOW, shard: int = 0) -> DueTopic:
     return DueTopic(at, topic, shard)
 
 
-def fill(lanes: FairShare, topic: str) -> int:
-    """Let a topic with endless work take all it can; how many hands it then holds."""
-    held = 0
-    while part := lanes.share(topic):
+def fill(fair_share: FairShare, topic: str) -> int:
+    """Let a topic with endless work take all slots that it can; return how many it then holds."""
+    in_use = 0
+    while part := fair_share.share(topic):
         for _ in range(part):
-            lanes.acquire(topic)
-        held += part
-    return held
+            fair_share.acquire(topic)
+        in_use += part
+    return in_use
 
 
-@given(free=st.integers(0, 5000), held=st.integers(0, 5000))
-def test_a_lane_takes_no_more_than_is_free(free: int, held: int) -> None:
-    assert 0 <= share(free, held) <= free
+@given(free=st.integers(0, 5000), in_use=st.integers(0, 5000))
+def test_a_topic_takes_no_more_slots_than_are_free(free: int, in_use: int) -> None:
+    assert 0 <= share(free, in_use) <= free
 
 
-@given(free=st.integers(1, 5000), held=st.integers(1, 5000))
-def test_the_last_free_hand_is_not_for_a_lane_that_holds_one(free: int, held: int) -> None:
-    assert share(free, held) < free
+@given(free=st.integers(1, 5000), in_use=st.integers(1, 5000))
+def test_the_last_free_slot_is_not_for_a_topic_that_holds_one(free: int, in_use: int) -> None:
+    assert share(free, in_use) < free
 
 
-@given(hands=HANDS)
-def test_an_idle_worker_always_has_a_hand_for_a_topic(hands: int) -> None:
-    assert FairShare(hands).share("order") >= 1
+@given(slots=SLOTS)
+def test_an_idle_worker_always_has_a_slot_for_a_topic(slots: int) -> None:
+    assert FairShare(slots).share("order") >= 1
 
 
-def test_a_lone_topic_gets_three_quarters_of_the_hands() -> None:
+def test_a_lone_topic_gets_three_quarters_of_the_slots() -> None:
     assert fill(FairShare(256), "order") == 192
 
 
-def test_two_slow_topics_leave_a_sixteenth() -> None:
-    lanes = FairShare(256)
-    fill(lanes, "slow")
-    fill(lanes, "slower")
-    assert lanes.free == 16
+def test_two_slow_topics_leave_a_sixteenth_of_the_slots() -> None:
+    fair_share = FairShare(256)
+    fill(fair_share, "slow")
+    fill(fair_share, "slower")
+    assert fair_share.free == 16
 
 
-@given(hands=st.integers(4, 5000))
-def test_a_healthy_topic_gets_through_beside_a_slow_one(hands: int) -> None:
-    lanes = FairShare(hands)
-    fill(lanes, "slow")
-    assert lanes.share("healthy") >= 1
+@given(slots=st.integers(4, 5000))
+def test_a_slow_topic_leaves_a_slot_to_a_healthy_one(slots: int) -> None:
+    fair_share = FairShare(slots)
+    fill(fair_share, "slow")
+    assert fair_share.share("healthy") >= 1
 
 
-def test_a_hand_given_back_may_be_taken_again() -> None:
-    lanes = FairShare(1)
-    lanes.acquire("order")
-    lanes.release("order")
-    assert (lanes.free, dict(lanes.topics), lanes.share("order")) == (1, {}, 1)
+def test_a_released_slot_can_be_acquired_again() -> None:
+    fair_share = FairShare(1)
+    fair_share.acquire("order")
+    fair_share.release("order")
+    assert (fair_share.free, dict(fair_share.topics), fair_share.share("order")) == (1, {}, 1)
 
 
 def test_due_topics_are_planned_in_the_order_of_their_turns() -> None:
-    plan = FairShare(256).plan([a_wake("b", at=1), a_wake("a", at=2)], NOW)
-    assert [want.topic for want in plan] == ["b", "a"]
+    plan = FairShare(256).plan([a_due_topic("b", at=1), a_due_topic("a", at=2)], NOW)
+    assert [request.topic for request in plan] == ["b", "a"]
 
 
 def test_a_topic_that_is_not_due_is_not_planned() -> None:
-    assert FairShare(256).plan([a_wake("order", at=NOW + 1)], NOW) == []
+    assert FairShare(256).plan([a_due_topic("order", at=NOW + 1)], NOW) == []
 
 
 def test_a_topic_takes_an_even_part_from_each_of_its_shards() -> None:
-    plan = FairShare(256).plan([a_wake("order", shard=shard) for shard in range(16)], NOW)
-    assert {want.limit for want in plan} == {12}
+    plan = FairShare(256).plan([a_due_topic("order", shard=shard) for shard in range(16)], NOW)
+    assert {request.limit for request in plan} == {12}
 
 
-def test_of_a_thousand_due_topics_as_many_are_planned_as_there_are_hands() -> None:
-    plan = FairShare(256).plan([a_wake(f"{number:04}") for number in range(1000)], NOW)
-    assert [(want.topic, want.limit) for want in plan] == [(f"{number:04}", 1) for number in range(256)]
+def test_of_a_thousand_due_topics_as_many_are_planned_as_there_are_slots() -> None:
+    plan = FairShare(256).plan([a_due_topic(f"{number:04}") for number in range(1000)], NOW)
+    assert [(request.topic, request.limit) for request in plan] == [(f"{number:04}", 1) for number in range(256)]
 
 
-def test_the_first_of_a_few_due_topics_takes_what_the_others_leave_a_hand_for() -> None:
-    plan = FairShare(256).plan([a_wake(f"{number:03}") for number in range(100)], NOW)
-    assert [want.limit for want in plan] == [157] + [1] * 99
+def test_the_first_of_a_few_due_topics_takes_all_but_one_slot_for_each_other() -> None:
+    plan = FairShare(256).plan([a_due_topic(f"{number:03}") for number in range(100)], NOW)
+    assert [request.limit for request in plan] == [157] + [1] * 99
 
 
-@given(hands=HANDS, topics=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), unique=True))
-def test_a_plan_never_wants_more_than_is_free(hands: int, topics: list[tuple[int, int]]) -> None:
-    lanes = FairShare(hands)
-    plan = lanes.plan([a_wake(str(topic), shard=shard) for topic, shard in topics], NOW)
-    assert sum(want.limit for want in plan) <= lanes.free
-    assert all(want.limit >= 1 for want in plan)
+@given(slots=SLOTS, topics=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), unique=True))
+def test_a_plan_never_claims_more_than_is_free(slots: int, topics: list[tuple[int, int]]) -> None:
+    fair_share = FairShare(slots)
+    plan = fair_share.plan([a_due_topic(str(topic), shard=shard) for topic, shard in topics], NOW)
+    assert sum(request.limit for request in plan) <= fair_share.free
+    assert all(request.limit >= 1 for request in plan)

@@ -1,4 +1,4 @@
-"""What was remembered long enough is forgotten: many of them over many ticks, and none is waited for."""
+"""Trimming of remembered ids: many over several ticks, otherwise once a second."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ async def remember(store: StoreFixture, count: int) -> None:
     await store.redis.zadd(done.decode(), {f"t{n}": NOW - 1 for n in range(count)})
 
 
-async def test_where_more_is_to_be_forgotten_it_says_so_until_nothing_is(store: StoreFixture) -> None:
+async def test_a_tick_reports_whether_more_ids_are_left_to_forget(store: StoreFixture) -> None:
     await remember(store, TRIM_LIMIT + 1)
-    trim = Trimmer(store)
-    assert [await trim.tick(NOW), await trim.tick(NOW + 100), await trim.tick(NOW + 200)] == [True, False, False]
+    trimmer = Trimmer(store)
+    more = [await trimmer.tick(now) for now in (NOW, NOW + 100, NOW + 200)]
+    assert more == [True, False, False]
     assert await store.stats.remembered_ids() == 0
 
 
-async def test_when_nothing_is_left_the_next_look_is_a_second_later(store: StoreFixture) -> None:
-    trim = Trimmer(store)
-    await trim.tick(NOW)
+async def test_ids_are_trimmed_again_after_a_second(store: StoreFixture) -> None:
+    trimmer = Trimmer(store)
+    await trimmer.tick(NOW)
     await remember(store, 1)
-    await trim.tick(NOW + 999)
+    await trimmer.tick(NOW + 999)
     assert await store.stats.remembered_ids() == 1
-    await trim.tick(NOW + 1000)
+    await trimmer.tick(NOW + 1000)
     assert await store.stats.remembered_ids() == 0

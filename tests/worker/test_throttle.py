@@ -1,4 +1,4 @@
-"""Pauses, rates, concurrency and waits over several workers on one store, with time as a value."""
+"""Pauses, rates, concurrency and waits over build_workers workers on one store, with time as a value."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from tests.store.sight import see
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import FAILED, ManualWorker, Receivers, busy
 
-LOW = 2
-"""The clock's interval makes everything up to this many ms late, never early."""
-
 
 async def set_policy(worker: ManualWorker, name: str, **fields: object) -> None:
     await worker.policies.change(topic_scope(name), lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
 
-async def due(store: StoreFixture, count: int, topic: str = "order") -> None:
+async def create_due(store: StoreFixture, count: int, topic: str = "order") -> None:
     for start in range(0, count, 500):
-        some = min(500, count - start)
-        await store.tasks.create([a_task(topic=topic, id=f"{topic}-{start + n}") for n in range(some)])
+        size = min(500, count - start)
+        await store.tasks.create([a_task(topic=topic, id=f"{topic}-{start + n}") for n in range(size)])
 
 
 async def pass_time(workers: list[ManualWorker], until: int, step: int = 10) -> None:
-    """All of them tick every `step` ms, and read the policies every second; deliveries end before the next tick."""
+    """Tick all workers every `step` ms, read the policies every second, and let deliveries end before the next tick."""
     at = workers[0].at
     while at < until:
         at += step
@@ -41,31 +38,29 @@ async def pass_time(workers: list[ManualWorker], until: int, step: int = 10) -> 
             await worker.deliveries.drain(60)
 
 
-def several(store: StoreFixture, receivers: Receivers, count: int = 3, slots: int = 256) -> list[ManualWorker]:
+def build_workers(store: StoreFixture, receivers: Receivers, count: int = 3, slots: int = 256) -> list[ManualWorker]:
     return [ManualWorker(store, receivers, instance=f"w{n}", slots=slots) for n in range(count)]
 
 
-async def all_know(workers: list[ManualWorker]) -> None:
+async def read_policies(workers: list[ManualWorker]) -> None:
     for worker in workers:
         await worker.policies.read()
 
 
 class TestRate:
     @pytest.mark.parametrize(("rate", "seconds"), [(10, 10), (1000, 2)])
-    async def test_it_is_exact_over_all_workers_and_shards(self, store: StoreFixture, rate: int, seconds: int) -> None:
-        await due(store, rate * seconds * 2)
-        workers = several(store, receivers := Receivers())
+    async def test_a_rate_is_exact_over_workers_and_shards(self, store: StoreFixture, rate: int, seconds: int) -> None:
+        await create_due(store, rate * seconds * 2)
+        workers = build_workers(store, receivers := Receivers())
         await set_policy(workers[0], "order", rate=rate)
-        await all_know(workers)
+        await read_policies(workers)
         await pass_time(workers, NOW + seconds * 1000)
         assert len(receivers.calls) == pytest.approx(rate * seconds, rel=0.05)
         halfway = sum(call.at <= NOW + seconds * 500 for call in receivers.calls)
         assert halfway == pytest.approx(len(receivers.calls) / 2, rel=0.1)
 
-    async def test_few_tasks_are_delivered_at_once_and_the_rest_of_the_permits_handed_back(
-        self, store: StoreFixture
-    ) -> None:
-        await due(store, 3)
+    async def test_few_tasks_are_delivered_at_once_and_unused_permits_returned(self, store: StoreFixture) -> None:
+        await create_due(store, 3)
         worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=1000)
         await pass_time([worker], NOW + 100)
@@ -74,19 +69,19 @@ class TestRate:
         await pass_time([worker], NOW + 250)
         assert len(receivers.calls) == 100
 
-    async def test_a_limited_topic_is_not_looked_at_before_there_is_more(self, store: StoreFixture) -> None:
-        await due(store, 100)
+    async def test_a_limited_topic_is_not_claimed_before_there_are_permits(self, store: StoreFixture) -> None:
+        await create_due(store, 100)
         worker = ManualWorker(store, Receivers())
         await set_policy(worker, "order", rate=1)
         await worker.work()
-        ticked = await worker.claimer.tick(NOW + 10)
-        assert ticked.moved == 0
-        assert ticked.next_due is not None
-        assert NOW + 900 <= ticked.next_due <= NOW + 1010
+        result = await worker.claimer.tick(NOW + 10)
+        assert result.moved == 0
+        assert result.next_due is not None
+        assert NOW + 900 <= result.next_due <= NOW + 1010
 
-    async def test_a_healthy_topic_beside_it_is_not_held_up(self, store: StoreFixture) -> None:
-        await due(store, 500)
-        await due(store, 200, "healthy")
+    async def test_a_limited_topic_does_not_delay_another(self, store: StoreFixture) -> None:
+        await create_due(store, 500)
+        await create_due(store, 200, "healthy")
         worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=1)
         await pass_time([worker], NOW + 30)
@@ -94,11 +89,11 @@ class TestRate:
 
 
 class TestConcurrency:
-    async def test_no_more_are_under_way_than_it_says_in_all_workers_together(self, store: StoreFixture) -> None:
-        await due(store, 100)
-        workers = several(store, receivers := Receivers())
+    async def test_all_workers_together_deliver_no_more_than_the_limit(self, store: StoreFixture) -> None:
+        await create_due(store, 100)
+        workers = build_workers(store, receivers := Receivers())
         await set_policy(workers[0], "order", concurrency=5)
-        await all_know(workers)
+        await read_policies(workers)
         receivers.may_answer.clear()
         for at in range(NOW, NOW + 1000, 50):
             for worker in workers:
@@ -111,8 +106,8 @@ class TestConcurrency:
             await worker.throttle.stop()
         assert await store.permits_of().in_use(["order"], NOW + 1000) == {"order": 0}
 
-    async def test_a_delivery_that_ends_lets_another_begin_at_once(self, store: StoreFixture) -> None:
-        await due(store, 20)
+    async def test_the_end_of_a_delivery_lets_another_start_at_once(self, store: StoreFixture) -> None:
+        await create_due(store, 20)
         worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", concurrency=1)
         woken: list[bool] = []
@@ -126,11 +121,11 @@ class TestConcurrency:
         assert len(receivers.calls) == 19
         assert woken == [True] * 19
 
-    async def test_a_worker_that_is_lost_frees_its_permits_with_its_leases(self, store: StoreFixture) -> None:
-        await due(store, 10)
-        lost, other = several(store, receivers := Receivers(), 2)
+    async def test_permits_of_a_lost_worker_expire_with_its_leases(self, store: StoreFixture) -> None:
+        await create_due(store, 10)
+        lost, other = build_workers(store, receivers := Receivers(), 2)
         await set_policy(lost, "order", concurrency=5)
-        await all_know([other])
+        await read_policies([other])
         receivers.may_answer.clear()
         await lost.claimer.tick(NOW)
         other.at = NOW + 29_000
@@ -143,21 +138,21 @@ class TestConcurrency:
         await other.deliveries.drain(60)
         await lost.deliveries.drain(60)
 
-    async def test_many_topics_that_wait_for_others_do_not_crowd_a_healthy_one_out(self, store: StoreFixture) -> None:
+    async def test_many_topics_without_permits_do_not_delay_a_healthy_one(self, store: StoreFixture) -> None:
         topics = [f"t{n}" for n in range(20)]
         for topic in topics:
-            await due(store, 3, topic)
-        holder, worker = several(store, receivers := Receivers(), 2, slots=64)
+            await create_due(store, 3, topic)
+        holder, worker = build_workers(store, receivers := Receivers(), 2, slots=64)
         for topic in topics:
             await set_policy(holder, topic, concurrency=1)
-        await all_know([worker])
+        await read_policies([worker])
         receivers.may_answer.clear()
         for _ in range(5):
             await holder.claimer.tick(NOW)
         assert holder.fair_share.total_in_use == 20
         small = ManualWorker(store, healthy := Receivers(), instance="small", slots=4)
-        await all_know([small])
-        await due(store, 8, "healthy")
+        await read_policies([small])
+        await create_due(store, 8, "healthy")
         await pass_time([small], NOW + 300)
         assert len(healthy.calls) == 8
         receivers.may_answer.set()
@@ -165,8 +160,8 @@ class TestConcurrency:
 
 
 class TestPaused:
-    async def test_nothing_is_claimed_and_nothing_asks_for_it_any_more(self, store: StoreFixture) -> None:
-        await due(store, 50)
+    async def test_a_paused_topic_is_neither_claimed_nor_read_again(self, store: StoreFixture) -> None:
+        await create_due(store, 50)
         worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True)
         await worker.work()
@@ -176,16 +171,16 @@ class TestPaused:
         stats = await store.redis.info("commandstats")
         assert {name for name in stats if "config" not in name} == {"cmdstat_time", "cmdstat_zrange"}
 
-    async def test_creating_goes_on(self, store: StoreFixture) -> None:
+    async def test_tasks_are_created_during_a_pause(self, store: StoreFixture) -> None:
         worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True)
-        await due(store, 5)
+        await create_due(store, 5)
         await worker.work()
-        await due(store, 10)
+        await create_due(store, 10)
         assert await worker.claimer.tick(NOW + 10) == (0, None)
         assert (receivers.calls, len((await see(store)).pool)) == ([], 10)
 
-    async def test_a_ttl_ends_all_the_same(self, store: StoreFixture) -> None:
+    async def test_tasks_expire_during_a_pause(self, store: StoreFixture) -> None:
         task = a_task(delay=1, ttl=5)
         await store.tasks.create([task])
         worker = ManualWorker(store, receivers := Receivers())
@@ -196,7 +191,7 @@ class TestPaused:
         await worker.work()
         assert ((await worker.find(task)).state, receivers.calls) == (Bucket.DEAD, [])
 
-    async def test_what_is_under_way_ends_and_what_fails_waits_with_the_rest(self, store: StoreFixture) -> None:
+    async def test_deliveries_in_flight_end_and_failed_tasks_wait(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
         worker = ManualWorker(store, receivers := Receivers(FAILED))
@@ -210,14 +205,14 @@ class TestPaused:
         assert (await worker.find(task)).state is Bucket.DELAY
         assert len(receivers.calls) == 1
 
-    async def test_after_a_resume_by_any_process_it_comes_back_slowly(self, store: StoreFixture) -> None:
-        await due(store, 3000)
-        workers = several(store, receivers := Receivers(), 2)
+    async def test_a_topic_resumed_by_another_process_starts_slowly(self, store: StoreFixture) -> None:
+        await create_due(store, 3000)
+        workers = build_workers(store, receivers := Receivers(), 2)
         await set_policy(workers[0], "order", paused=True)
-        await all_know(workers)
+        await read_policies(workers)
         await pass_time(workers, NOW + 50)
         await store.policies_anew().change(topic_scope("order"), lambda before: before.merge({"paused": None}))
-        await all_know(workers)
+        await read_policies(workers)
         since = workers[0].at
         await pass_time(workers, since + 1000)
         assert receivers.calls == []
@@ -228,8 +223,8 @@ class TestPaused:
         assert 0 < seconds[0] < seconds[1] < seconds[2]
         assert seconds[0] <= 2 * (1 + 256 * 10 * 0.9 * 0.9 / 20 + 1)
 
-    async def test_without_a_ramp_it_is_back_at_once(self, store: StoreFixture) -> None:
-        await due(store, 150)
+    async def test_a_topic_without_a_ramp_resumes_at_full_speed(self, store: StoreFixture) -> None:
+        await create_due(store, 150)
         worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", paused=True, ramp=0)
         await worker.work()
@@ -239,11 +234,9 @@ class TestPaused:
         await worker.work()
         assert len(receivers.calls) == 150
 
-    async def test_a_namespaces_pause_is_that_of_its_topics_and_one_of_them_may_be_lifted(
-        self, store: StoreFixture
-    ) -> None:
-        await due(store, 3, "shop/a")
-        await due(store, 3, "shop/b")
+    async def test_a_namespaces_pause_applies_to_its_topics_unless_one_overrides_it(self, store: StoreFixture) -> None:
+        await create_due(store, 3, "shop/a")
+        await create_due(store, 3, "shop/b")
         worker = ManualWorker(store, receivers := Receivers())
         await worker.policies.change(namespace_scope("shop"), lambda before: before.merge({"paused": True}))
         await set_policy(worker, "shop/b", paused=False, ramp=0)
@@ -252,11 +245,9 @@ class TestPaused:
 
 
 class TestWaits:
-    async def test_no_worker_calls_a_receiver_that_asked_for_a_pause_before_it_is_over(
-        self, store: StoreFixture
-    ) -> None:
-        await due(store, 600)
-        workers = several(store, receivers := Receivers(busy(5_000)), 2)
+    async def test_no_worker_calls_a_receiver_before_its_retry_after_is_over(self, store: StoreFixture) -> None:
+        await create_due(store, 600)
+        workers = build_workers(store, receivers := Receivers(busy(5_000)), 2)
         await workers[0].work()
         before = len(receivers.calls)
         workers[1].at = NOW + 100
@@ -266,24 +257,24 @@ class TestWaits:
         after = len(receivers.calls) - before
         assert 0 < after <= 2 * 40
 
-    async def test_a_busy_answer_without_a_pause_holds_its_task_alone(self, store: StoreFixture) -> None:
-        await due(store, 300)
+    async def test_a_busy_answer_without_retry_after_delays_its_task_alone(self, store: StoreFixture) -> None:
+        await create_due(store, 300)
         worker = ManualWorker(store, receivers := Receivers(busy()))
         await pass_time([worker], NOW + 100)
         assert len(receivers.calls) == 300
 
-    async def test_other_topics_go_on(self, store: StoreFixture) -> None:
-        await due(store, 1)
+    async def test_other_topics_are_delivered_meanwhile(self, store: StoreFixture) -> None:
+        await create_due(store, 1)
         worker = ManualWorker(store, receivers := Receivers(busy(60_000)))
         await worker.work()
-        await due(store, 5, "other")
+        await create_due(store, 5, "other")
         await worker.work()
         assert len(receivers.calls) == 6
 
 
 class TestRaisedLimits:
-    async def test_a_rate_that_is_raised_is_reached_in_steps(self, store: StoreFixture) -> None:
-        await due(store, 3000)
+    async def test_a_raised_rate_is_reached_gradually(self, store: StoreFixture) -> None:
+        await create_due(store, 3000)
         worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=10, ramp=4)
         await pass_time([worker], NOW + 1000)
@@ -291,13 +282,13 @@ class TestRaisedLimits:
         assert before == pytest.approx(10, abs=1)
         await set_policy(worker, "order", rate=500)
         await pass_time([worker], NOW + 6000)
-        each = [sum(NOW + s <= call.at < NOW + s + 1000 for call in receivers.calls) for s in range(1000, 6000, 1000)]
-        assert each == sorted(each)
-        assert each[0] == pytest.approx(10 + 490 / 8, rel=0.25)
-        assert each[4] == pytest.approx(500, rel=0.05)
+        counts = [sum(NOW + s <= call.at < NOW + s + 1000 for call in receivers.calls) for s in range(1000, 6000, 1000)]
+        assert counts == sorted(counts)
+        assert counts[0] == pytest.approx(10 + 490 / 8, rel=0.25)
+        assert counts[4] == pytest.approx(500, rel=0.05)
 
-    async def test_one_that_is_lifted_too(self, store: StoreFixture) -> None:
-        await due(store, 2000)
+    async def test_a_removed_rate_is_left_gradually(self, store: StoreFixture) -> None:
+        await create_due(store, 2000)
         worker = ManualWorker(store, receivers := Receivers())
         await set_policy(worker, "order", rate=10, ramp=10)
         await pass_time([worker], NOW + 500)
@@ -305,9 +296,9 @@ class TestRaisedLimits:
         await pass_time([worker], NOW + 1000)
         assert 5 < len(receivers.calls) < 5 + 60
 
-    async def test_a_policy_of_the_daemons_limits_every_topic(self, store: StoreFixture) -> None:
-        await due(store, 10, "a")
-        await due(store, 10, "b")
+    async def test_the_daemons_policy_limits_every_topic(self, store: StoreFixture) -> None:
+        await create_due(store, 10, "a")
+        await create_due(store, 10, "b")
         worker = ManualWorker(store, receivers := Receivers(), policy=Policy(concurrency=2))
         receivers.may_answer.clear()
         await worker.tick()
@@ -316,8 +307,8 @@ class TestRaisedLimits:
         await worker.deliveries.drain(60)
 
 
-async def test_a_worker_that_did_not_know_yet_and_holds_a_topic_once_more_lets_it_go_again(store: StoreFixture) -> None:
-    await due(store, 5)
+async def test_a_topic_that_an_outdated_worker_holds_again_is_resumed_again(store: StoreFixture) -> None:
+    await create_due(store, 5)
     worker = ManualWorker(store, receivers := Receivers())
     await set_policy(worker, "order", paused=True, ramp=0)
     await worker.work()
@@ -330,9 +321,9 @@ async def test_a_worker_that_did_not_know_yet_and_holds_a_topic_once_more_lets_i
     assert len(receivers.calls) == 5
 
 
-async def test_what_is_amiss_with_one_topics_permits_stops_no_other(store: StoreFixture) -> None:
-    await due(store, 3, "broken")
-    await due(store, 3, "healthy")
+async def test_damaged_permits_of_one_topic_stop_no_other(store: StoreFixture) -> None:
+    await create_due(store, 3, "broken")
+    await create_due(store, 3, "healthy")
     worker = ManualWorker(store, receivers := Receivers())
     await set_policy(worker, "broken", concurrency=1)
     await store.redis.set(store.keys.permits("broken").decode(), "no hash")

@@ -1,4 +1,4 @@
-"""The life of a task in a worker's hands, on a real store, with time as a value."""
+"""The lifecycle of a task in a worker, on a real store, with time as a value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOW = 2
 
 
 async def a_worker_with(store: StoreFixture, task: Task, *answers: Outcome) -> tuple[ManualWorker, Receivers]:
-    """A worker, one task in the store, and a receiver that gives these answers."""
+    """Return a worker and its receiver, which gives these answers, with one task in the store."""
     receivers = Receivers(*answers)
     await store.tasks.create([task])
     return ManualWorker(store, receivers), receivers
@@ -46,7 +46,7 @@ async def test_a_due_task_is_delivered_once_and_gone(store: StoreFixture) -> Non
     assert await worker.is_gone(task)
 
 
-async def test_a_worker_whose_hands_are_full_still_sees_the_other_buckets(store: StoreFixture) -> None:
+async def test_a_worker_without_free_slots_still_wakes_the_other_tickers(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", own_id=True)])
     worker = ManualWorker(store, receivers := Receivers(), slots=1)
     wakes: list[int] = []
@@ -94,7 +94,7 @@ async def test_a_busy_receiver_spends_no_retry(store: StoreFixture) -> None:
     assert await worker.is_gone(task)
 
 
-async def test_a_busy_receiver_is_given_the_pause_it_asked_for(store: StoreFixture) -> None:
+async def test_a_busy_receiver_gets_the_pause_of_its_retry_after(store: StoreFixture) -> None:
     worker, receivers = await a_worker_with(store, a_task(), busy(retry_after_ms=120_000))
     await worker.work()
     await worker.work_until(NOW + 119_000, step=1000)
@@ -103,7 +103,7 @@ async def test_a_busy_receiver_is_given_the_pause_it_asked_for(store: StoreFixtu
     assert len(receivers.calls) == 2
 
 
-async def test_a_receiver_that_is_busy_for_a_day_is_given_up(store: StoreFixture) -> None:
+async def test_a_task_whose_receiver_is_busy_for_a_day_dies(store: StoreFixture) -> None:
     task = a_task()
     worker, _ = await a_worker_with(store, task, *[busy(retry_after_ms=DAY // 2)] * 9)
     await worker.work()
@@ -112,7 +112,7 @@ async def test_a_receiver_that_is_busy_for_a_day_is_given_up(store: StoreFixture
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "busy")
 
 
-async def test_410_is_dead_at_once(store: StoreFixture) -> None:
+async def test_a_410_makes_a_task_dead_at_once(store: StoreFixture) -> None:
     task = a_task(max_retry=9)
     worker, _ = await a_worker_with(store, task, GONE)
     await worker.work()
@@ -120,23 +120,23 @@ async def test_410_is_dead_at_once(store: StoreFixture) -> None:
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "gone")
 
 
-async def test_a_lease_that_ran_out_spends_no_retry(store: StoreFixture) -> None:
+async def test_an_expired_lease_spends_no_retry(store: StoreFixture) -> None:
     task = a_task(max_retry=0)
     worker, receivers = await a_worker_with(store, task)
-    await store.tasks.claim(_wants(store, task), NOW, NOW + LEASE_MS)
+    await store.tasks.claim(requests_for(store, task), NOW, NOW + LEASE_MS)
     worker.at = NOW + LEASE_MS + LOW
     await worker.work()
     assert [call.attempt for call in receivers.calls] == [2]
     assert await worker.is_gone(task)
 
 
-async def test_a_task_that_takes_its_workers_down_is_given_up_after_16_lost_leases(store: StoreFixture) -> None:
+async def test_a_task_that_crashes_its_workers_dies_after_16_lost_leases(store: StoreFixture) -> None:
     task = a_task()
     worker, receivers = await a_worker_with(store, task)
     for crash in range(17):
         worker.at = NOW + crash * LEASE_MS
         await store.tasks.release(Bucket.UNACK, (await store.tasks.due_topics(Bucket.UNACK, 10)).topics, worker.at)
-        await store.tasks.claim(_wants(store, task), worker.at, worker.at + LEASE_MS)
+        await store.tasks.claim(requests_for(store, task), worker.at, worker.at + LEASE_MS)
     worker.at += LEASE_MS + LOW
     await worker.work()
     found = await worker.find(task)
@@ -144,7 +144,7 @@ async def test_a_task_that_takes_its_workers_down_is_given_up_after_16_lost_leas
     assert receivers.calls == []
 
 
-async def test_nothing_follows_a_task_that_was_deleted_in_flight(store: StoreFixture) -> None:
+async def test_a_task_deleted_in_flight_is_not_retried(store: StoreFixture) -> None:
     task = a_task()
     worker, receivers = await a_worker_with(store, task, FAILED)
     receivers.may_answer.clear()
@@ -158,7 +158,7 @@ async def test_nothing_follows_a_task_that_was_deleted_in_flight(store: StoreFix
     assert await worker.is_gone(task)
 
 
-async def test_a_late_answer_does_not_touch_the_next_life_of_an_id(store: StoreFixture) -> None:
+async def test_a_late_answer_does_not_settle_a_new_task_of_the_same_id(store: StoreFixture) -> None:
     task = a_task(id="mine", own_id=True)
     worker, receivers = await a_worker_with(store, task, GONE)
     receivers.may_answer.clear()
@@ -171,7 +171,7 @@ async def test_a_late_answer_does_not_touch_the_next_life_of_an_id(store: StoreF
     assert (await worker.find(task)).state is Bucket.DELAY
 
 
-async def test_an_expired_task_is_dead_and_not_delivered(store: StoreFixture) -> None:
+async def test_an_expired_task_dies_undelivered(store: StoreFixture) -> None:
     task = a_task(delay=900, ttl=60)
     worker, receivers = await a_worker_with(store, task)
     worker.at = NOW + 60_000 + LOW
@@ -181,7 +181,7 @@ async def test_an_expired_task_is_dead_and_not_delivered(store: StoreFixture) ->
     assert receivers.calls == []
 
 
-async def test_a_task_expires_during_a_pause_between_tries(store: StoreFixture) -> None:
+async def test_a_task_expires_during_a_pause_between_attempts(store: StoreFixture) -> None:
     task = a_task(ttl=5)
     worker, receivers = await a_worker_with(store, task, FAILED)
     await worker.work()
@@ -192,7 +192,7 @@ async def test_a_task_expires_during_a_pause_between_tries(store: StoreFixture) 
     assert len(receivers.calls) == 1
 
 
-async def test_a_body_that_cannot_be_read_is_dead_as_it_is_and_nothing_else_stops(store: StoreFixture) -> None:
+async def test_a_task_with_an_unreadable_body_dies_unchanged_and_stops_no_other(store: StoreFixture) -> None:
     broken, sound = a_task(), a_task()
     worker, receivers = await a_worker_with(store, broken)
     await store.tasks.create([sound])
@@ -205,7 +205,7 @@ async def test_a_body_that_cannot_be_read_is_dead_as_it_is_and_nothing_else_stop
     assert kept == b"\xc1 not ours"
 
 
-async def test_a_delivered_id_that_its_caller_chose_is_remembered(store: StoreFixture) -> None:
+async def test_a_delivered_id_of_a_callers_choice_is_remembered(store: StoreFixture) -> None:
     task = a_task(id="mine", own_id=True)
     worker, _ = await a_worker_with(store, task)
     await worker.work()
@@ -214,7 +214,7 @@ async def test_a_delivered_id_that_its_caller_chose_is_remembered(store: StoreFi
     assert answer.ended
 
 
-async def test_a_worker_claims_no_more_than_it_has_hands(store: StoreFixture) -> None:
+async def test_a_worker_claims_no_more_than_it_has_slots(store: StoreFixture) -> None:
     receivers = Receivers()
     receivers.may_answer.clear()
     worker = ManualWorker(store, receivers, slots=4)
@@ -239,7 +239,7 @@ async def test_large_tasks_are_claimed_a_few_at_a_time(store: StoreFixture) -> N
     assert [await worker.is_gone(task) for task in tasks] == [True] * 40
 
 
-async def test_a_task_larger_than_all_that_may_be_claimed_is_delivered(
+async def test_a_task_larger_than_the_claim_limit_is_delivered(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("later.store.tasks.MAX_CLAIM_BYTES", 10)
@@ -249,10 +249,10 @@ async def test_a_task_larger_than_all_that_may_be_claimed_is_delivered(
     assert await worker.is_gone(task)
 
 
-async def test_a_delivery_whose_lease_is_nearly_over_is_not_begun(store: StoreFixture) -> None:
+async def test_a_delivery_whose_lease_is_nearly_over_is_not_started(store: StoreFixture) -> None:
     task = a_task()
     worker, receivers = await a_worker_with(store, task)
-    claims = (await store.tasks.claim(_wants(store, task), NOW, NOW + LEASE_MS))[0]
+    claims = (await store.tasks.claim(requests_for(store, task), NOW, NOW + LEASE_MS))[0]
     assert not isinstance(claims, Exception)
     worker.at = NOW + LEASE_MS - 15_000
     await worker.deliveries.deliver(claims.claims[0])
@@ -260,7 +260,7 @@ async def test_a_delivery_whose_lease_is_nearly_over_is_not_begun(store: StoreFi
     assert (receivers.calls, found.state, found.attempts) == ([], Bucket.DELAY, 0)
 
 
-async def test_a_stop_gives_back_the_leases_of_deliveries_that_take_too_long(store: StoreFixture) -> None:
+async def test_a_stop_returns_the_leases_of_deliveries_that_take_too_long(store: StoreFixture) -> None:
     task = a_task()
     worker, receivers = await a_worker_with(store, task)
     receivers.may_answer.clear()
@@ -271,7 +271,7 @@ async def test_a_stop_gives_back_the_leases_of_deliveries_that_take_too_long(sto
     assert (found.state, found.score, worker.fair_share.total_in_use) == (Bucket.DELAY, NOW, 0)
 
 
-async def test_a_stop_lets_a_settle_end_however_short_its_patience(store: StoreFixture) -> None:
+async def test_a_stop_lets_settles_finish_however_short_its_timeout(store: StoreFixture) -> None:
     tasks = [a_task() for _ in range(50)]
     worker, _ = await a_worker_with(store, tasks[0])
     await store.tasks.create(tasks[1:])
@@ -281,27 +281,27 @@ async def test_a_stop_lets_a_settle_end_however_short_its_patience(store: StoreF
     assert [await worker.is_gone(task) for task in tasks] == [True] * 50
 
 
-async def test_among_many_topics_the_sleep_ends_no_earlier_than_one_of_them_is_due(store: StoreFixture) -> None:
+async def test_with_many_topics_the_sleep_lasts_until_the_first_is_due(store: StoreFixture) -> None:
     worker = ManualWorker(store, Receivers(), slots=4)
     await store.tasks.create([a_task(topic=f"topic-{number}", delay=1 + number) for number in range(200)])
     assert await worker.claimer.tick(NOW) == (0, NOW + 1000)
 
 
-async def test_a_hand_that_fails_is_free_again_and_its_task_comes_back(store: StoreFixture) -> None:
-    class Broken(Receivers):
+async def test_a_crashed_delivery_frees_its_slot_and_keeps_its_lease(store: StoreFixture) -> None:
+    class BrokenSender(Receivers):
         async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
-            raise RuntimeError("a fault of our own")
+            raise RuntimeError("a bug")
 
     task = a_task()
     await store.tasks.create([task])
-    worker = ManualWorker(store, Broken())
+    worker = ManualWorker(store, BrokenSender())
     await worker.tick()
     await asyncio.sleep(0)
     await worker.deliveries.drain(60)
     assert (worker.fair_share.total_in_use, (await worker.find(task)).state) == (0, Bucket.UNACK)
 
 
-async def test_a_topic_beside_one_that_hangs_is_served_at_once(store: StoreFixture) -> None:
+async def test_a_hanging_topic_does_not_delay_another(store: StoreFixture) -> None:
     receivers = Receivers()
     receivers.may_answer.clear()
     worker = ManualWorker(store, receivers, slots=16)
@@ -317,5 +317,5 @@ async def test_a_topic_beside_one_that_hangs_is_served_at_once(store: StoreFixtu
     await worker.deliveries.drain(60)
 
 
-def _wants(store: StoreFixture, task: Task) -> list[ClaimRequest]:
+def requests_for(store: StoreFixture, task: Task) -> list[ClaimRequest]:
     return [ClaimRequest(task.topic, store.keys.shard_of(task.id).index, 1)]
