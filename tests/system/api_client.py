@@ -1,4 +1,4 @@
-"""Calls to later's API, one connection each."""
+"""Calls of later's API, each on a new connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_BATCH = 1000
 
 
 class Answer(NamedTuple):
-    """`took` is in seconds; the body is read as JSON where it is."""
+    """An answer of the API. `took` is in seconds; the body is parsed if it is JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -22,56 +22,56 @@ class Answer(NamedTuple):
     took: float
 
 
-def post(url: str, path: str, body: object, patience: float = 30) -> Answer:
-    """Raises OSError or HTTPException: nobody answers."""
-    return _exchange(url, "POST", path, json.dumps(body).encode(), patience)
+def post(url: str, path: str, body: object, timeout_s: float = 30) -> Answer:
+    """POST a JSON body. Raises OSError or HTTPException if nobody answers."""
+    return _exchange(url, "POST", path, json.dumps(body).encode(), timeout_s)
 
 
-def get(url: str, path: str, patience: float = 30) -> Answer:
-    """Raises OSError or HTTPException: nobody answers."""
-    return _exchange(url, "GET", path, None, patience)
+def get(url: str, path: str, timeout_s: float = 30) -> Answer:
+    """GET a path. Raises OSError or HTTPException if nobody answers."""
+    return _exchange(url, "GET", path, None, timeout_s)
 
 
-def call(url: str, method: str, path: str, body: object = None, patience: float = 30) -> Answer:
-    """Raises OSError or HTTPException: nobody answers."""
-    return _exchange(url, method, path, None if body is None else json.dumps(body).encode(), patience)
+def call(url: str, method: str, path: str, body: object = None, timeout_s: float = 30) -> Answer:
+    """Call with any method. Raises OSError or HTTPException if nobody answers."""
+    return _exchange(url, method, path, None if body is None else json.dumps(body).encode(), timeout_s)
 
 
-def _exchange(url: str, method: str, path: str, body: bytes | None, patience: float) -> Answer:
+def _exchange(url: str, method: str, path: str, body: bytes | None, timeout_s: float) -> Answer:
     started = time.monotonic()
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=patience)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=timeout_s)
     try:
         connection.request(method, path, body)
         response = connection.getresponse()
-        read = response.read()
+        content = response.read()
     finally:
         connection.close()
     is_json = "json" in (response.headers.get("Content-Type") or "")
     return Answer(
-        response.status, dict(response.headers), json.loads(read) if is_json else read, time.monotonic() - started
+        response.status, dict(response.headers), json.loads(content) if is_json else content, time.monotonic() - started
     )
 
 
 def create(url: str, **fields: Any) -> str:
-    """A task's id, once it is accepted."""
+    """Create a task and return its id. The test fails if it is refused."""
     answer = post(url, "/create", {"topic": "order", **fields})
     assert answer.status == 200, answer
     return str(answer.body["id"])
 
 
 def create_many(url: str, tasks: Sequence[Mapping[str, Any]]) -> None:
-    """All of them, or the test fails."""
+    """Create all tasks. The test fails if any is refused."""
     for start in range(0, len(tasks), MAX_BATCH):
-        some = tasks[start : start + MAX_BATCH]
-        answer = post(url, "/create/batch", some)
+        chunk = tasks[start : start + MAX_BATCH]
+        answer = post(url, "/create/batch", chunk)
         assert answer.status == 200, answer
-        assert answer.body["created"] == len(some), answer.body
+        assert answer.body["created"] == len(chunk), answer.body
 
 
 def build_tasks(
     count: int, callback: str, first: float, rate: float = 1e9, topic: str = "order"
 ) -> list[dict[str, Any]]:
-    """Tasks with ids of their own, due from `first` (Unix seconds) on, at `rate` a second."""
+    """Return tasks with ids, due from `first` (Unix seconds) on at `rate` per second."""
     return [
         {"id": str(uuid.uuid4()), "topic": topic, "callback": callback, "execute_time": round(first + i / rate, 3)}
         for i in range(count)
@@ -79,14 +79,14 @@ def build_tasks(
 
 
 def query(url: str, id: str) -> dict[str, Any]:
-    """What /query says of a task that is there."""
+    """Return the answer of /query. The test fails if the task is missing."""
     answer = post(url, "/query", {"id": id})
     assert answer.status == 200, answer
     return dict(answer.body)
 
 
 def read_metric(url: str, name: str) -> float:
-    """A sample of /metrics, by its name with its labels; 0 where there is none yet."""
+    """Return a sample of /metrics by its name with labels; 0 if it is missing."""
     for line in get(url, "/metrics").body.decode().splitlines():
         sample, _, value = line.rpartition(" ")
         if sample == name:

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows what its processes logged."""
+    """Add the logs of its processes to the report of a failed test."""
     report = yield
     folder = getattr(item, "funcargs", {}).get("folder")
     if report.failed and folder is not None:
@@ -38,7 +38,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["alone", "two-processes"], autouse=True)
 def processes(request: pytest.FixtureRequest) -> Iterator[int]:
-    """How many processes every daemon of the test has: what is promised holds for one and for several."""
+    """The number of processes of each daemon: every promise holds for one and for several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LATER_PROCESSES", str(request.param))
         yield request.param
@@ -46,13 +46,13 @@ def processes(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the test's processes keep their logs, sockets and data."""
+    """The directory for logs, sockets and data of the test's processes."""
     return tmp_path
 
 
 @pytest.fixture
 def data(folder: Path) -> Iterator[Path]:
-    """A data directory for `later up`; a store that lost its owner there is ended after the test."""
+    """A data directory for `later up`; an orphaned store in it is killed after the test."""
     data = folder / "data"
     yield data
     kill_orphaned_store(data)
@@ -60,13 +60,13 @@ def data(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A receiver that says done to every call, unless it is told otherwise."""
+    """A receiver that answers done to every call without a rule."""
     with run_receiver() as receiver:
         yield receiver
 
 
 @pytest.fixture
 def store(folder: Path) -> Iterator[StoreServer]:
-    """A Valkey of its own that keeps what it acknowledged."""
+    """A Valkey server of the test's own that syncs every write."""
     with run_store("valkey", folder, "--appendonly", "yes", "--appendfsync", "always") as server:
         yield server

@@ -1,4 +1,4 @@
-"""Clients under whose load things are killed."""
+"""Clients that create tasks while processes are killed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ DELAY_S = 0.5
 
 
 class CreatingClients:
-    """Clients that create task after task, each with an id of its own and until it is accepted: answered 200."""
+    """Clients that create one task after another; each is repeated with its id until it is answered 200."""
 
     def __init__(self, url: str, callback: str) -> None:
         self.accepted: dict[str, float] = {}
-        """Ids, and when they are due at the earliest."""
+        """Id → the earliest due time (Unix seconds)."""
         self.refused = 0
         self._url = url
         self._callback = callback
@@ -36,7 +36,7 @@ class CreatingClients:
             self.accepted[str(task["id"])] = asked + DELAY_S
 
     def switch_to(self, url: str) -> None:
-        """Go on with another daemon."""
+        """Send further requests to another daemon."""
         self._url = url
 
     def stop(self) -> None:
@@ -44,14 +44,14 @@ class CreatingClients:
 
     def _is_accepted(self, task: dict[str, object]) -> bool:
         try:
-            return post(self._url, "/create", task, patience=10).status == 200
+            return post(self._url, "/create", task, timeout_s=10).status == 200
         except (OSError, http.client.HTTPException):
             return False
 
 
 @contextmanager
 def run_creating_clients(url: str, callback: str) -> Iterator[CreatingClients]:
-    """Clients at work; they have ended when this ends."""
+    """Run the clients until the end of the block."""
     creator = CreatingClients(url, callback)
     threads = [threading.Thread(target=creator.run, daemon=True) for _ in range(CLIENTS)]
     for thread in threads:

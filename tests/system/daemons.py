@@ -1,4 +1,4 @@
-"""Processes of later's, as a user starts them: each one's log goes to a file and can be read while it runs."""
+"""Processes of later, started as a user does. Each logs to a file that can be read meanwhile."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.system.waiting import wait_until
 HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-m", "later")
 TERMINAL = (sys.executable, str(HERE / "terminal.py"))
-"""The same, in the foreground of the terminal named first."""
+"""The command in the foreground of a terminal, whose name follows."""
 LISTEN_OPTIONS = {"up": "--listen", "serve": "--listen", "worker": "--health"}
 
 _numbers = itertools.count()
 
 
 class Daemon:
-    """A running `later`."""
+    """A running `later up`, `serve` or `worker`."""
 
     def __init__(self, process: Popen[bytes], log: Path) -> None:
         self.process = process
@@ -41,16 +41,16 @@ class Daemon:
 
     @property
     def url(self) -> str:
-        """Where it listens; waits until it does."""
+        """Wait until the daemon listens and return its URL."""
         return str(self.wait_for_event("listening")["url"])
 
     def events(self) -> list[dict[str, Any]]:
-        """What it has logged: whole lines, without what a failure says at the end."""
+        """Return the events logged so far: whole lines, without the final line of a failure."""
         lines = self.log.read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
     def wait_for_event(self, event: str) -> dict[str, Any]:
-        """The first such event; waits for it."""
+        """Wait for an event in the log and return the first of that name."""
 
         def look() -> dict[str, Any] | None:
             found = next((line for line in self.events() if line["event"] == event), None)
@@ -63,7 +63,7 @@ class Daemon:
         return get(self.url, "/readyz").status == 200
 
     def children(self) -> list[int]:
-        """The ids of its processes, where it is the supervisor of several."""
+        """Return the process ids of its child processes; empty for a single process."""
         with suppress(FileNotFoundError):
             found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
             return [int(pid) for pid in found if b"later.processes" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -73,29 +73,29 @@ class Daemon:
         self.process.send_signal(number)
 
     def send_all(self, number: signal.Signals) -> None:
-        """To it first, or it would start those again that end."""
+        """Send a signal to the daemon and its children; the daemon first, or it would restart them."""
         if self.process.poll() is None:
             for pid in (self.pid, *self.children()):
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
 
     def kill(self) -> None:
-        """`kill -9`, all its processes too; an embedded store lives on."""
+        """Kill the daemon and its children with SIGKILL. An embedded store lives on."""
         self.send_all(signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM, wait for the exit and return its status."""
         self.send(signal.SIGTERM)
         return self.wait_for_exit()
 
     def wait_for_exit(self, within: float = 40) -> int:
-        """Wait until it has ended; the exit status."""
+        """Wait for the exit and return its status."""
         return self.process.wait(within)
 
 
 def run_daemon(command: str, folder: Path, *options: str, **started: Any) -> AbstractContextManager[Daemon]:
-    """`later up`, `serve` or `worker` on a free port."""
+    """Run `later up`, `serve` or `worker` on a free port."""
     return run_process(command, folder, LISTEN_OPTIONS[command], "127.0.0.1:0", *options, **started)
 
 
@@ -108,11 +108,9 @@ def run_process(
     env: Mapping[str, str] | None = None,
     **started: Any,
 ) -> Iterator[Daemon]:
-    """`later up`, `serve` or `worker`, listening where it does by default; killed at the end, if it has not ended then.
+    """Run `later up`, `serve` or `worker` at its default address; kill it at the end.
 
-    `env` is what its environment has beside ours.
-
-    Whatever the test does to it, it must not log an error: that is a fault of our own.
+    `env` is added to the environment. The test fails if the daemon logs an error, whatever the test does to it.
     """
     log = folder / f"{next(_numbers):03d}-{command}.log"
     line = [*by, command, "--log-format", "json", *options]
@@ -131,14 +129,14 @@ def run_process(
 
 @contextmanager
 def run_up(folder: Path, data: Path, *options: str, **started: Any) -> Iterator[Daemon]:
-    """`later up` on the embedded store in `data`, listening."""
+    """Run `later up` on the embedded store in `data` and wait until it listens."""
     with run_daemon("up", folder, "--data", str(data), *options, **started) as later:
         _ = later.url
         yield later
 
 
 def run_command(*arguments: str, within: float = 60, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """A command to its end: its exit status, what it printed and what it said."""
+    """Run a command to its end and return its exit status and output."""
     return subprocess.run(
         [*COMMAND, *arguments],
         input=stdin or "",
@@ -151,9 +149,9 @@ def run_command(*arguments: str, within: float = 60, stdin: str | None = None) -
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what would configure later; but how many processes it has is the test's to say.
+    """Return our environment without later's variables, except the number of processes.
 
-    A disk that all tests share may keep a store that is well for longer than the default.
+    The store timeout is longer than the default because the tests share a disk.
     """
     kept = {"LATER_PROCESSES"}
     ours = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("LATER_")}
@@ -161,17 +159,17 @@ def environment() -> dict[str, str]:
 
 
 def shards_option(processes: int) -> tuple[str, str]:
-    """The option: one for a daemon that is alone, many for one of several processes."""
+    """Return the option --shards: 1 for a single process, 16 for several."""
     return "--shards", "1" if processes == 1 else "16"
 
 
 def simulated_fault(oddity: str) -> dict[str, str]:
-    """The environment on a machine that is not quite right: see there."""
+    """Return the environment of a machine with a fault: see simulated_faults/sitecustomize.py."""
     return {"PYTHONPATH": str(HERE / "simulated_faults"), "SIMULATED_FAULT": oddity}
 
 
 def embedded_store_pid(data: Path) -> int | None:
-    """The process id of the embedded store that listens in `data`, by the kernel's word."""
+    """Return the process id of the embedded store that listens in `data`, from the kernel; None if there is none."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as ours:
         ours.settimeout(1)
         ours.connect(str(data / "store.sock"))
@@ -181,7 +179,7 @@ def embedded_store_pid(data: Path) -> int | None:
 
 
 def kill_orphaned_store(data: Path) -> None:
-    """End the embedded store that listens in `data`, if any does."""
+    """Kill the embedded store that listens in `data`, if there is one."""
     pid = embedded_store_pid(data)
     if pid is not None:
         with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A receiver in a thread of the test's process: it notes every call, and answers by the rule of the call's path."""
+"""A receiver in a thread of the test's process: it records calls and answers by the rule of the path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiohttp import web
 
 
 class Call(NamedTuple):
-    """A call as it came in. `due` and `arrived` are Unix seconds of this machine's clock."""
+    """A received call. `due` and `arrived` are Unix seconds of this machine's clock."""
 
     id: str
     attempt: int
@@ -36,7 +36,7 @@ Rule = Callable[[Call], Awaitable[web.Response]]
 
 
 def status(number: int, retry_after: str | None = None) -> Rule:
-    """This status and no body."""
+    """Return a rule: this status, no body."""
 
     async def answer(call: Call) -> web.Response:
         return web.Response(status=number, headers=None if retry_after is None else {"Retry-After": retry_after})
@@ -45,7 +45,7 @@ def status(number: int, retry_after: str | None = None) -> Rule:
 
 
 def code(number: int) -> Rule:
-    """200 and this code."""
+    """Return a rule: 200 with this code."""
 
     async def answer(call: Call) -> web.Response:
         return web.json_response({"code": number})
@@ -57,7 +57,7 @@ done = status(200)
 
 
 def delayed(seconds: float, then: Rule = done) -> Rule:
-    """The other rule's answer, this much later."""
+    """Return a rule: the answer of another rule, `seconds` later."""
 
     async def answer(call: Call) -> web.Response:
         await asyncio.sleep(seconds)
@@ -70,7 +70,7 @@ hang = delayed(3600)
 
 
 def in_sequence(*rules: Rule) -> Rule:
-    """Each rule once, for each id anew; the last one from then on."""
+    """Return a rule that applies the rules one after another for each id; the last one repeats."""
     seen: dict[str, int] = defaultdict(int)
 
     async def answer(call: Call) -> web.Response:
@@ -82,13 +82,13 @@ def in_sequence(*rules: Rule) -> Rule:
 
 
 class Receiver:
-    """`rules` maps paths to how their calls are answered; any other is answered 200."""
+    """Records calls. `rules` maps a path to the rule of its answers; other paths are answered 200."""
 
     def __init__(self) -> None:
         self.rules: dict[str, Rule] = {}
         self.calls: list[Call] = []
         self.answered: set[str] = set()
-        """Ids of calls whose answer was given: a call that was cut off is not among them."""
+        """Ids of answered calls, without calls that were cut off."""
         self.port = 0
         self._by_id: dict[str, list[Call]] = {}
 
@@ -97,18 +97,18 @@ class Receiver:
 
     @property
     def ids(self) -> set[str]:
-        """Every id that has called."""
+        """The ids of all calls."""
         return set(self._by_id.copy())
 
     def calls_of(self, id: str) -> list[Call]:
-        """The calls of one id, in order."""
+        """Return the calls of one id, in order."""
         return list(self._by_id.get(id, ()))
 
     def attempts(self, id: str) -> list[int]:
         return [call.attempt for call in self.calls_of(id)]
 
     def repeated_calls(self) -> list[tuple[Call, Call]]:
-        """Calls that came again, each with the one of the same id before it."""
+        """Return the pairs of successive calls with the same id."""
         lists = [self.calls_of(id) for id in self.ids]
         return [pair for calls in lists for pair in pairwise(calls)]
 
@@ -132,7 +132,7 @@ class Receiver:
 
 @contextmanager
 def run_receiver() -> Iterator[Receiver]:
-    """A receiver on a free port."""
+    """Run a receiver on a free port."""
     receiver, up, loop = Receiver(), threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(_serve(receiver, up, stop)))

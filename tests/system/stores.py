@@ -1,4 +1,4 @@
-"""A store that is killed, hung and started again on the same files; and what is in it, behind later's back."""
+"""Store servers that tests kill, stop and restart on the same files, and direct reads of their contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers import run_server
 
 
 class StoreServer:
-    """A store's server."""
+    """A store server that a test controls."""
 
     def __init__(self, name: str, folder: Path, options: tuple[str, ...]) -> None:
         self.url = ""
@@ -28,16 +28,16 @@ class StoreServer:
         self._process: Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; back when it answers."""
+        """Start the server and wait until it answers."""
         self.url, self._process = self._running.enter_context(run_server(self._name, self._folder, *self._options))
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Kill the server with SIGKILL."""
         self._running.close()
         self._process = None
 
     def terminate(self) -> None:
-        """Ask it to end, and wait until it has."""
+        """Send SIGTERM and wait for the exit."""
         self._send(signal.SIGTERM)
         assert self._process is not None
         self._process.wait(10)
@@ -59,7 +59,7 @@ class StoreServer:
 
 @contextmanager
 def run_store(name: str, folder: Path, *options: str) -> Iterator[StoreServer]:
-    """A running store's server on a socket in `folder`."""
+    """Run a store server on a socket in `folder`."""
     server = StoreServer(name, folder, options)
     server.start()
     try:
@@ -69,19 +69,19 @@ def run_store(name: str, folder: Path, *options: str) -> Iterator[StoreServer]:
 
 
 def count_tasks(client: redis.Redis, shards: int = 1) -> int:
-    """How many tasks the pools hold."""
+    """Return the number of tasks in the pools."""
     return sum(int(client.hlen(shard.pool)) for shard in Keys("later", shards).shards)
 
 
 def count_bucket(client: redis.Redis, bucket: Bucket, *topics: str) -> int:
-    """How many tasks of these topics are in the bucket, with one shard."""
+    """Return the number of tasks of these topics in a bucket, with one shard."""
     shard = Keys("later", 1).shards[0]
     return sum(int(client.zcard(shard.bucket(bucket, topic.encode()))) for topic in topics)
 
 
 @contextmanager
 def open_embedded_store(data: Path) -> Iterator[redis.Redis]:
-    """A look into what a `later up` left behind in `data`."""
+    """Open the embedded store that a `later up` left in `data`."""
     store = EmbeddedStore(data)
     with asyncio.Runner() as loop:
         loop.run(store.start())

@@ -1,4 +1,4 @@
-"""`later`, in the foreground of a terminal: `python terminal.py TERMINAL later's arguments`, as a session's leader."""
+"""Run `later` in the foreground of a terminal: `python terminal.py TERMINAL ARGUMENT…`, as session leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon whose own clock is an hour off goes by the store's."""
+"""A daemon with a wrong clock follows the store's clock."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def test_a_clock_that_is_an_hour_ahead_delivers_neither_early_nor_late(
 
 
 def _clock_of(url: str) -> float:
-    """What the daemon's own clock says."""
+    """Return the time of the daemon's own clock, in Unix seconds."""
     return parsedate_to_datetime(get(url, "/livez").headers["Date"]).timestamp()

@@ -1,4 +1,4 @@
-"""`later` where standard input, output or error is closed: what is printed goes nowhere, into no file or socket."""
+"""`later` with standard input, output or error closed: its output must not reach another file or socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell's commands against a running daemon, and how commands refuse."""
+"""Commands against a running daemon, and the refusals of commands."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
 
 
 def _the_reason(done: subprocess.CompletedProcess[str]) -> str:
-    """Why a daemon did not work: one line, after what it logged."""
+    """Return the reason of a failed daemon: one line after its log."""
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("later: ")]

@@ -1,4 +1,4 @@
-"""The doctor beside workers: it finds nothing where nothing is wrong, and everything that is, and mends it."""
+"""The doctor beside running workers: no false findings, and every real one is repaired."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _take_apart(client: redis.Redis, doubled: bytes, lost: bytes, bodiless: byte
 
 
 def _doctor(store: StoreServer, *options: str) -> tuple[int, list[dict[str, Any]]]:
-    """The exit status and the findings."""
+    """Return the exit status and the findings."""
     done = run_command("doctor", "--json", "--redis", store.url, *options)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()[:-1]]
 

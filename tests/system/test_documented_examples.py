@@ -1,9 +1,8 @@
-"""docs/topics.md is so, and the night in docs/operations.md: their examples are run, in order, each document's against
-a new daemon, and print what stands below them.
+"""The examples of docs/topics.md and docs/operations.md print what is documented.
 
-In a ```console block a line that begins with `$ ` is a command (a backslash at its end: it goes on in the next line),
-and what follows, up to the next command, is what it prints. `…` in that stands for anything on its line, and alone on a
-line for any lines. A command is one of `later …`, `sleep SECONDS`, and `curl -s URL` with -X, -d and
+The examples of each document are run in order against a new daemon. In a ```console block a line that begins with
+`$ ` is a command (a backslash at its end continues it), and the lines up to the next command are its output. `…` stands for
+anything on its line, and alone on a line for any lines. A command is one of `later …`, `sleep SECONDS`, and `curl -s URL` with -X, -d and
 `-w '%{http_code}\\n'`: curl need not be installed, so no more of it is known here.
 """
 
@@ -30,17 +29,17 @@ from tests.system.waiting import wait_until
 DOCUMENTS = Path(__file__).parent.parent.parent / "docs"
 TOPICS, OPERATIONS = DOCUMENTS / "topics.md", DOCUMENTS / "operations.md"
 API, RECEIVER = "http://127.0.0.1:8080", "http://127.0.0.1:8888/"
-"""How they are called in the document."""
+"""The addresses in the documents."""
 PATIENCE_S = 10.0
-"""What is printed after a sleep may be so late, on a machine that is busy."""
+"""How late the output after a sleep may be on a busy machine."""
 SEEN_WITHIN_S = 2.0
-"""A change, by every process."""
+"""Every process sees a change within this time."""
 CHANGE = re.compile(r"later \w+ (set|unset|pause|resume) |curl .*-X ")
 CREATE = re.compile(r"later create |curl .*/create ")
 
 
 class Example(NamedTuple):
-    """A command of the document, its line there, and what it prints; `slept`: it comes after a sleep."""
+    """A documented command with its line and output; `slept` if it follows a sleep."""
 
     line: int
     command: str
@@ -49,7 +48,7 @@ class Example(NamedTuple):
 
 
 def examples(text: str) -> list[Example]:
-    """The document's examples, sleeps included."""
+    """Return the examples of a document, including sleeps."""
     found: list[Example] = []
     for block in re.finditer(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         for example in re.finditer(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", block[1], re.MULTILINE):
@@ -69,9 +68,9 @@ def _pattern(line: str) -> str:
 
 
 class Shell:
-    """Runs the document's commands; what they print is as it would be at the addresses that it names.
+    """Runs documented commands and prints the documented addresses in their output.
 
-    Every process goes by a change `seen_within_s` later: until then nothing is created.
+    Nothing is created until every process has seen the last change, `seen_within_s` later.
     """
 
     def __init__(self, api: str, receiver: str, seen_within_s: float) -> None:
@@ -81,7 +80,7 @@ class Shell:
         self._seen_at = 0.0
 
     def answer(self, example: Example) -> str:
-        """What it prints; what comes after a sleep may take a while longer to print what is documented."""
+        """Run an example and return its output; after a sleep, repeat it until the output is as documented."""
         printed = self.run(example.command)
         given_up_at = time.monotonic() + (PATIENCE_S if example.slept else 0)
         while not is_as_documented(printed, example.printed) and time.monotonic() < given_up_at:
@@ -137,7 +136,7 @@ def test_the_examples_print_what_is_documented(folder: Path, data: Path, receive
 
 
 def test_the_night_goes_as_documented(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
-    """Every task has failed once: three wait for another try, twelve are dead. Then the receiver is mended."""
+    """Every task has failed once: three wait for a retry, twelve are dead. Then the receiver works again."""
     receiver.rules["/order"] = in_sequence(status(500), done)
     with run_up(folder, data, "--retry-base", "1000s") as up:
         for number in range(11, 26):
@@ -146,7 +145,7 @@ def test_the_night_goes_as_documented(folder: Path, data: Path, receiver: Receiv
 
 
 def a_failed(id: str, state: str, up: Daemon, receiver: Receiver) -> None:
-    """Create a task; back when it has failed."""
+    """Create a task and wait until it has failed."""
     create(up.url, id=id, callback=receiver.url("/order"), retry=3 if state == "error" else 0)
     wait_until(lambda: query(up.url, id)["state"] == state, "it has failed")
 

@@ -1,4 +1,4 @@
-"""Purges and redrives of many tasks through a kill in their middle: begun again, they go on with what is left."""
+"""Purges and redrives of many tasks that a kill interrupts: a second call completes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def counts(later: Daemon) -> dict[str, int]:
 
 
 def killed_in_the_middle(later: Daemon, path: str, body: object, bucket: str) -> None:
-    """Call, and kill the daemon as soon as some of its tasks have left the bucket."""
+    """Call, and kill the daemon as soon as some tasks have left the bucket."""
 
     def ask() -> None:
         with suppress(OSError, HTTPException):

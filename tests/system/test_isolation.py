@@ -1,4 +1,4 @@
-"""One topic whose receivers never answer does not hold up another, with nothing configured."""
+"""A topic with hanging receivers does not delay another one, with nothing configured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.system.waiting import wait_until
 BACKLOG = 10_000
 P99_S = 0.2
 TRIES = 3
-"""This machine does other things too: the best of these counts."""
+"""The best of several tries counts because the machine has other work."""
 HOSTS = [f"host-{i}.hangs.test" for i in range(40)]
 
 

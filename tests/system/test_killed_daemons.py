@@ -1,4 +1,4 @@
-"""The whole of `later up` is killed, or its store alone."""
+"""Kills of all of `later up`, or of its store alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store is killed under load: what it acknowledged, it keeps."""
+"""Kills of the store under load: acknowledged writes are kept."""
 
 from __future__ import annotations
 

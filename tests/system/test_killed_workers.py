@@ -1,4 +1,4 @@
-"""Workers are killed, again and again, while thousands of tasks fall due."""
+"""Repeated kills of workers while thousands of tasks fall due."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def _assert_none_early(receiver: Receiver, due: dict[str, float]) -> None:
 
 
 def _was_cut(pair: tuple[Call, Call], kills: list[float]) -> bool:
-    """Was the first of the two under way when a worker was killed? And does the second know that it is a second?"""
+    """Return True if the first call was under way at a kill and the second has a higher attempt."""
     first, second = pair
     return second.attempt > first.attempt and any(-0.5 < kill - first.arrived < TIMEOUT_S for kill in kills)

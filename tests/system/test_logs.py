@@ -1,4 +1,4 @@
-"""What a daemon logs: JSON, line by line, and nobody's secrets."""
+"""The log of a daemon: JSON lines without secrets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_log_is_json_and_holds_no_secret(folder: Path, data: Path, receiver: R
 
 
 def _see_through(up: Daemon, callback: str) -> None:
-    """A task to its end."""
+    """Create a task and wait until it has ended."""
     id = create(up.url, callback=callback, content=SECRET, headers={"X-Key": SECRET}, retry=1)
 
     def has_ended() -> bool:

@@ -1,4 +1,4 @@
-"""The store goes away in one way or another, and comes back: everything goes on by itself."""
+"""Outages of the store: everything resumes by itself when it is back."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ STORE_TIMEOUT_S = 1.0
 MARGIN_S = 3.0
 AWAY_S = 3.0
 RETURN_S = 5.0
-"""Everything is to go on within this time of the store's return."""
+"""Everything must resume within this time after the store's return."""
 
 
 class Outage(NamedTuple):
-    """How the store goes and comes, what callers are told, what of deliveries goes on meanwhile.
+    """A kind of outage: how it begins and ends, the reason in answers, and whether deliveries go on.
 
     `attempts` of a task that was in flight: one that cannot be settled before its lease runs out is delivered again.
     """
@@ -182,7 +182,7 @@ def test_those_who_wait_in_line_for_a_store_that_hangs_are_told_in_time(
 
 
 class Told(NamedTuple):
-    """An answer to one of many calls; `took` is in seconds, from when all callers began; `detail` is a refusal's."""
+    """An answer to one of many concurrent calls; `took` is in seconds since the start of all."""
 
     status: int
     detail: str
@@ -192,7 +192,7 @@ class Told(NamedTuple):
 async def _told(
     url: str, receiver: Receiver, callers: int, then: tuple[int, Callable[[], None]] | None = None
 ) -> list[Told]:
-    """What as many callers at once are told, in the order of the answers; `then` is done after so many of them."""
+    """Send concurrent creates and return the answers in order; `then` is (number of answers, action after them)."""
     started = time.monotonic()
 
     async def call(session: aiohttp.ClientSession) -> Told:

@@ -1,4 +1,4 @@
-"""Policies in the real daemon: what they change, how soon all processes know, and that nobody sees half a change."""
+"""Policies in a real daemon: their effects, how soon all processes see a change, and that changes are atomic."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.system.waiting import wait_until
 SEEN_S = 2.0
 """Every process sees a change within this time."""
 BUSY_S = 1.0
-"""How much later than meant something may come on a machine that does much else."""
+"""Tolerance for lateness on a busy machine."""
 PRIVATE = "/admin/v2/persistent/public/default/order/delayedDelivery"
 
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory, processes: int) -> Iterator[Daemon]:
-    """On the embedded store: one process and one shard, or several of both."""
+    """Run `later up` with one process and one shard, or several of both."""
     data = tmp_path_factory.mktemp("policies") / "data"
     with run_up(data.parent, data, *shards_option(processes), "--retry-base", "0.2") as up:
         yield up
@@ -48,13 +48,13 @@ def put(url: str, topic: str, **fields: Any) -> None:
 
 
 def wait_until_all_know() -> None:
-    """The process that is asked next need not be the one that was told."""
+    """Wait until all processes see a change: the next request may reach another process."""
     if os.environ["LATER_PROCESSES"] != "1":
         time.sleep(SEEN_S)
 
 
 def grace(found: dict[str, Any]) -> float:
-    """From a task's first due time to the end of its ttl, in s: what both fields of its policy come to."""
+    """Return the seconds from a task's first due time to its expiry: they depend on two fields of its policy."""
     due, ends = (datetime.fromisoformat(found[field]).timestamp() for field in ("due_at", "expires_at"))
     return round(ends - due, 3)
 
@@ -159,7 +159,7 @@ NEW = {"default_delay": 300, "max_delay": 400, "ttl": 3000}
 def test_with_three_daemons_no_create_is_judged_by_a_mix_of_old_and_new(
     folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
-    """And after two seconds by the new policy alone."""
+    """After two seconds, only the new policy applies."""
     with ExitStack() as stack:
         serves = [stack.enter_context(run_daemon("serve", folder, "--redis", store.url)) for _ in range(3)]
         for serve in serves:
@@ -174,7 +174,7 @@ def test_with_three_daemons_no_create_is_judged_by_a_mix_of_old_and_new(
 
 
 def _created_while_changing(serves: list[Daemon], receiver: Receiver) -> tuple[float, list[tuple[float, str]]]:
-    """When the policy had been changed, and every task made before, meanwhile and after: when its create began."""
+    """Create tasks during a change of policy; return its time and (start of the create, id) of each task."""
     made: list[tuple[float, str]] = []
     enough = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Several processes that are one daemon: they die, hang, crash again and again, and callers hardly notice."""
+"""Daemons of several processes that exit, hang or crash repeatedly, hardly noticed by callers."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_no_secret_is_on_a_command_line_or_in_an_environment(folder: Path, store
 
 
 def test_processes_run_the_same_later_as_their_supervisor(folder: Path, data: Path, receiver: Receiver) -> None:
-    """One in a zip that nobody but the supervisor knows of, say, at a path that no PYTHONPATH could name."""
+    """A copy of later in a zip file at a path that PYTHONPATH cannot name."""
     archive = folder / "a:b" / "later.zip"
     archive.parent.mkdir()
     _pack(archive)
@@ -325,7 +325,7 @@ def test_processes_run_the_same_later_as_their_supervisor(folder: Path, data: Pa
 
 
 def _pack(archive: Path) -> None:
-    """All of later, with a version by which it is known."""
+    """Return a copy of later with a recognisable version."""
     root = Path(house.__file__).parent
     with zipfile.ZipFile(archive, "w") as packed:
         for file in root.rglob("*.*"):
@@ -337,15 +337,15 @@ def _pack(archive: Path) -> None:
 
 
 def _all_up(daemon: Daemon) -> None:
-    """All its processes serve."""
+    """Wait until all processes serve."""
     daemon.wait_for_event("all processes are up")
 
 
 def _why_not_ready(daemon: Daemon) -> str:
-    """Nothing where it is ready. Asks until it is answered: a connection may be one to a process that died or hangs."""
+    """Return why the daemon is not ready, empty if it is. Repeated while a connection reaches a dead process."""
     while True:
         with suppress(OSError, HTTPException):
-            answer = get(daemon.url, "/readyz", patience=2)
+            answer = get(daemon.url, "/readyz", timeout_s=2)
             return "" if answer.status == 200 else str(answer.body["detail"])
 
 
@@ -364,7 +364,7 @@ def _three(pauses: list[int]) -> list[int]:
 
 
 def _lives(pid: int) -> bool:
-    """A zombie does not: it only waits for somebody to ask how it ended."""
+    """Return True if a process runs; a zombie does not."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     return False

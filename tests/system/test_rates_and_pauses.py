@@ -1,4 +1,4 @@
-"""Pauses, rates, concurrency and waits with real daemons; and a healthy topic beside those that have trouble."""
+"""Pauses, rates and concurrency with real daemons, and a healthy topic beside limited ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEEN_S = 2.0
 """Every process sees a change within this time."""
 P99_S = 0.1
 TRIES = 3
-"""This machine does other things too: the best of these counts."""
+"""The best of several tries counts because the machine has other work."""
 
 
 def put(url: str, topic: str, **fields: object) -> None:
@@ -34,7 +34,7 @@ def of(receiver: Receiver, path: str) -> list[Call]:
 def test_a_rate_is_exact_over_all_workers(
     folder: Path, store: StoreServer, receiver: Receiver, processes: int, rate: int, seconds: int
 ) -> None:
-    """Over sixteen shards, and two daemons of one process or of two."""
+    """With 16 shards and two daemons of one or two processes."""
     options = ("--redis", store.url, "--shards", "16", "--ramp", "0")
     with ExitStack() as stack:
         up = stack.enter_context(run_daemon("up", folder, *options))

@@ -1,4 +1,4 @@
-"""What becomes of a delivery that fails, through the real daemon."""
+"""Failed deliveries and their retries in a real daemon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.system.waiting import wait_until
 
 BASE_S = 0.2
 SLOW_S = 1.0
-"""How much later than meant a callback may come on a machine that does much else."""
+"""Tolerance for lateness on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def path() -> str:
-    """A path of the test's own."""
+    """A path that no other test uses."""
     return f"/{uuid.uuid4()}"
 
 
@@ -150,7 +150,7 @@ def _pauses(calls: list[Call]) -> list[float]:
 
 
 def _in_state(state: str, up: Daemon, id: str) -> dict[str, Any]:
-    """What is known of the task if it is there, nothing otherwise."""
+    """Return the task if it is in this state, otherwise an empty object."""
     found = query(up.url, id)
     return found if found["state"] == state else {}
 

@@ -1,4 +1,4 @@
-"""A stop, at whatever moment: what is under way ends, nothing waits for its lease, the next start finds everything."""
+"""Shutdown at any moment: deliveries end, leases are given back, and the next start finds every task."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_stop_before_it_has_begun(seconds: float, folder: Path, data: Path) ->
 
 
 def _write_a_large_file(data: Path) -> None:
-    """An append-only file that takes seconds to load."""
+    """Write an append-only file that takes seconds to load."""
     folder = data / "appendonlydir"
     folder.mkdir(parents=True, mode=0o700)
     (folder / "appendonly.aof.1.incr.aof").write_bytes(b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n" * AOF_COMMANDS)

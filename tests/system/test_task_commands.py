@@ -1,4 +1,4 @@
-"""`list`, `explain`, `update`, `run-now`, `dead …` and `topics purge`, on tasks in every state, by a running daemon."""
+"""`list`, `explain`, `update`, `run-now`, `dead …` and `topics purge` for tasks in every state of a running daemon."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tests.system.waiting import wait_until
 FAR = 3600
 STATES = ("delay", "unack", "error", "dead")
 CROWD = 12_000
-"""More than two slices."""
+"""More than two chunks."""
 TOPIC = ("--topic", "order")
 INTERRUPTIBLE = (
     sys.executable,
     "-c",
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from later.cli import main; main()",
 )
-"""The same command, though whoever started the tests in the background has let SIGINT be ignored."""
+"""The same command with SIGINT enabled, which is ignored if the tests run in the background."""
 SEEN_S = 2.0
 """Every process sees a change of a policy within this time."""
 
 
 @pytest.fixture
 def up(folder: Path, data: Path, processes: int) -> Iterator[Daemon]:
-    """One process and one shard, or several of both."""
+    """Run `later up` with one process and one shard, or several of both."""
     with run_up(folder, data, *shards_option(processes), "--retry-base", "1000s", "--ramp", "0") as up:
         yield up
 
@@ -52,20 +52,20 @@ def env(up: Daemon) -> dict[str, str]:
 
 
 def printed(up: Daemon, *words: str) -> list[str]:
-    """The lines that a command prints, once it worked."""
+    """Run a command that succeeds and return its lines."""
     done = run(up, *words)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout.splitlines()
 
 
 def told(up: Daemon, *words: str) -> Any:
-    """The JSON object that a command prints, once it worked."""
+    """Run a command that succeeds and return its JSON object."""
     (line,) = printed(up, *words, "--json")
     return json.loads(line)
 
 
 def refused(up: Daemon, *words: str) -> str:
-    """What a command says that did not work."""
+    """Run a command that fails and return its message."""
     done = run(up, *words)
     assert (done.returncode, done.stdout) == (1, ""), done
     assert done.stderr.startswith("later: ")
@@ -79,7 +79,7 @@ def counts(up: Daemon, topic: str = "order") -> dict[str, int]:
 
 
 def a_task_in(state: str, up: Daemon, receiver: Receiver, **fields: Any) -> str:
-    """A task's id, once it is in this state. It is delivered by the next delivery, if there is one."""
+    """Create a task, wait until it is in this state, and return its id. Its next delivery succeeds."""
     receiver.rules["/unack"] = hang
     receiver.rules["/error"] = receiver.rules["/dead"] = in_sequence(status(500), done)
     delay = FAR if state == "delay" else 0
@@ -95,7 +95,7 @@ def delivered(receiver: Receiver, id: str, times: int = 1) -> None:
 
 @pytest.fixture
 def ids(up: Daemon, receiver: Receiver) -> dict[str, str]:
-    """A task of the topic `order` in each state."""
+    """Tasks of the topic `order`, one in each state: state → id."""
     return {state: a_task_in(state, up, receiver) for state in STATES}
 
 
@@ -253,7 +253,7 @@ def test_the_dead_come_back_with_all_their_retries(up: Daemon, receiver: Receive
 
 
 def typed(up: Daemon, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command at a terminal where somebody types this answer."""
+    """Run a command at a terminal and type an answer."""
     keyboard, terminal = pty.openpty()
     try:
         os.write(keyboard, answer.encode())
@@ -266,7 +266,7 @@ def typed(up: Daemon, answer: str, *words: str) -> subprocess.CompletedProcess[s
 
 
 def crowd(up: Daemon, count: int = CROWD, topic: str = "order", callback: str = "http://127.0.0.1:1/") -> None:
-    """Dead tasks, expired: nothing has called for them."""
+    """Create tasks that expire and are dead without a delivery."""
     tasks = [{**task, "ttl": 0.5} for task in build_tasks(count, callback, time.time() + FAR, topic=topic)]
     create_many(up.url, tasks)
     wait_until(lambda: counts(up, topic)["dead"] == count, "all have expired")

@@ -35,7 +35,7 @@ def run(up: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def told(up: Daemon, *words: str) -> Any:
-    """The JSON that a command prints, once it worked."""
+    """Run a command that succeeds and return its JSON."""
     done = run(up, *words, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done
     return json.loads(done.stdout)

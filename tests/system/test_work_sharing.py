@@ -1,4 +1,4 @@
-"""Workers share the work: nothing is delivered twice, and nobody goes without."""
+"""Several workers share the work; no task is delivered twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting, always for something and never for ever."""
+"""Waiting for a condition, with a timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def wait_until(look: Callable[[], Result], what: str, within: float = TIMEOUT_S) -> Result:
-    """The first truthy thing that `look` answers."""
+    """Call `look` until it returns a true value, and return that. The test fails after `within` seconds."""
     deadline = time.monotonic() + within
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited {within:g} s in vain: {what}"
@@ -22,5 +22,5 @@ def wait_until(look: Callable[[], Result], what: str, within: float = TIMEOUT_S)
 
 
 def sleep_until(moment: float) -> None:
-    """Sleep until this time of the wall clock (s)."""
+    """Sleep until a time of the wall clock (Unix seconds)."""
     time.sleep(max(0.0, moment - time.time()))

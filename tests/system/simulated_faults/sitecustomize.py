@@ -1,8 +1,8 @@
-"""A machine that is not quite right, for every Python that starts with this folder in PYTHONPATH, and with ODDITY:
+"""Simulated faults for each Python that starts with this folder in PYTHONPATH; SIMULATED_FAULT names one:
 
-`names-hang` (the lookup of a name that ends in .hangs.test takes 5 s and then finds nothing: as real ones do, deaf to
-whoever has given up on it), `clock-ahead` (the wall clock, as processes read it, is an hour ahead) or
-`second-dies` (the second of several processes ends as soon as it starts).
+- `names-hang`: the lookup of a name that ends in .hangs.test takes 5 s, cannot be cancelled, and fails.
+- `clock-ahead`: the wall clock that processes read is an hour ahead.
+- `second-dies`: the second of several processes exits as soon as it starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 HANG_S = 5.0
 AHEAD_S = 3600.0
 EXIT_STATUS = 3
-"""The exit status of the process that ends."""
+"""The exit status of the process that exits."""
 
 
 def delay_name_lookups() -> None:
