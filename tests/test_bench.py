@@ -115,15 +115,15 @@ def two_lines(*goals: Target) -> RowResult:
 @pytest.mark.parametrize(
     ("percent", "value"), [(0, 1), (1, 1), (50, 50), (50.5, 51), (99, 99), (99.1, 100), (100, 100)]
 )
-def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(percent: float, value: float) -> None:
+def test_a_percentile_is_by_nearest_rank(percent: float, value: float) -> None:
     assert percentile(range(1, 101), percent) == value
 
 
-def test_a_spread_has_the_middle_the_least_and_the_greatest() -> None:
+def test_a_spread_has_median_least_and_greatest() -> None:
     assert spread([3, 1, 2, 10]) == (2.5, 1, 10)
 
 
-def test_a_ratio_is_of_the_medians() -> None:
+def test_a_ratio_compares_medians() -> None:
     measured = two_lines()
     assert measured.lines[1].ratio(measured.reference_of(measured.lines[1])) == 0.75
 
@@ -139,27 +139,27 @@ def test_a_ratio_is_of_the_medians() -> None:
         (AtMost("rate", 1499), False),
     ],
 )
-def test_a_target_is_met_by_the_median(goal: Target, met: bool) -> None:
+def test_the_median_decides_whether_a_target_is_met(goal: Target, met: bool) -> None:
     measured = two_lines(goal)
     assert goal.met(measured.lines[1], measured.lines[0]) is met
 
 
 @pytest.mark.parametrize("goal", [NeverEarly(), AlwaysZero("twice")])
-def test_once_is_too_often_for_what_must_never_happen(goal: Target) -> None:
+def test_one_early_or_duplicate_delivery_misses_the_target(goal: Target) -> None:
     good: Sample = {"earliest": 0.1, "twice": 0}
     bad: Sample = {"earliest": -0.1, "twice": 1}
     assert goal.met(a_line("good", good, good, good), None) is True
     assert goal.met(a_line("bad", good, bad, good), None) is False
 
 
-def test_a_share_of_what_was_not_measured_is_not_known() -> None:
+def test_a_share_of_an_unmeasured_reference_is_unknown() -> None:
     assert ShareOfReference(0.5).met(a_line("ours", {"rate": 1.0}), a_line(BESIDE)) is None
 
 
 # How they are told
 
 
-def test_a_line_has_median_spread_ratio_and_targets() -> None:
+def test_a_result_shows_median_spread_ratio_and_targets() -> None:
     measured = two_lines(ShareOfReference(0.8), AtLeast("rate", 1000))
     assert cells(measured, measured.lines[1]) == [
         "ours",
@@ -171,7 +171,7 @@ def test_a_line_has_median_spread_ratio_and_targets() -> None:
     ]
 
 
-def test_a_line_that_was_skipped_or_failed_says_why() -> None:
+def test_a_skipped_or_failed_result_shows_the_reason() -> None:
     skipped = ContenderResult(
         contender=Contender(name="two", measure=no_measuring, skip_reason="no --processes"), main="rate"
     )
@@ -182,7 +182,7 @@ def test_a_line_that_was_skipped_or_failed_says_why() -> None:
     assert cells(measured, failed)[2:] == ["failed: it ended", "", "", "≥ 0.5 of the reference: not measured"]
 
 
-def test_markdown_is_one_table_and_what_it_was_measured_on() -> None:
+def test_markdown_has_one_table_and_the_facts_about_the_machine() -> None:
     text = markdown(a_report(two_lines(), two_lines()))
     table, facts = text.split("\n\n")
     assert {line.count("|") for line in table.splitlines()} == {7}
@@ -191,7 +191,7 @@ def test_markdown_is_one_table_and_what_it_was_measured_on() -> None:
     assert "wrk is not installed" in facts
 
 
-def test_a_disturbed_machine_is_told() -> None:
+def test_a_busy_machine_makes_the_report_unreliable() -> None:
     quiet, disturbed, unknown = (two_lines() for _ in range(3))
     quiet.other_processes_share, disturbed.other_processes_share = 0.01, 0.3
     told = markdown(a_report(quiet, unknown)), markdown(a_report(quiet, disturbed))
@@ -209,7 +209,7 @@ def test_json_has_every_run_and_every_target() -> None:
     assert ours["targets"] == [{"text": "≥ 0.8 of the reference", "met": False}]
 
 
-def test_the_plot_is_drawn_from_the_sweep_and_always_the_same(tmp_path: Path) -> None:
+def test_the_plot_of_a_sweep_is_reproducible(tmp_path: Path) -> None:
     lines = [
         a_line("later up", {"asked": rate, "p50": 2.0, "p99": 9.0}, store=store)
         for store in ("none", "always")
@@ -246,7 +246,7 @@ def test_contenders_take_turns(tmp_path: Path) -> None:
     assert order == ["a", "b", "a", "b"]
 
 
-def test_a_contender_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failed_contender_shows_the_reason_and_the_others_continue(tmp_path: Path) -> None:
     order: list[str] = []
     row = a_row(counting("a", order, fails_at=2), counting("b", order))
     measured = measure_row(row, an_environment(tmp_path), None, lambda text: None)
@@ -255,7 +255,7 @@ def test_a_contender_that_fails_says_why_and_the_others_go_on(tmp_path: Path) ->
     assert [line.failure for line in measured.lines] == ["failed: it ended", ""]
 
 
-def test_a_row_that_cannot_begin_says_why(tmp_path: Path) -> None:
+def test_a_row_that_cannot_start_shows_the_reason(tmp_path: Path) -> None:
     @contextmanager
     def no_store(environment: Environment) -> Iterator[list[Contender]]:
         if environment.folder.exists():
@@ -269,7 +269,7 @@ def test_a_row_that_cannot_begin_says_why(tmp_path: Path) -> None:
 # Rows and options
 
 
-def test_every_row_of_the_table_is_there() -> None:
+def test_the_table_has_all_rows() -> None:
     assert [row.name for row in ROWS] == [
         "create",
         "query",
@@ -295,7 +295,7 @@ every_row = pytest.mark.parametrize(
 
 
 @every_row
-def test_every_contender_is_beside_one_of_its_row(row: Row, tmp_path: Path) -> None:
+def test_every_reference_is_a_contender_of_the_same_row(row: Row, tmp_path: Path) -> None:
     with row.contenders(an_environment(tmp_path)) as contenders:
         names = [contender.name for contender in contenders]
         assert {contender.reference for contender in contenders} <= {"", *names}
@@ -303,7 +303,7 @@ def test_every_contender_is_beside_one_of_its_row(row: Row, tmp_path: Path) -> N
 
 
 @every_row
-def test_what_runs_on_a_store_is_measured_on_every_kind_of_store(row: Row, tmp_path: Path) -> None:
+def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> None:
     environment = an_environment(tmp_path)
     with row.contenders(environment) as contenders:
         stores = {contender.store for contender in contenders} - {""}
@@ -312,11 +312,11 @@ def test_what_runs_on_a_store_is_measured_on_every_kind_of_store(row: Row, tmp_p
     )
 
 
-def test_rows_come_in_their_own_order_whatever_the_order_asked_for() -> None:
+def test_selected_rows_keep_the_order_of_the_table() -> None:
     assert parse_options(["--only", "query,create"]).only == ["create", "query"]
 
 
-def test_quick_is_one_run_on_a_store_without_a_disk() -> None:
+def test_quick_is_one_run_without_persistence() -> None:
     options = parse_options(["--quick"])
     assert (options.runs, options.durabilities) == (1, ["none"])
     assert parse_options(["--quick", "--runs", "2", "--durability", "always"]).runs == 2
@@ -355,7 +355,7 @@ def test_arrivals_are_read_from_the_log(receiver: Receiver) -> None:
     assert [(arrival.id, round(arrival.late_ms)) for arrival in arrivals] == [(b"a", 4), (b"a", 9), (b"b", -1)]
 
 
-def test_lateness_is_that_of_first_arrivals(receiver: Receiver) -> None:
+def test_lateness_counts_first_arrivals(receiver: Receiver) -> None:
     late = lateness_figures(receiver.arrivals())
     assert {name: round(value) for name, value in late.items()} == {
         "p50": -1,
@@ -366,12 +366,12 @@ def test_lateness_is_that_of_first_arrivals(receiver: Receiver) -> None:
     }
 
 
-def test_what_comes_twice_or_early_is_counted(receiver: Receiver) -> None:
+def test_duplicate_and_early_arrivals_are_counted(receiver: Receiver) -> None:
     figures = delivery_figures(receiver.arrivals(), 1504934230_050)
     assert (figures["twice"], figures["early"], round(figures["rate"])) == (1, 2, 40)
 
 
-def test_callbacks_that_do_not_come_are_an_error(receiver: Receiver) -> None:
+def test_missing_callbacks_are_an_error(receiver: Receiver) -> None:
     with pytest.raises(BenchError, match="callbacks arrived in time"):
         receiver.wait_for_arrivals(3, 0.01)
 
@@ -380,11 +380,11 @@ def test_callbacks_that_do_not_come_are_an_error(receiver: Receiver) -> None:
     ("head", "length"),
     [(b"http/1.1 200 ok\r\ncontent-length: 12\r\nx: y", 12), (b"http/1.1 204 no\r\ncontent-length:0", 0), (b"", 0)],
 )
-def test_a_body_is_as_long_as_its_head_says(head: bytes, length: int) -> None:
+def test_the_content_length_is_read_from_the_head(head: bytes, length: int) -> None:
     assert load_generator.content_length(head) == length
 
 
-def test_a_header_is_found_whatever_its_case() -> None:
+def test_a_header_is_found_in_any_case() -> None:
     head = b"POST / HTTP/1.1\r\nHost: a\r\nWebhook-Id:  one \r\nlater-due: now"
     found = [light_receiver.header_value(head, name) for name in (b"webhook-id:", b"later-due:", b"x:")]
     assert found == [b"one", b"now", b"-"]
@@ -407,7 +407,7 @@ def tasks_in(connection: RawConnection) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_kind_of_task_has_a_weight(tmp_path: Path, case: Case) -> None:
+def test_every_kind_of_task_takes_memory(tmp_path: Path, case: Case) -> None:
     assert 50 < measure_memory(an_environment(tmp_path, memory_tasks=2000), case)["bytes"] < 1000
 
 
@@ -415,7 +415,7 @@ def test_every_kind_of_task_has_a_weight(tmp_path: Path, case: Case) -> None:
 
 
 @pytest.mark.system
-def test_our_own_generator_presses_our_own_receiver(tmp_path: Path) -> None:
+def test_the_load_generator_loads_the_light_receiver(tmp_path: Path) -> None:
     environment = an_environment(tmp_path)
     with run_light_receiver(environment) as receiver:
         load = Load(url=receiver.url, bodies=[b"{}", b"[]"], connections=4, seconds=10, requests=100)

@@ -48,13 +48,13 @@ def test_a_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path)
     assert build("wheel", tree, tmp_path / "wheel").read_bytes() == wheel.read_bytes()
 
 
-def test_spark_finds_it_where_later_is_installed_from_its_sources() -> None:
+def test_spark_finds_the_module_of_an_editable_installation() -> None:
     """What `pip install -e .` has put there: once more where this fails after a change of the build."""
     assert any(file.name == "pyspark_later.py" for file in metadata.files("later") or [])
     assert import_module("pyspark_later").DefaultSource.name() == "later"
 
 
-def test_where_ours_cannot_work_it_is_not_in_the_way_of_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_module_is_harmless_where_the_data_source_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("later.bulk.pyspark_later")
     with monkeypatch.context() as without:
         without.delattr(module, "DefaultSource")
@@ -63,7 +63,7 @@ def test_where_ours_cannot_work_it_is_not_in_the_way_of_other_sources(monkeypatc
         assert not hasattr(reload(module), "DefaultSource")
 
 
-def test_nothing_of_spark_is_installed_with_later_alone() -> None:
+def test_later_alone_does_not_install_spark() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     spark = {Requirement(text).name for text in project["optional-dependencies"]["spark"]}
     locked = {line.partition("==")[0] for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines()}

@@ -26,7 +26,7 @@ program.main()
 
 
 @pytest.mark.parametrize("closed", ["", "0<&-", "1>&-", "2>&-", "0<&- 1>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
-def test_what_is_opened_never_gets_a_standard_number(closed: str) -> None:
+def test_opened_files_never_get_a_standard_descriptor(closed: str) -> None:
     line = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", LOOK]
     ended = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert ended.returncode == 7, ended.stderr

@@ -20,7 +20,9 @@ from tests.system.waiting import wait_until
 LINES = 5000
 
 
-def test_a_task_from_a_shell(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
+def test_a_task_is_created_queried_and_deleted_from_a_shell(
+    folder: Path, data: Path, receiver: Receiver, processes: int
+) -> None:
     with run_up(folder, data) as up:
         to = ("--url", up.url)
         created = run_command("create", *to, "--topic", "order", "--callback", receiver.url(), "--delay", "1h")
@@ -37,7 +39,7 @@ def test_a_task_from_a_shell(folder: Path, data: Path, receiver: Receiver, proce
     assert gone.stderr.count("\n") == 1
 
 
-def test_a_file_is_created_once_though_the_store_is_killed_meanwhile(folder: Path, store: StoreServer) -> None:
+def test_a_file_is_created_once_even_if_the_store_is_killed_meanwhile(folder: Path, store: StoreServer) -> None:
     task = {"topic": "order", "callback": "http://127.0.0.1:1/", "execute_time": time.time() + 3600}
     file = folder / "tasks.ndjson"
     file.write_text("".join(json.dumps({**task, "content": str(i)}) + "\n" for i in range(LINES)))
@@ -56,10 +58,10 @@ def test_a_file_is_created_once_though_the_store_is_killed_meanwhile(folder: Pat
                 sending.kill()
     assert (sending.returncode, out.strip()) == (0, f"{LINES} created, 0 existing, 0 refused, 0 failed")
     assert "trying again" in err
-    assert sorted(map(int, _contents(store))) == list(range(LINES))
+    assert sorted(map(int, _read_contents(store))) == list(range(LINES))
 
 
-def _contents(store: StoreServer) -> list[str]:
+def _read_contents(store: StoreServer) -> list[str]:
     bodies = store.client().hvals(Keys("later", 1).shards[0].pool)
     return [decode("", body).content for body in bodies if isinstance(body, bytes)]
 
@@ -69,12 +71,12 @@ def test_another_number_of_shards_is_refused(folder: Path, store: StoreServer) -
         wait_until(up.is_ready, "it is ready")
         second = run_command("worker", "--redis", store.url, "--health", "off", "--shards", "4")
         assert up.is_ready()
-    assert "--shards 1" in _the_reason(second)
+    assert "--shards 1" in _failure_reason(second)
 
 
-def test_a_store_that_may_evict_is_refused(store: StoreServer) -> None:
+def test_a_store_that_may_evict_keys_is_refused(store: StoreServer) -> None:
     store.client().config_set("maxmemory-policy", "allkeys-lru")
-    assert "maxmemory-policy is allkeys-lru" in _the_reason(
+    assert "maxmemory-policy is allkeys-lru" in _failure_reason(
         run_command("worker", "--redis", store.url, "--health", "off")
     )
 
@@ -83,7 +85,7 @@ def test_a_store_that_may_evict_is_refused(store: StoreServer) -> None:
 def test_a_port_in_use_is_refused(store: StoreServer, command: str, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert address in _the_reason(run_command(command, "--redis", store.url, option, address))
+        assert address in _failure_reason(run_command(command, "--redis", store.url, option, address))
 
 
 def test_two_workers_run_on_one_machine_by_default(folder: Path, store: StoreServer, processes: int) -> None:
@@ -91,17 +93,19 @@ def test_two_workers_run_on_one_machine_by_default(folder: Path, store: StoreSer
         run_process("worker", folder, "--redis", store.url) as one,
         run_process("worker", folder, "--redis", store.url) as two,
     ):
-        wait_until(lambda: len(_alive(store)) == 2 * processes, "both beat")
-        warned = wait_until(lambda: [*_warnings(one), *_warnings(two)], "one of them finds the address taken")
+        wait_until(lambda: len(_alive_instances(store)) == 2 * processes, "both beat")
+        warned = wait_until(
+            lambda: [*_warning_events(one), *_warning_events(two)], "one of them finds the address taken"
+        )
         assert (one.stop(), two.stop()) == (0, 0)
     assert {event.split(":")[0] for event in warned} == {"health address in use"}
 
 
-def _warnings(later: Daemon) -> list[str]:
-    return [event["event"] for event in later.events() if event["level"] == "warning"]
+def _warning_events(daemon: Daemon) -> list[str]:
+    return [event["event"] for event in daemon.events() if event["level"] == "warning"]
 
 
-def _alive(store: StoreServer) -> list[str]:
+def _alive_instances(store: StoreServer) -> list[str]:
     survey = json.loads(run_command("status", "--json", "--redis", store.url).stdout)
     return [worker["instance"] for worker in survey["workers"] if worker["alive"]]
 
@@ -117,7 +121,7 @@ def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
     assert "Traceback" not in done.stderr
 
 
-def _the_reason(done: subprocess.CompletedProcess[str]) -> str:
+def _failure_reason(done: subprocess.CompletedProcess[str]) -> str:
     """Return the reason of a failed daemon: one line after its log."""
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -20,7 +20,7 @@ from tests.system.waiting import wait_until
 TASKS, LOOKS = 2000, 2
 
 
-def test_beside_busy_workers_nothing_is_wrong(folder: Path, store: StoreServer, receiver: Receiver) -> None:
+def test_beside_busy_workers_there_are_no_findings(folder: Path, store: StoreServer, receiver: Receiver) -> None:
     receiver.rules["/"] = in_sequence(delayed(0.02, status(500)), status(503), done)
     with run_daemon("up", folder, "--redis", store.url, "--retry-base", "0.5") as up:
         create_many(up.url, build_tasks(TASKS, receiver.url(), time.time(), 500))
@@ -33,12 +33,12 @@ def test_beside_busy_workers_nothing_is_wrong(folder: Path, store: StoreServer, 
     assert all("nothing is wrong" in look.stdout for look in looks)
 
 
-def test_what_is_wrong_is_found_and_mended(folder: Path, store: StoreServer, receiver: Receiver) -> None:
+def test_inconsistencies_are_found_and_repaired(folder: Path, store: StoreServer, receiver: Receiver) -> None:
     with run_daemon("up", folder, "--redis", store.url) as up:
         ids = [create(up.url, callback=receiver.url(), delay=3600) for _ in range(4)]
         create(up.url, topic="asleep", callback=receiver.url(), delay=3600)
-        _take_apart(store.client(), *(pack_id(id) for id in ids[:3]))
-        found, mended, after = (_doctor(store, *repair) for repair in ((), ("--repair",), ()))
+        _make_inconsistent(store.client(), *(pack_id(id) for id in ids[:3]))
+        found, mended, after = (_run_doctor(store, *repair) for repair in ((), ("--repair",), ()))
         assert (found[0], mended[0], after[0]) == (1, 0, 0)
         assert _kinds(found) >= {"several", "nowhere", "bodiless", "wake-missing"}
         assert all(finding["mended"] for finding in mended[1])
@@ -47,7 +47,7 @@ def test_what_is_wrong_is_found_and_mended(folder: Path, store: StoreServer, rec
         wait_until(lambda: last in receiver.answered, "deliveries go on")
 
 
-def _take_apart(client: redis.Redis, doubled: bytes, lost: bytes, bodiless: bytes) -> None:
+def _make_inconsistent(client: redis.Redis, doubled: bytes, lost: bytes, bodiless: bytes) -> None:
     shard = Keys("later", 1).shards[0]
     client.zadd(shard.bucket(Bucket.ERROR, b"order"), {doubled: 2e12})
     client.zrem(shard.bucket(Bucket.DELAY, b"order"), lost)
@@ -55,7 +55,7 @@ def _take_apart(client: redis.Redis, doubled: bytes, lost: bytes, bodiless: byte
     client.zrem(shard.wakes[Bucket.DELAY], b"asleep")
 
 
-def _doctor(store: StoreServer, *options: str) -> tuple[int, list[dict[str, Any]]]:
+def _run_doctor(store: StoreServer, *options: str) -> tuple[int, list[dict[str, Any]]]:
     """Return the exit status and the findings."""
     done = run_command("doctor", "--json", "--redis", store.url, *options)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()[:-1]]

@@ -1,9 +1,9 @@
 """The examples of docs/topics.md and docs/operations.md print what is documented.
 
-The examples of each document are run in order against a new daemon. In a ```console block a line that begins with
-`$ ` is a command (a backslash at its end continues it), and the lines up to the next command are its output. `…` stands for
-anything on its line, and alone on a line for any lines. A command is one of `later …`, `sleep SECONDS`, and `curl -s URL` with -X, -d and
-`-w '%{http_code}\\n'`: curl need not be installed, so no more of it is known here.
+The examples of each document are run in order against a new daemon. In a ```console block a line that begins with `$ `
+is a command (a backslash at its end continues it), and the lines up to the next command are its output. `…` stands for
+anything on its line, and alone on a line for any lines. A command is one of `later …`, `sleep SECONDS`, and `curl -s
+URL` with -X, -d and `-w '%{http_code}\\n'`: curl need not be installed, so no more of it is known here.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ DOCUMENTS = Path(__file__).parent.parent.parent / "docs"
 TOPICS, OPERATIONS = DOCUMENTS / "topics.md", DOCUMENTS / "operations.md"
 API, RECEIVER = "http://127.0.0.1:8080", "http://127.0.0.1:8888/"
 """The addresses in the documents."""
-PATIENCE_S = 10.0
+MAX_LATENESS_S = 10.0
 """How late the output after a sleep may be on a busy machine."""
-SEEN_WITHIN_S = 2.0
+PROPAGATION_S = 2.0
 """Every process sees a change within this time."""
 CHANGE = re.compile(r"later \w+ (set|unset|pause|resume) |curl .*-X ")
 CREATE = re.compile(r"later create |curl .*/create ")
@@ -47,7 +47,7 @@ class Example(NamedTuple):
     slept: bool
 
 
-def examples(text: str) -> list[Example]:
+def parse_examples(text: str) -> list[Example]:
     """Return the examples of a document, including sleeps."""
     found: list[Example] = []
     for block in re.finditer(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
@@ -59,15 +59,15 @@ def examples(text: str) -> list[Example]:
 
 
 def is_as_documented(printed: str, documented: str) -> bool:
-    pattern = "".join(r"(?:.*\n)*?" if line == "…" else _pattern(line) for line in documented.split("\n"))
+    pattern = "".join(r"(?:.*\n)*?" if line == "…" else _line_pattern(line) for line in documented.split("\n"))
     return re.fullmatch(pattern, printed + "\n") is not None
 
 
-def _pattern(line: str) -> str:
+def _line_pattern(line: str) -> str:
     return ".*".join(map(re.escape, line.split("…"))) + r"\n"
 
 
-class Shell:
+class DocumentShell:
     """Runs documented commands and prints the documented addresses in their output.
 
     Nothing is created until every process has seen the last change, `seen_within_s` later.
@@ -79,10 +79,10 @@ class Shell:
         self._seen_within_s = seen_within_s
         self._seen_at = 0.0
 
-    def answer(self, example: Example) -> str:
+    def run_example(self, example: Example) -> str:
         """Run an example and return its output; after a sleep, repeat it until the output is as documented."""
         printed = self.run(example.command)
-        given_up_at = time.monotonic() + (PATIENCE_S if example.slept else 0)
+        given_up_at = time.monotonic() + (MAX_LATENESS_S if example.slept else 0)
         while not is_as_documented(printed, example.printed) and time.monotonic() < given_up_at:
             printed = self.run(example.command)
         return printed
@@ -132,29 +132,31 @@ def _curl(words: Sequence[str]) -> str:
 def test_the_examples_print_what_is_documented(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
     receiver.rules |= {"/fails": status(500), "/busy": status(503, retry_after="60")}
     with run_up(folder, data) as up:
-        run_all(TOPICS, up, receiver, processes)
+        run_examples(TOPICS, up, receiver, processes)
 
 
-def test_the_night_goes_as_documented(folder: Path, data: Path, receiver: Receiver, processes: int) -> None:
+def test_the_examples_of_an_incident_print_what_is_documented(
+    folder: Path, data: Path, receiver: Receiver, processes: int
+) -> None:
     """Every task has failed once: three wait for a retry, twelve are dead. Then the receiver works again."""
     receiver.rules["/order"] = in_sequence(status(500), done)
     with run_up(folder, data, "--retry-base", "1000s") as up:
         for number in range(11, 26):
-            a_failed(f"order-{number}", "error" if number < 14 else "dead", up, receiver)
-        run_all(OPERATIONS, up, receiver, processes)
+            create_failed_task(f"order-{number}", "error" if number < 14 else "dead", up, receiver)
+        run_examples(OPERATIONS, up, receiver, processes)
 
 
-def a_failed(id: str, state: str, up: Daemon, receiver: Receiver) -> None:
+def create_failed_task(id: str, state: str, up: Daemon, receiver: Receiver) -> None:
     """Create a task and wait until it has failed."""
     create(up.url, id=id, callback=receiver.url("/order"), retry=3 if state == "error" else 0)
     wait_until(lambda: query(up.url, id)["state"] == state, "it has failed")
 
 
-def run_all(document: Path, up: Daemon, receiver: Receiver, processes: int) -> None:
+def run_examples(document: Path, up: Daemon, receiver: Receiver, processes: int) -> None:
     """Run the document's examples in order."""
-    shell = Shell(up.url, receiver.url(), SEEN_WITHIN_S if processes > 1 else 0)
-    for example in examples(document.read_text()):
-        printed = shell.answer(example)
+    shell = DocumentShell(up.url, receiver.url(), PROPAGATION_S if processes > 1 else 0)
+    for example in parse_examples(document.read_text()):
+        printed = shell.run_example(example)
         assert is_as_documented(printed, example.printed), (
             f"{document.name}:{example.line}: $ {example.command}\n"
             f"--- documented\n{example.printed}\n--- printed\n{printed}"
@@ -162,14 +164,17 @@ def run_all(document: Path, up: Daemon, receiver: Receiver, processes: int) -> N
 
 
 @pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
-def test_there_are_examples() -> None:
-    assert (len(examples(TOPICS.read_text())) > 60, len(examples(OPERATIONS.read_text())) > 15) == (True, True)
+def test_the_documents_have_examples() -> None:
+    assert (len(parse_examples(TOPICS.read_text())) > 60, len(parse_examples(OPERATIONS.read_text())) > 15) == (
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
 def test_examples_are_read_with_what_they_print() -> None:
     first = "```console\n$ later a \\\n  b\nx\n\n y\n$ sleep 1\n$ curl\n```\n"
-    assert examples(f"{first}\n```sh\n$ no\n```\n```console\n$ later c\nz…\n```\n") == [
+    assert parse_examples(f"{first}\n```sh\n$ no\n```\n```console\n$ later c\nz…\n```\n") == [
         Example(2, "later a   b", "x\n\n y", slept=False),
         Example(7, "sleep 1", "", slept=False),
         Example(8, "curl", "", slept=True),
@@ -195,5 +200,5 @@ def test_examples_are_read_with_what_they_print() -> None:
         ("a\nb", "a", False),
     ],
 )
-def test_what_is_printed_is_compared_whole(printed: str, documented: str, same: bool) -> None:
+def test_output_is_compared_completely(printed: str, documented: str, same: bool) -> None:
     assert is_as_documented(printed, documented) is same

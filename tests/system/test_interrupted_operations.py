@@ -17,58 +17,58 @@ from tests.system.waiting import wait_until
 MANY = 10_000
 
 
-def counts(later: Daemon) -> dict[str, int]:
-    return dict(call(later.url, "GET", "/topics/order").body)
+def count_tasks(daemon: Daemon) -> dict[str, int]:
+    return dict(call(daemon.url, "GET", "/topics/order").body)
 
 
-def killed_in_the_middle(later: Daemon, path: str, body: object, bucket: str) -> None:
+def kill_during(daemon: Daemon, path: str, body: object, bucket: str) -> None:
     """Call, and kill the daemon as soon as some tasks have left the bucket."""
 
     def ask() -> None:
         with suppress(OSError, HTTPException):
-            post(later.url, path, body)
+            post(daemon.url, path, body)
 
     thread = threading.Thread(target=ask)
     thread.start()
-    wait_until(lambda: counts(later)[bucket] < MANY, "it is under way")
-    later.kill()
+    wait_until(lambda: count_tasks(daemon)[bucket] < MANY, "it is under way")
+    daemon.kill()
     thread.join()
 
 
-def test_a_purge_that_is_cut_goes_on_where_it_was(
+def test_an_interrupted_purge_continues_when_repeated(
     folder: Path, store: StoreServer, receiver: Receiver, processes: int
 ) -> None:
     with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
         create_many(serve.url, build_tasks(MANY, receiver.url(), time.time() + 3600))
         create_many(serve.url, build_tasks(5, receiver.url(), time.time() + 3600, topic="other"))
-        killed_in_the_middle(serve, "/topics/order/purge", {}, "delay")
+        kill_during(serve, "/topics/order/purge", {}, "delay")
     with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
         wait_until(serve.is_ready, "it is ready")
-        left = counts(serve)["delay"]
+        left = count_tasks(serve)["delay"]
         assert left < MANY
         assert post(serve.url, "/topics/order/purge", {}).body == {"purged": left}
-        assert (counts(serve)["delay"], call(serve.url, "GET", "/topics/other").body["delay"]) == (0, 5)
+        assert (count_tasks(serve)["delay"], call(serve.url, "GET", "/topics/other").body["delay"]) == (0, 5)
     assert run_command("doctor", "--redis", store.url).returncode == 0
 
 
-def test_a_redrive_that_is_cut_goes_on_and_loses_and_doubles_nothing(
+def test_an_interrupted_redrive_continues_without_loss_or_duplicates(
     folder: Path, store: StoreServer, receiver: Receiver, processes: int
 ) -> None:
     receiver.rules["/gone"] = status(410)
     tasks = build_tasks(MANY, receiver.url("/gone"), time.time())
     with run_daemon("up", folder, "--redis", store.url, *shards_option(processes), "--concurrency", "500") as up:
         create_many(up.url, tasks)
-        wait_until(lambda: counts(up)["dead"] == MANY, "all are dead", 60)
+        wait_until(lambda: count_tasks(up)["dead"] == MANY, "all are dead", 60)
         assert up.stop() == 0
     wanted = {"topic": "order", "reason": "gone", "rate": 1}
     with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
-        killed_in_the_middle(serve, "/redrive", wanted, "dead")
+        kill_during(serve, "/redrive", wanted, "dead")
     with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
         wait_until(serve.is_ready, "it is ready")
-        left = counts(serve)["dead"]
+        left = count_tasks(serve)["dead"]
         assert left < MANY
         assert post(serve.url, "/redrive", wanted).body == {"redriven": left}
-        found = counts(serve)
+        found = count_tasks(serve)
         assert (found["delay"], found["dead"], found["unack"], found["error"]) == (MANY, 0, 0, 0)
         ids = [task["id"] for task in tasks]
         answers = [

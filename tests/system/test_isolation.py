@@ -18,7 +18,7 @@ TRIES = 3
 HOSTS = [f"host-{i}.hangs.test" for i in range(40)]
 
 
-def test_a_hanging_receiver_does_not_hold_up_another_topic(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_a_hanging_receiver_does_not_delay_another_topic(folder: Path, data: Path, receiver: Receiver) -> None:
     receiver.rules["/hangs"] = hang
     backlog = build_tasks(BACKLOG, receiver.url("/hangs"), time.time(), topic="stuck")
     with run_up(folder, data, "--timeout", "3") as up:
@@ -27,7 +27,7 @@ def test_a_hanging_receiver_does_not_hold_up_another_topic(folder: Path, data: P
         assert any(measure_p99_lateness(up, receiver, receiver.url()) < P99_S for _ in range(TRIES))
 
 
-def test_names_whose_lookup_hangs_do_not_hold_up_another_topic(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_hanging_name_lookups_do_not_delay_another_topic(folder: Path, data: Path, receiver: Receiver) -> None:
     backlog = build_tasks(BACKLOG, receiver.url("/hangs"), time.time(), topic="stuck")
     for i, task in enumerate(backlog):
         task["callback"] = f"http://{HOSTS[i % len(HOSTS)]}/"

@@ -19,7 +19,7 @@ SHORT = ("--timeout", "2", "--lease", "4")
 
 
 @pytest.mark.parametrize("store_dies_too", [False, True], ids=["daemon", "daemon-and-store"])
-def test_a_killed_up_finds_everything_again(
+def test_a_killed_daemon_finds_every_task_after_a_restart(
     store_dies_too: bool, folder: Path, data: Path, receiver: Receiver, processes: int
 ) -> None:
     receiver.rules["/"] = delayed(0.05)
@@ -45,7 +45,7 @@ def test_a_killed_up_finds_everything_again(
     assert len(held) <= 256 * processes
 
 
-def test_a_second_up_on_the_same_data_says_that_it_is_in_use(folder: Path, data: Path) -> None:
+def test_a_second_daemon_on_the_same_data_is_refused(folder: Path, data: Path) -> None:
     with run_up(folder, data) as up:
         second = run_command("up", "--data", str(data), "--listen", "127.0.0.1:0", "--log-level", "error")
         wait_until(up.is_ready, "it goes on")
@@ -56,7 +56,7 @@ def test_a_second_up_on_the_same_data_says_that_it_is_in_use(folder: Path, data:
     assert str(up.pid) in second.stderr
 
 
-def test_a_killed_embedded_store_is_started_again(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_a_killed_embedded_store_is_restarted(folder: Path, data: Path, receiver: Receiver) -> None:
     with run_up(folder, data) as up:
         tasks = build_tasks(600, receiver.url(), time.time() + 0.5, 200)
         create_many(up.url, tasks)

@@ -17,7 +17,7 @@ KILLS, EVERY_S = 10, 0.9
 WORKERS, HANDS, TIMEOUT_S = 3, 16, 2
 
 
-def test_killed_workers_lose_nothing_and_double_only_what_they_held(
+def test_killed_workers_lose_no_task_and_only_their_own_are_delivered_twice(
     folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
     receiver.rules["/"] = delayed(0.05)
@@ -25,22 +25,22 @@ def test_killed_workers_lose_nothing_and_double_only_what_they_held(
     tasks = build_tasks(TASKS, receiver.url(), first, RATE)
     with ExitStack() as running:
         serve = running.enter_context(run_daemon("serve", folder, "--redis", store.url))
-        workers = [_a_worker(running, folder, store) for _ in range(WORKERS)]
+        workers = [_start_worker(running, folder, store) for _ in range(WORKERS)]
         create_many(serve.url, tasks)
         kills = []
         for nth in range(KILLS):
             sleep_until(first + (nth + 0.5) * EVERY_S)
             workers[nth % WORKERS].kill()
             kills.append(time.time())
-            workers[nth % WORKERS] = _a_worker(running, folder, store)
+            workers[nth % WORKERS] = _start_worker(running, folder, store)
         wait_until(lambda: len(receiver.ids) == TASKS, "every task is delivered", 60)
         wait_until(lambda: count_tasks(store.client()) == 0, "every delivery is settled")
     _assert_none_early(receiver, {task["id"]: task["execute_time"] for task in tasks})
     assert 0 < len(receiver.repeated_calls()) <= KILLS * HANDS
-    assert [pair for pair in receiver.repeated_calls() if not _was_cut(pair, kills)] == []
+    assert [pair for pair in receiver.repeated_calls() if not _was_interrupted(pair, kills)] == []
 
 
-def _a_worker(running: ExitStack, folder: Path, store: StoreServer) -> Daemon:
+def _start_worker(running: ExitStack, folder: Path, store: StoreServer) -> Daemon:
     options = ("--redis", store.url, "--timeout", str(TIMEOUT_S), "--lease", "4", "--concurrency", str(HANDS))
     return running.enter_context(run_daemon("worker", folder, *options))
 
@@ -49,7 +49,7 @@ def _assert_none_early(receiver: Receiver, due: dict[str, float]) -> None:
     assert [call for call in receiver.calls if call.arrived < due[call.id]] == []
 
 
-def _was_cut(pair: tuple[Call, Call], kills: list[float]) -> bool:
+def _was_interrupted(pair: tuple[Call, Call], kills: list[float]) -> bool:
     """Return True if the first call was under way at a kill and the second has a higher attempt."""
     first, second = pair
     return second.attempt > first.attempt and any(-0.5 < kill - first.arrived < TIMEOUT_S for kill in kills)

@@ -20,7 +20,7 @@ def test_a_log_is_json_and_holds_no_secret(folder: Path, data: Path, receiver: R
     callbacks += [f"http://127.0.0.1:1/?token={SECRET}", f"http://no-such-name.invalid/?token={SECRET}"]
     with run_up(folder, data, "--log-level", "debug", "--retry-base", "0.1", "--timeout", "1") as up:
         for callback in callbacks:
-            _see_through(up, callback)
+            _run_to_end(up, callback)
         for wrong in ({"topic": SECRET}, {"topic": "order", "headers": SECRET}, {SECRET: 1}, SECRET):
             assert post(up.url, "/create", wrong).status == 400
         assert get(up.url, f"/no/such/path?token={SECRET}").status == 404
@@ -32,7 +32,7 @@ def test_a_log_is_json_and_holds_no_secret(folder: Path, data: Path, receiver: R
     assert [line for line in lines if SECRET in line] == []
 
 
-def _see_through(up: Daemon, callback: str) -> None:
+def _run_to_end(up: Daemon, callback: str) -> None:
     """Create a task and wait until it has ended."""
     id = create(up.url, callback=callback, content=SECRET, headers={"X-Key": SECRET}, retry=1)
 

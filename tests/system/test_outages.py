@@ -37,11 +37,11 @@ class Outage(NamedTuple):
     delivers: bool = False
 
 
-def _fill(store: StoreServer) -> None:
+def _limit_memory(store: StoreServer) -> None:
     store.client().config_set("maxmemory", 1)
 
 
-def _empty(store: StoreServer) -> None:
+def _lift_memory_limit(store: StoreServer) -> None:
     store.client().config_set("maxmemory", 0)
 
 
@@ -56,13 +56,17 @@ def _promote(store: StoreServer) -> None:
 OUTAGES = {
     "refuses": Outage(StoreServer.kill, StoreServer.start, "the store cannot be reached", ([1, 2],)),
     "hangs": Outage(StoreServer.hang, StoreServer.resume, "the store did not answer within 1 s", ([1], [1, 2])),
-    "is full": Outage(_fill, _empty, "the store's memory is full (maxmemory)", ([1],), delivers=True),
+    "is full": Outage(
+        _limit_memory, _lift_memory_limit, "the store's memory is full (maxmemory)", ([1],), delivers=True
+    ),
     "is read-only": Outage(_demote, _promote, "the store is a read-only replica", ([1, 2],)),
 }
 
 
 @pytest.mark.parametrize("outage", OUTAGES.values(), ids=OUTAGES.keys())
-def test_an_outage_is_told_of_and_passes(outage: Outage, folder: Path, store: StoreServer, receiver: Receiver) -> None:
+def test_an_outage_is_reported_and_everything_resumes(
+    outage: Outage, folder: Path, store: StoreServer, receiver: Receiver
+) -> None:
     receiver.rules["/slow"] = in_sequence(delayed(1), done)
     receiver.rules["/fails-once"] = in_sequence(status(500), done)
     options = ("--timeout", "1.5", "--lease", "2.5", "--retry-base", "2.5", "--store-timeout", f"{STORE_TIMEOUT_S}")
@@ -94,7 +98,7 @@ def test_an_outage_is_told_of_and_passes(outage: Outage, folder: Path, store: St
         assert up.stop() == 0
 
 
-def test_a_restart_of_the_store_costs_nothing(folder: Path, store: StoreServer, receiver: Receiver) -> None:
+def test_a_restart_of_the_store_loses_and_repeats_nothing(folder: Path, store: StoreServer, receiver: Receiver) -> None:
     receiver.rules["/slow"] = delayed(1)
     with run_daemon("up", folder, "--redis", store.url) as up:
         due = [create(up.url, callback=receiver.url(), delay=0.5 + i / 20) for i in range(20)]
@@ -109,9 +113,7 @@ def test_a_restart_of_the_store_costs_nothing(folder: Path, store: StoreServer, 
         assert up.stop() == 0
 
 
-def test_a_daemon_that_comes_before_its_store_waits_for_it(
-    folder: Path, store: StoreServer, receiver: Receiver
-) -> None:
+def test_a_daemon_started_before_its_store_waits_for_it(folder: Path, store: StoreServer, receiver: Receiver) -> None:
     store.kill()
     with run_daemon("up", folder, "--redis", store.url) as up:
         assert get(up.url, "/livez").status == 200
@@ -122,7 +124,7 @@ def test_a_daemon_that_comes_before_its_store_waits_for_it(
         wait_until(lambda: receiver.calls_of(id), "it delivers", RETURN_S)
 
 
-def test_a_store_that_comes_later_and_cannot_serve_ends_the_daemon(folder: Path, store: StoreServer) -> None:
+def test_a_daemon_exits_if_the_store_turns_out_to_be_unsuitable(folder: Path, store: StoreServer) -> None:
     with run_daemon("serve", folder, "--redis", store.url, "--shards", "2") as serve:
         wait_until(serve.is_ready, "the store is laid out")
     store.terminate()
@@ -153,7 +155,7 @@ def _assert_refused(url: str, receiver: Receiver, reason: str) -> None:
     assert ready.took < STORE_TIMEOUT_S + MARGIN_S
 
 
-def test_where_the_line_for_a_store_that_hangs_is_full_callers_are_turned_away_at_once(
+def test_creates_beyond_the_limit_of_pending_writes_are_refused_at_once(
     folder: Path, store: StoreServer, receiver: Receiver, processes: int
 ) -> None:
     callers, room = 300, 50
@@ -162,26 +164,26 @@ def test_where_the_line_for_a_store_that_hangs_is_full_callers_are_turned_away_a
         wait_until(serve.is_ready, "it is ready")
         store.hang()
         turned_away = callers - room * processes
-        answers = asyncio.run(_told(serve.url, receiver, callers, then=(turned_away, store.resume)))
+        answers = asyncio.run(_create_concurrently(serve.url, receiver, callers, then=(turned_away, store.resume)))
         assert [answer.status for answer in answers] == [503] * turned_away + [200] * room * processes
         refusals = [answer.detail for answer in answers if answer.status == 503]
         assert all(detail.endswith(f"(--max-pending-writes {room})") for detail in refusals)
 
 
-def test_those_who_wait_in_line_for_a_store_that_hangs_are_told_in_time(
+def test_pending_writes_of_a_hanging_store_are_answered_in_time(
     folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
     with run_daemon("serve", folder, "--redis", store.url, "--store-timeout", f"{STORE_TIMEOUT_S}") as serve:
         wait_until(serve.is_ready, "it is ready")
         store.hang()
-        answers = asyncio.run(_told(serve.url, receiver, callers=50))
+        answers = asyncio.run(_create_concurrently(serve.url, receiver, callers=50))
         assert {answer.status for answer in answers} == {503}
         assert max(answer.took for answer in answers) < 2 * STORE_TIMEOUT_S + MARGIN_S
         store.resume()
         wait_until(lambda: post(serve.url, "/create", _task(receiver)).status == 200, "creates go on", RETURN_S)
 
 
-class Told(NamedTuple):
+class CallerAnswer(NamedTuple):
     """An answer to one of many concurrent calls; `took` is in seconds since the start of all."""
 
     status: int
@@ -189,18 +191,18 @@ class Told(NamedTuple):
     took: float
 
 
-async def _told(
+async def _create_concurrently(
     url: str, receiver: Receiver, callers: int, then: tuple[int, Callable[[], None]] | None = None
-) -> list[Told]:
+) -> list[CallerAnswer]:
     """Send concurrent creates and return the answers in order; `then` is (number of answers, action after them)."""
     started = time.monotonic()
 
-    async def call(session: aiohttp.ClientSession) -> Told:
+    async def call(session: aiohttp.ClientSession) -> CallerAnswer:
         async with session.post(f"{url}/create", json=_task(receiver)) as answer:
             detail = (await answer.json()).get("detail", "")
-            return Told(answer.status, detail, time.monotonic() - started)
+            return CallerAnswer(answer.status, detail, time.monotonic() - started)
 
-    told: list[Told] = []
+    told: list[CallerAnswer] = []
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, asyncio.timeout(30):
         for answer in asyncio.as_completed([call(session) for _ in range(callers)]):
             told.append(await answer)

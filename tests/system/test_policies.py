@@ -19,9 +19,9 @@ from tests.system.receivers import Receiver, code, delayed, run_receiver, status
 from tests.system.stores import StoreServer
 from tests.system.waiting import wait_until
 
-SEEN_S = 2.0
+PROPAGATION_S = 2.0
 """Every process sees a change within this time."""
-BUSY_S = 1.0
+TOLERANCE_S = 1.0
 """Tolerance for lateness on a busy machine."""
 PRIVATE = "/admin/v2/persistent/public/default/order/delayedDelivery"
 
@@ -41,28 +41,28 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def put(url: str, topic: str, **fields: Any) -> None:
+def put_policy(url: str, topic: str, **fields: Any) -> None:
     answer = call(url, "PUT", f"/topics/{topic.replace('/', '%2F')}/policy", fields)
     assert answer.status == 200, answer
-    wait_until_all_know()
+    wait_until_all_processes_know()
 
 
-def wait_until_all_know() -> None:
+def wait_until_all_processes_know() -> None:
     """Wait until all processes see a change: the next request may reach another process."""
     if os.environ["LATER_PROCESSES"] != "1":
-        time.sleep(SEEN_S)
+        time.sleep(PROPAGATION_S)
 
 
-def grace(found: dict[str, Any]) -> float:
+def seconds_from_due_to_expiry(found: dict[str, Any]) -> float:
     """Return the seconds from a task's first due time to its expiry: they depend on two fields of its policy."""
     due, ends = (datetime.fromisoformat(found[field]).timestamp() for field in ("due_at", "expires_at"))
     return round(ends - due, 3)
 
 
-def test_a_task_expires_within_two_seconds_of_its_end_wherever_it_waits(up: Daemon, receiver: Receiver) -> None:
+def test_a_task_expires_within_two_seconds_of_its_ttl_in_every_bucket(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/failing"] = status(500)
-    put(up.url, "ages", ttl=2)
-    put(up.url, "retries", ttl=2, retry_base=900)
+    put_policy(up.url, "ages", ttl=2)
+    put_policy(up.url, "retries", ttl=2, retry_base=900)
     waiting = create(up.url, topic="ages", callback=receiver.url("/never"), delay=900)
     failing = create(up.url, topic="retries", callback=receiver.url("/failing"))
     wait_until(lambda: query(up.url, failing)["state"] == "error", "it fails")
@@ -70,22 +70,22 @@ def test_a_task_expires_within_two_seconds_of_its_end_wherever_it_waits(up: Daem
         dead = wait_until(lambda id=id: (found := query(up.url, id))["state"] == "dead" and found, "it dies")  # type: ignore[misc]  # one of the two
         ended, died = (datetime.fromisoformat(dead[field]).timestamp() for field in ("expires_at", "died_at"))
         assert dead["last_error"]["reason"] == "expired"
-        assert ended <= died < ended + 2 + BUSY_S
+        assert ended <= died < ended + 2 + TOLERANCE_S
     assert receiver.calls_of(waiting) == []
     assert receiver.attempts(failing) == [1]
     metrics = call(up.url, "GET", "/metrics").body.decode()
     assert 'later_dead_total{reason="expired"} 2.0' in metrics
 
 
-def test_a_ttl_that_ends_before_the_task_is_due_is_accepted_and_said(up: Daemon, receiver: Receiver) -> None:
+def test_a_ttl_that_ends_before_the_due_time_is_accepted_with_a_warning(up: Daemon, receiver: Receiver) -> None:
     answer = post(up.url, "/create", {"topic": "x", "callback": receiver.url(), "delay": 900, "ttl": 60})
     assert (answer.status, "warning" in answer.body) == (200, True)
 
 
-def test_the_dead_are_swept_when_their_topic_says_and_their_ids_remembered(up: Daemon, receiver: Receiver) -> None:
+def test_dead_tasks_are_removed_after_dead_keep_and_their_ids_remembered(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/gone"] = status(410)
-    put(up.url, "brief", dead_keep=1)
-    put(up.url, "long", dead_keep=3600)
+    put_policy(up.url, "brief", dead_keep=1)
+    put_policy(up.url, "long", dead_keep=3600)
     ids = {
         topic: create(up.url, topic=topic, callback=receiver.url("/gone"), id=f"{topic}-1")
         for topic in ("brief", "long")
@@ -97,40 +97,42 @@ def test_the_dead_are_swept_when_their_topic_says_and_their_ids_remembered(up: D
     assert query(up.url, ids["long"])["state"] == "dead"
 
 
-def test_a_topics_timeout_is_its_deliveries_deadline(up: Daemon, receiver: Receiver) -> None:
+def test_a_topics_timeout_is_the_deadline_of_its_deliveries(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/slow"] = delayed(3)
-    put(up.url, "hurried", timeout=1, retry=0)
-    put(up.url, "patient", timeout=60)
+    put_policy(up.url, "hurried", timeout=1, retry=0)
+    put_policy(up.url, "patient", timeout=60)
     hurried = create(up.url, topic="hurried", callback=receiver.url("/slow"))
     patient = create(up.url, topic="patient", callback=receiver.url("/slow"))
     wait_until(lambda: query(up.url, hurried)["state"] == "dead", "it is given up")
     assert "no complete answer within 1 s" in query(up.url, hurried)["last_error"]["message"]
     lease = datetime.fromisoformat(query(up.url, patient)["due_at"]).timestamp() - query(up.url, patient)["creat_time"]
-    assert 75 <= lease <= 77 + BUSY_S
+    assert 75 <= lease <= 77 + TOLERANCE_S
     wait_until(lambda: post(up.url, "/query", {"id": patient}).status == 404, "it is done")
     assert receiver.attempts(patient) == [1]
 
 
-def test_a_topics_pauses_and_tries_are_its_own(up: Daemon, receiver: Receiver) -> None:
+def test_a_topic_has_its_own_retry_policy(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/failing"] = status(500)
-    put(up.url, "stubborn", retry=3, retry_base=0.1, retry_cap=0.1)
+    put_policy(up.url, "stubborn", retry=3, retry_base=0.1, retry_cap=0.1)
     id = create(up.url, topic="stubborn", callback=receiver.url("/failing"))
     wait_until(lambda: query(up.url, id)["state"] == "dead", "it dies")
     assert receiver.attempts(id) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("ack", "state"), [("auto", "dead"), ("code", "dead"), ("status", None)])
-def test_a_topic_says_how_its_receiver_says_done(up: Daemon, receiver: Receiver, ack: str, state: str | None) -> None:
+def test_a_topics_ack_decides_how_answers_are_judged(
+    up: Daemon, receiver: Receiver, ack: str, state: str | None
+) -> None:
     receiver.rules["/code"] = code(7)
-    put(up.url, f"ack-{ack}", ack=ack, retry=0)
+    put_policy(up.url, f"ack-{ack}", ack=ack, retry=0)
     id = create(up.url, topic=f"ack-{ack}", callback=receiver.url("/code"))
     wait_until(lambda: post(up.url, "/query", {"id": id}).body.get("state") == state, "it is judged")
 
 
-def test_the_pulsar_routes_and_the_native_ones_see_the_same(up: Daemon, receiver: Receiver) -> None:
+def test_pulsar_and_native_routes_show_the_same_policy(up: Daemon, receiver: Receiver) -> None:
     body = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5000}
     assert call(up.url, "POST", PRIVATE, body).status == 204
-    wait_until_all_know()
+    wait_until_all_processes_know()
     assert call(up.url, "GET", "/topics/order/policy").body["max_delay"] == 5
     task = {"topic": "order", "callback": receiver.url(), "delay": 5.001}
     answer = post(up.url, "/create", task)
@@ -138,13 +140,13 @@ def test_the_pulsar_routes_and_the_native_ones_see_the_same(up: Daemon, receiver
     assert post(up.url, "/create", {**task, "delay": 5}).status == 200
     assert call(up.url, "DELETE", PRIVATE).status == 204
     assert call(up.url, "GET", PRIVATE).body is None
-    wait_until_all_know()
+    wait_until_all_processes_know()
     assert post(up.url, "/create", task).status == 200
 
 
-def test_what_is_set_outlives_a_kill(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_a_policy_survives_a_kill(folder: Path, data: Path, receiver: Receiver) -> None:
     with run_up(folder, data) as up:
-        put(up.url, "shop/order", max_delay=5)
+        put_policy(up.url, "shop/order", max_delay=5)
         up.kill()
     with run_up(folder, data) as up:
         wait_until(up.is_ready, "it is ready")
@@ -156,7 +158,7 @@ OLD = {"default_delay": 100, "max_delay": 200, "ttl": 1000}
 NEW = {"default_delay": 300, "max_delay": 400, "ttl": 3000}
 
 
-def test_with_three_daemons_no_create_is_judged_by_a_mix_of_old_and_new(
+def test_no_create_sees_a_mix_of_old_and_new_policy_with_three_daemons(
     folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
     """After two seconds, only the new policy applies."""
@@ -164,16 +166,16 @@ def test_with_three_daemons_no_create_is_judged_by_a_mix_of_old_and_new(
         serves = [stack.enter_context(run_daemon("serve", folder, "--redis", store.url)) for _ in range(3)]
         for serve in serves:
             wait_until(serve.is_ready, "it is ready")
-        put(serves[0].url, "order", **OLD)
-        time.sleep(SEEN_S)
-        changed_at, made = _created_while_changing(serves, receiver)
-        seen = [(at, grace(query(serves[0].url, id))) for at, id in made]
+        put_policy(serves[0].url, "order", **OLD)
+        time.sleep(PROPAGATION_S)
+        changed_at, made = _create_during_change(serves, receiver)
+        seen = [(at, seconds_from_due_to_expiry(query(serves[0].url, id))) for at, id in made]
         assert {judged for _, judged in seen} == {900, 2700}
         assert {judged for at, judged in seen if at < changed_at} == {900}
-        assert {judged for at, judged in seen if at > changed_at + SEEN_S} == {2700}
+        assert {judged for at, judged in seen if at > changed_at + PROPAGATION_S} == {2700}
 
 
-def _created_while_changing(serves: list[Daemon], receiver: Receiver) -> tuple[float, list[tuple[float, str]]]:
+def _create_during_change(serves: list[Daemon], receiver: Receiver) -> tuple[float, list[tuple[float, str]]]:
     """Create tasks during a change of policy; return its time and (start of the create, id) of each task."""
     made: list[tuple[float, str]] = []
     enough = threading.Event()
@@ -188,9 +190,9 @@ def _created_while_changing(serves: list[Daemon], receiver: Receiver) -> tuple[f
         thread.start()
     time.sleep(0.5)
     before = time.monotonic()
-    put(serves[0].url, "order", **NEW)
+    put_policy(serves[0].url, "order", **NEW)
     changed_at = time.monotonic()
-    time.sleep(SEEN_S + 0.5)
+    time.sleep(PROPAGATION_S + 0.5)
     enough.set()
     for thread in threads:
         thread.join()

@@ -43,10 +43,10 @@ SECRET = "hunter2"
 # One of them dies
 
 
-def test_a_killed_process_is_started_again_and_nothing_is_lost(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_a_killed_process_is_restarted_and_no_task_is_lost(folder: Path, data: Path, receiver: Receiver) -> None:
     receiver.rules["/"] = delayed(0.02)
     with run_up(folder, data, "--timeout", "2", "--lease", "3") as up:
-        _all_up(up)
+        _wait_until_all_up(up)
         with run_creating_clients(up.url, receiver.url()) as creator:
             wait_until(lambda: len(receiver.ids) > 50, "it is under load")
             killed, killed_at = up.children()[0], time.time()
@@ -65,12 +65,10 @@ def test_a_killed_process_is_started_again_and_nothing_is_lost(folder: Path, dat
     assert [at for at in cut if not -0.5 < killed_at - at < 2] == []
 
 
-def test_a_process_that_is_told_to_stop_does_so_in_order_and_is_started_again(
-    folder: Path, data: Path, receiver: Receiver
-) -> None:
+def test_a_terminated_process_stops_in_order_and_is_restarted(folder: Path, data: Path, receiver: Receiver) -> None:
     receiver.rules["/"] = delayed(0.5)
     with run_up(folder, data) as up:
-        _all_up(up)
+        _wait_until_all_up(up)
         ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
         wait_until(lambda: receiver.ids == ids, "all are in flight")
         for pid in up.children():
@@ -83,11 +81,11 @@ def test_a_process_that_is_told_to_stop_does_so_in_order_and_is_started_again(
     assert receiver.repeated_calls() == []
 
 
-def test_a_process_that_dies_again_and_again_is_started_ever_more_rarely(
+def test_a_process_that_exits_repeatedly_is_restarted_with_backoff(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
     with run_up(folder, data, env=simulated_fault("second-dies")) as up:
-        pauses = wait_until(lambda: _three(_pauses(up)), "it dies again and again")
+        pauses = wait_until(lambda: _first_three(_restart_pauses(up)), "it dies again and again")
         assert pauses == [0, 1, 2]
         assert _why_not_ready(up) == "1 of 2 processes is being started"
         id = create(up.url, callback=receiver.url())
@@ -97,9 +95,9 @@ def test_a_process_that_dies_again_and_again_is_started_ever_more_rarely(
     assert {event["status"] for event in up.events() if event["event"] == "process exited"} == {EXIT_STATUS}
 
 
-def test_a_process_that_hangs_is_told_of_and_killed_at_the_end(folder: Path, store: StoreServer) -> None:
+def test_a_hanging_process_is_reported_and_killed_at_shutdown(folder: Path, store: StoreServer) -> None:
     with run_daemon("serve", folder, "--redis", store.url, "--drain", "0.2") as serve:
-        _all_up(serve)
+        _wait_until_all_up(serve)
         hung = serve.children()[1]
         os.kill(hung, signal.SIGSTOP)
         assert serve.wait_for_event("process hangs")["pid"] == hung
@@ -112,9 +110,9 @@ def test_a_process_that_hangs_is_told_of_and_killed_at_the_end(folder: Path, sto
     assert not Path(f"/proc/{hung}").exists()
 
 
-def test_without_its_supervisor_a_process_serves_and_says_what_is_amiss(folder: Path, store: StoreServer) -> None:
+def test_without_its_supervisor_a_process_serves_and_reports_that(folder: Path, store: StoreServer) -> None:
     with run_daemon("serve", folder, "--redis", store.url) as serve:
-        _all_up(serve)
+        _wait_until_all_up(serve)
         serve.send(signal.SIGSTOP)
         assert create(serve.url, callback="http://127.0.0.1:1/", delay=3600)
         assert _why_not_ready(serve) == "the supervisor does not answer: no answer within 1 s: ready"
@@ -129,12 +127,12 @@ def test_without_its_supervisor_a_process_serves_and_says_what_is_amiss(folder: 
 # All of them end
 
 
-def test_processes_whose_supervisor_is_killed_finish_their_work_and_end(
+def test_processes_finish_their_deliveries_and_exit_if_the_supervisor_is_killed(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
     receiver.rules["/"] = delayed(2)
     with run_up(folder, data) as up:
-        _all_up(up)
+        _wait_until_all_up(up)
         waiting = {create(up.url, callback=receiver.url(), delay=3) for _ in range(20)}
         ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
         wait_until(lambda: receiver.ids == ids, "all are in flight")
@@ -148,15 +146,15 @@ def test_processes_whose_supervisor_is_killed_finish_their_work_and_end(
             assert receiver.answered == set(), "they are still at it"
             wait_until(lambda: receiver.answered == ids | waiting, "everything is delivered")
             assert again.stop() == 0
-        assert not any(map(_lives, children)), "they ended by themselves"
+        assert not any(map(_is_running, children)), "they ended by themselves"
         assert [event["event"] for event in up.events()].count("the supervisor is gone: stopping") == 2
     assert receiver.repeated_calls() == []
 
 
-def test_a_signal_to_all_at_once_is_one_stop(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_a_signal_to_all_processes_is_one_stop(folder: Path, data: Path, receiver: Receiver) -> None:
     receiver.rules["/"] = delayed(1)
     with run_up(folder, data) as up:
-        _all_up(up)
+        _wait_until_all_up(up)
         ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
         wait_until(lambda: receiver.ids == ids, "all are in flight")
         up.send_all(signal.SIGTERM)
@@ -166,10 +164,10 @@ def test_a_signal_to_all_at_once_is_one_stop(folder: Path, data: Path, receiver:
         assert count_tasks(client) == 0, "all are settled"
 
 
-def test_a_second_signal_ends_all_of_them_at_once(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_a_second_signal_forces_all_processes_to_exit(folder: Path, data: Path, receiver: Receiver) -> None:
     receiver.rules["/"] = hang
     with run_up(folder, data) as up:
-        _all_up(up)
+        _wait_until_all_up(up)
         held = create(up.url, callback=receiver.url())
         wait_until(lambda: receiver.calls_of(held), "it is in flight")
         children = up.children()
@@ -177,16 +175,16 @@ def test_a_second_signal_ends_all_of_them_at_once(folder: Path, data: Path, rece
         up.wait_for_event("stopping")
         up.send(signal.SIGTERM)
         assert up.wait_for_exit(2) == 128 + signal.SIGTERM
-        wait_until(lambda: not any(map(_lives, children)), "its processes are gone", 1)
+        wait_until(lambda: not any(map(_is_running, children)), "its processes are gone", 1)
         wait_until(lambda: embedded_store_pid(data) is None, "its store ends")
 
 
 # The port
 
 
-def test_each_process_answers_at_all_that_a_name_means(folder: Path, store: StoreServer) -> None:
+def test_each_process_listens_on_all_addresses_of_a_name(folder: Path, store: StoreServer) -> None:
     with run_process("serve", folder, "--redis", store.url, "--listen", "localhost:0") as serve:
-        _all_up(serve)
+        _wait_until_all_up(serve)
         os.kill(serve.children()[0], signal.SIGKILL)
         serve.wait_for_event("process exited")
         wait_until(lambda: _why_not_ready(serve) == "", "it is started again", 10)
@@ -199,7 +197,7 @@ def test_two_daemons_of_several_processes_do_not_share_a_port(folder: Path, stor
     with run_daemon("serve", folder, "--redis", store.url) as serve:
         address = serve.url.removeprefix("http://")
         second = run_command("serve", "--redis", store.url, "--listen", address)
-        _all_up(serve)
+        _wait_until_all_up(serve)
         os.kill(serve.children()[0], signal.SIGKILL)
         third = run_command("serve", "--redis", store.url, "--listen", address)
         wait_until(serve.is_ready, "it goes on")
@@ -210,9 +208,7 @@ def test_two_daemons_of_several_processes_do_not_share_a_port(folder: Path, stor
         )
 
 
-def test_a_port_is_free_for_the_next_while_deliveries_are_finished(
-    folder: Path, store: StoreServer, receiver: Receiver
-) -> None:
+def test_a_port_is_free_while_the_last_deliveries_finish(folder: Path, store: StoreServer, receiver: Receiver) -> None:
     receiver.rules["/"] = in_sequence(delayed(2), done)
     with run_daemon("up", folder, "--redis", store.url) as up:
         create(up.url, callback=receiver.url())
@@ -229,9 +225,9 @@ def test_a_port_is_free_for_the_next_while_deliveries_are_finished(
 # What is said for all of them
 
 
-def test_whichever_is_asked_answers_for_all(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_each_process_answers_for_all(folder: Path, data: Path, receiver: Receiver) -> None:
     with run_up(folder, data, "--concurrency", "10") as up:
-        _all_up(up)
+        _wait_until_all_up(up)
         for _ in range(40):  # each by a connection of its own: some to the one, some to the other
             create(up.url, callback=receiver.url(), delay=3600)
         seen = {read_metric(up.url, CREATED) for _ in range(10)}
@@ -248,11 +244,11 @@ def test_whichever_is_asked_answers_for_all(folder: Path, data: Path, receiver: 
         assert up.stop() == 0
 
 
-def test_life_is_told_of_once_and_whatever_else_with_the_number_of_the_process(
+def test_start_and_stop_are_logged_once_and_other_events_with_the_process_number(
     folder: Path, store: StoreServer
 ) -> None:
     with run_daemon("up", folder, "--redis", store.url) as up:
-        _all_up(up)
+        _wait_until_all_up(up)
         store.kill()
         failed = wait_until(lambda: [e for e in up.events() if e["event"] == "tick failed"], "the store is missed")
         store.start()
@@ -265,7 +261,7 @@ def test_life_is_told_of_once_and_whatever_else_with_the_number_of_the_process(
     assert "process" in failed[0]
 
 
-def test_a_process_that_stops_before_it_has_its_orders_logs_as_it_was_told_to() -> None:
+def test_a_process_that_stops_before_its_configuration_arrives_logs_in_the_right_format() -> None:
     ours, theirs = socket.socketpair()
     ours.close()
     with theirs:
@@ -284,21 +280,19 @@ def test_a_process_that_stops_before_it_has_its_orders_logs_as_it_was_told_to() 
     assert ended.stdout == ""
 
 
-def test_a_daemon_that_is_started_without_standard_descriptors_has_its_connections_to_itself(
-    folder: Path, data: Path
-) -> None:
+def test_a_daemon_without_standard_descriptors_keeps_its_connections_private(folder: Path, data: Path) -> None:
     without = ("sh", "-c", 'exec "$@" 0<&- 1>&-', "sh", *COMMAND)
     with run_up(folder, data, by=without) as up:
-        _all_up(up)
+        _wait_until_all_up(up)
         pids = (up.pid, *up.children())
         assert {os.readlink(f"/proc/{pid}/fd/{number}") for pid in pids for number in (0, 1)} == {os.devnull}
         assert up.stop() == 0
 
 
-def test_no_secret_is_on_a_command_line_or_in_an_environment(folder: Path, store: StoreServer) -> None:
+def test_no_secret_is_in_a_command_line_or_an_environment(folder: Path, store: StoreServer) -> None:
     url = store.url.replace("unix://", f"unix://:{SECRET}@")
     with run_daemon("worker", folder, env={"LATER_REDIS": url}) as worker:
-        _all_up(worker)
+        _wait_until_all_up(worker)
         children = worker.children()
         shown = [Path(f"/proc/{pid}/{what}").read_bytes() for pid in children for what in ("cmdline", "environ")]
         lines = [line.split(b"\0") for line in shown[::2]]
@@ -310,14 +304,14 @@ def test_no_secret_is_on_a_command_line_or_in_an_environment(folder: Path, store
     ]
 
 
-def test_processes_run_the_same_later_as_their_supervisor(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_processes_run_the_same_code_as_their_supervisor(folder: Path, data: Path, receiver: Receiver) -> None:
     """A copy of later in a zip file at a path that PYTHONPATH cannot name."""
     archive = folder / "a:b" / "later.zip"
     archive.parent.mkdir()
     _pack(archive)
     code = f"import sys; sys.path.insert(0, {str(archive)!r}); from later.cli import main; main()"
     with run_up(folder, data, by=(sys.executable, "-c", code), cwd=folder) as up:
-        _all_up(up)
+        _wait_until_all_up(up)
         id = create(up.url, callback=receiver.url())
         wait_until(lambda: receiver.calls_of(id), "it is delivered")
         assert up.stop() == 0
@@ -336,7 +330,7 @@ def _pack(archive: Path) -> None:
                 packed.write(file, name)
 
 
-def _all_up(daemon: Daemon) -> None:
+def _wait_until_all_up(daemon: Daemon) -> None:
     """Wait until all processes serve."""
     daemon.wait_for_event("all processes are up")
 
@@ -355,15 +349,15 @@ def _answers(url: str) -> bool:
     return False
 
 
-def _pauses(daemon: Daemon) -> list[int]:
+def _restart_pauses(daemon: Daemon) -> list[int]:
     return [event["restart_in_s"] for event in daemon.events() if event["event"] == "process exited"]
 
 
-def _three(pauses: list[int]) -> list[int]:
+def _first_three(pauses: list[int]) -> list[int]:
     return pauses[:3] if len(pauses) >= 3 else []
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Return True if a process runs; a zombie does not."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()

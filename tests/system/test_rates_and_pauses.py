@@ -15,18 +15,18 @@ from tests.system.receivers import Call, Receiver, delayed, hang, in_sequence, s
 from tests.system.stores import StoreServer
 from tests.system.waiting import wait_until
 
-SEEN_S = 2.0
+PROPAGATION_S = 2.0
 """Every process sees a change within this time."""
 P99_S = 0.1
 TRIES = 3
 """The best of several tries counts because the machine has other work."""
 
 
-def put(url: str, topic: str, **fields: object) -> None:
+def put_policy(url: str, topic: str, **fields: object) -> None:
     assert call(url, "PUT", f"/topics/{topic}/policy", fields).status == 200
 
 
-def of(receiver: Receiver, path: str) -> list[Call]:
+def calls_to(receiver: Receiver, path: str) -> list[Call]:
     return [call for call in receiver.calls if call.path == path]
 
 
@@ -39,9 +39,9 @@ def test_a_rate_is_exact_over_all_workers(
     with ExitStack() as stack:
         up = stack.enter_context(run_daemon("up", folder, *options))
         wait_until(up.is_ready, "it is ready")
-        put(up.url, "order", rate=rate)
+        put_policy(up.url, "order", rate=rate)
         stack.enter_context(run_daemon("worker", folder, *options)).wait_for_event("listening")
-        time.sleep(SEEN_S)
+        time.sleep(PROPAGATION_S)
         first = time.time() + 1
         create_many(up.url, build_tasks(rate * (seconds + 3), receiver.url(), first))
         wait_until(lambda: receiver.calls and time.time() > receiver.calls[0].arrived + seconds + 1.5, "time passes")
@@ -57,24 +57,24 @@ def test_concurrency_holds_over_all_workers_and_through_a_kill(
     options = ("--redis", store.url, "--timeout", "1", "--lease", "2")
     with run_daemon("up", folder, *options) as up, run_daemon("worker", folder, *options) as worker:
         wait_until(up.is_ready, "it is ready")
-        put(up.url, "order", concurrency=3)
-        time.sleep(SEEN_S)
+        put_policy(up.url, "order", concurrency=3)
+        time.sleep(PROPAGATION_S)
         tasks = build_tasks(60, receiver.url(), time.time())
         create_many(up.url, tasks)
         wait_until(lambda: len(receiver.calls) > 15, "some are delivered")
         worker.kill()
         wait_until(lambda: receiver.answered >= {str(task["id"]) for task in tasks}, "all are delivered")
-        assert _most_at_once(receiver) <= 3 + 3  # those of the killed worker may be under way still
+        assert _max_concurrent(receiver) <= 3 + 3  # those of the killed worker may be under way still
         before = [call for call in receiver.calls if call.attempt == 1]
         assert len(before) >= 57
 
 
-def _most_at_once(receiver: Receiver, took: float = 0.2) -> int:
+def _max_concurrent(receiver: Receiver, took: float = 0.2) -> int:
     begun = sorted(call.arrived for call in receiver.calls)
     return max(sum(at <= other < at + took for other in begun) for at in begun)
 
 
-def test_a_paused_topic_rests_within_two_seconds_and_what_is_under_way_ends(
+def test_a_pause_takes_effect_within_two_seconds_and_deliveries_under_way_end(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
     receiver.rules["/slow"] = delayed(3)
@@ -84,7 +84,7 @@ def test_a_paused_topic_rests_within_two_seconds_and_what_is_under_way_ends(
         create_many(up.url, build_tasks(600, receiver.url(), time.time(), rate=100))
         wait_until(lambda: len(receiver.calls) > 50, "some are delivered")
         assert call(up.url, "POST", "/topics/order/pause", {}).status == 200
-        time.sleep(SEEN_S)
+        time.sleep(PROPAGATION_S)
         rested = len(receiver.calls)
         time.sleep(1)
         assert len(receiver.calls) == rested
@@ -94,9 +94,7 @@ def test_a_paused_topic_rests_within_two_seconds_and_what_is_under_way_ends(
         assert receiver.repeated_calls() == []
 
 
-def test_a_receiver_that_asks_for_a_pause_has_it_from_all_workers(
-    folder: Path, store: StoreServer, receiver: Receiver
-) -> None:
+def test_all_workers_respect_a_receivers_retry_after(folder: Path, store: StoreServer, receiver: Receiver) -> None:
     receiver.rules["/busy"] = in_sequence(status(503, retry_after="4"), status(200))
     options = ("--redis", store.url, "--shards", "16")
     with run_daemon("up", folder, *options) as up, run_daemon("worker", folder, *options) as worker:
@@ -109,21 +107,21 @@ def test_a_receiver_that_asks_for_a_pause_has_it_from_all_workers(
         create_many(up.url, build_tasks(50, receiver.url("/others"), time.time()))
         other = create(up.url, topic="healthy", callback=receiver.url("/healthy"))
         wait_until(lambda: receiver.calls_of(other), "other topics go on")
-        wait_until(lambda: len(of(receiver, "/others")) == 50, "the topic goes on")
-        assert min(call.arrived for call in of(receiver, "/others")) >= asked_at + 4
+        wait_until(lambda: len(calls_to(receiver, "/others")) == 50, "the topic goes on")
+        assert min(call.arrived for call in calls_to(receiver, "/others")) >= asked_at + 4
         assert post(up.url, "/query", {"id": asked}).status in (200, 404)
 
 
-def test_a_healthy_topic_beside_a_paused_a_limited_and_a_dead_slow_one(
+def test_a_healthy_topic_is_on_time_beside_a_paused_a_limited_and_a_slow_one(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
     receiver.rules["/hangs"] = hang
     with run_up(folder, data, "--timeout", "3") as up:
-        put(up.url, "paused", paused=True)
-        put(up.url, "limited", rate=10)
-        time.sleep(SEEN_S)
+        put_policy(up.url, "paused", paused=True)
+        put_policy(up.url, "limited", rate=10)
+        time.sleep(PROPAGATION_S)
         for topic, path in (("paused", "/never"), ("limited", "/limited"), ("slow", "/hangs")):
             create_many(up.url, build_tasks(5_000, receiver.url(path), time.time(), topic=topic))
-        wait_until(lambda: len(of(receiver, "/limited")) > 3, "the limited one is under way")
+        wait_until(lambda: len(calls_to(receiver, "/limited")) > 3, "the limited one is under way")
         assert any(measure_p99_lateness(up, receiver, receiver.url("/well")) < P99_S for _ in range(TRIES))
-        assert of(receiver, "/never") == []
+        assert calls_to(receiver, "/never") == []

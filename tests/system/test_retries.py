@@ -18,7 +18,7 @@ from tests.system.stores import StoreServer
 from tests.system.waiting import wait_until
 
 BASE_S = 0.2
-SLOW_S = 1.0
+TOLERANCE_S = 1.0
 """Tolerance for lateness on a busy machine."""
 
 
@@ -53,17 +53,17 @@ def test_pauses_double_until_the_task_is_dead(up: Daemon, receiver: Receiver, pa
     wait_until(lambda: query(up.url, id)["state"] == "dead", "it dies")
     assert receiver.attempts(id) == [1, 2, 3, 4]
     for pause, meant in zip(_pauses(receiver.calls_of(id)), (BASE_S, 2 * BASE_S, 4 * BASE_S), strict=True):
-        assert meant <= pause < meant + SLOW_S
+        assert meant <= pause < meant + TOLERANCE_S
     dead = query(up.url, id)
     assert (dead["has_retry"], dead["attempts"], dead["last_error"]["reason"]) == (3, 4, "exhausted")
 
 
-def test_a_task_in_error_says_so(up: Daemon, receiver: Receiver, path: str) -> None:
+def test_a_task_in_error_shows_its_last_failure(up: Daemon, receiver: Receiver, path: str) -> None:
     receiver.rules[path] = in_sequence(status(500), delayed(1, status(500)), done)
     id = create(up.url, callback=receiver.url(path))
-    first = wait_until(lambda: _in_state("error", up, id), "the first attempt fails")
-    wait_until(lambda: _in_state("unack", up, id), "the second is under way")
-    second = wait_until(lambda: _in_state("error", up, id), "it fails")
+    first = wait_until(lambda: _find_in_state("error", up, id), "the first attempt fails")
+    wait_until(lambda: _find_in_state("unack", up, id), "the second is under way")
+    second = wait_until(lambda: _find_in_state("error", up, id), "it fails")
     assert (first["has_retry"], second["has_retry"]) == (1, 2)
     assert first["last_error"]["reason"] == "status"
     assert first["last_error"]["status"] == 500
@@ -82,27 +82,27 @@ def test_a_task_in_error_says_so(up: Daemon, receiver: Receiver, path: str) -> N
     ],
     ids=["code-101", "429", "503", "429-after-1", "503-after-1"],
 )
-def test_busy_comes_again_and_spends_no_retry(
+def test_a_busy_answer_is_retried_and_spends_no_retry(
     busy: Rule, meant: float, up: Daemon, receiver: Receiver, path: str
 ) -> None:
     receiver.rules[path] = in_sequence(busy, busy, hang)
     id = create(up.url, callback=receiver.url(path), retry=0)
     wait_until(lambda: len(receiver.calls_of(id)) == 3, "it comes again")
     for pause in _pauses(receiver.calls_of(id)):
-        assert meant <= pause < meant + SLOW_S
+        assert meant <= pause < meant + TOLERANCE_S
     assert query(up.url, id)["has_retry"] == 0
     assert post(up.url, "/delete", {"id": id}).status == 200
 
 
-def test_gone_is_dead_at_once(up: Daemon, receiver: Receiver, path: str) -> None:
+def test_an_answer_410_makes_the_task_dead_at_once(up: Daemon, receiver: Receiver, path: str) -> None:
     receiver.rules[path] = status(410)
     id = create(up.url, callback=receiver.url(path))
-    dead = wait_until(lambda: _in_state("dead", up, id), "it dies")
+    dead = wait_until(lambda: _find_in_state("dead", up, id), "it dies")
     assert dead["last_error"]["reason"] == "gone"
     assert receiver.attempts(id) == [1]
 
 
-def test_nothing_follows_a_task_that_was_deleted_in_flight(up: Daemon, receiver: Receiver, path: str) -> None:
+def test_a_task_deleted_in_flight_is_not_delivered_again(up: Daemon, receiver: Receiver, path: str) -> None:
     receiver.rules[path] = delayed(0.5, status(500))
     deleted = create(up.url, callback=receiver.url(path))
     wait_until(lambda: receiver.calls_of(deleted), "it is in flight")
@@ -125,7 +125,7 @@ def test_a_lost_lease_spends_no_retry(
         id = create(serve.url, callback=receiver.url(path), retry=0)
         wait_until(lambda: receiver.calls_of(id), "it is in flight")
         with run_daemon("worker", folder, *options):
-            _take_down(first, fate)
+            _disable(first, fate)
             wait_until(lambda: len(receiver.calls_of(id)) == 2, "another worker takes it up")
             again = query(serve.url, id)
             if fate == "stopped":
@@ -138,7 +138,7 @@ def test_a_lost_lease_spends_no_retry(
     assert receiver.attempts(id) == [1, 2]
 
 
-def _take_down(worker: Daemon, fate: str) -> None:
+def _disable(worker: Daemon, fate: str) -> None:
     if fate == "killed":
         worker.kill()
     else:
@@ -149,7 +149,7 @@ def _pauses(calls: list[Call]) -> list[float]:
     return [second.arrived - first.arrived for first, second in pairwise(calls)]
 
 
-def _in_state(state: str, up: Daemon, id: str) -> dict[str, Any]:
+def _find_in_state(state: str, up: Daemon, id: str) -> dict[str, Any]:
     """Return the task if it is in this state, otherwise an empty object."""
     found = query(up.url, id)
     return found if found["state"] == state else {}

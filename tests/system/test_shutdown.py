@@ -51,7 +51,7 @@ def by_ctrl_c(folder: Path, data: Path) -> Iterator[tuple[Daemon, Callable[[], o
 
 
 @pytest.mark.parametrize("started", [by_sigterm, by_sigint_to_the_group, by_ctrl_c])
-def test_a_stop_under_load_ends_what_is_under_way(
+def test_a_stop_under_load_finishes_deliveries_under_way(
     started: Callable[[Path, Path], Iterator[tuple[Daemon, Callable[[], object]]]],
     folder: Path,
     data: Path,
@@ -88,7 +88,9 @@ def test_a_stop_while_clients_create_keeps_what_was_accepted(folder: Path, data:
     assert receiver.repeated_calls() == []
 
 
-def test_what_outlasts_the_drain_is_given_back(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_leases_of_deliveries_that_outlast_the_drain_are_given_back(
+    folder: Path, data: Path, receiver: Receiver
+) -> None:
     receiver.rules["/"] = hang
     with run_up(folder, data, "--drain", "0.2") as up:
         id = create(up.url, callback=receiver.url())
@@ -99,7 +101,7 @@ def test_what_outlasts_the_drain_is_given_back(folder: Path, data: Path, receive
         assert count_bucket(client, Bucket.DELAY, "order") == 1
 
 
-def test_a_second_signal_leaves_at_once_and_loses_nothing(folder: Path, data: Path, receiver: Receiver) -> None:
+def test_a_second_signal_forces_the_exit_and_loses_nothing(folder: Path, data: Path, receiver: Receiver) -> None:
     receiver.rules["/hangs-once"] = in_sequence(hang, done)
     options = ("--timeout", "5", "--lease", "6")
     with run_up(folder, data, *options) as up:
@@ -117,10 +119,10 @@ def test_a_second_signal_leaves_at_once_and_loses_nothing(folder: Path, data: Pa
         assert again.stop() == 0
 
 
-def test_a_stop_while_the_store_loads(folder: Path, data: Path) -> None:
+def test_a_daemon_stops_while_its_store_loads(folder: Path, data: Path) -> None:
     _write_a_large_file(data)
     with run_daemon("up", folder, "--data", str(data)) as up:
-        wait_until(lambda: _loads(data), "the store loads", 10)
+        wait_until(lambda: _is_loading(data), "the store loads", 10)
         assert up.stop() == 0
         assert not [event for event in up.events() if event["event"] == "listening"]
     assert embedded_store_pid(data) is None
@@ -137,7 +139,9 @@ MOMENTS: list[Callable[[Path, Daemon], object]] = [
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=["owned", "spawned", "socket", "answers", "found", "listens"])
-def test_a_stop_at_any_moment_of_the_start(moment: Callable[[Path, Daemon], object], folder: Path, data: Path) -> None:
+def test_a_daemon_stops_at_any_moment_of_its_start(
+    moment: Callable[[Path, Daemon], object], folder: Path, data: Path
+) -> None:
     with run_daemon("up", folder, "--data", str(data)) as up:
         wait_until(lambda: moment(data, up), "it gets there")
         assert up.stop() == 0
@@ -146,7 +150,7 @@ def test_a_stop_at_any_moment_of_the_start(moment: Callable[[Path, Daemon], obje
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.15, 0.25, 0.35, 0.45])
-def test_a_stop_before_it_has_begun(seconds: float, folder: Path, data: Path) -> None:
+def test_a_daemon_stops_before_it_handles_signals(seconds: float, folder: Path, data: Path) -> None:
     with run_daemon("up", folder, "--data", str(data)) as up:
         time.sleep(seconds)
         assert up.stop() in (0, -signal.SIGTERM)  # by the signal itself, where Python does not listen yet
@@ -162,7 +166,7 @@ def _write_a_large_file(data: Path) -> None:
     (folder / "appendonly.aof.manifest").write_text("file appendonly.aof.1.incr.aof seq 1 type i\n")
 
 
-def _loads(data: Path) -> bool:
+def _is_loading(data: Path) -> bool:
     try:
         with redis.Redis.from_url(socket_url(data)) as client:
             return bool(client.info("persistence")["loading"])

@@ -23,7 +23,7 @@ from tests.system.waiting import wait_until
 
 FAR = 3600
 STATES = ("delay", "unack", "error", "dead")
-CROWD = 12_000
+MANY = 12_000
 """More than two chunks."""
 TOPIC = ("--topic", "order")
 INTERRUPTIBLE = (
@@ -32,7 +32,7 @@ INTERRUPTIBLE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from later.cli import main; main()",
 )
 """The same command with SIGINT enabled, which is ignored if the tests run in the background."""
-SEEN_S = 2.0
+PROPAGATION_S = 2.0
 """Every process sees a change of a policy within this time."""
 
 
@@ -43,7 +43,7 @@ def up(folder: Path, data: Path, processes: int) -> Iterator[Daemon]:
         yield up
 
 
-def run(up: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
+def run_command(up: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env(up), timeout=100, check=False)
 
 
@@ -51,34 +51,34 @@ def env(up: Daemon) -> dict[str, str]:
     return {**environment(), "LATER_URL": up.url}
 
 
-def printed(up: Daemon, *words: str) -> list[str]:
+def run_lines(up: Daemon, *words: str) -> list[str]:
     """Run a command that succeeds and return its lines."""
-    done = run(up, *words)
+    done = run_command(up, *words)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout.splitlines()
 
 
-def told(up: Daemon, *words: str) -> Any:
+def run_json(up: Daemon, *words: str) -> Any:
     """Run a command that succeeds and return its JSON object."""
-    (line,) = printed(up, *words, "--json")
+    (line,) = run_lines(up, *words, "--json")
     return json.loads(line)
 
 
-def refused(up: Daemon, *words: str) -> str:
+def run_refused(up: Daemon, *words: str) -> str:
     """Run a command that fails and return its message."""
-    done = run(up, *words)
+    done = run_command(up, *words)
     assert (done.returncode, done.stdout) == (1, ""), done
     assert done.stderr.startswith("later: ")
     assert done.stderr.count("\n") == 1
     return done.stderr.removeprefix("later: ").rstrip("\n")
 
 
-def counts(up: Daemon, topic: str = "order") -> dict[str, int]:
+def count_tasks(up: Daemon, topic: str = "order") -> dict[str, int]:
     body = get(up.url, f"/topics/{topic}").body
     return {state: body[state] for state in STATES}
 
 
-def a_task_in(state: str, up: Daemon, receiver: Receiver, **fields: Any) -> str:
+def create_in_state(state: str, up: Daemon, receiver: Receiver, **fields: Any) -> str:
     """Create a task, wait until it is in this state, and return its id. Its next delivery succeeds."""
     receiver.rules["/unack"] = hang
     receiver.rules["/error"] = receiver.rules["/dead"] = in_sequence(status(500), done)
@@ -89,14 +89,14 @@ def a_task_in(state: str, up: Daemon, receiver: Receiver, **fields: Any) -> str:
     return id
 
 
-def delivered(receiver: Receiver, id: str, times: int = 1) -> None:
+def wait_for_deliveries(receiver: Receiver, id: str, times: int = 1) -> None:
     wait_until(lambda: len(receiver.calls_of(id)) == times, "it is delivered")
 
 
 @pytest.fixture
 def ids(up: Daemon, receiver: Receiver) -> dict[str, str]:
     """Tasks of the topic `order`, one in each state: state → id."""
-    return {state: a_task_in(state, up, receiver) for state in STATES}
+    return {state: create_in_state(state, up, receiver) for state in STATES}
 
 
 # Seeing
@@ -104,36 +104,36 @@ def ids(up: Daemon, receiver: Receiver) -> dict[str, str]:
 
 def test_a_list_shows_the_tasks_of_one_state(up: Daemon, ids: dict[str, str]) -> None:
     for state, id in ids.items():
-        assert told(up, "list", "order", "--state", state) == query(up.url, id)
-        _, row = printed(up, "list", "order", "--state", state)
+        assert run_json(up, "list", "order", "--state", state) == query(up.url, id)
+        _, row = run_lines(up, "list", "order", "--state", state)
         assert row.startswith(id)
         assert row.endswith(f"/{state}")
-    assert "status: answered 500" in printed(up, "list", "order", "--state", "error")[1]
-    assert printed(up, "list", "nothing", "--json") == []
+    assert "status: answered 500" in run_lines(up, "list", "order", "--state", "error")[1]
+    assert run_lines(up, "list", "nothing", "--json") == []
 
 
-def test_a_list_is_whole_and_in_order_over_pages(up: Daemon) -> None:
+def test_a_list_is_complete_and_in_order_over_pages(up: Daemon) -> None:
     tasks = build_tasks(1234, "http://127.0.0.1:1/", time.time() + FAR, 10)
     create_many(up.url, tasks)
-    listed = [json.loads(line)["id"] for line in printed(up, "list", "order", "--limit", "2000", "--json")]
+    listed = [json.loads(line)["id"] for line in run_lines(up, "list", "order", "--limit", "2000", "--json")]
     assert listed == [task["id"] for task in tasks]
 
 
-def test_a_list_says_where_it_was_cut(up: Daemon) -> None:
+def test_a_list_says_that_there_are_more_tasks(up: Daemon) -> None:
     create_many(up.url, build_tasks(51, "http://127.0.0.1:1/", time.time() + FAR))
-    done = run(up, "list", "order")
+    done = run_command(up, "list", "order")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 51)
     assert done.stderr == "later: these are the first 50; use --limit to list more\n"
-    assert len(printed(up, "list", "order", "--limit", "51")) == 52
+    assert len(run_lines(up, "list", "order", "--limit", "51")) == 52
 
 
-def test_a_list_is_of_when_tasks_are_due(up: Daemon) -> None:
+def test_a_list_is_limited_by_due_times(up: Daemon) -> None:
     now = time.time()
     for minutes in (10, 20, 30):
         create(up.url, callback="http://127.0.0.1:1/", delay=60 * minutes, id=f"in-{minutes}")
 
     def listed(*words: str) -> list[str]:
-        return [json.loads(line)["id"] for line in printed(up, "list", "order", "--json", *words)]
+        return [json.loads(line)["id"] for line in run_lines(up, "list", "order", "--json", *words)]
 
     assert listed("--due-before", "15m") == ["in-10"]
     assert listed("--due-after", "15m", "--due-before", "25m") == ["in-20"]
@@ -153,97 +153,97 @@ def test_a_list_is_of_when_tasks_are_due(up: Daemon) -> None:
     ],
 )
 def test_a_task_is_explained_in_every_state(up: Daemon, receiver: Receiver, state: str, said: str) -> None:
-    id = a_task_in(state, up, receiver)
-    sentence, empty, *figures = printed(up, "explain", id)
+    id = create_in_state(state, up, receiver)
+    sentence, empty, *figures = run_lines(up, "explain", id)
     assert sentence.startswith(said)
     assert (empty, figures[0].split()) == ("", ["id", id])
-    assert told(up, "explain", id)["state"] == state
+    assert run_json(up, "explain", id)["state"] == state
 
 
 def test_a_topic_is_explained(up: Daemon, ids: dict[str, str]) -> None:
-    assert told(up, "explain", *TOPIC)["counts"] == dict.fromkeys(STATES, 1)
-    printed(up, "topics", "pause", "order")
-    assert "its topic is paused" in printed(up, "explain", *TOPIC)[0]
-    assert "its topic is paused" in printed(up, "explain", ids["delay"])[0]
-    assert "it has no tasks" in printed(up, "explain", "--topic", "nothing")[0]
+    assert run_json(up, "explain", *TOPIC)["counts"] == dict.fromkeys(STATES, 1)
+    run_lines(up, "topics", "pause", "order")
+    assert "its topic is paused" in run_lines(up, "explain", *TOPIC)[0]
+    assert "its topic is paused" in run_lines(up, "explain", ids["delay"])[0]
+    assert "it has no tasks" in run_lines(up, "explain", "--topic", "nothing")[0]
 
 
-def test_the_dead_are_listed_by_reason_and_by_when_they_died(up: Daemon, receiver: Receiver) -> None:
+def test_dead_tasks_are_listed_by_reason_and_time_of_death(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/gone"] = status(410)
-    exhausted = a_task_in("dead", up, receiver)
+    exhausted = create_in_state("dead", up, receiver)
     gone = create(up.url, callback=receiver.url("/gone"))
-    wait_until(lambda: counts(up)["dead"] == 2, "both are dead")
-    header, first, second = printed(up, "dead", "list", "order")
+    wait_until(lambda: count_tasks(up)["dead"] == 2, "both are dead")
+    header, first, second = run_lines(up, "dead", "list", "order")
     assert header.split() == ["id", "died", "attempts", "reason", "status", "message"]
     assert first.split()[:1] + first.split()[2:5] == [exhausted, "1", "exhausted", "500"]
     assert second.split()[:1] + second.split()[2:6] == [gone, "1", "gone", "410", "answered"]
-    assert told(up, "dead", "list", "order", "--reason", "gone")["id"] == gone
-    assert told(up, "dead", "list", "order", "--died-before", query(up.url, gone)["died_at"])["id"] == exhausted
-    assert printed(up, "dead", "list", "order", "--died-before", "1h", "--json") == []
-    assert len(printed(up, "dead", "list", "order", "--died-after", "1h")) == 3
+    assert run_json(up, "dead", "list", "order", "--reason", "gone")["id"] == gone
+    assert run_json(up, "dead", "list", "order", "--died-before", query(up.url, gone)["died_at"])["id"] == exhausted
+    assert run_lines(up, "dead", "list", "order", "--died-before", "1h", "--json") == []
+    assert len(run_lines(up, "dead", "list", "order", "--died-after", "1h")) == 3
 
 
 # One by one
 
 
 @pytest.mark.parametrize("state", ["delay", "error"])
-def test_a_task_that_waits_is_changed(up: Daemon, receiver: Receiver, state: str) -> None:
-    id = a_task_in(state, up, receiver, ttl=2 * FAR)
-    changed = told(
+def test_a_waiting_task_is_updated(up: Daemon, receiver: Receiver, state: str) -> None:
+    id = create_in_state(state, up, receiver, ttl=2 * FAR)
+    changed = run_json(
         up, "update", id, "--content", "ü", "--callback", receiver.url("/new"), "--header", "X-A: b", "--retry", "7",
         "--ttl", "0",
     )  # fmt: skip
     assert (changed["state"], changed["content"], changed["headers"]) == (state, "ü", ["X-A"])
     assert (changed["callback"], changed["max_retry"]) == (receiver.url("/new"), 7)
     assert "expires_at" not in changed
-    assert "delay" in "".join(printed(up, "update", id, "--delay", "1ms"))
-    delivered(receiver, id, 1 if state == "delay" else 2)
+    assert "delay" in "".join(run_lines(up, "update", id, "--delay", "1ms"))
+    wait_for_deliveries(receiver, id, 1 if state == "delay" else 2)
     last = receiver.calls_of(id)[-1]
     assert (last.path, last.body["content"], last.headers["X-A"]) == ("/new", "ü", "b")
 
 
 @pytest.mark.parametrize("state", ["unack", "dead"])
-def test_a_task_that_does_not_wait_is_left_as_it_is(up: Daemon, receiver: Receiver, state: str) -> None:
-    id = a_task_in(state, up, receiver)
+def test_a_task_in_flight_or_dead_is_not_updated(up: Daemon, receiver: Receiver, state: str) -> None:
+    id = create_in_state(state, up, receiver)
     before = query(up.url, id)
-    assert refused(up, "update", id, "--content", "new")
+    assert run_refused(up, "update", id, "--content", "new")
     assert query(up.url, id) == before
 
 
-def test_what_a_change_may_not_be_is_said_in_the_daemons_words(up: Daemon, receiver: Receiver) -> None:
-    id = a_task_in("delay", up, receiver)
-    assert refused(up, "update", id, "--callback", "ftp://a/").startswith("callback: expected an absolute http")
-    assert refused(up, "update", "nobody", "--delay", "1s") == "no task has the id 'nobody'"
+def test_a_wrong_update_is_refused_with_the_daemons_message(up: Daemon, receiver: Receiver) -> None:
+    id = create_in_state("delay", up, receiver)
+    assert run_refused(up, "update", id, "--callback", "ftp://a/").startswith("callback: expected an absolute http")
+    assert run_refused(up, "update", "nobody", "--delay", "1s") == "no task has the id 'nobody'"
 
 
 @pytest.mark.parametrize(("state", "calls"), [("delay", 1), ("error", 2), ("dead", 2)])
 def test_a_task_is_run_now(up: Daemon, receiver: Receiver, state: str, calls: int) -> None:
-    id = a_task_in(state, up, receiver)
-    assert printed(up, "run-now", id) == [id]
-    delivered(receiver, id, calls)
+    id = create_in_state(state, up, receiver)
+    assert run_lines(up, "run-now", id) == [id]
+    wait_for_deliveries(receiver, id, calls)
 
 
 @pytest.mark.parametrize("command", [("run-now",), ("dead", "redrive")])
-def test_what_is_in_flight_is_left_there_and_holds_up_no_other(
+def test_a_task_in_flight_is_left_alone_and_the_others_are_moved(
     up: Daemon, receiver: Receiver, ids: dict[str, str], command: tuple[str, ...]
 ) -> None:
-    hurried = run(up, *command, ids["unack"], "nobody", ids["dead"])
+    hurried = run_command(up, *command, ids["unack"], "nobody", ids["dead"])
     assert (hurried.returncode, hurried.stdout) == (1, f"{ids['dead']}\n")
     assert len(hurried.stderr.splitlines()) == 2
-    delivered(receiver, ids["dead"], 2)
+    wait_for_deliveries(receiver, ids["dead"], 2)
     assert receiver.attempts(ids["unack"]) == [1]
 
 
 @pytest.mark.parametrize("state", ["delay", "error"])
-def test_only_the_dead_are_redriven(up: Daemon, receiver: Receiver, state: str) -> None:
-    assert refused(up, "dead", "redrive", a_task_in(state, up, receiver))
+def test_only_dead_tasks_are_redriven(up: Daemon, receiver: Receiver, state: str) -> None:
+    assert run_refused(up, "dead", "redrive", create_in_state(state, up, receiver))
 
 
-def test_the_dead_come_back_with_all_their_retries(up: Daemon, receiver: Receiver) -> None:
+def test_redriven_tasks_have_all_their_retries(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/dead"] = in_sequence(status(410), status(500))
     id = create(up.url, callback=receiver.url("/dead"), retry=2)
-    wait_until(lambda: counts(up)["dead"] == 1, "it is dead")
-    assert told(up, "dead", "redrive", id) == {"id": id, "redriven": 1}
+    wait_until(lambda: count_tasks(up)["dead"] == 1, "it is dead")
+    assert run_json(up, "dead", "redrive", id) == {"id": id, "redriven": 1}
     wait_until(lambda: query(up.url, id)["state"] == "error", "it has failed anew")
     assert (query(up.url, id)["has_retry"], query(up.url, id)["max_retry"]) == (1, 2)
     assert receiver.attempts(id) == [1, 1]
@@ -252,7 +252,7 @@ def test_the_dead_come_back_with_all_their_retries(up: Daemon, receiver: Receive
 # Many
 
 
-def typed(up: Daemon, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
+def run_at_terminal(up: Daemon, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command at a terminal and type an answer."""
     keyboard, terminal = pty.openpty()
     try:
@@ -265,75 +265,77 @@ def typed(up: Daemon, answer: str, *words: str) -> subprocess.CompletedProcess[s
         os.close(terminal)
 
 
-def crowd(up: Daemon, count: int = CROWD, topic: str = "order", callback: str = "http://127.0.0.1:1/") -> None:
+def create_dead_tasks(
+    up: Daemon, count: int = MANY, topic: str = "order", callback: str = "http://127.0.0.1:1/"
+) -> None:
     """Create tasks that expire and are dead without a delivery."""
     tasks = [{**task, "ttl": 0.5} for task in build_tasks(count, callback, time.time() + FAR, topic=topic)]
     create_many(up.url, tasks)
-    wait_until(lambda: counts(up, topic)["dead"] == count, "all have expired")
+    wait_until(lambda: count_tasks(up, topic)["dead"] == count, "all have expired")
 
 
-def test_a_topic_is_purged_but_for_what_is_in_flight(up: Daemon, ids: dict[str, str]) -> None:
-    assert told(up, "topics", "purge", "order", "--dry-run") == {
+def test_a_purge_leaves_tasks_in_flight(up: Daemon, ids: dict[str, str]) -> None:
+    assert run_json(up, "topics", "purge", "order", "--dry-run") == {
         "topic": "order", "tasks": 3, "states": {"delay": 1, "error": 1, "dead": 1},
     }  # fmt: skip
-    assert counts(up) == dict.fromkeys(STATES, 1)
-    asked = typed(up, "y\n", "topics", "purge", "order")
+    assert count_tasks(up) == dict.fromkeys(STATES, 1)
+    asked = run_at_terminal(up, "y\n", "topics", "purge", "order")
     assert asked.stderr.startswith("purge 3 tasks of the topic order (delay 1, error 1, dead 1)? [y/N]: ")
     assert (asked.returncode, asked.stdout) == (0, "3 tasks purged\n")
-    assert counts(up) == {"delay": 0, "unack": 1, "error": 0, "dead": 0}
-    assert refused(up, "query", ids["dead"]) == f"no task has the id '{ids['dead']}'"
+    assert count_tasks(up) == {"delay": 0, "unack": 1, "error": 0, "dead": 0}
+    assert run_refused(up, "query", ids["dead"]) == f"no task has the id '{ids['dead']}'"
 
 
 @pytest.mark.parametrize("state", ["delay", "error", "dead"])
 def test_one_state_is_purged(up: Daemon, ids: dict[str, str], state: str) -> None:
-    assert told(up, "topics", "purge", "order", "--state", state, "--yes") == {"purged": 1, "exact": True}
-    assert counts(up) == dict.fromkeys(STATES, 1) | {state: 0}
+    assert run_json(up, "topics", "purge", "order", "--state", state, "--yes") == {"purged": 1, "exact": True}
+    assert count_tasks(up) == dict.fromkeys(STATES, 1) | {state: 0}
 
 
-def test_whoever_says_no_or_cannot_be_asked_loses_nothing(up: Daemon, ids: dict[str, str]) -> None:
+def test_without_confirmation_nothing_is_changed(up: Daemon, ids: dict[str, str]) -> None:
     for command in (("topics", "purge", "order"), ("dead", "purge", *TOPIC), ("dead", "redrive", *TOPIC)):
-        no = typed(up, "n\n", *command)
+        no = run_at_terminal(up, "n\n", *command)
         assert (no.returncode, no.stdout) == (1, "")
-        unasked = run(up, *command)
+        unasked = run_command(up, *command)
         assert (unasked.returncode, unasked.stdout) == (2, "")
         assert "There is no terminal to ask on: --yes" in unasked.stderr
-    assert counts(up) == dict.fromkeys(STATES, 1)
+    assert count_tasks(up) == dict.fromkeys(STATES, 1)
 
 
-def test_a_crowd_is_purged_in_slices(up: Daemon) -> None:
-    create_many(up.url, build_tasks(CROWD, "http://127.0.0.1:1/", time.time() + FAR))
+def test_many_tasks_are_purged_in_chunks(up: Daemon) -> None:
+    create_many(up.url, build_tasks(MANY, "http://127.0.0.1:1/", time.time() + FAR))
     create_many(up.url, build_tasks(10, "http://127.0.0.1:1/", time.time() + FAR, topic="other"))
-    assert printed(up, "topics", "purge", "order", "--yes") == ["12,000 tasks purged"]
-    assert (counts(up)["delay"], counts(up, "other")["delay"]) == (0, 10)
+    assert run_lines(up, "topics", "purge", "order", "--yes") == ["12,000 tasks purged"]
+    assert (count_tasks(up)["delay"], count_tasks(up, "other")["delay"]) == (0, 10)
 
 
-def test_the_dead_are_purged_by_reason_and_age(up: Daemon, receiver: Receiver) -> None:
-    crowd(up, 10)
-    kept = a_task_in("dead", up, receiver)
+def test_dead_tasks_are_purged_by_reason_and_age(up: Daemon, receiver: Receiver) -> None:
+    create_dead_tasks(up, 10)
+    kept = create_in_state("dead", up, receiver)
     purge = ("dead", "purge", *TOPIC)
-    assert told(up, *purge, "--died-before", "1h", "--yes")["purged"] == 0
-    assert told(up, *purge, "--reason", "expired", "--dry-run")["tasks"] == 10
-    asked = typed(up, "y\n", *purge, "--reason", "expired")
+    assert run_json(up, *purge, "--died-before", "1h", "--yes")["purged"] == 0
+    assert run_json(up, *purge, "--reason", "expired", "--dry-run")["tasks"] == 10
+    asked = run_at_terminal(up, "y\n", *purge, "--reason", "expired")
     assert asked.stderr.startswith("purge 10 dead tasks of the topic order (reason expired)? [y/N]: ")
     assert asked.stdout == "10 tasks purged\n"
-    assert told(up, "dead", "list", "order")["id"] == kept
-    assert told(up, *purge, "--yes")["purged"] == 1
+    assert run_json(up, "dead", "list", "order")["id"] == kept
+    assert run_json(up, *purge, "--yes")["purged"] == 1
 
 
-def test_what_dies_again_is_not_taken_twice(up: Daemon) -> None:
-    printed(up, "topics", "pause", "order")
-    time.sleep(SEEN_S)
-    crowd(up)
-    assert printed(up, "dead", "redrive", *TOPIC, "--yes") == ["12,000 tasks redriven"]
-    wait_until(lambda: counts(up) == dict.fromkeys(STATES, 0) | {"dead": CROWD}, "all have expired anew")
+def test_tasks_that_die_again_are_not_redriven_twice(up: Daemon) -> None:
+    run_lines(up, "topics", "pause", "order")
+    time.sleep(PROPAGATION_S)
+    create_dead_tasks(up)
+    assert run_lines(up, "dead", "redrive", *TOPIC, "--yes") == ["12,000 tasks redriven"]
+    wait_until(lambda: count_tasks(up) == dict.fromkeys(STATES, 0) | {"dead": MANY}, "all have expired anew")
 
 
-def test_the_dead_come_back_at_a_rate_over_slices(up: Daemon, receiver: Receiver) -> None:
+def test_dead_tasks_are_redriven_at_a_rate_over_chunks(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/"] = in_sequence(status(410), done)
     create_many(up.url, build_tasks(55, receiver.url(), time.time()))
-    wait_until(lambda: counts(up)["dead"] == 55, "all are dead")
+    wait_until(lambda: count_tasks(up)["dead"] == 55, "all are dead")
     redrive = ("dead", "redrive", *TOPIC, "--reason", "gone", "--died-after", "1h", "--rate", "5/s")
-    asked = typed(up, "y\n", *redrive)
+    asked = run_at_terminal(up, "y\n", *redrive)
     assert (asked.returncode, asked.stdout) == (0, "55 tasks redriven\n")
     assert ", 5 a second, for 11 s? [y/N]: " in asked.stderr
     wait_until(lambda: len(receiver.calls) == 110, "all are delivered")
@@ -342,17 +344,17 @@ def test_the_dead_come_back_at_a_rate_over_slices(up: Daemon, receiver: Receiver
     assert 10 < others[-1] - first < 14
 
 
-def test_whoever_is_interrupted_goes_on_with_the_rest(up: Daemon, receiver: Receiver) -> None:
+def test_an_interrupted_command_is_completed_by_repeating_it(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/"] = status(410)
     create_many(up.url, build_tasks(100, receiver.url(), time.time()))
-    wait_until(lambda: counts(up)["dead"] == 100, "all are dead")
-    printed(up, "topics", "pause", "order")
-    time.sleep(SEEN_S)
+    wait_until(lambda: count_tasks(up)["dead"] == 100, "all are dead")
+    run_lines(up, "topics", "pause", "order")
+    time.sleep(PROPAGATION_S)
     redrive = ("dead", "redrive", *TOPIC, "--yes")
     with subprocess.Popen([*INTERRUPTIBLE, *redrive, "--rate", "2"], text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, env=env(up)) as going:  # fmt: skip
         try:
-            wait_until(lambda: counts(up)["dead"] == 80, "a slice is back")
+            wait_until(lambda: count_tasks(up)["dead"] == 80, "a slice is back")
             time.sleep(0.5)  # it waits for the slice to be over
             going.send_signal(signal.SIGINT)
             out, err = going.communicate(timeout=10)
@@ -360,13 +362,13 @@ def test_whoever_is_interrupted_goes_on_with_the_rest(up: Daemon, receiver: Rece
             going.kill()
     assert (going.returncode, out) == (130, "20 tasks redriven\n")
     assert "the same command goes on with the rest" in err
-    assert printed(up, *redrive) == ["80 tasks redriven"]
-    assert counts(up) == dict.fromkeys(STATES, 0) | {"delay": 100}
+    assert run_lines(up, *redrive) == ["80 tasks redriven"]
+    assert count_tasks(up) == dict.fromkeys(STATES, 0) | {"delay": 100}
 
 
-def test_a_purge_outlasts_a_store_that_is_away(folder: Path, store: StoreServer) -> None:
+def test_a_purge_waits_for_an_unavailable_store(folder: Path, store: StoreServer) -> None:
     with run_daemon("serve", folder, "--redis", store.url) as serve:
-        create_many(serve.url, build_tasks(CROWD, "http://127.0.0.1:1/", time.time() + FAR))
+        create_many(serve.url, build_tasks(MANY, "http://127.0.0.1:1/", time.time() + FAR))
         store.kill()
         with subprocess.Popen([*COMMAND, "topics", "purge", "order", "--yes", "--retries", "20"], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env(serve)) as purging:  # fmt: skip
@@ -378,14 +380,14 @@ def test_a_purge_outlasts_a_store_that_is_away(folder: Path, store: StoreServer)
             finally:
                 purging.kill()
         assert (purging.returncode, out.split(":")[0]) == (0, "at least 12,000 tasks purged")
-        wait_until(lambda: counts(serve) == dict.fromkeys(STATES, 0), "all are gone")
+        wait_until(lambda: count_tasks(serve) == dict.fromkeys(STATES, 0), "all are gone")
 
 
-def test_nobody_there_is_one_line_and_status_1(up: Daemon) -> None:
+def test_an_unreachable_api_is_reported_in_one_line_with_status_1(up: Daemon) -> None:
     url = up.url
     up.stop()
     for words in (
         ("list", "order"), ("explain", "a"), ("update", "a", "--delay", "1s"), ("run-now", "a"),
         ("dead", "list", "order"), ("dead", "redrive", "a"), ("dead", "purge", *TOPIC, "--dry-run"),
     ):  # fmt: skip
-        assert refused(up, *words) == f"{url} did not answer: Connection refused"
+        assert run_refused(up, *words) == f"{url} did not answer: Connection refused"

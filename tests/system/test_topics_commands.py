@@ -18,7 +18,7 @@ from tests.system.receivers import Receiver
 from tests.system.waiting import wait_until
 
 FAR = 3600
-SEEN_S = 2.0
+PROPAGATION_S = 2.0
 """Every process sees a change within this time."""
 DAEMONS = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT).items()}
 
@@ -29,29 +29,29 @@ def up(folder: Path, data: Path) -> Iterator[Daemon]:
         yield up
 
 
-def run(up: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
+def run_command(up: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**environment(), "LATER_URL": up.url}
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=env, timeout=60, check=False)
 
 
-def told(up: Daemon, *words: str) -> Any:
+def run_json(up: Daemon, *words: str) -> Any:
     """Run a command that succeeds and return its JSON."""
-    done = run(up, *words, "--json")
+    done = run_command(up, *words, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done
     return json.loads(done.stdout)
 
 
-def test_what_is_set_is_shown_applied_with_the_level_that_it_is_from(up: Daemon) -> None:
-    told(up, "namespaces", "set", "shop", "--max-delay", "7d", "--ack", "status")
-    own = told(up, "topics", "set", "shop/order", "--max-delay", "0", "--paused", "on")
+def test_applied_policies_show_the_level_of_each_field(up: Daemon) -> None:
+    run_json(up, "namespaces", "set", "shop", "--max-delay", "7d", "--ack", "status")
+    own = run_json(up, "topics", "set", "shop/order", "--max-delay", "0", "--paused", "on")
     assert own == {"topic": "shop/order", "set": {"max_delay": 0, "paused": True}}
-    assert told(up, "topics", "show", "shop/order", "--applied")["applied"] == DAEMONS | {
+    assert run_json(up, "topics", "show", "shop/order", "--applied")["applied"] == DAEMONS | {
         "max_delay": {"value": 0, "level": "topic"},
         "paused": {"value": True, "level": "topic"},
         "ack": {"value": "status", "level": "namespace"},
         "retry": {"value": 7, "level": "daemon"},
     }
-    assert told(up, "namespaces", "show", "shop", "--applied")["applied"] == DAEMONS | {
+    assert run_json(up, "namespaces", "show", "shop", "--applied")["applied"] == DAEMONS | {
         "max_delay": {"value": 604_800, "level": "namespace"},
         "ack": {"value": "status", "level": "namespace"},
         "retry": {"value": 7, "level": "daemon"},
@@ -68,22 +68,22 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
     options = {name: f"--{name.replace('_', '-')}" for name in FIELDS}
     for group in ("topics", "namespaces"):
         words = [word for name, text in given.items() for word in (options[name], text)]
-        assert told(up, group, "set", "x", *words)["set"] == {
+        assert run_json(up, group, "set", "x", *words)["set"] == {
             "default_delay": 1, "max_delay": 120, "delay_mode": "queue", "delays": False, "ttl": 10_800, "timeout": 4,
             "retry": 5, "retry_base": 0.5, "retry_cap": 86_400, "retry_jitter": 0.25, "ack": "code", "rate": 2.5,
             "concurrency": 6, "paused": True, "ramp": 0, "dead_keep": 604_800,
         }  # fmt: skip
-        assert told(up, group, "unset", "x", *options.values())["set"] == {}
+        assert run_json(up, group, "unset", "x", *options.values())["set"] == {}
 
 
-def test_set_adds_and_unset_removes_the_fields_named_or_all(up: Daemon) -> None:
-    told(up, "topics", "set", "a", "--ttl", "1h")
-    assert told(up, "topics", "set", "a", "--retry", "0", "--delays", "off")["set"] == {
+def test_set_adds_fields_and_unset_removes_named_fields_or_all(up: Daemon) -> None:
+    run_json(up, "topics", "set", "a", "--ttl", "1h")
+    assert run_json(up, "topics", "set", "a", "--retry", "0", "--delays", "off")["set"] == {
         "delays": False, "ttl": 3600, "retry": 0,
     }  # fmt: skip
-    assert told(up, "topics", "unset", "a", "--ttl", "--max-delay")["set"] == {"delays": False, "retry": 0}
-    assert told(up, "topics", "unset", "a") == {"topic": "a", "set": {}}
-    assert told(up, "topics", "show", "a")["set"] == {}
+    assert run_json(up, "topics", "unset", "a", "--ttl", "--max-delay")["set"] == {"delays": False, "retry": 0}
+    assert run_json(up, "topics", "unset", "a") == {"topic": "a", "set": {}}
+    assert run_json(up, "topics", "show", "a")["set"] == {}
 
 
 @pytest.mark.parametrize(
@@ -98,18 +98,18 @@ def test_set_adds_and_unset_removes_the_fields_named_or_all(up: Daemon) -> None:
     ],
 )
 def test_a_topic_may_have_any_name(up: Daemon, name: str, namespace: str) -> None:
-    told(up, "topics", "set", name, "--retry", "1")
+    run_json(up, "topics", "set", name, "--retry", "1")
     create(up.url, topic=name, callback="http://127.0.0.1:1/", delay=FAR)
-    topic = told(up, "topics", "show", name)
+    topic = run_json(up, "topics", "show", name)
     assert (topic["topic"], topic["namespace"]) == (name, name.split("/", maxsplit=1)[0] if "/" in name else "default")
     assert (topic["delay"], topic["set"]) == (1, {"retry": 1})
-    assert told(up, "topics", "unset", name)["set"] == {}
+    assert run_json(up, "topics", "unset", name)["set"] == {}
 
 
 def test_one_topic_may_be_written_in_two_ways(up: Daemon) -> None:
-    told(up, "topics", "set", "default/order", "--retry", "1")
-    assert told(up, "topics", "show", "order")["set"] == {"retry": 1}
-    assert told(up, "topics", "show", "default/order")["topic"] == "order"
+    run_json(up, "topics", "set", "default/order", "--retry", "1")
+    assert run_json(up, "topics", "show", "order")["set"] == {"retry": 1}
+    assert run_json(up, "topics", "show", "default/order")["topic"] == "order"
 
 
 @pytest.mark.parametrize(
@@ -124,53 +124,53 @@ def test_one_topic_may_be_written_in_two_ways(up: Daemon) -> None:
         ),
     ],
 )
-def test_a_wrong_value_is_refused_in_the_daemons_words_and_nothing_is_set(
+def test_a_wrong_value_is_refused_with_the_daemons_message_and_nothing_is_set(
     up: Daemon, words: tuple[str, ...], said: str
 ) -> None:
-    done = run(up, "topics", "set", "a", "--ttl", "1h", *words)
+    done = run_command(up, "topics", "set", "a", "--ttl", "1h", *words)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"later: {said}\n")
-    assert told(up, "topics", "show", "a")["set"] == {}
+    assert run_json(up, "topics", "show", "a")["set"] == {}
 
 
 @pytest.mark.parametrize("words", [("topics", "show", "a//b"), ("topics", "unset", ""), ("namespaces", "set", "a/b")])
-def test_a_wrong_name_is_one_line_and_status_1(up: Daemon, words: tuple[str, ...]) -> None:
-    done = run(up, *words, *(("--retry", "1") if "set" in words else ()))
+def test_a_wrong_name_is_refused_in_one_line_with_status_1(up: Daemon, words: tuple[str, ...]) -> None:
+    done = run_command(up, *words, *(("--retry", "1") if "set" in words else ()))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("later: ")
     assert done.stderr.count("\n") == 1
 
 
 def test_a_topic_is_paused_and_resumed(up: Daemon, receiver: Receiver) -> None:
-    assert told(up, "topics", "pause", "shop/order") == {"topic": "shop/order", "paused": True}
-    time.sleep(SEEN_S)
+    assert run_json(up, "topics", "pause", "shop/order") == {"topic": "shop/order", "paused": True}
+    time.sleep(PROPAGATION_S)
     id = create(up.url, topic="shop/order", callback=receiver.url())
-    assert told(up, "topics", "show", "shop/order", "--applied")["applied"]["paused"] == {
+    assert run_json(up, "topics", "show", "shop/order", "--applied")["applied"]["paused"] == {
         "value": True,
         "level": "topic",
     }
-    wait_until(lambda: told(up, "topics", "show", "shop/order")["due"] == 1, "it is due")
+    wait_until(lambda: run_json(up, "topics", "show", "shop/order")["due"] == 1, "it is due")
     assert receiver.calls == []
-    assert told(up, "topics", "resume", "shop/order") == {"topic": "shop/order", "paused": False}
+    assert run_json(up, "topics", "resume", "shop/order") == {"topic": "shop/order", "paused": False}
     wait_until(lambda: receiver.calls_of(id), "it is delivered")
-    assert told(up, "topics", "show", "shop/order")["set"] == {}
+    assert run_json(up, "topics", "show", "shop/order")["set"] == {}
 
 
 def test_a_topic_is_resumed_in_a_namespace_that_stays_paused(up: Daemon) -> None:
-    told(up, "namespaces", "set", "shop", "--paused", "on")
-    assert run(up, "topics", "resume", "shop/order").stdout == "the topic shop/order is not paused\n"
-    assert told(up, "topics", "show", "shop/mail", "--applied")["applied"]["paused"]["value"] is True
-    assert told(up, "topics", "show", "shop/order")["set"] == {"paused": False}
+    run_json(up, "namespaces", "set", "shop", "--paused", "on")
+    assert run_command(up, "topics", "resume", "shop/order").stdout == "the topic shop/order is not paused\n"
+    assert run_json(up, "topics", "show", "shop/mail", "--applied")["applied"]["paused"]["value"] is True
+    assert run_json(up, "topics", "show", "shop/order")["set"] == {"paused": False}
 
 
 def test_topics_are_listed_with_their_counts(up: Daemon) -> None:
     for topic in ("order", "shop/order", "shop/mail", "shop/mail"):
         create(up.url, topic=topic, callback="http://127.0.0.1:1/", delay=FAR)
-    told(up, "topics", "set", "unused", "--retry", "1")
-    listed = [json.loads(line) for line in run(up, "topics", "list", "--json").stdout.splitlines()]
+    run_json(up, "topics", "set", "unused", "--retry", "1")
+    listed = [json.loads(line) for line in run_command(up, "topics", "list", "--json").stdout.splitlines()]
     assert [(topic["topic"], topic["delay"]) for topic in listed] == [
         ("order", 1), ("shop/mail", 2), ("shop/order", 1), ("unused", 0),
     ]  # fmt: skip
-    assert run(up, "topics", "list", "--namespace", "shop", "--limit", "1").stdout.splitlines() == [
+    assert run_command(up, "topics", "list", "--namespace", "shop", "--limit", "1").stdout.splitlines() == [
         "topic      delay  unack  error  dead  due  oldest late by",
         "shop/mail      2      0      0     0    0               -",
         "… and more",
@@ -183,15 +183,15 @@ def test_more_topics_than_a_page_are_listed_once(up: Daemon) -> None:
     lines = "".join(json.dumps(task) + "\n" for task in tasks)
     file = up.log.with_name("tasks.ndjson")
     file.write_text(lines)
-    assert run(up, "create", "--from", str(file)).returncode == 0
-    listed = [json.loads(line)["topic"] for line in run(up, "topics", "list", "--json").stdout.splitlines()]
+    assert run_command(up, "create", "--from", str(file)).returncode == 0
+    listed = [json.loads(line)["topic"] for line in run_command(up, "topics", "list", "--json").stdout.splitlines()]
     assert listed == names
 
 
-def test_nobody_there_is_one_line_and_status_1(up: Daemon) -> None:
+def test_an_unreachable_api_is_reported_in_one_line_with_status_1(up: Daemon) -> None:
     url = up.url
     assert get(url, "/livez").status == 200
     up.stop()
     for words in (("topics", "list"), ("topics", "set", "a", "--retry", "1"), ("namespaces", "unset", "a")):
-        done = run(up, *words)
+        done = run_command(up, *words)
         assert (done.returncode, done.stderr) == (1, f"later: {url} did not answer: Connection refused\n")
