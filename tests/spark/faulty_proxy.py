@@ -1,4 +1,4 @@
-"""A proxy between Spark and a daemon, by which requests and answers go astray."""
+"""A proxy between Spark and a daemon that loses, delays and changes requests and answers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Answer(NamedTuple):
 
 
 class ProxiedRequest(BaseHTTPRequestHandler):
-    """A request on its way. What a mishap does not answer is cut off."""
+    """A request to the daemon. If a fault does not answer it, the connection is closed."""
 
     server: _Server
     body = b""
 
     def forward(self, body: bytes | None = None) -> Answer:
-        """What the daemon answers to this body, or to what came: the work is done."""
+        """Send the request, or another body, to the daemon, and return its answer."""
         connection = HTTPConnection(self.server.daemon_address, timeout=TIMEOUT_S)
         try:
             headers = {name: self.headers[name] for name in ("Content-Type",) if name in self.headers}
@@ -41,7 +41,7 @@ class ProxiedRequest(BaseHTTPRequestHandler):
             connection.close()
 
     def answer(self, answer: Answer, headers: Mapping[str, str] | None = None, cut: int = 0) -> None:
-        """Send it, without its last `cut` bytes."""
+        """Send an answer, without its last `cut` bytes."""
         self.send_response(answer.status)
         for name, value in {**(headers or {}), "Content-Length": str(len(answer.body))}.items():
             self.send_header(name, value)
@@ -62,112 +62,112 @@ class ProxiedRequest(BaseHTTPRequestHandler):
             self.server.proxy.on_request_end()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 Fault = Callable[[ProxiedRequest], None]
 
 
-def pass_through(passage: ProxiedRequest) -> None:
-    """None."""
-    passage.answer(passage.forward())
+def pass_through(request: ProxiedRequest) -> None:
+    """Forward the request and the answer: no fault."""
+    request.answer(request.forward())
 
 
-def drop_answer(passage: ProxiedRequest) -> None:
-    """The work is done, and nobody hears of it."""
-    passage.forward()
+def drop_answer(request: ProxiedRequest) -> None:
+    """Forward the request and drop the answer."""
+    request.forward()
 
 
-def truncate_answer(passage: ProxiedRequest) -> None:
-    """The work is done, and half of the answer arrives."""
-    answer = passage.forward()
-    passage.answer(answer, cut=len(answer.body) // 2)
+def truncate_answer(request: ProxiedRequest) -> None:
+    """Forward the request and send half of the answer."""
+    answer = request.forward()
+    request.answer(answer, cut=len(answer.body) // 2)
 
 
 def delay_until(ready: Callable[[], object]) -> Fault:
-    """Done and answered as ever, but not before this is the case."""
+    """Return the fault that forwards the request only when `ready` returns true."""
 
-    def mishap(passage: ProxiedRequest) -> None:
+    def fault(request: ProxiedRequest) -> None:
         deadline = time.monotonic() + TIMEOUT_S
         while not ready() and time.monotonic() < deadline:
             time.sleep(POLL_INTERVAL_S)
-        pass_through(passage)
+        pass_through(request)
 
-    return mishap
+    return fault
 
 
 def reject_for_now(status: int, retry_after: str = "0") -> Fault:
-    """Nothing is done: the caller is to come again."""
+    """Return the fault that asks the caller to try again, without forwarding the request."""
 
-    def mishap(passage: ProxiedRequest) -> None:
-        passage.answer(_problem(status, "come again"), {"Retry-After": retry_after})
+    def fault(request: ProxiedRequest) -> None:
+        request.answer(_problem(status, "try again"), {"Retry-After": retry_after})
 
-    return mishap
-
-
-def reject(passage: ProxiedRequest) -> None:
-    """Nothing is done, and no use in coming again: who sent it fails."""
-    passage.answer(_problem(400, "the proxy has a bad day"))
+    return fault
 
 
-def create_half(passage: ProxiedRequest) -> None:
-    """Of the items, the first half is created, and the others answered as if their part of the store were away."""
-    lines = passage.body.splitlines()
-    answer = passage.forward(b"\n".join(lines[: len(lines) // 2]))
-    told = json.loads(answer.body)
-    away = {"error": {"status": 503, "detail": "this part of the store is away"}}
-    failed = len(lines) - len(told["results"])
-    told |= {"failed": failed, "results": told["results"] + [away] * failed}
-    passage.answer(Answer(200, json.dumps(told).encode()), {"Content-Type": "application/json"})
+def reject(request: ProxiedRequest) -> None:
+    """Refuse the request for good, without forwarding it."""
+    request.answer(_problem(400, "refused by the proxy"))
+
+
+def create_half(request: ProxiedRequest) -> None:
+    """Forward the first half of the items, and answer the others as if their shard were unavailable."""
+    lines = request.body.splitlines()
+    answer = request.forward(b"\n".join(lines[: len(lines) // 2]))
+    result = json.loads(answer.body)
+    unavailable = {"error": {"status": 503, "detail": "this shard is unavailable"}}
+    failed = len(lines) - len(result["results"])
+    result |= {"failed": failed, "results": result["results"] + [unavailable] * failed}
+    request.answer(Answer(200, json.dumps(result).encode()), {"Content-Type": "application/json"})
 
 
 class FaultyProxy:
-    """The n-th batch of tasks meets the n-th mishap; those after the last one, and all else, get through.
+    """A proxy that applies the n-th fault to the n-th batch of tasks; all other requests are forwarded.
 
-    What was told to `hold` stands until the proxy ends, and is cut off then.
+    Requests with the fault `hold` wait until the proxy ends; then their connections are closed.
     """
 
-    def __init__(self, url: str, *mishaps: Fault) -> None:
+    def __init__(self, url: str, *faults: Fault) -> None:
         self.batches: list[bytes] = []
-        """Those that have come."""
+        """The bodies of the batches received."""
         self.is_holding = threading.Event()
-        """Is one held?"""
-        self._ended = 0
-        self._over = threading.Event()
-        self._mishaps = mishaps
+        """Set when a request is on hold."""
+        self._answered = 0
+        self._ending = threading.Event()
+        self._faults = faults
         self._lock = threading.Lock()
         self._server = _Server(self, urlsplit(url).netloc)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def repeated_batches(self) -> int:
-        """How many batches came that had come before."""
+        """The number of batches that were received before."""
         return len(self.batches) - len({*self.batches})
 
     def next_fault(self, batch: bytes) -> Fault:
         with self._lock:
             self.batches.append(batch)
             number = len(self.batches)
-            return self._mishaps[number - 1] if number <= len(self._mishaps) else pass_through
+            return self._faults[number - 1] if number <= len(self._faults) else pass_through
 
     @property
     def is_idle(self) -> bool:
-        """Is no batch under way?"""
+        """True if no batch is in flight."""
         with self._lock:
-            return self._ended == len(self.batches)
+            return self._answered == len(self.batches)
 
     def on_request_end(self) -> None:
         with self._lock:
-            self._ended += 1
+            self._answered += 1
 
-    def hold(self, passage: ProxiedRequest) -> None:
-        """Nothing is done, nothing answered."""
+    def hold(self, request: ProxiedRequest) -> None:
+        """Neither forward nor answer the request until the proxy ends."""
         self.is_holding.set()
-        self._over.wait(TIMEOUT_S)
+        self._ending.wait(TIMEOUT_S)
 
     def hold_after(self, batches: int) -> None:
-        """Let so many batches through, and hold those behind them."""
-        self._mishaps = (*[pass_through] * batches, *[self.hold] * 1000)
+        """Forward the next `batches` batches, and hold those after them."""
+        self._faults = (*[pass_through] * batches, *[self.hold] * 1000)
 
     @contextmanager
     def running(self) -> Iterator[FaultyProxy]:
@@ -176,7 +176,7 @@ class FaultyProxy:
         try:
             yield self
         finally:
-            self._over.set()
+            self._ending.set()
             self._server.shutdown()
             thread.join()
             self._server.server_close()
@@ -193,9 +193,9 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def run_proxy(url: str, *mishaps: Fault) -> Iterator[FaultyProxy]:
-    """A proxy to the daemon at `url`."""
-    with FaultyProxy(url, *mishaps).running() as proxy:
+def run_proxy(url: str, *faults: Fault) -> Iterator[FaultyProxy]:
+    """Run a proxy to the daemon at `url`."""
+    with FaultyProxy(url, *faults).running() as proxy:
         yield proxy
 
 

@@ -1,4 +1,4 @@
-"""What the tests of Spark's jobs stand on: a daemon with a store of its own, rows, and what has become of them."""
+"""A daemon with its own store for tests of Spark's jobs, rows for it, and commands as processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import redis
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from later.cli.main import run
 from later.core.task import unpack_id
@@ -32,9 +32,9 @@ from tests.system.stores import StoreServer, run_store
 from tests.system.waiting import POLL_INTERVAL_S
 
 UNUSED_CALLBACK = "http://127.0.0.1:9/"
-"""A callback that is not to be called while a test runs."""
+"""A callback for tasks that do not become due during a test."""
 DAY_S = 86_400
-"""A delay that no test outlasts."""
+"""A delay that is longer than any test."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,29 +42,28 @@ class LaterServer:
     """A daemon and its store."""
 
     daemon: Daemon
-    store: str
-    """The store's URL, redis://."""
+    store_url: str
+    store_server: StoreServer
     redis: redis.Redis
-    server: StoreServer
 
     @property
     def url(self) -> str:
         return self.daemon.url
 
     def topic_ids(self, topic: str) -> list[str]:
-        """Every task of the topic, in whatever bucket, sorted: one that is there twice stands there twice."""
+        """Return the ids of the topic's tasks in all buckets, sorted; a task in two buckets is there twice."""
         (shard,) = Keys("later", 1).shards
         buckets = shard.buckets(topic.encode())
         packed = (cast("list[bytes]", self.redis.zrange(bucket, 0, -1)) for bucket in buckets)
         return sorted(unpack_id(id) for ids in packed for id in ids)
 
     def job_counts(self, job: str) -> tuple[int, int, int]:
-        """What the store has counted of the job: created, existing, refused."""
+        """Return the store's counts of a job: created, existing, refused."""
         return job_counts(self.url, job)
 
 
 def job_counts(url: str, job: str) -> tuple[int, int, int]:
-    """What `Ground.counted` answers, for who has no ground."""
+    """Return the store's counts of a job, from the API at a URL."""
     answer = get(url, f"/jobs/{job}")
     if answer.status == 404:
         return 0, 0, 0
@@ -73,16 +72,16 @@ def job_counts(url: str, job: str) -> tuple[int, int, int]:
 
 @contextmanager
 def run_server(folder: Path, *options: str) -> Iterator[LaterServer]:
-    """A `later up` on an empty Valkey, each as a user runs it."""
+    """Run `later up` on an empty Valkey, both as a user runs them."""
     port = free_port()
     url = f"redis://127.0.0.1:{port}/0"
-    always = ("--port", str(port), "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always")
+    options_of_store = ("--port", str(port), "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always")
     with (
-        run_store("valkey", folder, *always) as server,
-        run_daemon("up", folder, "--redis", url, *options) as later,
+        run_store("valkey", folder, *options_of_store) as store_server,
+        run_daemon("up", folder, "--redis", url, *options) as daemon,
         redis.Redis.from_url(url) as client,
     ):
-        yield LaterServer(daemon=later, store=url, redis=client, server=server)
+        yield LaterServer(daemon=daemon, store_url=url, store_server=store_server, redis=client)
 
 
 def free_port() -> int:
@@ -93,7 +92,7 @@ def free_port() -> int:
 
 
 def task_ids(job: str, keys: Iterable[object]) -> list[str]:
-    """The tasks of the rows that have these keys, sorted: as docs/spark.md says, and in other words than the code."""
+    """Return the task ids of keys, sorted: computed as docs/spark.md says, independently of the code."""
     return sorted(f"{job}:{urlsafe_b64encode(sha256(str(key).encode()).digest()[:15]).decode()}" for key in keys)
 
 
@@ -101,7 +100,7 @@ def task_ids(job: str, keys: Iterable[object]) -> list[str]:
 
 
 def rows(spark: SparkSession, topic: str, count: int, partitions: int = 2) -> DataFrame:
-    """Rows with the keys 0, 1, …, each a right task that is due tomorrow."""
+    """Return valid rows with the keys 0, 1, …, whose tasks are due tomorrow."""
     return spark.range(0, count, 1, partitions).select(
         F.col("id").alias("key"),
         F.lit(topic).alias("topic"),
@@ -111,13 +110,13 @@ def rows(spark: SparkSession, topic: str, count: int, partitions: int = 2) -> Da
 
 
 def later_writer(frame: DataFrame, url: str, job: str, **options: object) -> DataFrameWriter:
-    """What writes a frame; options as they are named."""
+    """Return the writer of a frame, with options of the data source."""
     writer = frame.write.format("later").mode("append").option("url", url).option("jobId", job)
     return writer.options(**{name: str(value) for name, value in options.items()})
 
 
 def write_parquet(path: Path, files: int, **columns: Sequence[Any] | pa.Array) -> Path:
-    """A directory of so many files with these columns, cut evenly."""
+    """Write columns as a directory of `files` files of the same size."""
     path.mkdir()
     table = pa.table(columns)
     size = -(-table.num_rows // files)
@@ -130,7 +129,7 @@ def write_parquet(path: Path, files: int, **columns: Sequence[Any] | pa.Array) -
 
 
 class CommandResult(NamedTuple):
-    """A command's exit status, what it printed, and what it said on standard error."""
+    """A command's exit status, standard output and standard error."""
 
     status: int
     out: str
@@ -138,13 +137,13 @@ class CommandResult(NamedTuple):
 
     @property
     def json(self) -> dict[str, Any]:
-        """What `--json` printed."""
-        told: dict[str, Any] = json.loads(self.out)
-        return told
+        """The object that `--json` printed."""
+        result: dict[str, Any] = json.loads(self.out)
+        return result
 
 
 def run_bulk(spark: SparkSession, *arguments: object) -> CommandResult:
-    """`later bulk …` in this process, which has a session: no second one is started."""
+    """Run `later bulk …` in this process, with its active session."""
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         status = run(["bulk", *map(str, arguments)]).code
     return CommandResult(status, out.getvalue(), err.getvalue())
@@ -152,13 +151,13 @@ def run_bulk(spark: SparkSession, *arguments: object) -> CommandResult:
 
 @contextmanager
 def run_process(*command: object, log: Path, env: Mapping[str, str] | None = None) -> Iterator[Popen[bytes]]:
-    """A process of its own, with all that it starts; they end with this. What it says goes to `log`."""
-    with log.open("wb") as said:
+    """Run a process in its own session, with its output in `log`; kill all processes of the session at the end."""
+    with log.open("wb") as output:
         process = Popen(
             [str(word) for word in command],
             stdin=DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             env={**environment(), **(env or {})},
             start_new_session=True,
         )
@@ -169,7 +168,7 @@ def run_process(*command: object, log: Path, env: Mapping[str, str] | None = Non
 
 
 def kill_session(process: Popen[bytes]) -> None:
-    """`kill -9`: it, its Java, and Spark's workers, which are in groups of their own, but in one session with it."""
+    """Kill the process, its Java and Spark's workers, which have own process groups but share the session."""
     while members := session_pids(process.pid):
         for pid in members:
             with suppress(ProcessLookupError):
@@ -180,11 +179,11 @@ def kill_session(process: Popen[bytes]) -> None:
 
 
 def session_pids(leader: int) -> list[int]:
-    """Processes of a session that live."""
-    found = []
+    """Return the live processes of a session."""
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
             if int(session) == leader and state not in "ZX":
-                found.append(int(stat.parent.name))
-    return found
+                pids.append(int(stat.parent.name))
+    return pids

@@ -74,8 +74,8 @@ def test_a_task_that_is_done_twice_makes_each_of_its_tasks_once(cluster: str, tm
     orders = write_parquet(tmp_path / "orders", 8, key=list(keys), delay=[DAY_S + key % 9 for key in keys], **constants)
 
     with (
-        run_server(tmp_path) as ground,
-        run_proxy(ground.url, pass_through, delay_until(over.is_set)) as proxy,
+        run_server(tmp_path) as server,
+        run_proxy(server.url, pass_through, delay_until(over.is_set)) as proxy,
     ):
         conf = [word for name, value in {**SMALL, **IMPATIENT}.items() for word in ("--conf", f"{name}={value}")]
         sent = ("--url", proxy.url, "--batch", str(BATCH), "--wait", "100", "--master", cluster)
@@ -93,6 +93,6 @@ def test_a_task_that_is_done_twice_makes_each_of_its_tasks_once(cluster: str, tm
         assert (told["rows"], told["created"], told["existing"], told["rejected"]) == (COUNT, COUNT, 0, 0)
         over.set()
         wait_until(lambda: proxy.is_idle, "the loser's batch is done")
-        assert ground.topic_ids("slow") == task_ids("slow", keys)
-        assert ground.job_counts("slow") == (COUNT, 0, 0)
+        assert server.topic_ids("slow") == task_ids("slow", keys)
+        assert server.job_counts("slow") == (COUNT, 0, 0)
         assert proxy.repeated_batches

@@ -57,41 +57,41 @@ FAULTS = (
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("million")) as ground:
-        yield ground
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("million")) as server:
+        yield server
 
 
-def test_a_million_rows_are_tasks_or_say_why_not(spark: SparkSession, ground: LaterServer, tmp_path: Path) -> None:
+def test_a_million_rows_are_tasks_or_say_why_not(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     wrong, keyless = len(FAULTS) * OF_EACH, OF_EACH
     assert wrong == 12_000
 
     orders = an_input(tmp_path / "orders", ROWS, OF_EACH)
-    sent = ("--job", "million", "--url", ground.url, "--rejects", tmp_path / "rejects")
+    sent = ("--job", "million", "--url", server.url, "--rejects", tmp_path / "rejects")
     ended = run_bulk(spark, "create", orders, *sent, "--json")
 
     assert ended.status == 1
     told = ended.json
     assert (told["rows"], told["created"], told["existing"], told["rejected"]) == (ROWS, ROWS - wrong, 0, wrong)
-    assert ground.job_counts("million") == (ROWS - wrong, 0, wrong - keyless)
-    assert count_bucket(ground.redis, Bucket.DELAY, "order") == ROWS - wrong
+    assert server.job_counts("million") == (ROWS - wrong, 0, wrong - keyless)
+    assert count_bucket(server.redis, Bucket.DELAY, "order") == ROWS - wrong
     assert f"later: all of them: {tmp_path / 'rejects'}" in ended.err
     assert rejected(tmp_path / "rejects") == expected(ROWS, OF_EACH)
 
 
 @pytest.mark.parametrize(("most", "status"), [(len(FAULTS), 0), (len(FAULTS) - 1, 1)])
 def test_so_many_may_be_rejected(
-    most: int, status: int, spark: SparkSession, ground: LaterServer, tmp_path: Path
+    most: int, status: int, spark: SparkSession, server: LaterServer, tmp_path: Path
 ) -> None:
     """Also by the store itself, where the same is judged by the same."""
     count, job = len(FAULTS) * 2, f"most-{most}"
     orders = an_input(tmp_path / "orders", count, 1, topic=job)
 
-    sent = ("--job", job, "--url", ground.store, "--rejects", tmp_path / "rejects", "--max-rejects", most)
+    sent = ("--job", job, "--url", server.store_url, "--rejects", tmp_path / "rejects", "--max-rejects", most)
     ended = run_bulk(spark, "create", orders, *sent, "--json")
 
     assert ended.status == status
-    assert ground.topic_ids(job) == task_ids(job, {*range(count)} - faults(count, 1).keys())
+    assert server.topic_ids(job) == task_ids(job, {*range(count)} - faults(count, 1).keys())
     assert rejected(tmp_path / "rejects") == expected(count, 1, job)
 
 

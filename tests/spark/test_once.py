@@ -40,9 +40,9 @@ WRONG = 3
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("once")) as ground:
-        yield ground
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("once")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 @pytest.mark.parametrize(("dies", "door"), [(False, "api"), (True, "store")])
 @pytest.mark.usefixtures("small_batches")
 def test_a_partition_that_fails_in_its_middle_is_tried_anew(
-    dies: bool, door: str, spark: SparkSession, ground: LaterServer, tmp_path: Path
+    dies: bool, door: str, spark: SparkSession, server: LaterServer, tmp_path: Path
 ) -> None:
     """It raises an error, or its worker is gone from one moment to the next."""
     job = topic = f"fails-{door}"
-    failed, url = tmp_path / "failed", ground.url
+    failed, url = tmp_path / "failed", server.url
 
     def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fails when some of this partition's tasks are in the store."""
@@ -80,12 +80,12 @@ def test_a_partition_that_fails_in_its_middle_is_tried_anew(
             yield batch
 
     frame = rows(spark, topic, COUNT, partitions=1).withColumn("content", F.repeat(F.lit("x"), F.lit(1000)))
-    where = ground.url if door == "api" else ground.store
+    where = server.url if door == "api" else server.store_url
     later_writer(frame.mapInArrow(once, frame.schema), where, job, batchSize=BATCH).save()
 
     assert failed.exists()
-    assert ground.topic_ids(topic) == task_ids(job, range(COUNT))
-    assert ground.job_counts(job) == (COUNT, 0, 0)
+    assert server.topic_ids(topic) == task_ids(job, range(COUNT))
+    assert server.job_counts(job) == (COUNT, 0, 0)
 
 
 EACH: dict[str, Fault] = {
@@ -98,92 +98,92 @@ EACH: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_a_batch_whose_answer_went_astray_is_sent_again(name: str, spark: SparkSession, ground: LaterServer) -> None:
+def test_a_batch_whose_answer_went_astray_is_sent_again(name: str, spark: SparkSession, server: LaterServer) -> None:
     job = topic = f"astray-{name}"
 
-    with run_proxy(ground.url, faulty_proxy.pass_through, EACH[name], EACH[name]) as proxy:
+    with run_proxy(server.url, faulty_proxy.pass_through, EACH[name], EACH[name]) as proxy:
         later_writer(rows(spark, topic, COUNT), proxy.url, job, batchSize=BATCH).save()
 
     assert len(proxy.batches) == COUNT / BATCH + 2
-    assert ground.topic_ids(topic) == task_ids(job, range(COUNT))
-    assert ground.job_counts(job) == (COUNT, 0, 0)
+    assert server.topic_ids(topic) == task_ids(job, range(COUNT))
+    assert server.job_counts(job) == (COUNT, 0, 0)
 
 
 def test_a_command_gets_through_whatever_befalls_its_batches(
-    spark: SparkSession, ground: LaterServer, tmp_path: Path
+    spark: SparkSession, server: LaterServer, tmp_path: Path
 ) -> None:
     """Also a failed attempt: one of its batches is refused for good."""
     orders = an_input(tmp_path, "befallen")
 
-    with run_proxy(ground.url, faulty_proxy.pass_through, faulty_proxy.reject, *EACH.values()) as proxy:
+    with run_proxy(server.url, faulty_proxy.pass_through, faulty_proxy.reject, *EACH.values()) as proxy:
         ended = create(spark, orders, proxy.url, "befallen")
 
     assert len(proxy.batches) >= COUNT / BATCH + 5
     assert ended.status == 0, ended.err
     assert counts(ended) == (COUNT, COUNT, 0, 0)
-    assert ground.topic_ids("befallen") == task_ids("befallen", range(COUNT))
-    assert ground.job_counts("befallen")[0] == COUNT
+    assert server.topic_ids("befallen") == task_ids("befallen", range(COUNT))
+    assert server.job_counts("befallen")[0] == COUNT
 
 
-def test_a_store_that_is_killed_in_the_middle_is_waited_for(spark: SparkSession, ground: LaterServer) -> None:
+def test_a_store_that_is_killed_in_the_middle_is_waited_for(spark: SparkSession, server: LaterServer) -> None:
     """The daemon turns batches away meanwhile, in its own words."""
 
     def kill(passage: ProxiedRequest) -> None:
         passage.forward()
-        ground.server.kill()
+        server.store_server.kill()
 
     def start(passage: ProxiedRequest) -> None:
         faulty_proxy.pass_through(passage)
-        ground.server.start()
+        server.store_server.start()
 
-    with run_proxy(ground.url, faulty_proxy.pass_through, faulty_proxy.pass_through, kill, start) as proxy:
+    with run_proxy(server.url, faulty_proxy.pass_through, faulty_proxy.pass_through, kill, start) as proxy:
         later_writer(rows(spark, "outage", COUNT, partitions=1), proxy.url, "outage", batchSize=BATCH).save()
 
     assert proxy.batches[2] == proxy.batches[3] == proxy.batches[4]
-    assert ground.topic_ids("outage") == task_ids("outage", range(COUNT))
-    assert ground.job_counts("outage") == (COUNT, 0, 0)
+    assert server.topic_ids("outage") == task_ids("outage", range(COUNT))
+    assert server.job_counts("outage") == (COUNT, 0, 0)
 
 
-def test_a_killed_job_is_run_again(spark: SparkSession, ground: LaterServer, tmp_path: Path) -> None:
+def test_a_killed_job_is_run_again(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     """By the very same command, though some of its rows are wrong."""
     orders = an_input(tmp_path, "killed", delay=lambda key: -1 if key < WRONG else DAY_S)
     options = ("--rejects", tmp_path / "rejects", "--max-rejects", WRONG)
 
-    with run_proxy(ground.url) as proxy:
+    with run_proxy(server.url) as proxy:
         proxy.hold_after(4)
         command = (*COMMAND, *line(orders, proxy.url, "killed"), *options)
         with run_process(*command, log=tmp_path / "driver.log") as driver:
             wait_until(
-                lambda: proxy.is_holding.is_set() and sum(ground.job_counts("killed")) == 4 * BATCH, "its middle", 60
+                lambda: proxy.is_holding.is_set() and sum(server.job_counts("killed")) == 4 * BATCH, "its middle", 60
             )
             kill_session(driver)
-    before, _, _ = ground.job_counts("killed")
-    ended = create(spark, orders, ground.url, "killed", *options)
+    before, _, _ = server.job_counts("killed")
+    ended = create(spark, orders, server.url, "killed", *options)
 
     assert ended.status == 0, ended.err
     assert counts(ended) == (COUNT, COUNT - before - WRONG, before, WRONG)
-    assert ground.topic_ids("killed") == task_ids("killed", range(WRONG, COUNT))
-    assert ground.job_counts("killed") == (COUNT - WRONG, 0, WRONG)
+    assert server.topic_ids("killed") == task_ids("killed", range(WRONG, COUNT))
+    assert server.job_counts("killed") == (COUNT - WRONG, 0, WRONG)
     assert sorted(pq.read_table(tmp_path / "rejects")["key"].to_pylist()) == list(map(str, range(WRONG)))
 
 
 def test_a_job_that_is_run_again_makes_nothing_of_what_was_delivered(
-    spark: SparkSession, ground: LaterServer, receiver: Receiver, tmp_path: Path
+    spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
     """A third is due at once."""
     orders = an_input(tmp_path, "again", callback=receiver.url(), delay=lambda key: 0 if key < COUNT / 3 else DAY_S)
     every, third = task_ids("again", range(COUNT)), task_ids("again", range(COUNT // 3))
 
-    create(spark, orders, ground.url, "again")
-    wait_until(lambda: len(ground.topic_ids("again")) == len(every) - len(third), "a third is delivered")
-    by_command = create(spark, orders, ground.url, "again")
-    later_writer(spark.read.parquet(str(orders)), ground.url, "again").save()
+    create(spark, orders, server.url, "again")
+    wait_until(lambda: len(server.topic_ids("again")) == len(every) - len(third), "a third is delivered")
+    by_command = create(spark, orders, server.url, "again")
+    later_writer(spark.read.parquet(str(orders)), server.url, "again").save()
 
     assert counts(by_command) == (COUNT, 0, COUNT, 0)
-    assert ground.topic_ids("again") == sorted({*every} - {*third})
-    for id in ground.topic_ids("again")[:50]:
-        post(ground.url, "/run-now", {"id": id})
-    wait_until(lambda: len(ground.topic_ids("again")) == len(every) - len(third) - 50, "the next are delivered")
+    assert server.topic_ids("again") == sorted({*every} - {*third})
+    for id in server.topic_ids("again")[:50]:
+        post(server.url, "/run-now", {"id": id})
+    wait_until(lambda: len(server.topic_ids("again")) == len(every) - len(third) - 50, "the next are delivered")
     assert len(receiver.ids) == len(third) + 50
     assert receiver.repeated_calls() == []
 

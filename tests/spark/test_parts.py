@@ -45,13 +45,13 @@ JOBS: dict[str, Job] = {
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[LaterServer]:
-    with run_server(tmp_path) as ground:
-        yield ground
+def server(tmp_path: Path) -> Iterator[LaterServer]:
+    with run_server(tmp_path) as server:
+        yield server
 
 
 def test_it_is_told_how_many_parts_are_done(
-    spark: SparkSession, ground: LaterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, server: LaterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.005)
     columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [UNUSED_CALLBACK] * COUNT}
@@ -60,7 +60,7 @@ def test_it_is_told_how_many_parts_are_done(
     found = reader.read_input(spark, given, "parts")
     for name, job in JOBS.items():
         listener = Listener()
-        job(found, Target(url=ground.url), listener)
+        job(found, Target(url=server.url), listener)
         assert listener.heard, name
         assert listener.heard == sorted(listener.heard), name
         assert all(done <= of <= FILES for done, of in listener.heard), name

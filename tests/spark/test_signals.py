@@ -28,15 +28,15 @@ GOES_ON = "tasks were created; run the same command again to continue"
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("signals")) as ground:
-        yield ground
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("signals")) as server:
+        yield server
 
 
 @pytest.fixture
-def proxy(ground: LaterServer) -> Iterator[FaultyProxy]:
+def proxy(server: LaterServer) -> Iterator[FaultyProxy]:
     """It lets one batch through, and holds the others."""
-    with run_proxy(ground.url) as proxy:
+    with run_proxy(server.url) as proxy:
         proxy.hold_after(1)
         yield proxy
 
@@ -53,13 +53,13 @@ def job(proxy: FaultyProxy, tmp_path: Path, request: pytest.FixtureRequest) -> S
 
 @contextmanager
 def started(
-    *words: str, proxy: FaultyProxy, ground: LaterServer, job: Sequence[str], **files: Any
+    *words: str, proxy: FaultyProxy, server: LaterServer, job: Sequence[str], **files: Any
 ) -> Iterator[Popen[bytes]]:
     """The job under way: one batch is in the store, and the command has heard of it."""
     process = Popen([*words, *job], stdout=DEVNULL, env=environment(), start_new_session=True, **files)
     try:
         assert proxy.is_holding.wait(DEADLINE_S)
-        wait_until(lambda: ground.job_counts(job[job.index("--job") + 1])[0] == BATCH, "a batch is in the store")
+        wait_until(lambda: server.job_counts(job[job.index("--job") + 1])[0] == BATCH, "a batch is in the store")
         time.sleep(1)  # the command asks the store every half a second, and tells no pipe
         yield process
     finally:
@@ -81,10 +81,10 @@ def left(directory: Path) -> list[str]:
 
 
 def test_sigterm_ends_a_job_as_ctrl_c_does(
-    proxy: FaultyProxy, ground: LaterServer, job: Sequence[str], tmp_path: Path
+    proxy: FaultyProxy, server: LaterServer, job: Sequence[str], tmp_path: Path
 ) -> None:
     master, slave = pty.openpty()
-    with started(*COMMAND, proxy=proxy, ground=ground, job=job, stderr=slave) as process:
+    with started(*COMMAND, proxy=proxy, server=server, job=job, stderr=slave) as process:
         os.close(slave)
         process.terminate()
         said = shown(master)
@@ -97,11 +97,11 @@ def test_sigterm_ends_a_job_as_ctrl_c_does(
 
 
 def test_a_terminal_that_goes_ends_a_job(
-    proxy: FaultyProxy, ground: LaterServer, job: Sequence[str], tmp_path: Path
+    proxy: FaultyProxy, server: LaterServer, job: Sequence[str], tmp_path: Path
 ) -> None:
     master, slave = pty.openpty()
     leader = (*TERMINAL, os.ttyname(slave))
-    with started(*leader, proxy=proxy, ground=ground, job=job, stderr=slave) as process:
+    with started(*leader, proxy=proxy, server=server, job=job, stderr=slave) as process:
         os.close(slave)
         os.close(master)
 

@@ -24,9 +24,9 @@ FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, headers"
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("source")) as ground:
-        yield ground
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("source")) as server:
+        yield server
 
 
 def refusal(writer: DataFrameWriter) -> str:
@@ -51,16 +51,16 @@ def refusal(writer: DataFrameWriter) -> str:
     ],
 )
 def test_an_option_that_is_wrong_is_named(
-    option: str, value: str | None, why: str, spark: SparkSession, ground: LaterServer
+    option: str, value: str | None, why: str, spark: SparkSession, server: LaterServer
 ) -> None:
-    options = {"url": ground.url, "jobId": "wrong", option: value}
+    options = {"url": server.url, "jobId": "wrong", option: value}
     given = {name: text for name, text in options.items() if text is not None}
     advice = f': .option("{option}", …)' if value is None else ""
 
     told = refusal(rows(spark, "wrong", COUNT).write.format("later").mode("append").options(**given))
 
     assert told == f"{option}: {why}{advice}"
-    assert ground.topic_ids("wrong") == []
+    assert server.topic_ids("wrong") == []
 
 
 def test_a_url_with_a_password_is_refused(spark: SparkSession) -> None:
@@ -90,16 +90,16 @@ def test_a_url_with_a_password_is_refused(spark: SparkSession) -> None:
     ],
 )
 def test_a_column_that_cannot_be_is_named(
-    column: str, value: str, why: str, spark: SparkSession, ground: LaterServer
+    column: str, value: str, why: str, spark: SparkSession, server: LaterServer
 ) -> None:
     frame = rows(spark, "wrong", COUNT).withColumn(column, F.expr(value))
 
-    assert refusal(later_writer(frame, ground.url, "wrong")) == f"{column}: {why}"
-    assert ground.topic_ids("wrong") == []
+    assert refusal(later_writer(frame, server.url, "wrong")) == f"{column}: {why}"
+    assert server.topic_ids("wrong") == []
 
 
-def test_nothing_is_overwritten(spark: SparkSession, ground: LaterServer) -> None:
-    writer = later_writer(rows(spark, "wrong", COUNT), ground.url, "wrong")
+def test_nothing_is_overwritten(spark: SparkSession, server: LaterServer) -> None:
+    writer = later_writer(rows(spark, "wrong", COUNT), server.url, "wrong")
 
     assert refusal(writer.mode("overwrite")) == 'there is nothing to overwrite: .mode("append")'
     assert refusal(writer.mode("errorifexists")).startswith(
@@ -107,16 +107,16 @@ def test_nothing_is_overwritten(spark: SparkSession, ground: LaterServer) -> Non
     )
 
 
-def test_rows_without_a_key_are_taken_where_twice_is_right(spark: SparkSession, ground: LaterServer) -> None:
+def test_rows_without_a_key_are_taken_where_twice_is_right(spark: SparkSession, server: LaterServer) -> None:
     keyless = rows(spark, "keyless", COUNT).drop("key")
 
-    told = refusal(later_writer(keyless, ground.url, "keyless"))
+    told = refusal(later_writer(keyless, server.url, "keyless"))
     assert told.startswith("key: expected a column of that name, which identifies a row: without it a row that")
     assert "allowDuplicates" in told
     for _ in range(2):
-        later_writer(keyless, ground.url, "keyless", allowDuplicates=True).save()
+        later_writer(keyless, server.url, "keyless", allowDuplicates=True).save()
 
-    assert len({*ground.topic_ids("keyless")}) == 2 * COUNT
+    assert len({*server.topic_ids("keyless")}) == 2 * COUNT
 
 
 # What becomes of rows
@@ -133,13 +133,13 @@ KEYS = ("'k'", "X'6b6b'", "struct('k' a, 2 b)", "12.50BD", "date'2026-11-21'")
 
 
 @pytest.mark.parametrize("door", ["api", "store"])
-def test_columns_of_many_types_are_what_they_say(door: str, spark: SparkSession, ground: LaterServer) -> None:
+def test_columns_of_many_types_are_what_they_say(door: str, spark: SparkSession, server: LaterServer) -> None:
     job = f"types-{door}"
     for key, columns in zip(KEYS, TYPES.values(), strict=True):
         frame = spark.sql(f"select {key} key, '{job}' topic, '{UNUSED_CALLBACK}' callback, {columns}")
-        later_writer(frame, ground.url if door == "api" else ground.store, job).save()
+        later_writer(frame, server.url if door == "api" else server.store_url, job).save()
 
-    mapped, decimal, interval, text, nothing = (query(ground.url, task_ids(job, [key])[0]) for key in TYPES)
+    mapped, decimal, interval, text, nothing = (query(server.url, task_ids(job, [key])[0]) for key in TYPES)
     assert (mapped["due_at"], mapped["max_retry"], mapped["content"]) == ("2030-01-01T00:00:00.250Z", 7, "{}")
     assert mapped["headers"] == ["X-A", "X-B"]
     assert decimal["max_retry"] == 3
@@ -158,47 +158,47 @@ def seconds(task: dict[str, Any], since: str, until: str) -> float:
 @pytest.mark.parametrize("partitions", [1, 5])
 @pytest.mark.parametrize("count", [0, 1])
 def test_frames_with_little_in_them_are_written(
-    count: int, partitions: int, spark: SparkSession, ground: LaterServer
+    count: int, partitions: int, spark: SparkSession, server: LaterServer
 ) -> None:
     """Most partitions have nothing at all."""
     job = topic = f"little-{count}-{partitions}"
 
-    later_writer(rows(spark, topic, count, partitions), ground.url, job).save()
+    later_writer(rows(spark, topic, count, partitions), server.url, job).save()
 
-    assert ground.topic_ids(topic) == task_ids(job, range(count))
+    assert server.topic_ids(topic) == task_ids(job, range(count))
 
 
-def test_a_batch_has_as_many_rows_as_it_is_told_to(spark: SparkSession, ground: LaterServer) -> None:
-    with run_proxy(ground.url) as proxy:
+def test_a_batch_has_as_many_rows_as_it_is_told_to(spark: SparkSession, server: LaterServer) -> None:
+    with run_proxy(server.url) as proxy:
         later_writer(rows(spark, "batches", 100, partitions=1), proxy.url, "batches", batchSize=30).save()
 
     assert [len(batch.splitlines()) for batch in proxy.batches] == [30, 30, 30, 10]
-    assert ground.topic_ids("batches") == task_ids("batches", range(100))
+    assert server.topic_ids("batches") == task_ids("batches", range(100))
 
 
-def test_a_row_that_is_refused_fails_the_job(spark: SparkSession, ground: LaterServer) -> None:
+def test_a_row_that_is_refused_fails_the_job(spark: SparkSession, server: LaterServer) -> None:
     frame = three_wrong(spark, "fail")
 
     assert re.fullmatch(
         r"the row with the key '[012]' was refused: delay: expected a number of seconds ≥ 0, got -1 "
         r"\(onError=reject leaves such rows out\)",
-        refusal(later_writer(frame, ground.url, "fail")),
+        refusal(later_writer(frame, server.url, "fail")),
     )
 
 
-def test_rows_that_are_refused_are_left_out_where_that_is_asked_for(spark: SparkSession, ground: LaterServer) -> None:
+def test_rows_that_are_refused_are_left_out_where_that_is_asked_for(spark: SparkSession, server: LaterServer) -> None:
     """As many as may be."""
     left = task_ids("reject", range(3, COUNT))
     three = three_wrong(spark, "reject")
 
-    later_writer(three, ground.url, "reject", onError="reject").save()
-    assert ground.topic_ids("reject") == left
-    later_writer(three, ground.url, "reject", onError="reject", maxRejects=3).save()
-    told = refusal(later_writer(three, ground.url, "reject", onError="reject", maxRejects=2))
+    later_writer(three, server.url, "reject", onError="reject").save()
+    assert server.topic_ids("reject") == left
+    later_writer(three, server.url, "reject", onError="reject", maxRejects=3).save()
+    told = refusal(later_writer(three, server.url, "reject", onError="reject", maxRejects=2))
 
     assert told.startswith("3 rows were refused, 2 may be (maxRejects); the others are created. One of them: the row")
-    assert ground.topic_ids("reject") == left
-    assert ground.job_counts("reject") == (len(left), 0, 3)
+    assert server.topic_ids("reject") == left
+    assert server.job_counts("reject") == (len(left), 0, 3)
 
 
 def three_wrong(spark: SparkSession, topic: str) -> DataFrame:
@@ -215,15 +215,15 @@ def test_where_nobody_answers_one_line_says_so_at_once(spark: SparkSession) -> N
     assert "tried" not in told
 
 
-def test_a_second_thread_writes_once_the_session_is_active_in_it(spark: SparkSession, ground: LaterServer) -> None:
+def test_a_second_thread_writes_once_the_session_is_active_in_it(spark: SparkSession, server: LaterServer) -> None:
     """Spark looks for sources of Python's in the session that is active, and that is a matter of the thread."""
 
     def write() -> None:
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]  # of a connection
-        later_writer(rows(spark, "thread", COUNT), ground.url, "thread").save()
+        later_writer(rows(spark, "thread", COUNT), server.url, "thread").save()
 
     thread = Thread(target=write)
     thread.start()
     thread.join()
 
-    assert ground.topic_ids("thread") == task_ids("thread", range(COUNT))
+    assert server.topic_ids("thread") == task_ids("thread", range(COUNT))

@@ -44,9 +44,9 @@ with open_session(MASTER, {"spark.driver.extraJavaOptions": QUICK}, "a stream") 
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("streaming")) as ground:
-        yield ground
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("streaming")) as server:
+        yield server
 
 
 def stream(spark: SparkSession, folder: Path, url: str, job: str) -> StreamingQuery:
@@ -57,54 +57,54 @@ def stream(spark: SparkSession, folder: Path, url: str, job: str) -> StreamingQu
 
 
 def test_a_stream_that_is_killed_goes_on_and_begins_anew(
-    spark: SparkSession, ground: LaterServer, tmp_path: Path
+    spark: SparkSession, server: LaterServer, tmp_path: Path
 ) -> None:
     """Killed when a batch's first third is created, begun again with its checkpoint, then without it."""
     arrive(tmp_path / "in", "stream", 0, FILES)
     every = task_ids("stream", range(FILES * ROWS))
 
-    with run_proxy(ground.url, *[faulty_proxy.pass_through] * 4) as proxy:
+    with run_proxy(server.url, *[faulty_proxy.pass_through] * 4) as proxy:
         proxy.hold_after(4)
         program = (sys.executable, "-c", PROGRAM, tmp_path, proxy.url, "stream")
         with run_process(*program, log=tmp_path / "stream.log") as driver:
             wait_until(
-                lambda: proxy.is_holding.is_set() and ground.job_counts("stream")[0] == 4 * BATCH,
+                lambda: proxy.is_holding.is_set() and server.job_counts("stream")[0] == 4 * BATCH,
                 "its middle",
                 PATIENCE_S,
             )
             kill_session(driver)
-    assert len(ground.topic_ids("stream")) == 4 * BATCH
-    end(stream(spark, tmp_path, ground.url, "stream"))
-    assert ground.topic_ids("stream") == every
+    assert len(server.topic_ids("stream")) == 4 * BATCH
+    end(stream(spark, tmp_path, server.url, "stream"))
+    assert server.topic_ids("stream") == every
     shutil.rmtree(tmp_path / "checkpoint")
-    end(stream(spark, tmp_path, ground.url, "stream"))
+    end(stream(spark, tmp_path, server.url, "stream"))
 
-    assert ground.topic_ids("stream") == every
-    assert ground.job_counts("stream") == (len(every), 0, 0)
+    assert server.topic_ids("stream") == every
+    assert server.job_counts("stream") == (len(every), 0, 0)
 
 
-def test_a_stream_takes_what_comes_later(spark: SparkSession, ground: LaterServer, tmp_path: Path) -> None:
+def test_a_stream_takes_what_comes_later(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     """And makes nothing of what it had."""
     arrive(tmp_path / "in", "later", 0, 1)
-    end(stream(spark, tmp_path, ground.url, "later"))
+    end(stream(spark, tmp_path, server.url, "later"))
     arrive(tmp_path / "in", "later", 1, 2)
 
-    with run_proxy(ground.url) as proxy:
+    with run_proxy(server.url) as proxy:
         end(stream(spark, tmp_path, proxy.url, "later"))
 
     assert len(proxy.batches) == ROWS / BATCH
-    assert ground.topic_ids("later") == task_ids("later", range(2 * ROWS))
+    assert server.topic_ids("later") == task_ids("later", range(2 * ROWS))
 
 
 def test_a_row_that_is_refused_stops_a_stream_and_is_told(
-    spark: SparkSession, ground: LaterServer, tmp_path: Path
+    spark: SparkSession, server: LaterServer, tmp_path: Path
 ) -> None:
     arrive(tmp_path / "in", "", 0, 1)
 
     with pytest.raises(
         StreamingQueryException, match="row with the key '0' was refused: topic: expected a string of 1"
     ):
-        end(stream(spark, tmp_path, ground.url, "refused"))
+        end(stream(spark, tmp_path, server.url, "refused"))
 
 
 def end(query: StreamingQuery) -> None:

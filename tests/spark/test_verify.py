@@ -37,9 +37,9 @@ PENDING = 5 + 5 + len(WAITING) - len(DELETED)
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("verify"), "--timeout", "100") as ground:
-        yield ground
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    with run_server(tmp_path_factory.mktemp("verify"), "--timeout", "100") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,12 @@ def door(request: pytest.FixtureRequest) -> str:
 
 
 def test_each_row_is_pending_ended_dead_or_missing(
-    door: str, spark: SparkSession, ground: LaterServer, receiver: Receiver, tmp_path: Path
+    door: str, spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
     job = f"verify-{door}"
-    orders = a_job(spark, ground, receiver, tmp_path / "orders", job)
+    orders = a_job(spark, server, receiver, tmp_path / "orders", job)
 
-    ended = run(spark, "verify", orders, ground, door, job, "--missing", tmp_path / "missing")
+    ended = run(spark, "verify", orders, server, door, job, "--missing", tmp_path / "missing")
 
     assert ended.status == 1
     expected = {"rows": COUNT, "pending": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
@@ -74,44 +74,44 @@ def test_each_row_is_pending_ended_dead_or_missing(
 
 
 def test_a_cancelled_job_leaves_what_has_ended_or_is_dead(
-    door: str, spark: SparkSession, ground: LaterServer, receiver: Receiver, tmp_path: Path
+    door: str, spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
     """And may be created anew: what it left is not made again."""
     job = f"cancel-{door}"
-    orders = a_job(spark, ground, receiver, tmp_path / "orders", job)
+    orders = a_job(spark, server, receiver, tmp_path / "orders", job)
 
-    cancelled = run(spark, "cancel", orders, ground, door, job, "--yes")
+    cancelled = run(spark, "cancel", orders, server, door, job, "--yes")
 
     expected = {"rows": COUNT, "cancelled": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
     assert (cancelled.status, cancelled.json) == (0, {**expected, "seconds": cancelled.json["seconds"]})
-    assert ground.topic_ids(job) == task_ids(job, WAYS["/gone"])
-    assert count_bucket(ground.redis, Bucket.DEAD, job) == 20
-    anew = run(spark, "create", orders, ground, door, job)
+    assert server.topic_ids(job) == task_ids(job, WAYS["/gone"])
+    assert count_bucket(server.redis, Bucket.DEAD, job) == 20
+    anew = run(spark, "create", orders, server, door, job)
     assert (anew.json["created"], anew.json["existing"]) == (PENDING + len(DELETED), 60)
 
 
 def test_a_job_is_not_cancelled_unasked(
-    spark: SparkSession, ground: LaterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, server: LaterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", StringIO())
     orders = lines(tmp_path / "few.ndjson", [a_line(1, "unasked")])
-    run(spark, "create", orders, ground, "api", "unasked")
+    run(spark, "create", orders, server, "api", "unasked")
 
-    ended = run_bulk(spark, "cancel", orders, "--job", "unasked", "--url", ground.url)
+    ended = run_bulk(spark, "cancel", orders, "--job", "unasked", "--url", server.url)
 
     assert (ended.status, ended.out) == (2, "")
     assert "--yes" in ended.err
-    assert ground.topic_ids("unasked") == task_ids("unasked", [1])
+    assert server.topic_ids("unasked") == task_ids("unasked", [1])
 
 
-def test_a_person_is_told_what_is_missing(spark: SparkSession, ground: LaterServer, tmp_path: Path) -> None:
+def test_a_person_is_told_what_is_missing(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     """Rows without a key and corrupt ones can have no task."""
     few = lines(tmp_path / "few.ndjson", [a_line(1, "told"), a_line(2, "told")])
     more = lines(tmp_path / "more.ndjson", [a_line(1, "told"), a_line(3, "told"), '{"topic": "told"}', "{"])
-    run(spark, "create", few, ground, "api", "told")
+    run(spark, "create", few, server, "api", "told")
 
-    all_there = run_bulk(spark, "verify", few, "--job", "told", "--url", ground.url)
-    missing = run_bulk(spark, "verify", more, "--job", "told", "--url", ground.url)
+    all_there = run_bulk(spark, "verify", few, "--job", "told", "--url", server.url)
+    missing = run_bulk(spark, "verify", more, "--job", "told", "--url", server.url)
 
     assert (all_there.status, all_there.err) == (0, "")
     assert all_there.out.startswith("2 rows: 2 pending, 0 ended, 0 dead, 0 missing, 0 without a key or corrupt; ")
@@ -122,7 +122,7 @@ def test_a_person_is_told_what_is_missing(spark: SparkSession, ground: LaterServ
     assert said[1:] == ["later: all of them: --missing DIR writes them as a table"]
 
 
-def a_job(spark: SparkSession, ground: LaterServer, receiver: Receiver, path: Path, job: str) -> Path:
+def a_job(spark: SparkSession, server: LaterServer, receiver: Receiver, path: Path, job: str) -> Path:
     """An input whose tasks have gone their ways; the topic has the job's name."""
     callbacks = {key: receiver.url(way) for way, keys in WAYS.items() for key in keys}
     orders = write_parquet(
@@ -133,18 +133,18 @@ def a_job(spark: SparkSession, ground: LaterServer, receiver: Receiver, path: Pa
         callback=[callbacks.get(key, UNUSED_CALLBACK) for key in range(COUNT)],
         delay=[DAY_S if key in WAITING else 0 for key in range(COUNT)],
     )
-    assert run(spark, "create", orders, ground, "api", job).status == 0
+    assert run(spark, "create", orders, server, "api", job).status == 0
     for id in task_ids(job, DELETED):
-        assert post(ground.url, "/delete", {"id": id}).status == 200
+        assert post(server.url, "/delete", {"id": id}).status == 200
     standing = {Bucket.DELAY: len(WAITING) - len(DELETED), Bucket.UNACK: 5, Bucket.ERROR: 5, Bucket.DEAD: 20}
-    wait_until(lambda: standing == {b: count_bucket(ground.redis, b, job) for b in Bucket}, "all have gone their ways")
+    wait_until(lambda: standing == {b: count_bucket(server.redis, b, job) for b in Bucket}, "all have gone their ways")
     return orders
 
 
 def run(
-    spark: SparkSession, verb: str, orders: Path, ground: LaterServer, door: str, job: str, *options: object
+    spark: SparkSession, verb: str, orders: Path, server: LaterServer, door: str, job: str, *options: object
 ) -> CommandResult:
-    url = ground.url if door == "api" else ground.store
+    url = server.url if door == "api" else server.store_url
     return run_bulk(spark, verb, orders, "--job", job, "--url", url, "--json", *options)
 
 
