@@ -1,4 +1,4 @@
-"""The job to start from, as docs/spark.md has it: sent to Spark with later beside it as a zip."""
+"""The example job of docs/spark.md, submitted to Spark with later as a zip."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from later.bulk.spark.preflight import check_packages
 from tests.system.api_client import post
 from tests.system.daemons import environment, kill_orphaned_store, run_up
 
-HOUSE = Path(later.__file__).parent
-JOB = HOUSE.parent / "deploy" / "spark" / "reminders.py"
+PACKAGE = Path(later.__file__).parent
+JOB = PACKAGE.parent / "deploy" / "spark" / "reminders.py"
 DAY = date(2026, 12, 1)
 HOOK = "http://127.0.0.1:9/hook"
 
 
-def appointments(file: Path) -> Path:
+def write_appointments(file: Path) -> Path:
     hours = [datetime(DAY.year, DAY.month, day, 9, tzinfo=UTC) for day in (1, 1, 2, 1, 1)]
     table = {
         "id": [1, 2, 3, 4, 5],
@@ -37,11 +37,11 @@ def appointments(file: Path) -> Path:
     return file
 
 
-def zipped(file: Path) -> Path:
-    """What `git archive` makes of a clone: the package and its scripts."""
+def write_zip(file: Path) -> Path:
+    """Write the package and its scripts, as `git archive` does."""
     with zipfile.ZipFile(file, "w") as archive:
-        for path in [*HOUSE.rglob("*.py"), *HOUSE.rglob("*.lua")]:
-            archive.write(path, path.relative_to(HOUSE.parent))
+        for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]:
+            archive.write(path, path.relative_to(PACKAGE.parent))
     return file
 
 
@@ -49,8 +49,8 @@ def submit(tmp_path: Path, url: str, *options: str) -> subprocess.CompletedProce
     command = [
         str(Path(sys.executable).parent / "spark-submit"),
         *("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
-        *("--conf", "spark.sql.session.timeZone=UTC", "--py-files", str(zipped(tmp_path / "later.zip"))),
-        *(str(JOB), "--appointments", str(appointments(tmp_path / "appointments.parquet"))),
+        *("--conf", "spark.sql.session.timeZone=UTC", "--py-files", str(write_zip(tmp_path / "later.zip"))),
+        *(str(JOB), "--appointments", str(write_appointments(tmp_path / "appointments.parquet"))),
         *("--day", str(DAY), "--url", url, *options),
     ]
     env = {**environment(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -63,11 +63,11 @@ def data(tmp_path: Path) -> Iterator[Path]:
     kill_orphaned_store(tmp_path / "data")
 
 
-def test_the_example_makes_a_reminder_of_each_appointment_that_stands(tmp_path: Path, data: Path) -> None:
+def test_the_example_creates_a_reminder_for_each_appointment_not_cancelled(tmp_path: Path, data: Path) -> None:
     check_packages()
     with run_up(tmp_path, data) as up:
-        done = submit(tmp_path, up.url, "--max-rejects", "1")
-        assert done.returncode == 0, done.stderr
+        result = submit(tmp_path, up.url, "--max-rejects", "1")
+        assert result.returncode == 0, result.stderr
         tasks = post(up.url, "/list", {"topic": "reminders", "state": "delay"}).body["tasks"]
         assert {task["content"] for task in tasks} == {
             '{"appointment":1,"customer":"Ada","starts_at":"2026-12-01T09:00:00.000Z"}',
@@ -77,6 +77,6 @@ def test_the_example_makes_a_reminder_of_each_appointment_that_stands(tmp_path: 
             assert task["id"].startswith("reminders-2026-12-01:")
             assert task["execute_time"] == datetime(2026, 11, 30, 9, tzinfo=UTC).timestamp()
             assert (task["callback"], task["max_retry"]) == (HOOK, 5)
-        assert done.stdout == (
+        assert result.stdout == (
             "reminders-2026-12-01: 4 appointments, 3 not cancelled; in all runs 2 created, 0 already there, 1 refused\n"
         )

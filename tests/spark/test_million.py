@@ -1,4 +1,4 @@
-"""A million rows, of which twelve thousand are wrong in fifteen ways: the others are tasks, these say why not."""
+"""A million rows, of which twelve thousand are wrong in fifteen ways: those are rejected, the others become tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from later.store.keys import Bucket
 from tests.spark.later_server import DAY_S, UNUSED_CALLBACK, LaterServer, run_bulk, run_server, task_ids, write_parquet
 from tests.system.stores import count_bucket
 
-ROWS, OF_EACH = 1_000_000, 800
+ROWS, ROWS_PER_FAULT = 1_000_000, 800
 FILES = 8
 TYPES = {"key": pa.int64(), "delay": pa.float64(), "retry": pa.int32(), "ttl": pa.float64()}
-"""All others are texts."""
+"""All other columns are strings."""
 
 
 class Fault(NamedTuple):
-    """Values that a row has in place of right ones, and how it is refused."""
+    """Wrong values of a row, and how it is rejected."""
 
     values: dict[str, Any]
     field: str
@@ -62,41 +62,46 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
         yield server
 
 
-def test_a_million_rows_are_tasks_or_say_why_not(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
-    wrong, keyless = len(FAULTS) * OF_EACH, OF_EACH
-    assert wrong == 12_000
+def test_each_of_a_million_rows_is_a_task_or_a_reject(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
+    rejected, without_key = len(FAULTS) * ROWS_PER_FAULT, ROWS_PER_FAULT
+    assert rejected == 12_000
 
-    orders = an_input(tmp_path / "orders", ROWS, OF_EACH)
+    orders = write_input(tmp_path / "orders", ROWS, ROWS_PER_FAULT)
     sent = ("--job", "million", "--url", server.url, "--rejects", tmp_path / "rejects")
-    ended = run_bulk(spark, "create", orders, *sent, "--json")
+    result = run_bulk(spark, "create", orders, *sent, "--json")
 
-    assert ended.status == 1
-    told = ended.json
-    assert (told["rows"], told["created"], told["existing"], told["rejected"]) == (ROWS, ROWS - wrong, 0, wrong)
-    assert server.job_counts("million") == (ROWS - wrong, 0, wrong - keyless)
-    assert count_bucket(server.redis, Bucket.DELAY, "order") == ROWS - wrong
-    assert f"later: all of them: {tmp_path / 'rejects'}" in ended.err
-    assert rejected(tmp_path / "rejects") == expected(ROWS, OF_EACH)
+    assert result.status == 1
+    counts = result.json
+    assert (counts["rows"], counts["created"], counts["existing"], counts["rejected"]) == (
+        ROWS,
+        ROWS - rejected,
+        0,
+        rejected,
+    )
+    assert server.job_counts("million") == (ROWS - rejected, 0, rejected - without_key)
+    assert count_bucket(server.redis, Bucket.DELAY, "order") == ROWS - rejected
+    assert f"later: all of them: {tmp_path / 'rejects'}" in result.err
+    assert read_rejects(tmp_path / "rejects") == expected(ROWS, ROWS_PER_FAULT)
 
 
-@pytest.mark.parametrize(("most", "status"), [(len(FAULTS), 0), (len(FAULTS) - 1, 1)])
-def test_so_many_may_be_rejected(
-    most: int, status: int, spark: SparkSession, server: LaterServer, tmp_path: Path
+@pytest.mark.parametrize(("limit", "status"), [(len(FAULTS), 0), (len(FAULTS) - 1, 1)])
+def test_more_rejects_than_allowed_are_a_failure(
+    limit: int, status: int, spark: SparkSession, server: LaterServer, tmp_path: Path
 ) -> None:
-    """Also by the store itself, where the same is judged by the same."""
-    count, job = len(FAULTS) * 2, f"most-{most}"
-    orders = an_input(tmp_path / "orders", count, 1, topic=job)
+    """Also directly in the store, where the same code validates."""
+    count, job = len(FAULTS) * 2, f"limit-{limit}"
+    orders = write_input(tmp_path / "orders", count, 1, topic=job)
 
-    sent = ("--job", job, "--url", server.store_url, "--rejects", tmp_path / "rejects", "--max-rejects", most)
-    ended = run_bulk(spark, "create", orders, *sent, "--json")
+    sent = ("--job", job, "--url", server.store_url, "--rejects", tmp_path / "rejects", "--max-rejects", limit)
+    result = run_bulk(spark, "create", orders, *sent, "--json")
 
-    assert ended.status == status
+    assert result.status == status
     assert server.topic_ids(job) == task_ids(job, {*range(count)} - faults(count, 1).keys())
-    assert rejected(tmp_path / "rejects") == expected(count, 1, job)
+    assert read_rejects(tmp_path / "rejects") == expected(count, 1, job)
 
 
-def an_input(path: Path, count: int, of_each: int, topic: str = "order") -> Path:
-    """Rows with the keys 0, 1, …, right but for the faults."""
+def write_input(path: Path, count: int, per_fault: int, topic: str = "order") -> Path:
+    """Write rows with the keys 0, 1, …, valid but for the faults."""
     columns: dict[str, list[Any]] = {
         "key": list(range(count)),
         "topic": [topic] * count,
@@ -104,26 +109,26 @@ def an_input(path: Path, count: int, of_each: int, topic: str = "order") -> Path
         "delay": [float(DAY_S + key % 1000) for key in range(count)],
         **{name: [None] * count for name in ("execute_time", "retry", "ttl", "headers")},
     }
-    for key, fault in faults(count, of_each).items():
+    for key, fault in faults(count, per_fault).items():
         for name, value in fault.values.items():
             columns[name][key] = value
     typed = {name: pa.array(values, TYPES.get(name, pa.string())) for name, values in columns.items()}
     return write_parquet(path, FILES, **typed)
 
 
-def faults(count: int, of_each: int) -> dict[int, Fault]:
-    """The keys of the rows that have one."""
-    total = len(FAULTS) * of_each
+def faults(count: int, per_fault: int) -> dict[int, Fault]:
+    """Return the faults by the keys of their rows."""
+    total = len(FAULTS) * per_fault
     return {number * (count // total): FAULTS[number % len(FAULTS)] for number in range(total)}
 
 
-Told = Counter[tuple[str | None, str, str, str]]
-"""Of each reject: its key, its field, why, and the row."""
+Rejects = Counter[tuple[str | None, str, str, str]]
+"""Rejects by key, field, reason and row."""
 
 
-def expected(count: int, of_each: int, topic: str = "order") -> Told:
-    told: Told = Counter()
-    for key, fault in faults(count, of_each).items():
+def expected(count: int, per_fault: int, topic: str = "order") -> Rejects:
+    rejects: Rejects = Counter()
+    for key, fault in faults(count, per_fault).items():
         row = {
             "key": key,
             "topic": topic,
@@ -131,24 +136,26 @@ def expected(count: int, of_each: int, topic: str = "order") -> Told:
             "delay": float(DAY_S + key % 1000),
             **fault.values,
         }
-        whose = row.pop("key")
+        row_key = row.pop("key")
         shown = {name: _in_json(value) for name, value in row.items() if value is not None}
         if "@" in shown.get("callback", ""):
             shown["callback"] = "http://***@h/"
         if "headers" in shown:
             shown["headers"] = {"Host": "***"}
-        told[None if whose is None else str(whose), fault.field, f"{fault.field}: {fault.reason}", _text(shown)] += 1
-    return told
+        rejects[
+            None if row_key is None else str(row_key), fault.field, f"{fault.field}: {fault.reason}", _text(shown)
+        ] += 1
+    return rejects
 
 
-def rejected(path: Path) -> Told:
+def read_rejects(path: Path) -> Rejects:
     table = pq.read_table(path)
     keys, fields, reasons, rows = (table[name].to_pylist() for name in ("key", "field", "reason", "row"))
     return Counter(zip(keys, fields, reasons, (_text(json.loads(row)) for row in rows), strict=True))
 
 
 def _in_json(value: Any) -> Any:
-    """A text that is a number's or an object's stands there as such."""
+    """Return the number or the object of a text, as it is in a row's JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:

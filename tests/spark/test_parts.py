@@ -1,4 +1,4 @@
-"""Whoever runs a job over an input hears how far Spark is, also where the store has nothing new to count."""
+"""A job reports how many of Spark's tasks are finished, also if the store has nothing new to count."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FILES = 2
 
 
 class Listener:
-    """Keeps how far Spark was."""
+    """Records the progress of Spark's tasks."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[int, int]] = []
+        self.updates: list[tuple[int, int]] = []
 
     def update_tasks(self, finished: int, total: int) -> None:
-        self.heard.append((finished, total))
+        self.updates.append((finished, total))
 
     def update_counts(self, counts: CreateCounts) -> None: ...
 
@@ -50,18 +50,18 @@ def server(tmp_path: Path) -> Iterator[LaterServer]:
         yield server
 
 
-def test_it_is_told_how_many_parts_are_done(
+def test_every_job_reports_its_finished_tasks(
     spark: SparkSession, server: LaterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.005)
     columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [UNUSED_CALLBACK] * COUNT}
     path = write_parquet(tmp_path / "orders", FILES, **columns, delay=[DAY_S] * COUNT)
-    given = JobInput(path=str(path), format="parquet", options={}, columns={}, constants={})
-    found = reader.read_input(spark, given, "parts")
+    job_input = JobInput(path=str(path), format="parquet", options={}, columns={}, constants={})
+    found = reader.read_input(spark, job_input, "parts")
     for name, job in JOBS.items():
         listener = Listener()
         job(found, Target(url=server.url), listener)
-        assert listener.heard, name
-        assert listener.heard == sorted(listener.heard), name
-        assert all(done <= of <= FILES for done, of in listener.heard), name
+        assert listener.updates, name
+        assert listener.updates == sorted(listener.updates), name
+        assert all(done <= of <= FILES for done, of in listener.updates), name
     assert spark.sparkContext.getLocalProperty(progress.GROUP) is None

@@ -1,4 +1,4 @@
-"""A command that is asked to end by SIGTERM, or whose terminal goes. By Ctrl-C: tests/spark/test_session.py."""
+"""A command ended by SIGTERM or by the end of its terminal. Ctrl-C is in tests/spark/test_session.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLINE_S = 60
 COUNT = 1500
 BATCH = 500
 QUICK = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-GOES_ON = "tasks were created; run the same command again to continue"
+CONTINUE_HINT = "tasks were created; run the same command again to continue"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
 
 @pytest.fixture
 def proxy(server: LaterServer) -> Iterator[FaultyProxy]:
-    """It lets one batch through, and holds the others."""
+    """A proxy that forwards one batch and holds the others."""
     with run_proxy(server.url) as proxy:
         proxy.hold_after(1)
         yield proxy
@@ -43,40 +43,40 @@ def proxy(server: LaterServer) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def job(proxy: FaultyProxy, tmp_path: Path, request: pytest.FixtureRequest) -> Sequence[str]:
-    """A `later bulk create` that the proxy keeps from ending."""
-    same = {"topic": "t", "callback": UNUSED_CALLBACK, "delay": DAY_S}
-    columns = {name: [value] * COUNT for name, value in same.items()}
+    """The arguments of a `later bulk create` that the proxy keeps from ending."""
+    constants = {"topic": "t", "callback": UNUSED_CALLBACK, "delay": DAY_S}
+    columns = {name: [value] * COUNT for name, value in constants.items()}
     orders = write_parquet(tmp_path / "orders", 1, key=range(COUNT), **columns)
-    given = ("--job", request.node.name, "--url", proxy.url, "--batch", BATCH, "--rejects", tmp_path / "rejects")
-    return [str(word) for word in ("bulk", "create", orders, *given, "--master", "local[2,4]", "--conf", QUICK)]
+    options = ("--job", request.node.name, "--url", proxy.url, "--batch", BATCH, "--rejects", tmp_path / "rejects")
+    return [str(word) for word in ("bulk", "create", orders, *options, "--master", "local[2,4]", "--conf", QUICK)]
 
 
 @contextmanager
-def started(
+def running_job(
     *words: str, proxy: FaultyProxy, server: LaterServer, job: Sequence[str], **files: Any
 ) -> Iterator[Popen[bytes]]:
-    """The job under way: one batch is in the store, and the command has heard of it."""
+    """Run the job until one batch is in the store and the command knows it."""
     process = Popen([*words, *job], stdout=DEVNULL, env=environment(), start_new_session=True, **files)
     try:
         assert proxy.is_holding.wait(DEADLINE_S)
         wait_until(lambda: server.job_counts(job[job.index("--job") + 1])[0] == BATCH, "a batch is in the store")
-        time.sleep(1)  # the command asks the store every half a second, and tells no pipe
+        time.sleep(1)  # the command asks the store every half a second
         yield process
     finally:
         kill_session(process)
 
 
-def shown(master: int) -> str:
-    """All that a terminal gets until nobody has it any more."""
-    told = b""
+def read_terminal(master: int) -> str:
+    """Read all output of a terminal, until no process has it open."""
+    output = b""
     while True:
         try:
-            told += os.read(master, 65536)
+            output += os.read(master, 65536)
         except OSError:
-            return told.decode()
+            return output.decode()
 
 
-def left(directory: Path) -> list[str]:
+def remaining_files(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name != "orders")
 
 
@@ -84,26 +84,26 @@ def test_sigterm_ends_a_job_as_ctrl_c_does(
     proxy: FaultyProxy, server: LaterServer, job: Sequence[str], tmp_path: Path
 ) -> None:
     master, slave = pty.openpty()
-    with started(*COMMAND, proxy=proxy, server=server, job=job, stderr=slave) as process:
+    with running_job(*COMMAND, proxy=proxy, server=server, job=job, stderr=slave) as process:
         os.close(slave)
         process.terminate()
-        said = shown(master)
+        output = read_terminal(master)
 
         assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
     os.close(master)
-    assert re.findall(r"later: .*|Traceback.*|Error.*", said) == [f"later: at least {BATCH} {GOES_ON}\r"]
-    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l"), "the cursor is to be seen again"
-    assert left(tmp_path) == []
+    assert re.findall(r"later: .*|Traceback.*|Error.*", output) == [f"later: at least {BATCH} {CONTINUE_HINT}\r"]
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l"), "the cursor is visible again"
+    assert remaining_files(tmp_path) == []
 
 
-def test_a_terminal_that_goes_ends_a_job(
+def test_the_end_of_the_terminal_ends_a_job(
     proxy: FaultyProxy, server: LaterServer, job: Sequence[str], tmp_path: Path
 ) -> None:
     master, slave = pty.openpty()
     leader = (*TERMINAL, os.ttyname(slave))
-    with started(*leader, proxy=proxy, server=server, job=job, stderr=slave) as process:
+    with running_job(*leader, proxy=proxy, server=server, job=job, stderr=slave) as process:
         os.close(slave)
         os.close(master)
 
         assert process.wait(DEADLINE_S) == 128 + signal.SIGHUP
-    assert left(tmp_path) == []
+    assert remaining_files(tmp_path) == []
