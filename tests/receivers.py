@@ -1,4 +1,4 @@
-"""Receivers of callbacks that do as they like, and name servers that do as they are told."""
+"""Receivers of callbacks and name servers whose behavior the tests choose."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from tests.builders import NOW, a_task
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + b'{"code": 100}'
 BUSY = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + b'{"code": 101}'
 LONG_MS = 60_000
-"""A deadline that no test reaches."""
+"""A timeout that no test reaches."""
 SHORT_MS = 150
 
 
-class Wire:
+class Connection:
     """A receiver's end of a connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
-    async def head(self) -> str:
-        """The request line and the headers of the next request."""
+    async def read_head(self) -> str:
+        """Return the request line and the headers of the next request."""
         return (await self._reader.readuntil(b"\r\n\r\n")).decode().removesuffix("\r\n\r\n")
 
-    async def request(self) -> tuple[str, bytes]:
-        """The next request: its head and its body."""
-        head = await self.head()
-        return head, await self._reader.readexactly(int(fields(head)["content-length"]))
+    async def read_request(self) -> tuple[str, bytes]:
+        """Return head and body of the next request."""
+        head = await self.read_head()
+        return head, await self._reader.readexactly(int(parse_headers(head)["content-length"]))
 
-    async def say(self, answer: bytes) -> None:
+    async def write(self, answer: bytes) -> None:
         self._writer.write(answer)
         await self._writer.drain()
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until the sender has closed its end."""
         while await self._reader.read(65_536):
             pass
 
-    def hang_up(self) -> None:
-        """Close, politely."""
+    def close(self) -> None:
+        """Close with a FIN."""
         self._writer.close()
 
     def reset(self) -> None:
@@ -60,20 +60,20 @@ class Wire:
         self._writer.transport.abort()
 
 
-Talk = Callable[[Wire], Awaitable[Any]]
+Behavior = Callable[[Connection], Awaitable[Any]]
 
 
-def fields(head: str) -> dict[str, str]:
-    """The headers of a request, names in lower case."""
+def parse_headers(head: str) -> dict[str, str]:
+    """Return the headers of a request, with names in lower case."""
     pairs = (line.partition(": ") for line in head.split("\r\n")[1:])
     return {name.lower(): value for name, _, value in pairs}
 
 
 class Receiver:
-    """A server whose n-th connection is served by the n-th talk, and by the last one from then on."""
+    """A server with one behavior for each connection; the last one repeats."""
 
-    def __init__(self, *talks: Talk) -> None:
-        self._talks = talks
+    def __init__(self, *behaviors: Behavior) -> None:
+        self._talks = behaviors
         self._serving: set[asyncio.Task[None]] = set()
         self.connections = 0
         self.url = ""
@@ -95,44 +95,44 @@ class Receiver:
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
-        talk = self._talks[min(self.connections, len(self._talks) - 1)]
+        behavior = self._talks[min(self.connections, len(self._talks) - 1)]
         self.connections += 1
         try:
-            await talk(Wire(reader, writer))
+            await behavior(Connection(reader, writer))
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass  # the sender has hung up, or the test is over
+            pass  # the sender has closed the connection, or the test is over
         finally:
             writer.transport.abort()
 
 
-def answers(*replies: bytes) -> Talk:
-    """Answer one request after the other; after the last reply, close when the sender does."""
+def answers(*replies: bytes) -> Behavior:
+    """Answer one request after the other; then wait until the sender closes the connection."""
 
-    async def talk(wire: Wire) -> None:
+    async def behavior(connection: Connection) -> None:
         for reply in replies:
-            await wire.request()
-            await wire.say(reply)
-        await wire.closed()
+            await connection.read_request()
+            await connection.write(reply)
+        await connection.wait_closed()
 
-    return talk
+    return behavior
 
 
-def answers_and_closes(*replies: bytes) -> Talk:
-    async def talk(wire: Wire) -> None:
+def answers_and_closes(*replies: bytes) -> Behavior:
+    async def behavior(connection: Connection) -> None:
         for reply in replies:
-            await wire.request()
-            await wire.say(reply)
-        wire.hang_up()
+            await connection.read_request()
+            await connection.write(reply)
+        connection.close()
 
-    return talk
-
-
-async def says_nothing(wire: Wire) -> None:
-    await wire.closed()
+    return behavior
 
 
-class Caller:
-    """A sender that calls by one policy."""
+async def never_answers(connection: Connection) -> None:
+    await connection.wait_closed()
+
+
+class PolicySender:
+    """A sender with one policy for all calls."""
 
     def __init__(self, sender: Sender, policy: Policy) -> None:
         self._sender = sender
@@ -146,37 +146,37 @@ class Caller:
 
 
 @asynccontextmanager
-async def a_sender(timeout_ms: int = LONG_MS, lookups: int = 8, **policy: Any) -> AsyncIterator[Caller]:
-    sender = Sender(max_lookups=lookups, user_agent="later/0.1")
+async def a_sender(timeout_ms: int = LONG_MS, max_lookups: int = 8, **policy: Any) -> AsyncIterator[PolicySender]:
+    sender = Sender(max_lookups=max_lookups, user_agent="later/0.1")
     await sender.start()
     try:
-        yield Caller(sender, Policy(timeout_ms=timeout_ms, **policy))
+        yield PolicySender(sender, Policy(timeout_ms=timeout_ms, **policy))
     finally:
         await sender.close()
 
 
-async def outcome_of(*talks: Talk, timeout_ms: int = LONG_MS, calls: int = 1, **changes: Any) -> Outcome:
-    """What the last of so many calls to such a receiver comes to."""
-    async with Receiver(*talks).listen() as receiver, a_sender(timeout_ms) as sender:
+async def deliver_to(*behaviors: Behavior, timeout_ms: int = LONG_MS, calls: int = 1, **changes: Any) -> Outcome:
+    """Return the outcome of the last of `calls` calls to a receiver of these behaviors."""
+    async with Receiver(*behaviors).listen() as receiver, a_sender(timeout_ms) as sender:
         for _ in range(calls):
             outcome = await sender.send(a_task(callback=receiver.url, **changes), 1, NOW)
         return outcome
 
 
-def with_body(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+def reply_with_body(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
-class Names:
-    """Stands in for the name servers: `hang-…` hangs until `answer`, `dead-…` is unknown, all others are here."""
+class FakeNameServers:
+    """A getaddrinfo: lookups of `hang…` hang until `answer`, `dead…` is unknown, every other name is 127.0.0.1."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
         self._answer = threading.Event()
 
     def getaddrinfo(self, host: str, port: int, *_args: object, **_named: object) -> list[Any]:
-        self.asked.append(host)
+        self.lookups.append(host)
         if host.startswith("hang"):
             self._answer.wait()
         if host.startswith("dead"):

@@ -40,6 +40,6 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
                 client.ping()
                 return
             except redis.RedisError:
-                assert process.poll() is None, "the server ended at once"
+                assert process.poll() is None, "the server exited at once"
                 assert time.monotonic() < deadline, "the server does not answer"
                 time.sleep(0.01)

@@ -28,7 +28,7 @@ from later.core.retry import Backoff, OutcomeKind
 from later.metrics import Metrics
 from later.store.url import PASSWORD, PASSWORD_FILE
 from tests.builders import NOW, a_task
-from tests.receivers import Caller, a_sender
+from tests.receivers import PolicySender, a_sender
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -326,7 +326,7 @@ def url(example: ModuleType) -> Iterator[str]:
 
 
 @pytest.fixture
-async def sender() -> AsyncIterator[Caller]:
+async def sender() -> AsyncIterator[PolicySender]:
     async with a_sender(timeout_ms=15_000) as sender:
         yield sender
 
@@ -337,26 +337,26 @@ def stored_orders() -> list[str]:
         return [content for (content,) in database.execute("SELECT content FROM orders")]
 
 
-async def test_the_example_does_the_work_once(url: str, sender: Caller) -> None:
+async def test_the_example_does_the_work_once(url: str, sender: PolicySender) -> None:
     task = a_task(callback=url)
     first, again = await sender.send(task, 1, NOW), await sender.send(task, 2, NOW)
     assert (first.kind, again.kind) == (OutcomeKind.DONE, OutcomeKind.DONE)
     assert stored_orders() == ["hello"]
 
 
-async def test_the_example_does_the_work_once_when_calls_overlap(url: str, sender: Caller) -> None:
+async def test_the_example_does_the_work_once_when_calls_overlap(url: str, sender: PolicySender) -> None:
     task = a_task(callback=url)
     outcomes = await asyncio.gather(*(sender.send(task, 1, NOW) for _ in range(4)))
     assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DONE}
     assert stored_orders() == ["hello"]
 
 
-async def test_the_example_answers_gone_to_an_unknown_topic(url: str, sender: Caller) -> None:
+async def test_the_example_answers_gone_to_an_unknown_topic(url: str, sender: PolicySender) -> None:
     assert (await sender.send(a_task(callback=url, topic="mail"), 1, NOW)).kind is OutcomeKind.GONE
 
 
 async def test_the_example_answers_busy_while_its_database_is_locked(
-    url: str, sender: Caller, example: ModuleType, monkeypatch: pytest.MonkeyPatch
+    url: str, sender: PolicySender, example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def locked(task_id: str, task: object) -> None:
         raise sqlite3.OperationalError("database is locked")
@@ -367,7 +367,7 @@ async def test_the_example_answers_busy_while_its_database_is_locked(
 
 
 async def test_the_example_fails_with_its_work_and_succeeds_the_next_time(
-    url: str, sender: Caller, example: ModuleType, monkeypatch: pytest.MonkeyPatch
+    url: str, sender: PolicySender, example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(database: object, task: object) -> None:
         raise ValueError
@@ -381,7 +381,7 @@ async def test_the_example_fails_with_its_work_and_succeeds_the_next_time(
 
 
 async def test_the_example_requires_its_token(
-    url: str, sender: Caller, example: ModuleType, monkeypatch: pytest.MonkeyPatch
+    url: str, sender: PolicySender, example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(example, "TOKEN", "secret")
     unauthorized = await sender.send(a_task(callback=url), 1, NOW)
@@ -389,7 +389,7 @@ async def test_the_example_requires_its_token(
     assert (unauthorized.status, authorized.kind) == (401, OutcomeKind.DONE)
 
 
-async def test_the_documented_request_is_the_one_that_arrives(sender: Caller, example: ModuleType) -> None:
+async def test_the_documented_request_is_the_one_that_arrives(sender: PolicySender, example: ModuleType) -> None:
     received: list[str] = []
 
     def note(receiver: object, *_: object) -> None:

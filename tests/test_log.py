@@ -1,4 +1,4 @@
-"""What is printed: one JSON object a line for machines, a line for people, and never a secret."""
+"""Log output: one JSON object a line for machines, a line for people, and never a secret."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from later.log import HIDDEN, bare_url, setup
 
 
 class Terminal(io.StringIO):
-    """A stream that claims to be one."""
+    """A stream that says that it is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 class FullDisk(io.StringIO):
-    """A stream that takes nothing."""
+    """A stream that cannot be written."""
 
     def write(self, text: str) -> int:
         raise OSError(28, "No space left on device")
 
 
 @pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
-    """Other tests log as if nobody had set anything up."""
+def restore_logging() -> Iterator[None]:
+    """Restore the logging of the other tests."""
     root = logging.getLogger()
     before = (root.handlers[:], root.level)
     yield
@@ -56,7 +56,7 @@ def test_json_is_one_object_a_line_with_level_event_and_utc_time() -> None:
     assert line == {"event": "delivery failed", "level": "info", "id": "a\nb", "attempt": 2}
 
 
-def test_what_is_below_the_level_is_not_printed() -> None:
+def test_events_below_the_level_are_not_written() -> None:
     stream = io.StringIO()
     log = logger(stream, level="warning")
     log.debug("no")
@@ -65,7 +65,7 @@ def test_what_is_below_the_level_is_not_printed() -> None:
     assert [line["event"] for line in lines(stream)] == ["yes"]
 
 
-def test_one_of_several_processes_says_which_it_is() -> None:
+def test_events_of_one_of_several_processes_carry_its_number() -> None:
     stream = io.StringIO()
     setup("json", "info", stream, process=2)
     structlog.get_logger("later.test").info("hello")
@@ -87,7 +87,7 @@ def test_an_exception_is_text_in_one_line_without_local_variables() -> None:
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
-def test_contents_headers_bodies_passwords_and_queries_are_never_printed(format: str) -> None:
+def test_contents_headers_bodies_passwords_and_queries_are_never_written(format: str) -> None:
     stream = io.StringIO()
     log = logger(stream, format)
     log.info(
@@ -99,7 +99,7 @@ def test_contents_headers_bodies_passwords_and_queries_are_never_printed(format:
         Authorization="hunter2",
         callback="https://me:hunter2@a.example/p?hunter2#hunter2",
         nested=[{"content": "hunter2", "url": "http://a/?hunter2"}],
-        error=OSError("http://a/?hunter2 is away"),
+        error=OSError("http://a/?hunter2 is down"),
     )
     log.error("x", exc_info=ValueError("http://a/?hunter2"))
     logging.getLogger("aiohttp.server").error("bad request %s", "http://a/?hunter2")
@@ -108,7 +108,7 @@ def test_contents_headers_bodies_passwords_and_queries_are_never_printed(format:
     assert "https://a.example/p" in stream.getvalue()
 
 
-def test_libraries_come_in_the_same_shape_from_warnings_up() -> None:
+def test_warnings_of_libraries_are_written_in_the_same_format() -> None:
     stream = io.StringIO()
     logger(stream, level="debug")
     logging.getLogger("aiohttp.access").info("no")
@@ -133,7 +133,7 @@ def test_only_a_terminal_gets_colours() -> None:
     assert "[info     ] hello" in plain.getvalue()
 
 
-def test_what_others_wrote_does_not_move_the_cursor_of_a_reader() -> None:
+def test_control_characters_of_others_are_escaped() -> None:
     stream = io.StringIO()
     log = logger(stream, "console")
     log.info("reply", message="a\x1b[2Jb\r\nc")
@@ -142,7 +142,7 @@ def test_what_others_wrote_does_not_move_the_cursor_of_a_reader() -> None:
     assert "\r" not in stream.getvalue()
 
 
-def test_a_log_that_cannot_be_written_stops_nobody() -> None:
+def test_a_log_that_cannot_be_written_raises_nothing() -> None:
     log = logger(FullDisk())
     log.info("lost")
     logging.getLogger("asyncio").warning("lost too")
@@ -158,5 +158,5 @@ def test_a_log_that_cannot_be_written_stops_nobody() -> None:
         ("unix:///tmp/store.sock", "unix:///tmp/store.sock"),
     ],
 )
-def test_a_bare_url_is_a_place_and_nothing_else(url: str, bare: str) -> None:
+def test_a_bare_url_has_no_credentials_query_or_fragment(url: str, bare: str) -> None:
     assert bare_url(url) == bare

@@ -1,4 +1,4 @@
-"""What the sender makes of a reply: every row of the callback's contract."""
+"""Outcomes of replies: every row of the callback's contract."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from later.core.retry import Outcome, OutcomeKind
 from later.core.validation import DAY_MS
 from later.delivery.sender import MAX_REPLY_BYTES
 from tests.builders import NOW, a_task
-from tests.receivers import Caller, a_sender
+from tests.receivers import PolicySender, a_sender
 
 URL = "http://receiver.example/callback"
 IN_A_MINUTE = "Fri, 15 Jan 2027 08:01:00 GMT"
@@ -23,34 +23,34 @@ IN_TWO_DAYS = "Sun, 17 Jan 2027 08:00:00 GMT"
 
 
 class Answer(aiohttp.ClientResponse):
-    """A response as aioresponses 0.7 builds it, with what aiohttp has wanted besides since 3.14."""
+    """A response as aioresponses 0.7 builds it, with the argument that aiohttp requires since 3.14."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, stream_writer=Mock(), **named)
 
 
 @pytest.fixture
-async def sender() -> AsyncIterator[Caller]:
+async def sender() -> AsyncIterator[PolicySender]:
     async with a_sender(timeout_ms=1000) as sender:
         yield sender
 
 
-async def outcome_of(sender: Caller, status: int = 200, body: bytes = b"", **headers: str) -> Outcome:
-    """What a call comes to that is answered so; `Retry_After="5"` is the header Retry-After."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
+async def outcome_from(sender: PolicySender, status: int = 200, body: bytes = b"", **headers: str) -> Outcome:
+    """Return the outcome of a call that gets this answer; `Retry_After="5"` is the header Retry-After."""
+    header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
     with aioresponses() as receiver:
-        receiver.post(URL, status=status, body=body, headers=named, response_class=Answer)
+        receiver.post(URL, status=status, body=body, headers=header_fields, response_class=Answer)
         return await sender.send(a_task(callback=URL), 1, NOW)
 
 
-async def outcome_of_error(sender: Caller, error: Exception) -> Outcome:
+async def outcome_from_error(sender: PolicySender, error: Exception) -> Outcome:
     with aioresponses() as receiver:
         receiver.post(URL, exception=error, repeat=True)
         return await sender.send(a_task(callback=URL), 1, NOW)
 
 
-def padded(body: bytes, size: int) -> bytes:
-    """The same JSON, `size` bytes long."""
+def pad(body: bytes, size: int) -> bytes:
+    """Return the same JSON, pad to `size` bytes."""
     return body + b" " * (size - len(body))
 
 
@@ -78,13 +78,13 @@ def padded(body: bytes, size: int) -> bytes:
     ],
     ids=repr,
 )
-async def test_a_task_is_done_with_code_100_or_without_a_code(sender: Caller, status: int, body: bytes) -> None:
-    assert await outcome_of(sender, status, body) == Outcome(kind=OutcomeKind.DONE, status=status)
+async def test_a_task_is_done_with_code_100_or_without_a_code(sender: PolicySender, status: int, body: bytes) -> None:
+    assert await outcome_from(sender, status, body) == Outcome(kind=OutcomeKind.DONE, status=status)
 
 
 @pytest.mark.parametrize("status", [200, 202])
-async def test_code_101_is_busy(sender: Caller, status: int) -> None:
-    outcome = await outcome_of(sender, status, b'{"code": 101}')
+async def test_code_101_is_busy(sender: PolicySender, status: int) -> None:
+    outcome = await outcome_from(sender, status, b'{"code": 101}')
     assert outcome == Outcome(kind=OutcomeKind.BUSY, reason="code", status=status, message="answered code 101: busy")
 
 
@@ -93,26 +93,26 @@ async def test_code_101_is_busy(sender: Caller, status: int) -> None:
     ["5", "0", "-100", "99", "102", '"100"', "100.0", "1e2", "true", "false", "null", "[100]", "{}", '""', "1" * 5000],
     ids=lambda code: code[:12],
 )
-async def test_any_other_code_is_failed(sender: Caller, code: str) -> None:
-    outcome = await outcome_of(sender, 200, f'{{"code": {code}}}'.encode())
+async def test_any_other_code_is_failed(sender: PolicySender, code: str) -> None:
+    outcome = await outcome_from(sender, 200, f'{{"code": {code}}}'.encode())
     assert (outcome.kind, outcome.reason, outcome.status) == (OutcomeKind.FAILED, "code", 200)
 
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("body", [b"", b'{"code": 100}', b'{"code": 5}'])
-async def test_too_many_and_unavailable_are_busy_whatever_they_say(sender: Caller, status: int, body: bytes) -> None:
-    outcome = await outcome_of(sender, status, body)
+async def test_429_and_503_are_busy_whatever_the_body(sender: PolicySender, status: int, body: bytes) -> None:
+    outcome = await outcome_from(sender, status, body)
     assert (outcome.kind, outcome.reason, outcome.status) == (OutcomeKind.BUSY, "status", status)
 
 
-async def test_gone_is_gone(sender: Caller) -> None:
-    outcome = await outcome_of(sender, 410, b'{"code": 100}')
+async def test_410_is_gone(sender: PolicySender) -> None:
+    outcome = await outcome_from(sender, 410, b'{"code": 100}')
     assert (outcome.kind, outcome.reason, outcome.status) == (OutcomeKind.GONE, "status", 410)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308, 400, 401, 404, 409, 413, 418, 500, 502, 504])
-async def test_any_other_status_is_failed_whatever_it_says(sender: Caller, status: int) -> None:
-    outcome = await outcome_of(sender, status, b'{"code": 100}', Location="http://elsewhere.example/")
+async def test_any_other_status_is_failed_whatever_the_body(sender: PolicySender, status: int) -> None:
+    outcome = await outcome_from(sender, status, b'{"code": 100}', Location="http://elsewhere.example/")
     assert outcome == Outcome(kind=OutcomeKind.FAILED, reason="status", status=status, message=f"answered {status}")
 
 
@@ -131,33 +131,33 @@ async def test_any_other_status_is_failed_whatever_it_says(sender: Caller, statu
     ],
 )
 @pytest.mark.parametrize(("status", "body"), [(429, b""), (503, b""), (200, b'{"code": 101}')])
-async def test_a_busy_receiver_may_ask_for_a_pause(
-    sender: Caller, status: int, body: bytes, text: str, pause_ms: int | None
+async def test_retry_after_of_a_busy_receiver_is_read(
+    sender: PolicySender, status: int, body: bytes, text: str, pause_ms: int | None
 ) -> None:
-    outcome = await outcome_of(sender, status, body, Retry_After=text)
+    outcome = await outcome_from(sender, status, body, Retry_After=text)
     assert (outcome.kind, outcome.retry_after_ms) == (OutcomeKind.BUSY, pause_ms)
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b""), (500, b""), (410, b""), (200, b'{"code": 5}')])
-async def test_nobody_else_may(sender: Caller, status: int, body: bytes) -> None:
-    assert (await outcome_of(sender, status, body, Retry_After="120")).retry_after_ms is None
+async def test_retry_after_of_other_answers_is_ignored(sender: PolicySender, status: int, body: bytes) -> None:
+    assert (await outcome_from(sender, status, body, Retry_After="120")).retry_after_ms is None
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "unheard-of"])
-async def test_an_encoded_body_is_not_read(sender: Caller, encoding: str) -> None:
-    outcome = await outcome_of(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
+async def test_an_encoded_body_is_not_read(sender: PolicySender, encoding: str) -> None:
+    outcome = await outcome_from(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
     assert outcome.kind is OutcomeKind.DONE
 
 
 @pytest.mark.parametrize("encoding", ["identity", " Identity ", ""])
-async def test_identity_is_no_encoding(sender: Caller, encoding: str) -> None:
-    outcome = await outcome_of(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
+async def test_a_body_with_encoding_identity_is_read(sender: PolicySender, encoding: str) -> None:
+    outcome = await outcome_from(sender, 200, b'{"code": 5}', Content_Encoding=encoding)
     assert outcome.kind is OutcomeKind.FAILED
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "text/html; charset=latin-1", "nonsense", ""])
-async def test_json_is_read_whatever_type_it_claims_to_have(sender: Caller, content_type: str) -> None:
-    outcome = await outcome_of(sender, 200, b'{"code": 101}', Content_Type=content_type)
+async def test_json_is_read_whatever_its_content_type(sender: PolicySender, content_type: str) -> None:
+    outcome = await outcome_from(sender, 200, b'{"code": 101}', Content_Type=content_type)
     assert outcome.kind is OutcomeKind.BUSY
 
 
@@ -165,8 +165,8 @@ async def test_json_is_read_whatever_type_it_claims_to_have(sender: Caller, cont
     ("size", "kind"),
     [(MAX_REPLY_BYTES, OutcomeKind.BUSY), (MAX_REPLY_BYTES + 1, OutcomeKind.DONE)],
 )
-async def test_a_body_is_read_up_to_64_kib(sender: Caller, size: int, kind: OutcomeKind) -> None:
-    outcome = await outcome_of(sender, 200, padded(b'{"code": 101}', size))
+async def test_a_body_is_read_up_to_64_kib(sender: PolicySender, size: int, kind: OutcomeKind) -> None:
+    outcome = await outcome_from(sender, 200, pad(b'{"code": 101}', size))
     assert outcome.kind is kind
 
 
@@ -185,8 +185,10 @@ async def test_a_body_is_read_up_to_64_kib(sender: Caller, size: int, kind: Outc
     ],
     ids=repr,
 )
-async def test_an_error_is_an_outcome_that_tells_no_secret(sender: Caller, error: Exception, reason: str) -> None:
-    outcome = await outcome_of_error(sender, error)
+async def test_an_error_becomes_an_outcome_without_the_query(
+    sender: PolicySender, error: Exception, reason: str
+) -> None:
+    outcome = await outcome_from_error(sender, error)
     assert (outcome.kind, outcome.reason, "secret" in outcome.message) == (OutcomeKind.FAILED, reason, False)
 
 
@@ -203,6 +205,6 @@ async def test_an_error_is_an_outcome_that_tells_no_secret(sender: Caller, error
     ],
     ids=repr,
 )
-async def test_a_task_that_cannot_be_sent_has_failed(sender: Caller, changes: dict[str, Any]) -> None:
+async def test_a_task_that_cannot_be_sent_is_a_failure(sender: PolicySender, changes: dict[str, Any]) -> None:
     outcome = await sender.send(a_task(**{"callback": "http://127.0.0.1:9/", **changes}), 1, NOW)
     assert (outcome.kind, outcome.reason) == (OutcomeKind.FAILED, "connect")

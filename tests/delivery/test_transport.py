@@ -1,4 +1,4 @@
-"""What the sender puts on the wire and takes from it: real sockets, and receivers that do as they like."""
+"""Requests and replies as bytes, over real sockets."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from tests.builders import NOW, a_task
 from tests.receivers import (
     BUSY,
     DONE,
+    Connection,
     Receiver,
-    Wire,
     a_sender,
     answers,
     answers_and_closes,
-    fields,
-    outcome_of,
-    with_body,
+    deliver_to,
+    parse_headers,
+    reply_with_body,
 )
 
 
-async def request_of(path: str = "/", **changes: Any) -> tuple[str, bytes]:
-    """The request that a task is sent as."""
-    seen: list[tuple[str, bytes]] = []
+async def sent_request(path: str = "/", **changes: Any) -> tuple[str, bytes]:
+    """Return head and body of the request that is sent for a task."""
+    requests: list[tuple[str, bytes]] = []
 
-    async def listens(wire: Wire) -> None:
-        seen.append(await wire.request())
-        await wire.say(DONE)
+    async def record(connection: Connection) -> None:
+        requests.append(await connection.read_request())
+        await connection.write(DONE)
 
-    async with Receiver(listens).listen() as receiver, a_sender() as sender:
+    async with Receiver(record).listen() as receiver, a_sender() as sender:
         await sender.send(a_task(callback=receiver.url + path, **changes), 3, NOW + 1999)
-    return seen[0]
+    return requests[0]
 
 
 class TestRequest:
-    async def test_it_is_what_the_contract_says(self) -> None:
-        head, body = await request_of(
+    async def test_a_request_is_what_the_contract_says(self) -> None:
+        head, body = await sent_request(
             "/cb?x=1", id="order-1", topic="order", content="grüße", execute_at=1504934230007, headers={"X-Own": "1"}
         )
-        got = fields(head) | {"host": "", "content-length": "", "accept": ""}
-        assert (head.split("\r\n")[0], got, json.loads(body)) == (
+        headers = parse_headers(head) | {"host": "", "content-length": "", "accept": ""}
+        assert (head.split("\r\n")[0], headers, json.loads(body)) == (
             "POST /cb?x=1 HTTP/1.1",
             {
                 "host": "",
@@ -61,16 +61,16 @@ class TestRequest:
             {"id": "order-1", "topic": "order", "content": "grüße"},
         )
 
-    async def test_a_task_may_replace_what_is_no_promise(self) -> None:
-        head, _ = await request_of(headers={"uSER-agent": "mine", "ACCEPT-encoding": "gzip"})
+    async def test_a_task_may_replace_headers_without_a_meaning_of_their_own(self) -> None:
+        head, _ = await sent_request(headers={"uSER-agent": "mine", "ACCEPT-encoding": "gzip"})
         assert [line for line in head.lower().split("\r\n") if line.startswith(("user-agent", "accept-e"))] == [
             "user-agent: mine",
             "accept-encoding: gzip",
         ]
 
     async def test_a_header_may_hold_any_character(self) -> None:
-        head, _ = await request_of(headers={"X-Own": "grüße 🦔"})
-        assert fields(head)["x-own"] == "grüße 🦔"
+        head, _ = await sent_request(headers={"X-Own": "grüße 🦔"})
+        assert parse_headers(head)["x-own"] == "grüße 🦔"
 
     @pytest.mark.parametrize(
         ("path", "target"),
@@ -89,7 +89,7 @@ class TestRequest:
         ],
     )
     async def test_the_url_is_sent_as_it_was_written(self, path: str, target: str) -> None:
-        head, _ = await request_of(path)
+        head, _ = await sent_request(path)
         assert head.split("\r\n")[0] == f"POST {target} HTTP/1.1"
 
     @pytest.mark.parametrize(
@@ -102,31 +102,31 @@ class TestRequest:
             ("http://under_score.example", "under_score.example", 80),
         ],
     )
-    def test_a_host_is_put_in_the_form_that_names_have_on_the_wire(self, callback: str, host: str, port: int) -> None:
+    def test_a_host_takes_its_ascii_form(self, callback: str, host: str, port: int) -> None:
         assert (wire_url(callback).raw_host, wire_url(callback).port) == (host, port)
 
     async def test_a_long_content_arrives_whole(self) -> None:
-        _, body = await request_of(content='"' * 2_000_000)
+        _, body = await sent_request(content='"' * 2_000_000)
         assert json.loads(body)["content"] == '"' * 2_000_000
 
     async def test_an_empty_content_arrives_empty(self) -> None:
-        _, body = await request_of(content="")
+        _, body = await sent_request(content="")
         assert json.loads(body)["content"] == ""
 
     async def test_proxies_of_the_environment_are_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, "http://127.0.0.1:9")
-        assert (await outcome_of(answers(DONE))).kind is OutcomeKind.DONE
+        assert (await deliver_to(answers(DONE))).kind is OutcomeKind.DONE
 
     async def test_cookies_are_not_kept(self) -> None:
         heads: list[str] = []
 
-        async def gives_cookies(wire: Wire) -> None:
+        async def set_cookies(connection: Connection) -> None:
             for _ in range(2):
-                heads.append((await wire.request())[0].lower())
-                await wire.say(DONE.replace(b"\r\n", b"\r\nSet-Cookie: a=b\r\n", 1))
+                heads.append((await connection.read_request())[0].lower())
+                await connection.write(DONE.replace(b"\r\n", b"\r\nSet-Cookie: a=b\r\n", 1))
 
-        await outcome_of(gives_cookies, calls=2)
+        await deliver_to(set_cookies, calls=2)
         assert ["cookie" in head for head in heads] == [False, False]
 
     async def test_redirects_are_not_followed(self) -> None:
@@ -151,20 +151,20 @@ class TestReply:
             (chunked(b"7\r\n", b'{"code"\r\n', b"6\r\n: 101}\r\n", b"0\r\n\r\n"), OutcomeKind.BUSY),
             (b"HTTP/1.1 100 Continue\r\n\r\n" + BUSY, OutcomeKind.BUSY),
             (b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" * 3 + BUSY, OutcomeKind.BUSY),
-            (with_body(b"\x1f\x8b\x08 is no gzip", "200 OK", "Content-Encoding: gzip"), OutcomeKind.DONE),
-            (with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES)), OutcomeKind.BUSY),
-            (with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1)), OutcomeKind.DONE),
+            (reply_with_body(b"\x1f\x8b\x08 is no gzip", "200 OK", "Content-Encoding: gzip"), OutcomeKind.DONE),
+            (reply_with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES)), OutcomeKind.BUSY),
+            (reply_with_body(b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1)), OutcomeKind.DONE),
             (chunked(b"10001\r\n", b'{"code": 101}'.ljust(MAX_REPLY_BYTES + 1), b"\r\n0\r\n\r\n"), OutcomeKind.DONE),
         ],
         ids=lambda value: ascii(value)[:60],
     )
-    async def test_a_complete_reply_is_judged(self, reply: bytes, kind: OutcomeKind) -> None:
-        assert (await outcome_of(answers(reply))).kind is kind
+    async def test_a_complete_reply_decides_the_outcome(self, reply: bytes, kind: OutcomeKind) -> None:
+        assert (await deliver_to(answers(reply))).kind is kind
 
     @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
     async def test_a_body_may_end_with_the_connection(self, version: bytes) -> None:
         reply = b"HTTP/" + version + b" 200 OK\r\nConnection: close\r\n\r\n" + b'{"code": 101}'
-        assert (await outcome_of(answers_and_closes(reply))).kind is OutcomeKind.BUSY
+        assert (await deliver_to(answers_and_closes(reply))).kind is OutcomeKind.BUSY
 
     @pytest.mark.parametrize(
         "reply",
@@ -189,64 +189,64 @@ class TestReply:
         ],
         ids=lambda reply: ascii(reply)[:60],
     )
-    async def test_a_broken_reply_is_failed(self, reply: bytes) -> None:
-        outcome = await outcome_of(answers_and_closes(reply))
+    async def test_a_broken_reply_is_a_failure(self, reply: bytes) -> None:
+        outcome = await deliver_to(answers_and_closes(reply))
         assert (outcome.kind, outcome.reason) == (OutcomeKind.FAILED, "reply")
 
-    async def test_a_reply_that_is_reset_is_failed(self) -> None:
-        async def resets(wire: Wire) -> None:
-            await wire.request()
-            wire.reset()
+    async def test_a_reset_connection_is_a_failure(self) -> None:
+        async def reset(connection: Connection) -> None:
+            await connection.read_request()
+            connection.reset()
 
-        outcome = await outcome_of(resets)
+        outcome = await deliver_to(reset)
         assert outcome == Outcome(
             kind=OutcomeKind.FAILED, reason="reply", message="no complete answer: Connection reset by peer"
         )
 
     async def test_an_answer_may_come_before_the_request_was_read(self) -> None:
-        async def interrupts(wire: Wire) -> None:
-            await wire.head()
-            await wire.say(BUSY)
-            await wire.closed()
+        async def interrupt(connection: Connection) -> None:
+            await connection.read_head()
+            await connection.write(BUSY)
+            await connection.wait_closed()
 
-        assert (await outcome_of(interrupts, content="x" * 20_000_000)).kind is OutcomeKind.BUSY
+        assert (await deliver_to(interrupt, content="x" * 20_000_000)).kind is OutcomeKind.BUSY
 
-    async def test_a_long_reply_is_neither_drained_nor_its_connection_used_again(self) -> None:
-        async def never_ends(wire: Wire) -> None:
-            await wire.request()
-            await wire.say(b"HTTP/1.1 200 OK\r\n\r\n")
+    async def test_a_long_reply_is_not_drained_and_its_connection_not_reused(self) -> None:
+        async def never_end(connection: Connection) -> None:
+            await connection.read_request()
+            await connection.write(b"HTTP/1.1 200 OK\r\n\r\n")
             while True:
-                await wire.say(b"x" * 65_536)
+                await connection.write(b"x" * 65_536)
 
-        async with Receiver(never_ends, answers(DONE)).listen() as receiver, a_sender() as sender:
+        async with Receiver(never_end, answers(DONE)).listen() as receiver, a_sender() as sender:
             task = a_task(callback=receiver.url)
             kinds = [(await sender.send(task, 1, NOW)).kind for _ in range(2)]
         assert (kinds, receiver.connections) == ([OutcomeKind.DONE, OutcomeKind.DONE], 2)
 
-    async def test_ten_mib_that_are_announced_are_not_read(self) -> None:
-        async def announces(wire: Wire) -> None:
-            await wire.request()
-            await wire.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10485760\r\n\r\n")
-            await wire.closed()
+    async def test_an_announced_body_of_ten_mib_is_not_read(self) -> None:
+        async def announce(connection: Connection) -> None:
+            await connection.read_request()
+            await connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10485760\r\n\r\n")
+            await connection.wait_closed()
 
-        assert (await outcome_of(announces)).kind is OutcomeKind.DONE
+        assert (await deliver_to(announce)).kind is OutcomeKind.DONE
 
     @pytest.mark.parametrize("size", [9, 10_000_000])
     @pytest.mark.parametrize("start", [b"", b"x"])
-    async def test_a_status_that_judges_waits_for_no_body(self, size: int, start: bytes) -> None:
+    async def test_an_error_status_waits_for_no_body(self, size: int, start: bytes) -> None:
         announced = f"HTTP/1.1 429 Slow Down\r\nRetry-After: 7\r\nContent-Length: {size}\r\n\r\n".encode()
-        outcome = await outcome_of(answers(announced + start))
+        outcome = await deliver_to(answers(announced + start))
         assert (outcome.kind, outcome.status, outcome.retry_after_ms) == (OutcomeKind.BUSY, 429, 7000)
 
-    async def test_a_status_that_judges_needs_no_whole_body(self) -> None:
-        outcome = await outcome_of(answers_and_closes(b"HTTP/1.1 410 Gone\r\nContent-Length: 9\r\n\r\nx"))
+    async def test_an_error_status_needs_no_complete_body(self) -> None:
+        outcome = await deliver_to(answers_and_closes(b"HTTP/1.1 410 Gone\r\nContent-Length: 9\r\n\r\nx"))
         assert outcome.kind is OutcomeKind.GONE
 
-    async def test_a_status_that_judges_does_so_at_the_deadline_too(self) -> None:
-        outcome = await outcome_of(answers(b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\n"), timeout_ms=50)
+    async def test_an_error_status_decides_at_the_deadline_too(self) -> None:
+        outcome = await deliver_to(answers(b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\n"), timeout_ms=50)
         assert (outcome.reason, outcome.status) == ("status", 500)
 
-    async def test_a_switch_of_protocols_is_failed(self) -> None:
+    async def test_a_switch_of_protocols_is_a_failure(self) -> None:
         upgrade = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhello"
-        outcome = await outcome_of(answers(upgrade))
+        outcome = await deliver_to(answers(upgrade))
         assert (outcome.reason, outcome.status) == ("status", 101)

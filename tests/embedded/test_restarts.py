@@ -16,13 +16,13 @@ async def test_a_server_that_exits_is_restarted_after_growing_delays(data: Path)
     async with a_store(data, clock=lambda: 0.0) as store:
         send(data, "SET", "task", "kept")
         now = 0
-        for pause_s in (1, 2, 4):
+        for delay_s in (1, 2, 4):
             await kill_server(store, data)
-            dead = server_pid(data)
-            assert await store.check(now) == now + pause_s * 1000
-            assert await store.check(now + pause_s * 1000 - 1) == now + pause_s * 1000
-            assert not is_running(dead)
-            now += pause_s * 1000
+            exited = server_pid(data)
+            assert await store.check(now) == now + delay_s * 1000
+            assert await store.check(now + delay_s * 1000 - 1) == now + delay_s * 1000
+            assert not is_running(exited)
+            now += delay_s * 1000
             await check_until_up(store, now)
             assert send(data, "GET", "task") == "kept"
 
@@ -31,13 +31,13 @@ async def test_the_delay_stops_growing_at_a_minute(data: Path, monkeypatch: pyte
     async with a_store(data) as store:
         await kill_server(store, data)
         monkeypatch.setattr(server, "find_server", lambda: Path("/nowhere/valkey-server"))
-        now, pauses = 0, []
+        now, delays = 0, []
         for _ in range(8):
-            again = await store.check(now)
-            assert again is not None
-            pauses.append((again - now) // 1000)
-            now = again
-        assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+            due_at = await store.check(now)
+            assert due_at is not None
+            delays.append((due_at - now) // 1000)
+            now = due_at
+        assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
 async def test_a_minute_of_uptime_resets_the_delay(data: Path) -> None:
