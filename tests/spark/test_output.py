@@ -31,7 +31,7 @@ def test_a_table_of_ours_is_replaced_and_nothing_is_left_beside_it(spark: SparkS
 def test_it_is_not_replaced_unasked(spark: SparkSession, tmp_path: Path) -> None:
     to = Output(str(tmp_path / "to"))
     to.write(spark.range(2))
-    with pytest.raises(LaterError, match="is there already: --overwrite replaces"):
+    with pytest.raises(LaterError, match="exists: --overwrite replaces"):
         to.write(spark.range(3))
     assert ids_in(spark, tmp_path / "to") == [0, 1]
 
@@ -39,7 +39,7 @@ def test_it_is_not_replaced_unasked(spark: SparkSession, tmp_path: Path) -> None
 def test_what_a_user_has_is_never_replaced(spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     spark.range(4).write.parquet(str(lake))
-    with pytest.raises(LaterError, match="is no table that later has written"):
+    with pytest.raises(LaterError, match="was not written by later"):
         Output(str(lake), overwrite=True).write(spark.range(1))
     assert ids_in(spark, lake) == [0, 1, 2, 3]
 
@@ -95,7 +95,7 @@ def test_a_table_on_a_volume_of_its_own_is_not_replaced(
     to = Output(str(tmp_path / "to"), overwrite=True)
     to.write(spark.range(2))
     monkeypatch.setattr("os.path.ismount", lambda path: path == str(tmp_path / "to"))
-    with pytest.raises(LaterError, match="to is a volume of its own, and cannot be replaced: name a directory in it"):
+    with pytest.raises(LaterError, match="to is a mount point and cannot be replaced: name a directory in it"):
         to.write(spark.range(3))
     assert ids_in(spark, tmp_path / "to") == [0, 1]
 
@@ -151,14 +151,18 @@ def test_where_all_moves_fail_it_is_told_where_both_are(
 
 @pytest.mark.parametrize("name", ["rej-[a]", "a{b,c}", "*", "a?", "a\\b", "2026-11-21T09:00"])
 def test_a_name_is_no_pattern_when_what_is_wrong_is_read_again(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    def rejecting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema({"rows": pa.int64(), "key": pa.string(), "row": pa.string()})
+
+    def reject_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             keys = [str(id) for id in batch.column("id").to_pylist()]
-            yield pa.RecordBatch.from_pydict({"rows": [1] + [None] * len(keys), "key": ["", *keys], "row": ["", *keys]})
+            yield pa.RecordBatch.from_pydict(
+                {"rows": [1] + [None] * len(keys), "key": ["", *keys], "row": ["", *keys]}, schema
+            )
 
     spark.range(1).write.parquet(str(tmp_path / "rej-a:b"))
 
-    sums, rows = _run(spark.range(3).coalesce(1), rejecting, "rows bigint, key string, row string",
+    sums, rows = _run(spark.range(3).coalesce(1), reject_all, schema,
                       Output(str(tmp_path / name)))  # fmt: skip
 
     assert sums == {"rows": 1}

@@ -44,10 +44,10 @@ def refusal(writer: DataFrameWriter) -> str:
     ("option", "value", "why"),
     [
         ("jobId", None, "expected an id for the job, the same whenever the same rows are written again"),
-        ("url", None, "expected where later is, as http://127.0.0.1:8080"),
-        ("batch", "7", f"no option; there are {OPTIONS}"),
-        ("batchSize", "0", "expected an integer from 1 to 10000, got '0'"),
-        ("onError", "ignore", "expected fail or reject, got 'ignore'"),
+        ("url", None, "expected the URL of later, such as http://127.0.0.1:8080"),
+        ("batch", "7", f"unknown option; there are {OPTIONS}"),
+        ("batchSize", "0", 'expected an integer from 1 to 10000, got "0"'),
+        ("onError", "ignore", 'expected fail or reject, got "ignore"'),
     ],
 )
 def test_an_option_that_is_wrong_is_named(
@@ -86,7 +86,7 @@ def test_a_url_with_a_password_is_refused(spark: SparkSession) -> None:
             "1.5D",
             "expected strings, integers, decimals, dates, timestamps or structs of these, got a column of double",
         ),
-        ("ttl", "interval 1 month", "no task has a column of interval month"),
+        ("ttl", "interval 1 month", "a column of interval month cannot be a field of a task"),
     ],
 )
 def test_a_column_that_cannot_be_is_named(
@@ -101,7 +101,7 @@ def test_a_column_that_cannot_be_is_named(
 def test_nothing_is_overwritten(spark: SparkSession, server: LaterServer) -> None:
     writer = later_writer(rows(spark, "wrong", COUNT), server.url, "wrong")
 
-    assert refusal(writer.mode("overwrite")) == 'there is nothing to overwrite: .mode("append")'
+    assert refusal(writer.mode("overwrite")) == 'later cannot overwrite: use .mode("append")'
     assert refusal(writer.mode("errorifexists")).startswith(
         'The data source "later" cannot be written in the "ErrorIfExists" mode. Please use either the "Append"'
     )
@@ -180,7 +180,7 @@ def test_a_row_that_is_refused_fails_the_job(spark: SparkSession, server: LaterS
     frame = three_wrong(spark, "fail")
 
     assert re.fullmatch(
-        r"the row with the key '[012]' was refused: delay: expected a number of seconds ≥ 0, got -1 "
+        r"the row with the key '[012]' was rejected: delay: expected a number of seconds ≥ 0, got -1 "
         r"\(onError=reject leaves such rows out\)",
         refusal(later_writer(frame, server.url, "fail")),
     )
@@ -196,7 +196,9 @@ def test_rows_that_are_refused_are_left_out_where_that_is_asked_for(spark: Spark
     later_writer(three, server.url, "reject", onError="reject", maxRejects=3).save()
     told = refusal(later_writer(three, server.url, "reject", onError="reject", maxRejects=2))
 
-    assert told.startswith("3 rows were refused, 2 may be (maxRejects); the others are created. One of them: the row")
+    assert told.startswith(
+        "3 rows were rejected, more than maxRejects=2; the tasks of the others are created. One of them: "
+    )
     assert server.topic_ids("reject") == left
     assert server.job_counts("reject") == (len(left), 0, 3)
 

@@ -102,7 +102,7 @@ def test_a_row_that_is_refused_stops_a_stream_and_is_told(
     arrive(tmp_path / "in", "", 0, 1)
 
     with pytest.raises(
-        StreamingQueryException, match="row with the key '0' was refused: topic: expected a string of 1"
+        StreamingQueryException, match="row with the key '0' was rejected: topic: expected a string of 1"
     ):
         end(stream(spark, tmp_path, server.url, "refused"))
 
