@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.api.front import Front, a_front
+from tests.api.frontend import Frontend, serve_frontend
 
 
 @pytest.fixture
-async def front() -> AsyncIterator[Front]:
+async def frontend() -> AsyncIterator[Frontend]:
     """The frontend on an empty store of one shard, listening."""
-    async with a_front() as built:
+    async with serve_frontend() as built:
         yield built

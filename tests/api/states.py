@@ -6,7 +6,7 @@ from typing import Any
 
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.store.types import ClaimRequest, Settlement
-from tests.api.front import Front
+from tests.api.frontend import Frontend
 from tests.builders import NOW, a_task
 
 STATES = ["delay", "unack", "error", "dead"]
@@ -14,11 +14,11 @@ FAILURE = Failure(1, "status", 503, "answered 503", NOW - 60_000, None, 1)
 DIED_AT = NOW - 60_000
 
 
-async def put(front: Front, state: str, id: str | None = None, failure: Failure = FAILURE, **changes: Any) -> str:
+async def put(frontend: Frontend, state: str, id: str | None = None, failure: Failure = FAILURE, **changes: Any) -> str:
     """A task in this state: its id. Due in a minute, or its lease or pause ends in 30 s."""
     id = id or state
     created_at = NOW - 120_000
-    await front.store.tasks.create(
+    await frontend.store.tasks.create(
         [
             a_task(
                 **{
@@ -33,18 +33,18 @@ async def put(front: Front, state: str, id: str | None = None, failure: Failure 
     )
     if state == "delay":
         return id
-    want = ClaimRequest(changes.get("topic", "order"), front.keys.shard_of(id).index, 1)
-    [answer] = await front.store.tasks.claim([want], NOW - 120_000, NOW + 30_000)
+    want = ClaimRequest(changes.get("topic", "order"), frontend.keys.shard_of(id).index, 1)
+    [answer] = await frontend.store.tasks.claim([want], NOW - 120_000, NOW + 30_000)
     assert not isinstance(answer, Exception)
     verdicts = {
         "error": Verdict(SettleTarget.ERROR, NOW + 30_000, failure),
         "dead": Verdict(SettleTarget.DEAD, DIED_AT, failure),
     }
     if state in verdicts:
-        await front.store.tasks.settle([Settlement(answer.claims[0], verdicts[state], None)])
+        await frontend.store.tasks.settle([Settlement(answer.claims[0], verdicts[state], None)])
     return id
 
 
-async def put_all(front: Front, **changes: Any) -> None:
+async def put_all(frontend: Frontend, **changes: Any) -> None:
     for state in STATES:
-        await put(front, state, **changes)
+        await put(frontend, state, **changes)

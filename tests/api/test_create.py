@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from later.core.policy import Policy
-from tests.api.front import GOOD, Answer, Front, a_front, bad
+from tests.api.frontend import GOOD, Answer, Frontend, bad, serve_frontend
 from tests.builders import NOW
 
 NOW_S = NOW // 1000
@@ -30,29 +30,29 @@ def with_json(field: str, text: str) -> bytes:
     return f'{json.dumps(GOOD)[:-1]}, "{field}": {text}}}'.encode()
 
 
-async def created(front: Front, **fields: Any) -> dict[str, Any]:
+async def created(frontend: Frontend, **fields: Any) -> dict[str, Any]:
     """The task that `fields` make, as a query shows it."""
-    status, answer = await front.post("/create", {**GOOD, **fields})
+    status, answer = await frontend.post("/create", {**GOOD, **fields})
     assert status == 200, answer
-    status, task = await front.post("/query", {"id": answer["id"]})
+    status, task = await frontend.post("/query", {"id": answer["id"]})
     assert status == 200
     return dict(task)
 
 
-async def test_a_task_is_created_under_a_new_uuid(front: Front) -> None:
-    status, answer = await front.post("/create", GOOD)
+async def test_a_task_is_created_under_a_new_uuid(frontend: Frontend) -> None:
+    status, answer = await frontend.post("/create", GOOD)
     assert status == 200
     assert answer.keys() == {"id"}
     assert UUID.fullmatch(answer["id"])
 
 
-async def test_an_id_of_the_callers_own_is_created_once(front: Front) -> None:
-    assert await front.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})
-    assert await front.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": False})
+async def test_an_id_of_the_callers_own_is_created_once(frontend: Frontend) -> None:
+    assert await frontend.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})
+    assert await frontend.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": False})
 
 
-async def test_what_is_left_out_has_defaults(front: Front) -> None:
-    task = await created(front, id="a")
+async def test_what_is_left_out_has_defaults(frontend: Frontend) -> None:
+    task = await created(frontend, id="a")
     assert task == {
         "id": "a", "topic": "order", "execute_time": NOW_S, "max_retry": 3, "has_retry": 0,
         "callback": "http://127.0.0.1:8888/success", "content": "", "creat_time": NOW_S, "state": "delay",
@@ -85,8 +85,8 @@ async def test_what_is_left_out_has_defaults(front: Front) -> None:
         (dict.fromkeys(["delay", "execute_time", "retry", "content", "headers", "ttl", "id"]), {"max_retry": 3}),
     ],
 )
-async def test_a_field_is_taken(front: Front, fields: dict[str, Any], shown: dict[str, Any]) -> None:
-    task = await created(front, **fields)
+async def test_a_field_is_taken(frontend: Frontend, fields: dict[str, Any], shown: dict[str, Any]) -> None:
+    task = await created(frontend, **fields)
     assert {name: task[name] for name in shown} == shown
 
 
@@ -146,74 +146,74 @@ async def test_a_field_is_taken(front: Front, fields: dict[str, Any], shown: dic
         ("cron", '"* * * * *"', "cron: not a field of this version"),
     ],
 )
-async def test_a_field_is_refused_by_name(front: Front, field: str, text: str, detail: str) -> None:
-    assert await front.post("/create", with_json(field, text)) == bad(detail, field)
-    assert front.figure("later_tasks_refused_total") == 1
+async def test_a_field_is_refused_by_name(frontend: Frontend, field: str, text: str, detail: str) -> None:
+    assert await frontend.post("/create", with_json(field, text)) == bad(detail, field)
+    assert frontend.figure("later_tasks_refused_total") == 1
 
 
 @pytest.mark.parametrize("name", ["method", "raw", "context", "tags", "timeout", "cron", "backoff"])
-async def test_names_are_kept_for_later_versions(front: Front, name: str) -> None:
-    assert await front.post("/create", with_json(name, "1")) == bad(f"{name}: not a field of this version", name)
+async def test_names_are_kept_for_later_versions(frontend: Frontend, name: str) -> None:
+    assert await frontend.post("/create", with_json(name, "1")) == bad(f"{name}: not a field of this version", name)
 
 
-async def test_the_first_wrong_field_is_named(front: Front) -> None:
+async def test_the_first_wrong_field_is_named(frontend: Frontend) -> None:
     body = {**GOOD, "retry": "x", "delay": "y", "colour": 1}
-    assert await front.post("/create", body) == bad(f'retry: expected {RETRY}, got "x"', "retry")
+    assert await frontend.post("/create", body) == bad(f'retry: expected {RETRY}, got "x"', "retry")
 
 
-async def test_delay_and_execute_time_exclude_each_other(front: Front) -> None:
-    answer = await front.post("/create", {**GOOD, "delay": 1, "execute_time": NOW_S})
+async def test_delay_and_execute_time_exclude_each_other(frontend: Frontend) -> None:
+    answer = await frontend.post("/create", {**GOOD, "delay": 1, "execute_time": NOW_S})
     assert answer == bad("execute_time: expected either delay or execute_time, got both", "execute_time")
 
 
-async def test_of_a_key_that_comes_twice_the_last_counts(front: Front) -> None:
+async def test_of_a_key_that_comes_twice_the_last_counts(frontend: Frontend) -> None:
     for wrong in ('"x"', "NaN", "1"):
         body = with_json("delay", f'{wrong}, "delay": 10, "id": "{len(wrong)}"')
-        assert (await front.post("/create", body))[0] == 200
-        _, task = await front.post("/query", {"id": str(len(wrong))})
+        assert (await frontend.post("/create", body))[0] == 200
+        _, task = await frontend.post("/query", {"id": str(len(wrong))})
         assert task["due_at"] == "2027-01-15T08:00:10.000Z"
 
 
 async def test_a_policys_limit_is_refused_in_zaqars_words() -> None:
-    async with a_front(policy=Policy(max_delay_ms=900_000)) as front:
-        answer = await front.post("/create", {**GOOD, "delay": 901})
+    async with serve_frontend(policy=Policy(max_delay_ms=900_000)) as frontend:
+        answer = await frontend.post("/create", {**GOOD, "delay": 901})
         assert answer == bad("Exceeds max allowed delivery delay of 900000 milliseconds", "delay")
-        assert (await front.post("/create", {**GOOD, "delay": 900}))[0] == 200
+        assert (await frontend.post("/create", {**GOOD, "delay": 900}))[0] == 200
 
 
-async def test_a_task_that_expires_before_it_is_due_is_taken_with_a_warning(front: Front) -> None:
+async def test_a_task_that_expires_before_it_is_due_is_taken_with_a_warning(frontend: Frontend) -> None:
     body = {**GOOD, "id": "a", "delay": 60, "ttl": 60}
     warning = "The task will expire before it is due and never be delivered."
-    assert await front.post("/create", body) == (200, {"id": "a", "created": True, "warning": warning})
-    assert await front.post("/create", body) == (200, {"id": "a", "created": False})
+    assert await frontend.post("/create", body) == (200, {"id": "a", "created": True, "warning": warning})
+    assert await frontend.post("/create", body) == (200, {"id": "a", "created": False})
 
 
-async def test_one_that_is_due_before_it_expires_gives_none(front: Front) -> None:
-    assert await front.post("/create", {**GOOD, "id": "a", "delay": 60, "ttl": 60.001}) == (
+async def test_one_that_is_due_before_it_expires_gives_none(frontend: Frontend) -> None:
+    assert await frontend.post("/create", {**GOOD, "id": "a", "delay": 60, "ttl": 60.001}) == (
         200,
         {"id": "a", "created": True},
     )
 
 
-async def test_whoever_waits_is_told_when_a_new_task_must_be_taken_up(front: Front) -> None:
-    await front.post("/create", {**GOOD, "id": "a", "delay": 10})
-    await front.post("/create", {**GOOD, "id": "b", "delay": 10, "ttl": 5})
-    await front.post("/create", {**GOOD, "id": "a", "delay": 1})
-    await front.post("/create", {**GOOD, "delay": -1})
-    assert front.nudges == [NOW + 10_000, NOW + 10_000]
+async def test_whoever_waits_is_told_when_a_new_task_must_be_taken_up(frontend: Frontend) -> None:
+    await frontend.post("/create", {**GOOD, "id": "a", "delay": 10})
+    await frontend.post("/create", {**GOOD, "id": "b", "delay": 10, "ttl": 5})
+    await frontend.post("/create", {**GOOD, "id": "a", "delay": 1})
+    await frontend.post("/create", {**GOOD, "delay": -1})
+    assert frontend.nudges == [NOW + 10_000, NOW + 10_000]
 
 
-async def test_creates_are_counted(front: Front) -> None:
+async def test_creates_are_counted(frontend: Frontend) -> None:
     for id in ("a", "b", "a", " "):
-        await front.post("/create", {**GOOD, "id": id})
+        await frontend.post("/create", {**GOOD, "id": id})
     names = ("later_tasks_created_total", "later_tasks_duplicate_total", "later_tasks_refused_total")
-    assert [front.figure(name) for name in names] == [2, 1, 1]
+    assert [frontend.figure(name) for name in names] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/json; a=b"])
-async def test_any_content_type_will_do(front: Front, content_type: str) -> None:
+async def test_any_content_type_will_do(frontend: Frontend, content_type: str) -> None:
     body = json.dumps(GOOD).encode()
-    status, _ = await front.post("/create", body, headers={"Content-Type": content_type})
+    status, _ = await frontend.post("/create", body, headers={"Content-Type": content_type})
     assert status == 200
 
 
@@ -243,22 +243,22 @@ NOT_AN_OBJECT: list[tuple[bytes, str]] = [
 
 @pytest.mark.parametrize(("body", "detail"), NOT_AN_OBJECT, ids=range(len(NOT_AN_OBJECT)))
 @pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
-async def test_what_is_no_object_is_refused(front: Front, path: str, body: bytes, detail: str) -> None:
-    assert await front.post(path, body) == bad(detail)
+async def test_what_is_no_object_is_refused(frontend: Frontend, path: str, body: bytes, detail: str) -> None:
+    assert await frontend.post(path, body) == bad(detail)
 
 
-async def test_a_body_of_megabytes_in_one_name_is_refused_in_one_line(front: Front) -> None:
-    status, answer = await front.post("/create", {"x" * 1_000_000: 1})
+async def test_a_body_of_megabytes_in_one_name_is_refused_in_one_line(frontend: Frontend) -> None:
+    status, answer = await frontend.post("/create", {"x" * 1_000_000: 1})
     assert (status, answer["detail"]) == (400, f"{'x' * 80}: unknown field")
 
 
-async def test_an_unknown_name_that_is_no_text_is_shown_escaped(front: Front) -> None:
-    answer: Answer = await front.post("/create", rb'{"\ud800\n": 1}')
+async def test_an_unknown_name_that_is_no_text_is_shown_escaped(frontend: Frontend) -> None:
+    answer: Answer = await frontend.post("/create", rb'{"\ud800\n": 1}')
     assert answer == bad(r"\ud800\n: unknown field", r"\ud800\n")
 
 
 @pytest.mark.parametrize("path", ["/create", "/create/batch"])
-async def test_no_refusal_shows_a_headers_value(front: Front, path: str) -> None:
+async def test_no_refusal_shows_a_headers_value(frontend: Frontend, path: str) -> None:
     headers: list[object] = [
         {"X-A": "hush", "Host": "hush"},
         {"X-A": "hush", "X-B": 5},
@@ -274,7 +274,7 @@ async def test_no_refusal_shows_a_headers_value(front: Front, path: str) -> None
     ]
     for value in headers:
         text = json.dumps({**GOOD, "headers": value})
-        status, answer = await front.post(path, (text if path == "/create" else f"[{text}]").encode())
+        status, answer = await frontend.post(path, (text if path == "/create" else f"[{text}]").encode())
         error = answer if path == "/create" else answer["results"][0]["error"]
         assert (error["status"], error["field"]) == (400, "headers")
         assert "hush" not in str(answer), (status, answer)

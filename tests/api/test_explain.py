@@ -11,27 +11,27 @@ from later.core.task import pack_id
 from later.core.validation import EXPECTED
 from later.store.permits import Permits
 from later.store.stats import Stats
-from tests.api.front import Front, a_front, bad
+from tests.api.frontend import Frontend, bad, serve_frontend
 from tests.api.states import STATES, put, put_all
 from tests.builders import NOW, a_task
 
 
 @pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
-async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
+async def frontend(request: pytest.FixtureRequest) -> AsyncIterator[Frontend]:
     """With a worker that beats."""
-    async with a_front(shards=request.param) as built:
+    async with serve_frontend(shards=request.param) as built:
         await Stats(built.client, built.keys).heartbeat("worker", NOW - 2)
         yield built
 
 
-async def explain(front: Front, **body: str) -> dict[str, Any]:
-    status, answer = await front.post("/explain", body)
+async def explain(frontend: Frontend, **body: str) -> dict[str, Any]:
+    status, answer = await frontend.post("/explain", body)
     assert status == 200, answer
     return dict(answer)
 
 
-def flow(front: Front) -> Permits:
-    return Permits(front.client, front.keys, "this")
+def flow(frontend: Frontend) -> Permits:
+    return Permits(frontend.client, frontend.keys, "this")
 
 
 @pytest.mark.parametrize(
@@ -43,56 +43,56 @@ def flow(front: Front) -> Permits:
         ("dead", "dead because answered 503"),
     ],
 )
-async def test_a_task_in_each_state(front: Front, state: str, sentence: str) -> None:
-    await put_all(front)
-    answer = await explain(front, id=state)
-    _, task = await front.post("/query", {"id": state})
+async def test_a_task_in_each_state(frontend: Frontend, state: str, sentence: str) -> None:
+    await put_all(frontend)
+    answer = await explain(frontend, id=state)
+    _, task = await frontend.post("/query", {"id": state})
     assert (answer["sentence"], answer["state"], answer["last_error"]) == (sentence, state, task["last_error"])
     assert (answer.get("due_at"), answer.get("died_at")) == (task.get("due_at"), task.get("died_at"))
     assert answer["counts"] == dict.fromkeys(STATES, 1)
     assert (answer["workers"], answer["last_beat_s"]) == (1, 0)
 
 
-async def test_a_lease_is_as_long_as_its_topics_timeout_makes_it(front: Front) -> None:
-    await front.ask("PATCH", "/topics/order/policy", {"timeout": 20})
-    await put(front, "unack")
-    assert (await explain(front, id="unack"))["sentence"] == "in flight for 5 s on attempt 1"
+async def test_a_lease_is_as_long_as_its_topics_timeout_makes_it(frontend: Frontend) -> None:
+    await frontend.ask("PATCH", "/topics/order/policy", {"timeout": 20})
+    await put(frontend, "unack")
+    assert (await explain(frontend, id="unack"))["sentence"] == "in flight for 5 s on attempt 1"
 
 
-async def test_a_topic_that_is_paused(front: Front) -> None:
-    await front.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await front.ask("PATCH", "/topics/order/policy", {"paused": True})
-    answer = await explain(front, id="a")
+async def test_a_topic_that_is_paused(frontend: Frontend) -> None:
+    await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
+    await frontend.ask("PATCH", "/topics/order/policy", {"paused": True})
+    answer = await explain(frontend, id="a")
     assert (answer["sentence"], answer["paused"]) == ("its topic is paused; due for 12 s", True)
-    await flow(front).hold_paused([("order", shard.index) for shard in front.keys.shards])
-    assert (await explain(front, topic="order"))["sentence"] == (
+    await flow(frontend).hold_paused([("order", shard.index) for shard in frontend.keys.shards])
+    assert (await explain(frontend, topic="order"))["sentence"] == (
         "its topic is paused; 1 task is due, the oldest for 12 s"
     )
 
 
-async def test_a_topic_that_is_held(front: Front) -> None:
-    await front.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await flow(front).hold("order", NOW + 245_000, None, NOW)
-    answer = await explain(front, id="a")
+async def test_a_topic_that_is_held(frontend: Frontend) -> None:
+    await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
+    await flow(frontend).hold("order", NOW + 245_000, None, NOW)
+    answer = await explain(frontend, id="a")
     assert answer["sentence"] == "its topic is held until 08:04:05Z, as its receiver asked; due for 12 s"
     assert answer["held_until"] == "2027-01-15T08:04:05.000Z"
-    await front.ask("PATCH", "/topics/order/policy", {"rate": 10})
-    await flow(front).resume({"order": (NOW + 245_000, None)}, NOW)  # is not paused: stays as it is
-    assert (await explain(front, id="a"))["held_until"] == "2027-01-15T08:04:05.000Z"
+    await frontend.ask("PATCH", "/topics/order/policy", {"rate": 10})
+    await flow(frontend).resume({"order": (NOW + 245_000, None)}, NOW)  # is not paused: stays as it is
+    assert (await explain(frontend, id="a"))["held_until"] == "2027-01-15T08:04:05.000Z"
 
 
-async def test_a_topic_that_comes_back_slowly(front: Front) -> None:
-    await front.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await flow(front).hold("order", NOW - 5000, NOW + 5000, NOW)
-    answer = await explain(front, topic="order")
+async def test_a_topic_that_comes_back_slowly(frontend: Frontend) -> None:
+    await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
+    await flow(frontend).hold("order", NOW - 5000, NOW + 5000, NOW)
+    answer = await explain(frontend, topic="order")
     assert answer["sentence"] == ("its topic is in slow start until 08:00:05Z; 1 task is due, the oldest for 12 s")
     assert answer["held_until"] is None
 
 
-async def test_where_no_worker_is(front: Front) -> None:
-    await Stats(front.client, front.keys).remove_worker("worker")
-    await put(front, "delay")
-    answer = await explain(front, id="delay")
+async def test_where_no_worker_is(frontend: Frontend) -> None:
+    await Stats(frontend.client, frontend.keys).remove_worker("worker")
+    await put(frontend, "delay")
+    answer = await explain(frontend, id="delay")
     assert (answer["sentence"], answer["workers"], answer["last_beat_s"]) == (
         "due in 60 s; no worker is running",
         0,
@@ -100,18 +100,18 @@ async def test_where_no_worker_is(front: Front) -> None:
     )
 
 
-async def test_where_none_has_beaten_for_long(front: Front) -> None:
-    census = Stats(front.client, front.keys)
+async def test_where_none_has_beaten_for_long(frontend: Frontend) -> None:
+    census = Stats(frontend.client, frontend.keys)
     await census.remove_worker("worker")
     await census.heartbeat("old", NOW - 40_002)
-    answer = await explain(front, topic="order")
+    answer = await explain(frontend, topic="order")
     assert answer["sentence"] == "it has no tasks; no worker heartbeat for 40 s"
     assert (answer["workers"], answer["last_beat_s"]) == (0, 40)
 
 
-async def test_a_topic(front: Front) -> None:
-    await put_all(front, topic="shop/order")
-    answer = await explain(front, topic="shop/order")
+async def test_a_topic(frontend: Frontend) -> None:
+    await put_all(frontend, topic="shop/order")
+    answer = await explain(frontend, topic="shop/order")
     assert answer["sentence"] == (
         "none of its tasks is due: the next is due in 60 s, "
         "1 task is in flight, 1 task is between two attempts, 1 task is dead"
@@ -119,11 +119,11 @@ async def test_a_topic(front: Front) -> None:
     assert (answer["topic"], answer["next_due_at"]) == ("shop/order", "2027-01-15T08:01:00.000Z")
 
 
-async def test_a_body_that_cannot_be_read(front: Front) -> None:
-    await put(front, "delay")
-    shard = front.keys.shard_of("delay")
-    await front.client._redis.hset(shard.pool.decode(), pack_id("delay"), b"\xc1")
-    assert (await explain(front, id="delay"))["max_retry"] is None
+async def test_a_body_that_cannot_be_read(frontend: Frontend) -> None:
+    await put(frontend, "delay")
+    shard = frontend.keys.shard_of("delay")
+    await frontend.client._redis.hset(shard.pool.decode(), pack_id("delay"), b"\xc1")
+    assert (await explain(frontend, id="delay"))["max_retry"] is None
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ async def test_a_body_that_cannot_be_read(front: Front) -> None:
         ({"state": "dead"}, "state: unknown field"),
     ],
 )
-async def test_what_is_wrong_is_refused_by_name(front: Front, body: object, detail: str) -> None:
-    assert await front.post("/explain", body) == bad(detail, detail.partition(":")[0])
+async def test_what_is_wrong_is_refused_by_name(frontend: Frontend, body: object, detail: str) -> None:
+    assert await frontend.post("/explain", body) == bad(detail, detail.partition(":")[0])
 
 
-async def test_an_id_that_is_not_there_is_404(front: Front) -> None:
-    status, answer = await front.post("/explain", {"id": "a"})
+async def test_an_id_that_is_not_there_is_404(frontend: Frontend) -> None:
+    status, answer = await frontend.post("/explain", {"id": "a"})
     assert (status, answer["detail"]) == (404, "no task has the id 'a'")

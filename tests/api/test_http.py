@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from later.api.app import build_health_app
 from later.core.errors import StoreFault, StoreMismatch
-from tests.api.front import GOOD, Front, a_front, told
+from tests.api.frontend import GOOD, Frontend, serve_frontend, told
 from tests.builders import NOW
 
 STORE_CALLS = [
@@ -48,116 +48,118 @@ async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
 
 class TestPaths:
     @pytest.mark.parametrize("path", ["/", "/creates", "/create/", "/jobs", "/%2e%2e/x"])
-    async def test_a_path_that_is_none_is_404(self, front: Front, path: str) -> None:
-        assert await front.post(path, {}) == problem(404, "Not Found", "there is nothing at this path")
+    async def test_a_path_that_is_none_is_404(self, frontend: Frontend, path: str) -> None:
+        assert await frontend.post(path, {}) == problem(404, "Not Found", "there is nothing at this path")
 
     @pytest.mark.parametrize("path", [path for path, _ in STORE_CALLS])
-    async def test_calls_take_nothing_but_post(self, front: Front, path: str) -> None:
-        async with front.http.get(path) as response:
+    async def test_calls_take_nothing_but_post(self, frontend: Frontend, path: str) -> None:
+        async with frontend.http.get(path) as response:
             assert response.headers["Allow"] == "POST"
             answer = response.status, await told(response)
         assert answer == problem(405, "Method Not Allowed", "this path does not take GET")
 
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/jobs/a"])
-    async def test_what_is_looked_at_takes_get(self, front: Front, path: str) -> None:
-        async with front.http.post(path) as response:
+    async def test_what_is_looked_at_takes_get(self, frontend: Frontend, path: str) -> None:
+        async with frontend.http.post(path) as response:
             assert (response.status, response.headers["Allow"]) == (405, "GET,HEAD")
 
 
 class TestSizes:
-    async def test_a_mebibyte_is_taken(self, front: Front) -> None:
-        assert (await front.post("/create", body_of(MEBIBYTE)))[0] == 200
+    async def test_a_mebibyte_is_taken(self, frontend: Frontend) -> None:
+        assert (await frontend.post("/create", body_of(MEBIBYTE)))[0] == 200
 
     @pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
-    async def test_a_byte_more_is_413_and_ends_the_connection(self, front: Front, path: str) -> None:
-        async with front.http.post(path, data=BytesIO(body_of(MEBIBYTE + 1))) as response:
+    async def test_a_byte_more_is_413_and_ends_the_connection(self, frontend: Frontend, path: str) -> None:
+        async with frontend.http.post(path, data=BytesIO(body_of(MEBIBYTE + 1))) as response:
             assert response.headers["Connection"] == "close"
             answer = response.status, await told(response)
         assert answer == problem(413, "Content Too Large", "expected a body of at most 1048576 bytes")
 
     async def test_the_limit_is_the_configurations(self) -> None:
-        async with a_front(max_body=200) as front:
-            assert (await front.post("/create", body_of(200)))[0] == 200
-            assert (await front.post("/create", body_of(201)))[0] == 413
+        async with serve_frontend(max_body=200) as frontend:
+            assert (await frontend.post("/create", body_of(200)))[0] == 200
+            assert (await frontend.post("/create", body_of(201)))[0] == 413
 
-    async def test_a_body_of_unsaid_length_is_bounded_too(self, front: Front) -> None:
-        async with front.http.post("/create", data=in_pieces(body_of(MEBIBYTE))) as response:
+    async def test_a_body_of_unsaid_length_is_bounded_too(self, frontend: Frontend) -> None:
+        async with frontend.http.post("/create", data=in_pieces(body_of(MEBIBYTE))) as response:
             assert response.status == 200
-        async with front.http.post("/create", data=in_pieces(body_of(MEBIBYTE + 1))) as response:
+        async with frontend.http.post("/create", data=in_pieces(body_of(MEBIBYTE + 1))) as response:
             assert response.status == 413
 
     @pytest.mark.parametrize(
         ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("Identity", bytes)]
     )
     async def test_a_compressed_body_is_bounded_by_what_is_in_it(
-        self, front: Front, encoding: str, compress: Any
+        self, frontend: Frontend, encoding: str, compress: Any
     ) -> None:
         for size, status in ((MEBIBYTE, 200), (MEBIBYTE + 1, 413), (20 * MEBIBYTE, 413)):
             headers = {"Content-Encoding": encoding}
-            async with front.http.post("/create", data=BytesIO(compress(body_of(size))), headers=headers) as response:
+            async with frontend.http.post(
+                "/create", data=BytesIO(compress(body_of(size))), headers=headers
+            ) as response:
                 assert response.status == status
 
-    async def test_one_that_is_not_compressed_as_it_says_is_refused(self, front: Front) -> None:
+    async def test_one_that_is_not_compressed_as_it_says_is_refused(self, frontend: Frontend) -> None:
         detail = "expected a whole body, compressed as Content-Encoding says, if at all"
-        answer = await front.post("/create", body_of(200), headers={"Content-Encoding": "gzip"})
+        answer = await frontend.post("/create", body_of(200), headers={"Content-Encoding": "gzip"})
         assert answer == problem(400, "Bad Request", detail)
 
-    async def test_a_caller_that_hangs_up_in_its_body_harms_nobody(self, front: Front) -> None:
+    async def test_a_caller_that_hangs_up_in_its_body_harms_nobody(self, frontend: Frontend) -> None:
         with capture_logs() as logs:
-            _, writer = await asyncio.open_connection(front.http.host, front.http.port)
+            _, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
             writer.write(b"POST /create HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{")
             await writer.drain()
             writer.close()
             await writer.wait_closed()
-            assert (await front.post("/create", GOOD))[0] == 200
+            assert (await frontend.post("/create", GOOD))[0] == 200
         assert logs == []
 
 
 class TestAStoreThatIsAway:
     @pytest.mark.parametrize(("path", "body"), STORE_CALLS)
     async def test_a_call_is_503_with_the_reason_and_when_to_come_again(
-        self, front: Front, path: str, body: object
+        self, frontend: Frontend, path: str, body: object
     ) -> None:
-        front.server.connected = False
-        async with front.http.post(path, json=body) as response:
+        frontend.server.connected = False
+        async with frontend.http.post(path, json=body) as response:
             assert response.headers["Retry-After"] == "1"
             status, answer = response.status, await told(response)
         assert answer.pop("detail").startswith("the store cannot be reached: ")
         assert (status, answer) == (503, {"type": "about:blank", "title": "Service Unavailable", "status": 503})
 
-    async def test_a_job_is_503_too(self, front: Front) -> None:
-        front.server.connected = False
-        assert (await front.get("/jobs/a"))[0] == 503
+    async def test_a_job_is_503_too(self, frontend: Frontend) -> None:
+        frontend.server.connected = False
+        assert (await frontend.get("/jobs/a"))[0] == 503
 
-    async def test_what_is_wrong_is_400_all_the_same(self, front: Front) -> None:
-        front.server.connected = False
-        assert (await front.post("/create", {"colour": 1}))[0] == 400
+    async def test_what_is_wrong_is_400_all_the_same(self, frontend: Frontend) -> None:
+        frontend.server.connected = False
+        assert (await frontend.post("/create", {"colour": 1}))[0] == 400
 
-    async def test_nobody_is_told_of_a_task_that_was_not_stored(self, front: Front) -> None:
-        front.server.connected = False
-        await front.post("/create", GOOD)
-        assert front.nudges == []
-        assert front.figure("later_tasks_created_total") == 0
+    async def test_nobody_is_told_of_a_task_that_was_not_stored(self, frontend: Frontend) -> None:
+        frontend.server.connected = False
+        await frontend.post("/create", GOOD)
+        assert frontend.nudges == []
+        assert frontend.figure("later_tasks_created_total") == 0
 
-    async def test_a_store_that_does_not_fit_is_503(self, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_store_that_does_not_fit_is_503(self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
         async def misfit(*_: object) -> None:
             raise StoreMismatch("--shards 2: the store was laid out with 1")
 
-        monkeypatch.setattr(front.client, "execute_each", misfit)
-        async with front.http.post("/create", json=GOOD) as response:
+        monkeypatch.setattr(frontend.client, "execute_each", misfit)
+        async with frontend.http.post("/create", json=GOOD) as response:
             assert (response.status, response.headers["Retry-After"]) == (503, "1")
             assert (await told(response))["detail"] == "--shards 2: the store was laid out with 1"
 
 
 class TestFaultsOfOurOwn:
-    async def broken(self, front: Front, monkeypatch: pytest.MonkeyPatch, error: Exception) -> Any:
+    async def broken(self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch, error: Exception) -> Any:
         async def fail(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(front.client, "execute_each", fail)
+        monkeypatch.setattr(frontend.client, "execute_each", fail)
         body = {**GOOD, "content": "hush", "headers": {"X-A": "hush"}}
         with capture_logs() as logs:
-            answer = await front.post("/create?key=hush", body, headers={"Authorization": "hush"})
+            answer = await frontend.post("/create?key=hush", body, headers={"Authorization": "hush"})
         assert "hush" not in str(logs)
         assert [(entry["event"], entry["path"], entry["exc_info"]) for entry in logs] == [
             ("request failed", "/create", True)
@@ -165,32 +167,34 @@ class TestFaultsOfOurOwn:
         return answer
 
     async def test_one_that_nobody_thought_of_is_500_and_logged(
-        self, front: Front, monkeypatch: pytest.MonkeyPatch
+        self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        answer = await self.broken(front, monkeypatch, ZeroDivisionError("hush"))
+        answer = await self.broken(frontend, monkeypatch, ZeroDivisionError("hush"))
         detail = "this is a fault of later's own: its log says more"
         assert answer == problem(500, "Internal Server Error", detail)
 
-    async def test_one_of_the_store_is_500_with_its_words(self, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-        answer = await self.broken(front, monkeypatch, StoreFault("task 'a' is in no bucket"))
+    async def test_one_of_the_store_is_500_with_its_words(
+        self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answer = await self.broken(frontend, monkeypatch, StoreFault("task 'a' is in no bucket"))
         assert answer == problem(500, "Internal Server Error", "task 'a' is in no bucket")
 
 
 class TestHealth:
-    async def test_a_process_that_answers_is_alive(self, front: Front) -> None:
-        front.readiness[0] = "the store is away"
-        assert await front.get("/livez") == (200, {"status": "alive"})
+    async def test_a_process_that_answers_is_alive(self, frontend: Frontend) -> None:
+        frontend.readiness[0] = "the store is away"
+        assert await frontend.get("/livez") == (200, {"status": "alive"})
 
-    async def test_it_is_ready_when_nothing_is_amiss(self, front: Front) -> None:
-        assert await front.get("/readyz") == (200, {"status": "ready"})
+    async def test_it_is_ready_when_nothing_is_amiss(self, frontend: Frontend) -> None:
+        assert await frontend.get("/readyz") == (200, {"status": "ready"})
 
-    async def test_otherwise_it_says_why_not(self, front: Front) -> None:
-        front.readiness[0] = "the store is away"
-        assert await front.get("/readyz") == problem(503, "Service Unavailable", "the store is away")
+    async def test_otherwise_it_says_why_not(self, frontend: Frontend) -> None:
+        frontend.readiness[0] = "the store is away"
+        assert await frontend.get("/readyz") == problem(503, "Service Unavailable", "the store is away")
 
-    async def test_its_figures_are_prometheus_text(self, front: Front) -> None:
-        await front.post("/create", GOOD)
-        async with front.http.get("/metrics") as response:
+    async def test_its_figures_are_prometheus_text(self, frontend: Frontend) -> None:
+        await frontend.post("/create", GOOD)
+        async with frontend.http.get("/metrics") as response:
             assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
             text = await response.text()
         assert "\nlater_tasks_created_total 1.0\n" in text
@@ -219,9 +223,9 @@ class TestHealth:
         assert statuses == [200, 200, 200, 404]
 
 
-async def test_many_callers_at_once_each_get_their_own(front: Front) -> None:
+async def test_many_callers_at_once_each_get_their_own(frontend: Frontend) -> None:
     async with ClientSession() as session:
-        url = str(front.http.make_url("/create"))
+        url = str(frontend.http.make_url("/create"))
 
         async def create(number: int) -> Any:
             async with session.post(url, json={**GOOD, "id": f"n{number}", "delay": number}) as response:
@@ -229,4 +233,4 @@ async def test_many_callers_at_once_each_get_their_own(front: Front) -> None:
 
         answers = await asyncio.gather(*(create(number) for number in range(100)))
     assert answers == [{"id": f"n{number}", "created": True} for number in range(100)]
-    assert sorted(front.nudges) == [NOW + 1000 * number for number in range(100)]
+    assert sorted(frontend.nudges) == [NOW + 1000 * number for number in range(100)]

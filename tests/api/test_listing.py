@@ -11,7 +11,7 @@ import pytest
 from later.api.requests import EXPECTED
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.store.types import ClaimRequest, Settlement
-from tests.api.front import Front, a_front, bad
+from tests.api.frontend import Frontend, bad, serve_frontend
 from tests.builders import NOW, a_task
 
 FAILURE = Failure(1, "status", 503, "answered 503", NOW, None, 1)
@@ -19,73 +19,73 @@ SECOND = NOW // 1000
 
 
 @pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
-async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
-    async with a_front(shards=request.param) as built:
+async def frontend(request: pytest.FixtureRequest) -> AsyncIterator[Frontend]:
+    async with serve_frontend(shards=request.param) as built:
         yield built
 
 
-async def page(front: Front, **body: Any) -> tuple[list[dict[str, Any]], str | None]:
-    status, answer = await front.post("/list", {"topic": "order", **body})
+async def page(frontend: Frontend, **body: Any) -> tuple[list[dict[str, Any]], str | None]:
+    status, answer = await frontend.post("/list", {"topic": "order", **body})
     assert status == 200, answer
     assert list(answer) == ["tasks", "cursor"]
     return answer["tasks"], answer["cursor"]
 
 
-async def ids(front: Front, **body: Any) -> list[str]:
-    tasks, cursor = await page(front, **body)
+async def ids(frontend: Frontend, **body: Any) -> list[str]:
+    tasks, cursor = await page(frontend, **body)
     assert cursor is None
     return [task["id"] for task in tasks]
 
 
-async def create(front: Front, *ids: str, delay: float = 1, **changes: Any) -> None:
-    await front.store.tasks.create([a_task(id=id, own_id=True, delay=delay, **changes) for id in ids])
+async def create(frontend: Frontend, *ids: str, delay: float = 1, **changes: Any) -> None:
+    await frontend.store.tasks.create([a_task(id=id, own_id=True, delay=delay, **changes) for id in ids])
 
 
-async def put(front: Front, state: str) -> None:
+async def put(frontend: Frontend, state: str) -> None:
     """A task `a` in this state."""
-    await create(front, "a", delay=0)
+    await create(frontend, "a", delay=0)
     if state == "delay":
         return
-    [answer] = await front.store.tasks.claim(
-        [ClaimRequest("order", front.keys.shard_of("a").index, 1)], NOW, NOW + 30_000
+    [answer] = await frontend.store.tasks.claim(
+        [ClaimRequest("order", frontend.keys.shard_of("a").index, 1)], NOW, NOW + 30_000
     )
     assert not isinstance(answer, Exception)
     if state != "unack":
         verdict = Verdict(SettleTarget.ERROR if state == "error" else SettleTarget.DEAD, NOW + 5_000, FAILURE)
-        await front.store.tasks.settle([Settlement(answer.claims[0], verdict, None)])
+        await frontend.store.tasks.settle([Settlement(answer.claims[0], verdict, None)])
 
 
-async def test_an_unknown_topic_is_an_empty_page(front: Front) -> None:
-    assert await page(front) == ([], None)
+async def test_an_unknown_topic_is_an_empty_page(frontend: Frontend) -> None:
+    assert await page(frontend) == ([], None)
 
 
 @pytest.mark.parametrize("state", ["delay", "unack", "error", "dead"])
-async def test_tasks_are_shown_as_a_query_shows_them(front: Front, state: str) -> None:
-    await put(front, state)
-    tasks, cursor = await page(front, state=state)
-    assert (tasks, cursor) == ([(await front.post("/query", {"id": "a"}))[1]], None)
+async def test_tasks_are_shown_as_a_query_shows_them(frontend: Frontend, state: str) -> None:
+    await put(frontend, state)
+    tasks, cursor = await page(frontend, state=state)
+    assert (tasks, cursor) == ([(await frontend.post("/query", {"id": "a"}))[1]], None)
     assert tasks[0]["state"] == state
     for other in {"delay", "unack", "error", "dead"} - {state}:
-        assert await ids(front, state=other) == []
+        assert await ids(frontend, state=other) == []
 
 
-async def test_pages_follow_each_other(front: Front) -> None:
-    await create(front, *(f"n{n:03}" for n in range(250)))
-    first, cursor = await page(front)
-    second, cursor = await page(front, cursor=cursor)
-    third, end = await page(front, cursor=cursor)
+async def test_pages_follow_each_other(frontend: Frontend) -> None:
+    await create(frontend, *(f"n{n:03}" for n in range(250)))
+    first, cursor = await page(frontend)
+    second, cursor = await page(frontend, cursor=cursor)
+    third, end = await page(frontend, cursor=cursor)
     assert [task["id"] for task in (*first, *second, *third)] == [f"n{n:03}" for n in range(250)]
     assert (len(first), len(second), len(third), end) == (100, 100, 50, None)
 
 
-async def test_null_means_absent(front: Front) -> None:
-    await create(front, "a")
-    assert await ids(front, state=None, due_after=None, due_before=None, limit=None, cursor=None) == ["a"]
+async def test_null_means_absent(frontend: Frontend) -> None:
+    await create(frontend, "a")
+    assert await ids(frontend, state=None, due_after=None, due_before=None, limit=None, cursor=None) == ["a"]
 
 
-async def test_a_topic_is_known_by_its_canonical_name(front: Front) -> None:
-    await create(front, "a")
-    assert await ids(front, topic="default/order") == ["a"]
+async def test_a_topic_is_known_by_its_canonical_name(frontend: Frontend) -> None:
+    await create(frontend, "a")
+    assert await ids(frontend, topic="default/order") == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ async def test_a_topic_is_known_by_its_canonical_name(front: Front) -> None:
         ({"due_after": "0001-01-01T00:00:00Z", "due_before": "9999-12-31T23:59:59Z"}, ["a", "b", "c"]),
     ],
 )
-async def test_bounds_are_seconds_or_rfc_3339(front: Front, bounds: dict[str, Any], expected: list[str]) -> None:
+async def test_bounds_are_seconds_or_rfc_3339(frontend: Frontend, bounds: dict[str, Any], expected: list[str]) -> None:
     for second, id in enumerate("abc", 1):
-        await create(front, id, delay=second)
-    assert await ids(front, **bounds) == expected
+        await create(frontend, id, delay=second)
+    assert await ids(frontend, **bounds) == expected
 
 
 MOMENT = EXPECTED["due_after"]
@@ -149,23 +149,23 @@ def encoded(text: str) -> str:
         ({"states": ["delay"]}, "states: unknown field"),
     ],
 )
-async def test_what_is_wrong_is_refused_by_name(front: Front, fields: dict[str, Any], detail: str) -> None:
+async def test_what_is_wrong_is_refused_by_name(frontend: Frontend, fields: dict[str, Any], detail: str) -> None:
     field = detail.partition(":")[0]
-    assert await front.post("/list", {"topic": "order", **fields}) == bad(detail, field)
+    assert await frontend.post("/list", {"topic": "order", **fields}) == bad(detail, field)
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"1e400", b"-Infinity"])
-async def test_what_is_no_number_is_refused(front: Front, number: bytes) -> None:
-    status, answer = await front.post("/list", b'{"topic": "order", "due_after": %s}' % number)
+async def test_what_is_no_number_is_refused(frontend: Frontend, number: bytes) -> None:
+    status, answer = await frontend.post("/list", b'{"topic": "order", "due_after": %s}' % number)
     assert (status, answer["field"]) == (400, "due_after")
 
 
-async def test_a_cursor_of_any_score_is_taken(front: Front) -> None:
-    await create(front, "a")
-    assert await ids(front, cursor=encoded(f"{10**300} a")) == []
-    assert await ids(front, cursor=encoded("-5 a")) == ["a"]
+async def test_a_cursor_of_any_score_is_taken(frontend: Frontend) -> None:
+    await create(frontend, "a")
+    assert await ids(frontend, cursor=encoded(f"{10**300} a")) == []
+    assert await ids(frontend, cursor=encoded("-5 a")) == ["a"]
 
 
-async def test_a_store_that_is_away_is_503(front: Front) -> None:
-    front.client.away = [0]
-    assert (await front.post("/list", {"topic": "order"}))[0] == 503
+async def test_a_store_that_is_away_is_503(frontend: Frontend) -> None:
+    frontend.client.away = [0]
+    assert (await frontend.post("/list", {"topic": "order"}))[0] == 503

@@ -10,7 +10,7 @@ import pytest
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, pack_id
 from later.store.types import Claim, ClaimRequest, Settlement
-from tests.api.front import DAY_MS, GOOD, Answer, Front, bad
+from tests.api.frontend import DAY_MS, GOOD, Answer, Frontend, bad
 from tests.builders import NOW, a_task
 
 NO_TASK = "no task has the id 'a'"
@@ -22,36 +22,36 @@ def missing(detail: str, **more: object) -> Answer:
     return 404, {"type": "about:blank", "title": "Not Found", "status": 404, "detail": detail, **more}
 
 
-async def store(front: Front, **changes: Any) -> Task:
+async def store(frontend: Frontend, **changes: Any) -> Task:
     """A task with the id `a`, behind the frontend's back."""
     task = a_task(**{"id": "a", "own_id": True, **changes})
-    assert await front.store.tasks.create([task]) == [True]
+    assert await frontend.store.tasks.create([task]) == [True]
     return task
 
 
-async def claim(front: Front) -> Claim:
-    answer = (await front.store.tasks.claim([ClaimRequest("order", 0, 1)], NOW, NOW + 30_000))[0]
+async def claim(frontend: Frontend) -> Claim:
+    answer = (await frontend.store.tasks.claim([ClaimRequest("order", 0, 1)], NOW, NOW + 30_000))[0]
     assert not isinstance(answer, Exception)
     return answer.claims[0]
 
 
-async def settle(front: Front, verdict: Verdict) -> None:
-    settlement = Settlement(await claim(front), verdict, NOW + 7 * DAY_MS)
-    assert await front.store.tasks.settle([settlement]) == [True]
+async def settle(frontend: Frontend, verdict: Verdict) -> None:
+    settlement = Settlement(await claim(frontend), verdict, NOW + 7 * DAY_MS)
+    assert await frontend.store.tasks.settle([settlement]) == [True]
 
 
-async def query(front: Front) -> dict[str, Any]:
-    status, task = await front.post("/query", {"id": "a"})
+async def query(frontend: Frontend) -> dict[str, Any]:
+    status, task = await frontend.post("/query", {"id": "a"})
     assert status == 200
     return dict(task)
 
 
-async def test_a_task_is_shown_in_the_contracts_order(front: Front) -> None:
+async def test_a_task_is_shown_in_the_contracts_order(frontend: Frontend) -> None:
     await store(
-        front, created_at=1_504_934_220_500, execute_at=1_504_934_230_000, max_retry=1,
+        frontend, created_at=1_504_934_220_500, execute_at=1_504_934_230_000, max_retry=1,
         expires_at=1_504_934_280_500, headers={"X-A": "hush"},
     )  # fmt: skip
-    async with front.http.post("/query", json={"id": "a"}) as response:
+    async with frontend.http.post("/query", json={"id": "a"}) as response:
         text = await response.text()
     assert text == json.dumps(
         {
@@ -64,22 +64,22 @@ async def test_a_task_is_shown_in_the_contracts_order(front: Front) -> None:
     )  # fmt: skip
 
 
-async def test_execute_time_is_rounded_up(front: Front) -> None:
-    await store(front, execute_at=NOW + 1)
-    assert (await query(front))["execute_time"] == NOW // 1000 + 1
+async def test_execute_time_is_rounded_up(frontend: Frontend) -> None:
+    await store(frontend, execute_at=NOW + 1)
+    assert (await query(frontend))["execute_time"] == NOW // 1000 + 1
 
 
-async def test_in_unack_the_lease_is_shown(front: Front) -> None:
-    await store(front)
-    await claim(front)
-    task = await query(front)
+async def test_in_unack_the_lease_is_shown(frontend: Frontend) -> None:
+    await store(frontend)
+    await claim(frontend)
+    task = await query(frontend)
     assert (task["state"], task["due_at"], task["attempts"]) == ("unack", "2027-01-15T08:00:30.000Z", 1)
 
 
-async def test_in_error_the_failure_is_shown_and_when_it_is_tried_again(front: Front) -> None:
-    await store(front)
-    await settle(front, Verdict(SettleTarget.ERROR, NOW + 10_000, FAILURE))
-    task = await query(front)
+async def test_in_error_the_failure_is_shown_and_when_it_is_tried_again(frontend: Frontend) -> None:
+    await store(frontend)
+    await settle(frontend, Verdict(SettleTarget.ERROR, NOW + 10_000, FAILURE))
+    task = await query(frontend)
     assert (task["state"], task["due_at"], task["has_retry"]) == ("error", "2027-01-15T08:00:10.000Z", 1)
     assert task["last_error"] == {
         "reason": "status",
@@ -89,19 +89,19 @@ async def test_in_error_the_failure_is_shown_and_when_it_is_tried_again(front: F
     }
 
 
-async def test_in_dead_its_death_is_shown_and_no_due_time(front: Front) -> None:
-    await store(front, max_retry=0)
-    await settle(front, Verdict(SettleTarget.DEAD, NOW + 1, FAILURE))
-    task = await query(front)
+async def test_in_dead_its_death_is_shown_and_no_due_time(frontend: Frontend) -> None:
+    await store(frontend, max_retry=0)
+    await settle(frontend, Verdict(SettleTarget.DEAD, NOW + 1, FAILURE))
+    task = await query(frontend)
     assert (task["state"], task["died_at"], task["has_retry"]) == ("dead", "2027-01-15T08:00:00.001Z", 0)
     assert "due_at" not in task
 
 
-async def test_of_a_body_that_cannot_be_read_the_rest_is_shown(front: Front) -> None:
-    await store(front)
-    redis = front.client._redis
+async def test_of_a_body_that_cannot_be_read_the_rest_is_shown(frontend: Frontend) -> None:
+    await store(frontend)
+    redis = frontend.client._redis
     await redis.hset("{later:0}:pool", pack_id("a"), b"\xc1")
-    assert await query(front) == {
+    assert await query(frontend) == {
         "id": "a", "topic": "order", "execute_time": None, "max_retry": None, "has_retry": 0, "callback": None,
         "content": None, "creat_time": None, "state": "delay", "due_at": "2027-01-15T08:00:00.000Z",
         "attempts": 0, "last_error": None,
@@ -109,35 +109,35 @@ async def test_of_a_body_that_cannot_be_read_the_rest_is_shown(front: Front) -> 
 
 
 @pytest.mark.parametrize("path", ["/query", "/delete"])
-async def test_an_id_that_is_not_there_is_404(front: Front, path: str) -> None:
-    assert await front.post(path, {"id": "a"}) == missing(NO_TASK)
+async def test_an_id_that_is_not_there_is_404(frontend: Frontend, path: str) -> None:
+    assert await frontend.post(path, {"id": "a"}) == missing(NO_TASK)
 
 
 @pytest.mark.parametrize("path", ["/query", "/delete"])
-async def test_an_id_that_has_ended_is_404_and_says_so(front: Front, path: str) -> None:
-    await store(front)
-    await settle(front, Verdict(SettleTarget.DONE, NOW))
-    assert await front.post(path, {"id": "a"}) == missing(f"{NO_TASK}: it has ended", ended=True)
+async def test_an_id_that_has_ended_is_404_and_says_so(frontend: Frontend, path: str) -> None:
+    await store(frontend)
+    await settle(frontend, Verdict(SettleTarget.DONE, NOW))
+    assert await frontend.post(path, {"id": "a"}) == missing(f"{NO_TASK}: it has ended", ended=True)
 
 
-async def test_a_task_is_deleted(front: Front) -> None:
-    await store(front)
-    assert await front.post("/delete", {"id": "a"}) == (200, {"id": "a"})
-    assert await front.post("/query", {"id": "a"}) == missing(NO_TASK)
+async def test_a_task_is_deleted(frontend: Frontend) -> None:
+    await store(frontend)
+    assert await frontend.post("/delete", {"id": "a"}) == (200, {"id": "a"})
+    assert await frontend.post("/query", {"id": "a"}) == missing(NO_TASK)
 
 
-async def test_a_deleted_id_may_be_created_anew(front: Front) -> None:
+async def test_a_deleted_id_may_be_created_anew(frontend: Frontend) -> None:
     for _ in range(2):
-        assert await front.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})
-        assert (await front.post("/delete", {"id": "a"}))[0] == 200
+        assert await frontend.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})
+        assert (await frontend.post("/delete", {"id": "a"}))[0] == 200
 
 
-async def test_an_ended_id_that_was_deleted_may_be_created_anew(front: Front) -> None:
-    await store(front)
-    await settle(front, Verdict(SettleTarget.DONE, NOW))
-    assert await front.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": False})
-    assert (await front.post("/delete", {"id": "a"}))[0] == 404
-    assert await front.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})
+async def test_an_ended_id_that_was_deleted_may_be_created_anew(frontend: Frontend) -> None:
+    await store(frontend)
+    await settle(frontend, Verdict(SettleTarget.DONE, NOW))
+    assert await frontend.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": False})
+    assert (await frontend.post("/delete", {"id": "a"}))[0] == 404
+    assert await frontend.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})
 
 
 @pytest.mark.parametrize(
@@ -156,5 +156,7 @@ async def test_an_ended_id_that_was_deleted_may_be_created_anew(front: Front) ->
     ],
 )
 @pytest.mark.parametrize("path", ["/query", "/delete"])
-async def test_what_names_no_id_is_refused(front: Front, path: str, body: object, detail: str, field: str) -> None:
-    assert await front.post(path, body) == bad(detail, field)
+async def test_what_names_no_id_is_refused(
+    frontend: Frontend, path: str, body: object, detail: str, field: str
+) -> None:
+    assert await frontend.post(path, body) == bad(detail, field)

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from tests.api.front import GOOD, a_front
+from tests.api.frontend import GOOD, serve_frontend
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ from tests.api.front import GOOD, a_front
 async def test_malformed_http_is_a_problem_in_the_same_shape(
     request_bytes: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with a_front() as front:
-        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+    async with serve_frontend() as frontend:
+        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
         writer.write(request_bytes)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
@@ -39,15 +39,15 @@ async def test_malformed_http_is_a_problem_in_the_same_shape(
 
 
 async def test_what_is_http_is_served_as_ever() -> None:
-    async with a_front() as front:
-        assert (await front.post("/create", {**GOOD, "id": "a"})) == (200, {"id": "a", "created": True})
-        assert (await front.post("/nowhere", {}))[0] == 404
+    async with serve_frontend() as frontend:
+        assert (await frontend.post("/create", {**GOOD, "id": "a"})) == (200, {"id": "a", "created": True})
+        assert (await frontend.post("/nowhere", {}))[0] == 404
 
 
 @pytest.mark.parametrize("path", ["/create", "/create?for=me", "/creat%65", "http://elsewhere/create"])
 async def test_a_path_is_the_same_however_it_is_written(path: str) -> None:
-    async with a_front() as front:
-        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+    async with serve_frontend() as frontend:
+        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
         body = json.dumps({**GOOD, "id": "a"}).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
@@ -59,8 +59,8 @@ async def test_a_path_is_the_same_however_it_is_written(path: str) -> None:
 
 
 async def test_a_caller_that_waits_to_be_asked_for_its_body_is_asked() -> None:
-    async with a_front() as front:
-        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+    async with serve_frontend() as frontend:
+        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
         body = json.dumps({**GOOD, "id": "a"}).encode()
         head = b"POST /create HTTP/1.1\r\nHost: h\r\nConnection: close\r\nExpect: 100-continue\r\n"
         writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
@@ -74,8 +74,8 @@ async def test_a_caller_that_waits_to_be_asked_for_its_body_is_asked() -> None:
 
 async def heard(requests: bytes) -> bytes:
     """All that a connection says to these requests; the last of them must close it."""
-    async with a_front() as front:
-        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+    async with serve_frontend() as frontend:
+        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
         writer.write(requests)
         answer = await reader.read()
         writer.close()
@@ -128,8 +128,8 @@ def _headers(answer: bytes) -> dict[str, str]:
 
 
 async def test_a_body_that_is_not_what_it_says_is_nothing_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async with a_front() as front:
-        reader, writer = await asyncio.open_connection(front.http.host, front.http.port)
+    async with serve_frontend() as frontend:
+        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
         head = b"POST /create HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Encoding: gzip\r\n"
         writer.write(head + b"Content-Length: 4\r\n\r\nxxxx")
         answer = await reader.read()

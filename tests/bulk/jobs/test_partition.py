@@ -195,10 +195,10 @@ class TestOverTheApi:
 
     def test_a_partition_waits_for_an_unavailable_store(self, pauses: list[float]) -> None:
         with api_server() as api:
-            api.front.client.away = [0]
+            api.frontend.client.away = [0]
 
             def back(pause: float) -> None:
-                api.front.client.away = []
+                api.frontend.client.away = []
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("later.bulk.transport.target.time.sleep", back)

@@ -12,33 +12,33 @@ from later.bulk.report.counts import RejectGroup, describe_missing_columns, reje
 from later.bulk.report.forecast import TopicLimit
 from later.bulk.report.run import find_limits
 from later.client.http import Client
-from tests.api.front import Front, a_front
+from tests.api.frontend import Frontend, serve_frontend
 
 
 @pytest.fixture
-async def front() -> AsyncIterator[Front]:
-    async with a_front() as built:
+async def frontend() -> AsyncIterator[Frontend]:
+    async with serve_frontend() as built:
         yield built
 
 
-async def limits_of(front: Front, *topics: str, rates: dict[str, float] | None = None) -> dict[str, TopicLimit]:
-    client = Client(str(front.http.make_url("/")).rstrip("/"), 10, time.time)
+async def limits_of(frontend: Frontend, *topics: str, rates: dict[str, float] | None = None) -> dict[str, TopicLimit]:
+    client = Client(str(frontend.http.make_url("/")).rstrip("/"), 10, time.time)
     return await asyncio.to_thread(find_limits, topics, rates or {}, client, pytest.fail)
 
 
-async def test_rates_are_those_of_the_policies_as_applied(front: Front) -> None:
-    await front.ask("PATCH", "/namespaces/shop/policy", {"rate": 12.5})
-    await front.ask("PATCH", "/topics/mail/policy", {"rate": 3, "paused": True})
+async def test_rates_are_those_of_the_policies_as_applied(frontend: Frontend) -> None:
+    await frontend.ask("PATCH", "/namespaces/shop/policy", {"rate": 12.5})
+    await frontend.ask("PATCH", "/topics/mail/policy", {"rate": 3, "paused": True})
 
-    limits = await limits_of(front, "shop/order", "mail", "other")
+    limits = await limits_of(frontend, "shop/order", "mail", "other")
 
     assert limits == {"shop/order": TopicLimit(12.5), "mail": TopicLimit(3, True), "other": TopicLimit(0)}
 
 
-async def test_a_given_rate_counts_before_the_policy(front: Front) -> None:
-    await front.ask("PATCH", "/topics/mail/policy", {"rate": 3})
+async def test_a_given_rate_counts_before_the_policy(frontend: Frontend) -> None:
+    await frontend.ask("PATCH", "/topics/mail/policy", {"rate": 3})
 
-    assert await limits_of(front, "mail", rates={"mail": 50.0}) == {"mail": TopicLimit(50)}
+    assert await limits_of(frontend, "mail", rates={"mail": 50.0}) == {"mail": TopicLimit(50)}
 
 
 def test_a_daemon_that_cannot_be_reached_is_one_warning_and_no_error() -> None:

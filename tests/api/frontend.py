@@ -52,7 +52,7 @@ class UnsureClient(Client):
 
 
 @dataclass(kw_only=True, slots=True)
-class Front:
+class Frontend:
     """A client of the frontend, and what stands behind it."""
 
     http: TestClient[Request, Application]
@@ -105,13 +105,13 @@ class ServerOfOurs(TestServer):
 
 
 @asynccontextmanager
-async def a_front(
+async def serve_frontend(
     *,
     shards: int = 1,
     policy: Policy | None = None,
     max_body: int = 1024 * 1024,
     backlog: int = 10_000,
-) -> AsyncIterator[Front]:
+) -> AsyncIterator[Frontend]:
     """The whole frontend, listening."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
     clock = a_clock()
@@ -137,7 +137,7 @@ async def a_front(
         on_create=nudges.append,
     )
     async with TestClient(ServerOfOurs(app)) as http:
-        yield Front(
+        yield Frontend(
             http=http, client=client, server=server, keys=keys, store=store, metrics=metrics, nudges=nudges,
             readiness=readiness,
         )  # fmt: skip
@@ -189,9 +189,9 @@ def came_to(**answer: Any) -> Answer:
     return 200, answer
 
 
-def ids_of_shards(front: Front) -> list[str]:
+def ids_of_shards(frontend: Frontend) -> list[str]:
     """For each shard an id that lives there."""
     ids: dict[int, str] = {}
     for number in range(1000):
-        ids.setdefault(front.keys.shard_of(f"n{number}").index, f"n{number}")
-    return [ids[shard.index] for shard in front.keys.shards]
+        ids.setdefault(frontend.keys.shard_of(f"n{number}").index, f"n{number}")
+    return [ids[shard.index] for shard in frontend.keys.shards]
