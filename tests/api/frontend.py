@@ -29,26 +29,28 @@ from tests.builders import NOW
 
 Answer = tuple[int, Any]
 
-GOOD = {"topic": "order", "callback": "http://127.0.0.1:8888/success"}
+MINIMAL = {"topic": "order", "callback": "http://127.0.0.1:8888/success"}
 """The least that a create takes."""
 DAY_MS = 86_400_000
 
 
-class UnsureClient(Client):
+class UnreliableClient(Client):
     """A client some of whose shards are away, or all of them held still."""
 
-    away: Sequence[int] = ()
-    held: asyncio.Event | None = None
+    shards_down: Sequence[int] = ()
+    resume: asyncio.Event | None = None
 
     async def execute_each(self, verb: str, commands: Sequence[Command]) -> list[Any]:
-        if self.held is not None:
-            await self.held.wait()
-        answers = await super().execute_each(verb, [command for command in commands if not self._lost(command)])
+        if self.resume is not None:
+            await self.resume.wait()
+        answers = await super().execute_each(verb, [command for command in commands if not self._is_lost(command)])
         there = iter(answers)
-        return [StoreDown("the store is gone") if self._lost(c) else next(there) for c in commands]
+        return [StoreDown("the store is gone") if self._is_lost(c) else next(there) for c in commands]
 
-    def _lost(self, command: Command) -> bool:
-        return any(b"{later:%d}" % shard in part for part in command if isinstance(part, bytes) for shard in self.away)
+    def _is_lost(self, command: Command) -> bool:
+        return any(
+            b"{later:%d}" % shard in part for part in command if isinstance(part, bytes) for shard in self.shards_down
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,38 +58,38 @@ class Frontend:
     """A client of the frontend, and what stands behind it."""
 
     http: TestClient[Request, Application]
-    client: UnsureClient
+    client: UnreliableClient
     server: FakeServer
     keys: Keys
     store: Store
     metrics: Metrics
-    nudges: list[int]
+    wakes: list[int]
     readiness: list[str | None] = field(default_factory=lambda: [None])
 
     async def post(self, path: str, body: object, **options: Any) -> Answer:
         """Status and body of an answer to JSON, or to bytes as they are."""
         data = {"data": body} if isinstance(body, bytes) else {"json": body}
         async with self.http.post(path, **data, **options) as response:
-            return response.status, await told(response)
+            return response.status, await read_answer(response)
 
     async def get(self, path: str) -> Answer:
         async with self.http.get(path) as response:
-            return response.status, await told(response)
+            return response.status, await read_answer(response)
 
-    async def ask(self, method: str, path: str, body: object = None) -> Answer:
+    async def request(self, method: str, path: str, body: object = None) -> Answer:
         """The same by any method, the path sent as it is written; JSON, bytes as they are, or no body."""
         data = {"data": body} if isinstance(body, bytes) else {"json": body}
         url = URL(f"{self.http.make_url('/')}{path[1:]}", encoded=True)
         async with self.http.session.request(method, url, **data) as response:
-            return response.status, await told(response)
+            return response.status, await read_answer(response)
 
-    def figure(self, name: str) -> float:
+    def metric(self, name: str) -> float:
         found = self.metrics.registry.get_sample_value(name)
         assert found is not None, generate_latest(self.metrics.registry).decode()
         return found
 
 
-async def told(response: ClientResponse) -> Any:
+async def read_answer(response: ClientResponse) -> Any:
     """The answer's body, None where it may have none; its type must say what it is."""
     if response.status == 204:
         assert await response.read() == b""
@@ -97,7 +99,7 @@ async def told(response: ClientResponse) -> Any:
     return await response.json(content_type=None)
 
 
-class ServerOfOurs(TestServer):
+class DaemonServer(TestServer):
     """A test server that serves as the daemon does: a caller that hangs up cancels nothing."""
 
     async def _make_runner(self, **options: Any) -> BaseRunner:
@@ -114,8 +116,8 @@ async def serve_frontend(
 ) -> AsyncIterator[Frontend]:
     """The whole frontend, listening."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
-    clock = a_clock()
-    client = UnsureClient(
+    clock = fixed_clock()
+    client = UnreliableClient(
         FakeAsyncRedis(server=server, protocol=2),
         clock,
         timeout_s=10,
@@ -136,15 +138,15 @@ async def serve_frontend(
         exposition=_of(metrics),
         on_create=nudges.append,
     )
-    async with TestClient(ServerOfOurs(app)) as http:
+    async with TestClient(DaemonServer(app)) as http:
         yield Frontend(
-            http=http, client=client, server=server, keys=keys, store=store, metrics=metrics, nudges=nudges,
+            http=http, client=client, server=server, keys=keys, store=store, metrics=metrics, wakes=nudges,
             readiness=readiness,
         )  # fmt: skip
     await client.aclose()
 
 
-def a_clock() -> Clock:
+def fixed_clock() -> Clock:
     """The store's clock, at whose high end it is always NOW."""
     clock = Clock(lambda: 0.0, lambda: 0.0)
     clock.observe((NOW - 2) * 1000, 0, 0)
@@ -166,30 +168,30 @@ def _of(metrics: Metrics) -> Callable[[], Awaitable[bytes]]:
     return exposition
 
 
-def bad(detail: str, field: str | None = None) -> Answer:
+def bad_request(detail: str, field: str | None = None) -> Answer:
     """The answer to a request that is wrong."""
     body: dict[str, Any] = {"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}
     return 400, body if field is None else {**body, "field": field}
 
 
-def named(*ids: str) -> list[dict[str, Any]]:
+def creates(*ids: str) -> list[dict[str, Any]]:
     """Creates with these ids."""
-    return [{**GOOD, "id": id} for id in ids]
+    return [{**MINIMAL, "id": id} for id in ids]
 
 
-def made(id: str, created: bool = True) -> dict[str, Any]:
+def create_result(id: str, created: bool = True) -> dict[str, Any]:
     return {"id": id, "created": created}
 
 
-def wrong(status: int, detail: str, **more: object) -> dict[str, Any]:
+def item_error(status: int, detail: str, **more: object) -> dict[str, Any]:
     return {"error": {"status": status, "detail": detail, **more}}
 
 
-def came_to(**answer: Any) -> Answer:
+def ok(**answer: Any) -> Answer:
     return 200, answer
 
 
-def ids_of_shards(frontend: Frontend) -> list[str]:
+def ids_by_shard(frontend: Frontend) -> list[str]:
     """For each shard an id that lives there."""
     ids: dict[int, str] = {}
     for number in range(1000):

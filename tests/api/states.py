@@ -14,7 +14,9 @@ FAILURE = Failure(1, "status", 503, "answered 503", NOW - 60_000, None, 1)
 DIED_AT = NOW - 60_000
 
 
-async def put(frontend: Frontend, state: str, id: str | None = None, failure: Failure = FAILURE, **changes: Any) -> str:
+async def put_task(
+    frontend: Frontend, state: str, id: str | None = None, failure: Failure = FAILURE, **changes: Any
+) -> str:
     """A task in this state: its id. Due in a minute, or its lease or pause ends in 30 s."""
     id = id or state
     created_at = NOW - 120_000
@@ -45,6 +47,6 @@ async def put(frontend: Frontend, state: str, id: str | None = None, failure: Fa
     return id
 
 
-async def put_all(frontend: Frontend, **changes: Any) -> None:
+async def put_all_states(frontend: Frontend, **changes: Any) -> None:
     for state in STATES:
-        await put(frontend, state, **changes)
+        await put_task(frontend, state, **changes)

@@ -11,7 +11,18 @@ from structlog.testing import capture_logs
 from later.core.errors import LaterError, StoreFault
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from tests.api.frontend import GOOD, Answer, Frontend, bad, came_to, ids_of_shards, made, named, serve_frontend, wrong
+from tests.api.frontend import (
+    MINIMAL,
+    Answer,
+    Frontend,
+    bad_request,
+    create_result,
+    creates,
+    ids_by_shard,
+    item_error,
+    ok,
+    serve_frontend,
+)
 from tests.builders import NOW
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -26,80 +37,80 @@ def too_large(detail: str) -> Answer:
 
 
 class TestCreate:
-    async def test_good_items_are_stored_where_others_are_refused(self, frontend: Frontend) -> None:
-        batch = [{**GOOD, "id": "a"}, {**GOOD, "delay": -5}, 5, {**GOOD, "id": "b", "delay": 60, "ttl": 1}]
+    async def test_valid_items_are_stored_although_others_are_refused(self, frontend: Frontend) -> None:
+        batch = [{**MINIMAL, "id": "a"}, {**MINIMAL, "delay": -5}, 5, {**MINIMAL, "id": "b", "delay": 60, "ttl": 1}]
         warning = "The task will expire before it is due and never be delivered."
-        assert await frontend.post("/create/batch", batch) == came_to(
+        assert await frontend.post("/create/batch", batch) == ok(
             created=2,
             existing=0,
             refused=2,
             failed=0,
             results=[
-                made("a"),
+                create_result("a"),
                 {"error": DELAY},
-                wrong(400, "expected a JSON object, got a number"),
-                {**made("b"), "warning": warning},
+                item_error(400, "expected a JSON object, got a number"),
+                {**create_result("b"), "warning": warning},
             ],
         )
         assert (await frontend.post("/query", {"id": "b"}))[0] == 200
 
     async def test_the_answer_is_in_the_contracts_order(self, frontend: Frontend) -> None:
-        async with frontend.http.post("/create/batch", json=[*named("a"), {}]) as response:
+        async with frontend.http.post("/create/batch", json=[*creates("a"), {}]) as response:
             text = await response.text()
         assert text.startswith(
             '{"created":1,"existing":0,"refused":1,"failed":0,"results":[{"id":"a","created":true},'
             '{"error":{"status":400,"detail":"'
         )
 
-    async def test_an_id_that_stands_twice_is_created_once(self, frontend: Frontend) -> None:
-        assert await frontend.post("/create/batch", named("a", "a")) == came_to(
-            created=1, existing=1, refused=0, failed=0, results=[made("a"), made("a", False)]
+    async def test_a_duplicate_id_in_a_batch_is_created_once(self, frontend: Frontend) -> None:
+        assert await frontend.post("/create/batch", creates("a", "a")) == ok(
+            created=1, existing=1, refused=0, failed=0, results=[create_result("a"), create_result("a", False)]
         )
 
-    async def test_ids_of_laters_choosing_are_told_too(self, frontend: Frontend) -> None:
-        _, answer = await frontend.post("/create/batch", [GOOD, GOOD])
+    async def test_generated_ids_are_returned(self, frontend: Frontend) -> None:
+        _, answer = await frontend.post("/create/batch", [MINIMAL, MINIMAL])
         first, second = answer["results"]
         assert (first["created"], second["created"]) == (True, True)
         assert first["id"] != second["id"]
 
-    async def test_the_earliest_due_time_is_told_to_whoever_waits(self, frontend: Frontend) -> None:
+    async def test_a_batch_reports_its_earliest_due_time(self, frontend: Frontend) -> None:
         delays = [7, 2, 9]
-        await frontend.post("/create/batch", [{**GOOD, "id": str(delay), "delay": delay} for delay in delays])
-        await frontend.post("/create/batch", [{**GOOD, "id": "2", "delay": 1}, {**GOOD, "delay": -5}])
-        assert frontend.nudges == [NOW + 2000]
+        await frontend.post("/create/batch", [{**MINIMAL, "id": str(delay), "delay": delay} for delay in delays])
+        await frontend.post("/create/batch", [{**MINIMAL, "id": "2", "delay": 1}, {**MINIMAL, "delay": -5}])
+        assert frontend.wakes == [NOW + 2000]
 
     async def test_items_are_counted(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", [*named("a", "a", "b"), {}])
+        await frontend.post("/create/batch", [*creates("a", "a", "b"), {}])
         names = ("later_tasks_created_total", "later_tasks_duplicate_total", "later_tasks_refused_total")
-        assert [frontend.figure(name) for name in names] == [2, 1, 1]
+        assert [frontend.metric(name) for name in names] == [2, 1, 1]
 
     async def test_an_item_may_be_as_large_as_a_single_call_and_no_larger(self) -> None:
         async with serve_frontend(max_body=100) as frontend:
-            frame = len(json.dumps({**GOOD, "content": ""}))
-            batch = [{**GOOD, "content": "x" * (size - frame)} for size in (100, 101)]
+            frame = len(json.dumps({**MINIMAL, "content": ""}))
+            batch = [{**MINIMAL, "content": "x" * (size - frame)} for size in (100, 101)]
             _, answer = await frontend.post("/create/batch", batch)
         assert (answer["created"], answer["refused"]) == (1, 1)
-        assert answer["results"][1] == wrong(413, "expected a body of at most 100 bytes")
+        assert answer["results"][1] == item_error(413, "expected a body of at most 100 bytes")
 
 
 class TestShapes:
     @pytest.mark.parametrize("path", BATCHES)
     @pytest.mark.parametrize(("body", "headers"), [(b"[]", {}), (b" [ ]\n", {}), (b"", NDJSON), (b"\n \n", NDJSON)])
-    async def test_nothing_comes_to_nothing(
+    async def test_an_empty_batch_has_no_results(
         self, frontend: Frontend, path: str, body: bytes, headers: dict[str, str]
     ) -> None:
         status, answer = await frontend.post(path, body, headers=headers)
         assert (status, list(answer.values())) == (200, [0, 0, 0, 0, []])
 
     @pytest.mark.parametrize("content_type", ["application/x-ndjson", "Application/X-NDJSON; charset=utf-8"])
-    async def test_lines_are_as_good_as_an_array(self, frontend: Frontend, content_type: str) -> None:
+    async def test_ndjson_is_accepted_like_an_array(self, frontend: Frontend, content_type: str) -> None:
         lines = b'\n{"id": "a"}\r\n\n  \n{"id": NaN}\n{"id": "b"} {"id": "c"}\n{"id": "d"}'
         _, answer = await frontend.post("/query/batch", lines, headers={"Content-Type": content_type})
         assert answer["results"] == [
-            wrong(404, "no task has the id 'a'"),
-            wrong(400, f"{ID} nan", field="id"),
-            wrong(400, "expected JSON: Extra data: line 1 column 13 (char 12)"),
-            wrong(404, "no task has the id 'd'"),
+            item_error(404, "no task has the id 'a'"),
+            item_error(400, f"{ID} nan", field="id"),
+            item_error(400, "expected JSON: Extra data: line 1 column 13 (char 12)"),
+            item_error(404, "no task has the id 'd'"),
         ]
 
     @pytest.mark.parametrize(
@@ -113,18 +124,22 @@ class TestShapes:
             ("NaN", ("expected a JSON object, got a number", None)),
         ],
     )
-    async def test_one_bad_item_spoils_no_other(
+    async def test_a_malformed_item_spoils_no_other(
         self, frontend: Frontend, item: str, error: tuple[str, str | None]
     ) -> None:
-        first, last = (json.dumps(good) for good in named("a", "b"))
+        first, last = (json.dumps(good) for good in creates("a", "b"))
         body = f" [ {first} ,\n{item}, {last} ] ".encode("utf-8", "surrogateescape")
         detail, field = error
-        assert await frontend.post("/create/batch", body) == came_to(
+        assert await frontend.post("/create/batch", body) == ok(
             created=2,
             existing=0,
             refused=1,
             failed=0,
-            results=[made("a"), wrong(400, detail, **({"field": field} if field else {})), made("b")],
+            results=[
+                create_result("a"),
+                item_error(400, detail, **({"field": field} if field else {})),
+                create_result("b"),
+            ],
         )
 
     @pytest.mark.parametrize("path", BATCHES)
@@ -143,13 +158,13 @@ class TestShapes:
         ],
         ids=range(9),
     )  # fmt: skip
-    async def test_what_is_no_array_is_refused_whole(
+    async def test_a_body_that_is_not_an_array_is_refused(
         self, frontend: Frontend, path: str, body: bytes, detail: str
     ) -> None:
-        assert await frontend.post(path, body) == bad(detail)
+        assert await frontend.post(path, body) == bad_request(detail)
 
     @pytest.mark.parametrize("path", BATCHES)
-    async def test_ten_thousand_items_are_taken_and_no_more(self, frontend: Frontend, path: str) -> None:
+    async def test_ten_thousand_items_are_accepted_and_no_more(self, frontend: Frontend, path: str) -> None:
         refusal = too_large("expected at most 10000 items, got more")
         for count in (10_000, 10_001):
             array, lines = b"[" + b",".join([b"{}"] * count) + b"]", b"{}\n" * count
@@ -158,11 +173,11 @@ class TestShapes:
                 assert (status, answer["refused"]) == (200, 10_000) if count == 10_000 else (status, answer) == refusal
 
     async def test_ten_thousand_tasks_are_created(self, frontend: Frontend) -> None:
-        _, answer = await frontend.post("/create/batch", named(*map(str, range(10_000))))
+        _, answer = await frontend.post("/create/batch", creates(*map(str, range(10_000))))
         assert (answer["created"], len(answer["results"])) == (10_000, 10_000)
 
     @pytest.mark.parametrize("path", BATCHES)
-    async def test_millions_of_items_are_not_even_held(self, frontend: Frontend, path: str) -> None:
+    async def test_millions_of_items_are_never_held_in_memory(self, frontend: Frontend, path: str) -> None:
         body = b"[" + b"{}," * 1_000_000 + b"{}]"
         async with frontend.http.post(path, data=BytesIO(body)) as response:
             assert response.status == 413
@@ -173,15 +188,15 @@ class TestShapes:
             answer = response.status, await response.json(content_type=None)
         assert answer == too_large("expected a body of at most 16777216 bytes")
 
-    async def test_many_commas_in_few_items_are_no_many_items(self, frontend: Frontend) -> None:
-        batch = [{**GOOD, "content": "," * 300_000}, {**GOOD, "content": "," * 300_000}]
+    async def test_many_commas_in_few_items_are_accepted(self, frontend: Frontend) -> None:
+        batch = [{**MINIMAL, "content": "," * 300_000}, {**MINIMAL, "content": "," * 300_000}]
         body = json.dumps(batch).encode()
         assert (await frontend.post("/create/batch", body))[1]["created"] == 2
 
 
 class TestDryRun:
-    async def test_what_would_be_refused_is_told_and_nothing_is_stored(self, frontend: Frontend) -> None:
-        batch = [*named("a"), {**GOOD, "delay": -5}]
+    async def test_a_dry_run_reports_refusals_and_stores_nothing(self, frontend: Frontend) -> None:
+        batch = [*creates("a"), {**MINIMAL, "delay": -5}]
         _, answer = await frontend.post("/create/batch?dry_run=true&job=j", batch)
         results = [{"id": "a", "created": False}, {"error": DELAY}]
         assert answer == {"created": 0, "existing": 0, "refused": 1, "failed": 0, "results": results}
@@ -197,51 +212,51 @@ class TestDryRun:
 
 
 class TestQueryAndDelete:
-    async def test_each_id_is_looked_for(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", named("a", "b"))
+    async def test_each_id_is_looked_up(self, frontend: Frontend) -> None:
+        await frontend.post("/create/batch", creates("a", "b"))
         status, answer = await frontend.post("/query/batch", [{"id": "b"}, {"id": "x"}, {"id": " "}, {"id": "a"}, {}])
         first, *rest, last, none = answer.pop("results")
         assert (status, answer) == (200, {"found": 2, "missing": 1, "refused": 2, "failed": 0})
         assert [first, last] == [(await frontend.post("/query", {"id": id}))[1] for id in "ba"]
         assert [*rest, none] == [
-            wrong(404, "no task has the id 'x'"),
-            wrong(400, f'{ID} " "', field="id"),
-            wrong(400, f"{ID} nothing", field="id"),
+            item_error(404, "no task has the id 'x'"),
+            item_error(400, f'{ID} " "', field="id"),
+            item_error(400, f"{ID} nothing", field="id"),
         ]
 
     async def test_each_id_is_deleted(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", named("a", "b", "c"))
-        assert await frontend.post("/delete/batch", [{"id": "b"}, {"id": "x"}, {"id": "a"}, {"x": 1}]) == came_to(
+        await frontend.post("/create/batch", creates("a", "b", "c"))
+        assert await frontend.post("/delete/batch", [{"id": "b"}, {"id": "x"}, {"id": "a"}, {"x": 1}]) == ok(
             deleted=2,
             missing=1,
             refused=1,
             failed=0,
             results=[
                 {"id": "b"},
-                wrong(404, "no task has the id 'x'"),
+                item_error(404, "no task has the id 'x'"),
                 {"id": "a"},
-                wrong(400, "x: unknown field", field="x"),
+                item_error(400, "x: unknown field", field="x"),
             ],
         )
         _, answer = await frontend.post("/query/batch", [{"id": id} for id in "abc"])
         assert (answer["found"], answer["missing"]) == (1, 2)
 
-    async def test_only_pending_tasks_are_deleted_where_it_says_so(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", named("a", "b", "c"))
+    async def test_with_pending_only_pending_tasks_are_deleted(self, frontend: Frontend) -> None:
+        await frontend.post("/create/batch", creates("a", "b", "c"))
         shard = frontend.keys.shards[0]
         dead, delay = shard.bucket(Bucket.DEAD, b"order"), shard.bucket(Bucket.DELAY, b"order")
         await frontend.client.execute_all("test", [("ZADD", dead, NOW, pack_id("a")), ("ZREM", delay, pack_id("a"))])
         await frontend.client.execute("test", ("ZADD", shard.done, NOW, pack_id("z")))
         _, answer = await frontend.post("/delete/batch?pending=true", [{"id": id} for id in "abz"])
-        ended = wrong(404, "no task has the id 'z': it has ended", ended=True)
-        kept = wrong(409, "the task 'a' is dead: it is not pending")
+        ended = item_error(404, "no task has the id 'z': it has ended", ended=True)
+        kept = item_error(409, "the task 'a' is dead: it is not pending")
         assert answer.pop("results") == [kept, {"id": "b"}, ended]
         assert answer == {"deleted": 1, "missing": 1, "kept": 1, "refused": 0, "failed": 0}
-        _, again = await frontend.post("/create/batch", named("z"))
+        _, again = await frontend.post("/create/batch", creates("z"))
         assert again["existing"] == 1
 
-    async def test_dead_tasks_alone_are_no_failure(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", named("a"))
+    async def test_a_batch_of_dead_tasks_only_is_not_a_failure(self, frontend: Frontend) -> None:
+        await frontend.post("/create/batch", creates("a"))
         dead = frontend.keys.shards[0].bucket(Bucket.DEAD, b"order")
         await frontend.client.execute("test", ("ZADD", dead, NOW, pack_id("a")))
         status, answer = await frontend.post("/delete/batch?pending=true", [{"id": "a"}])
@@ -250,19 +265,19 @@ class TestQueryAndDelete:
     async def test_an_id_that_has_ended_says_so(self, frontend: Frontend) -> None:
         await frontend.client.execute("test", ("ZADD", frontend.keys.shards[0].done, NOW, pack_id("a")))
         _, answer = await frontend.post("/query/batch", [{"id": "a"}])
-        assert answer["results"] == [wrong(404, "no task has the id 'a': it has ended", ended=True)]
+        assert answer["results"] == [item_error(404, "no task has the id 'a': it has ended", ended=True)]
 
 
-class TestAShardThatIsAway:
-    async def test_its_items_fail_and_the_others_do_not(self) -> None:
+class TestUnavailableShard:
+    async def test_only_the_items_of_the_shard_fail(self) -> None:
         async with serve_frontend(shards=2) as frontend:
-            here, gone = ids_of_shards(frontend)
-            frontend.client.away = [1]
-            lost = wrong(503, "the store is gone")
-            assert await frontend.post("/create/batch", [*named(here, gone), {**GOOD, "delay": -5}]) == came_to(
-                created=1, existing=0, refused=1, failed=1, results=[made(here), lost, {"error": DELAY}]
+            here, gone = ids_by_shard(frontend)
+            frontend.client.shards_down = [1]
+            lost = item_error(503, "the store is gone")
+            assert await frontend.post("/create/batch", [*creates(here, gone), {**MINIMAL, "delay": -5}]) == ok(
+                created=1, existing=0, refused=1, failed=1, results=[create_result(here), lost, {"error": DELAY}]
             )
-            assert frontend.figure("later_tasks_created_total") == 1
+            assert frontend.metric("later_tasks_created_total") == 1
             ids = [{"id": here}, {"id": gone}]
             _, found = await frontend.post("/query/batch", ids)
             assert (found["found"], found["failed"], found["results"][1]) == (1, 1, lost)
@@ -270,23 +285,23 @@ class TestAShardThatIsAway:
             assert (deleted["deleted"], deleted["failed"], deleted["results"][1]) == (1, 1, lost)
 
     @pytest.mark.parametrize("path", BATCHES)
-    async def test_where_nothing_came_of_it_the_whole_is_503(self, path: str) -> None:
+    async def test_a_batch_without_any_success_is_503(self, path: str) -> None:
         async with serve_frontend(shards=2) as frontend:
-            _, gone = ids_of_shards(frontend)
-            frontend.client.away = [1]
-            items = named(gone) if path == "/create/batch" else [{"id": gone}]
+            _, gone = ids_by_shard(frontend)
+            frontend.client.shards_down = [1]
+            items = creates(gone) if path == "/create/batch" else [{"id": gone}]
             async with frontend.http.post(path, json=[*items, {"colour": 1}]) as response:
                 assert (response.status, response.headers["Retry-After"]) == (503, "1")
                 assert (await response.json(content_type=None))["detail"] == "the store is gone"
 
-    async def test_what_is_known_to_be_missing_is_an_answer(self) -> None:
+    async def test_a_missing_task_counts_as_an_answer(self) -> None:
         async with serve_frontend(shards=2) as frontend:
-            here, gone = ids_of_shards(frontend)
-            frontend.client.away = [1]
+            here, gone = ids_by_shard(frontend)
+            frontend.client.shards_down = [1]
             status, answer = await frontend.post("/query/batch", [{"id": here}, {"id": gone}])
         assert (status, answer["missing"], answer["failed"]) == (200, 1, 1)
 
-    async def test_a_fault_of_our_own_is_told_and_logged(
+    async def test_a_store_fault_is_reported_and_logged(
         self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def create(tasks: list[object], batch: object) -> list[bool | LaterError]:
@@ -294,8 +309,8 @@ class TestAShardThatIsAway:
 
         monkeypatch.setattr(frontend.store.tasks, "create", create)
         with capture_logs() as logs:
-            _, answer = await frontend.post("/create/batch", named("a", "b"))
-        assert answer["results"] == [made("a"), wrong(500, "the store answered an error: x")]
+            _, answer = await frontend.post("/create/batch", creates("a", "b"))
+        assert answer["results"] == [create_result("a"), item_error(500, "the store answered an error: x")]
         assert logs == [
             {
                 "event": "batch items failed",

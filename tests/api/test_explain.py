@@ -11,8 +11,8 @@ from later.core.task import pack_id
 from later.core.validation import EXPECTED
 from later.store.permits import Permits
 from later.store.stats import Stats
-from tests.api.frontend import Frontend, bad, serve_frontend
-from tests.api.states import STATES, put, put_all
+from tests.api.frontend import Frontend, bad_request, serve_frontend
+from tests.api.states import STATES, put_all_states, put_task
 from tests.builders import NOW, a_task
 
 
@@ -30,7 +30,7 @@ async def explain(frontend: Frontend, **body: str) -> dict[str, Any]:
     return dict(answer)
 
 
-def flow(frontend: Frontend) -> Permits:
+def permits(frontend: Frontend) -> Permits:
     return Permits(frontend.client, frontend.keys, "this")
 
 
@@ -43,8 +43,8 @@ def flow(frontend: Frontend) -> Permits:
         ("dead", "dead because answered 503"),
     ],
 )
-async def test_a_task_in_each_state(frontend: Frontend, state: str, sentence: str) -> None:
-    await put_all(frontend)
+async def test_a_task_in_each_state_is_explained(frontend: Frontend, state: str, sentence: str) -> None:
+    await put_all_states(frontend)
     answer = await explain(frontend, id=state)
     _, task = await frontend.post("/query", {"id": state})
     assert (answer["sentence"], answer["state"], answer["last_error"]) == (sentence, state, task["last_error"])
@@ -54,17 +54,17 @@ async def test_a_task_in_each_state(frontend: Frontend, state: str, sentence: st
 
 
 async def test_a_lease_is_as_long_as_its_topics_timeout_makes_it(frontend: Frontend) -> None:
-    await frontend.ask("PATCH", "/topics/order/policy", {"timeout": 20})
-    await put(frontend, "unack")
+    await frontend.request("PATCH", "/topics/order/policy", {"timeout": 20})
+    await put_task(frontend, "unack")
     assert (await explain(frontend, id="unack"))["sentence"] == "in flight for 5 s on attempt 1"
 
 
 async def test_a_topic_that_is_paused(frontend: Frontend) -> None:
     await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await frontend.ask("PATCH", "/topics/order/policy", {"paused": True})
+    await frontend.request("PATCH", "/topics/order/policy", {"paused": True})
     answer = await explain(frontend, id="a")
     assert (answer["sentence"], answer["paused"]) == ("its topic is paused; due for 12 s", True)
-    await flow(frontend).hold_paused([("order", shard.index) for shard in frontend.keys.shards])
+    await permits(frontend).hold_paused([("order", shard.index) for shard in frontend.keys.shards])
     assert (await explain(frontend, topic="order"))["sentence"] == (
         "its topic is paused; 1 task is due, the oldest for 12 s"
     )
@@ -72,18 +72,18 @@ async def test_a_topic_that_is_paused(frontend: Frontend) -> None:
 
 async def test_a_topic_that_is_held(frontend: Frontend) -> None:
     await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await flow(frontend).hold("order", NOW + 245_000, None, NOW)
+    await permits(frontend).hold("order", NOW + 245_000, None, NOW)
     answer = await explain(frontend, id="a")
     assert answer["sentence"] == "its topic is held until 08:04:05Z, as its receiver asked; due for 12 s"
     assert answer["held_until"] == "2027-01-15T08:04:05.000Z"
-    await frontend.ask("PATCH", "/topics/order/policy", {"rate": 10})
-    await flow(frontend).resume({"order": (NOW + 245_000, None)}, NOW)  # is not paused: stays as it is
+    await frontend.request("PATCH", "/topics/order/policy", {"rate": 10})
+    await permits(frontend).resume({"order": (NOW + 245_000, None)}, NOW)  # is not paused: stays as it is
     assert (await explain(frontend, id="a"))["held_until"] == "2027-01-15T08:04:05.000Z"
 
 
 async def test_a_topic_that_comes_back_slowly(frontend: Frontend) -> None:
     await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await flow(frontend).hold("order", NOW - 5000, NOW + 5000, NOW)
+    await permits(frontend).hold("order", NOW - 5000, NOW + 5000, NOW)
     answer = await explain(frontend, topic="order")
     assert answer["sentence"] == ("its topic is in slow start until 08:00:05Z; 1 task is due, the oldest for 12 s")
     assert answer["held_until"] is None
@@ -91,7 +91,7 @@ async def test_a_topic_that_comes_back_slowly(frontend: Frontend) -> None:
 
 async def test_where_no_worker_is(frontend: Frontend) -> None:
     await Stats(frontend.client, frontend.keys).remove_worker("worker")
-    await put(frontend, "delay")
+    await put_task(frontend, "delay")
     answer = await explain(frontend, id="delay")
     assert (answer["sentence"], answer["workers"], answer["last_beat_s"]) == (
         "due in 60 s; no worker is running",
@@ -109,8 +109,8 @@ async def test_where_none_has_beaten_for_long(frontend: Frontend) -> None:
     assert (answer["workers"], answer["last_beat_s"]) == (0, 40)
 
 
-async def test_a_topic(frontend: Frontend) -> None:
-    await put_all(frontend, topic="shop/order")
+async def test_a_topic_is_explained(frontend: Frontend) -> None:
+    await put_all_states(frontend, topic="shop/order")
     answer = await explain(frontend, topic="shop/order")
     assert answer["sentence"] == (
         "none of its tasks is due: the next is due in 60 s, "
@@ -120,7 +120,7 @@ async def test_a_topic(frontend: Frontend) -> None:
 
 
 async def test_a_body_that_cannot_be_read(frontend: Frontend) -> None:
-    await put(frontend, "delay")
+    await put_task(frontend, "delay")
     shard = frontend.keys.shard_of("delay")
     await frontend.client._redis.hset(shard.pool.decode(), pack_id("delay"), b"\xc1")
     assert (await explain(frontend, id="delay"))["max_retry"] is None
@@ -138,10 +138,10 @@ async def test_a_body_that_cannot_be_read(frontend: Frontend) -> None:
         ({"state": "dead"}, "state: unknown field"),
     ],
 )
-async def test_what_is_wrong_is_refused_by_name(frontend: Frontend, body: object, detail: str) -> None:
-    assert await frontend.post("/explain", body) == bad(detail, detail.partition(":")[0])
+async def test_a_wrong_field_is_refused_by_name(frontend: Frontend, body: object, detail: str) -> None:
+    assert await frontend.post("/explain", body) == bad_request(detail, detail.partition(":")[0])
 
 
-async def test_an_id_that_is_not_there_is_404(frontend: Frontend) -> None:
+async def test_an_unknown_id_is_404(frontend: Frontend) -> None:
     status, answer = await frontend.post("/explain", {"id": "a"})
     assert (status, answer["detail"]) == (404, "no task has the id 'a'")

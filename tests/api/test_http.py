@@ -17,14 +17,14 @@ from structlog.testing import capture_logs
 
 from later.api.app import build_health_app
 from later.core.errors import StoreFault, StoreMismatch
-from tests.api.frontend import GOOD, Frontend, serve_frontend, told
+from tests.api.frontend import MINIMAL, Frontend, read_answer, serve_frontend
 from tests.builders import NOW
 
 STORE_CALLS = [
-    ("/create", GOOD),
+    ("/create", MINIMAL),
     ("/query", {"id": "a"}),
     ("/delete", {"id": "a"}),
-    ("/create/batch", [GOOD]),
+    ("/create/batch", [MINIMAL]),
     ("/query/batch", [{"id": "a"}]),
     ("/delete/batch", [{"id": "a"}]),
 ]
@@ -35,95 +35,95 @@ def problem(status: int, title: str, detail: str) -> tuple[int, dict[str, Any]]:
     return status, {"type": "about:blank", "title": title, "status": status, "detail": detail}
 
 
-def body_of(size: int) -> bytes:
+def create_of_size(size: int) -> bytes:
     """A create's body of exactly so many bytes."""
-    frame = len(json.dumps({**GOOD, "content": ""}))
-    return json.dumps({**GOOD, "content": "x" * (size - frame)}).encode()
+    frame = len(json.dumps({**MINIMAL, "content": ""}))
+    return json.dumps({**MINIMAL, "content": "x" * (size - frame)}).encode()
 
 
-async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
+async def stream(body: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(body), 50_000):
         yield body[start : start + 50_000]
 
 
 class TestPaths:
     @pytest.mark.parametrize("path", ["/", "/creates", "/create/", "/jobs", "/%2e%2e/x"])
-    async def test_a_path_that_is_none_is_404(self, frontend: Frontend, path: str) -> None:
+    async def test_an_unknown_path_is_404(self, frontend: Frontend, path: str) -> None:
         assert await frontend.post(path, {}) == problem(404, "Not Found", "there is nothing at this path")
 
     @pytest.mark.parametrize("path", [path for path, _ in STORE_CALLS])
-    async def test_calls_take_nothing_but_post(self, frontend: Frontend, path: str) -> None:
+    async def test_calls_take_only_post(self, frontend: Frontend, path: str) -> None:
         async with frontend.http.get(path) as response:
             assert response.headers["Allow"] == "POST"
-            answer = response.status, await told(response)
+            answer = response.status, await read_answer(response)
         assert answer == problem(405, "Method Not Allowed", "this path does not take GET")
 
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/jobs/a"])
-    async def test_what_is_looked_at_takes_get(self, frontend: Frontend, path: str) -> None:
+    async def test_read_calls_take_only_get(self, frontend: Frontend, path: str) -> None:
         async with frontend.http.post(path) as response:
             assert (response.status, response.headers["Allow"]) == (405, "GET,HEAD")
 
 
 class TestSizes:
-    async def test_a_mebibyte_is_taken(self, frontend: Frontend) -> None:
-        assert (await frontend.post("/create", body_of(MEBIBYTE)))[0] == 200
+    async def test_a_body_of_a_mebibyte_is_accepted(self, frontend: Frontend) -> None:
+        assert (await frontend.post("/create", create_of_size(MEBIBYTE)))[0] == 200
 
     @pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
     async def test_a_byte_more_is_413_and_ends_the_connection(self, frontend: Frontend, path: str) -> None:
-        async with frontend.http.post(path, data=BytesIO(body_of(MEBIBYTE + 1))) as response:
+        async with frontend.http.post(path, data=BytesIO(create_of_size(MEBIBYTE + 1))) as response:
             assert response.headers["Connection"] == "close"
-            answer = response.status, await told(response)
+            answer = response.status, await read_answer(response)
         assert answer == problem(413, "Content Too Large", "expected a body of at most 1048576 bytes")
 
-    async def test_the_limit_is_the_configurations(self) -> None:
+    async def test_the_limit_of_a_body_is_configurable(self) -> None:
         async with serve_frontend(max_body=200) as frontend:
-            assert (await frontend.post("/create", body_of(200)))[0] == 200
-            assert (await frontend.post("/create", body_of(201)))[0] == 413
+            assert (await frontend.post("/create", create_of_size(200)))[0] == 200
+            assert (await frontend.post("/create", create_of_size(201)))[0] == 413
 
-    async def test_a_body_of_unsaid_length_is_bounded_too(self, frontend: Frontend) -> None:
-        async with frontend.http.post("/create", data=in_pieces(body_of(MEBIBYTE))) as response:
+    async def test_a_body_of_unknown_length_is_limited_too(self, frontend: Frontend) -> None:
+        async with frontend.http.post("/create", data=stream(create_of_size(MEBIBYTE))) as response:
             assert response.status == 200
-        async with frontend.http.post("/create", data=in_pieces(body_of(MEBIBYTE + 1))) as response:
+        async with frontend.http.post("/create", data=stream(create_of_size(MEBIBYTE + 1))) as response:
             assert response.status == 413
 
     @pytest.mark.parametrize(
         ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("Identity", bytes)]
     )
-    async def test_a_compressed_body_is_bounded_by_what_is_in_it(
+    async def test_a_compressed_body_is_limited_by_its_decompressed_size(
         self, frontend: Frontend, encoding: str, compress: Any
     ) -> None:
         for size, status in ((MEBIBYTE, 200), (MEBIBYTE + 1, 413), (20 * MEBIBYTE, 413)):
             headers = {"Content-Encoding": encoding}
             async with frontend.http.post(
-                "/create", data=BytesIO(compress(body_of(size))), headers=headers
+                "/create", data=BytesIO(compress(create_of_size(size))), headers=headers
             ) as response:
                 assert response.status == status
 
-    async def test_one_that_is_not_compressed_as_it_says_is_refused(self, frontend: Frontend) -> None:
+    async def test_a_body_that_is_not_compressed_as_it_says_is_refused(self, frontend: Frontend) -> None:
         detail = "expected a whole body, compressed as Content-Encoding says, if at all"
-        answer = await frontend.post("/create", body_of(200), headers={"Content-Encoding": "gzip"})
+        answer = await frontend.post("/create", create_of_size(200), headers={"Content-Encoding": "gzip"})
         assert answer == problem(400, "Bad Request", detail)
 
-    async def test_a_caller_that_hangs_up_in_its_body_harms_nobody(self, frontend: Frontend) -> None:
+    async def test_a_client_that_disconnects_within_its_body_affects_no_other(self, frontend: Frontend) -> None:
         with capture_logs() as logs:
             _, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
             writer.write(b"POST /create HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{")
             await writer.drain()
             writer.close()
             await writer.wait_closed()
-            assert (await frontend.post("/create", GOOD))[0] == 200
+            assert (await frontend.post("/create", MINIMAL))[0] == 200
         assert logs == []
 
 
-class TestAStoreThatIsAway:
+class TestUnavailableStore:
     @pytest.mark.parametrize(("path", "body"), STORE_CALLS)
-    async def test_a_call_is_503_with_the_reason_and_when_to_come_again(
+    async def test_a_call_is_503_with_a_reason_and_retry_after(
         self, frontend: Frontend, path: str, body: object
     ) -> None:
         frontend.server.connected = False
         async with frontend.http.post(path, json=body) as response:
             assert response.headers["Retry-After"] == "1"
-            status, answer = response.status, await told(response)
+            status, answer = response.status, await read_answer(response)
         assert answer.pop("detail").startswith("the store cannot be reached: ")
         assert (status, answer) == (503, {"type": "about:blank", "title": "Service Unavailable", "status": 503})
 
@@ -131,33 +131,35 @@ class TestAStoreThatIsAway:
         frontend.server.connected = False
         assert (await frontend.get("/jobs/a"))[0] == 503
 
-    async def test_what_is_wrong_is_400_all_the_same(self, frontend: Frontend) -> None:
+    async def test_a_wrong_request_is_still_400(self, frontend: Frontend) -> None:
         frontend.server.connected = False
         assert (await frontend.post("/create", {"colour": 1}))[0] == 400
 
-    async def test_nobody_is_told_of_a_task_that_was_not_stored(self, frontend: Frontend) -> None:
+    async def test_a_task_that_was_not_stored_is_not_reported_as_created(self, frontend: Frontend) -> None:
         frontend.server.connected = False
-        await frontend.post("/create", GOOD)
-        assert frontend.nudges == []
-        assert frontend.figure("later_tasks_created_total") == 0
+        await frontend.post("/create", MINIMAL)
+        assert frontend.wakes == []
+        assert frontend.metric("later_tasks_created_total") == 0
 
-    async def test_a_store_that_does_not_fit_is_503(self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_store_that_does_not_match_is_503(
+        self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async def misfit(*_: object) -> None:
             raise StoreMismatch("--shards 2: the store was laid out with 1")
 
         monkeypatch.setattr(frontend.client, "execute_each", misfit)
-        async with frontend.http.post("/create", json=GOOD) as response:
+        async with frontend.http.post("/create", json=MINIMAL) as response:
             assert (response.status, response.headers["Retry-After"]) == (503, "1")
-            assert (await told(response))["detail"] == "--shards 2: the store was laid out with 1"
+            assert (await read_answer(response))["detail"] == "--shards 2: the store was laid out with 1"
 
 
-class TestFaultsOfOurOwn:
+class TestInternalErrors:
     async def broken(self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch, error: Exception) -> Any:
         async def fail(*_: object) -> None:
             raise error
 
         monkeypatch.setattr(frontend.client, "execute_each", fail)
-        body = {**GOOD, "content": "hush", "headers": {"X-A": "hush"}}
+        body = {**MINIMAL, "content": "hush", "headers": {"X-A": "hush"}}
         with capture_logs() as logs:
             answer = await frontend.post("/create?key=hush", body, headers={"Authorization": "hush"})
         assert "hush" not in str(logs)
@@ -166,14 +168,14 @@ class TestFaultsOfOurOwn:
         ]
         return answer
 
-    async def test_one_that_nobody_thought_of_is_500_and_logged(
+    async def test_an_unexpected_error_is_500_and_logged(
         self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answer = await self.broken(frontend, monkeypatch, ZeroDivisionError("hush"))
         detail = "this is a fault of later's own: its log says more"
         assert answer == problem(500, "Internal Server Error", detail)
 
-    async def test_one_of_the_store_is_500_with_its_words(
+    async def test_a_store_fault_is_500_with_its_text(
         self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answer = await self.broken(frontend, monkeypatch, StoreFault("task 'a' is in no bucket"))
@@ -185,15 +187,15 @@ class TestHealth:
         frontend.readiness[0] = "the store is away"
         assert await frontend.get("/livez") == (200, {"status": "alive"})
 
-    async def test_it_is_ready_when_nothing_is_amiss(self, frontend: Frontend) -> None:
+    async def test_it_is_ready_if_there_is_no_reason_against_it(self, frontend: Frontend) -> None:
         assert await frontend.get("/readyz") == (200, {"status": "ready"})
 
-    async def test_otherwise_it_says_why_not(self, frontend: Frontend) -> None:
+    async def test_if_it_is_not_ready_it_says_why(self, frontend: Frontend) -> None:
         frontend.readiness[0] = "the store is away"
         assert await frontend.get("/readyz") == problem(503, "Service Unavailable", "the store is away")
 
-    async def test_its_figures_are_prometheus_text(self, frontend: Frontend) -> None:
-        await frontend.post("/create", GOOD)
+    async def test_metrics_are_prometheus_text(self, frontend: Frontend) -> None:
+        await frontend.post("/create", MINIMAL)
         async with frontend.http.get("/metrics") as response:
             assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
             text = await response.text()
@@ -210,7 +212,7 @@ class TestHealth:
         }  # fmt: skip
         assert names <= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 
-    async def test_a_workers_door_has_nothing_else(self) -> None:
+    async def test_the_workers_health_app_has_no_other_routes(self) -> None:
         async def ready() -> None:
             return None
 
@@ -223,14 +225,14 @@ class TestHealth:
         assert statuses == [200, 200, 200, 404]
 
 
-async def test_many_callers_at_once_each_get_their_own(frontend: Frontend) -> None:
+async def test_concurrent_callers_each_get_their_own_answer(frontend: Frontend) -> None:
     async with ClientSession() as session:
         url = str(frontend.http.make_url("/create"))
 
         async def create(number: int) -> Any:
-            async with session.post(url, json={**GOOD, "id": f"n{number}", "delay": number}) as response:
+            async with session.post(url, json={**MINIMAL, "id": f"n{number}", "delay": number}) as response:
                 return await response.json()
 
         answers = await asyncio.gather(*(create(number) for number in range(100)))
     assert answers == [{"id": f"n{number}", "created": True} for number in range(100)]
-    assert sorted(frontend.nudges) == [NOW + 1000 * number for number in range(100)]
+    assert sorted(frontend.wakes) == [NOW + 1000 * number for number in range(100)]

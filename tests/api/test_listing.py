@@ -11,7 +11,7 @@ import pytest
 from later.api.requests import EXPECTED
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.store.types import ClaimRequest, Settlement
-from tests.api.frontend import Frontend, bad, serve_frontend
+from tests.api.frontend import Frontend, bad_request, serve_frontend
 from tests.builders import NOW, a_task
 
 FAILURE = Failure(1, "status", 503, "answered 503", NOW, None, 1)
@@ -55,7 +55,7 @@ async def put(frontend: Frontend, state: str) -> None:
         await frontend.store.tasks.settle([Settlement(answer.claims[0], verdict, None)])
 
 
-async def test_an_unknown_topic_is_an_empty_page(frontend: Frontend) -> None:
+async def test_an_unknown_topic_gives_an_empty_page(frontend: Frontend) -> None:
     assert await page(frontend) == ([], None)
 
 
@@ -69,7 +69,7 @@ async def test_tasks_are_shown_as_a_query_shows_them(frontend: Frontend, state: 
         assert await ids(frontend, state=other) == []
 
 
-async def test_pages_follow_each_other(frontend: Frontend) -> None:
+async def test_pages_follow_one_another(frontend: Frontend) -> None:
     await create(frontend, *(f"n{n:03}" for n in range(250)))
     first, cursor = await page(frontend)
     second, cursor = await page(frontend, cursor=cursor)
@@ -102,7 +102,9 @@ async def test_a_topic_is_known_by_its_canonical_name(frontend: Frontend) -> Non
         ({"due_after": "0001-01-01T00:00:00Z", "due_before": "9999-12-31T23:59:59Z"}, ["a", "b", "c"]),
     ],
 )
-async def test_bounds_are_seconds_or_rfc_3339(frontend: Frontend, bounds: dict[str, Any], expected: list[str]) -> None:
+async def test_time_bounds_are_seconds_or_rfc_3339(
+    frontend: Frontend, bounds: dict[str, Any], expected: list[str]
+) -> None:
     for second, id in enumerate("abc", 1):
         await create(frontend, id, delay=second)
     assert await ids(frontend, **bounds) == expected
@@ -113,7 +115,7 @@ CURSOR = "cursor: expected one of an earlier answer's, got"
 TOPIC = f"topic: expected {EXPECTED['topic']}, got"
 
 
-def encoded(text: str) -> str:
+def encode_cursor(text: str) -> str:
     return urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
@@ -140,32 +142,32 @@ def encoded(text: str) -> str:
         ({"cursor": ""}, f'{CURSOR} ""'),
         ({"cursor": "é"}, f'{CURSOR} "é"'),
         ({"cursor": "a"}, f'{CURSOR} "a"'),
-        ({"cursor": encoded("1800000000000")}, f'{CURSOR} "{encoded("1800000000000")}"'),
-        ({"cursor": encoded("1 a/b")}, f'{CURSOR} "{encoded("1 a/b")}"'),
-        ({"cursor": encoded("1_0 ab")}, f'{CURSOR} "{encoded("1_0 ab")}"'),
-        ({"cursor": encoded("inf ab")}, f'{CURSOR} "{encoded("inf ab")}"'),
-        ({"cursor": f"{encoded('1 ab')}="}, f'{CURSOR} "{encoded("1 ab")}="'),
+        ({"cursor": encode_cursor("1800000000000")}, f'{CURSOR} "{encode_cursor("1800000000000")}"'),
+        ({"cursor": encode_cursor("1 a/b")}, f'{CURSOR} "{encode_cursor("1 a/b")}"'),
+        ({"cursor": encode_cursor("1_0 ab")}, f'{CURSOR} "{encode_cursor("1_0 ab")}"'),
+        ({"cursor": encode_cursor("inf ab")}, f'{CURSOR} "{encode_cursor("inf ab")}"'),
+        ({"cursor": f"{encode_cursor('1 ab')}="}, f'{CURSOR} "{encode_cursor("1 ab")}="'),
         ({"tpoic": "order"}, "tpoic: unknown field"),
         ({"states": ["delay"]}, "states: unknown field"),
     ],
 )
-async def test_what_is_wrong_is_refused_by_name(frontend: Frontend, fields: dict[str, Any], detail: str) -> None:
+async def test_a_wrong_field_is_refused_by_name(frontend: Frontend, fields: dict[str, Any], detail: str) -> None:
     field = detail.partition(":")[0]
-    assert await frontend.post("/list", {"topic": "order", **fields}) == bad(detail, field)
+    assert await frontend.post("/list", {"topic": "order", **fields}) == bad_request(detail, field)
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"1e400", b"-Infinity"])
-async def test_what_is_no_number_is_refused(frontend: Frontend, number: bytes) -> None:
+async def test_a_bound_that_is_not_a_number_is_refused(frontend: Frontend, number: bytes) -> None:
     status, answer = await frontend.post("/list", b'{"topic": "order", "due_after": %s}' % number)
     assert (status, answer["field"]) == (400, "due_after")
 
 
-async def test_a_cursor_of_any_score_is_taken(frontend: Frontend) -> None:
+async def test_a_cursor_of_any_score_is_accepted(frontend: Frontend) -> None:
     await create(frontend, "a")
-    assert await ids(frontend, cursor=encoded(f"{10**300} a")) == []
-    assert await ids(frontend, cursor=encoded("-5 a")) == ["a"]
+    assert await ids(frontend, cursor=encode_cursor(f"{10**300} a")) == []
+    assert await ids(frontend, cursor=encode_cursor("-5 a")) == ["a"]
 
 
-async def test_a_store_that_is_away_is_503(frontend: Frontend) -> None:
-    frontend.client.away = [0]
+async def test_an_unavailable_store_is_503(frontend: Frontend) -> None:
+    frontend.client.shards_down = [0]
     assert (await frontend.post("/list", {"topic": "order"}))[0] == 503

@@ -10,7 +10,7 @@ import pytest
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, pack_id
 from later.store.types import Claim, ClaimRequest, Settlement
-from tests.api.frontend import DAY_MS, GOOD, Answer, Frontend, bad
+from tests.api.frontend import DAY_MS, MINIMAL, Answer, Frontend, bad_request
 from tests.builders import NOW, a_task
 
 NO_TASK = "no task has the id 'a'"
@@ -69,14 +69,14 @@ async def test_execute_time_is_rounded_up(frontend: Frontend) -> None:
     assert (await query(frontend))["execute_time"] == NOW // 1000 + 1
 
 
-async def test_in_unack_the_lease_is_shown(frontend: Frontend) -> None:
+async def test_a_task_in_unack_shows_its_lease(frontend: Frontend) -> None:
     await store(frontend)
     await claim(frontend)
     task = await query(frontend)
     assert (task["state"], task["due_at"], task["attempts"]) == ("unack", "2027-01-15T08:00:30.000Z", 1)
 
 
-async def test_in_error_the_failure_is_shown_and_when_it_is_tried_again(frontend: Frontend) -> None:
+async def test_a_task_in_error_shows_its_failure_and_next_attempt(frontend: Frontend) -> None:
     await store(frontend)
     await settle(frontend, Verdict(SettleTarget.ERROR, NOW + 10_000, FAILURE))
     task = await query(frontend)
@@ -89,7 +89,7 @@ async def test_in_error_the_failure_is_shown_and_when_it_is_tried_again(frontend
     }
 
 
-async def test_in_dead_its_death_is_shown_and_no_due_time(frontend: Frontend) -> None:
+async def test_a_dead_task_shows_when_it_died_and_no_due_time(frontend: Frontend) -> None:
     await store(frontend, max_retry=0)
     await settle(frontend, Verdict(SettleTarget.DEAD, NOW + 1, FAILURE))
     task = await query(frontend)
@@ -97,7 +97,7 @@ async def test_in_dead_its_death_is_shown_and_no_due_time(frontend: Frontend) ->
     assert "due_at" not in task
 
 
-async def test_of_a_body_that_cannot_be_read_the_rest_is_shown(frontend: Frontend) -> None:
+async def test_a_task_with_an_unreadable_body_shows_the_rest(frontend: Frontend) -> None:
     await store(frontend)
     redis = frontend.client._redis
     await redis.hset("{later:0}:pool", pack_id("a"), b"\xc1")
@@ -109,7 +109,7 @@ async def test_of_a_body_that_cannot_be_read_the_rest_is_shown(frontend: Fronten
 
 
 @pytest.mark.parametrize("path", ["/query", "/delete"])
-async def test_an_id_that_is_not_there_is_404(frontend: Frontend, path: str) -> None:
+async def test_an_unknown_id_is_404(frontend: Frontend, path: str) -> None:
     assert await frontend.post(path, {"id": "a"}) == missing(NO_TASK)
 
 
@@ -126,18 +126,18 @@ async def test_a_task_is_deleted(frontend: Frontend) -> None:
     assert await frontend.post("/query", {"id": "a"}) == missing(NO_TASK)
 
 
-async def test_a_deleted_id_may_be_created_anew(frontend: Frontend) -> None:
+async def test_a_deleted_id_may_be_created_again(frontend: Frontend) -> None:
     for _ in range(2):
-        assert await frontend.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})
+        assert await frontend.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
         assert (await frontend.post("/delete", {"id": "a"}))[0] == 200
 
 
-async def test_an_ended_id_that_was_deleted_may_be_created_anew(frontend: Frontend) -> None:
+async def test_an_ended_id_that_was_deleted_may_be_created_again(frontend: Frontend) -> None:
     await store(frontend)
     await settle(frontend, Verdict(SettleTarget.DONE, NOW))
-    assert await frontend.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": False})
+    assert await frontend.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": False})
     assert (await frontend.post("/delete", {"id": "a"}))[0] == 404
-    assert await frontend.post("/create", {**GOOD, "id": "a"}) == (200, {"id": "a", "created": True})
+    assert await frontend.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ async def test_an_ended_id_that_was_deleted_may_be_created_anew(frontend: Fronte
     ],
 )
 @pytest.mark.parametrize("path", ["/query", "/delete"])
-async def test_what_names_no_id_is_refused(
+async def test_a_body_without_an_id_is_refused(
     frontend: Frontend, path: str, body: object, detail: str, field: str
 ) -> None:
-    assert await frontend.post(path, body) == bad(detail, field)
+    assert await frontend.post(path, body) == bad_request(detail, field)

@@ -17,7 +17,7 @@ SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
 
 
-class World:
+class SimulatedClocks:
     """This machine's two clocks and the store's, in µs; nothing passes but by `wait`."""
 
     def __init__(self) -> None:
@@ -43,22 +43,22 @@ class World:
         self.wait(back_us)
         self.clock.observe(answer_us, sent, self.clock.monotonic())
 
-    def known(self) -> Interval:
+    def interval(self) -> Interval:
         return self.clock.now()
 
     def width(self) -> int:
-        return self.known().high - self.known().low
+        return self.interval().high - self.interval().low
 
-    def holds_the_true_time(self) -> bool:
+    def contains_true_time(self) -> bool:
         """To the microsecond: finer than that the store tells nobody."""
-        known = self.known()
+        known = self.interval()
         return known.low * 1000 - 1 <= self.store_us <= known.high * 1000 + 1
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> SimulatedClocks:
     """A world in which the clock was measured once."""
-    world = World()
+    world = SimulatedClocks()
     world.measure()
     return world
 
@@ -85,52 +85,52 @@ STEPS = st.lists(
 
 
 class TestBeforeTheFirstMeasurement:
-    def test_the_time_is_not_known(self) -> None:
+    def test_the_time_is_unknown(self) -> None:
         with pytest.raises(StoreDown):
-            World().known()
+            SimulatedClocks().interval()
 
     def test_the_clock_is_not_steady(self) -> None:
-        assert not World().clock.is_steady()
+        assert not SimulatedClocks().clock.is_steady()
 
 
 class TestInterval:
     @given(STEPS)
-    def test_it_holds_the_true_time(self, steps: list[Step]) -> None:
-        world, held = World(), []
+    def test_it_contains_the_true_time(self, steps: list[Step]) -> None:
+        world, held = SimulatedClocks(), []
         for step in steps:
             world.drift_ppm = step.drift_ppm
             world.measure(step.there_us, step.back_us)
-            held.append(world.holds_the_true_time())
+            held.append(world.contains_true_time())
             world.wait(step.wait_us)
-            held.append(world.holds_the_true_time())
+            held.append(world.contains_true_time())
         assert all(held)
 
     @pytest.mark.parametrize("drift_ppm", [-100, 0, 100])
-    def test_it_holds_the_true_time_a_day_after_the_last_measurement(self, world: World, drift_ppm: int) -> None:
+    def test_it_contains_the_true_time_a_day_after_a_measurement(self, world: SimulatedClocks, drift_ppm: int) -> None:
         world.drift_ppm = drift_ppm
         world.wait(24 * HOUR_US)
-        assert world.holds_the_true_time()
+        assert world.contains_true_time()
 
-    def test_it_is_as_wide_as_the_round_trip_and_little_more(self, world: World) -> None:
+    def test_it_is_little_wider_than_the_round_trip(self, world: SimulatedClocks) -> None:
         assert 1 <= world.width() <= 1 + 1 + 2
 
-    def test_it_moves_on_with_the_monotonic_clock(self, world: World) -> None:
-        before = world.known()
+    def test_it_moves_on_with_the_monotonic_clock(self, world: SimulatedClocks) -> None:
+        before = world.interval()
         world.wait(10 * SECOND_US)
-        assert 10_000 - 11 <= world.known().low - before.low <= 10_000
+        assert 10_000 - 11 <= world.interval().low - before.low <= 10_000
 
-    def test_a_slow_measurement_does_not_widen_it(self, world: World) -> None:
+    def test_a_slow_measurement_does_not_widen_it(self, world: SimulatedClocks) -> None:
         world.wait(SECOND_US)
         world.measure(there_us=0, back_us=1_500_000)
         assert world.width() <= 10
 
     def test_a_fast_measurement_narrows_it(self) -> None:
-        world = World()
+        world = SimulatedClocks()
         world.measure(there_us=0, back_us=1_500_000)
         world.measure(there_us=0, back_us=1_000)
         assert world.width() <= 4
 
-    def test_an_old_measurement_gives_way_to_a_fresh_one(self, world: World) -> None:
+    def test_a_fresh_measurement_replaces_an_old_one(self, world: SimulatedClocks) -> None:
         world.wait(HOUR_US)
         world.measure()
         assert world.width() <= 4
@@ -138,10 +138,10 @@ class TestInterval:
 
 class TestWall:
     @pytest.mark.parametrize("jump_us", [-HOUR_US, HOUR_US])
-    def test_a_wall_clock_that_jumps_changes_nothing_of_the_time(self, world: World, jump_us: int) -> None:
-        before = world.known()
+    def test_a_jump_of_the_wall_clock_does_not_change_the_time(self, world: SimulatedClocks, jump_us: int) -> None:
+        before = world.interval()
         world.wall_us += jump_us
-        assert world.known() == before
+        assert world.interval() == before
 
     @pytest.mark.parametrize(
         ("jump_us", "steady"),
@@ -155,46 +155,46 @@ class TestWall:
             (-HOUR_US, False),
         ],
     )
-    def test_a_wall_clock_that_jumps_is_noticed(self, world: World, jump_us: int, steady: bool) -> None:
+    def test_a_jump_of_the_wall_clock_is_noticed(self, world: SimulatedClocks, jump_us: int, steady: bool) -> None:
         world.wall_us += jump_us
         assert world.clock.is_steady() is steady
 
-    def test_after_a_jump_the_clock_is_steady_once_it_is_measured(self, world: World) -> None:
+    def test_after_a_jump_the_clock_is_steady_once_it_is_measured(self, world: SimulatedClocks) -> None:
         world.wall_us += HOUR_US
         world.measure()
         assert world.clock.is_steady()
 
-    def test_a_clock_that_only_waits_stays_steady(self, world: World) -> None:
+    def test_a_clock_that_only_waits_stays_steady(self, world: SimulatedClocks) -> None:
         world.wait(24 * HOUR_US)
         assert world.clock.is_steady()
 
 
 class TestSuspendedMachine:
-    def test_the_clock_is_not_steady_when_it_wakes_up(self, world: World) -> None:
+    def test_the_clock_is_not_steady_when_it_wakes_up(self, world: SimulatedClocks) -> None:
         world.suspend(HOUR_US)
         assert not world.clock.is_steady()
 
-    def test_the_clock_is_steady_once_it_is_measured(self, world: World) -> None:
+    def test_the_clock_is_steady_once_it_is_measured(self, world: SimulatedClocks) -> None:
         world.suspend(HOUR_US)
         world.measure()
         assert world.clock.is_steady()
 
     @pytest.mark.parametrize("asleep_us", [60_000, SECOND_US, HOUR_US])
-    def test_the_time_is_right_once_it_is_measured(self, world: World, asleep_us: int) -> None:
+    def test_the_time_is_right_once_it_is_measured(self, world: SimulatedClocks, asleep_us: int) -> None:
         world.suspend(asleep_us)
         world.measure(there_us=0, back_us=1_500_000)
-        assert world.holds_the_true_time()
+        assert world.contains_true_time()
 
 
 class TestStoreThatJumps:
     @pytest.mark.parametrize("jump_us", [-HOUR_US, -SECOND_US, -10_000, 10_000, SECOND_US, HOUR_US])
-    def test_its_new_time_is_taken_over_at_the_next_measurement(self, world: World, jump_us: int) -> None:
+    def test_its_new_time_is_taken_over_at_the_next_measurement(self, world: SimulatedClocks, jump_us: int) -> None:
         world.store_us += jump_us
         world.measure()
-        assert world.holds_the_true_time()
+        assert world.contains_true_time()
 
     @pytest.mark.parametrize("jump_us", [-HOUR_US, HOUR_US])
-    def test_its_new_time_is_taken_over_from_a_slow_answer_too(self, world: World, jump_us: int) -> None:
+    def test_its_new_time_is_taken_over_from_a_slow_answer_too(self, world: SimulatedClocks, jump_us: int) -> None:
         world.store_us += jump_us
         world.measure(there_us=750_000, back_us=750_000)
-        assert world.holds_the_true_time()
+        assert world.contains_true_time()

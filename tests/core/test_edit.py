@@ -19,18 +19,18 @@ LATER = NOW + 60_000
 TASK = a_task(delay=15, ttl=600, headers={"X-A": "a"})
 
 
-def edited(policy: Policy | None = None, task: Task = TASK, **changes: Any) -> Task:
+def edit_task(policy: Policy | None = None, task: Task = TASK, **changes: Any) -> Task:
     """At LATER, a minute after its creation."""
     return edit(task, TaskChanges(id=task.id, **changes), Policies(policy or Policy()), LATER)
 
 
-def changed(**fields: Any) -> Task:
+def expect(**fields: Any) -> Task:
     return msgspec.structs.replace(TASK, **fields)
 
 
-def refused(policy: Policy | None = None, **changes: Any) -> tuple[str, str | None]:
+def refuse_edit(policy: Policy | None = None, **changes: Any) -> tuple[str, str | None]:
     with pytest.raises(Refused) as caught:
-        edited(policy, **changes)
+        edit_task(policy, **changes)
     return caught.value.detail, caught.value.field
 
 
@@ -53,42 +53,42 @@ def refused(policy: Policy | None = None, **changes: Any) -> tuple[str, str | No
         ({"ttl": 1}, {"expires_at": NOW + 1000}),
     ],
 )
-def test_what_is_named_changes_and_nothing_else(changes: dict[str, Any], fields: dict[str, Any]) -> None:
-    assert edited(**changes) == changed(**fields)
+def test_only_named_fields_change(changes: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert edit_task(**changes) == expect(**fields)
 
 
-def test_everything_at_once() -> None:
-    everything = edited(delay=5, content="c", callback="http://b/", headers={}, retry=9, ttl=30)
-    assert everything == changed(
+def test_all_fields_change_at_once() -> None:
+    everything = edit_task(delay=5, content="c", callback="http://b/", headers={}, retry=9, ttl=30)
+    assert everything == expect(
         execute_at=LATER + 5000, content="c", callback="http://b/", headers={}, max_retry=9, expires_at=NOW + 30_000
     )
 
 
-def test_a_new_delay_obeys_the_limit_in_the_exact_words() -> None:
+def test_a_new_delay_over_the_limit_is_refused_in_zaqars_words() -> None:
     policy = Policy(max_delay_ms=900_000)
-    assert edited(policy, delay=900).execute_at == LATER + 900_000
+    assert edit_task(policy, delay=900).execute_at == LATER + 900_000
     detail = "Exceeds max allowed delivery delay of 900000 milliseconds"
-    assert refused(policy, delay=900.001) == (detail, "delay")
-    assert refused(policy, execute_time=LATER / 1000 + 901) == (detail, "execute_time")
+    assert refuse_edit(policy, delay=900.001) == (detail, "delay")
+    assert refuse_edit(policy, execute_time=LATER / 1000 + 901) == (detail, "execute_time")
 
 
-def test_what_does_not_move_is_not_held_to_limits_that_came_later() -> None:
-    assert edited(Policy(max_delay_ms=1, delays=False, default_delay_ms=5), content="c") == changed(content="c")
+def test_an_edit_without_a_new_due_time_ignores_newer_limits() -> None:
+    assert edit_task(Policy(max_delay_ms=1, delays=False, default_delay_ms=5), content="c") == expect(content="c")
 
 
-def test_a_topic_without_delays_takes_none() -> None:
+def test_a_topic_without_delays_refuses_a_new_delay() -> None:
     policy = Policy(delays=False)
-    assert edited(policy, delay=0).execute_at == LATER
-    assert refused(policy, delay=1) == ("delay: expected none, for the topic's policy allows no delays", "delay")
+    assert edit_task(policy, delay=0).execute_at == LATER
+    assert refuse_edit(policy, delay=1) == ("delay: expected none, for the topic's policy allows no delays", "delay")
 
 
 @pytest.mark.parametrize("change", [{"delay": 60}, {"execute_time": LATER / 1000 + 60}])
-def test_in_queue_mode_a_task_is_not_set_off_by_an_edit_that_would_be_ignored(change: dict[str, Any]) -> None:
+def test_in_queue_mode_a_delay_that_would_be_ignored_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="the topic's policy ignores a task's own") as caught:
-        edited(Policy(delay_mode=DelayMode.QUEUE), **change)
+        edit_task(Policy(delay_mode=DelayMode.QUEUE), **change)
     assert [caught.value.field] == list(change)
-    assert edited(Policy(delay_mode=DelayMode.QUEUE), content="x").content == "x"
-    assert edited(Policy(delay_mode=DelayMode.QUEUE, default_delay_ms=1), delay=60).execute_at == LATER + 60_000
+    assert edit_task(Policy(delay_mode=DelayMode.QUEUE), content="x").content == "x"
+    assert edit_task(Policy(delay_mode=DelayMode.QUEUE, default_delay_ms=1), delay=60).execute_at == LATER + 60_000
 
 
 @pytest.mark.parametrize(
@@ -104,35 +104,35 @@ def test_in_queue_mode_a_task_is_not_set_off_by_an_edit_that_would_be_ignored(ch
         ({"content": "\ud800"}, "content: expected Unicode text, got a lone surrogate in it"),
     ],
 )
-def test_it_is_refused_as_a_create_is(changes: dict[str, Any], detail: str) -> None:
-    assert refused(**changes) == (detail, detail.partition(":")[0])
+def test_an_edit_is_refused_like_a_create(changes: dict[str, Any], detail: str) -> None:
+    assert refuse_edit(**changes) == (detail, detail.partition(":")[0])
 
 
 @pytest.mark.parametrize("changes", [{}, {"id": "a"}])
-def test_nothing_is_no_change(changes: dict[str, Any]) -> None:
+def test_an_edit_without_fields_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="expected something to change: delay, execute_time, content"):
         TaskChanges(**changes).require_any()
 
 
 @pytest.mark.parametrize("changes", [{"ttl": None}, {"delay": 0}, {"headers": {}}, {"content": ""}, {"retry": 0}])
-def test_whatever_is_named_is_a_change(changes: dict[str, Any]) -> None:
+def test_any_field_is_a_change(changes: dict[str, Any]) -> None:
     TaskChanges(**changes).require_any()
 
 
-class TestRenewed:
+class TestRenewTtl:
     def test_a_ttl_counts_from_now(self) -> None:
-        assert renew_ttl(TASK, LATER) == changed(expires_at=LATER + 600_000, renewed_at=LATER)
+        assert renew_ttl(TASK, LATER) == expect(expires_at=LATER + 600_000, renewed_at=LATER)
 
-    def test_and_is_as_long_the_next_time(self) -> None:
+    def test_a_renewed_ttl_is_as_long_the_next_time(self) -> None:
         assert renew_ttl(renew_ttl(TASK, LATER), LATER + 7).expires_at == LATER + 7 + 600_000
 
-    def test_a_task_without_one_stays_as_it_is(self) -> None:
+    def test_a_task_without_a_ttl_stays_as_it_is(self) -> None:
         assert renew_ttl(a_task(id="a"), LATER) == a_task(id="a")
 
-    def test_a_new_ttl_counts_from_there_too(self) -> None:
-        assert edited(task=renew_ttl(TASK, LATER), ttl=5).expires_at == LATER + 5000
+    def test_a_new_ttl_counts_from_the_renewal_too(self) -> None:
+        assert edit_task(task=renew_ttl(TASK, LATER), ttl=5).expires_at == LATER + 5000
 
-    def test_it_is_stored_and_read_back(self) -> None:
+    def test_a_renewed_task_is_stored_and_read_back(self) -> None:
         task = renew_ttl(TASK, LATER)
         assert decode(task.id, encode(task)) == task
         assert len(encode(TASK)) < len(encode(task))

@@ -20,15 +20,15 @@ QUIET = TopicFacts(
 DUE = QUIET._replace(due=1, oldest_due_at=NOW - 12_000)
 
 
-def a_found(state: str, score: int, **changes: Any) -> TaskFacts:
+def facts(state: str, score: int, **changes: Any) -> TaskFacts:
     return TaskFacts("a", state, score, 0, None, a_task(id="a", max_retry=5), 30_000)._replace(**changes)
 
 
-def why(task: TaskFacts, topic: TopicFacts = QUIET) -> str:
+def explain(task: TaskFacts, topic: TopicFacts = QUIET) -> str:
     return explain_task(task, topic, NOW).sentence
 
 
-LATE = a_found("delay", NOW - 12_000)
+LATE = facts("delay", NOW - 12_000)
 PAUSED = Policy(paused=True)
 
 
@@ -66,67 +66,67 @@ PAUSED = Policy(paused=True)
          "1 of its topic's deliveries are in flight: it has no free slot; due for 12 s"),
     ],
 )  # fmt: skip
-def test_a_task_that_is_due(topic: TopicFacts, sentence: str) -> None:
-    assert why(LATE, topic) == sentence
+def test_a_due_task_is_explained(topic: TopicFacts, sentence: str) -> None:
+    assert explain(LATE, topic) == sentence
 
 
 @pytest.mark.parametrize(
     ("task", "topic", "sentence"),
     [
-        (a_found("delay", NOW + 10_800_000), QUIET, "due in 3 h"),
-        (a_found("delay", NOW + 10_800_000), QUIET._replace(policy=PAUSED), "due in 3 h; its topic is paused"),
-        (a_found("delay", NOW + 60_000), QUIET._replace(last_heartbeat_at=None), "due in 60 s; no worker is running"),
-        (a_found("delay", NOW + 60_000), QUIET._replace(held_until=NOW + 50_000), "due in 60 s"),
-        (a_found("delay", NOW + 60_000), QUIET._replace(held_until=AT),
+        (facts("delay", NOW + 10_800_000), QUIET, "due in 3 h"),
+        (facts("delay", NOW + 10_800_000), QUIET._replace(policy=PAUSED), "due in 3 h; its topic is paused"),
+        (facts("delay", NOW + 60_000), QUIET._replace(last_heartbeat_at=None), "due in 60 s; no worker is running"),
+        (facts("delay", NOW + 60_000), QUIET._replace(held_until=NOW + 50_000), "due in 60 s"),
+        (facts("delay", NOW + 60_000), QUIET._replace(held_until=AT),
          "due in 60 s; its topic is held until 08:04:05Z, as its receiver asked"),
-        (a_found("delay", NOW + 60_000), QUIET._replace(paused=True),
+        (facts("delay", NOW + 60_000), QUIET._replace(paused=True),
          "due in 60 s; its topic was just resumed, and continues within a few seconds"),
-        (a_found("delay", NOW - 2000, failure=Failure(0, "status", 429, "answered 429", NOW, NOW, 1)), DUE,
+        (facts("delay", NOW - 2000, failure=Failure(0, "status", 429, "answered 429", NOW, NOW, 1)), DUE,
          "due for 2 s; its receiver was busy, last answer 429"),
-        (a_found("error", AT, failure=Failure(1, "code", 200, "answered code 1", NOW, None, 1)), QUIET,
+        (facts("error", AT, failure=Failure(1, "code", 200, "answered code 1", NOW, None, 1)), QUIET,
          "retry 1 of 5 at 08:04:05Z, last error: answered code 1"),
-        (a_found("delay", NOW + 60_000, task=a_task(ttl=59)), QUIET,
+        (facts("delay", NOW + 60_000, task=a_task(ttl=59)), QUIET,
          "due in 60 s; its ttl ends before that, at 08:00:59Z: it will not be delivered"),
-        (a_found("delay", NOW + 60_000, task=a_task(ttl=61)), QUIET, "due in 60 s"),
-        (a_found("delay", NOW - 2000, task=a_task(created_at=NOW - 9000, ttl=5)), DUE._replace(due=0),
+        (facts("delay", NOW + 60_000, task=a_task(ttl=61)), QUIET, "due in 60 s"),
+        (facts("delay", NOW - 2000, task=a_task(created_at=NOW - 9000, ttl=5)), DUE._replace(due=0),
          "due for 2 s; its ttl ended 4 s ago: it will not be delivered"),
-        (a_found("delay", NOW - 2000, failure=FAILURE, attempts=2), DUE,
+        (facts("delay", NOW - 2000, failure=FAILURE, attempts=2), DUE,
          "due for 2 s; retry 2 of 5, last answer 503"),
-        (a_found("delay", NOW - 2000, task=None), DUE,
+        (facts("delay", NOW - 2000, task=None), DUE,
          "due for 2 s; its body cannot be read: it will be moved to dead"),
-        (a_found("error", AT, failure=FAILURE), QUIET, "retry 2 of 5 at 08:04:05Z, last answer 503"),
-        (a_found("error", AT, failure=FAILURE, task=None), QUIET,
+        (facts("error", AT, failure=FAILURE), QUIET, "retry 2 of 5 at 08:04:05Z, last answer 503"),
+        (facts("error", AT, failure=FAILURE, task=None), QUIET,
          "retry 2 at 08:04:05Z, last answer 503; its body cannot be read: it will be moved to dead"),
-        (a_found("error", AT, failure=FAILURE), QUIET._replace(policy=PAUSED, last_heartbeat_at=NOW - 40_000),
+        (facts("error", AT, failure=FAILURE), QUIET._replace(policy=PAUSED, last_heartbeat_at=NOW - 40_000),
          "retry 2 of 5 at 08:04:05Z, last answer 503; no worker heartbeat for 40 s; its topic is paused"),
-        (a_found("error", NOW - 3000, failure=FAILURE), QUIET._replace(held_until=AT),
+        (facts("error", NOW - 3000, failure=FAILURE), QUIET._replace(held_until=AT),
          "retry 2 of 5 due for 3 s, last answer 503; its topic is held until 08:04:05Z, as its receiver asked"),
-        (a_found("error", AT, failure=Failure(1, "timeout", None, "no answer within 15 s", NOW, None, 1)), QUIET,
+        (facts("error", AT, failure=Failure(1, "timeout", None, "no answer within 15 s", NOW, None, 1)), QUIET,
          "retry 1 of 5 at 08:04:05Z, last error: no answer within 15 s"),
-        (a_found("error", AT, failure=Failure(0, "status", 429, "answered 429", NOW, NOW, 1)), QUIET,
+        (facts("error", AT, failure=Failure(0, "status", 429, "answered 429", NOW, NOW, 1)), QUIET,
          "its receiver was busy: next attempt at 08:04:05Z, last answer 429"),
-        (a_found("error", AT), QUIET, "its next attempt is at 08:04:05Z"),
-        (a_found("error", AT + 86_400_000, failure=FAILURE), QUIET,
+        (facts("error", AT), QUIET, "its next attempt is at 08:04:05Z"),
+        (facts("error", AT + 86_400_000, failure=FAILURE), QUIET,
          "retry 2 of 5 at 2027-01-16T08:04:05Z, last answer 503"),
-        (a_found("unack", NOW + 28_000, attempts=3), QUIET, "in flight for 2 s on attempt 3"),
-        (a_found("unack", NOW + 99_000, attempts=3), QUIET, "in flight for 0 s on attempt 3"),
-        (a_found("unack", NOW - 5000, attempts=3), QUIET,
+        (facts("unack", NOW + 28_000, attempts=3), QUIET, "in flight for 2 s on attempt 3"),
+        (facts("unack", NOW + 99_000, attempts=3), QUIET, "in flight for 0 s on attempt 3"),
+        (facts("unack", NOW - 5000, attempts=3), QUIET,
          "the lease of attempt 3 expired 5 s ago: it will be retried"),
-        (a_found("unack", NOW - 5000, attempts=3), QUIET._replace(last_heartbeat_at=None),
+        (facts("unack", NOW - 5000, attempts=3), QUIET._replace(last_heartbeat_at=None),
          "the lease of attempt 3 expired 5 s ago: it will be retried; no worker is running"),
-        (a_found("dead", NOW, failure=Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
+        (facts("dead", NOW, failure=Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
                  task=a_task(max_retry=3)), QUIET, "dead because its 3 retries were exhausted: answered 500"),
-        (a_found("dead", NOW, failure=Failure(2, "exhausted", 500, "2 failures, the last: answered 500", NOW, None, 2),
+        (facts("dead", NOW, failure=Failure(2, "exhausted", 500, "2 failures, the last: answered 500", NOW, None, 2),
                  task=a_task(max_retry=1)), QUIET, "dead because its 1 retry was exhausted: answered 500"),
-        (a_found("dead", NOW, failure=Failure(1, "gone", 410, "answered 410", NOW, None, 1)), QUIET,
+        (facts("dead", NOW, failure=Failure(1, "gone", 410, "answered 410", NOW, None, 1)), QUIET,
          "dead because its receiver is gone: answered 410"),
-        (a_found("dead", NOW, failure=Failure(0, "expired", None, "its ttl ended before it was done", NOW, None, 0)),
+        (facts("dead", NOW, failure=Failure(0, "expired", None, "its ttl ended before it was done", NOW, None, 0)),
          QUIET, "dead because its ttl ended before it was done"),
-        (a_found("dead", NOW), QUIET._replace(last_heartbeat_at=None), "dead for an unknown reason"),
+        (facts("dead", NOW), QUIET._replace(last_heartbeat_at=None), "dead for an unknown reason"),
     ],
 )  # fmt: skip
-def test_a_task_in_each_state(task: TaskFacts, topic: TopicFacts, sentence: str) -> None:
-    assert why(task, topic) == sentence
+def test_a_task_in_each_state_is_explained(task: TaskFacts, topic: TopicFacts, sentence: str) -> None:
+    assert explain(task, topic) == sentence
 
 
 EMPTY = QUIET._replace(delay=0)
@@ -149,13 +149,13 @@ EMPTY = QUIET._replace(delay=0)
          "its topic is held until 08:04:05Z, as its receiver asked; 1 task is due, the oldest for 12 s"),
     ],
 )  # fmt: skip
-def test_a_topic(topic: TopicFacts, sentence: str) -> None:
+def test_a_topic_is_explained(topic: TopicFacts, sentence: str) -> None:
     assert explain_topic(topic, NOW).sentence == sentence
 
 
-def test_the_figures_of_a_task() -> None:
+def test_the_details_of_a_task() -> None:
     topic = DUE._replace(policy=Policy(rate=10), held_until=AT, next_due_at=NOW - 12_000, workers=2)
-    task = a_found("delay", NOW - 12_000, attempts=2, failure=FAILURE, task=a_task(ttl=60, max_retry=5))
+    task = facts("delay", NOW - 12_000, attempts=2, failure=FAILURE, task=a_task(ttl=60, max_retry=5))
     assert explain_task(task, topic, NOW).details == {
         "id": "a", "topic": "order", "state": "delay", "due_at": "2027-01-15T07:59:48.000Z", "due_in_s": -12,
         "attempts": 2, "failures": 2, "max_retry": 5, "expires_at": "2027-01-15T08:01:00.000Z",
@@ -169,14 +169,14 @@ def test_the_figures_of_a_task() -> None:
     }  # fmt: skip
 
 
-def test_the_figures_of_what_is_dead_and_cannot_be_read() -> None:
-    figures = explain_task(a_found("dead", NOW - 3000, task=None), EMPTY._replace(last_heartbeat_at=None), NOW).details
+def test_the_details_of_a_dead_and_unreadable_task() -> None:
+    figures = explain_task(facts("dead", NOW - 3000, task=None), EMPTY._replace(last_heartbeat_at=None), NOW).details
     assert (figures["died_at"], figures["dead_for_s"]) == ("2027-01-15T07:59:57.000Z", 3)
     assert (figures["max_retry"], figures["expires_at"], figures["last_beat_s"]) == (None, None, None)
     assert "due_at" not in figures
 
 
-def test_the_figures_of_a_topic() -> None:
+def test_the_details_of_a_topic() -> None:
     figures = explain_topic(EMPTY, NOW).details
     assert (figures["topic"], figures["next_due_at"], figures["oldest_lateness_s"]) == ("order", None, None)
 
@@ -188,10 +188,10 @@ def test_the_figures_of_a_topic() -> None:
         (7_199_000, "120 min"), (7_200_000, "2 h"), (172_800_000, "2 d"), (31_536_000_000, "365 d"),
     ],
 )  # fmt: skip
-def test_lengths_of_time_as_one_says_them(ms: int, text: str) -> None:
+def test_durations_are_rounded_for_people(ms: int, text: str) -> None:
     assert format_duration(ms) == text
 
 
-def test_a_date_is_told_where_it_is_not_todays() -> None:
+def test_a_date_is_shown_unless_it_is_today() -> None:
     assert format_time(AT, NOW) == "08:04:05Z"
     assert format_time(AT - 86_400_000, NOW) == "2027-01-14T08:04:05Z"

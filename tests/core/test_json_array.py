@@ -32,7 +32,7 @@ def test_a_malformed_element_spoils_no_other(values: list[object], malformed: by
 
 
 @pytest.mark.parametrize("document", [b"", b"{}", b"[1,", b"[1 2]", b"[1] 2", b"[NaN] 2", b"[,]", b"nope"])
-def test_what_is_not_an_array_is_refused(document: bytes) -> None:
+def test_a_document_that_is_not_an_array_is_refused(document: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         split_array(document)
 

@@ -48,7 +48,7 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
 TAKE_ZERO = sorted(set(FIELDS) - {"delay_mode", "delays", "timeout", "ack", "paused"})
 
 
-def a_daemon(**written: Any) -> Policy:
+def daemon_policy(**written: Any) -> Policy:
     """What a daemon's configuration sets, written as a topic's policy would be."""
     return Policies(DEFAULT, {TOPIC: Settings(written)}).for_scope(TOPIC)
 
@@ -57,11 +57,11 @@ def applied(field: str, *, daemon: Any = None, namespace: Any = None, topic: Any
     """The field's value at the topic, as it is written, and where it comes from; None: not set there."""
     given = {NAMESPACE: namespace, TOPIC: topic}
     settings = {place: Settings({field: value}) for place, value in given.items() if value is not None}
-    policies = Policies(DEFAULT if daemon is None else a_daemon(**{field: daemon}), settings)
+    policies = Policies(DEFAULT if daemon is None else daemon_policy(**{field: daemon}), settings)
     return format_policy(policies.for_topic("shop/order"))[field], policies.origin(TOPIC, field)
 
 
-def refused(**fields: object) -> Refused:
+def refuse_fields(**fields: object) -> Refused:
     with pytest.raises(Refused) as caught:
         parse_fields(fields)
     return caught.value
@@ -74,17 +74,17 @@ def test_there_is_an_example_of_every_field_and_a_field_for_every_attribute() ->
 
 @pytest.mark.parametrize("field", FIELDS)
 class TestLevels:
-    def test_nothing_set_is_the_daemons_default(self, field: str) -> None:
+    def test_without_settings_the_daemons_default_applies(self, field: str) -> None:
         assert applied(field) == (format_policy(DEFAULT)[field], Level.DAEMON)
 
-    def test_the_daemons_counts_where_nothing_else_is_set(self, field: str) -> None:
+    def test_the_daemons_value_applies_if_no_other_is_set(self, field: str) -> None:
         assert applied(field, daemon=EXAMPLES[field][0]) == (EXAMPLES[field][0], Level.DAEMON)
 
-    def test_the_namespaces_counts_before_the_daemons(self, field: str) -> None:
+    def test_the_namespaces_value_overrides_the_daemons(self, field: str) -> None:
         first, second, _ = EXAMPLES[field]
         assert applied(field, daemon=first, namespace=second) == (second, Level.NAMESPACE)
 
-    def test_the_topics_counts_before_all_others(self, field: str) -> None:
+    def test_the_topics_value_overrides_all_others(self, field: str) -> None:
         first, second, third = EXAMPLES[field]
         assert applied(field, daemon=first, namespace=second, topic=third) == (third, Level.TOPIC)
         assert applied(field, daemon=second, topic=first) == (first, Level.TOPIC)
@@ -99,26 +99,26 @@ class TestLevels:
             Level.NAMESPACE,
         )
 
-    def test_another_field_that_is_set_below_changes_nothing(self, field: str) -> None:
+    def test_another_field_set_on_a_lower_level_has_no_effect(self, field: str) -> None:
         other = next(name for name in FIELDS if name not in (field, "max_delay", "default_delay"))
         policies = Policies(
             DEFAULT, {TOPIC: Settings({other: EXAMPLES[other][1]}), NAMESPACE: Settings({field: EXAMPLES[field][0]})}
         )
         assert format_policy(policies.for_topic("shop/order"))[field] == EXAMPLES[field][0]
 
-    def test_what_is_written_is_shown_as_it_was_written(self, field: str) -> None:
+    def test_a_value_is_shown_as_it_was_written(self, field: str) -> None:
         for value in EXAMPLES[field]:
             assert parse_fields({field: value}) == {field: value}
-            assert format_policy(a_daemon(**{field: value}))[field] == value
+            assert format_policy(daemon_policy(**{field: value}))[field] == value
 
 
 @pytest.mark.parametrize("field", TAKE_ZERO)
-def test_zero_is_a_value_and_lifts_what_is_set_above(field: str) -> None:
+def test_zero_is_a_value_and_overrides_higher_levels(field: str) -> None:
     assert parse_fields({field: 0}) == {field: 0}
     assert applied(field, daemon=EXAMPLES[field][0], namespace=EXAMPLES[field][1], topic=0) == (0, Level.TOPIC)
 
 
-class TestPlaces:
+class TestScopes:
     @pytest.mark.parametrize(
         ("topic", "namespace"),
         [("order", "default"), ("shop/order", "shop"), ("a/b/c", "a"), ("default/a/b", "default")],
@@ -126,7 +126,7 @@ class TestPlaces:
     def test_a_topics_namespace_is_the_part_before_the_first_slash(self, topic: str, namespace: str) -> None:
         assert namespace_from_topic(topic) == namespace
 
-    def test_a_namespace_counts_for_its_own_topics_only(self) -> None:
+    def test_a_namespace_applies_to_its_own_topics_only(self) -> None:
         policies = Policies(DEFAULT, {NAMESPACE: Settings({"retry": 7})})
         assert [policies.for_topic(topic).retry for topic in ("shop/a", "shop/a/b", "shop", "shopping/a", "a")] == [
             7,
@@ -140,7 +140,7 @@ class TestPlaces:
         policies = Policies(DEFAULT, {namespace_scope("default"): Settings({"retry": 7})})
         assert [policies.for_topic(topic).retry for topic in ("order", "default/a/b", "shop/order")] == [7, 7, 3]
 
-    def test_what_applies_at_a_namespace_knows_nothing_of_its_topics(self) -> None:
+    def test_the_policy_of_a_namespace_ignores_its_topics(self) -> None:
         policies = Policies(DEFAULT, {TOPIC: Settings({"retry": 9}), NAMESPACE: Settings({"ttl": 60})})
         assert (policies.for_scope(NAMESPACE).retry, policies.for_scope(NAMESPACE).ttl_ms) == (3, 60_000)
         assert policies.origin(NAMESPACE, "retry") is Level.DAEMON
@@ -164,21 +164,21 @@ class TestWrongValues:
             ("paused", [0, 1, "yes"]),
         ],
     )  # fmt: skip
-    def test_it_is_refused_by_name(self, field: str, values: list[object]) -> None:
+    def test_a_wrong_value_is_refused_by_name(self, field: str, values: list[object]) -> None:
         for value in values:
-            refusal = refused(**{field: value})
+            refusal = refuse_fields(**{field: value})
             assert refusal.field == field
             assert refusal.detail.startswith(f"{field}: expected {FIELDS[field].expected}, or null to inherit, got ")
 
     def test_an_unknown_field_is_refused_by_name(self) -> None:
-        refusal = refused(max_dely=1)
+        refusal = refuse_fields(max_dely=1)
         assert (refusal.field, refusal.detail.split(";")[0]) == ("max_dely", "max_dely: no field of a policy")
 
     def test_an_unknown_name_is_shown_on_one_line_and_short(self) -> None:
-        assert refused(**{"x\n" * 100: 1}).field == repr("x\n" * 40)[1:-1]
+        assert refuse_fields(**{"x\n" * 100: 1}).field == repr("x\n" * 40)[1:-1]
 
-    def test_the_text_says_what_is_taken(self) -> None:
-        assert refused(timeout=121).detail == (
+    def test_the_refusal_says_what_the_field_takes(self) -> None:
+        assert refuse_fields(timeout=121).detail == (
             "timeout: expected a number of seconds from 1 to 120, or null to inherit, got 121"
         )
 
@@ -222,12 +222,12 @@ class TestDefaultsAndLimits:
         assert "expected a default_delay of at most the max_delay that applies" in caught.value.detail
 
     @pytest.mark.parametrize("after", [{"paused": True}, {"retry": 5}, {"default_delay": 9}])
-    def test_a_conflict_that_came_from_above_keeps_nobody_from_another_change(self, after: dict[str, Any]) -> None:
+    def test_a_conflict_with_a_higher_level_does_not_prevent_other_changes(self, after: dict[str, Any]) -> None:
         before = {TOPIC: {"default_delay": 60}, NAMESPACE: {"max_delay": 9}}
         policies = self.change(before, TOPIC, after)
         assert policies.settings_at(TOPIC).fields == {"default_delay": 60} | after
 
-    def test_nor_from_removing_all(self) -> None:
+    def test_a_conflict_with_a_higher_level_does_not_prevent_removal(self) -> None:
         policies = Policies(DEFAULT, {TOPIC: Settings({"default_delay": 60}), NAMESPACE: Settings({"max_delay": 9})})
         assert policies.with_settings(TOPIC, NO_SETTINGS).for_topic("shop/order").default_delay_ms == 0
 
@@ -237,32 +237,32 @@ class TestDefaultsAndLimits:
 
 
 class TestSettings:
-    def test_merging_keeps_what_is_not_named_and_replacing_does_not(self) -> None:
+    def test_merging_keeps_unnamed_fields_and_replacing_does_not(self) -> None:
         before = Settings({"ttl": 60, "retry": 5}, tick_time_ms=1000)
         assert before.merge({"retry": None, "ack": "code"}) == Settings({"ttl": 60, "ack": "code"}, 1000)
         assert before.replace({"ack": "code", "ttl": None}) == Settings({"ack": "code"}, 1000)
 
-    def test_fields_stand_in_their_order(self) -> None:
+    def test_fields_are_kept_in_the_order_of_the_table(self) -> None:
         assert list(Settings({"ack": "code"}).merge({"max_delay": 1, "retry": 2}).fields) == [
             "max_delay",
             "retry",
             "ack",
         ]
 
-    def test_what_a_newer_version_has_set_is_passed_over_and_kept(self) -> None:
+    def test_a_field_of_a_newer_version_is_ignored_and_kept(self) -> None:
         settings = Settings({"colour": "red", "retry": 5})
         assert Policies(DEFAULT, {TOPIC: settings}).for_topic("shop/order").retry == 5
         assert settings.merge({"retry": 6}).fields == {"retry": 6, "colour": "red"}
 
     @pytest.mark.parametrize(("field", "value"), [("rate", 1e-306), ("retry", "many"), ("timeout", 10**9)])
-    def test_what_this_version_does_not_take_is_passed_over_too(self, field: str, value: Any) -> None:
+    def test_a_value_of_a_newer_version_is_ignored_too(self, field: str, value: Any) -> None:
         policies = Policies(DEFAULT, {TOPIC: Settings({field: value, "ttl": 60})})
         assert policies.for_topic("shop/order") == Policies(DEFAULT, {TOPIC: Settings({"ttl": 60})}).for_topic(
             "shop/order"
         )
 
 
-def test_the_shortest_time_that_the_dead_are_kept() -> None:
+def test_the_shortest_dead_keep_of_all_levels_is_found() -> None:
     settings = {
         TOPIC: Settings({"dead_keep": 60}),
         NAMESPACE: Settings({"dead_keep": 90}),
@@ -300,7 +300,7 @@ SETTINGS = st.fixed_dictionaries(
     asked=st.none() | st.integers(0, 10**9),
     chance=st.floats(0, 1, exclude_max=True),
 )
-def test_a_retry_can_always_be_booked_whatever_the_policy(
+def test_a_retry_can_always_be_scheduled(
     topic: dict[str, Any], namespace: dict[str, Any], kind: OutcomeKind, asked: int | None, chance: float
 ) -> None:
     """What PIP-315 has trouble with: a consumer that is stuck, for its retry's delay is longer than the limit."""

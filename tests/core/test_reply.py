@@ -19,29 +19,29 @@ from tests.builders import NOW
 OTHER_STATUSES = sorted({*range(100, 200), *range(300, 600)} - {410, 429, 503})
 
 
-def read(status: int, body: bytes | None = b"", retry_after: str | None = None, ack: Ack = Ack.AUTO) -> Outcome:
+def parse(status: int, body: bytes | None = b"", retry_after: str | None = None, ack: Ack = Ack.AUTO) -> Outcome:
     return parse_reply(Reply(status=status, body=body, retry_after=retry_after), NOW, ack)
 
 
 class TestStatus:
     @pytest.mark.parametrize("status", range(200, 300))
     def test_a_status_of_2xx_is_done(self, status: int) -> None:
-        assert read(status) == Outcome(kind=OutcomeKind.DONE, status=status)
+        assert parse(status) == Outcome(kind=OutcomeKind.DONE, status=status)
 
     @pytest.mark.parametrize("status", [429, 503])
-    def test_too_many_and_unavailable_are_busy(self, status: int) -> None:
-        assert read(status) == Outcome(
+    def test_429_and_503_are_busy(self, status: int) -> None:
+        assert parse(status) == Outcome(
             kind=OutcomeKind.BUSY, reason="status", status=status, message=f"answered {status}"
         )
 
-    def test_gone_is_gone(self) -> None:
-        assert read(410) == Outcome(
+    def test_410_is_gone(self) -> None:
+        assert parse(410) == Outcome(
             kind=OutcomeKind.GONE, reason="status", status=410, message="answered 410: gone for good"
         )
 
     @pytest.mark.parametrize("status", OTHER_STATUSES)
     def test_any_other_status_is_failed(self, status: int) -> None:
-        assert read(status) == Outcome(
+        assert parse(status) == Outcome(
             kind=OutcomeKind.FAILED, reason="status", status=status, message=f"answered {status}"
         )
 
@@ -56,7 +56,7 @@ class TestStatus:
         ],
     )
     def test_a_code_counts_only_with_2xx(self, status: int, kind: OutcomeKind) -> None:
-        assert read(status, b'{"code": 100}').kind is kind
+        assert parse(status, b'{"code": 100}').kind is kind
 
 
 class TestCode:
@@ -65,17 +65,17 @@ class TestCode:
         [b'{"code": 100}', b'{"code":100}', b' {"code": 100, "msg": "ok"}\r\n', b'{"c\\u006fde": 100}'],
     )
     def test_code_100_is_done(self, body: bytes) -> None:
-        assert read(200, body) == Outcome(kind=OutcomeKind.DONE, status=200)
+        assert parse(200, body) == Outcome(kind=OutcomeKind.DONE, status=200)
 
     @pytest.mark.parametrize("status", [200, 202, 299])
     def test_code_101_is_busy(self, status: int) -> None:
-        assert read(status, b'{"code": 101}') == Outcome(
+        assert parse(status, b'{"code": 101}') == Outcome(
             kind=OutcomeKind.BUSY, reason="code", status=status, message="answered code 101: busy"
         )
 
     @pytest.mark.parametrize("code", [0, -1, 99, 102, 200, 1000, 2**63, -(2**63) - 1, 10**400])
     def test_any_other_code_is_failed(self, code: int) -> None:
-        assert read(200, json.dumps({"code": code}).encode()) == Outcome(
+        assert parse(200, json.dumps({"code": code}).encode()) == Outcome(
             kind=OutcomeKind.FAILED, reason="code", status=200, message=f"answered code {code}"
         )
 
@@ -83,8 +83,8 @@ class TestCode:
         "code",
         ["100.0", "1e2", '"100"', '"101"', "true", "false", "null", "[100]", '{"code": 100}', '""', "100.5"],
     )
-    def test_a_code_that_is_no_integer_is_failed(self, code: str) -> None:
-        assert read(200, f'{{"code": {code}}}'.encode()) == Outcome(
+    def test_a_code_that_is_not_an_integer_is_failed(self, code: str) -> None:
+        assert parse(200, f'{{"code": {code}}}'.encode()) == Outcome(
             kind=OutcomeKind.FAILED, reason="code", status=200, message="answered code that is no integer"
         )
 
@@ -117,7 +117,7 @@ class TestCode:
         ids=lambda body: ascii(body)[:24],
     )
     def test_a_body_without_a_code_is_done(self, body: bytes | None) -> None:
-        assert read(200, body) == Outcome(kind=OutcomeKind.DONE, status=200)
+        assert parse(200, body) == Outcome(kind=OutcomeKind.DONE, status=200)
 
     @pytest.mark.parametrize(
         "body",
@@ -129,18 +129,18 @@ class TestCode:
             b'{"code": 100, "code": 102}',
         ],
     )
-    def test_a_code_is_found_whatever_stands_beside_it(self, body: bytes) -> None:
-        assert read(200, body).message == "answered code 102"
+    def test_a_code_is_found_among_other_fields(self, body: bytes) -> None:
+        assert parse(200, body).message == "answered code 102"
 
 
 class TestRetryAfter:
     @pytest.mark.parametrize(("status", "body"), [(429, b""), (503, b""), (503, None), (200, b'{"code": 101}')])
     def test_a_busy_receiver_may_ask_for_a_pause(self, status: int, body: bytes | None) -> None:
-        assert read(status, body, retry_after="120").retry_after_ms == 120_000
+        assert parse(status, body, retry_after="120").retry_after_ms == 120_000
 
     @pytest.mark.parametrize(("status", "body"), [(200, b""), (500, b""), (410, b""), (200, b'{"code": 102}')])
-    def test_nobody_else_may(self, status: int, body: bytes) -> None:
-        assert read(status, body, retry_after="120").retry_after_ms is None
+    def test_only_a_busy_receiver_may_ask_for_a_pause(self, status: int, body: bytes) -> None:
+        assert parse(status, body, retry_after="120").retry_after_ms is None
 
     @pytest.mark.parametrize(
         ("text", "pause_ms"),
@@ -156,7 +156,7 @@ class TestRetryAfter:
     def test_seconds_are_a_pause(self, text: str, pause_ms: int) -> None:
         assert parse_retry_after(text, NOW) == pause_ms
 
-    def test_more_seconds_than_anybody_waits_are_still_a_pause(self) -> None:
+    def test_a_huge_number_of_seconds_is_still_a_pause(self) -> None:
         assert (parse_retry_after("9" * 5000, NOW) or 0) > 86_400_000
 
     @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ class TestRetryAfter:
         assert parse_retry_after(text, NOW) == 60_000
 
     @pytest.mark.parametrize("text", ["Sun, 06 Nov 1994 08:49:37 GMT", "Fri, 15 Jan 2027 08:00:00 GMT"])
-    def test_a_date_past_is_no_pause(self, text: str) -> None:
+    def test_a_past_date_is_no_pause(self, text: str) -> None:
         assert parse_retry_after(text, NOW) == 0
 
     @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ class TestRetryAfter:
         ],
         ids=lambda text: ascii(text)[:32],
     )
-    def test_what_is_neither_is_ignored(self, text: str) -> None:
+    def test_any_other_text_is_ignored(self, text: str) -> None:
         assert parse_retry_after(text, NOW) is None
 
     @given(
@@ -230,9 +230,7 @@ class TestAnyReply:
         st.integers(-(2**62), 2**62),
     )
     @example(200, b'{"code": ' + b"1" * 5000 + b"}", None, NOW)
-    def test_a_reply_is_always_understood(
-        self, status: int, body: bytes | None, retry_after: str | None, now: int
-    ) -> None:
+    def test_any_reply_has_an_outcome(self, status: int, body: bytes | None, retry_after: str | None, now: int) -> None:
         reply = Reply(status=status, body=body, retry_after=retry_after)
         assert parse_reply(reply, now, Ack.AUTO).status == status
 
@@ -241,14 +239,14 @@ class TestAnyReply:
     def test_a_pause_is_never_negative(self, text: str, now: int) -> None:
         assert (parse_retry_after(text, now) or 0) >= 0
 
-    def test_now_is_what_the_dates_here_count_from(self) -> None:
+    def test_the_dates_in_these_tests_count_from_now(self) -> None:
         assert datetime.fromtimestamp(NOW / 1000, UTC).isoformat() == "2027-01-15T08:00:00+00:00"
 
 
 class TestAck:
     @pytest.mark.parametrize("body", [None, b"", b"ok", b"[100]", b'{"status": "done"}'])
-    def test_by_code_alone_a_reply_without_one_has_failed(self, body: bytes | None) -> None:
-        outcome = read(200, body, ack=Ack.CODE)
+    def test_with_ack_code_a_reply_without_a_code_has_failed(self, body: bytes | None) -> None:
+        outcome = parse(200, body, ack=Ack.CODE)
         assert (outcome.kind, outcome.reason, outcome.message) == (
             OutcomeKind.FAILED, "code", "answered 200 without a code",
         )  # fmt: skip
@@ -262,12 +260,12 @@ class TestAck:
             ('"100"', OutcomeKind.FAILED),
         ],
     )
-    def test_a_code_is_judged_as_ever(self, code: str, kind: OutcomeKind) -> None:
-        assert read(200, b'{"code": %s}' % code.encode(), ack=Ack.CODE).kind is kind
+    def test_with_ack_code_a_code_means_the_same(self, code: str, kind: OutcomeKind) -> None:
+        assert parse(200, b'{"code": %s}' % code.encode(), ack=Ack.CODE).kind is kind
 
     @pytest.mark.parametrize("code", ["100", "101", "102", "null"])
-    def test_by_status_a_body_is_ignored(self, code: str) -> None:
-        assert read(204, b'{"code": %s}' % code.encode(), ack=Ack.STATUS).kind is OutcomeKind.DONE
+    def test_with_ack_status_the_body_is_ignored(self, code: str) -> None:
+        assert parse(204, b'{"code": %s}' % code.encode(), ack=Ack.STATUS).kind is OutcomeKind.DONE
 
     @pytest.mark.parametrize("ack", Ack)
     @pytest.mark.parametrize(
@@ -281,4 +279,4 @@ class TestAck:
         ],
     )
     def test_other_statuses_mean_the_same_whatever_the_ack(self, ack: Ack, status: int, kind: OutcomeKind) -> None:
-        assert read(status, b'{"code": 100}', ack=ack).kind is kind
+        assert parse(status, b'{"code": 100}', ack=ack).kind is kind

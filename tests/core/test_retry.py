@@ -71,7 +71,7 @@ def a_failure(failures: int = 1, *, reason: str = "status", busy_since: int | No
     return Failure(failures, reason, 500, "answered 500", NOW - 1, busy_since, attempt)
 
 
-def judged(
+def judge_outcome(
     outcome: Outcome,
     last: Failure | None = None,
     *,
@@ -82,7 +82,7 @@ def judged(
     return judge(task or a_task(), attempt, last, outcome, now, Backoff(), 0.0)
 
 
-def failure_of(verdict: Verdict | None) -> Failure:
+def failure_in(verdict: Verdict | None) -> Failure:
     assert verdict is not None
     assert verdict.failure is not None
     return verdict.failure
@@ -118,78 +118,80 @@ class TestBackoff:
 
 class TestDone:
     def test_done_is_done(self) -> None:
-        assert judged(DONE) == Verdict(SettleTarget.DONE, NOW)
+        assert judge_outcome(DONE) == Verdict(SettleTarget.DONE, NOW)
 
     def test_done_after_failures_is_done(self) -> None:
-        assert judged(DONE, a_failure(3)) == Verdict(SettleTarget.DONE, NOW)
+        assert judge_outcome(DONE, a_failure(3)) == Verdict(SettleTarget.DONE, NOW)
 
 
 class TestGone:
     def test_gone_is_dead_at_once(self) -> None:
-        assert judged(GONE) == Verdict(SettleTarget.DEAD, NOW, Failure(1, "gone", 410, "answered 410", NOW, None, 1))
+        assert judge_outcome(GONE) == Verdict(
+            SettleTarget.DEAD, NOW, Failure(1, "gone", 410, "answered 410", NOW, None, 1)
+        )
 
 
 class TestFailed:
     def test_a_failure_is_kept(self) -> None:
-        assert failure_of(judged(FAILED, attempt=7)) == Failure(1, "status", 500, "answered 500", NOW, None, 7)
+        assert failure_in(judge_outcome(FAILED, attempt=7)) == Failure(1, "status", 500, "answered 500", NOW, None, 7)
 
     @pytest.mark.parametrize(("before", "pause_s"), [(None, 10), (a_failure(1), 20), (a_failure(2), 40)])
-    def test_the_next_try_comes_after_a_pause_that_doubles(self, before: Failure | None, pause_s: int) -> None:
-        assert judged(FAILED, before).at == NOW + pause_s * 1000
+    def test_the_next_attempt_comes_after_a_pause_that_doubles(self, before: Failure | None, pause_s: int) -> None:
+        assert judge_outcome(FAILED, before).at == NOW + pause_s * 1000
 
     @pytest.mark.parametrize(
         ("max_retry", "fates"),
         [(0, "D"), (1, "ED"), (3, "EEED"), (1000, "E" * 1000 + "D")],
         ids=["none", "one", "three", "a thousand"],
     )
-    def test_a_task_is_tried_as_often_again_as_it_may(self, max_retry: int, fates: str) -> None:
+    def test_a_task_is_retried_up_to_its_limit(self, max_retry: int, fates: str) -> None:
         task, last, seen = a_task(max_retry=max_retry), None, ""
         while not seen.endswith("D"):
-            verdict = judged(FAILED, last, task=task, attempt=len(seen) + 1)
+            verdict = judge_outcome(FAILED, last, task=task, attempt=len(seen) + 1)
             last, seen = verdict.failure, seen + ("D" if verdict.target is SettleTarget.DEAD else "E")
         assert seen == fates
 
     def test_the_failure_after_the_last_retry_exhausts(self) -> None:
-        assert judged(FAILED, a_failure(3), attempt=4) == Verdict(
+        assert judge_outcome(FAILED, a_failure(3), attempt=4) == Verdict(
             SettleTarget.DEAD,
             NOW,
             Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
         )
 
     def test_a_failure_ends_the_busy_answers_before_it(self) -> None:
-        assert failure_of(judged(FAILED, a_failure(busy_since=NOW - DAY_MS))).busy_since is None
+        assert failure_in(judge_outcome(FAILED, a_failure(busy_since=NOW - DAY_MS))).busy_since is None
 
     def test_a_pause_may_go_beyond_the_expiry(self) -> None:
-        assert judged(FAILED, task=a_task(ttl=5)).at == judged(FAILED).at
+        assert judge_outcome(FAILED, task=a_task(ttl=5)).at == judge_outcome(FAILED).at
 
     @pytest.mark.parametrize("outcome", [FAILED, BUSY], ids=["failed", "busy"])
     def test_a_failure_after_the_ttl_has_ended_is_the_last(self, outcome: Outcome) -> None:
-        verdict = judged(outcome, task=a_task(created_at=NOW - 5000, ttl=5))
-        assert (verdict.target, failure_of(verdict).reason) == (SettleTarget.DEAD, "expired")
+        verdict = judge_outcome(outcome, task=a_task(created_at=NOW - 5000, ttl=5))
+        assert (verdict.target, failure_in(verdict).reason) == (SettleTarget.DEAD, "expired")
 
     def test_success_after_the_ttl_has_ended_is_success(self) -> None:
-        assert judged(DONE, task=a_task(created_at=NOW - 5000, ttl=5)).target is SettleTarget.DONE
+        assert judge_outcome(DONE, task=a_task(created_at=NOW - 5000, ttl=5)).target is SettleTarget.DONE
 
     @pytest.mark.parametrize("message", ["x" * 201, "ü" * 10_000, "\ud800" * 201])
     def test_a_long_message_is_cut(self, message: str) -> None:
         outcome = msgspec.structs.replace(FAILED, message=message)
-        assert len(failure_of(judged(outcome)).message) == MAX_MESSAGE_CHARS
+        assert len(failure_in(judge_outcome(outcome)).message) == MAX_MESSAGE_CHARS
 
-    def test_a_message_that_is_no_unicode_is_escaped(self) -> None:
+    def test_a_message_that_is_not_unicode_is_escaped(self) -> None:
         outcome = msgspec.structs.replace(FAILED, message="broken reply: \udcff")
-        assert failure_of(judged(outcome)).message == r"broken reply: \udcff"
+        assert failure_in(judge_outcome(outcome)).message == r"broken reply: \udcff"
 
 
 class TestBusy:
     def test_busy_spends_no_retry(self) -> None:
-        assert failure_of(judged(BUSY, a_failure(2))).failures == 2
+        assert failure_in(judge_outcome(BUSY, a_failure(2))).failures == 2
 
     @pytest.mark.parametrize("before", [None, a_failure(1), a_failure(3), a_failure(3, busy_since=NOW - 5)])
     def test_busy_pauses_as_after_a_first_failure(self, before: Failure | None) -> None:
-        assert judged(BUSY, before).at == NOW + 10_000
+        assert judge_outcome(BUSY, before).at == NOW + 10_000
 
-    def test_busy_is_no_failure_even_where_no_retry_is_left(self) -> None:
-        assert judged(BUSY, task=a_task(max_retry=0)).target is SettleTarget.ERROR
+    def test_busy_is_not_a_failure_even_without_retries_left(self) -> None:
+        assert judge_outcome(BUSY, task=a_task(max_retry=0)).target is SettleTarget.ERROR
 
     @pytest.mark.parametrize(
         ("asked_ms", "pause_ms"),
@@ -204,9 +206,9 @@ class TestBusy:
             (-5, 1000),
         ],
     )
-    def test_busy_pauses_as_long_as_was_asked_for_from_a_second_to_a_day(self, asked_ms: int, pause_ms: int) -> None:
+    def test_busy_pauses_as_long_as_requested_from_a_second_to_a_day(self, asked_ms: int, pause_ms: int) -> None:
         outcome = msgspec.structs.replace(BUSY, retry_after_ms=asked_ms)
-        assert judged(outcome).at == NOW + pause_ms
+        assert judge_outcome(outcome).at == NOW + pause_ms
 
     @pytest.mark.parametrize(
         ("last", "since"),
@@ -219,32 +221,32 @@ class TestBusy:
         ids=["first", "after a failure", "after busy", "after the clock went back"],
     )
     def test_a_run_of_busy_answers_begins_with_its_first(self, last: Failure | None, since: int) -> None:
-        assert failure_of(judged(BUSY, last)).busy_since == since
+        assert failure_in(judge_outcome(BUSY, last)).busy_since == since
 
     def test_busy_for_a_day_is_dead(self) -> None:
-        assert judged(BUSY, a_failure(2, busy_since=NOW - DAY_MS), attempt=9) == Verdict(
+        assert judge_outcome(BUSY, a_failure(2, busy_since=NOW - DAY_MS), attempt=9) == Verdict(
             SettleTarget.DEAD,
             NOW,
             Failure(2, "busy", 503, "busy for a day, the last: answered 503", NOW, NOW - DAY_MS, 9),
         )
 
     def test_busy_for_a_millisecond_less_than_a_day_is_not_dead(self) -> None:
-        assert judged(BUSY, a_failure(busy_since=NOW - DAY_MS + 1)).target is SettleTarget.ERROR
+        assert judge_outcome(BUSY, a_failure(busy_since=NOW - DAY_MS + 1)).target is SettleTarget.ERROR
 
-    def test_a_pause_that_was_asked_for_runs_to_its_end_beyond_the_day(self) -> None:
+    def test_a_requested_pause_may_end_after_the_day(self) -> None:
         outcome = msgspec.structs.replace(BUSY, retry_after_ms=DAY_MS)
-        assert judged(outcome, a_failure(busy_since=NOW - DAY_MS + 1)).at == NOW + DAY_MS
+        assert judge_outcome(outcome, a_failure(busy_since=NOW - DAY_MS + 1)).at == NOW + DAY_MS
 
     def test_busy_again_after_a_pause_beyond_the_day_is_dead(self) -> None:
         last = a_failure(busy_since=NOW - 2 * DAY_MS + 1)
-        assert failure_of(judged(BUSY, last)).reason == "busy"
+        assert failure_in(judge_outcome(BUSY, last)).reason == "busy"
 
     def test_a_failure_gives_a_busy_receiver_another_day(self) -> None:
-        failed = judged(FAILED, a_failure(busy_since=NOW - DAY_MS + 1), now=NOW)
-        assert judged(BUSY, failed.failure, now=NOW + 10_000).target is SettleTarget.ERROR
+        failed = judge_outcome(FAILED, a_failure(busy_since=NOW - DAY_MS + 1), now=NOW)
+        assert judge_outcome(BUSY, failed.failure, now=NOW + 10_000).target is SettleTarget.ERROR
 
 
-class TestAnything:
+class TestAnyOutcome:
     @given(
         TASKS,
         st.integers(0, 2**62),
@@ -270,7 +272,7 @@ class TestAnything:
         assert decode_failure(encode_failure(storable)) == storable
 
     @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, BACKOFFS, CHANCES)
-    def test_nothing_comes_before_now_but_an_expiry(
+    def test_a_verdict_is_never_before_now(
         self,
         task: Task,
         last: Failure | None,
@@ -283,7 +285,7 @@ class TestAnything:
         assert verdict.at >= now or verdict.at == task.expires_at
 
     @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, BACKOFFS, CHANCES)
-    def test_a_pause_is_a_day_at_most_but_for_the_operators_own(
+    def test_a_pause_is_at_most_a_day_or_the_operators_cap(
         self,
         task: Task,
         last: Failure | None,
@@ -299,15 +301,15 @@ class TestAnything:
     def test_a_task_that_is_not_dead_has_at_most_its_retries(self, max_retry: int, outcomes: list[Outcome]) -> None:
         task, verdict = a_task(id="some-id", max_retry=max_retry), Verdict(SettleTarget.ERROR, NOW, NO_FAILURE)
         for attempt, outcome in enumerate(outcomes, start=1):
-            last = failure_of(verdict)
-            verdict = judged(outcome, last, task=task, attempt=attempt, now=verdict.at)
+            last = failure_in(verdict)
+            verdict = judge_outcome(outcome, last, task=task, attempt=attempt, now=verdict.at)
             if verdict.target is SettleTarget.DEAD:
                 break
-        assert (failure_of(verdict).failures <= max_retry) is (verdict.target is SettleTarget.ERROR)
+        assert (failure_in(verdict).failures <= max_retry) is (verdict.target is SettleTarget.ERROR)
 
 
 class TestUnsent:
-    def test_nothing_is_against_a_fresh_task(self) -> None:
+    def test_a_fresh_task_may_be_sent(self) -> None:
         assert judge_unsent(a_task(), 1, None, NOW) is None
 
     @pytest.mark.parametrize(("now", "fate"), [(NOW + 4_999, None), (NOW + 5_000, SettleTarget.DEAD)])
@@ -324,14 +326,14 @@ class TestUnsent:
         )
 
     @pytest.mark.parametrize("last", [None, a_failure(attempt=5), a_failure(busy_since=NOW - 9, attempt=40)])
-    def test_sixteen_lost_leases_in_a_row_are_borne(self, last: Failure | None) -> None:
+    def test_sixteen_lost_leases_in_a_row_are_tolerated(self, last: Failure | None) -> None:
         since = last.attempt if last else 0
         assert judge_unsent(a_task(), since + 16 + 1, last, NOW) is None
 
     @pytest.mark.parametrize("last", [None, a_failure(attempt=5), a_failure(busy_since=NOW - 9, attempt=40)])
     def test_seventeen_lost_leases_in_a_row_are_too_many(self, last: Failure | None) -> None:
         since = last.attempt if last else 0
-        assert failure_of(judge_unsent(a_task(), since + 17 + 1, last, NOW)).reason == "lost"
+        assert failure_in(judge_unsent(a_task(), since + 17 + 1, last, NOW)).reason == "lost"
 
     def test_a_lost_task_is_dead_and_says_how_often(self) -> None:
         assert judge_unsent(a_task(), 18, None, NOW) == Verdict(
@@ -339,10 +341,10 @@ class TestUnsent:
         )
 
     def test_a_task_that_is_lost_and_expired_is_expired(self) -> None:
-        assert failure_of(judge_unsent(a_task(ttl=0), 99, None, NOW)).reason == "expired"
+        assert failure_in(judge_unsent(a_task(ttl=0), 99, None, NOW)).reason == "expired"
 
     @given(TASKS, INTEGERS, st.none() | FAILURES, TIMES)
-    def test_whatever_comes_is_unsent_only_to_be_dead(
+    def test_a_task_is_left_unsent_only_if_it_is_dead(
         self, task: Task, attempt: int, last: Failure | None, now: int
     ) -> None:
         verdict = judge_unsent(task, attempt, last, now)
@@ -381,7 +383,7 @@ class TestStoredFailure:
         assert decode_failure(stored) == NO_FAILURE
 
     @given(st.binary())
-    def test_any_bytes_are_some_failure(self, stored: bytes) -> None:
+    def test_any_bytes_decode_to_a_failure(self, stored: bytes) -> None:
         assert isinstance(decode_failure(stored), Failure)
 
     @given(FAILURES, st.data())

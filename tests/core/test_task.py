@@ -49,7 +49,7 @@ def tasks(draw: st.DrawFn) -> Task:
     )
 
 
-def read_or_find_unreadable(body: bytes) -> None:
+def decode_any(body: bytes) -> None:
     """Any other error than UnreadableBody fails the test that calls this."""
     with contextlib.suppress(UnreadableBody):
         assert isinstance(decode("some-id", body), Task)
@@ -72,7 +72,7 @@ class TestBody:
             decode(task.id, body[:cut])
 
     @given(tasks(), st.binary(min_size=1))
-    def test_a_body_with_something_after_it_is_unreadable(self, task: Task, rest: bytes) -> None:
+    def test_a_body_with_trailing_bytes_is_unreadable(self, task: Task, rest: bytes) -> None:
         with pytest.raises(UnreadableBody):
             decode(task.id, encode(task) + rest)
 
@@ -81,17 +81,17 @@ class TestBody:
     @example(b"\xdd\xff\xff\xff\xff")
     @example(b"\x9a\x01\xdb\xff\xff\xff\xff")
     def test_any_bytes_are_read_or_unreadable(self, body: bytes) -> None:
-        read_or_find_unreadable(body)
+        decode_any(body)
 
     @given(tasks(), st.data())
     def test_a_body_with_a_wrong_byte_is_read_or_unreadable(self, task: Task, data: st.DataObject) -> None:
         body = bytearray(encode(task))
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-        read_or_find_unreadable(bytes(body))
+        decode_any(bytes(body))
 
     @given(st.lists(st.none() | st.booleans() | st.integers(-1, 5) | st.floats() | st.text(), max_size=12))
     def test_a_list_of_anything_is_read_or_unreadable(self, fields: list[object]) -> None:
-        read_or_find_unreadable(msgspec.msgpack.encode(fields))
+        decode_any(msgspec.msgpack.encode(fields))
 
     def test_a_body_that_is_nested_too_deep_is_unreadable(self) -> None:
         fields = encode(a_task())[1:]
@@ -143,11 +143,11 @@ class TestId:
         assert len({pack_id(task_id) for task_id in ids}) == len(ids)
 
     @given(LEGAL_IDS)
-    def test_an_id_that_is_no_uuid_is_kept_as_text(self, task_id: str) -> None:
+    def test_an_id_that_is_not_a_uuid_is_kept_as_text(self, task_id: str) -> None:
         assert pack_id(task_id) == task_id.encode()
 
     @given(st.binary(max_size=40) | st.binary(min_size=16, max_size=16))
-    def test_bytes_that_are_no_id_are_shown_all_the_same(self, stored: bytes) -> None:
+    def test_bytes_that_are_not_an_id_are_shown_escaped(self, stored: bytes) -> None:
         assert isinstance(unpack_id(stored), str)
 
     def test_a_fresh_id_takes_16_bytes(self) -> None:
@@ -157,7 +157,7 @@ class TestId:
         made = [uuid.UUID(new_id()) for _ in range(100)]
         assert {(id.version, id.variant) for id in made} == {(4, uuid.RFC_4122)}
 
-    def test_a_fresh_id_is_another_each_time(self) -> None:
+    def test_fresh_ids_differ(self) -> None:
         assert len({new_id() for _ in range(1000)}) == 1000
 
     @pytest.mark.filterwarnings(

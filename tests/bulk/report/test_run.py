@@ -27,8 +27,8 @@ async def limits_of(frontend: Frontend, *topics: str, rates: dict[str, float] | 
 
 
 async def test_rates_are_those_of_the_policies_as_applied(frontend: Frontend) -> None:
-    await frontend.ask("PATCH", "/namespaces/shop/policy", {"rate": 12.5})
-    await frontend.ask("PATCH", "/topics/mail/policy", {"rate": 3, "paused": True})
+    await frontend.request("PATCH", "/namespaces/shop/policy", {"rate": 12.5})
+    await frontend.request("PATCH", "/topics/mail/policy", {"rate": 3, "paused": True})
 
     limits = await limits_of(frontend, "shop/order", "mail", "other")
 
@@ -36,7 +36,7 @@ async def test_rates_are_those_of_the_policies_as_applied(frontend: Frontend) ->
 
 
 async def test_a_given_rate_counts_before_the_policy(frontend: Frontend) -> None:
-    await frontend.ask("PATCH", "/topics/mail/policy", {"rate": 3})
+    await frontend.request("PATCH", "/topics/mail/policy", {"rate": 3})
 
     assert await limits_of(frontend, "mail", rates={"mail": 50.0}) == {"mail": TopicLimit(50)}
 
