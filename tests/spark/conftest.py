@@ -1,4 +1,4 @@
-"""Fixtures for tests that need Spark; every test of this folder is marked `spark`."""
+"""Fixtures for tests that need Spark. Every test of this folder is marked `spark`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 MASTER = "local[2,4]"
-"""As `later bulk` has it, on two cores: a task of Spark's may fail three times."""
+"""As in `later bulk`, but on two cores: a task of Spark may fail three times."""
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Tests are many small jobs: a compiler that thinks less, and a collector without threads, make them a third faster."""
+"""Less optimization and a garbage collector without threads make the many small jobs of tests a third faster."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,9 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all tests of a run, active in it: commands that are called in the same process run in it, too.
+    """One session for all tests of a run. It is active, so that commands called in this process use it, too.
 
-    Without Spark or a Java for it, whatever asks for it fails, with what to install.
+    Without Spark or Java, its tests fail with what to install.
     """
     check_packages()
     from later.bulk.spark.session import open_session
