@@ -1,4 +1,4 @@
-"""Columns into tasks: nothing is sent as something else than it says, and no row fails another."""
+"""Columns to tasks: no value changes its meaning, and no row fails another."""
 
 from __future__ import annotations
 
@@ -27,44 +27,46 @@ from tests.builders import NOW
 from tests.bulk.validation import CALLBACK, NOW_S, accepted_tasks, rejection_reasons, validate_bodies
 
 DELAY = "delay: expected a number of seconds ≥ 0, got"
-NO_TIME = "execute_time: expected a number of Unix seconds, got"
+TIME = "execute_time: expected a number of Unix seconds, got"
 HEADERS = "maps or structs of strings, or JSON objects"
 NOT_UNICODE = "expected Unicode text, got a lone surrogate in it"
 HOUR = 3600.0
 JOB = "a-job"
 
 
-def read(*, spread_s: float = 0, keyless: bool = False, **columns: Any) -> Parsed:
-    """Rows with these columns, each an array or what makes one; a topic, a callback and keys where they say none."""
+def read(*, spread_s: float = 0, allow_duplicates: bool = False, **columns: Any) -> Parsed:
+    """Read rows with these columns, each an array or its values, with defaults for topic, callback and key."""
     arrays = {name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()}
     count = len(next(iter(arrays.values())))
-    others = {"topic": ["order"] * count, "callback": [CALLBACK] * count}
-    if not keyless:
-        others["key"] = [f"row {number}" for number in range(count)]
-    batch = pa.record_batch({name: pa.array(values) for name, values in others.items()} | arrays)
-    return ColumnReader(batch.schema, JOB, allow_duplicates=keyless, spread_s=spread_s, now=lambda: NOW_S).read(batch)
+    defaults = {"topic": ["order"] * count, "callback": [CALLBACK] * count}
+    if not allow_duplicates:
+        defaults["key"] = [f"row {number}" for number in range(count)]
+    batch = pa.record_batch({name: pa.array(values) for name, values in defaults.items()} | arrays)
+    return ColumnReader(
+        batch.schema, JOB, allow_duplicates=allow_duplicates, spread_s=spread_s, now=lambda: NOW_S
+    ).read(batch)
 
 
-def wrong(name: str, kind: pa.DataType) -> str:
-    """Why a column cannot be of a type."""
+def refusal_of(name: str, kind: pa.DataType) -> str:
+    """Return why a column of a type is refused."""
     with pytest.raises(Refused) as refused:
         ColumnReader(pa.schema([("key", pa.string()), (name, kind)]), JOB, allow_duplicates=False)
     assert refused.value.field == name
     return refused.value.detail
 
 
-def due_s(read: Parsed) -> list[float]:
-    """In how many seconds each task is due."""
-    return [(task.execute_at - NOW) / 1000 for task in accepted_tasks(read)]
+def due_s(parsed: Parsed) -> list[float]:
+    """Return the seconds until each task is due."""
+    return [(task.execute_at - NOW) / 1000 for task in accepted_tasks(parsed)]
 
 
-def texts(*values: bytes | None) -> pa.Array:
-    """As Spark has them: of any bytes."""
+def raw_strings(*values: bytes | None) -> pa.Array:
+    """Build a column of strings with any bytes, as Spark does."""
     return pa.array(values, pa.binary()).view(pa.string())
 
 
-def of_kind(kind: pa.DataType, values: Sequence[int | None]) -> pa.Array:
-    """Numbers as that type has them, null where it has not."""
+def array_of(kind: pa.DataType, values: Sequence[int | None]) -> pa.Array:
+    """Build a column of numbers in a type; null for those that it does not have."""
     if pa.types.is_null(kind):
         return pa.nulls(len(values))
     if pa.types.is_unsigned_integer(kind):
@@ -77,7 +79,7 @@ def of_kind(kind: pa.DataType, values: Sequence[int | None]) -> pa.Array:
 
 
 class TestColumns:
-    def test_a_row_becomes_the_task_that_it_says(self) -> None:
+    def test_a_row_becomes_its_task(self) -> None:
         (task,) = accepted_tasks(
             read(key=["17"], topic=["t"], content=["c"], delay=[1.5], retry=[7], ttl=[60], headers=[{"A": "b"}])
         )
@@ -87,24 +89,24 @@ class TestColumns:
         )  # fmt: skip
 
     def test_null_is_absent(self) -> None:
-        nothing = {name: pa.nulls(1, pa.string()) for name in ("content", "delay", "retry", "ttl", "headers")}
-        assert read(**nothing).payloads.bodies == read(topic=["order"]).payloads.bodies
-        assert read(**{name: pa.nulls(1) for name in nothing}).payloads.bodies == read(topic=["order"]).payloads.bodies
+        nulls = {name: pa.nulls(1, pa.string()) for name in ("content", "delay", "retry", "ttl", "headers")}
+        assert read(**nulls).payloads.bodies == read(topic=["order"]).payloads.bodies
+        assert read(**{name: pa.nulls(1) for name in nulls}).payloads.bodies == read(topic=["order"]).payloads.bodies
 
-    def test_no_rows_are_no_lines(self) -> None:
+    def test_no_rows_are_no_payloads(self) -> None:
         empty = read(delay=pa.array([], pa.float64()), key=pa.array([], pa.int64()), spread_s=HOUR)
         assert empty == (([], [], []), [])
 
-    def test_no_other_column_is_taken(self) -> None:
-        assert wrong("dealy", pa.string()).startswith("dealy: unknown column; expected topic, callback, ")
+    def test_an_unknown_column_is_refused(self) -> None:
+        assert refusal_of("dealy", pa.string()).startswith("dealy: unknown column; expected topic, callback, ")
 
-    def test_no_column_stands_there_twice(self) -> None:
+    def test_a_repeated_column_is_refused(self) -> None:
         twice = pa.schema([("key", pa.string()), ("topic", pa.string()), ("topic", pa.string())])
         with pytest.raises(Refused, match="topic: expected one column of that name"):
             ColumnReader(twice, JOB, allow_duplicates=False)
 
     @pytest.mark.parametrize(
-        ("name", "kind", "takes"),
+        ("name", "kind", "expected"),
         [
             ("topic", pa.int64(), "strings (to_json makes them of others)"),
             ("callback", pa.binary(), "strings (to_json makes them of others)"),
@@ -123,38 +125,38 @@ class TestColumns:
         ],
         ids=str,
     )  # fmt: skip
-    def test_a_column_that_its_field_cannot_be_is_refused_as_a_whole(
-        self, name: str, kind: pa.DataType, takes: str
-    ) -> None:
-        assert wrong(name, kind) == f"{name}: expected {takes}, got a column of {kind}"
+    def test_a_column_of_a_wrong_type_is_refused_as_a_whole(self, name: str, kind: pa.DataType, expected: str) -> None:
+        assert refusal_of(name, kind) == f"{name}: expected {expected}, got a column of {kind}"
 
 
-class TestTexts:
+class TestStrings:
     @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
     @given(content=st.text(max_size=30))
-    def test_any_text_arrives_as_it_was(self, kind: pa.DataType, content: str) -> None:
+    def test_any_string_arrives_unchanged(self, kind: pa.DataType, content: str) -> None:
         assert [task.content for task in accepted_tasks(read(content=pa.array([content], kind)))] == [content]
 
     @pytest.mark.parametrize("content", ["a\nb", "\r\n", "\u2028", "\0", "\ufeff", "x" * 5_000_000])
-    def test_so_do_those_that_lines_or_json_might_mind(self, content: str) -> None:
+    def test_characters_special_to_lines_or_json_arrive_unchanged(self, content: str) -> None:
         (body,) = read(content=[content]).payloads.bodies
         assert b"\n" not in body
         assert json.loads(body)["content"] == content
 
     @pytest.mark.parametrize(("name", "good"), [("topic", b"t"), ("callback", CALLBACK.encode()), ("content", b"")])
-    def test_what_is_no_utf_8_fails_its_row_alone(self, name: str, good: bytes) -> None:
-        came = validate_bodies(read(**{name: texts(b"caf\xe9", good, b"\xed\xa0\x80")}).payloads.bodies)
-        assert [str(task) for task in came if isinstance(task, Refused)] == [f"{name}: {NOT_UNICODE}"] * 2
-        assert isinstance(came[1], Task)
+    def test_a_string_that_is_not_utf_8_fails_its_row_only(self, name: str, good: bytes) -> None:
+        parsed = validate_bodies(read(**{name: raw_strings(b"caf\xe9", good, b"\xed\xa0\x80")}).payloads.bodies)
+        assert [str(task) for task in parsed if isinstance(task, Refused)] == [f"{name}: {NOT_UNICODE}"] * 2
+        assert isinstance(parsed[1], Task)
 
-    @pytest.mark.parametrize(("name", "takes"), [("delay", DELAY), ("execute_time", NO_TIME)])
-    def test_nor_is_it_a_number(self, name: str, takes: str) -> None:
+    @pytest.mark.parametrize(("name", "expected"), [("delay", DELAY), ("execute_time", TIME)])
+    def test_a_string_that_is_not_utf_8_is_no_number(self, name: str, expected: str) -> None:
         for spread_s in (0, HOUR):
-            assert rejection_reasons(read(**{name: texts(b"5\xe9")}, spread_s=spread_s)) == [f'{takes} "5\\udce9"']
+            assert rejection_reasons(read(**{name: raw_strings(b"5\xe9")}, spread_s=spread_s)) == [
+                f'{expected} "5\\udce9"'
+            ]
 
-    def test_the_row_that_is_told_of_says_which_bytes_they_were(self) -> None:
-        lines = read(content=texts(b"caf\xe9")).payloads
-        assert json.loads(lines.reject(0, "content", "why").row)["content"] == "caf\udce9"
+    def test_a_rejected_row_shows_bytes_that_are_not_utf_8(self) -> None:
+        payloads = read(content=raw_strings(b"caf\xe9")).payloads
+        assert json.loads(payloads.reject(0, "content", "why").row)["content"] == "caf\udce9"
 
 
 class TestNumbers:
@@ -176,17 +178,17 @@ class TestNumbers:
         ],
         ids=lambda array: f"{array.type}: {array[0]}",
     )
-    def test_five_is_five(self, values: pa.Array) -> None:
+    def test_a_number_of_any_type_is_the_same(self, values: pa.Array) -> None:
         assert due_s(read(delay=values)) == [5]
 
     @pytest.mark.parametrize(
         "text", ["1_000", "٣", "+5", "05", ".5", "5.", "0x10", "5s", "NaN", "inf", "null", "1e", "5\n6"]
     )
-    def test_a_text_that_json_has_no_number_for_is_none(self, text: str) -> None:
+    def test_a_string_that_is_no_json_number_is_rejected(self, text: str) -> None:
         assert rejection_reasons(read(delay=[text])) == [f"{DELAY} {json.dumps(text, ensure_ascii=False)}"]
 
     @pytest.mark.parametrize("blank", ["", " ", "\t", "\u2003"])
-    def test_a_blank_text_is_nothing(self, blank: str) -> None:
+    def test_a_blank_string_is_absent(self, blank: str) -> None:
         columns: dict[str, Any] = {name: [blank] for name in ("delay", "execute_time", "retry", "ttl", "headers")}
         assert read(**columns).payloads.bodies == read(topic=["order"]).payloads.bodies
 
@@ -202,13 +204,13 @@ class TestNumbers:
         ],
         ids=str,
     )
-    def test_what_no_delay_can_be_is_no_missing_one(self, values: Any, got: str) -> None:
+    def test_a_wrong_delay_is_rejected_and_not_ignored(self, values: Any, got: str) -> None:
         assert rejection_reasons(read(delay=values)) == [f"{DELAY} {got}"]
 
     @given(st.lists(st.none() | st.floats() | st.floats(0, 1e9), min_size=1, max_size=20), st.booleans())
-    def test_a_float_is_due_when_it_says_or_refused(self, values: list[float | None], spread: bool) -> None:
-        lines = read(delay=pa.array(values, pa.float64()), spread_s=HOUR if spread else 0).payloads
-        for value, task in zip(values, validate_bodies(lines.bodies), strict=True):
+    def test_a_float_is_a_delay_or_rejected(self, values: list[float | None], spread: bool) -> None:
+        payloads = read(delay=pa.array(values, pa.float64()), spread_s=HOUR if spread else 0).payloads
+        for value, task in zip(values, validate_bodies(payloads.bodies), strict=True):
             if isinstance(task, Task):
                 own, latest = 0 if value is None else to_milliseconds(value), HOUR * 1000 + 1 if spread else 0
                 assert 0 <= task.execute_at - NOW - own <= latest
@@ -218,9 +220,9 @@ class TestNumbers:
                 assert not 0 <= value < 300_000_000
 
     @given(st.lists(st.none() | st.text("0123456789.eE+-_ n", max_size=12), min_size=1, max_size=20))
-    def test_a_text_is_due_when_it_says_or_refused(self, values: list[str | None]) -> None:
-        lines = read(delay=pa.array(values, pa.string())).payloads
-        for value, task in zip(values, validate_bodies(lines.bodies), strict=True):
+    def test_a_string_is_a_delay_or_rejected(self, values: list[str | None]) -> None:
+        payloads = read(delay=pa.array(values, pa.string())).payloads
+        for value, task in zip(values, validate_bodies(payloads.bodies), strict=True):
             if isinstance(task, Task):
                 assert task.execute_at - NOW == to_milliseconds(float(value or "0") if (value or "").strip() else 0)
             else:
@@ -230,23 +232,23 @@ class TestNumbers:
         ("value", "got"),
         [(3.5, "3.5"), ("3.0", "3.0"), (Decimal("3.5"), "3.5"), (1001.0, "1001"), (math.nan, "nan"), (math.inf, "inf")],
     )
-    def test_how_many_retries_there_are_is_an_integer(self, value: Any, got: str) -> None:
+    def test_retry_is_an_integer(self, value: Any, got: str) -> None:
         assert rejection_reasons(read(retry=[value])) == [f"retry: expected an integer from 0 to 1000, got {got}"]
 
     @pytest.mark.parametrize("values", [[3.0, None, 0.0], [Decimal("3.00"), None, Decimal(0)], [3, None, 0]])
-    def test_what_has_no_integers_that_may_be_missing_writes_them_as_other_numbers(self, values: list[Any]) -> None:
+    def test_whole_numbers_of_other_types_are_integers(self, values: list[Any]) -> None:
         assert [task.max_retry for task in accepted_tasks(read(retry=values))] == [3, DEFAULT.retry, 0]
 
 
 class TestTimes:
     @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
     @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "-11:30"])
-    def test_a_moment_is_that_moment_whatever_the_columns_zone(self, unit: str, zone: str) -> None:
+    def test_a_timestamp_is_independent_of_the_columns_zone(self, unit: str, zone: str) -> None:
         moment = datetime.fromtimestamp(NOW_S, UTC) + timedelta(days=200)
         assert due_s(read(execute_time=pa.array([moment], pa.timestamp(unit, zone)))) == [200 * 86_400]
 
     @given(st.integers(-(2**62), 2**62) | st.integers(NOW * 1000, NOW * 1000 + 10**14))
-    def test_no_moment_is_early_or_a_millisecond_late(self, micros: int) -> None:
+    def test_no_timestamp_is_early_or_a_millisecond_late(self, micros: int) -> None:
         (task,) = validate_bodies(read(execute_time=pa.array([micros], pa.timestamp("us", "UTC"))).payloads.bodies)
         if isinstance(task, Task):
             assert task.execute_at == max(-(-micros // 1000), NOW)
@@ -254,11 +256,11 @@ class TestTimes:
             assert str(task).startswith("execute_time: expected a time at most ten years ahead")
 
     @pytest.mark.parametrize("unit", ["s", "ms"])
-    def test_a_moment_that_no_clock_shows_does_not_become_another(self, unit: str) -> None:
+    def test_a_timestamp_beyond_pythons_years_is_rejected(self, unit: str) -> None:
         (reason,) = rejection_reasons(read(execute_time=pa.array([2**62], pa.timestamp(unit, "UTC"))))
         assert "at most ten years ahead" in reason
 
-    def test_a_moment_past_means_now(self) -> None:
+    def test_a_timestamp_in_the_past_means_now(self) -> None:
         moments = pa.array([0, -1, -(2**55)], pa.timestamp("us", "UTC"))
         assert due_s(read(execute_time=moments)) == [0, 0, 0]
 
@@ -276,7 +278,7 @@ class TestTimes:
             "1.800000005e9",
         ],
     )
-    def test_a_text_may_be_a_number_or_as_rfc_3339_has_it(self, text: str) -> None:
+    def test_a_string_may_be_a_number_or_an_rfc_3339_time(self, text: str) -> None:
         assert due_s(read(execute_time=[text])) == [5]
 
     @pytest.mark.parametrize(
@@ -284,8 +286,8 @@ class TestTimes:
         ["2027-01-15T08:00:05", "2027-01-15", "20270115T080005Z", "2027-W02-5T08:00:05Z", "2027-01-15T08:00Z", "now",
          "2027-01-15T24:00:00Z", "2027-02-30T08:00:00Z", "2027-01-15T08:00:05,5Z", "0000-00-00T00:00:00Z", "08:00:05Z"],
     )  # fmt: skip
-    def test_a_text_that_leaves_the_moment_open_is_none(self, text: str) -> None:
-        assert rejection_reasons(read(execute_time=[text])) == [f'{NO_TIME} "{text}"']
+    def test_an_ambiguous_time_is_rejected(self, text: str) -> None:
+        assert rejection_reasons(read(execute_time=[text])) == [f'{TIME} "{text}"']
 
 
 class TestHeaders:
@@ -314,17 +316,17 @@ class TestHeaders:
         ],
         ids=str,
     )
-    def test_there_may_be_none(self, values: pa.Array) -> None:
+    def test_headers_may_be_empty(self, values: pa.Array) -> None:
         assert [task.headers for task in accepted_tasks(read(headers=values))] == [{}]
 
-    def test_a_null_in_a_map_is_refused_where_it_is_left_out_of_a_struct(self) -> None:
+    def test_a_null_is_rejected_in_a_map_and_dropped_from_a_struct(self) -> None:
         (reason,) = rejection_reasons(read(headers=pa.array([[("A", None)]], pa.map_(pa.string(), pa.string()))))
         assert reason == 'headers: expected an object of up to 20 strings, got null in "A"'
 
     @pytest.mark.parametrize(
         "text", ["[]", "null", '"x"', "A: b", '{"A": NaN}', '{"A": "\\ud800"}', '{"A": "b"', "{" * 5000]
     )
-    def test_a_text_that_is_no_object_is_refused_as_the_text_it_is(self, text: str) -> None:
+    def test_a_string_that_is_no_object_is_rejected_as_a_string(self, text: str) -> None:
         assert rejection_reasons(read(headers=[text])) == [
             "headers: expected an object of up to 20 strings, got a string"
         ]
@@ -332,12 +334,12 @@ class TestHeaders:
     @pytest.mark.parametrize(
         "values",
         [
-            pa.MapArray.from_arrays([0, 1, 2], pa.array(["A", "A"]), texts(b"\xe9", b"ok")),
-            pa.StructArray.from_arrays([texts(b"\xe9", b"ok")], ["A"]),
+            pa.MapArray.from_arrays([0, 1, 2], pa.array(["A", "A"]), raw_strings(b"\xe9", b"ok")),
+            pa.StructArray.from_arrays([raw_strings(b"\xe9", b"ok")], ["A"]),
         ],
         ids=lambda array: str(array.type),
     )
-    def test_those_that_are_no_utf_8_fail_their_row_alone(self, values: pa.Array) -> None:
+    def test_headers_that_are_not_utf_8_fail_their_row_only(self, values: pa.Array) -> None:
         first, second = validate_bodies(read(headers=values).payloads.bodies)
         assert str(first) == f"headers: {NOT_UNICODE}"
         assert isinstance(second, Task)
@@ -345,66 +347,71 @@ class TestHeaders:
 
 
 class TestKeys:
-    def test_a_row_without_a_key_is_told_of_and_the_others_are_sent(self) -> None:
-        came = read(key=["a", None, "", "b"], delay=[1, 2, math.nan, 4])
-        told = {"topic": "order", "callback": CALLBACK}
-        assert came.payloads.ids == task_ids(JOB, [b"a", b"b"])
-        assert came.payloads.keys == [b"a", b"b"]
-        assert [(reject.field, reject.reason) for reject in came.rejected] == [("key", MISSING_KEY), ("key", EMPTY_KEY)]
-        assert json.loads(came.rejected[0].row) == {**told, "delay": 2}
-        assert [task.execute_at - NOW for task in validate_bodies(came.payloads.bodies) if isinstance(task, Task)] == [
+    def test_a_row_without_a_key_is_rejected_and_the_others_are_sent(self) -> None:
+        parsed = read(key=["a", None, "", "b"], delay=[1, 2, math.nan, 4])
+        row = {"topic": "order", "callback": CALLBACK}
+        assert parsed.payloads.ids == task_ids(JOB, [b"a", b"b"])
+        assert parsed.payloads.keys == [b"a", b"b"]
+        assert [(reject.field, reject.reason) for reject in parsed.rejected] == [
+            ("key", MISSING_KEY),
+            ("key", EMPTY_KEY),
+        ]
+        assert json.loads(parsed.rejected[0].row) == {**row, "delay": 2}
+        assert [
+            task.execute_at - NOW for task in validate_bodies(parsed.payloads.bodies) if isinstance(task, Task)
+        ] == [
             1000,
             4000,
         ]
 
-    def test_rows_that_are_all_without_one_are_all_told_of(self) -> None:
-        came = read(key=pa.array([None, None], pa.int64()))
-        assert (came.payloads.bodies, len(came.rejected)) == ([], 2)
+    def test_all_rows_may_be_rejected(self) -> None:
+        parsed = read(key=pa.array([None, None], pa.int64()))
+        assert (parsed.payloads.bodies, len(parsed.rejected)) == ([], 2)
 
-    def test_a_job_without_keys_must_take_duplicates(self) -> None:
+    def test_a_job_without_keys_must_allow_duplicates(self) -> None:
         with pytest.raises(Refused, match="key: expected a column of that name"):
             ColumnReader(pa.schema([("topic", pa.string())]), JOB, allow_duplicates=False)
-        one, other = accepted_tasks(read(topic=["a", "a"], keyless=True))
+        one, other = accepted_tasks(read(topic=["a", "a"], allow_duplicates=True))
         assert one.id != other.id
 
-    def test_who_takes_duplicates_takes_rows_without_a_key_beside_those_with_one(self) -> None:
-        came = read(key=["a", None, "", "b"], keyless=True)
-        assert came.rejected == []
-        assert [came.payloads.ids[0], came.payloads.ids[3]] == task_ids(JOB, [b"a", b"b"])
-        assert len(set(came.payloads.ids)) == 4
-        assert came.payloads.keys == [b"a", None, None, b"b"]
-        assert came.payloads.reject(1, None, "why").key is None
+    def test_with_duplicates_allowed_only_some_rows_need_keys(self) -> None:
+        parsed = read(key=["a", None, "", "b"], allow_duplicates=True)
+        assert parsed.rejected == []
+        assert [parsed.payloads.ids[0], parsed.payloads.ids[3]] == task_ids(JOB, [b"a", b"b"])
+        assert len(set(parsed.payloads.ids)) == 4
+        assert parsed.payloads.keys == [b"a", None, None, b"b"]
+        assert parsed.payloads.reject(1, None, "why").key is None
 
-    def test_a_key_may_be_of_any_length(self) -> None:
+    def test_a_key_may_have_any_length(self) -> None:
         assert accepted_tasks(read(key=["k" * 100_000]))[0].id == task_ids(JOB, [b"k" * 100_000])[0]
 
 
 class TestCorruptRows:
-    def test_one_is_told_of_as_it_was_and_the_others_are_sent(self) -> None:
-        came = read(key=[None, "a"], **{CORRUPT_COLUMN: texts(b"a;b;caf\xe9", None)})
-        assert came.rejected == [Reject(None, "a;b;caf\\xe9", None, WRONG_COLUMN_COUNT)]
-        assert came.payloads.ids == task_ids(JOB, [b"a"])
+    def test_a_corrupt_row_is_rejected_as_text_and_the_others_are_sent(self) -> None:
+        parsed = read(key=[None, "a"], **{CORRUPT_COLUMN: raw_strings(b"a;b;caf\xe9", None)})
+        assert parsed.rejected == [Reject(None, "a;b;caf\\xe9", None, WRONG_COLUMN_COUNT)]
+        assert parsed.payloads.ids == task_ids(JOB, [b"a"])
 
-    def test_their_column_is_of_texts(self) -> None:
-        assert wrong(CORRUPT_COLUMN, pa.int64()) == "_corrupt: expected strings, got a column of int64"
+    def test_the_column_of_corrupt_rows_is_of_strings(self) -> None:
+        assert refusal_of(CORRUPT_COLUMN, pa.int64()) == "_corrupt: expected strings, got a column of int64"
 
 
 class TestSources:
-    def test_a_field_is_the_column_of_its_name_or_what_is_mapped_to_it(self) -> None:
+    def test_a_field_is_the_mapped_column_or_the_one_of_its_name(self) -> None:
         sources = source_columns({"callback": "hook"})
         assert (sources["callback"], sources["topic"], sources["key"]) == ("hook", "topic", "key")
 
-    def test_what_is_another_field_is_not_its_own_any_more(self) -> None:
+    def test_a_mapped_column_no_longer_counts_under_its_own_name(self) -> None:
         sources = source_columns({"execute_time": "delay"})
         assert sources["execute_time"] == "delay"
         assert "delay" not in sources
 
-    def test_but_a_key_may_be_a_field_too(self) -> None:
+    def test_a_key_may_also_be_a_field(self) -> None:
         sources = source_columns({"key": "topic", "content": "key"})
         assert (sources["key"], sources["topic"], sources["content"]) == ("topic", "topic", "key")
         assert source_columns({"content": "key"})["key"] == "key"
 
-    def test_a_column_may_be_two_fields(self) -> None:
+    def test_a_column_may_be_mapped_to_two_fields(self) -> None:
         sources = source_columns({"topic": "x", "content": "x"})
         assert (sources["topic"], sources["content"]) == ("x", "x")
 
@@ -419,17 +426,17 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("name", ["topic", "content", "delay", "execute_time", "retry", "ttl", "headers", "key"])
 @pytest.mark.parametrize("spread_s", [0, HOUR])
-def test_of_whatever_type_a_column_is_each_row_comes_out_once(name: str, kind: pa.DataType, spread_s: float) -> None:
-    values = of_kind(kind, [None, 0, -1, 5, 127])
+def test_each_row_of_a_column_of_any_type_comes_out_once(name: str, kind: pa.DataType, spread_s: float) -> None:
+    values = array_of(kind, [None, 0, -1, 5, 127])
     try:
-        came = read(**{name: values}, spread_s=spread_s)
+        parsed = read(**{name: values}, spread_s=spread_s)
     except Refused:
         return  # as a whole, before any row is read
-    assert len(came.payloads.bodies) + len(came.rejected) == len(values)
-    assert len(validate_bodies(came.payloads.bodies)) == len(came.payloads.ids)
+    assert len(parsed.payloads.bodies) + len(parsed.rejected) == len(values)
+    assert len(validate_bodies(parsed.payloads.bodies)) == len(parsed.payloads.ids)
 
 
-class TestSpreading:
+class TestSpread:
     @pytest.mark.parametrize(
         ("values", "got"),
         [
@@ -443,105 +450,111 @@ class TestSpreading:
             (["soon"], '"soon"'),
         ],
     )
-    def test_what_is_no_delay_does_not_become_one(self, values: list[Any], got: str) -> None:
+    def test_a_wrong_delay_does_not_become_a_valid_one(self, values: list[Any], got: str) -> None:
         assert rejection_reasons(read(delay=values, spread_s=HOUR)) == [f"{DELAY} {got}"]
         assert rejection_reasons(read(delay=values)) == [f"{DELAY} {got}"]
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, "1e400", "tomorrow"])
-    def test_what_is_no_time_does_not_become_now(self, value: Any) -> None:
+    def test_a_wrong_time_does_not_become_now(self, value: Any) -> None:
         (reason,) = rejection_reasons(read(execute_time=[value], spread_s=HOUR))
         assert reason.startswith("execute_time: expected a number of Unix seconds, got ")
 
-    def test_tasks_lie_evenly_in_the_window(self) -> None:
+    def test_tasks_are_spread_evenly(self) -> None:
         due = sorted(due_s(read(content=["x"] * 4000, spread_s=HOUR)))
         assert 0 <= due[0] < 5
         assert HOUR - 5 < due[-1] <= HOUR
         assert abs(due[2000] - HOUR / 2) < 120
 
-    def test_a_row_lies_where_it_lay_before(self) -> None:
+    def test_a_row_always_has_the_same_offset(self) -> None:
         assert due_s(read(delay=[5, None], spread_s=HOUR)) == due_s(read(delay=["5", ""], spread_s=HOUR))
 
-    def test_a_window_begins_where_the_row_says(self) -> None:
+    def test_the_offset_counts_from_the_rows_time(self) -> None:
         offset = due_s(read(content=["x"], spread_s=HOUR))[0]
         assert due_s(read(delay=[10], spread_s=HOUR)) == [pytest.approx(10 + offset, abs=0.002)]
         assert due_s(read(execute_time=[NOW_S + 10.5], spread_s=HOUR)) == [pytest.approx(10.5 + offset, abs=0.001)]
 
     @pytest.mark.parametrize("past", [NOW_S - 1000, 0, -86_400, "2020-01-01T00:00:00Z"])
-    def test_of_times_that_are_past_it_begins_now(self, past: Any) -> None:
+    def test_for_times_in_the_past_the_offset_counts_from_now(self, past: Any) -> None:
         offset = due_s(read(content=["x"], spread_s=HOUR))[0]
         assert due_s(read(execute_time=[past], spread_s=HOUR)) == [pytest.approx(offset, abs=0.001)]
 
-    def test_both_a_delay_and_a_time_are_refused_as_ever(self) -> None:
+    def test_both_a_delay_and_a_time_are_rejected(self) -> None:
         assert "got both" in rejection_reasons(read(delay=[5], execute_time=[NOW_S], spread_s=HOUR))[0]
 
 
 class TestConstants:
-    def test_all_rows_have_them(self) -> None:
-        came = read_with(constants={"topic": b'"order"', "headers": b'{"A":"b"}'}, callback=[CALLBACK] * 2)
-        assert [(task.topic, task.headers) for task in accepted_tasks(came)] == [("order", {"A": "b"})] * 2
+    def test_all_rows_have_the_constants(self) -> None:
+        parsed = read_with(constants={"topic": b'"order"', "headers": b'{"A":"b"}'}, callback=[CALLBACK] * 2)
+        assert [(task.topic, task.headers) for task in accepted_tasks(parsed)] == [("order", {"A": "b"})] * 2
 
-    def test_one_that_says_nothing_is_none(self) -> None:
-        came = read_with(constants={"topic": b'"order"', "execute_time": b"null"}, callback=[CALLBACK], delay=[5])
-        assert due_s(came) == [5]
+    def test_a_constant_of_null_is_absent(self) -> None:
+        parsed = read_with(constants={"topic": b'"order"', "execute_time": b"null"}, callback=[CALLBACK], delay=[5])
+        assert due_s(parsed) == [5]
 
-    def test_they_are_put_off_as_any(self) -> None:
+    def test_constants_are_delayed_as_other_values(self) -> None:
         offset = due_s(read(content=["x"], spread_s=HOUR))[0]
         constants = {"topic": b'"order"', "delay": b"10"}
-        came = read_with(constants=constants, spread_s=HOUR, callback=[CALLBACK])
-        assert due_s(came) == [pytest.approx(10 + offset, abs=0.002)]
+        parsed = read_with(constants=constants, spread_s=HOUR, callback=[CALLBACK])
+        assert due_s(parsed) == [pytest.approx(10 + offset, abs=0.002)]
 
 
 CSV = CsvLayout(separator=";", columns=4, callback=2)
 
 
 class TestMisread:
-    """CSV that was read, but not right: U+FFFD stands where Java found no character, or rows in a value."""
+    """CSV that was misread: U+FFFD in place of other bytes, or rows in a value."""
 
-    def test_keys_that_became_the_same_are_told_of(self) -> None:
-        came = read_with(csv=CSV, key=["M\ufffdller", "M\ufffdller", "Maier"], content=["x", None, "z"])
-        assert [json.loads(body)["content"] for body in came.payloads.bodies] == ["z"]
-        assert [(reject.key, reject.field, reject.reason) for reject in came.rejected] == [
+    def test_keys_with_replacement_characters_are_rejected(self) -> None:
+        parsed = read_with(csv=CSV, key=["M\ufffdller", "M\ufffdller", "Maier"], content=["x", None, "z"])
+        assert [json.loads(body)["content"] for body in parsed.payloads.bodies] == ["z"]
+        assert [(reject.key, reject.field, reject.reason) for reject in parsed.rejected] == [
             ("M\ufffdller", "key", f"key: {NOT_UTF_8}")
         ] * 2
 
-    def test_so_is_any_text(self) -> None:
-        came = read_with(csv=CSV, content=["caf\ufffd", "tea"])
-        assert [(reject.key, reject.field) for reject in came.rejected] == [("row 0", "content")]
-        assert json.loads(came.rejected[0].row)["content"] == "caf\ufffd"
-        assert len(came.payloads.ids) == 1
+    def test_strings_with_replacement_characters_are_rejected(self) -> None:
+        parsed = read_with(csv=CSV, content=["caf\ufffd", "tea"])
+        assert [(reject.key, reject.field) for reject in parsed.rejected] == [("row 0", "content")]
+        assert json.loads(parsed.rejected[0].row)["content"] == "caf\ufffd"
+        assert len(parsed.payloads.ids) == 1
 
-    def test_rows_without_keys_too(self) -> None:
-        came = read_with(csv=CSV, keyless=True, key=None, content=["caf\ufffd", "tea"])
-        assert ([reject.key for reject in came.rejected], len(came.payloads.ids)) == ([None], 1)
+    def test_misread_rows_without_keys_are_rejected(self) -> None:
+        parsed = read_with(csv=CSV, allow_duplicates=True, key=None, content=["caf\ufffd", "tea"])
+        assert ([reject.key for reject in parsed.rejected], len(parsed.payloads.ids)) == ([None], 1)
 
     @pytest.mark.parametrize(
         "inner", [f"2;t;{CALLBACK};c", f'2;t;"{CALLBACK}";c;', "2;t; https://h/;c\n3;t", "x\n2;t;http://h;"]
     )
-    def test_rows_in_a_value_are_told_of(self, inner: str) -> None:
+    def test_rows_in_a_value_are_rejected(self, inner: str) -> None:
         [reject] = read_with(csv=CSV, content=[f"hello\n{inner}"]).rejected
         assert (reject.key, reject.field, reject.reason) == ("row 0", "content", f"content: {UNCLOSED_QUOTE}")
 
     @pytest.mark.parametrize(
         "inner", ["a; b; c; d; e", f"2;t;{CALLBACK}", f"2,t,{CALLBACK},c", f"{CALLBACK};b;c;d", "", f"\r;{CALLBACK}"]
     )
-    def test_lines_that_are_no_rows_are_right(self, inner: str) -> None:
+    def test_lines_that_are_no_rows_are_accepted(self, inner: str) -> None:
         assert len(read_with(csv=CSV, content=[f"hello\n{inner}\nbye"]).payloads.ids) == 1
         assert len(read_with(csv=CSV._replace(callback=None), content=[f"hello\n{inner}"]).payloads.ids) == 1
 
-    def test_elsewhere_than_in_csv_it_is_a_character_as_any(self) -> None:
+    def test_outside_csv_a_replacement_character_is_accepted(self) -> None:
         assert len(read(content=["caf\ufffd"]).payloads.ids) == 1
 
 
 def read_with(
-    *, constants: Mapping[str, bytes] | None = None, csv: CsvLayout | None = None, keyless: bool = False,
+    *, constants: Mapping[str, bytes] | None = None, csv: CsvLayout | None = None, allow_duplicates: bool = False,
     spread_s: float = 0, **columns: list[Any] | None,
 ) -> Parsed:  # fmt: skip
-    """What `read` reads, also with what is the same for all rows."""
+    """Read rows as `read` does, with constants and a CSV layout."""
     count = len(next(values for values in columns.values() if values is not None))
-    others = {"topic": ["order"] * count, "callback": [CALLBACK] * count, "key": [f"row {n}" for n in range(count)]}
-    given = {name: values for name, values in (others | columns).items() if values is not None}
-    batch = pa.record_batch({name: values for name, values in given.items() if name not in (constants or {})})
-    rows = ColumnReader(
-        batch.schema, JOB, allow_duplicates=keyless, spread_s=spread_s, constants=constants, csv=csv, now=lambda: NOW_S
+    defaults = {"topic": ["order"] * count, "callback": [CALLBACK] * count, "key": [f"row {n}" for n in range(count)]}
+    present = {name: values for name, values in (defaults | columns).items() if values is not None}
+    batch = pa.record_batch({name: values for name, values in present.items() if name not in (constants or {})})
+    reader = ColumnReader(
+        batch.schema,
+        JOB,
+        allow_duplicates=allow_duplicates,
+        spread_s=spread_s,
+        constants=constants,
+        csv=csv,
+        now=lambda: NOW_S,
     )
-    return rows.read(batch)
+    return reader.read(batch)

@@ -1,4 +1,4 @@
-"""JSON into tasks: values go out as they stand, and whatever a text is, it comes out once."""
+"""JSON to tasks: values are sent as written, and any text comes out exactly once."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.bulk.validation import CALLBACK, accepted_tasks, rejection_reasons, v
 
 JOB = "a-job"
 ID = task_ids(JOB, [b"17"])[0]
-GOOD = {"key": "17", "topic": "order", "callback": CALLBACK}
-MARK = b"\xef\xbb\xbf"
+VALID = {"key": "17", "topic": "order", "callback": CALLBACK}
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -39,45 +39,45 @@ JSON = st.recursive(
 )
 
 
-def objects(
+def build_reader(
     *,
     sources: Mapping[str, str] | None = None,
     constants: Mapping[str, bytes] | None = None,
-    keyless: bool = False,
-    strangers: bool = True,
+    allow_duplicates: bool = False,
+    send_unknown_fields: bool = True,
     spread_s: float = 0,
 ) -> JsonLinesReader:
     return JsonLinesReader(
         JOB,
         sources=sources or {},
         constants=constants or {},
-        allow_duplicates=keyless,
-        send_unknown_fields=strangers,
+        allow_duplicates=allow_duplicates,
+        send_unknown_fields=send_unknown_fields,
         spread_s=spread_s,
     )
 
 
 def batch(*texts: str | bytes | None) -> pa.RecordBatch:
-    """As Spark has lines: of any bytes."""
+    """Build a batch of texts with any bytes, as Spark does."""
     raw = [text.encode() if isinstance(text, str) else text for text in texts]
     return pa.record_batch({TEXT_COLUMN: pa.array(raw, pa.binary()).view(pa.string())})
 
 
 def read(*texts: str | bytes | None, **options: Any) -> Parsed:
-    return objects(**options).read(batch(*texts))
+    return build_reader(**options).read(batch(*texts))
 
 
-def documents(*texts: str | bytes) -> Parsed:
-    return JsonDocumentReader(objects()).read(batch(*texts))
+def read_documents(*texts: str | bytes) -> Parsed:
+    return JsonDocumentReader(build_reader()).read(batch(*texts))
 
 
-def good(**changes: Any) -> str:
-    return json.dumps(GOOD | changes)
+def valid(**changes: Any) -> str:
+    return json.dumps(VALID | changes)
 
 
-class TestAnObject:
-    def test_it_becomes_the_task_that_it_says(self) -> None:
-        row = good(content="ä\n", delay=1.5, retry=7, ttl=60, headers={"A": "b"})
+class TestObjects:
+    def test_an_object_becomes_its_task(self) -> None:
+        row = valid(content="ä\n", delay=1.5, retry=7, ttl=60, headers={"A": "b"})
         assert accepted_tasks(read(row)) == [
             Task(
                 id=ID, own_id=True, topic="order", callback=CALLBACK, content="ä\n", headers={"A": "b"}, max_retry=7,
@@ -86,38 +86,38 @@ class TestAnObject:
         ]  # fmt: skip
 
     def test_null_is_absent(self) -> None:
-        assert read(good(delay=None, id=None, other=None)).payloads == read(good()).payloads
+        assert read(valid(delay=None, id=None, other=None)).payloads == read(valid()).payloads
 
-    def test_of_a_name_that_comes_twice_the_last_counts(self) -> None:
-        row = '{"key": 1, "topic": 5, ' + good()[1:]
-        assert read(row).payloads == read(good()).payloads
+    def test_the_last_of_two_fields_with_the_same_name_counts(self) -> None:
+        row = '{"key": 1, "topic": 5, ' + valid()[1:]
+        assert read(row).payloads == read(valid()).payloads
 
-    def test_a_number_is_what_json_says_it_is(self) -> None:
-        row = '{"delay": 1.50e1, ' + good()[1:]
+    def test_a_number_is_sent_as_written(self) -> None:
+        row = '{"delay": 1.50e1, ' + valid()[1:]
         assert b'"delay":1.50e1' in read(row).payloads.bodies[0]
 
-    @pytest.mark.parametrize("around", [b"%s\r", b" \t%s ", MARK + b"%s"])
-    def test_what_stands_around_it_is_none_of_it(self, around: bytes) -> None:
-        assert read(around % good().encode()).payloads == read(good()).payloads
+    @pytest.mark.parametrize("around", [b"%s\r", b" \t%s ", BYTE_ORDER_MARK + b"%s"])
+    def test_space_around_an_object_is_ignored(self, around: bytes) -> None:
+        assert read(around % valid().encode()).payloads == read(valid()).payloads
 
-    @pytest.mark.parametrize("blank", ["", " \t\r", MARK, MARK + b" ", None])
+    @pytest.mark.parametrize("blank", ["", " \t\r", BYTE_ORDER_MARK, BYTE_ORDER_MARK + b" ", None])
     def test_a_blank_text_is_no_row(self, blank: str | bytes | None) -> None:
         assert read(blank) == (([], [], []), [])
 
     @pytest.mark.parametrize(
         ("text", "seconds"), [("2026-11-21T09:00:00Z", 1795251600.0), ("2026-11-21T09:00:00.5+01:00", 1795248000.5)]
     )
-    def test_a_time_in_text_is_its_unix_seconds(self, text: str, seconds: float) -> None:
-        (body,) = read(good(execute_time=text)).payloads.bodies
+    def test_an_rfc_3339_time_becomes_unix_seconds(self, text: str, seconds: float) -> None:
+        (body,) = read(valid(execute_time=text)).payloads.bodies
         assert json.loads(body)["execute_time"] == seconds
 
     @pytest.mark.parametrize("text", ["2026-11-21", "soon", "1795251600", "\ud800"])
-    def test_a_text_that_is_no_time_is_refused_as_by_create(self, text: str) -> None:
-        (refusal,) = rejection_reasons(read(good(execute_time=text)))
+    def test_a_string_that_is_no_time_is_rejected_as_by_create(self, text: str) -> None:
+        (refusal,) = rejection_reasons(read(valid(execute_time=text)))
         assert refusal.startswith("execute_time: expected")
 
 
-class TestWhatIsNoTask:
+class TestRejects:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
@@ -133,9 +133,9 @@ class TestWhatIsNoTask:
             ({"method": "PUT"}, "method: not a field of this version"),
         ],
     )  # fmt: skip
-    def test_a_wrong_field_is_refused_as_by_create(self, changes: dict[str, Any], reason: str) -> None:
-        assert rejection_reasons(read(good(**changes))) == [reason]
-        assert rejection_reasons(read(good(**changes), spread_s=3600)) == [reason]
+    def test_a_wrong_field_is_rejected_as_by_create(self, changes: dict[str, Any], reason: str) -> None:
+        assert rejection_reasons(read(valid(**changes))) == [reason]
+        assert rejection_reasons(read(valid(**changes), spread_s=3600)) == [reason]
 
     @pytest.mark.parametrize(
         ("text", "reason"),
@@ -150,43 +150,43 @@ class TestWhatIsNoTask:
         ],
         ids=lambda text: str(text[:20]),
     )  # fmt: skip
-    def test_what_is_no_object_is_refused_as_by_create(self, text: str | bytes, reason: str) -> None:
+    def test_a_text_that_is_no_object_is_rejected_as_by_create(self, text: str | bytes, reason: str) -> None:
         assert rejection_reasons(read(text)) == [reason]
 
-    def test_what_is_no_utf_8_fails_its_row_alone(self) -> None:
+    def test_a_text_that_is_not_utf_8_fails_its_row_only(self) -> None:
         first, second = validate_bodies(
-            read(good(content="x").encode().replace(b'"x"', b'"\xe9"'), good()).payloads.bodies
+            read(valid(content="x").encode().replace(b'"x"', b'"\xe9"'), valid()).payloads.bodies
         )
         assert "expected UTF-8, got the byte 0xe9" in str(first)
         assert isinstance(second, Task)
 
-    def test_a_wrong_value_before_a_right_one_makes_no_task_without_the_jobs_id(self) -> None:
-        row = '{"delay": NaN, ' + good(delay=5)[1:]
+    def test_a_wrong_value_before_a_valid_one_keeps_the_jobs_id(self) -> None:
+        row = '{"delay": NaN, ' + valid(delay=5)[1:]
         assert [task.id for task in accepted_tasks(read(row))] == [ID]
 
-    def test_an_id_is_no_field_of_a_row(self) -> None:
-        (reject,) = read(good(id="mine")).rejected
+    def test_an_object_with_an_id_is_rejected(self) -> None:
+        (reject,) = read(valid(id="mine")).rejected
         assert (reject.key, reject.field, reject.reason) == ("17", "id", ID_NOT_ALLOWED)
         assert json.loads(reject.row)["id"] == "mine"
 
     @example(b'{"topic": "order", "callback": "http://127.0.0.1:8888/", "content": "a\nb"}')
     @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
-    def test_whatever_a_text_is_it_comes_out_once_and_makes_no_task_without_an_id(self, text: bytes) -> None:
-        blank = not text.removeprefix(MARK) or text.removeprefix(MARK).isspace()
-        for keyless in (True, False):
-            came = read(text, keyless=keyless)
-            assert len(came.payloads.bodies) + len(came.rejected) == (0 if blank else 1)
-            for id, task in zip(came.payloads.ids, validate_bodies(came.payloads.bodies), strict=True):
+    def test_any_text_comes_out_once_and_no_task_is_without_an_id(self, text: bytes) -> None:
+        blank = not text.removeprefix(BYTE_ORDER_MARK) or text.removeprefix(BYTE_ORDER_MARK).isspace()
+        for allow_duplicates in (True, False):
+            parsed = read(text, allow_duplicates=allow_duplicates)
+            assert len(parsed.payloads.bodies) + len(parsed.rejected) == (0 if blank else 1)
+            for id, task in zip(parsed.payloads.ids, validate_bodies(parsed.payloads.bodies), strict=True):
                 assert isinstance(task, Refused) or task.id == id != NO_ID
 
     @given(
-        st.dictionaries(st.sampled_from([*GOOD, "delay", "execute_time", "retry", "ttl", "headers", "id", "x"]), JSON)
+        st.dictionaries(st.sampled_from([*VALID, "delay", "execute_time", "retry", "ttl", "headers", "id", "x"]), JSON)
     )
-    def test_whatever_an_object_holds_it_comes_out_once(self, changes: dict[str, Any]) -> None:
-        came = read(good(**changes), spread_s=60)
+    def test_any_object_comes_out_once(self, changes: dict[str, Any]) -> None:
+        parsed = read(valid(**changes), spread_s=60)
         assert (
-            len(came.payloads.bodies) + len(came.rejected)
-            == len(validate_bodies(came.payloads.bodies)) + len(came.rejected)
+            len(parsed.payloads.bodies) + len(parsed.rejected)
+            == len(validate_bodies(parsed.payloads.bodies)) + len(parsed.rejected)
             == 1
         )
 
@@ -204,118 +204,129 @@ class TestKeys:
             ("9" * 30, b"9" * 30),
         ],
     )
-    def test_a_key_is_its_text_as_in_a_column(self, written: str, text: bytes) -> None:
+    def test_a_key_is_the_same_as_in_a_column(self, written: str, text: bytes) -> None:
         assert parse_key(msgspec.Raw(written.encode())) == text
 
     @pytest.mark.parametrize("key", [None, ""])
-    def test_a_row_without_one_is_told_of(self, key: str | None) -> None:
-        (reject,) = read(good(key=key)).rejected
+    def test_a_row_without_a_key_is_rejected(self, key: str | None) -> None:
+        (reject,) = read(valid(key=key)).rejected
         assert (reject.key, reject.field) == (None, "key")
         assert reject.reason == (MISSING_KEY if key is None else EMPTY_KEY)
 
     @pytest.mark.parametrize("key", [float("nan"), float("inf"), "\ud800"])
-    def test_what_others_could_be_too_is_no_key(self, key: object) -> None:
-        (reject,) = read(good(key=key)).rejected
+    def test_an_inexact_value_is_no_key(self, key: object) -> None:
+        (reject,) = read(valid(key=key)).rejected
         assert (reject.field, reject.reason) == ("key", "key: expected Unicode text or a finite number")
 
-    def test_who_takes_duplicates_takes_rows_without_one_beside_those_with_one(self) -> None:
-        came = read(good(), good(key=None), good(key=""), keyless=True)
-        first, *others = accepted_tasks(came)
+    def test_with_duplicates_allowed_only_some_rows_need_keys(self) -> None:
+        parsed = read(valid(), valid(key=None), valid(key=""), allow_duplicates=True)
+        first, *others = accepted_tasks(parsed)
         assert (first.id, len({task.id for task in others} - {ID})) == (ID, 2)
-        assert came.payloads.reject(1, None, "why").key is None
+        assert parsed.payloads.reject(1, None, "why").key is None
 
 
 class TestMapping:
     def test_a_field_may_have_another_name(self) -> None:
         row = json.dumps({"order": 17, "hook": CALLBACK, "topic": "order"})
-        assert read(row, sources={"key": "order", "callback": "hook"}).payloads == read(good()).payloads
+        assert read(row, sources={"key": "order", "callback": "hook"}).payloads == read(valid()).payloads
 
-    def test_one_may_be_two_fields(self) -> None:
-        (task,) = accepted_tasks(read(good(topic="17"), sources={"key": "topic", "content": "key"}))
+    def test_a_name_may_be_mapped_to_two_fields(self) -> None:
+        (task,) = accepted_tasks(read(valid(topic="17"), sources={"key": "topic", "content": "key"}))
         assert (task.id, task.topic, task.content) == (ID, "17", "17")
 
-    def test_what_is_another_field_is_not_its_own_any_more(self) -> None:
-        (task,) = accepted_tasks(read(good(delay=NOW // 1000 + 5), sources={"execute_time": "delay"}))
+    def test_a_mapped_name_no_longer_counts_as_its_own_field(self) -> None:
+        (task,) = accepted_tasks(read(valid(delay=NOW // 1000 + 5), sources={"execute_time": "delay"}))
         assert task.execute_at == NOW + 5000
 
-    def test_what_is_mapped_counts_and_not_what_has_the_name(self) -> None:
-        row = good(callback="no URL", hook=CALLBACK)
-        assert read(row, sources={"callback": "hook"}).payloads == read(good()).payloads
+    def test_the_mapped_field_counts_before_the_one_of_the_name(self) -> None:
+        row = valid(callback="no URL", hook=CALLBACK)
+        assert read(row, sources={"callback": "hook"}).payloads == read(valid()).payloads
 
-    def test_what_is_for_all_rows_is_for_all_rows(self) -> None:
-        first, second = accepted_tasks(read(good(retry=1), good(), constants={"retry": b"7"}))
+    def test_constants_override_the_objects_fields(self) -> None:
+        first, second = accepted_tasks(read(valid(retry=1), valid(), constants={"retry": b"7"}))
         assert (first.max_retry, second.max_retry) == (7, 7)
 
-    def test_fields_that_no_task_has_may_be_left_out(self) -> None:
-        assert read(good(dealy=5, id="mine"), strangers=False).payloads == read(good()).payloads
+    def test_unknown_fields_may_be_dropped(self) -> None:
+        assert read(valid(dealy=5, id="mine"), send_unknown_fields=False).payloads == read(valid()).payloads
 
 
 class TestDocuments:
-    def test_a_document_is_an_array_of_objects(self) -> None:
-        rows = [GOOD, GOOD | {"key": 18, "headers": {"A": "b"}}]
+    def test_a_document_may_be_an_array_of_objects(self) -> None:
+        rows = [VALID, VALID | {"key": 18, "headers": {"A": "b"}}]
         for indent in (None, 2):
-            came = documents(json.dumps(rows, indent=indent))
-            assert [task.id for task in accepted_tasks(came)] == task_ids(JOB, [b"17", b"18"])
+            parsed = read_documents(json.dumps(rows, indent=indent))
+            assert [task.id for task in accepted_tasks(parsed)] == task_ids(JOB, [b"17", b"18"])
 
-    def test_or_one_object(self) -> None:
-        row = json.dumps(GOOD | {"headers": {"A": "b"}}, indent=2)
-        assert [task.id for task in accepted_tasks(documents(row, MARK + row.encode()))] == [ID, ID]
+    def test_a_document_may_be_one_object(self) -> None:
+        row = json.dumps(VALID | {"headers": {"A": "b"}}, indent=2)
+        assert [task.id for task in accepted_tasks(read_documents(row, BYTE_ORDER_MARK + row.encode()))] == [ID, ID]
 
-    def test_or_a_file_of_lines_which_spark_calls_json(self) -> None:
-        came = documents(f"{good()}\r\n\r\n{good(key=18)}\n5\n")
-        assert came.payloads.ids == [*task_ids(JOB, [b"17", b"18"]), NO_ID]
+    def test_a_document_may_be_lines_of_objects(self) -> None:
+        parsed = read_documents(f"{valid()}\r\n\r\n{valid(key=18)}\n5\n")
+        assert parsed.payloads.ids == [*task_ids(JOB, [b"17", b"18"]), NO_ID]
 
     @pytest.mark.parametrize(
-        "bad", ['{"delay": NaN}', '{"content": "\\ud800"}', "5", "[1,\n2]", '"a"', '{"key": %s}' % ("9" * 9999)]
+        "wrong", ['{"delay": NaN}', '{"content": "\\ud800"}', "5", "[1,\n2]", '"a"', '{"key": %s}' % ("9" * 9999)]
     )
-    def test_one_wrong_element_spoils_no_other(self, bad: str) -> None:
-        came = documents(f"[{good()}, {bad}\n, {good(key=18)} ]\n")
-        there = [task.id for task in validate_bodies(came.payloads.bodies) if isinstance(task, Task)]
-        assert there == task_ids(JOB, [b"17", b"18"])
-        assert len(came.payloads.bodies) + len(came.rejected) == 3
+    def test_a_wrong_element_fails_no_other(self, wrong: str) -> None:
+        parsed = read_documents(f"[{valid()}, {wrong}\n, {valid(key=18)} ]\n")
+        created = [task.id for task in validate_bodies(parsed.payloads.bodies) if isinstance(task, Task)]
+        assert created == task_ids(JOB, [b"17", b"18"])
+        assert len(parsed.payloads.bodies) + len(parsed.rejected) == 3
 
     @pytest.mark.parametrize(
         "text",
-        ["[1 2]", f"[{good()}", f"[{good()},]", f"[{good()}] 5", "{", '{"a": 1', "5", "[" * 100_000, b"[\xe9]", "nope"],
+        [
+            "[1 2]",
+            f"[{valid()}",
+            f"[{valid()},]",
+            f"[{valid()}] 5",
+            "{",
+            '{"a": 1',
+            "5",
+            "[" * 100_000,
+            b"[\xe9]",
+            "nope",
+        ],
     )
-    def test_what_is_none_of_these_is_told_of_once_and_shortly(self, text: str | bytes) -> None:
-        (reject,) = documents(text).rejected
+    def test_any_other_document_is_rejected_once_and_shown_short(self, text: str | bytes) -> None:
+        (reject,) = read_documents(text).rejected
         assert reject.reason.startswith("expected JSON: ")
         assert len(reject.row) <= MAX_SHOWN_BYTES
 
-    @pytest.mark.parametrize("text", ["", "\n", MARK, "[]", " [ ] "])
-    def test_an_empty_one_has_no_rows(self, text: str | bytes) -> None:
-        assert documents(text) == (([], [], []), [])
+    @pytest.mark.parametrize("text", ["", "\n", BYTE_ORDER_MARK, "[]", " [ ] "])
+    def test_an_empty_document_has_no_rows(self, text: str | bytes) -> None:
+        assert read_documents(text) == (([], [], []), [])
 
 
-class TestPlaces:
-    """Where a field is said to be."""
+class TestNestedFields:
+    """Fields mapped with dots."""
 
-    def test_a_field_of_an_object_in_it_is_found_as_in_a_struct(self) -> None:
+    def test_a_field_of_an_inner_object_is_found_as_in_a_struct(self) -> None:
         text = line(meta={"id": 7, "to": {"url": CALLBACK}}, content="c")
-        came = read(text, sources={"key": "meta.id", "callback": "meta.to.url"})
-        assert [task.callback for task in accepted_tasks(came)] == [CALLBACK]
-        assert came.payloads.keys == [b"7"]
+        parsed = read(text, sources={"key": "meta.id", "callback": "meta.to.url"})
+        assert [task.callback for task in accepted_tasks(parsed)] == [CALLBACK]
+        assert parsed.payloads.keys == [b"7"]
 
-    def test_a_name_with_dots_comes_before_a_place(self) -> None:
-        came = read(line(**{"meta.id": 7, "meta": {"id": 8}, "callback": CALLBACK}), sources={"key": "meta.id"})
-        assert came.payloads.keys == [b"7"]
+    def test_a_name_with_dots_comes_before_an_inner_field(self) -> None:
+        parsed = read(line(**{"meta.id": 7, "meta": {"id": 8}, "callback": CALLBACK}), sources={"key": "meta.id"})
+        assert parsed.payloads.keys == [b"7"]
 
     @pytest.mark.parametrize("meta", [None, 5, "x", [], {}, {"id": None}])
-    def test_what_is_no_object_has_none(self, meta: Any) -> None:
-        came = read(line(meta=meta, callback=CALLBACK), sources={"key": "meta.id"})
-        assert [reject.reason for reject in came.rejected] == [MISSING_KEY]
+    def test_a_value_that_is_no_object_has_no_inner_field(self, meta: Any) -> None:
+        parsed = read(line(meta=meta, callback=CALLBACK), sources={"key": "meta.id"})
+        assert [reject.reason for reject in parsed.rejected] == [MISSING_KEY]
 
     @pytest.mark.parametrize("field", ["delay", "execute_time"])
-    def test_a_time_that_is_not_where_it_was_said_to_be_is_refused(self, field: str) -> None:
-        [reject] = read(line(key=7, callback=CALLBACK, headers={"A": "hush"}), sources={field: "due"}).rejected
+    def test_a_missing_mapped_time_is_rejected(self, field: str) -> None:
+        [reject] = read(line(key=7, callback=CALLBACK, headers={"A": "secret"}), sources={field: "due"}).rejected
         assert (reject.key, reject.field) == ("7", field)
         assert reject.reason == f"{field}: expected a field due, or null in it, got none"
         assert json.loads(reject.row) == {"topic": "order", "key": 7, "callback": CALLBACK, "headers": {"A": "***"}}
         assert len(read(line(key=7, callback=CALLBACK, due=None), sources={field: "due"}).payloads.ids) == 1
 
     @pytest.mark.parametrize("key", [[], {}, [None], {"a": None}, {"a": {"b": ""}}, [[""]]])
-    def test_a_key_of_nothing_is_none(self, key: Any) -> None:
+    def test_an_empty_key_is_rejected(self, key: Any) -> None:
         assert [reject.reason for reject in read(line(key=key, callback=CALLBACK)).rejected] == [EMPTY_KEY]
 
 

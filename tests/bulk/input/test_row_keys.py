@@ -1,4 +1,4 @@
-"""A row's id: the same whenever and from wherever the row is sent. What these tests say is for ever."""
+"""Ids and keys of rows. They never change, because existing jobs depend on them."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ def keys(values: Any, kind: pa.DataType | None = None) -> list[bytes | None]:
     return list(key_decoder(array.type)(array))
 
 
-class TestAnId:
-    def test_it_is_the_jobs_and_a_hash_of_the_key(self) -> None:
+class TestIds:
+    def test_an_id_is_the_jobs_id_and_a_hash_of_the_key(self) -> None:
         assert task_ids("orders-7", [b"17"]) == ["orders-7:RSNUDxUEzRcQDEg16Ft-"]
 
     @given(st.lists(st.binary(max_size=40)))
-    def test_the_hash_is_what_docs_say(self, some: list[bytes]) -> None:
-        hashes = [base64.urlsafe_b64encode(sha256(key).digest())[:20].decode() for key in some]
-        assert task_ids("j", some) == [f"j:{hash}" for hash in hashes]
+    def test_the_hash_is_the_documented_one(self, keys: list[bytes]) -> None:
+        hashes = [base64.urlsafe_b64encode(sha256(key).digest())[:20].decode() for key in keys]
+        assert task_ids("j", keys) == [f"j:{hash}" for hash in hashes]
 
     @given(st.text("azAZ09._~:-", min_size=1, max_size=MAX_JOB_CHARS), st.binary(max_size=9))
-    def test_every_jobs_ids_are_ids(self, job: str, key: bytes) -> None:
+    def test_ids_of_any_job_are_valid(self, job: str, key: bytes) -> None:
         (id,) = task_ids(check_job(job), [key])
         assert check_id(id) == id
 
     @pytest.mark.parametrize("job", ["", "a b", "a/b", "ä", "a\n", "x" * (MAX_JOB_CHARS + 1)])
-    def test_what_no_id_begins_with_is_no_job(self, job: str) -> None:
+    def test_a_job_that_no_id_can_begin_with_is_refused(self, job: str) -> None:
         with pytest.raises(Refused, match=f"expected 1 to {MAX_JOB_CHARS} characters"):
             check_job(job)
 
 
-class TestAKey:
+class TestKeys:
     @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
-    def test_a_text_is_itself(self, kind: pa.DataType) -> None:
+    def test_a_string_is_its_bytes(self, kind: pa.DataType) -> None:
         assert keys(["5", "ä\n", " ", None], kind) == [b"5", "ä\n".encode(), b" ", None]
 
     @pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64(), pa.decimal128(38, 0), pa.decimal256(76, 0)])
-    def test_a_whole_number_is_the_text_of_it(self, kind: pa.DataType) -> None:
+    def test_an_integer_is_its_digits(self, kind: pa.DataType) -> None:
         assert keys([5, None, 0], kind) == [b"5", None, b"0"]
         assert keys([2**64 - 1], pa.uint64()) == [b"18446744073709551615"]
 
@@ -63,35 +63,35 @@ class TestAKey:
         assert keys([Decimal(number), None], pa.decimal128(38, scale)) == [text, None]
 
     @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
-    def test_bytes_are_themselves(self, kind: pa.DataType) -> None:
+    def test_bytes_stay_unchanged(self, kind: pa.DataType) -> None:
         assert keys([b"5", b"\xff", None], kind) == [b"5", b"\xff", None]
 
-    def test_a_text_that_is_no_utf_8_is_its_bytes(self) -> None:
+    def test_a_string_that_is_not_utf_8_is_its_bytes(self) -> None:
         broken = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())
         assert list(key_decoder(broken.type)(broken)) == [b"caf\xe9"]
 
     @pytest.mark.parametrize("unit", ["s", "ms", "us"])
     @pytest.mark.parametrize("zone", ["UTC", "Etc/UTC", "+02:00", "America/New_York"])
-    def test_a_moment_is_told_in_utc_whatever_the_sessions_zone(self, unit: str, zone: str) -> None:
+    def test_a_timestamp_is_in_utc_whatever_the_columns_zone(self, unit: str, zone: str) -> None:
         moment = datetime(2026, 11, 21, 22, tzinfo=UTC)
         assert keys([moment, None], pa.timestamp(unit, zone)) == [b"2026-11-21T22:00:00+00:00", None]
 
-    def test_a_time_without_a_zone_stays_one(self) -> None:
+    def test_a_timestamp_without_a_zone_stays_without_one(self) -> None:
         local = datetime(1969, 12, 31, 23, 59, 59, 500)
         assert keys([local], pa.timestamp("us")) == [b"1969-12-31T23:59:59.000500"]
 
-    def test_a_day_is_told_as_iso_has_it(self) -> None:
+    def test_a_date_is_in_iso_8601(self) -> None:
         assert keys([date(2026, 11, 21), None], pa.date32()) == [b"2026-11-21", None]
         assert keys([date(2026, 11, 21)], pa.date64()) == [b"2026-11-21"]
 
-    def test_times_that_no_calendar_here_has_are_told_by_their_number(self) -> None:
+    def test_times_beyond_pythons_years_are_numbers(self) -> None:
         assert keys([2**62, -(2**62)], pa.timestamp("us", "UTC")) == [b"4611686018427387904", b"-4611686018427387904"]
         assert keys([10**7, -(10**7)], pa.date32()) == [b"10000000", b"-10000000"]
 
-    def test_a_truth_is_told_as_json_has_it(self) -> None:
+    def test_a_boolean_is_its_json(self) -> None:
         assert keys([True, False, None]) == [b"true", b"false", None]
 
-    def test_a_struct_is_the_array_of_its_parts(self) -> None:
+    def test_a_struct_is_the_array_of_its_values(self) -> None:
         kind = pa.struct(
             [("a", pa.int64()), ("b", pa.string()), ("c", pa.decimal128(9, 1)), ("d", pa.timestamp("us", "+02:00")),
              ("e", pa.struct([("f", pa.bool_()), ("g", pa.date32())]))]
@@ -105,11 +105,11 @@ class TestAKey:
         ]
 
     @pytest.mark.parametrize("row", [{}, {"a": ""}, {"b": {"c": None}}, {"a": "", "b": {"c": ""}}])
-    def test_a_struct_of_nothing_is_none(self, row: dict[str, Any]) -> None:
+    def test_an_empty_struct_is_no_key(self, row: dict[str, Any]) -> None:
         kind = pa.struct([("a", pa.string()), ("b", pa.struct([("c", pa.string())]))])
         assert keys([row, {"a": "x"}], kind) == [None, b'["x",null]']
 
-    def test_a_slice_of_structs_is_read_where_it_lies(self) -> None:
+    def test_a_slice_of_structs_is_read_from_its_offset(self) -> None:
         array = pa.array([{"a": 1}, None, {"a": 3}, {"a": None}])[1:]
         assert list(key_decoder(array.type)(array)) == [None, b"[3]", None]
 
@@ -119,7 +119,7 @@ class TestAKey:
          pa.struct([("a", pa.float32())]), pa.timestamp("ns"), pa.duration("us"), pa.time64("us"), pa.binary(2)],
         ids=str,
     )  # fmt: skip
-    def test_what_says_nothing_exactly_is_no_key(self, kind: pa.DataType) -> None:
+    def test_a_column_of_an_inexact_type_is_refused(self, kind: pa.DataType) -> None:
         with pytest.raises(Refused, match=r"key: expected strings, integers, .*, got a column of ") as refused:
             key_decoder(kind)
         assert refused.value.field == "key"

@@ -1,4 +1,4 @@
-"""What goes wrong in Spark is told in one line. The texts are what Spark 4.3 says."""
+"""Spark's errors in one line. The texts are those of Spark 4.3."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pyspark.errors import AnalysisException, PythonException, SparkRuntimeExcep
 from later.bulk.spark.errors import JAVA_GONE, file_error, spark_error, translate_errors, worker_error
 from later.core.errors import LaterError
 
-OURS = """An exception was thrown from the Python worker:
+LATERS_ERROR = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "/srv/later/bulk/sending.py", line 22, in send
     raise StoreDown("the store cannot be reached: refused")
 later.core.errors.StoreDown: the store cannot be reached: refused
 """
-STAGE = """An error occurred while calling o201.parquet.
+FAILED_STAGE = """An error occurred while calling o201.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, \
 most recent failure: Lost task 0.3 in stage 3.0 (TID 27) (localhost executor driver): java.io.IOException: \
 Mkdirs failed to create file:/proc/nope (exists=false, cwd=file:/)
@@ -23,38 +23,38 @@ Mkdirs failed to create file:/proc/nope (exists=false, cwd=file:/)
 """
 
 
-def test_what_a_worker_raised_of_ours_comes_in_its_words() -> None:
-    assert worker_error(OURS) == "the store cannot be reached: refused"
+def test_an_error_of_later_in_a_worker_keeps_its_text() -> None:
+    assert worker_error(LATERS_ERROR) == "the store cannot be reached: refused"
 
 
-def test_what_else_a_worker_raised_says_where() -> None:
+def test_another_error_in_a_worker_has_its_line() -> None:
     text = 'Traceback (most recent call last):\n  File "/srv/job.py", line 26, in rows\n    a["x"]\nKeyError: \'x\'\n'
 
     assert worker_error(text) == "a worker failed: KeyError: 'x' (/srv/job.py, line 26)"
 
 
-def test_of_a_chain_of_errors_the_last_is_told_and_no_java_below_it() -> None:
+def test_the_last_of_a_chain_of_errors_counts_without_javas_stack() -> None:
     text = (
         "Traceback (most recent call last):\n  File \"a.py\", line 1, in a\nKeyError: 'x'\n\n"
-        f"During handling of the above exception, another exception occurred:\n\n{OURS}\n"
+        f"During handling of the above exception, another exception occurred:\n\n{LATERS_ERROR}\n"
         "\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:586)\n\nDriver stacktrace:\n"
     )
 
     assert worker_error(text) == "the store cannot be reached: refused"
 
 
-def test_of_a_file_that_cannot_be_read_the_reason_is_told_too() -> None:
+def test_an_unreadable_file_is_named_with_the_reason() -> None:
     texts = [
         "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///b.csv."
         "  SQLSTATE: KD001",
         "org.apache.spark.SparkIllegalArgumentException: CSV header does not conform to the schema.\n Header: topic",
     ]
-    told = "Encountered error while reading file file:///b.csv."
-    assert file_error(texts) == f"{told} CSV header does not conform to the schema. Header: topic"
-    assert file_error(texts[:1]) == told
+    reason = "Encountered error while reading file file:///b.csv."
+    assert file_error(texts) == f"{reason} CSV header does not conform to the schema. Header: topic"
+    assert file_error(texts[:1]) == reason
 
 
-def test_of_a_table_that_cannot_be_written_the_reason_is_told_too() -> None:
+def test_an_unwritable_table_is_named_with_the_reason() -> None:
     texts = [
         "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to "
         "file:/full/to/_temporary/0/_temporary/attempt_2026_0000_m_000001_2/part-01-8a.c000.parquet. SQLSTATE: 58030",
@@ -64,14 +64,14 @@ def test_of_a_table_that_cannot_be_written_the_reason_is_told_too() -> None:
     assert file_error(texts) == "Task failed while writing rows to file:/full/to. No space left on device"
 
 
-def test_an_error_without_words_is_named() -> None:
+def test_an_error_without_text_is_named() -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in a\n    fail()\nMemoryError\n'
 
     assert worker_error(text) == "a worker failed: MemoryError (a.py, line 1)"
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "reason"),
     [
         ("[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03", "Path does not exist: file:/x."),
         (
@@ -92,7 +92,7 @@ def test_an_error_without_words_is_named() -> None:
             "(org.apache.spark.SparkClassNotFoundException) [DATA_SOURCE_NOT_FOUND] No nosuch. SQLSTATE: 42K02",
             "No nosuch.",
         ),
-        (STAGE.partition(": ")[2], "Mkdirs failed to create file:/proc/nope (exists=false, cwd=file:/)"),
+        (FAILED_STAGE.partition(": ")[2], "Mkdirs failed to create file:/proc/nope (exists=false, cwd=file:/)"),
         ("\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\nselec",
          "Syntax error at or near 'selec'."),
         ("Wrong.\n\nJVM stacktrace:\njava.lang.Error: Wrong.\n\tat a.B(C.scala:1)\nCaused by: a.b: Else", "Wrong."),
@@ -104,25 +104,25 @@ def test_an_error_without_words_is_named() -> None:
             "\tat a.B(C.scala:2)\n",
             "The value 'Mars' is invalid.",
         ),
-        ("plain words", "plain words"),
+        ("plain text", "plain text"),
     ],
 )  # fmt: skip
-def test_what_spark_says_comes_without_codes_classes_plans_and_stacks(said: str, told: str) -> None:
-    assert spark_error(said) == told
+def test_spark_errors_have_no_codes_classes_plans_and_stacks(text: str, reason: str) -> None:
+    assert spark_error(text) == reason
 
 
-def test_a_reason_has_an_end() -> None:
+def test_a_long_reason_is_cut() -> None:
     assert len(spark_error("x" * 100_000)) < 1000
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"),
+    ("raised", "reason"),
     [
         (
             AnalysisException("[PATH_NOT_FOUND] Path does not exist: file:/x. SQLSTATE: 42K03"),
             "Path does not exist: file:/x.",
         ),
-        (PythonException(OURS), "the store cannot be reached: refused"),
+        (PythonException(LATERS_ERROR), "the store cannot be reached: refused"),
         (Py4JNetworkError("Answer from Java side is empty"), JAVA_GONE),
         (ConnectionRefusedError(111, "Connection refused"), JAVA_GONE),
         (SparkRuntimeException("Job 1 cancelled because SparkContext was shut down"), JAVA_GONE),
@@ -130,15 +130,15 @@ def test_a_reason_has_an_end() -> None:
         (SparkRuntimeException('because the return value of "org.apache.spark.SparkContext.ui()" is null'), JAVA_GONE),
     ],
 )  # fmt: skip
-def test_errors_of_spark_become_ours(raised: Exception, told: str) -> None:
+def test_errors_of_spark_become_errors_of_later(raised: Exception, reason: str) -> None:
     with pytest.raises(LaterError) as error, translate_errors():
         raise raised
 
-    assert str(error.value) == told
+    assert str(error.value) == reason
 
 
-def test_errors_of_ours_pass_as_they_are() -> None:
-    error = LaterError("ours")
+def test_errors_of_later_pass_unchanged() -> None:
+    error = LaterError("of later")
 
     with pytest.raises(LaterError) as raised, translate_errors():
         raise error

@@ -1,4 +1,4 @@
-"""Signals that ask for an end: passed over, or heeded later, and afterwards as before."""
+"""Termination signals that are ignored or deferred, and handled as before afterwards."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from later.bulk.spark.signals import TERMINATION_SIGNALS, defer_signals, ignore_
 
 
 @pytest.fixture(autouse=True)
-def heard() -> Iterator[list[int]]:
-    """What came of those that are sent."""
-    heard: list[int] = []
+def received() -> Iterator[list[int]]:
+    """Record the signals received."""
+    received: list[int] = []
     before = {
-        number: signal.signal(number, lambda number, frame: heard.append(number)) for number in TERMINATION_SIGNALS
+        number: signal.signal(number, lambda number, frame: received.append(number)) for number in TERMINATION_SIGNALS
     }
-    yield heard
+    yield received
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -29,16 +29,16 @@ def send(*numbers: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def test_the_first_comes_when_the_work_is_done(heard: list[int]) -> None:
+def test_the_first_signal_is_raised_at_the_end(received: list[int]) -> None:
     with defer_signals():
         send(signal.SIGTERM, signal.SIGINT)
-        assert heard == []
-    assert heard == [signal.SIGTERM]
+        assert received == []
+    assert received == [signal.SIGTERM]
     send(signal.SIGHUP)
-    assert heard == [signal.SIGTERM, signal.SIGHUP]
+    assert received == [signal.SIGTERM, signal.SIGHUP]
 
 
-def test_it_comes_before_what_it_led_to(heard: list[int]) -> None:
+def test_a_signal_comes_before_the_error_that_it_caused(received: list[int]) -> None:
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
@@ -53,23 +53,23 @@ def test_it_comes_before_what_it_led_to(heard: list[int]) -> None:
         work()
 
 
-def test_what_is_ignored_stays_ignored(heard: list[int]) -> None:
+def test_an_ignored_signal_stays_ignored(received: list[int]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with defer_signals():
         send(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
-def test_whoever_asks_again_disturbs_nothing(heard: list[int]) -> None:
+def test_signals_may_be_ignored(received: list[int]) -> None:
     with ignore_signals():
         send(*TERMINATION_SIGNALS)
-    assert heard == []
+    assert received == []
     send(signal.SIGTERM)
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("context", [defer_signals, ignore_signals])
-def test_in_another_thread_they_are_not_its_matter(context: type, heard: list[int]) -> None:
+def test_other_threads_change_no_handlers(context: type, received: list[int]) -> None:
     def work() -> None:
         with context():
             send(signal.SIGTERM)
@@ -77,4 +77,4 @@ def test_in_another_thread_they_are_not_its_matter(context: type, heard: list[in
     thread = Thread(target=work)
     thread.start()
     thread.join()
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
