@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from later.bulk.input.columns import CORRUPT_COLUMN
 from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE
 from later.bulk.input.payload import Parsed
-from later.bulk.input.reader import InputFrame, JobInput, read_input
+from later.bulk.input.spark_input import InputFrame, JobInput, read_input
 from later.core.errors import Refused
 
 HEADER = "key,topic,content\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.input import reader
-from later.bulk.input.reader import InputFrame, JobInput
+from later.bulk.input import spark_input
+from later.bulk.input.spark_input import InputFrame, JobInput
 from later.bulk.jobs import progress, run
 from later.bulk.transport.target import Target
 from later.client.transport import CreateCounts
@@ -57,7 +57,7 @@ def test_every_job_reports_its_finished_tasks(
     columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [UNUSED_CALLBACK] * COUNT}
     path = write_parquet(tmp_path / "orders", FILES, **columns, delay=[DAY_S] * COUNT)
     job_input = JobInput(path=str(path), format="parquet", options={}, columns={}, constants={})
-    found = reader.read_input(spark, job_input, "parts")
+    found = spark_input.read_input(spark, job_input, "parts")
     for name, job in JOBS.items():
         listener = Listener()
         job(found, Target(url=server.url), listener)

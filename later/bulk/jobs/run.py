@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from later.bulk.input.payload import Reject
-from later.bulk.input.reader import InputFrame
+from later.bulk.input.spark_input import InputFrame
 from later.bulk.jobs.output import Output
 from later.bulk.jobs.partition import (
     CREATE_SCHEMA,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from later.cli.bulk.options import (
+from later.cli.bulk.job_options import (
     JobOptions,
     LaterAddress,
     SparkOptions,
@@ -25,7 +25,7 @@ from later.cli.options import DURATION, examples, json_option
 from later.cli.paths import parse_directory
 
 if TYPE_CHECKING:
-    from later.bulk.input.reader import InputFrame
+    from later.bulk.input.spark_input import InputFrame
     from later.bulk.jobs.output import Output
     from later.bulk.jobs.run import CreateReport, StatusReport
     from later.client.transport import CreateCounts
@@ -157,12 +157,12 @@ def _build_output(directory: str | None, overwrite: bool) -> Output | None:
 @contextmanager
 def _open_input(job: JobOptions, spark: SparkOptions) -> Iterator[InputFrame]:
     """Open the input in a session, until the end of the context. Raises LaterError: Spark failed, also in the body."""
-    from later.bulk.input import reader
+    from later.bulk.input import spark_input
     from later.bulk.spark.errors import translate_errors
     from later.bulk.spark.session import open_session
 
     with open_session(spark.master, spark.conf, f"later bulk {job.id}") as session, translate_errors():
-        found = reader.read_input(session, job.input, job.id)
+        found = spark_input.read_input(session, job.input, job.id)
         if found.unused:
             notify(f"ignored columns (not task fields): {', '.join(found.unused)}")
         yield found
@@ -177,7 +177,7 @@ class RowsBar:
     def __init__(self, job: JobOptions, found: InputFrame) -> None:
         from rich.progress import TextColumn
 
-        from later.bulk.input.reader import row_count
+        from later.bulk.input.spark_input import row_count
         from later.cli.progress import counting_bar
 
         total = row_count(found.frame.sparkSession, job.input) if sys.stderr.isatty() else None

@@ -7,7 +7,7 @@ import json
 
 import click
 
-from later.cli.bulk.options import (
+from later.cli.bulk.job_options import (
     LaterAddress,
     SparkOptions,
     password_in_environment,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from later.cli.bulk.options import SparkOptions, spark_options
+from later.cli.bulk.job_options import SparkOptions, spark_options
 from later.cli.console import notify
 from later.cli.options import API_CLIENT, build_client, config_options, examples, json_option
 from later.core import validation
@@ -104,11 +104,11 @@ def report(
     client = None if flags["url"] is None else build_client(flags)
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise LaterError("--plot needs matplotlib: pip install 'later[spark]'")
-    from later.bulk.report import run
+    from later.bulk.report import build
     from later.cli.bulk.report_view import print_json, print_text
 
-    counts = run.count(run.ReportRequest(export, rejects, topics, days), rates, spark.master, spark.conf)
-    built = run.build_report(counts, rates, client, notify)
+    counts = build.count(build.ReportRequest(export, rejects, topics, days), rates, spark.master, spark.conf)
+    built = build.build_report(counts, rates, client, notify)
     if as_json:
         print_json(built)
     else:

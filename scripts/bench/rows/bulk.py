@@ -221,12 +221,14 @@ def java_pid(session: Any) -> int:
 
 def run_create_job(session: Any, file: Path, url: str, rows: int) -> float:
     """Create tasks from a file and return the seconds. Raises BenchError if a row became no task."""
-    from later.bulk.input import reader  # noqa: PLC0415  # only where Spark is
+    from later.bulk.input import spark_input  # noqa: PLC0415  # only where Spark is
     from later.bulk.jobs import run  # noqa: PLC0415  # only where Spark is
     from later.bulk.transport.target import Target  # noqa: PLC0415
 
-    job_input = reader.JobInput(path=str(file), format="parquet", options={}, columns={}, constants={})
-    result = run.create(reader.read_input(session, job_input, f"{JOB}-{rows}"), Target(url=url), None, _NoProgress())
+    job_input = spark_input.JobInput(path=str(file), format="parquet", options={}, columns={}, constants={})
+    result = run.create(
+        spark_input.read_input(session, job_input, f"{JOB}-{rows}"), Target(url=url), None, _NoProgress()
+    )
     if result.created != rows:
         raise BenchError(f"{result.created} of {rows} rows became tasks")
     return result.seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from later.bulk.report.build import ReportCounts
 from later.bulk.report.counts import DeadCounts, ExportCounts, RejectCounts, Report
 from later.bulk.report.forecast import (
     DueCounts,
@@ -15,7 +16,6 @@ from later.bulk.report.forecast import (
     forecast_topic,
     forecast_topics,
 )
-from later.bulk.report.run import ReportCounts
 
 HOUR = 3_600_000
 EIGHT = 1_795_248_000_000

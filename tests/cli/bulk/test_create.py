@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from later.bulk.input import reader
+from later.bulk.input import spark_input
 from later.bulk.input.payload import Reject
-from later.bulk.input.reader import InputFrame, JobInput
+from later.bulk.input.spark_input import InputFrame, JobInput
 from later.bulk.input.table import Table
 from later.bulk.jobs import run
 from later.bulk.jobs.output import Output
 from later.bulk.jobs.run import CreateReport, MissingTask, StatusReport
 from later.bulk.spark import session
 from later.bulk.transport.target import Target
-from later.cli.bulk.options import infer_format
+from later.cli.bulk.job_options import infer_format
 from later.cli.main import run as command
 from later.client.transport import CreateCounts
 from later.core.errors import LaterError, Refused
@@ -73,7 +73,7 @@ def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSpark:
     monkeypatch.chdir(tmp_path)
     spark = FakeSpark()
     monkeypatch.setattr(session, "open_session", spark.open)
-    monkeypatch.setattr(reader, "read_input", spark.read)
+    monkeypatch.setattr(spark_input, "read_input", spark.read)
     for name in ("create", "validate", "find", "cancel"):
         monkeypatch.setattr(run, name, spark.call(name))
     return spark
@@ -257,7 +257,7 @@ class TestProgress:
             return FEW if words[0] == "create" else FOUND
 
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        monkeypatch.setattr(reader, "row_count", lambda session, given: 70)
+        monkeypatch.setattr(spark_input, "row_count", lambda session, given: 70)
         spark.answer = report_parts
         assert exit_code(words[0], "in", "--job", "j", *words[1:]) == 0
         err = capsys.readouterr().err
@@ -388,4 +388,4 @@ def test_a_wrong_input_is_refused_before_anything_is_read(fields: dict[str, Any]
     no_session: Any = None
     job_input = JobInput(**({"path": "in", "format": "csv", "options": {}, "columns": {}, "constants": {}} | fields))
     with pytest.raises(Refused, match=f"^{why}"):
-        reader.read_input(no_session, job_input, "j")
+        spark_input.read_input(no_session, job_input, "j")

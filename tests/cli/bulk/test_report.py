@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from later.bulk.report import run as report_run
+from later.bulk.report import build as report_build
+from later.bulk.report.build import ReportCounts, ReportRequest
 from later.bulk.report.counts import DeadCounts, DeadGroup, RejectCounts, RejectGroup, Report
 from later.bulk.report.forecast import DueCounts, TopicLimit, forecast_topics
-from later.bulk.report.run import ReportCounts, ReportRequest
 from later.cli.bulk.report_view import as_json, print_text
 from later.cli.main import run
 from tests.bulk.report.builders import (
@@ -307,7 +307,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
             calls.append((request, rates))
             return counts
 
-        monkeypatch.setattr(report_run, "count", count)
+        monkeypatch.setattr(report_build, "count", count)
         return calls
 
     return returning

@@ -18,7 +18,7 @@ from later.config import load
 from later.core.errors import Refused
 
 if TYPE_CHECKING:
-    from later.bulk.input.reader import JobInput
+    from later.bulk.input.spark_input import JobInput
     from later.bulk.transport.target import Target
 
 MASTER = "local[*,4]"
@@ -82,7 +82,7 @@ def job_options(command: Command) -> Command:
         ignore_others: bool, job: str, batch: int, retries: int, spread: float = 0, allow_duplicates: bool = False,
         **others: Any,
     ) -> Any:  # fmt: skip
-        from later.bulk.input.reader import JobInput, check_input
+        from later.bulk.input.spark_input import JobInput, check_input
 
         if column.keys() & constants.keys():
             raise click.UsageError(f"{min(column.keys() & constants.keys())}: either --column or --set.")

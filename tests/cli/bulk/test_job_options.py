@@ -12,7 +12,7 @@ import pytest
 
 from later.bulk.spark import preflight
 from later.bulk.spark.preflight import SparkMissing
-from later.cli.bulk.options import (
+from later.cli.bulk.job_options import (
     LaterAddress,
     SparkOptions,
     address_options,

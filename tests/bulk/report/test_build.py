@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from later.bulk.report.build import find_limits
 from later.bulk.report.counts import RejectGroup, describe_missing_columns, reject_group
 from later.bulk.report.forecast import TopicLimit
-from later.bulk.report.run import find_limits
 from later.client.http import Client
 from tests.api.frontend import Frontend, serve_frontend
 
