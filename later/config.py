@@ -165,9 +165,9 @@ OPTIONS = (
     Option("max-pending-writes", "max_pending_writes", integer(1, 10_000_000), "10000", API_COMMANDS,
            "Tasks that may wait for a slow store, per process; beyond that, requests are answered 503."),
     Option("log-format", "log_format", choice("console", "json"), "console", DAEMON_COMMANDS,
-           "console for people, json for machines."),
+           "Format of the log: console for people, json for machines."),
     Option("log-level", "log_level", choice("debug", "info", "warning", "error"), "info", DAEMON_COMMANDS,
-           "debug, info, warning or error; events of single tasks are at debug."),
+           "Lowest level that is logged; events of single tasks are at debug."),
     Option("url", "url", http_url, "http://127.0.0.1:8080", CLIENT_COMMANDS, "URL of later's API."),
     Option("wait", "wait_ms", duration(100, 3_600_000), "30s", CLIENT_COMMANDS, "How long to wait for an answer."),
 )  # fmt: skip

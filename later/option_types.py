@@ -90,7 +90,7 @@ def milliseconds(text: str) -> int:
     return math.ceil(ms)
 
 
-def format_duration(seconds: float) -> str:
+def duration_literal(seconds: float) -> str:
     """Format a duration as `milliseconds` parses it, in the largest unit that gives an integer: `90m`, `500ms`."""
     ms = round(seconds * 1000)
     unit, unit_ms = next((pair for pair in _UNIT_MS.items() if ms and ms % pair[1] == 0), ("s", 1000))

@@ -75,7 +75,7 @@ def _shown_default(option: Option, command_name: str) -> str:
     if option.name == "redis" and command_name == "up":
         return "the embedded store"
     if option.name == "data" and command_name != "up":
-        return "the store at --redis"
+        return "none: --redis applies"
     return option.shown_default or option.default or ""
 
 
@@ -142,7 +142,7 @@ def json_option(command: Command) -> Command:
 
 def json_lines_option(command: Command) -> Command:
     """Give a command that may print several results --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")(command)
 
 
 def parse_headers(context: click.Context, parameter: click.Parameter, lines: Sequence[str]) -> dict[str, str] | None:

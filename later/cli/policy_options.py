@@ -14,8 +14,8 @@ from later.option_types import (
     any_integer,
     any_share,
     choice,
+    duration_literal,
     duration_s,
-    format_duration,
     per_second,
     switch,
 )
@@ -30,7 +30,7 @@ _TYPES = {
 """They check the form of a value only. Its limits are the daemon's to check, which may be another version."""
 
 _FORMATS: dict[ValueKind, Callable[[Any], str]] = {
-    ValueKind.DURATION: format_duration,
+    ValueKind.DURATION: duration_literal,
     ValueKind.RATE: lambda rate: f"{rate}/s",
     ValueKind.SWITCH: lambda on: "on" if on else "off",
 }

@@ -191,7 +191,7 @@ FIELDS = {
             "delay_mode",
             ValueKind.CHOICE,
             '"honor" or "queue"',
-            "honor: a task's own delay overrides the default. queue: it is ignored if there is no default delay.",
+            "honor: a task's own delay overrides the default. queue: without a default delay, its own delay is ignored.",
             enum=DelayMode,
         ),
         PolicyField("delays", ValueKind.SWITCH, _SWITCH, "off rejects tasks that are not due at once."),
@@ -215,7 +215,7 @@ FIELDS = {
             "retry",
             ValueKind.INTEGER,
             f"an integer from 0 to {MAX_RETRY}",
-            "Retries after the first attempt, for a task that does not set their number.",
+            "Retries after the first attempt, for a task that does not set its own number.",
             maximum=MAX_RETRY,
         ),
         PolicyField(
@@ -232,15 +232,15 @@ FIELDS = {
             "retry_jitter",
             ValueKind.SHARE,
             "a number from 0 to 1",
-            "Jitter: each pause is lengthened at random by up to this share of itself, 0 to 1.",
+            "Longest random extension of a pause, as a share of it: 0 to 1.",
             maximum=1,
         ),
         PolicyField(
             "ack",
             ValueKind.CHOICE,
             '"auto", "code" or "status"',
-            "How a receiver confirms a delivery: by the code in its answer if there is one (auto), "
-            "only by the code, or by the HTTP status.",
+            "How a receiver confirms a delivery. auto: by the code in its answer, or else by the status; "
+                "code: only by the code; status: only by the HTTP status.",
             enum=Ack,
         ),
         PolicyField(

@@ -17,7 +17,7 @@ from later.cli.store_access import load_config
 def up(**flags: str | None) -> ExitStatus:
     """Run the API and a worker.
 
-    The tasks are in a store of its own, below --data, unless --redis names another.
+    Tasks are kept in an embedded store in the directory --data, unless --redis names another store.
     """
     return _run_daemon("up", flags)
 
@@ -27,7 +27,7 @@ def up(**flags: str | None) -> ExitStatus:
 def serve(**flags: str | None) -> ExitStatus:
     """Run the API without a worker.
 
-    The tasks are in the store at --redis, or in that of a running `later up` (--data).
+    Uses the store at --redis, or that of a `later up` that runs on this machine (--data).
     """
     return _run_daemon("serve", flags)
 
@@ -37,7 +37,7 @@ def serve(**flags: str | None) -> ExitStatus:
 def worker(**flags: str | None) -> ExitStatus:
     """Run a worker without the API.
 
-    The tasks are in the store at --redis, or in that of a running `later up` (--data).
+    Uses the store at --redis, or that of a `later up` that runs on this machine (--data).
     """
     return _run_daemon("worker", flags)
 

@@ -17,7 +17,7 @@ from later.store.open import Store
 
 @click.command(epilog=examples("later doctor", "later doctor --repair --data ./later-data"))
 @click.option("--repair", is_flag=True, help="Repair what is wrong.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line: each finding, then a summary.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line: each finding, then a summary.")
 @config_options("doctor")
 def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
     """Check the whole store, and repair it.
