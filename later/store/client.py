@@ -1,7 +1,7 @@
-"""The wire to the store: pipelines with a deadline, and errors in words of the house.
+"""The client: pipelines with a deadline, and redis-py's errors as later's own.
 
-redis-py's own retries are off: it cannot know whether a command that failed was made, and only the caller of a verb
-knows whether it may be made again.
+redis-py's own retries are off: it cannot know whether a command that failed was run, and only the caller of a verb
+knows whether it may be run again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNAVAILABLE = (
     "TRYAGAIN",
     "READONLY",
 )
-"""Error codes of a store that is there, but takes no (such) commands for now."""
+"""Error codes of a store that is up, but does not accept commands, or writes, for now."""
 
 REASONS: list[tuple[tuple[type[Exception], ...], str]] = [
     ((errors.OutOfMemoryError,), "the store's memory is full (maxmemory)"),
@@ -40,16 +40,16 @@ REASONS: list[tuple[tuple[type[Exception], ...], str]] = [
     ((errors.ConnectionError, errors.TimeoutError, OSError), "the store cannot be reached: {error}"),
     ((errors.ClusterDownError, errors.TryAgainError), "the store takes no commands: {error}"),
 ]
-"""What redis-py raises of the world's faults, and the reason to give; the first that matches counts."""
+"""redis-py's errors that are not later's fault, and the reason to report; the first match counts."""
 
 
 def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
-    """A client on a pool whose every new connection starts by reading the store's clock.
+    """Return a redis-py client. Each of its new connections first reads the store's clock.
 
-    The address behind a URL may be another server by the next connection, with another clock.
+    The address behind a URL may lead to another server with the next connection, and to another clock.
 
     Raises:
-        StoreMismatch: the URL is none that redis-py understands.
+        StoreMismatch: redis-py does not understand the URL.
     """
 
     async def read_clock(connection: AbstractConnection) -> None:
@@ -71,19 +71,15 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
             retry=None,
         )
     except ValueError as error:
-        raise StoreMismatch(f"--redis {_without_password(url)}: {error}") from None
+        scheme, separator, rest = url.partition("://")
+        raise StoreMismatch(f"--redis {scheme}{separator}{rest.rpartition('@')[2]}: {error}") from None
     return Redis.from_pool(pool)
-
-
-def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return scheme + separator + rest.rpartition("@")[2]
 
 
 class Client:
     """Runs pipelines: without MULTI, with an answer for each command, never longer than the timeout.
 
-    `check` is made before the first command, again and again until it passes: until then nothing may be written.
+    `check` runs before the first command, and again until it passes: nothing may be written before.
     `observer(verb)` returns what is called with the seconds of each round trip of that verb.
     """
 
@@ -106,30 +102,30 @@ class Client:
         self._checking = asyncio.Lock()
 
     async def open(self) -> None:
-        """Check the store, if that was not done yet.
+        """Check the store, unless that has been done.
 
         Raises:
-            StoreMismatch: it cannot serve this configuration.
-            StoreDown: it cannot be asked.
+            StoreMismatch: the store cannot serve this configuration.
+            StoreDown: the store cannot be asked.
         """
         try:
-            async with asyncio.timeout(self.timeout_s), self._checking:  # or whoever comes last waits for all others
+            async with asyncio.timeout(self.timeout_s), self._checking:  # within the timeout, as callers queue for it
                 if self._check is not None:
-                    await self._check(self._run)
+                    await self._check(self._execute)
                     self._check = None
         except TimeoutError:
-            raise self._too_late() from None
+            raise self._timed_out() from None
 
     async def execute(self, verb: str, command: Command) -> Any:
-        """One command's answer.
+        """Return one command's answer.
 
         Raises:
-            StoreDown: the store cannot be reached, or does not take it; whether it was made is not known.
+            StoreDown: the store cannot be reached, or refuses the command; whether it was run is not known.
         """
         return (await self.execute_all(verb, [command]))[0]
 
     async def execute_all(self, verb: str, commands: Sequence[Command]) -> list[Any]:
-        """The commands' answers, in order, from one round trip; the first error among them is raised.
+        """Return the commands' answers, in order, from one round trip. Raise the first error among them.
 
         Raises:
             StoreDown: as above.
@@ -141,70 +137,67 @@ class Client:
         return answers
 
     async def execute_timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
-        """Return the commands' answers, and measure the store's time in the same round trip. Raises StoreDown."""
+        """Do the same, and measure the store's time in the same round trip."""
         sent = self._clock.monotonic()
         (seconds, micros), *answers = await self.execute_all(verb, [("TIME",), *commands])
         self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())
         return answers
 
     async def execute_each(self, verb: str, commands: Sequence[Command]) -> list[Any]:
-        """The commands' answers, in order, from one round trip. A command that failed answers its error.
+        """Return the commands' answers, in order, from one round trip. A command that failed has its error as answer.
 
         Raises:
-            StoreDown: nothing came back; whether the commands were made is not known.
+            StoreDown: there was no answer; whether the commands were run is not known.
         """
         if not commands:
             return []
         if self._check is not None:
             await self.open()
-        return await self._run(verb, commands)
+        return await self._execute(verb, commands)
 
     async def aclose(self) -> None:
         await self._connections.aclose()
         await self._redis.aclose()
 
-    async def _run(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+    async def _execute(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         started = self._clock.monotonic()
         try:
             async with asyncio.timeout(self.timeout_s):
                 answers = await self._connections.pipeline(commands)
-                await self._run_missing_scripts(commands, answers)
+                missing = [i for i, answer in enumerate(answers) if isinstance(answer, errors.NoScriptError)]
+                if missing:
+                    await self._load_and_run(missing, commands, answers)
         except TimeoutError:
             await self._connections.drop_idle()
-            raise self._too_late() from None
+            raise self._timed_out() from None
         except (errors.RedisError, OSError) as error:
-            await self._connections.drop_idle()  # what ended one has often ended all: not each is to be a failure
+            await self._connections.drop_idle()  # what ended one connection has often ended all
             raise translate(error) from error
         finally:
             if verb not in self._observers:
                 self._observers[verb] = self._observer(verb)
             self._observers[verb](self._clock.monotonic() - started)
-        return await self._translated(answers)
+        if any(isinstance(answer, errors.ReadOnlyError) for answer in answers):
+            await self._connections.drop_idle()  # the server was demoted: a new connection may find the new primary
+        return [translate(answer) if isinstance(answer, Exception) else answer for answer in answers]
 
-    def _too_late(self) -> StoreDown:
-        return StoreDown(f"the store did not answer within {self.timeout_s:g} s")
+    async def _load_and_run(self, missing: Sequence[int], commands: Sequence[Command], answers: list[Any]) -> None:
+        """Load the scripts that the store has lost (a restart, a failover) and run their commands again.
 
-    async def _run_missing_scripts(self, commands: Sequence[Command], answers: list[Any]) -> None:
-        """Once more for those whose script the store has lost (a restart, a failover): NOSCRIPT changed nothing."""
-        missing = [i for i, answer in enumerate(answers) if isinstance(answer, errors.NoScriptError)]
-        if not missing:
-            return
+        That is safe: a command that fails with NOSCRIPT has changed nothing.
+        """
         sources = {BY_SHA[str(commands[i][1])].source for i in missing}
-        again = await self._connections.pipeline(
-            [*(("SCRIPT", "LOAD", source) for source in sources), *(commands[i] for i in missing)]
-        )
+        loads: list[Command] = [("SCRIPT", "LOAD", source) for source in sources]
+        again = await self._connections.pipeline([*loads, *(commands[i] for i in missing)])
         for i, answer in zip(missing, again[len(sources) :], strict=True):
             answers[i] = answer
 
-    async def _translated(self, answers: list[Any]) -> list[Any]:
-        if any(isinstance(answer, errors.ReadOnlyError) for answer in answers):
-            # This server was demoted: the next connection may find the new primary.
-            await self._connections.drop_idle()
-        return [translate(answer) if isinstance(answer, Exception) else answer for answer in answers]
+    def _timed_out(self) -> StoreDown:
+        return StoreDown(f"the store did not answer within {self.timeout_s:g} s")
 
 
 def translate(error: Exception) -> LaterError:
-    """A redis error in words of the house: `StoreDown` with the reason, or `StoreFault` where it is our own fault."""
+    """Return redis-py's error as later's: `StoreDown` with the reason, or `StoreFault` if later itself is at fault."""
     if isinstance(error.__cause__, errors.RedisError):
         return translate(error.__cause__)  # redis-py wraps what a new connection is answered, a wrong password too
     for kinds, reason in REASONS:

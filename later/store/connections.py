@@ -1,7 +1,7 @@
-"""The wire to the store: pipelines on redis-py's connections, without its client in between.
+"""Pipelines on redis-py's connections, without its client in between.
 
-redis-py's pipeline takes three times as long for the same bytes (its pool's locks, its packing in Python, its records
-of each command); its connections know how to connect, to authenticate and to read, and that is what we need of it.
+redis-py's own pipeline takes three times as long for the same bytes: its pool's locks, its packing in Python, its
+records of each command. Its connections can connect, authenticate and read, and no more is needed of it.
 """
 
 from __future__ import annotations
@@ -19,95 +19,89 @@ from later.store.scripts import Command
 
 pack_command: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub means a tuple of one
 
-CONNECTIONS = 16
+MAX_CONNECTIONS = 16
 """Connections per process: more would only wait in the store, which serves one command at a time."""
-
-LARGE_BYTES = 65_536
+MAX_JOINED_BYTES = 65_536
+"""Larger pipelines are sent command by command: joining would copy large bodies once more."""
 
 
 class Connections:
-    """At most `CONNECTIONS` to one store. Each is one pipeline's at a time, and kept for the next."""
+    """At most `MAX_CONNECTIONS` to one store. Each serves one pipeline at a time, and is kept for the next."""
 
     def __init__(self, redis: Redis) -> None:
         self._pool = redis.connection_pool
-        self._reads: Mapping[Any, Any] = redis.response_callbacks
-        """How redis-py reads the answers of some commands, by their name."""
-        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._parsers: Mapping[Any, Any] = redis.response_callbacks
+        """How redis-py parses the answers of some commands, by the command's name."""
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._idle: list[AbstractConnection] = []
         self._closed = False
 
     async def pipeline(self, commands: Sequence[Command]) -> list[Any]:
-        """Each command's answer, or the error that the store answered, in order.
+        """Return each command's answer, or the error that the store returned for it, in order.
 
         Raises:
-            RedisError, OSError: the connection failed; whether the commands were made is not known.
+            RedisError, OSError: the connection failed; whether the commands were run is not known.
         """
-        async with self._turns:
-            connection = self._idle.pop() if self._idle else self._made()
+        async with self._slots:
+            connection: AbstractConnection = (
+                self._idle.pop() if self._idle else self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
+            )
             try:
-                await _ready(connection)
-                await connection.send_packed_command(_packed(commands), check_health=False)
-                answers = [await self._answer(connection, command) for command in commands]
-            except RuntimeError as error:  # how uvloop says that a transport was reset meanwhile
+                if not await _is_usable(connection):
+                    await connection.disconnect()
+                    await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
+                packed = [pack_command(command) for command in commands]
+                data = packed if sum(map(len, packed)) > MAX_JOINED_BYTES else b"".join(packed)
+                await connection.send_packed_command(data, check_health=False)
+                answers = [await self._read_answer(connection, command) for command in commands]
+            except RuntimeError as error:  # uvloop raises it if the transport was reset meanwhile
                 await connection.disconnect(nowait=True)
                 raise errors.ConnectionError(str(error)) from error
             except BaseException:
-                await connection.disconnect(nowait=True)  # or the next pipeline would read this one's answers
+                await connection.disconnect(nowait=True)  # otherwise the next pipeline would read this one's answers
                 raise
-            await self._keep(connection)
+            self._idle.append(connection)
+            if self._closed:
+                await self.drop_idle()
         return answers
 
     async def drop_idle(self) -> None:
-        """Close those that nobody uses now: the next ones may find another server at the same address, or this one
+        """Close all idle connections.
 
-        where it has let all of them go without a word.
+        After a failover the address may lead to another server, and one that restarted has dropped them silently.
         """
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.disconnect(nowait=True)
 
     async def aclose(self) -> None:
-        """Close them all, those in use as soon as they are free."""
+        """Close all connections, those in use as soon as they are free."""
         self._closed = True
         await self.drop_idle()
 
-    async def _keep(self, connection: AbstractConnection) -> None:
-        self._idle.append(connection)
-        if self._closed:
-            await self.drop_idle()
-
-    def _made(self) -> AbstractConnection:
-        made: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's own
-        return made
-
-    async def _answer(self, connection: AbstractConnection, command: Command) -> Any:
+    async def _read_answer(self, connection: AbstractConnection, command: Command) -> Any:
         try:
             answer = await connection.read_response()
         except errors.ResponseError as error:
             return error
-        read = self._reads.get(command[0])
-        return answer if read is None else read(answer)
+        parse = self._parsers.get(command[0])
+        return answer if parse is None else parse(answer)
 
 
-def _packed(commands: Sequence[Command]) -> bytes | list[bytes]:
-    """In one piece where that is small; large ones are copied once too often already."""
-    pieces = [pack_command(command) for command in commands]
-    return pieces if sum(map(len, pieces)) > LARGE_BYTES else b"".join(pieces)
-
-
-async def _ready(connection: AbstractConnection) -> None:
-    """Connect, also where the other side has closed meanwhile, or said something that nobody asked for."""
-    if connection.is_connected and not await _is_spoilt(connection):
-        return
-    await connection.disconnect()
-    await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's own
-
-
-async def _is_spoilt(connection: AbstractConnection) -> bool:
-    reader = connection._reader
-    if isinstance(reader, asyncio.StreamReader) and reader.exception() is not None:
-        return True  # it was reset, which redis-py does not ask for
+async def _is_usable(connection: AbstractConnection) -> bool:
+    """Return True if the connection is open, and the store has neither closed it nor sent something unasked."""
+    if not connection.is_connected:
+        return False
+    reader = stream_reader(connection)
+    if reader is not None and reader.exception() is not None:
+        return False  # it was reset, which redis-py does not check
     try:
-        return await connection.can_read()
+        return not await connection.can_read()
     except (errors.ConnectionError, errors.TimeoutError, OSError):
-        return True
+        return False
+
+
+def stream_reader(connection: AbstractConnection) -> asyncio.StreamReader | None:
+    """Return the reader of an open connection, which redis-py keeps private; None for a connection in memory."""
+    reader = connection._reader
+    return reader if isinstance(reader, asyncio.StreamReader) else None

@@ -1,7 +1,7 @@
 """Group commit: writes of the same turn of the event loop share one round trip.
 
-One request, one round trip is the slow way: the store answers a thousand tasks in the time that it takes to answer ten
-callers. Each caller still waits for its own result, and an error reaches exactly the callers whose write it was.
+One round trip for each request is slow: the store answers a thousand tasks in the time that it takes to answer ten
+callers. Each caller still waits for its own result, and an error reaches exactly the callers whose write failed.
 """
 
 from __future__ import annotations
@@ -17,29 +17,27 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 MAX_ITEMS = 1000
-"""Items in one round trip: more would keep the first of them waiting, and the store from everybody else."""
+"""Items in one round trip: more would keep the first of them waiting, and the store from its other clients."""
 MAX_BYTES = 8 * 1024 * 1024
-"""Bytes of items in one round trip, or a little more: many large ones would not come through in the store's timeout."""
+"""Bytes of items in one round trip, or a little more: many large ones would exceed the store's timeout."""
 MAX_ROUND_TRIPS = 2
-"""Round trips under way at a time: one for the store to work on, one for it to find when it is done. What comes
-meanwhile waits together, so that groups grow as the store slows."""
+"""Round trips under way at a time: one that the store works on, and one that it finds when it is done. What arrives
+meanwhile waits together, so that groups grow as the store slows down."""
 
 
-class _Caller(NamedTuple, Generic[Item, Answer]):
-    """An item, who waits for its answer, and since when (s, by the loop's clock)."""
+class _Waiting(NamedTuple, Generic[Item, Answer]):
+    """An item, the future of its answer, since when it waits (s, by the loop's clock), and its size in bytes."""
 
     item: Item
     answer: asyncio.Future[Answer]
     since: float
     size: int
-    """In bytes."""
 
 
 class GroupCommit(Generic[Item, Answer]):
     """Gathers single items for a call that takes many.
 
-    Who has waited in line for `patience_s` is told that the store does not
-    answer, instead of being sent to it.
+    An item that has waited for `queue_timeout_s` is not sent: its caller gets StoreDown.
     """
 
     def __init__(
@@ -49,58 +47,50 @@ class GroupCommit(Generic[Item, Answer]):
         queue_timeout_s: float,
     ) -> None:
         self._call = call
-        self._patience_s = queue_timeout_s
-        self._waiting: deque[_Caller[Item, Answer]] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._queue_timeout_s = queue_timeout_s
+        self._queue: deque[_Waiting[Item, Answer]] = deque()
+        self._round_trips: set[asyncio.Task[None]] = set()
 
     async def __call__(self, item: Item, size: int = 0) -> Answer:
-        """Return the answer to an item of `size` bytes. Raises what the call raised, or answered for this item."""
+        """Return the answer to an item of `size` bytes. Raises what the call raised, or returned for this item."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append(_Caller(item, answer, loop.time(), size))
-        if len(self._waiting) == 1:
+        self._queue.append(_Waiting(item, answer, loop.time(), size))
+        if len(self._queue) == 1:
             loop.call_soon(self._send)
         return await answer
 
     def _send(self) -> None:
-        self._send_away()
-        if not self._waiting or len(self._under_way) >= MAX_ROUND_TRIPS:
-            return
-        trip = asyncio.create_task(self._run(self._next_group()))
-        self._under_way.add(trip)
-        trip.add_done_callback(self._arrived)
+        """Send what waits, as far as round trips are free, after failing what has waited for too long."""
+        latest = asyncio.get_running_loop().time() - self._queue_timeout_s
+        while self._queue and self._queue[0].since <= latest:
+            overdue = self._queue.popleft()
+            if not overdue.answer.done():
+                overdue.answer.set_exception(StoreDown(f"the store took no request within {self._queue_timeout_s:g} s"))
+        while self._queue and len(self._round_trips) < MAX_ROUND_TRIPS:
+            group: list[_Waiting[Item, Answer]] = []
+            size = 0
+            while self._queue and len(group) < MAX_ITEMS and size < MAX_BYTES:
+                size += self._queue[0].size
+                group.append(self._queue.popleft())
+            round_trip = asyncio.create_task(self._run(group))
+            self._round_trips.add(round_trip)
+            round_trip.add_done_callback(self._finish)
+
+    def _finish(self, round_trip: asyncio.Task[None]) -> None:
+        self._round_trips.discard(round_trip)
         self._send()
 
-    def _next_group(self) -> list[_Caller[Item, Answer]]:
-        group: list[_Caller[Item, Answer]] = []
-        weight = 0
-        while self._waiting and len(group) < MAX_ITEMS and weight < MAX_BYTES:
-            caller = self._waiting.popleft()
-            weight += caller.size
-            group.append(caller)
-        return group
-
-    def _send_away(self) -> None:
-        latest = asyncio.get_running_loop().time() - self._patience_s
-        while self._waiting and self._waiting[0].since <= latest:
-            caller = self._waiting.popleft()
-            if not caller.answer.done():
-                caller.answer.set_exception(StoreDown(f"the store took no request within {self._patience_s:g} s"))
-
-    def _arrived(self, trip: asyncio.Task[None]) -> None:
-        self._under_way.discard(trip)
-        self._send()
-
-    async def _run(self, group: list[_Caller[Item, Answer]]) -> None:
+    async def _run(self, group: list[_Waiting[Item, Answer]]) -> None:
         answers: Sequence[Answer | Exception]
         try:
-            answers = await self._call([caller.item for caller in group])
-        except Exception as error:  # whatever it is, it is each caller's: nobody may wait for ever
+            answers = await self._call([waiting.item for waiting in group])
+        except Exception as error:  # any error goes to every caller: none may wait for ever
             answers = [error] * len(group)
-        for caller, answer in zip(group, answers, strict=True):
-            if caller.answer.done():
-                continue  # its caller has gone
+        for waiting, answer in zip(group, answers, strict=True):
+            if waiting.answer.done():
+                continue  # the caller has gone
             if isinstance(answer, Exception):
-                caller.answer.set_exception(answer)
+                waiting.answer.set_exception(answer)
             else:
-                caller.answer.set_result(answer)
+                waiting.answer.set_result(answer)
