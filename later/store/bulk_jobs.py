@@ -1,7 +1,7 @@
-"""Counts of bulk jobs: exact, whatever was sent twice.
+"""Counts of bulk jobs, exact even if batches are sent twice.
 
 `create` counts what it creates, in the same step. The batch as a whole is counted in the same round trip, under a
-digest of its bytes, so that one sent again counts once; what was found existing is what was valid and not created.
+digest of its bytes, so that one that is sent again counts once. Existing items are valid ones that were not created.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from later.store.scripts import Argument, Command
 from later.store.types import JobBatch, JobCounts
 
 TRIM_LIMIT = 100
+"""Jobs of each shard that one `trim` forgets at most."""
 
 
 class BulkJobs:
-    """Every method raises StoreDown."""
+    """Counts batches into jobs. Every method raises StoreDown."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 
     async def count_batch(self, batch: JobBatch, valid: int) -> None:
-        """How many of the batch's items are valid, in place of what was counted under its digest before."""
+        """Set the number of the batch's valid items, in place of what was counted under its digest before."""
         await self._client.execute("count_batch", count_batch_command(self._keys, batch, valid))
 
     async def counts(self, job: str) -> JobCounts:
-        """What the job has come to. Raises NotFound: nothing was counted into it, or it is forgotten."""
-        home = self._keys.shard_of(job)
+        """Return the job's counts. Raises NotFound if nothing was counted into it, or if it was forgotten."""
         created = await self._client.execute_all("job", [("HGET", s.job(job), "created") for s in self._keys.shards])
+        home = self._keys.shard_of(job)
         valid, refused = await self._client.execute("job", ("HMGET", home.job(job), "valid", "refused"))
         if valid is None and refused is None and not any(created):
             raise NotFound(job)
@@ -38,21 +39,21 @@ class BulkJobs:
         return JobCounts(total, max(int(valid or 0) - total, 0), int(refused or 0))
 
     async def trim(self, now: int) -> None:
-        """Forget jobs that nothing was counted into for long enough."""
-        looks = await self._client.execute_all(
+        """Forget jobs that may be forgotten: nothing was counted into them for long enough."""
+        found = await self._client.execute_all(
             "trim",
             [("ZRANGEBYSCORE", s.jobs, "-inf", now, "LIMIT", 0, TRIM_LIMIT) for s in self._keys.shards],
         )
-        forgets = [
+        commands = [
             scripts.FORGET_JOB.call([shard.job(job.decode()), shard.jobs], [job, now])
-            for shard, jobs in zip(self._keys.shards, looks, strict=True)
+            for shard, jobs in zip(self._keys.shards, found, strict=True)
             for job in jobs
         ]
-        await self._client.execute_all("trim", forgets)
+        await self._client.execute_all("trim", commands)
 
 
 def count_batch_command(keys: Keys, batch: JobBatch, valid: int) -> Command:
-    """Counts a batch with that many valid items; `Store.create` sends it along with them."""
+    """Return the command that counts a batch with so many valid items; `Tasks.create` sends it with the items."""
     shard = keys.shard_of(batch.job)
     arguments: list[Argument] = [batch.job, batch.forget_at, batch.digest, valid, batch.refused]
     return scripts.COUNT_BATCH.call([shard.job(batch.job), shard.jobs], arguments)

@@ -1,4 +1,4 @@
-"""What commands answer: bytes there, records here."""
+"""Records from the answers of commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StoredTask(NamedTuple):
 
 
 class TaskRow(NamedTuple):
-    """What the script `query` returns for one id; None for what is missing. The scores are those in one topic."""
+    """The values that the script `query` returns for one id; None for what is missing. The scores are of one topic."""
 
     body: bytes | None
     ended: bytes | None
@@ -93,5 +93,6 @@ def as_bools(answers: list[Any]) -> list[bool | LaterError]:
     return [answer if isinstance(answer, LaterError) else answer == 1 for answer in answers]
 
 
-def pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+def pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    """Return what a flat list holds as pairs: member and score, name and value."""
     return zip(flat[::2], flat[1::2], strict=True)

@@ -1,8 +1,8 @@
-"""The doctor: is every task in exactly one bucket, every bucket entry a task, and every wake entry right?
+"""The doctor: it checks that every task is in exactly one bucket, every bucket entry is a task, every wake entry right.
 
-It reads the whole store in slices, beside workers that move tasks all the time. What looks wrong in a slice may only
-have moved between two commands; so each suspect is looked at again by one script that sees all buckets of its shard.
-Nothing is remembered of what was read but the names of the topics, or a store of millions of tasks would not fit.
+It reads the whole store in slices, beside workers that move tasks all the time. A suspect in a slice may only have
+moved between two commands; so one script that sees all buckets of its shard examines each suspect again. Nothing is
+kept of what was read but the names of the topics: a store of millions of tasks would not fit.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from later.core.errors import UnreadableBody
-from later.core.task import decode, unpack_id
+from later.core.task import Task, decode, unpack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.expiry_index import ExpiryIndex
-from later.store.keys import Bucket, Keys, Shard
+from later.store.keys import Bucket, Keys, Shard, expiry_member
 from later.store.scripts import Argument, Command, Script
 
 SLICE = 200
-"""Ids read at once: bodies of 1 MiB must fit into memory, and the store serves nobody else meanwhile."""
+"""Ids read at once: their bodies may have 1 MiB each, and the store serves no other client meanwhile."""
 SCAN_SLICE = 1000
 PREFERENCE = (Bucket.UNACK, Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
-"""Where a task stays that is in several buckets: its delivery may be under way, or its pause is not over."""
+"""Where a task stays that is in several buckets: its delivery may be under way, or its pause not over."""
 UNKNOWN_TOPIC = b"unknown"
-"""The topic whose dead a task joins that nothing names the topic of."""
+"""Fallback topic for tasks whose own topic cannot be determined."""
 
 
 class Defect(StrEnum):
-    """What can be wrong with a task, or with a topic's wake entry."""
+    """A defect of a task, or of a topic's wake entry."""
 
     SEVERAL = "several"
     NOWHERE = "nowhere"
@@ -56,9 +55,9 @@ DESCRIPTIONS = {
 
 
 class Finding(NamedTuple):
-    """Something that is wrong: with the task `id`, or with the wake entry of a topic's `bucket` (then `id` is None).
+    """A defect of the task `id`, or of the wake entry of a topic's `bucket` (`id` is None then).
 
-    `topic` is None where nothing names it; `where` lists what the task was found in.
+    `topic` is None if nothing names it; `where` lists the places in which the task was found.
     """
 
     kind: Defect
@@ -75,37 +74,46 @@ class Finding(NamedTuple):
         return f"{subject} ({topic}shard {self.shard}) {DESCRIPTIONS[self.kind]}{where}"
 
 
-class _Look(NamedTuple):
-    """Where an id stood at one moment: the keys that it was in, and those of them that it may be in."""
+class _Examination(NamedTuple):
+    """The state of an id at one moment: the bucket keys that hold it, and those that may hold it."""
 
     shard: Shard
     id: bytes
     body: bytes | None
     leftovers: list[bytes]
-    places: list[bytes]
-    homes: list[bytes]
+    """Keys of attempts and outcomes that hold the id."""
+    found_in: list[bytes]
+    allowed: list[bytes]
 
-    def wrong(self) -> Defect | None:
+    def defect(self) -> Defect | None:
         if self.body is None:
-            if self.places:
+            if self.found_in:
                 return Defect.BODILESS
             return Defect.LEFTOVER if self.leftovers else None
-        if len(self.places) != 1:
-            return Defect.SEVERAL if self.places else Defect.NOWHERE
-        return None if self.places[0] in self.homes else Defect.MISPLACED
+        if len(self.found_in) != 1:
+            return Defect.SEVERAL if self.found_in else Defect.NOWHERE
+        return None if self.found_in[0] in self.allowed else Defect.MISPLACED
 
-    def told_from(self) -> bytes:
-        """The one key whose reading tells of this id, so that it is told once, however often it is met."""
+    def reporting_key(self) -> bytes:
+        """Return the one key whose reading reports this id, so that it is reported once, however often it is read."""
         if self.body is None:
-            return [*self.places, *self.leftovers][0]
-        strange = [key for key in self.places if key not in self.homes]
-        if strange and len(self.places) - len(strange) == 1:
-            return strange[0]
+            return [*self.found_in, *self.leftovers][0]
+        misplaced = [key for key in self.found_in if key not in self.allowed]
+        if misplaced and len(self.found_in) - len(misplaced) == 1:
+            return misplaced[0]
         return self.shard.pool
+
+    def finding(self, kind: Defect) -> Finding:
+        topic = None if self.body is None else _topic_of(self.body)
+        buckets = [_locate(self.shard, key) for key in self.found_in]
+        where = [f"{bucket}:{_text(name)}" for bucket, name in buckets]
+        if kind is Defect.LEFTOVER:
+            where = ["attempts" if key == self.shard.attempts else "outcome" for key in self.leftovers]
+        return Finding(kind, self.shard.index, self.id, topic, None, tuple(where))
 
 
 class Doctor:
-    """Examines and mends. `tasks` and `entries` (of buckets) say how many the latest examination has read.
+    """Examines and repairs. `tasks` and `entries` (of buckets) count what the latest examination has read.
 
     Every method raises StoreDown.
     """
@@ -116,76 +124,77 @@ class Doctor:
         self._client = client
         self._keys = keys
         self._buckets: dict[int, list[bytes]] = {}
-        self._index = ExpiryIndex(client)
+        """The bucket keys of each shard."""
 
     async def examine(self, now: int) -> AsyncIterator[Finding]:
-        """What is wrong in the whole store; each finding was true at one moment of this reading.
+        """Yield what is wrong in the whole store. Each finding was true at one moment of the examination.
 
-        A finding may be mended before the next one is asked for.
+        A finding may be repaired before the next one is asked for.
         """
         self.tasks = self.entries = 0
         for shard in self._keys.shards:
             self._buckets[shard.index] = await self._find_buckets(shard)
             async for read_from, id in self._suspects(shard):
                 if read_from == shard.expiry:
-                    topic = await self._index.missing(shard, id)
+                    topic = await self._check_expiry_index(shard, id, repair=False)
                     if topic is not None:
                         yield Finding(Defect.UNINDEXED, shard.index, id, topic, None, ())
                     continue
-                look = await self._look(shard, id)
-                kind = look.wrong()
-                if kind is not None and look.told_from() == read_from:
-                    yield _finding(kind, look)
+                examination = await self._examine(shard, id)
+                defect = examination.defect()
+                if defect is not None and examination.reporting_key() == read_from:
+                    yield examination.finding(defect)
             async for finding in self._wake_findings(shard, now):
                 yield finding
 
-    async def mend(self, finding: Finding, now: int) -> bool:
-        """Put right what was found, by how it stands now; False where nothing is wrong any more.
+    async def repair(self, finding: Finding, now: int) -> bool:
+        """Repair what was found, in its present state. Return False if nothing is wrong any more.
 
-        A task stays in the bucket that says most of it, within its own topic; one that is in none of these is due
-        now, or dead in the topic "unknown" where its body cannot be read. What has no body is removed.
+        A task stays in the first of the `PREFERENCE` buckets of its own topic that holds it. If none does, it becomes
+        due now, or, if its body cannot be read, dead in the topic "unknown". An id without a body is removed.
         """
         shard = self._keys.shards[finding.shard]
         if finding.bucket is not None:
             assert finding.topic is not None
-            call = _wake_call(scripts.REPAIR_WAKE, shard, finding.bucket, finding.topic, now)
-            return bool(await self._client.execute("doctor", call))
+            command = _wake_command(scripts.REPAIR_WAKE, shard, finding.bucket, finding.topic, now)
+            return bool(await self._client.execute("doctor", command))
         if shard.index not in self._buckets:
             self._buckets[shard.index] = await self._find_buckets(shard)
         assert finding.id is not None
         if finding.kind is Defect.UNINDEXED:
-            return await self._index.mend(shard, finding.id)
+            return await self._check_expiry_index(shard, finding.id, repair=True) is not None
         while True:
-            look = await self._look(shard, finding.id)
-            answer = await self._client.execute("doctor", _mend(look, self._buckets[shard.index], now))
+            examination = await self._examine(shard, finding.id)
+            answer = await self._client.execute("doctor", self._repair_command(examination, now))
             if answer >= 0:
                 return bool(answer)
 
     async def _find_buckets(self, shard: Shard) -> list[bytes]:
-        pattern = ("MATCH", shard.key_pattern, "COUNT", SCAN_SLICE)
-        keys = {key async for some in self._slices(("SCAN",), pattern) for key in some}
+        options = ("MATCH", shard.key_pattern, "COUNT", SCAN_SLICE)
+        keys = {key async for found in self._scan(("SCAN",), options) for key in found}
         return sorted(key for key in keys if shard.locate(key) is not None)
 
     async def _suspects(self, shard: Shard) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Ids that may be wrong, each with the key whose reading made it a suspect."""
-        async for bodies in self._slices(("HSCAN", shard.pool), ("COUNT", SLICE)):
+        """Yield ids that may have a defect, each with the key whose reading made it a suspect."""
+        async for bodies in self._scan(("HSCAN", shard.pool), ("COUNT", SLICE)):
             self.tasks += len(bodies)
             for id in await self._not_in_one_bucket(shard, bodies):
                 yield shard.pool, id
-            for id in await self._index.suspects(shard, bodies):
+            for id in await self._not_in_expiry_index(shard, bodies):
                 yield shard.expiry, id
         for key in self._buckets[shard.index]:
-            async for entries in self._slices(("ZSCAN", key), ("COUNT", SLICE)):
+            async for entries in self._scan(("ZSCAN", key), ("COUNT", SLICE)):
                 self.entries += len(entries)
-                for id in await self._strangers(shard, key, [id for id, _ in entries]):
+                for id in await self._misplaced(shard, key, [id for id, _ in entries]):
                     yield key, id
         for key in (shard.attempts, shard.outcome):
-            async for fields in self._slices(("HSCAN", key), ("COUNT", SLICE)):
-                for id in await self._without_body(shard, list(fields)):
+            async for fields in self._scan(("HSCAN", key), ("COUNT", SLICE)):
+                exist = await self._client.execute_all("doctor", [("HEXISTS", shard.pool, id) for id in fields])
+                for id in [id for id, exists in zip(fields, exist, strict=True) if not exists]:
                     yield key, id
 
     async def _not_in_one_bucket(self, shard: Shard, bodies: dict[bytes, bytes]) -> list[bytes]:
-        """Ids that were not seen in exactly one bucket of their topic, or whose topic cannot be read."""
+        """Return ids that were not seen in exactly one bucket of their topic, or whose topic cannot be read."""
         by_topic: dict[bytes | None, list[bytes]] = {}
         for id, body in bodies.items():
             by_topic.setdefault(_topic_of(body), []).append(id)
@@ -196,126 +205,135 @@ class Doctor:
         answers = iter(await self._client.execute_all("doctor", commands))
         for ids in by_topic.values():
             scores = [next(answers) for _ in Bucket]
-            suspects += [id for id, *seen in zip(ids, *scores, strict=True) if _count(seen) != 1]
+            suspects += [id for id, *seen in zip(ids, *scores, strict=True) if len(seen) - seen.count(None) != 1]
         return suspects
 
-    async def _strangers(self, shard: Shard, key: bytes, ids: list[bytes]) -> list[bytes]:
-        """Entries of the bucket `key` without a body, or with the body of another topic's task."""
+    async def _misplaced(self, shard: Shard, key: bytes, ids: list[bytes]) -> list[bytes]:
+        """Return entries of the bucket `key` that have no body, or the body of another topic's task."""
         if not ids:
             return []
-        here = _place(shard, key)[1]
+        topic = _locate(shard, key)[1]
         bodies = await self._client.execute("doctor", ("HMGET", shard.pool, *ids))
         return [
             id
             for id, body in zip(ids, bodies, strict=True)
-            if body is None or (_topic_of(body) or here) != here  # what cannot be read may be anywhere
+            if body is None or (_topic_of(body) or topic) != topic  # an unreadable body may be in any bucket
         ]
 
-    async def _without_body(self, shard: Shard, ids: list[bytes]) -> list[bytes]:
-        answers = await self._client.execute_all("doctor", [("HEXISTS", shard.pool, id) for id in ids])
-        return [id for id, exists in zip(ids, answers, strict=True) if not exists]
+    async def _not_in_expiry_index(self, shard: Shard, bodies: dict[bytes, bytes]) -> list[bytes]:
+        """Return the ids of tasks that have a ttl and were not seen in the expiry index."""
+        tasks = {id: task for id, body in bodies.items() if (task := _task_with_ttl(body)) is not None}
+        if not tasks:
+            return []
+        members = [expiry_member(task.topic.encode(), id) for id, task in tasks.items()]
+        scores = await self._client.execute("doctor", ("ZMSCORE", shard.expiry, *members))
+        return [id for id, score in zip(tasks, scores, strict=True) if score is None]
 
-    async def _look(self, shard: Shard, id: bytes) -> _Look:
-        """All about one id at one moment. Once more where it turns out to be of a topic that was not looked into."""
-        known, homes = self._buckets[shard.index], list[bytes]()
+    async def _check_expiry_index(self, shard: Shard, id: bytes, *, repair: bool) -> bytes | None:
+        """Return the topic of a task that should be in the expiry index and is not; with `repair`, add it."""
+        body = await self._client.execute("doctor", ("HGET", shard.pool, id))
+        task = None if body is None else _task_with_ttl(body)
+        if task is None or task.expires_at is None:
+            return None
+        topic = task.topic.encode()
+        keys = [shard.pool, *shard.buckets(topic)[:3], shard.expiry]
+        command = scripts.REPAIR_EXPIRY.call(keys, [topic, id, body, task.expires_at, int(repair)])
+        return topic if await self._client.execute("doctor", command) else None
+
+    async def _examine(self, shard: Shard, id: bytes) -> _Examination:
+        """Read all about one id at one moment; again if its topic turns out to have buckets that were not read."""
+        known, allowed = self._buckets[shard.index], list[bytes]()
         while True:
-            keys = _once([*homes, *known])
-            call = scripts.EXAMINE.call([shard.pool, shard.attempts, shard.outcome, *keys], [id])
-            body, attempts, outcome, places = await self._client.execute("doctor", call)
-            homes = _homes(shard, body, known)
-            if set(homes) <= set(keys):
+            keys = _distinct([*allowed, *known])
+            command = scripts.EXAMINE.call([shard.pool, shard.attempts, shard.outcome, *keys], [id])
+            body, attempts, outcome, found_in = await self._client.execute("doctor", command)
+            allowed = _allowed_buckets(shard, body, known)
+            if set(allowed) <= set(keys):
                 leftovers = [key for key, left in ((shard.attempts, attempts), (shard.outcome, outcome)) if left]
-                return _Look(shard, id, body, leftovers, [keys[i - 1] for i in places], homes)
+                return _Examination(shard, id, body, leftovers, [keys[i - 1] for i in found_in], allowed)
+
+    def _repair_command(self, examination: _Examination, now: int) -> Command:
+        shard, body = examination.shard, examination.body
+        buckets = _distinct([*examination.allowed, *self._buckets[shard.index]])
+        located = [_locate(shard, key) for key in buckets]
+        fallback = 1 + buckets.index(_fallback_bucket(shard, body)) if body is not None else 0
+        keys = [shard.pool, shard.attempts, shard.outcome, *buckets, *(shard.wakes[bucket] for bucket, _ in located)]
+        arguments: list[Argument] = [examination.id, body or b"", len(examination.allowed), fallback, now]
+        return scripts.REPAIR.call(keys, [*arguments, *(topic for _, topic in located)])
 
     async def _wake_findings(self, shard: Shard, now: int) -> AsyncIterator[Finding]:
-        places = sorted(await self._wakeful(shard))
-        for start in range(0, len(places), SLICE):
-            some = places[start : start + SLICE]
-            calls = [_wake_call(scripts.EXAMINE_WAKE, shard, bucket, topic, now) for bucket, topic in some]
-            for (bucket, topic), fault in zip(some, await self._client.execute_all("doctor", calls), strict=True):
+        """Check the wake entry of everything that has a bucket, or a wake entry."""
+        topics = {_locate(shard, key) for key in self._buckets[shard.index]}
+        for bucket in Bucket:
+            async for entries in self._scan(("ZSCAN", shard.wakes[bucket]), ("COUNT", SLICE)):
+                topics |= {(bucket, topic) for topic, _ in entries}
+        ordered = sorted(topics)
+        for start in range(0, len(ordered), SLICE):
+            some = ordered[start : start + SLICE]
+            commands = [_wake_command(scripts.EXAMINE_WAKE, shard, bucket, topic, now) for bucket, topic in some]
+            for (bucket, topic), fault in zip(some, await self._client.execute_all("doctor", commands), strict=True):
                 if fault:
                     yield Finding(Defect(f"wake-{fault.decode()}"), shard.index, None, topic, bucket, ())
 
-    async def _wakeful(self, shard: Shard) -> set[tuple[Bucket, bytes]]:
-        """What has a bucket, or a wake entry."""
-        places = {_place(shard, key) for key in self._buckets[shard.index]}
-        for bucket in Bucket:
-            async for entries in self._slices(("ZSCAN", shard.wakes[bucket]), ("COUNT", SLICE)):
-                places |= {(bucket, topic) for topic, _ in entries}
-        return places
-
-    async def _slices(self, scan: Command, options: Command) -> AsyncIterator[Any]:
-        """What a SCAN, HSCAN or ZSCAN answers, one step after the other."""
+    async def _scan(self, scan: Command, options: Command) -> AsyncIterator[Any]:
+        """Yield what a SCAN, HSCAN or ZSCAN returns, step by step."""
         cursor = 0
         while True:
-            cursor, some = await self._client.execute("doctor", (*scan, cursor, *options))
-            yield some
+            cursor, found = await self._client.execute("doctor", (*scan, cursor, *options))
+            yield found
             if cursor == 0:
                 return
 
 
-def _finding(kind: Defect, look: _Look) -> Finding:
-    topic = None if look.body is None else _topic_of(look.body)
-    places = [_place(look.shard, key) for key in look.places]
-    where = [f"{bucket}:{_text(name)}" for bucket, name in places]
-    if kind is Defect.LEFTOVER:
-        where = ["attempts" if key == look.shard.attempts else "outcome" for key in look.leftovers]
-    return Finding(kind, look.shard.index, look.id, topic, None, tuple(where))
-
-
-def _mend(look: _Look, known: Sequence[bytes], now: int) -> Command:
-    shard, buckets = look.shard, _once([*look.homes, *known])
-    places = [_place(shard, key) for key in buckets]
-    refuge = 1 + buckets.index(_refuge(shard, look.body)) if look.body is not None else 0
-    keys = [shard.pool, shard.attempts, shard.outcome, *buckets, *(shard.wakes[bucket] for bucket, _ in places)]
-    arguments: list[Argument] = [look.id, look.body or b"", len(look.homes), refuge, now]
-    return scripts.REPAIR.call(keys, [*arguments, *(topic for _, topic in places)])
-
-
-def _homes(shard: Shard, body: bytes | None, known: Sequence[bytes]) -> list[bytes]:
-    """The buckets that an id may be in, the best one first: any where the body does not say its topic."""
+def _allowed_buckets(shard: Shard, body: bytes | None, known: Sequence[bytes]) -> list[bytes]:
+    """Return the buckets that may hold an id, the preferred one first: any of them if the body names no topic."""
     if body is None:
         return []
     topic = _topic_of(body)
     if topic is None:
-        anywhere = _once([*known, _refuge(shard, body)])
-        return sorted(anywhere, key=lambda key: PREFERENCE.index(_place(shard, key)[0]))
+        buckets = _distinct([*known, _fallback_bucket(shard, body)])
+        return sorted(buckets, key=lambda key: PREFERENCE.index(_locate(shard, key)[0]))
     return [shard.bucket(bucket, topic) for bucket in PREFERENCE]
 
 
-def _refuge(shard: Shard, body: bytes) -> bytes:
-    """The bucket for a task that is in none."""
+def _fallback_bucket(shard: Shard, body: bytes) -> bytes:
+    """Return the bucket for a task that is in none."""
     topic = _topic_of(body)
     return shard.bucket(Bucket.DEAD, UNKNOWN_TOPIC) if topic is None else shard.bucket(Bucket.DELAY, topic)
 
 
-def _wake_call(script: Script, shard: Shard, bucket: Bucket, topic: bytes, now: int) -> Command:
+def _wake_command(script: Script, shard: Shard, bucket: Bucket, topic: bytes, now: int) -> Command:
     return script.call([shard.bucket(bucket, topic), shard.wakes[bucket]], [topic, now])
 
 
-def _place(shard: Shard, key: bytes) -> tuple[Bucket, bytes]:
-    """What `key`, which is a bucket's, is the bucket of."""
-    place = shard.locate(key)
-    assert place is not None
-    return place
+def _locate(shard: Shard, key: bytes) -> tuple[Bucket, bytes]:
+    """Return the bucket and the topic of a bucket's key."""
+    located = shard.locate(key)
+    assert located is not None
+    return located
 
 
 def _topic_of(body: bytes) -> bytes | None:
-    """The topic that a body names; None where it cannot be read."""
+    """Return the topic that a body names; None if it cannot be read."""
     try:
         return decode("", body).topic.encode()
     except UnreadableBody:
         return None
 
 
-def _once(keys: Iterable[bytes]) -> list[bytes]:
+def _task_with_ttl(body: bytes) -> Task | None:
+    """Return the task if it has a ttl."""
+    try:
+        task = decode("", body)
+    except UnreadableBody:
+        return None
+    return None if task.expires_at is None else task
+
+
+def _distinct(keys: Iterable[bytes]) -> list[bytes]:
     return list(dict.fromkeys(keys))
 
 
-def _count(scores: Iterable[float | None]) -> int:
-    return sum(score is not None for score in scores)
-
-
 def _text(name: bytes) -> str:
-    """Fit for one line, whatever it is."""
+    """Return the name in a form that fits into one line, whatever its bytes."""
     return repr(name.decode("utf-8", "backslashreplace"))[1:-1]

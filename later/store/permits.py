@@ -1,4 +1,4 @@
-"""What goes beyond one shard, and one instance: topics that are held, permits of those that are limited, and ramps."""
+"""Limits that hold over all shards and instances: holds of topics, permits for rate and concurrency, ramps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from later.store.keys import Bucket, Keys, Shard
 from later.store.scripts import Argument, Command
 
 SAVED_MS = 250
-"""How much of its rate a topic saves up while it is asked for late. What is not asked for at all is not saved."""
+"""How much of its rate a topic may catch up on if it is asked for late. After a longer gap nothing is caught up on."""
 SLICE = 500
+"""Commands, or topics, in one round trip."""
 
 
 class PermitRequest(NamedTuple):
-    """What an instance has under way of a topic (`held`), how many permits it wants besides, how many it hands back.
+    """An instance's deliveries of a topic in flight, how many more it wants, and how many granted ones it returns.
 
-    `rate` (a second) and `concurrency`: 0 is no limit.
+    `lease_end` (ms) is when the permits end if the instance is lost; `rate` is per second; a limit of 0 is none.
     """
 
     topic: str
@@ -33,14 +34,14 @@ class PermitRequest(NamedTuple):
 
 
 class PermitGrant(NamedTuple):
-    """How many deliveries may begin; `again_at` is when (ms) the rate has more (None: it is not what limits)."""
+    """The number of deliveries that may begin. `again_at` is when (ms) the rate allows more; None if it is no limit."""
 
     permits: int
     again_at: int | None
 
 
 class Permits:
-    """Every method raises StoreDown. `instance` is this process's name among all."""
+    """Holds topics and grants permits. `instance` names this process. Every method raises StoreDown."""
 
     def __init__(self, client: Client, keys: Keys, instance: str) -> None:
         self._client = client
@@ -48,95 +49,78 @@ class Permits:
         self._instance = instance
         self._calls = 0
 
-    async def acquire(self, asks: Sequence[PermitRequest], now: int) -> list[PermitGrant | LaterError]:
-        """Take permits, and say how many are in use here; so many as are left are everybody's."""
-        answers = await self._client.execute_each("permit", [self._permit(ask, now) for ask in asks])
+    async def acquire(self, requests: Sequence[PermitRequest], now: int) -> list[PermitGrant | LaterError]:
+        """Take permits, and report how many are in use here."""
+        answers = await self._client.execute_each("permit", [self._command(request, now) for request in requests])
         return [
             answer if isinstance(answer, LaterError) else PermitGrant(answer[0], int(answer[1]) if answer[1] else None)
             for answer in answers
         ]
 
-    def _permit(self, ask: PermitRequest, now: int) -> Command:
+    def _command(self, request: PermitRequest, now: int) -> Command:
+        topic, in_flight, wanted, returned, lease_end, rate, concurrency = request
         self._calls += 1
-        arguments: list[Argument] = [
-            self._instance,
-            self._calls,
-            now,
-            ask.in_flight,
-            ask.wanted,
-            ask.returned,
-            ask.lease_end,
-        ]
-        arguments += [repr(ask.rate), ask.concurrency, SAVED_MS]
-        return scripts.PERMIT.call([self._keys.permits(ask.topic)], arguments)
+        arguments: list[Argument] = [self._instance, self._calls, now, in_flight, wanted, returned, lease_end]
+        arguments += [repr(rate), concurrency, SAVED_MS]
+        return scripts.PERMIT.call([self._keys.permits(topic)], arguments)
 
     async def in_use(self, topics: Sequence[str], now: int) -> dict[str, int]:
-        """How many permits of each topic's concurrency are in use, over all instances."""
+        """Return how many permits of each topic's concurrency are in use, over all instances."""
         answers = await self._client.execute_all("permit", [("HGETALL", self._keys.permits(topic)) for topic in topics])
-        return {topic: _in_use(answer, now) for topic, answer in zip(topics, answers, strict=True)}
+        in_use: dict[str, int] = {}
+        for topic, fields in zip(topics, answers, strict=True):
+            counts = (value.split() for name, value in fields.items() if name.startswith(b"of:"))
+            in_use[topic] = sum(int(count) for count, ends, _ in counts if int(ends) > now)
+        return in_use
 
     async def hold(self, topic: str, until: int, full_speed_at: int | None, now: int) -> None:
         """Let nothing of a topic be claimed before `until` (ms), in any shard."""
-        calls = [_hold(shard, topic, until) for shard in self._keys.shards]
-        await self._in_slices([*calls, *self._ramps({topic: full_speed_at}, now)])
+        holds = [_hold_command(shard, topic, until) for shard in self._keys.shards]
+        await self._execute_in_slices([*holds, *self._ramp_commands({topic: full_speed_at}, now)])
 
     async def hold_paused(self, topics: Sequence[tuple[str, int]]) -> None:
-        """The same of paused topics, each in a shard where it was met."""
-        await self._in_slices([_hold(self._keys.shards[shard], topic, None) for topic, shard in topics])
+        """Hold topics until they are resumed, each in the shard (its index) in which it was found."""
+        await self._execute_in_slices([_hold_command(self._keys.shards[shard], topic, None) for topic, shard in topics])
 
     async def paused_topics(self) -> set[str]:
-        """Topics that are held for as long as they are paused."""
-        held: set[str] = set()
-        left, at = list(self._keys.shards), 0
-        while left:
-            found = await self._names_held([(shard, at) for shard in left])
-            held.update(topic.decode() for names in found for topic in names)
-            left = [shard for shard, names in zip(left, found, strict=True) if len(names) == SLICE]
-            at += SLICE
-        return held
-
-    async def _names_held(self, places: Sequence[tuple[Shard, int]]) -> list[list[bytes]]:
-        return await self._in_slices(
-            [("ZRANGE", shard.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", at, SLICE) for shard, at in places]
-        )
+        """Return the topics that are held until they are resumed."""
+        paused: set[str] = set()
+        shards, offset = list(self._keys.shards), 0
+        while shards:
+            answers = await self._execute_in_slices(
+                [("ZRANGE", s.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", offset, SLICE) for s in shards]
+            )
+            paused.update(topic.decode() for topics in answers for topic in topics)
+            shards = [shard for shard, topics in zip(shards, answers, strict=True) if len(topics) == SLICE]
+            offset += SLICE
+        return paused
 
     async def resume(self, topics: Mapping[str, tuple[int, int | None]], now: int) -> None:
-        """Let topics that were paused be claimed, each from a moment (ms) on, and by another as fast as can be."""
-        calls = [
+        """Let paused topics be claimed from a moment (ms) on, and at full speed from another (None: at once)."""
+        resumes = [
             scripts.RESUME.call([shard.wakes[Bucket.DELAY]], [topic, at])
             for topic, (at, _) in topics.items()
             for shard in self._keys.shards
         ]
-        full_speed = {topic: full_speed_at for topic, (_, full_speed_at) in topics.items()}
-        await self._in_slices([*self._ramps(full_speed, now), *calls])
+        ramps = self._ramp_commands({topic: full_speed_at for topic, (_, full_speed_at) in topics.items()}, now)
+        await self._execute_in_slices([*ramps, *resumes])
 
-    def _ramps(self, full_speed: Mapping[str, int | None], now: int) -> list[Command]:
+    def _ramp_commands(self, full_speed: Mapping[str, int | None], now: int) -> list[Command]:
+        commands: list[Command] = []
         ramps = [(topic, at) for topic, at in full_speed.items() if at is not None]
-        return [_ramp(self._keys.ramps, ramps[start : start + SLICE], now) for start in range(0, len(ramps), SLICE)]
+        for start in range(0, len(ramps), SLICE):
+            arguments: list[Argument] = [now]
+            for topic, at in ramps[start : start + SLICE]:
+                arguments += [topic, at]
+            commands.append(scripts.RAMP.call([self._keys.ramps], arguments))
+        return commands
 
-    async def _in_slices(self, commands: Sequence[Command]) -> list[Any]:
+    async def _execute_in_slices(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = []
         for start in range(0, len(commands), SLICE):
             answers += await self._client.execute_all("hold", commands[start : start + SLICE])
         return answers
 
 
-def _hold(shard: Shard, topic: str, until: int | None) -> Command:
+def _hold_command(shard: Shard, topic: str, until: int | None) -> Command:
     return scripts.HOLD.call([shard.wakes[Bucket.DELAY]], [topic, "inf" if until is None else until])
-
-
-def _ramp(key: bytes, ramps: Sequence[tuple[str, int]], now: int) -> Command:
-    arguments: list[Argument] = [now]
-    for topic, at in ramps:
-        arguments += [topic, at]
-    return scripts.RAMP.call([key], arguments)
-
-
-def _in_use(answer: object, now: int) -> int:
-    fields = answer if isinstance(answer, dict) else {}
-    used = 0
-    for name, value in fields.items():
-        if name.startswith(b"of:"):
-            count, ends, _ = value.split()
-            used += int(count) if int(ends) > now else 0
-    return used

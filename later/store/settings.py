@@ -1,4 +1,4 @@
-"""Where a store is. It imports nothing of Redis's: who only passes a place on need not have it."""
+"""How to reach a store. This module imports no Redis client: a process that only passes the settings on needs none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreSettings:
-    """Where a store is, what its keys begin with, and how long (s) it may take to answer."""
+    """The store's URL, the prefix of every key, and how long (s) a round trip may take."""
 
     url: str
     prefix: str

@@ -1,7 +1,7 @@
-"""Where tasks go and come from: the daemon's URL or the store's, and the store's password, which no option may hold.
+"""URLs of the daemon and of the store, and the store's password, which no option may contain.
 
-Options stand in plans, logs and the process list of every machine. So the environment of the process that opens the
-store has the password, or a file there.
+Options show up in plans, logs and the process list of every machine. So the password comes from the environment of the
+process that opens the store, or from a file there.
 """
 
 from __future__ import annotations
@@ -21,64 +21,70 @@ _URLS = "http(s)://HOST:PORT of the API, or the store's redis(s)://HOST:PORT/DAT
 
 
 def is_store_url(url: str) -> bool:
-    """Does it name the store, and not the daemon?"""
+    """Return True if the URL is one of a store, not of a daemon."""
     return url.startswith(STORE_SCHEMES)
 
 
 def check_url(url: str) -> str:
-    """A URL of the daemon or the store, without a password. Raises ConfigError."""
+    """Return a valid URL of the daemon or of the store, without a password. Raises ConfigError."""
     if url.startswith(("http://", "https://")):
-        return _api_url(url)
-    if _has_password(url):
+        try:
+            return str(http_url(url))
+        except ValueError as error:
+            raise ConfigError(f"url {masked(url)}: expected {error}") from None
+    head, _, query = url.partition("?")
+    userinfo = head.partition("://")[2].rpartition("@")[0]
+    if ":" in userinfo or "password" in parse_qs(query, keep_blank_values=True):  # before any of it may be shown
         raise ConfigError(
             f"url {masked(url)}: a password in an option shows up in plans and logs: "
             f"put it into {PASSWORD}, or into a file that {PASSWORD_FILE} names, wherever the store is opened"
         )
     try:
         return str(store_url(url))
-    except ValueError:  # its words show where in a URL a password goes
+    except ValueError:  # its text shows where in a URL a password goes
         raise ConfigError(f"url {masked(url)}: expected {_URLS}") from None
 
 
 def check_store_url(url: str) -> str:
-    """A URL of the store, without a password. Raises ConfigError."""
+    """Return a valid URL of the store, without a password. Raises ConfigError."""
     if not is_store_url(check_url(url)):
         raise ConfigError(f"url {masked(url)}: expected the store's: redis://, rediss:// or unix://")
     return url
 
 
 def settings_from_url(url: str, prefix: str, timeout_s: float, environ: Mapping[str, str]) -> StoreSettings:
-    """The store at a URL, with the password that the environment has for it, if any.
+    """Return the settings of the store at a URL, with the password that the environment has for it, if any.
 
     Raises:
-        ConfigError: the URL is none of a store or holds a password, or the environment's cannot be read.
+        ConfigError: the URL is not a store's, or contains a password, or the environment's cannot be read.
     """
     check_store_url(url)
     password = password_from_environ(environ)
-    return StoreSettings(url=url if password is None else _with(url, password), prefix=prefix, timeout_s=timeout_s)
+    if password is not None:
+        split = urlsplit(url)
+        user, _, host = split.netloc.rpartition("@")
+        url = urlunsplit(split._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
+    return StoreSettings(url=url, prefix=prefix, timeout_s=timeout_s)
 
 
 def split_password(url: str) -> tuple[str, str | None]:
-    """A URL of the store without its password, which does not travel, and the password, if it has one."""
+    """Return a store's URL without its password, which must not be passed on, and the password, or None."""
     netloc = urlsplit(url).netloc
-    head, _, place = netloc.rpartition("@")
+    head, _, host = netloc.rpartition("@")
     user, colon, password = head.partition(":")
     if not colon:
         return url, None
-    return url.replace(netloc, f"{user}@{place}" if user else place, 1), unquote(password)
+    return url.replace(netloc, f"{user}@{host}" if user else host, 1), unquote(password)
 
 
 def password_from_environ(environ: Mapping[str, str]) -> str | None:
-    """The store's password; None where there is none. Raises ConfigError: two of them, or a file that is none."""
+    """Return the store's password, or None. Raises ConfigError if there are two, or if its file cannot be read."""
     password, file = environ.get(PASSWORD) or None, environ.get(PASSWORD_FILE) or None
     if password is not None and file is not None:
         raise ConfigError(f"{PASSWORD} and {PASSWORD_FILE}: expected one of them, got both")
-    return password if file is None else _from(file)
-
-
-def _from(file: str) -> str:
-    """Its first line: an editor ends a file with a newline that is no part of the password."""
-    try:
+    if file is None:
+        return password
+    try:  # only the first line: an editor ends a file with a newline that is not part of the password
         line = Path(file).read_text(encoding="utf-8").partition("\n")[0].removesuffix("\r")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
@@ -86,22 +92,3 @@ def _from(file: str) -> str:
     if not line:
         raise ConfigError(f"{PASSWORD_FILE} {file}: expected the password on its first line, which is empty")
     return line
-
-
-def _api_url(url: str) -> str:
-    try:
-        return str(http_url(url))
-    except ValueError as error:
-        raise ConfigError(f"url {masked(url)}: expected {error}") from None
-
-
-def _has_password(url: str) -> bool:
-    """Also in a URL that is none: before its text may be shown."""
-    head, _, query = url.partition("?")
-    return ":" in head.partition("://")[2].rpartition("@")[0] or "password" in parse_qs(query, keep_blank_values=True)
-
-
-def _with(url: str, password: str) -> str:
-    split = urlsplit(url)
-    user, _, place = split.netloc.rpartition("@")
-    return urlunsplit(split._replace(netloc=f"{user}:{quote(password, safe='')}@{place}"))

@@ -158,7 +158,7 @@ async def test_a_mend_that_was_cut_is_begun_anew(
     [finding] = await findings(store)
     line.cut_at, line.answer_lost = line.trips + cut_after, answer_lost
     with pytest.raises(StoreDown):
-        await Doctor(store.client, store.keys).mend(finding, NOW)
+        await Doctor(store.client, store.keys).repair(finding, NOW)
     for found in await findings(store):
-        assert await Doctor(store.client, store.keys).mend(found, NOW)
+        assert await Doctor(store.client, store.keys).repair(found, NOW)
     assert (await assert_sound(store)).places(TASK.id) == [(Bucket.DELAY, "order", NOW)]

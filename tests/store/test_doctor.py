@@ -93,8 +93,8 @@ async def mended(store: StoreFixture, now: int = NOW) -> list[Defect]:
     kinds = []
     async for finding in doctor.examine(now):
         kinds.append(finding.kind)
-        assert await doctor.mend(finding, now)
-        assert not await doctor.mend(finding, now)
+        assert await doctor.repair(finding, now)
+        assert not await doctor.repair(finding, now)
     assert await findings(store, now) == []
     return kinds
 
@@ -140,7 +140,7 @@ class TestNothingWrong:
         finding = await the_finding(store)
         await take_out(store, Bucket.UNACK)
         before = await see(store)
-        assert not await Doctor(store.client, store.keys).mend(finding, NOW)
+        assert not await Doctor(store.client, store.keys).repair(finding, NOW)
         assert await see(store) == before
 
 
@@ -359,7 +359,7 @@ async def test_thousands_of_topics_and_tasks_are_read(store: StoreFixture) -> No
     found = [finding for finding in await findings(store) if finding.id is not None]
     assert [(finding.kind, finding.id) for finding in found] == [(Defect.NOWHERE, b"nowhere")]
     doctor = Doctor(store.client, store.keys)
-    assert await doctor.mend(found[0], NOW)
+    assert await doctor.repair(found[0], NOW)
     assert (await see(store)).places("nowhere") == [(Bucket.DELAY, "topic-1", NOW)]
 
 
@@ -371,7 +371,7 @@ async def test_a_topic_that_came_up_while_it_read_is_seen(store: StoreFixture) -
     await store.edits.delete(["a"])
     await create(store, "a", topic="new")
     nowhere = Finding(Defect.NOWHERE, store.keys.shard_of("a").index, b"a", b"old", None, ())
-    assert not await doctor.mend(nowhere, NOW)
+    assert not await doctor.repair(nowhere, NOW)
     assert (await see(store)).places("a") == [(Bucket.DELAY, "new", NOW)]
 
 
@@ -405,7 +405,7 @@ class TestWhatChangesUnderItsHands:
         await put(store, Bucket.UNACK)
         finding = await the_finding(store)
         meddle(store, monkeypatch, scripts.REPAIR, lambda: anew(store, "new"))
-        assert not await Doctor(store.client, store.keys).mend(finding, NOW)
+        assert not await Doctor(store.client, store.keys).repair(finding, NOW)
         assert (await assert_sound(store)).places("a") == [(Bucket.DELAY, "new", NOW)]
 
     async def test_a_task_that_was_deleted_is_not_brought_back(
@@ -415,7 +415,7 @@ class TestWhatChangesUnderItsHands:
         await take_out(store, Bucket.DELAY)
         finding = await the_finding(store)
         meddle(store, monkeypatch, scripts.REPAIR, lambda: store.edits.delete(["a"]))
-        assert not await Doctor(store.client, store.keys).mend(finding, NOW)
+        assert not await Doctor(store.client, store.keys).repair(finding, NOW)
         assert (await assert_sound(store)).buckets == {}
 
     async def test_a_task_that_was_settled_is_kept_where_it_is_now(
@@ -426,7 +426,7 @@ class TestWhatChangesUnderItsHands:
         await put(store, Bucket.DELAY)
         finding = await the_finding(store)
         meddle(store, monkeypatch, scripts.REPAIR, lambda: store.tasks.settle([failed(claim, NOW + 9)]))
-        assert await Doctor(store.client, store.keys).mend(finding, NOW)
+        assert await Doctor(store.client, store.keys).repair(finding, NOW)
         assert (await assert_sound(store)).places("a") == [(Bucket.ERROR, "order", NOW + 9)]
 
     async def test_a_turn_that_came_after_it_began_to_read_is_right(self, store: StoreFixture) -> None:

@@ -243,7 +243,7 @@ class TestTheIndex:
         doctor = Doctor(store.client, store.keys)
         [finding] = [finding async for finding in doctor.examine(NOW)]
         assert (finding.kind, finding.id, finding.topic) == (Defect.UNINDEXED, b"a", b"order")
-        assert [await doctor.mend(finding, NOW), await doctor.mend(finding, NOW)] == [True, False]
+        assert [await doctor.repair(finding, NOW), await doctor.repair(finding, NOW)] == [True, False]
         assert (await assert_sound(store)).expiry == {("order", "a"): END}
 
     async def test_one_that_is_dead_or_gone_by_then_is_not_wrong(self, store: StoreFixture) -> None:
@@ -255,4 +255,4 @@ class TestTheIndex:
         doctor = Doctor(store.client, store.keys)
         [finding] = [finding async for finding in doctor.examine(NOW)]
         await store.edits.delete(["b"])
-        assert (finding.id, await doctor.mend(finding, NOW)) == (b"b", False)
+        assert (finding.id, await doctor.repair(finding, NOW)) == (b"b", False)

@@ -143,7 +143,7 @@ class TestFull:
             shard = full.keys.shard_of(id)
             await ask(full, [("ZREM", shard.bucket(Bucket.DELAY, b"order"), id)] if n % 2 else [])
         doctor = Doctor(full.client, full.keys)
-        repairs = [await doctor.mend(finding, NOW) async for finding in doctor.examine(NOW + 30_000)]
+        repairs = [await doctor.repair(finding, NOW) async for finding in doctor.examine(NOW + 30_000)]
         assert repairs == [True] * len(repairs) != []
         await assert_sound(full, NOW + 30_000)
 

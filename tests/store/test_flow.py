@@ -55,7 +55,7 @@ class TestConcurrency:
 
     async def test_an_older_call_that_comes_late_counts_for_nothing(self, store: StoreFixture) -> None:
         one = store.permits_of("one")
-        early = one._permit(PermitRequest("order", 0, 0, 0, END, 0.0, 10), NOW)
+        early = one._command(PermitRequest("order", 0, 0, 0, END, 0.0, 10), NOW)
         await permits(one, 8, concurrency=10)
         assert await store.client.execute("permit", early) == [0, b""]
         assert await one.in_use(["order"], NOW) == {"order": 8}
@@ -246,7 +246,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_held_topic_and_leaves_it_he
     await ask(store, [("ZREM", shard.bucket(Bucket.DELAY, b"order"), "a")])
     doctor = Doctor(store.client, store.keys)
     [finding] = [finding async for finding in doctor.examine(NOW)]
-    assert await doctor.mend(finding, NOW)
+    assert await doctor.repair(finding, NOW)
     assert await take(store, NOW + 60_000) == []
     assert await findings(store, NOW) == []
 

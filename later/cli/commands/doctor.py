@@ -42,7 +42,7 @@ async def examine_store(store: Store, *, repair: bool, as_json: bool) -> int:
     findings = mended = 0
     async for finding in store.doctor.examine((await store.now()).low):
         findings += 1
-        is_mended = await store.doctor.mend(finding, (await store.now()).low) if repair else None
+        is_mended = await store.doctor.repair(finding, (await store.now()).low) if repair else None
         mended += is_mended is True
         if as_json:
             print(json.dumps(_finding_json(finding) | {"mended": is_mended}))
