@@ -26,18 +26,18 @@ meanwhile waits together, so that groups grow as the store slows down."""
 
 
 class _Waiting(NamedTuple, Generic[Item, Answer]):
-    """An item, the future of its answer, and since when it waits (s, by the loop's clock)."""
+    """An item, the future of its answer, since when it waits (s, by the loop's clock), and its size in bytes."""
 
     item: Item
     answer: asyncio.Future[Answer]
     since: float
+    size: int
 
 
 class GroupCommit(Generic[Item, Answer]):
     """Gathers single items for a call that takes many.
 
-    `size_of` returns an item's size in bytes. An item that has waited for `queue_timeout_s` is not sent: its caller
-    gets StoreDown.
+    An item that has waited for `queue_timeout_s` is not sent: its caller gets StoreDown.
     """
 
     def __init__(
@@ -45,19 +45,17 @@ class GroupCommit(Generic[Item, Answer]):
         call: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | LaterError]]],
         *,
         queue_timeout_s: float,
-        size_of: Callable[[Item], int] = lambda item: 0,
     ) -> None:
         self._call = call
-        self._size_of = size_of
         self._queue_timeout_s = queue_timeout_s
         self._queue: deque[_Waiting[Item, Answer]] = deque()
         self._round_trips: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, item: Item) -> Answer:
-        """Return the item's own answer. Raises what the call raised, or what it returned for this item."""
+    async def __call__(self, item: Item, size: int = 0) -> Answer:
+        """Return the answer to an item of `size` bytes. Raises what the call raised, or returned for this item."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
-        self._queue.append(_Waiting(item, answer, loop.time()))
+        self._queue.append(_Waiting(item, answer, loop.time(), size))
         if len(self._queue) == 1:
             loop.call_soon(self._send)
         return await answer
@@ -73,7 +71,7 @@ class GroupCommit(Generic[Item, Answer]):
             group: list[_Waiting[Item, Answer]] = []
             size = 0
             while self._queue and len(group) < MAX_ITEMS and size < MAX_BYTES:
-                size += self._size_of(self._queue[0].item)
+                size += self._queue[0].size
                 group.append(self._queue.popleft())
             round_trip = asyncio.create_task(self._run(group))
             self._round_trips.add(round_trip)
