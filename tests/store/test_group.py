@@ -117,10 +117,10 @@ async def test_who_has_waited_in_line_for_too_long_is_sent_away() -> None:
 async def test_who_is_on_the_way_already_is_not_sent_away() -> None:
     calls = Calls()
     calls.may_answer.clear()
-    group = GroupCommit(calls, queue_timeout_s=0.01)
+    group = GroupCommit(calls, queue_timeout_s=0.3)
     first = [asyncio.create_task(group(item)) for item in range(0, 2 * MAX_ROUND_TRIPS * MAX_ITEMS, 2)]
     last = asyncio.create_task(group(2))
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.4)
     calls.may_answer.set()
     assert await asyncio.gather(*first) == [item * 2 for item in range(0, 2 * MAX_ROUND_TRIPS * MAX_ITEMS, 2)]
     with pytest.raises(StoreDown, match="took no request within"):
