@@ -204,6 +204,12 @@ def test_every_field_has_its_documented_option() -> None:
 
 
 @every_document
+def test_every_named_file_exists(document: Path) -> None:
+    named = re.findall(r"`((?:later|tests|scripts|deploy|docs)/[\w./-]*)`", document.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@every_document
 def test_python_examples_import_names_that_exist(document: Path) -> None:
     for example in code_blocks("python", document.read_text()):
         for node in ast.walk(ast.parse(example)):
