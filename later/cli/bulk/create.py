@@ -70,21 +70,21 @@ def create(
     from later.cli.progress import counting_bar
 
     target, output = job.build_target(address), _build_output(rejects, overwrite)
-    with _open_input(job, spark) as found:
+    with _open_input(job, spark) as input_frame:
         if dry_run:
-            with counting_bar("parts", None) as parts:
-                created = run.validate(found, target, output, parts.update)
+            with counting_bar("partitions", None) as bar:
+                report = run.validate(input_frame, target, output, bar.update)
         else:
-            with RowsBar(job, found) as bar, _report_partial_result(bar):
-                created = run.create(found, target, output, bar)
-    _print_created(created, job.id, dry_run=dry_run, as_json=as_json)
-    for reject in created.examples:
+            with RowsBar(job, input_frame) as rows, _report_partial_result(rows):
+                report = run.create(input_frame, target, output, rows)
+    _print_created(report, job.id, dry_run=dry_run, as_json=as_json)
+    for reject in report.examples:
         notify(f"rejected: {_describe_row(reject.key, reject.reason, reject.row)}")
-    if created.rejected:
+    if report.rejected:
         notify(_where(rejects, "rejects"))
-    if created.existing and not created.known:
-        notify(f"{created.existing:,} already existed though the job is new: rows with the same key are one task")
-    return 1 if created.rejected > max_rejects else 0
+    if report.existing and not report.known:
+        notify(f"{report.existing:,} already existed though the job is new: rows with the same key are one task")
+    return 1 if report.rejected > max_rejects else 0
 
 
 @click.command(epilog=examples("later bulk verify orders.parquet --job orders-2026-11-21 --column key=order_id"))
@@ -109,15 +109,15 @@ def verify(
     from later.bulk.jobs import run
     from later.cli.progress import counting_bar
 
-    with _open_input(job, spark) as found, counting_bar("parts", None) as bar:
-        standings = run.find(found, job.build_target(address), _build_output(missing, overwrite), bar.update)
-    _print_standings(standings, "pending", as_json=as_json)
-    if standings.missing and not as_json:
-        for row in standings.examples:
+    with _open_input(job, spark) as input_frame, counting_bar("partitions", None) as bar:
+        report = run.find(input_frame, job.build_target(address), _build_output(missing, overwrite), bar.update)
+    _print_statuses(report, "pending", as_json=as_json)
+    if report.missing and not as_json:
+        for row in report.examples:
             notify(f"missing: {_describe_row(row.key, row.id, row.row)}")
         notify(_where(missing, "missing"))
-    _warn_without_tasks(standings)
-    return 1 if standings.missing + standings.unfit > max_missing else 0
+    _warn_without_tasks(report)
+    return 1 if report.missing + report.unfit > max_missing else 0
 
 
 @click.command(epilog=examples("later bulk cancel orders.parquet --job orders-2026-11-21 --column key=order_id --yes"))
@@ -142,10 +142,10 @@ def cancel(*, job: JobOptions, yes: bool, spark: SparkOptions, address: LaterAdd
         if not click.confirm(printable(question), err=True):
             notify("nothing was cancelled")
             return 1
-    with _open_input(job, spark) as found, counting_bar("parts", None) as bar:
-        standings = run.cancel(found, job.build_target(address), bar.update)
-    _print_standings(standings, "cancelled", as_json=as_json)
-    return 1 if _warn_without_tasks(standings) and not standings.known else 0
+    with _open_input(job, spark) as input_frame, counting_bar("partitions", None) as bar:
+        report = run.cancel(input_frame, job.build_target(address), bar.update)
+    _print_statuses(report, "cancelled", as_json=as_json)
+    return 1 if _warn_without_tasks(report) and not report.known else 0
 
 
 def _build_output(directory: str | None, overwrite: bool) -> Output | None:
@@ -162,10 +162,10 @@ def _open_input(job: JobOptions, spark: SparkOptions) -> Iterator[InputFrame]:
     from later.bulk.spark.session import open_session
 
     with open_session(spark.master, spark.conf, f"later bulk {job.id}") as session, translate_errors():
-        found = spark_input.read_input(session, job.input, job.id)
-        if found.unused:
-            notify(f"ignored columns (not task fields): {', '.join(found.unused)}")
-        yield found
+        input_frame = spark_input.read_input(session, job.input, job.id)
+        if input_frame.unused:
+            notify(f"ignored columns (not task fields): {', '.join(input_frame.unused)}")
+        yield input_frame
 
 
 # Progress
@@ -174,16 +174,16 @@ def _open_input(job: JobOptions, spark: SparkOptions) -> Iterator[InputFrame]:
 class RowsBar:
     """A progress bar that counts the rows known to the store, beside Spark's partitions; a context, as all bars."""
 
-    def __init__(self, job: JobOptions, found: InputFrame) -> None:
+    def __init__(self, job: JobOptions, input_frame: InputFrame) -> None:
         from rich.progress import TextColumn
 
         from later.bulk.input.spark_input import row_count
         from later.cli.progress import counting_bar
 
-        total = row_count(found.frame.sparkSession, job.input) if sys.stderr.isatty() else None
+        total = row_count(input_frame.frame.sparkSession, job.input) if sys.stderr.isatty() else None
         self._bar = counting_bar("rows", total, TextColumn("{task.description}"))
         self._rows = 0
-        self._trouble = ""
+        self._problem = ""
         self.created = 0
         """Tasks created so far, as last reported."""
 
@@ -196,7 +196,7 @@ class RowsBar:
 
     def update_counts(self, counts: CreateCounts) -> None:
         """Show the store's counts since the job began; of a repeated job it counts little, as it knows the batches."""
-        self._trouble = ""
+        self._problem = ""
         rows = sum(counts)
         self.created = max(counts.created, self.created)
         if rows > self._rows:
@@ -205,12 +205,12 @@ class RowsBar:
 
     def update_tasks(self, finished: int, total: int) -> None:
         """Show how many of Spark's partitions are done."""
-        self._bar.set_description(f"{finished}/{total} parts")
+        self._bar.set_description(f"{finished}/{total} partitions")
 
     def report_problem(self, reason: str) -> None:
         """Print a reason once, until the counts arrive again: the workers go on trying for minutes."""
-        if reason != self._trouble:
-            self._trouble = reason
+        if reason != self._problem:
+            self._problem = reason
             self._bar.notify(f"{reason}; the workers try again")
 
 
@@ -228,37 +228,37 @@ def _report_partial_result(bar: RowsBar) -> Iterator[None]:
 # Results
 
 
-def _print_created(created: CreateReport, job: str, *, dry_run: bool, as_json: bool) -> None:
-    per_second = round(created.rows / created.seconds) if created.seconds else 0
-    valid = created.rows - created.rejected
+def _print_created(report: CreateReport, job: str, *, dry_run: bool, as_json: bool) -> None:
+    per_second = round(report.rows / report.seconds) if report.seconds else 0
+    valid = report.rows - report.rejected
     if as_json:
-        counts = {"valid": valid} if dry_run else {"created": created.created, "existing": created.existing}
-        result = {"job": job, "rows": created.rows, **counts, "rejected": created.rejected}
-        print(json.dumps({**result, "seconds": round(created.seconds, 3), "rows_per_second": per_second}))
+        counts = {"valid": valid} if dry_run else {"created": report.created, "existing": report.existing}
+        result = {"job": job, "rows": report.rows, **counts, "rejected": report.rejected}
+        print(json.dumps({**result, "seconds": round(report.seconds, 3), "rows_per_second": per_second}))
         return
-    tasks = f"{created.created:,} created, {created.existing:,} already there"
+    tasks = f"{report.created:,} created, {report.existing:,} already there"
     words = f"{valid:,} valid" if dry_run else tasks
-    time = f"{created.seconds:.1f} s, {per_second:,}/s"
-    print(f"{created.rows:,} rows: {words}, {created.rejected:,} rejected; {time}")
+    time = f"{report.seconds:.1f} s, {per_second:,}/s"
+    print(f"{report.rows:,} rows: {words}, {report.rejected:,} rejected; {time}")
 
 
-def _print_standings(standings: StatusReport, pending: str, *, as_json: bool) -> None:
+def _print_statuses(report: StatusReport, pending: str, *, as_json: bool) -> None:
     if as_json:
-        result = standings._asdict()
+        result = report._asdict()
         result[pending] = result.pop("pending")
-        result["seconds"] = round(standings.seconds, 3)
+        result["seconds"] = round(report.seconds, 3)
         del result["examples"], result["known"]
         print(json.dumps(result))
         return
-    counts = {pending: standings.pending, "ended": standings.ended, "dead": standings.dead}
-    counts |= {"missing": standings.missing, "without a key or corrupt": standings.unfit}
+    counts = {pending: report.pending, "ended": report.ended, "dead": report.dead}
+    counts |= {"missing": report.missing, "without a key or corrupt": report.unfit}
     words = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print(f"{standings.rows:,} rows: {words}; {standings.seconds:.1f} s")
+    print(f"{report.rows:,} rows: {words}; {report.seconds:.1f} s")
 
 
-def _warn_without_tasks(standings: StatusReport) -> bool:
+def _warn_without_tasks(report: StatusReport) -> bool:
     """Warn if no row has a task, which is seldom intended. Return True if so."""
-    is_empty = bool(standings.rows) and not standings.pending + standings.ended + standings.dead
+    is_empty = bool(report.rows) and not report.pending + report.ended + report.dead
     if is_empty:
         notify("none of the rows has a task: --job and the key's column must be the same as with create")
     return is_empty

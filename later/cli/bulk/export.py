@@ -61,7 +61,10 @@ def export(
     options = {name: str(value) for name, value in given.items() if value is not None}
     with password_in_environment(address):
         parse_read_options(options)  # refuses wrong options before Spark starts
-        with open_session(spark.master, spark.conf, "later bulk export") as session, counting_bar("parts", None) as bar:
+        with (
+            open_session(spark.master, spark.conf, "later bulk export") as session,
+            counting_bar("partitions", None) as bar,
+        ):
             exported = write(session, options, Output(directory, overwrite), bar.update)
     per_second = round(exported.rows / exported.seconds) if exported.seconds else 0
     if as_json:

@@ -262,7 +262,7 @@ class TestProgress:
         assert exit_code(words[0], "in", "--job", "j", *words[1:]) == 0
         err = capsys.readouterr().err
         assert "3/12" in err
-        assert "parts" in err
+        assert "partitions" in err
         assert ("0/70" in err) == (words == ["create"])
 
     def test_a_job_that_ends_early_reports_what_it_created(self, spark: FakeSpark, capsys: Capture) -> None:
