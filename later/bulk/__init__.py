@@ -1,1 +1,1 @@
-"""SPARK: the data source and the jobs; the only place that imports pyspark and what comes with it."""
+"""Spark: the data source, the bulk jobs and the report. Only this package imports pyspark, pyarrow and pandas."""

@@ -1,7 +1,7 @@
-"""The module that Spark finds by its name, at the top of the wheel: with later installed, `format("later")` is there.
+"""The module by which Spark finds the data source, at the top of the wheel: its name begins with `pyspark_`.
 
-Spark imports all such modules when it looks for any source: where ours cannot work (an older pyspark, no pyarrow), it
-must not be in the way of others.
+Spark imports all such modules when it looks for any data source. If this one cannot work (pyspark is too old, pyarrow
+is missing), it must not break the others.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Lookup = Callable[[Sequence[str]], list[TaskStatus | ItemError]]
 
 
 class RetryPolicy:
-    """How often an unavailable call is repeated, and after which pauses.
+    """The number of times an unavailable call is repeated, and the pauses before that.
 
     `sleep` takes seconds. `on_retry` is called before each pause with the reason and the pause in seconds.
     """
@@ -76,7 +76,7 @@ class ItemsUnavailable(CallFailed):
 
 
 class Attempt(NamedTuple):
-    """What one attempt at a batch has settled, and the errors of the items that will be sent again.
+    """The result of one attempt at a batch: the items it settled, and the errors of those to be sent again.
 
     Positions count from the batch's first item.
     """

@@ -37,10 +37,10 @@ types are those that Spark itself makes of such columns."""
 
 def batch_from_records(records: Sequence[TaskRecord]) -> pa.RecordBatch:
     """Return a row for each record, in their order, with the columns of SCHEMA."""
-    return pa.RecordBatch.from_pylist([_row(record) for record in records], schema=SCHEMA)
+    return pa.RecordBatch.from_pylist([row_from_record(record) for record in records], schema=SCHEMA)
 
 
-def _row(record: TaskRecord) -> dict[str, Any]:
+def row_from_record(record: TaskRecord) -> dict[str, Any]:
     """Return a record's columns; those that are missing are null. Times are µs since the epoch."""
     row: dict[str, Any] = {
         "id": record.id,

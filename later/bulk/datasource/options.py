@@ -10,9 +10,16 @@ from typing import Any
 
 from later.core.errors import Refused
 from later.core.validation import describe
+from later.option_types import duration
 
 Readers = Mapping[str, Callable[[str], Any]]
 """Readers by the options' names, as they are shown. A reader raises ValueError with what it takes."""
+
+
+def read_seconds(least_ms: int, most_ms: int) -> Callable[[str], float]:
+    """Return a reader of durations between these, as seconds."""
+    read = duration(least_ms, most_ms)
+    return lambda text: int(read(text)) / 1000
 
 
 def parse_options(given: Mapping[str, str], readers: Readers, ignored: Collection[str] = ()) -> dict[str, Any]:

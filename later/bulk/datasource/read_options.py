@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from later.bulk.datasource.options import parse_options
+from later.bulk.datasource.options import parse_options, read_seconds
 from later.core.errors import ConfigError, Refused
 from later.core.validation import EXPECTED_TIME, parse_time, parse_topic
-from later.option_types import duration, integer, masked, prefix
+from later.option_types import integer, masked, prefix
 from later.store.keys import Bucket
 from later.store.scan import ScanRange
 from later.store.url import check_store_url
@@ -62,10 +62,6 @@ def _read_url(text: str) -> str:
     return check_store_url(text)
 
 
-def _read_timeout(text: str) -> float:
-    return int(duration(100, 600_000)(text)) / 1000
-
-
 def _read_states(text: str) -> tuple[Bucket, ...]:
     try:
         return tuple(dict.fromkeys(Bucket(word.strip()) for word in text.split(",")))
@@ -87,7 +83,7 @@ def _read_time(text: str) -> int:
 _READERS: dict[str, Callable[[str], Any]] = {
     "url": _read_url,
     "prefix": prefix,
-    "timeout": _read_timeout,
+    "timeout": read_seconds(100, 600_000),
     "topic": parse_topic,
     "state": _read_states,
     "dueAfter": _read_time,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from later.bulk.datasource.options import parse_options
+from later.bulk.datasource.options import parse_options, read_seconds
 from later.bulk.input.table import Table
 from later.bulk.input.task_ids import check_job
 from later.bulk.transport.target import BATCH, PREFIX, RETRIES, TIMEOUT_S, Target
 from later.core.errors import Refused
-from later.option_types import choice, duration, integer, prefix
+from later.option_types import choice, integer, prefix
 from later.store.url import check_url
 
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "numpartitions"})
@@ -22,7 +22,7 @@ MAX_REJECTS = 10**15
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteOptions:
-    """How a DataFrame is written.
+    """The settings that say how a DataFrame is written.
 
     With `fail_fast`, the first rejected row fails the job; otherwise rejected rows are left out and counted, and more
     than `max_rejects` (None: any number) fail the job in the end.
@@ -66,10 +66,6 @@ def _read_job(text: str) -> str:
         raise ValueError(error.detail.removeprefix("expected ")) from None
 
 
-def _read_timeout(text: str) -> float:
-    return int(duration(100, 3_600_000)(text)) / 1000
-
-
 def _case_insensitive(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: read(text.lower())
 
@@ -78,7 +74,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "url": check_url,
     "jobId": _read_job,
     "batchSize": integer(1, MAX_BATCH),
-    "timeout": _read_timeout,
+    "timeout": read_seconds(100, 3_600_000),
     "retries": integer(0, 100),
     "onError": _case_insensitive(choice("fail", "reject")),
     "maxRejects": integer(0, MAX_REJECTS),

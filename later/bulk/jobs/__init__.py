@@ -1,1 +1,1 @@
-"""The jobs that Spark runs: create, verify, cancel, export."""
+"""The jobs of `later bulk`: create, verify, cancel and export."""

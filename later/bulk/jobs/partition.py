@@ -89,8 +89,12 @@ class TaskFinder:
                 if self.max_missing is not None:
                     missing = missing[: max(self.max_missing - shown, 0)]
                 shown += len(missing)
-                if missing:
-                    yield _result_rows(STATUS_SCHEMA, [_missing_row(payloads, i) for i in missing])
+                rows = [
+                    {"key": payloads.readable_key(i), "id": payloads.ids[i], "row": payloads.reject(i, None, "").row}
+                    for i in missing
+                ]
+                if rows:
+                    yield _result_rows(STATUS_SCHEMA, rows)
         yield _result_rows(STATUS_SCHEMA, [tally.counts])
 
 
@@ -130,11 +134,6 @@ class StatusTally:
     def count_statuses(self, statuses: list[TaskStatus]) -> None:
         for status in TaskStatus:
             self.counts[status] += statuses.count(status)
-
-
-def _missing_row(payloads: Payloads, position: int) -> dict[str, str | None]:
-    reject = payloads.reject(position, None, "")
-    return {"key": reject.key, "id": payloads.ids[position], "row": reject.row}
 
 
 def _result_rows(schema: pa.Schema, rows: list[dict[str, int]] | list[dict[str, str | None]]) -> pa.RecordBatch:

@@ -176,7 +176,7 @@ def read_lines(file: BinaryIO, on_read: Callable[[int], None]) -> Iterator[Line 
             continue
         text = text.removeprefix(BYTE_ORDER_MARK).strip() if number == 1 else text.strip()
         if text:
-            yield _parse_line(number, text)
+            yield parse_line(number, text)
 
 
 def _skip_line(file: BinaryIO, on_read: Callable[[int], None]) -> None:
@@ -186,7 +186,7 @@ def _skip_line(file: BinaryIO, on_read: Callable[[int], None]) -> None:
             return
 
 
-def _parse_line(number: int, text: bytes) -> Line | InvalidLine:
+def parse_line(number: int, text: bytes) -> Line | InvalidLine:
     """Return the line, with a new id if it has none."""
     try:
         fields = _decode(text)

@@ -194,15 +194,12 @@ def _carry_out(
     selection = select()
     if not selection.size:
         return _print_result(action, 0, options)
-    if not _confirm(verb, selection, action.rate):
+    rate = action.rate
+    pace = "" if rate is None else f", {rate:g} a second, for {format_duration(round(selection.size / rate * 1000))}"
+    if not click.confirm(printable(f"{verb} {selection}{pace}?"), err=True):
         notify(f"nothing was {action.done}")
         return 1
     return _run(client, action, selection.size, options)
-
-
-def _confirm(verb: str, selection: Selection, rate: float | None) -> bool:
-    pace = "" if rate is None else f", {rate:g} a second, for {format_duration(round(selection.size / rate * 1000))}"
-    return click.confirm(printable(f"{verb} {selection}{pace}?"), err=True)
 
 
 def _run(client: Client, action: MassAction, total: int | None, options: ActionOptions) -> int:
