@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -28,6 +27,7 @@ from later.core.parsing import parse_draft
 from later.core.task import Task, new_id
 from later.core.validation import EXPECTED, check_id, describe
 from later.metrics import Metrics
+from later.store.bulk_jobs import batch_digest
 from later.store.open import Store
 from later.store.types import JobBatch
 
@@ -131,14 +131,11 @@ class BatchHandlers:
                 return json_response(
                     BatchCreateResponse(created=0, existing=0, refused=refused, failed=0, results=results)
                 )
-            digest = blake2b(body, digest_size=12).digest()
-            batch = JobBatch(job, digest, refused, now + self._remember_ms) if job else None
+            batch = JobBatch(job, batch_digest(body), refused, now + self._remember_ms) if job else None
             answers = await _call_for_valid(tasks, lambda valid: self._store.tasks.create(valid, batch))
-            failed = sum(isinstance(answer, LaterError) and not isinstance(answer, Refused) for answer in answers)
-            if batch is not None and failed:
-                # uncount the items that failed, because they are sent again, perhaps in another batch
+            if batch is not None:
                 with suppress(StoreDown):
-                    await self._store.bulk_jobs.count_batch(batch, len(answers) - refused - failed)
+                    await self._store.bulk_jobs.uncount_failed(batch, answers)
         return json_response(self._summarize_created(tasks, answers))
 
     async def query(self, request: web.Request) -> web.StreamResponse:

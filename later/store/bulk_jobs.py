@@ -6,7 +6,10 @@ digest of its bytes, so that one that is sent again counts once. Existing items 
 
 from __future__ import annotations
 
-from later.core.errors import NotFound
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from later.core.errors import LaterError, NotFound, Refused
 from later.store import scripts
 from later.store.client import Client
 from later.store.keys import Keys
@@ -15,6 +18,11 @@ from later.store.types import JobBatch, JobCounts
 
 TRIM_LIMIT = 100
 """Jobs of each shard that one `trim` forgets at most."""
+
+
+def batch_digest(content: bytes) -> bytes:
+    """Return the digest by which a job knows a batch that is sent again."""
+    return blake2b(content, digest_size=12).digest()
 
 
 class BulkJobs:
@@ -27,6 +35,15 @@ class BulkJobs:
     async def count_batch(self, batch: JobBatch, valid: int) -> None:
         """Set the number of the batch's valid items, in place of what was counted under its digest before."""
         await self._client.execute("count_batch", count_batch_command(self._keys, batch, valid))
+
+    async def uncount_failed(self, batch: JobBatch, answers: Sequence[object]) -> None:
+        """Count a batch again without its failed items, because they are sent again, perhaps in another batch.
+
+        `answers` has an entry for each item: a Refused, another LaterError if it failed, or a result.
+        """
+        failed = sum(isinstance(answer, LaterError) and not isinstance(answer, Refused) for answer in answers)
+        if failed:
+            await self.count_batch(batch, len(answers) - batch.refused - failed)
 
     async def counts(self, job: str) -> JobCounts:
         """Return the job's counts. Raises NotFound if nothing was counted into it, or if it was forgotten."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-from hashlib import blake2b
 from typing import TypeVar
 
 from later.client.http import Unavailable
@@ -16,6 +15,7 @@ from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown
 from later.core.parsing import parse_draft
 from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id
+from later.store.bulk_jobs import batch_digest
 from later.store.keys import Bucket
 from later.store.open import open_existing_store
 from later.store.settings import StoreSettings
@@ -79,15 +79,12 @@ class StoreTransport:
     async def _create(self, bodies: Sequence[bytes]) -> BatchResult:
         items = await self._admit(bodies)
         tasks = [item for item in items if isinstance(item, Task)]
-        digest = blake2b(b"\n".join(bodies), digest_size=12).digest()
         forget_at = self._store.clock.now().high + REMEMBER_MS
-        batch = JobBatch(self._job, digest, len(bodies) - len(tasks), forget_at)
+        batch = JobBatch(self._job, batch_digest(b"\n".join(bodies)), len(bodies) - len(tasks), forget_at)
         answers = iter(await self._store.tasks.create(tasks, batch))
         results = [next(answers) if isinstance(item, Task) else item for item in items]
+        await self._store.bulk_jobs.uncount_failed(batch, results)
         errors = {i: _item_error(result) for i, result in enumerate(results) if isinstance(result, LaterError)}
-        failed = sum(error.is_retryable for error in errors.values())
-        if failed:
-            await self._store.bulk_jobs.count_batch(batch, len(tasks) - failed)
         existing = [i for i, result in enumerate(results) if result is False]
         return BatchResult(sum(result is True for result in results), existing, errors)
 
