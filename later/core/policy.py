@@ -191,7 +191,8 @@ FIELDS = {
             "delay_mode",
             ValueKind.CHOICE,
             '"honor" or "queue"',
-            "honor: a task's own delay overrides the default. queue: without a default delay, its own delay is ignored.",
+            "honor: a task's own delay overrides the default. "
+            "queue: without a default delay, a task's own delay is ignored.",
             enum=DelayMode,
         ),
         PolicyField("delays", ValueKind.SWITCH, _SWITCH, "off rejects tasks that are not due at once."),
@@ -240,7 +241,7 @@ FIELDS = {
             ValueKind.CHOICE,
             '"auto", "code" or "status"',
             "How a receiver confirms a delivery. auto: by the code in its answer, or else by the status; "
-                "code: only by the code; status: only by the HTTP status.",
+            "code: only by the code; status: only by the HTTP status.",
             enum=Ack,
         ),
         PolicyField(

@@ -96,8 +96,8 @@ def test_a_refusal_is_printed_in_the_words_of_the_server(api: ApiStub, capsys: C
     [
         (Reply(502, b"<html>"), "{url} answered 502 Bad Gateway"),
         (Reply(302, b""), "{url} answered 302 Found"),
-        (Reply(200, b"<html>"), "{url} answered no JSON: is it later that answers there?"),
-        (Reply(200, [1]), "the answer is no JSON object: is it later that answers there?"),
+        (Reply(200, b"<html>"), "expected JSON from {url}, got something else: is this the URL of later?"),
+        (Reply(200, [1]), "expected a JSON object as the answer, got something else: is this the URL of later?"),
         (Reply(200, {"id": "x"}, lost=True), "{url} did not answer: IncompleteRead(11 bytes read, 1 more expected)"),
     ],
 )

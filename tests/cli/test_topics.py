@@ -198,7 +198,10 @@ def test_a_wrong_value_is_refused_in_the_words_of_the_daemon(api: ApiStub, capsy
 def test_topics_of_another_server_are_reported(arguments: tuple[str, ...], api: ApiStub, capsys: Capture) -> None:
     api.replies = [Reply(200, [])]
     assert exit_code_of(*arguments) == 1
-    assert capsys.readouterr() == ("", "later: the answer is no JSON object: is it later that answers there?\n")
+    assert capsys.readouterr() == (
+        "",
+        "later: expected a JSON object as the answer, got something else: is this the URL of later?\n",
+    )
 
 
 @pytest.mark.parametrize(
