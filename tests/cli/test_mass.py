@@ -24,14 +24,8 @@ def type_answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 TOPIC_REPLY = Reply(200, {"topic": "order", "delay": 1000, "unack": 7, "error": 4, "dead": 200})
-
-
 PURGE_TOPIC = ("topics", "purge", "order")
-
-
 PURGE_DEAD = ("dead", "purge", "--topic", "order")
-
-
 REDRIVE = ("dead", "redrive", "--topic", "order")
 
 

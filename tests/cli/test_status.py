@@ -103,10 +103,10 @@ def test_an_unavailable_store_is_reported_in_one_line_without_its_password(comma
 
 
 def test_the_data_directory_is_suggested_if_it_was_forgotten(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    async def away(*options: object) -> None:
+    async def unavailable(*options: object) -> None:
         raise StoreDown("the store cannot be reached")
 
-    monkeypatch.setattr(store_access, "open_store", away)
+    monkeypatch.setattr(store_access, "open_store", unavailable)
     Path("later-data").mkdir()
     Path("later-data/store.sock").touch()
     assert exit_code_of("status") == 1

@@ -11,11 +11,7 @@ from later.core.policy import DEFAULT, FIELDS, format_policy
 from tests.cli.api_stub import ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 COUNTS = {"delay": 2, "unack": 0, "error": 1, "dead": 0, "due": 1, "oldest_lateness_s": 150.5}
-
-
 APPLIED = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT).items()}
-
-
 APPLIED["max_delay"] = {"value": 900, "level": "namespace"}
 
 
