@@ -1,4 +1,4 @@
-"""Fixtures: the frontend."""
+"""The fixture of the frontend."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.api.frontend import Frontend, serve_frontend
 
 @pytest.fixture
 async def frontend() -> AsyncIterator[Frontend]:
-    """The frontend on an empty store of one shard, listening."""
+    """A frontend on an empty store of one shard."""
     async with serve_frontend() as built:
         yield built

@@ -1,4 +1,4 @@
-"""The HTTP frontend on a store in memory, at a time that stands still."""
+"""The HTTP frontend on a store in memory, at a fixed time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.builders import NOW
 Answer = tuple[int, Any]
 
 MINIMAL = {"topic": "order", "callback": "http://127.0.0.1:8888/success"}
-"""The least that a create takes."""
+"""The smallest valid body of a create."""
 DAY_MS = 86_400_000
 
 
 class UnreliableClient(Client):
-    """A client some of whose shards are away, or all of them held still."""
+    """A client that has some shards down, or that waits until `resume` is set."""
 
     shards_down: Sequence[int] = ()
     resume: asyncio.Event | None = None
@@ -55,7 +55,7 @@ class UnreliableClient(Client):
 
 @dataclass(kw_only=True, slots=True)
 class Frontend:
-    """A client of the frontend, and what stands behind it."""
+    """A client of the frontend, with the frontend's parts."""
 
     http: TestClient[Request, Application]
     client: UnreliableClient
@@ -67,7 +67,7 @@ class Frontend:
     readiness: list[str | None] = field(default_factory=lambda: [None])
 
     async def post(self, path: str, body: object, **options: Any) -> Answer:
-        """Status and body of an answer to JSON, or to bytes as they are."""
+        """POST JSON, or bytes as they are, and return the status and body of the answer."""
         data = {"data": body} if isinstance(body, bytes) else {"json": body}
         async with self.http.post(path, **data, **options) as response:
             return response.status, await read_answer(response)
@@ -77,20 +77,20 @@ class Frontend:
             return response.status, await read_answer(response)
 
     async def request(self, method: str, path: str, body: object = None) -> Answer:
-        """The same by any method, the path sent as it is written; JSON, bytes as they are, or no body."""
+        """Send a request by any method, its path as it is written, with JSON, bytes or no body."""
         data = {"data": body} if isinstance(body, bytes) else {"json": body}
         url = URL(f"{self.http.make_url('/')}{path[1:]}", encoded=True)
         async with self.http.session.request(method, url, **data) as response:
             return response.status, await read_answer(response)
 
     def metric(self, name: str) -> float:
-        found = self.metrics.registry.get_sample_value(name)
-        assert found is not None, generate_latest(self.metrics.registry).decode()
-        return found
+        value = self.metrics.registry.get_sample_value(name)
+        assert value is not None, generate_latest(self.metrics.registry).decode()
+        return value
 
 
 async def read_answer(response: ClientResponse) -> Any:
-    """The answer's body, None where it may have none; its type must say what it is."""
+    """Return the body of an answer, None for status 204, and check its content type."""
     if response.status == 204:
         assert await response.read() == b""
         return None
@@ -100,7 +100,7 @@ async def read_answer(response: ClientResponse) -> Any:
 
 
 class DaemonServer(TestServer):
-    """A test server that serves as the daemon does: a caller that hangs up cancels nothing."""
+    """A test server that serves as the daemon does: a client that disconnects cancels nothing."""
 
     async def _make_runner(self, **options: Any) -> BaseRunner:
         return Runner(self.app, **{**options, "handler_cancellation": False})
@@ -114,7 +114,7 @@ async def serve_frontend(
     max_body: int = 1024 * 1024,
     backlog: int = 10_000,
 ) -> AsyncIterator[Frontend]:
-    """The whole frontend, listening."""
+    """Serve the whole frontend."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
     clock = fixed_clock()
     client = UnreliableClient(
@@ -147,7 +147,7 @@ async def serve_frontend(
 
 
 def fixed_clock() -> Clock:
-    """The store's clock, at whose high end it is always NOW."""
+    """Return a clock of the store whose high end is always NOW."""
     clock = Clock(lambda: 0.0, lambda: 0.0)
     clock.observe((NOW - 2) * 1000, 0, 0)
     assert clock.now().high == NOW
@@ -169,13 +169,13 @@ def _of(metrics: Metrics) -> Callable[[], Awaitable[bytes]]:
 
 
 def bad_request(detail: str, field: str | None = None) -> Answer:
-    """The answer to a request that is wrong."""
+    """Return the answer to a wrong request."""
     body: dict[str, Any] = {"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}
     return 400, body if field is None else {**body, "field": field}
 
 
 def creates(*ids: str) -> list[dict[str, Any]]:
-    """Creates with these ids."""
+    """Return the bodies of creates with these ids."""
     return [{**MINIMAL, "id": id} for id in ids]
 
 
@@ -192,7 +192,7 @@ def ok(**answer: Any) -> Answer:
 
 
 def ids_by_shard(frontend: Frontend) -> list[str]:
-    """For each shard an id that lives there."""
+    """Return an id in each shard."""
     ids: dict[int, str] = {}
     for number in range(1000):
         ids.setdefault(frontend.keys.shard_of(f"n{number}").index, f"n{number}")

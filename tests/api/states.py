@@ -1,4 +1,4 @@
-"""Tasks in each state, put there behind the frontend's back; each named after its state, died a minute ago if dead."""
+"""Tasks in each state, stored without the frontend. The id is the state; a dead task died a minute ago."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIED_AT = NOW - 60_000
 async def put_task(
     frontend: Frontend, state: str, id: str | None = None, failure: Failure = FAILURE, **changes: Any
 ) -> str:
-    """A task in this state: its id. Due in a minute, or its lease or pause ends in 30 s."""
+    """Store a task in this state and return its id. It is due in a minute, or its lease or pause ends in 30 s."""
     id = id or state
     created_at = NOW - 120_000
     await frontend.store.tasks.create(

@@ -1,4 +1,4 @@
-"""`POST /create/batch`, `/query/batch`, `/delete/batch` and the jobs that count them."""
+"""`POST /create/batch`, `/query/batch`, `/delete/batch` and the jobs that count their items."""
 
 from __future__ import annotations
 
@@ -200,8 +200,8 @@ class TestDryRun:
         _, answer = await frontend.post("/create/batch?dry_run=true&job=j", batch)
         results = [{"id": "a", "created": False}, {"error": DELAY}]
         assert answer == {"created": 0, "existing": 0, "refused": 1, "failed": 0, "results": results}
-        _, found = await frontend.post("/query/batch", [{"id": "a"}])
-        assert found["missing"] == 1
+        _, answer = await frontend.post("/query/batch", [{"id": "a"}])
+        assert answer["missing"] == 1
         async with frontend.http.get("/jobs/j") as response:
             assert response.status == 404
 
@@ -279,8 +279,8 @@ class TestUnavailableShard:
             )
             assert frontend.metric("later_tasks_created_total") == 1
             ids = [{"id": here}, {"id": gone}]
-            _, found = await frontend.post("/query/batch", ids)
-            assert (found["found"], found["failed"], found["results"][1]) == (1, 1, lost)
+            _, answer = await frontend.post("/query/batch", ids)
+            assert (answer["found"], answer["failed"], answer["results"][1]) == (1, 1, lost)
             _, deleted = await frontend.post("/delete/batch", ids)
             assert (deleted["deleted"], deleted["failed"], deleted["results"][1]) == (1, 1, lost)
 

@@ -1,4 +1,4 @@
-"""`POST /create`: what is taken, what is refused, and in which words."""
+"""`POST /create`: which fields are accepted and which are refused, with their texts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ID = "1 to 128 characters of A-Za-z0-9._~:-"
 
 
 def with_json(field: str, text: str) -> bytes:
-    """A good body but for one field, whose value is written as it is."""
+    """Return a valid body with one more field, whose value is written as it is."""
     return f'{json.dumps(MINIMAL)[:-1]}, "{field}": {text}}}'.encode()
 
 
 async def create_and_query(frontend: Frontend, **fields: Any) -> dict[str, Any]:
-    """The task that `fields` make, as a query shows it."""
+    """Create a task with these fields, and return it as a query shows it."""
     status, answer = await frontend.post("/create", {**MINIMAL, **fields})
     assert status == 200, answer
     status, task = await frontend.post("/query", {"id": answer["id"]})

@@ -1,4 +1,4 @@
-"""`POST /update`, `/run-now`, `/redrive` and `/topics/{topic}/purge`, on every state."""
+"""`POST /update`, `/run-now`, `/redrive` and `/topics/{topic}/purge`, in every state."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ async def query(frontend: Frontend, id: str) -> Any:
 
 
 async def states_by_id(frontend: Frontend) -> dict[str, str]:
-    """Of all tasks that there are."""
-    found: dict[str, str] = {}
+    """Return the states of all tasks by id."""
+    states: dict[str, str] = {}
     for state in STATES:
         _, page = await frontend.post("/list", {"topic": "order", "state": state, "limit": 1000})
-        found |= {task["id"]: state for task in page["tasks"]}
-    return found
+        states |= {task["id"]: state for task in page["tasks"]}
+    return states
 
 
 class TestUpdate:

@@ -18,7 +18,7 @@ from tests.builders import NOW, a_task
 
 @pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
 async def frontend(request: pytest.FixtureRequest) -> AsyncIterator[Frontend]:
-    """With a worker that beats."""
+    """A frontend with a worker that sends heartbeats."""
     async with serve_frontend(shards=request.param) as built:
         await Stats(built.client, built.keys).heartbeat("worker", NOW - 2)
         yield built

@@ -1,4 +1,4 @@
-"""What every call shares: paths, methods, sizes, a store that is away, health."""
+"""Behaviour common to all calls: paths, methods, sizes, an unavailable store, health."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def problem(status: int, title: str, detail: str) -> tuple[int, dict[str, Any]]:
 
 
 def create_of_size(size: int) -> bytes:
-    """A create's body of exactly so many bytes."""
+    """Return the body of a create, of exactly this size in bytes."""
     frame = len(json.dumps({**MINIMAL, "content": ""}))
     return json.dumps({**MINIMAL, "content": "x" * (size - frame)}).encode()
 

@@ -1,4 +1,4 @@
-"""`?job=ID` and `GET /jobs/{id}`: what a job has come to, whatever was sent twice."""
+"""`?job=ID` and `GET /jobs/{id}`: the exact counts of a bulk job, even if batches are sent twice."""
 
 from __future__ import annotations
 

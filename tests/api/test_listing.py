@@ -42,7 +42,7 @@ async def create(frontend: Frontend, *ids: str, delay: float = 1, **changes: Any
 
 
 async def put(frontend: Frontend, state: str) -> None:
-    """A task `a` in this state."""
+    """Store a task `a` in this state."""
     await create(frontend, "a", delay=0)
     if state == "delay":
         return

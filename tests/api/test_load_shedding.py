@@ -1,4 +1,4 @@
-"""What waits for the store is bounded: beyond that, callers are told to come again."""
+"""The limit on pending writes: beyond it, callers are refused and may come again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.api.frontend import MINIMAL, Answer, Frontend, serve_frontend
 
 LIMIT = 3
 BODIES = {"/create": MINIMAL, "/update": {"id": "a", "delay": 1}, "/list": {"topic": "order"}, "/explain": {"id": "a"}}
-"""Of calls that take more than an id."""
+"""The bodies of calls that take more than an id."""
 FULL = "3 tasks wait for the store already (--max-pending-writes 3)"
 
 
 @pytest.fixture
 async def frontend() -> AsyncIterator[Frontend]:
-    """A frontend whose store is held still."""
+    """A frontend whose store waits until it is resumed."""
     async with serve_frontend(backlog=LIMIT) as frontend:
         frontend.client.resume = asyncio.Event()
         yield frontend
@@ -29,7 +29,7 @@ def resume_store(frontend: Frontend) -> None:
 
 
 async def start_waiting(frontend: Frontend, path: str, *bodies: object) -> list[asyncio.Task[Answer]]:
-    """Requests under way, all of which have come as far as they can."""
+    """Start requests, and return them when all of them wait for the store."""
     requests = [asyncio.create_task(frontend.post(path, body)) for body in bodies]
     await wait_until(lambda: frontend.metric("later_pending_writes") >= len(bodies))
     return requests

@@ -1,4 +1,4 @@
-"""PIP-315's routes: Pulsar's names and units on the same policies as the routes of our own."""
+"""PIP-315's routes: Pulsar's names and units for the same policies as later's own routes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def create(frontend: Frontend, topic: str = "shop/order", **fields: Any) -
 
 
 async def limit(frontend: Frontend, topic: str) -> int:
-    """The limit that creates of this topic meet, in ms; 0 where there is none."""
+    """Return the limit (ms) on delays that a create in this topic meets; 0 if there is no limit."""
     status, answer = await create(frontend, topic, delay=315_000_000)
     assert status == 200 or answer["field"] == "delay"
     return 0 if status == 200 else int(answer["detail"].split()[-2])
@@ -254,7 +254,7 @@ async def set_by_policy(frontend: Frontend, place: str, limit_ms: int | None) ->
 class TestThePipsScenarios:
     @pytest.mark.parametrize("put", [set_by_pulsar, set_by_policy])
     async def test_a_limit_on_each_level(self, put: Any) -> None:
-        """On the daemon, on a namespace, lifted for one topic and raised for another, removed again from below."""
+        """Set on the daemon and on a namespace, lifted for one topic, raised for another, and removed again."""
         async with serve_frontend(policy=Policy(max_delay_ms=60_000)) as frontend:
             topics = ("other", "shop/free", "shop/slow", "shop/x")
 

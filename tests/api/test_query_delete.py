@@ -23,7 +23,7 @@ def missing(detail: str, **more: object) -> Answer:
 
 
 async def store(frontend: Frontend, **changes: Any) -> Task:
-    """A task with the id `a`, behind the frontend's back."""
+    """Store a task with the id `a`, without the frontend."""
     task = a_task(**{"id": "a", "own_id": True, **changes})
     assert await frontend.store.tasks.create([task]) == [True]
     return task

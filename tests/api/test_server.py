@@ -1,4 +1,4 @@
-"""What is no HTTP at all."""
+"""The server below the routes: malformed HTTP, the fast path, and the form of answers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_client_that_expects_100_continue_gets_it() -> None:
 
 
 async def exchange(requests: bytes) -> bytes:
-    """All that a connection says to these requests; the last of them must close it."""
+    """Send requests on one connection, and return all answers; the last request must close the connection."""
     async with serve_frontend() as frontend:
         reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
         writer.write(requests)
@@ -84,7 +84,7 @@ async def exchange(requests: bytes) -> bytes:
 
 
 def create_request(line: str, *headers: str) -> bytes:
-    """A request that creates the task `a`."""
+    """Return a request that creates the task `a`."""
     body = json.dumps({**MINIMAL, "id": "a"})
     return "\r\n".join([line, "Host: h", *headers, f"Content-Length: {len(body)}", "", body]).encode()
 

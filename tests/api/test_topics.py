@@ -1,4 +1,4 @@
-"""Topics as they are shown, and the policies of topics and namespaces: read, set, refused by name, obeyed at once."""
+"""The calls that show topics, and the policies of topics and namespaces: read, set, refused by name, obeyed at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.api.frontend import MINIMAL, Answer, Frontend, bad_request, ok, serve
 from tests.builders import NOW, a_task
 
 LOW = NOW - 2
-"""The low end of the store's time, by which a task is due."""
+"""The low end of the store's time, which decides whether a task is due."""
 NOTHING = {"delay": 0, "unack": 0, "error": 0, "dead": 0, "due": 0, "oldest_lateness_s": None}
 PLACES = ["/topics/order", "/topics/shop%2Forder", "/namespaces/shop", "/namespaces/default"]
 FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
@@ -42,11 +42,11 @@ SETTABLE: list[tuple[str, Any, Any]] = [
     ("ramp", 0, 3600),
     ("dead_keep", 86_400, 0),
 ]
-"""Each field with two values of which none is the other's."""
+"""Each field with two different values."""
 
 
 async def applied(frontend: Frontend, place: str) -> dict[str, Any]:
-    """Every field's value and its level."""
+    """Return the value and the level of every field."""
     status, answer = await frontend.get(f"{place}/policy?applied=true")
     assert status == 200
     return {name: (one["value"], one["level"]) for name, one in answer.items()}
@@ -115,16 +115,16 @@ class TestPolicies:
         async with serve_frontend(policy=Policy(max_delay_ms=60_000)) as frontend:
             await frontend.request("PUT", "/namespaces/shop/policy", {"max_delay": 0, "retry": 1})
             await frontend.request("PUT", "/topics/shop%2Forder/policy", {"retry": 2})
-            found = await applied(frontend, "/topics/shop%2Forder")
-        levels = [found[field] for field in ("retry", "max_delay", "timeout")]
+            fields = await applied(frontend, "/topics/shop%2Forder")
+        levels = [fields[field] for field in ("retry", "max_delay", "timeout")]
         assert levels == [(2, "topic"), (0, "namespace"), (15, "daemon")]
 
     async def test_topics_without_a_namespace_are_in_the_default_one(self, frontend: Frontend) -> None:
         await frontend.request("PUT", "/namespaces/default/policy", {"retry": 1})
-        found = [
+        origins = [
             (await applied(frontend, f"/topics/{topic}"))["retry"] for topic in ("x", "default%2Fx%2Fy", "shop%2Fx")
         ]
-        assert found == [(1, "namespace"), (1, "namespace"), (3, "daemon")]
+        assert origins == [(1, "namespace"), (1, "namespace"), (3, "daemon")]
 
     async def test_concurrent_changes_are_all_made(self, frontend: Frontend) -> None:
         fields = {field: value for field, value, _ in SETTABLE if field != "delays"}
@@ -334,7 +334,7 @@ async def create_tasks(frontend: Frontend, *tasks: Task) -> None:
 
 
 async def claim(frontend: Frontend, topic: str, limit: int) -> list[Claim]:
-    """So many of the topic's tasks, wherever they are, in hand."""
+    """Claim `limit` tasks of the topic over all shards."""
     claims: list[Claim] = []
     for shard in frontend.keys.shards:
         (answer,) = await frontend.store.tasks.claim(
@@ -353,15 +353,15 @@ async def settle(frontend: Frontend, claims: Sequence[Claim], target: SettleTarg
 
 
 async def list_pages(frontend: Frontend, query: str) -> list[list[str]]:
-    """The names on each page, up to the last."""
-    found: list[list[str]] = []
+    """Return the names on each page, up to the last."""
+    pages: list[list[str]] = []
     cursor: str | None = ""
     while cursor is not None:
         status, answer = await frontend.get(f"/topics?{query}" + (f"&cursor={cursor}" if cursor else ""))
         assert status == 200
-        found.append([topic["topic"] for topic in answer["topics"]])
+        pages.append([topic["topic"] for topic in answer["topics"]])
         cursor = answer["cursor"]
-    return found
+    return pages
 
 
 class TestCounts:

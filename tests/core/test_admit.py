@@ -1,4 +1,4 @@
-"""What a caller may ask for, what is refused, and in which words."""
+"""Drafts that are admitted, drafts that are refused, and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -356,8 +356,8 @@ class TestLimits:
 
 class TestHeaders:
     def test_a_header_repeated_in_other_case_is_refused(self) -> None:
-        told = refuse_draft(headers={"X-A": "1", "x-a": "2"})
-        assert (told.field, told.detail) == (
+        refused = refuse_draft(headers={"X-A": "1", "x-a": "2"})
+        assert (refused.field, refused.detail) == (
             "headers",
             "headers: expected each name once, whatever its case, got one twice",
         )
@@ -468,7 +468,7 @@ class TestHeaders:
 
 
 def floats_near(ms: int) -> st.SearchStrategy[float]:
-    """The float nearest to `ms` in seconds, and its neighbours."""
+    """Return the float nearest to `ms` in seconds, and its neighbours."""
     seconds = ms / 1000
     return st.sampled_from([seconds, math.nextafter(seconds, 0), math.nextafter(seconds, math.inf)])
 
@@ -480,7 +480,7 @@ UNIX_SECONDS = st.floats(0, TEN_YEARS_S).map(lambda ahead: NOW / 1000 + ahead) |
 
 
 def exact_milliseconds(seconds: float) -> Fraction:
-    """What the caller wrote, digit by digit: `0.035` is 35 ms, though no float is."""
+    """Return the exact value that the caller wrote: `0.035` is 35 ms, although no float is."""
     return Fraction(Decimal(repr(seconds))) * 1000
 
 
@@ -649,7 +649,7 @@ class TestAnyDraft:
 
 
 class TestZaqarsScenarios:
-    """A queue's default delay, a message's own before it; and a normal queue, which knows of none."""
+    """A queue's default delay, a message's own delay over it, and a queue without delays."""
 
     @pytest.mark.parametrize("mode", DelayMode)
     @pytest.mark.parametrize(("own", "due"), [({}, 30), ({"delay": 10.0}, 10), ({"delay": 0.0}, 0)])

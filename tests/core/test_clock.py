@@ -1,4 +1,4 @@
-"""What is known of the store's time holds the true time, whatever the network and the machine do."""
+"""The known interval contains the store's true time, whatever the network and the machine do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR_US = 3600 * SECOND_US
 
 
 class SimulatedClocks:
-    """This machine's two clocks and the store's, in µs; nothing passes but by `wait`."""
+    """This machine's two clocks and the store's, in µs. Time passes only by `wait`."""
 
     def __init__(self) -> None:
         self.monotonic_us = 1000 * SECOND_US
@@ -32,7 +32,7 @@ class SimulatedClocks:
         self.suspend(us)
 
     def suspend(self, us: int) -> None:
-        """Time passes, but not for this machine's monotonic clock."""
+        """Let time pass, but not for this machine's monotonic clock."""
         self.wall_us += us
         self.store_us += us + Fraction(us * self.drift_ppm, 1_000_000)
 
@@ -50,14 +50,14 @@ class SimulatedClocks:
         return self.interval().high - self.interval().low
 
     def contains_true_time(self) -> bool:
-        """To the microsecond: finer than that the store tells nobody."""
+        """Return True to the microsecond: the store reports no finer time."""
         known = self.interval()
         return known.low * 1000 - 1 <= self.store_us <= known.high * 1000 + 1
 
 
 @pytest.fixture
 def world() -> SimulatedClocks:
-    """A world in which the clock was measured once."""
+    """Clocks of which the store's was measured once."""
     world = SimulatedClocks()
     world.measure()
     return world

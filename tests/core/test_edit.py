@@ -1,4 +1,4 @@
-"""What an edit makes of a task, by the rules and in the words of a create."""
+"""Edits of waiting tasks, by the rules and with the texts of a create."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASK = a_task(delay=15, ttl=600, headers={"X-A": "a"})
 
 
 def edit_task(policy: Policy | None = None, task: Task = TASK, **changes: Any) -> Task:
-    """At LATER, a minute after its creation."""
+    """Edit the task at LATER, a minute after its creation."""
     return edit(task, TaskChanges(id=task.id, **changes), Policies(policy or Policy()), LATER)
 
 

@@ -1,4 +1,4 @@
-"""Why something has not run yet, in a sentence: what stands most in the way is said first."""
+"""Explanations of why a task has not run yet, with the greatest obstacle first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What applies to a topic: each field by itself, from the lowest level that sets it; and what is no policy."""
+"""The policy that applies to a topic, each field from the lowest level that sets it; and wrong values."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "ramp": (1, 60, 0.5),
     "dead_keep": (1, 86_400, 0.001),
 }
-"""For each field three values as they are written, the first two of which differ."""
+"""Three values of each field as they are written; the first two differ."""
 
 TAKE_ZERO = sorted(set(FIELDS) - {"delay_mode", "delays", "timeout", "ack", "paused"})
 
 
 def daemon_policy(**written: Any) -> Policy:
-    """What a daemon's configuration sets, written as a topic's policy would be."""
+    """Return the policy of a daemon's configuration, written as a topic's policy is."""
     return Policies(DEFAULT, {TOPIC: Settings(written)}).for_scope(TOPIC)
 
 
 def applied(field: str, *, daemon: Any = None, namespace: Any = None, topic: Any = None) -> tuple[Any, Level]:
-    """The field's value at the topic, as it is written, and where it comes from; None: not set there."""
+    """Return the field's value for the topic, as it is written, and its level; None means not set on that level."""
     given = {NAMESPACE: namespace, TOPIC: topic}
     settings = {place: Settings({field: value}) for place, value in given.items() if value is not None}
     policies = Policies(DEFAULT if daemon is None else daemon_policy(**{field: daemon}), settings)
@@ -303,7 +303,7 @@ SETTINGS = st.fixed_dictionaries(
 def test_a_retry_can_always_be_scheduled(
     topic: dict[str, Any], namespace: dict[str, Any], kind: OutcomeKind, asked: int | None, chance: float
 ) -> None:
-    """What PIP-315 has trouble with: a consumer that is stuck, for its retry's delay is longer than the limit."""
+    """PIP-315's problem: a consumer that is stuck because the delay of its retry is longer than the limit."""
     policy = Policies(DEFAULT, {TOPIC: Settings(topic), NAMESPACE: Settings(namespace)}).for_topic("shop/order")
     outcome = Outcome(kind=kind, reason="status", status=500, message="", retry_after_ms=asked)
     verdict = judge(a_task(max_retry=policy.retry), 1, None, outcome, NOW, policy.backoff, chance)

@@ -1,4 +1,4 @@
-"""What a receiver's answer means, whatever bytes it is made of."""
+"""The outcome of a receiver's reply, whatever bytes it has."""
 
 from __future__ import annotations
 

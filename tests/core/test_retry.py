@@ -1,4 +1,4 @@
-"""What follows from a delivery: pauses that grow, an end to them, and nothing that makes the judge stumble."""
+"""The verdicts on deliveries: growing pauses, an end to retries, and a verdict on any outcome."""
 
 from __future__ import annotations
 

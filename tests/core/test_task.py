@@ -1,4 +1,4 @@
-"""A task is stored and read back as it was, and an id takes as little room as it can."""
+"""The encoding of tasks and ids: what is stored is read back unchanged, and ids take little space."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tasks(draw: st.DrawFn) -> Task:
 
 
 def decode_any(body: bytes) -> None:
-    """Any other error than UnreadableBody fails the test that calls this."""
+    """Decode a body. Any error other than UnreadableBody fails the test."""
     with contextlib.suppress(UnreadableBody):
         assert isinstance(decode("some-id", body), Task)
 
