@@ -46,8 +46,6 @@ READS_CONFIG = {"processes", "daemon", "cli"}
 CLOCKS = {"time.time", "time.monotonic", "datetime.now", "datetime.utcnow", "time.perf_counter", "time.time_ns"}
 
 QUALIFIED_BY_PACKAGE = {
-    "batch": "api has the handler, cli the command",
-    "dead": "store has the scripts, cli the commands",
     "doctor": "store has the examination, cli the command",
     "edits": "api has the handlers, store the scripts",
     "errors": "core has later's own errors, bulk those of Spark",
@@ -69,17 +67,8 @@ QUALIFIED_BY_PACKAGE = {
 
 BANNED_MODULES = {"doors", "place", "memory", "ends", "util", "utils", "common", "helpers", "base", "manager"}
 
-# What is not yet as it shall be. Each entry goes with the change that makes it untrue; none is ever added.
-REPEATED_MODULES: set[str] = set()
-REPEATED_CLASSES = {
-    "Audience", "ById", "Client", "Created", "Found", "Kind", "Place", "Standing", "Stretch", "Told", "Wanted", "Wrong",
-    "_Place",
-}  # fmt: skip
-BANNED_YET: set[str] = set()
-CUT_YET = {
-    "bulk/transport/store.py", "delivery/resolver.py", "processes/child.py", "processes/reserved_port.py",
-    "store/connections.py", "worker/throttle.py", "worker/ticker.py",
-}  # fmt: skip
+# Docstrings that are still cut. Each entry goes with the change that mends it; none is ever added.
+CUT_YET = {"store/connections.py"}
 
 
 def package_of(file: Path) -> str:
@@ -163,18 +152,18 @@ def test_no_two_modules_of_a_package_share_a_base_name() -> None:
         for name, modules in modules_by_base_name().items()
         if len({package_of(module) for module in modules}) < len(modules)
     }
-    assert repeated <= REPEATED_MODULES
+    assert not repeated
 
 
 def test_modules_of_two_packages_share_a_base_name_only_where_the_package_qualifies_it() -> None:
     shared = {
         name for name, modules in modules_by_base_name().items() if len({package_of(module) for module in modules}) > 1
     }
-    assert shared <= QUALIFIED_BY_PACKAGE.keys() | REPEATED_MODULES
+    assert shared == QUALIFIED_BY_PACKAGE.keys()
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
-    assert not (modules_by_base_name().keys() & BANNED_MODULES) - BANNED_YET
+    assert not modules_by_base_name().keys() & BANNED_MODULES
 
 
 def test_a_class_name_means_one_thing() -> None:
@@ -183,8 +172,7 @@ def test_a_class_name_means_one_thing() -> None:
         for node in ast.walk(parse(file)):
             if isinstance(node, ast.ClassDef):
                 defined[node.name].append(path_in_later(file))
-    repeated = {name: places for name, places in defined.items() if len(places) > 1}
-    assert not {name: places for name, places in repeated.items() if name not in REPEATED_CLASSES}
+    assert not {name: places for name, places in defined.items() if len(places) > 1}
 
 
 @pytest.mark.parametrize("file", files(), ids=path_in_later)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from later.client.http import Client
+from later.client.http import ApiClient
 from later.config import OPTIONS, Option, load
 from later.option_types import OptionType, duration_s, per_second
 
@@ -89,10 +89,10 @@ def client_option(command: Command) -> Command:
     return config_options(API_CLIENT)(with_client)  # type: ignore[return-value]  # one keyword less, the same result
 
 
-def build_client(flags: Mapping[str, str | None]) -> Client:
+def build_client(flags: Mapping[str, str | None]) -> ApiClient:
     """Build the client of the API at --url; it is closed when the command ends. Raises ConfigError."""
     config = load(API_CLIENT, flags, os.environ)
-    client = Client(config.url, config.wait_ms / 1000, time.time)
+    client = ApiClient(config.url, config.wait_ms / 1000, time.time)
     click.get_current_context().call_on_close(client.close)
     return client
 

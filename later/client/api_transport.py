@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from later.client.http import NOT_LATER, CallFailed, Client
+from later.client.http import NOT_LATER, ApiClient, CallFailed
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
 
 NDJSON = "application/x-ndjson"
@@ -23,7 +23,7 @@ _STATUS_BY_STATE = {
 class ApiTransport:
     """A `Transport` over the API, for one job or for none. Closing it closes the client."""
 
-    def __init__(self, client: Client, job: str | None = None) -> None:
+    def __init__(self, client: ApiClient, job: str | None = None) -> None:
         self._client = client
         self._job = None if job is None else quote(job, safe="")
 

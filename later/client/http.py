@@ -47,7 +47,7 @@ class _Reply(NamedTuple):
     body: bytes
 
 
-class Client:
+class ApiClient:
     """A client of the API at `url`, http or https. It uses no proxy and follows no redirects.
 
     It keeps one connection open between calls, so it must not be shared by threads. It never repeats a call by itself:

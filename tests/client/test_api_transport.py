@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from later.client.api_transport import ApiTransport
-from later.client.http import CallFailed, Client, Unavailable
+from later.client.http import ApiClient, CallFailed, Unavailable
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
 from later.core.policy import Policy
 from later.core.task import pack_id
@@ -37,7 +37,7 @@ def transport(api: ApiServer) -> Iterator[ApiTransport]:
 
 @contextmanager
 def open_transport(api: ApiServer, job: str = "j", path: str = "") -> Iterator[ApiTransport]:
-    transport = ApiTransport(Client(api.url + path, 5, lambda: 0.0), job)
+    transport = ApiTransport(ApiClient(api.url + path, 5, lambda: 0.0), job)
     try:
         yield transport
     finally:
@@ -89,7 +89,7 @@ def test_a_job_may_have_any_name_that_an_id_may_begin_with(job: str, api: ApiSer
 
 
 def test_without_a_job_nothing_is_counted(api: ApiServer, transport: ApiTransport) -> None:
-    jobless = ApiTransport(Client(api.url, 5, lambda: 0.0))
+    jobless = ApiTransport(ApiClient(api.url, 5, lambda: 0.0))
     assert jobless.create([task_body("j:1")]) == BatchResult(1, [], {})
     jobless.close()
     assert transport.counts() == CreateCounts()
@@ -163,4 +163,4 @@ def test_only_pending_tasks_are_cancelled(api: ApiServer, transport: ApiTranspor
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])
 def test_an_impossible_host_name_counts_as_no_answer(host: str) -> None:
     with pytest.raises(Unavailable, match="did not answer"):
-        ApiTransport(Client(f"http://{host}:1", 1, lambda: 0.0), "j").counts()
+        ApiTransport(ApiClient(f"http://{host}:1", 1, lambda: 0.0), "j").counts()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from later.client import batches
 from later.client.api_transport import ApiTransport
 from later.client.batches import JITTER, MAX_BODY_BYTES, BatchSender, ItemsUnavailable, RetryPolicy
-from later.client.http import CallFailed, Client, Unavailable
+from later.client.http import ApiClient, CallFailed, Unavailable
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
 from later.core.errors import LaterError
 from tests.client.api_servers import (
@@ -41,7 +41,7 @@ def task_bodies(count: int) -> list[bytes]:
 
 
 def build_sender(server: StubServer, pauses: list[float], batch_size: int = 1000, retries: int = 3) -> BatchSender:
-    transport = ApiTransport(Client(server.url, 5, lambda: 0.0), "j")
+    transport = ApiTransport(ApiClient(server.url, 5, lambda: 0.0), "j")
     return BatchSender(transport, RetryPolicy(retries, pauses.append), batch_size=batch_size)
 
 
@@ -246,7 +246,7 @@ class TestTooLarge:
 
     @given(st.lists(st.integers(0, 150), max_size=30), st.integers(1, 5))
     def test_batches_are_all_the_items_in_order_and_limited(self, sizes: list[int], batch_size: int) -> None:
-        transport = ApiTransport(Client("http://127.0.0.1:1", 1, lambda: 0.0))
+        transport = ApiTransport(ApiClient("http://127.0.0.1:1", 1, lambda: 0.0))
         sender = BatchSender(transport, RetryPolicy(0, lambda pause: None), batch_size=batch_size)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(batches, "BATCH_BYTES", 100)

@@ -10,19 +10,19 @@ from threading import Thread
 
 import pytest
 
-from later.client.http import CallFailed, Client, Unavailable
+from later.client.http import ApiClient, CallFailed, Unavailable
 from tests.client.api_servers import StubAnswer, StubServer, problem, stub_server
 
 OK = StubAnswer(200, {"fine": True})
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-def build_client(url: str, timeout_s: float = 5) -> Client:
-    return Client(url, timeout_s, lambda: 0.0)
+def build_client(url: str, timeout_s: float = 5) -> ApiClient:
+    return ApiClient(url, timeout_s, lambda: 0.0)
 
 
 @contextmanager
-def keep_alive_server(*answers: StubAnswer) -> Iterator[tuple[StubServer, Client]]:
+def keep_alive_server(*answers: StubAnswer) -> Iterator[tuple[StubServer, ApiClient]]:
     with stub_server(*answers, protocol="HTTP/1.1") as server:
         client = build_client(server.url)
         try:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from later.bulk.report.counts import ExportCounts, RejectCounts, Report, read_export, read_rejects
 from later.bulk.report.forecast import ReportWindow, TopicLimit, days_from, forecast_topics
 from later.bulk.spark.session import open_session
-from later.client.http import CallFailed, Client
+from later.client.http import ApiClient, CallFailed
 
 MAX_GROUPS = 20
 """Topics, groups of dead tasks and groups of rejects that are listed; the others are summed."""
@@ -50,7 +50,7 @@ def count(request: ReportRequest, listed: Collection[str], master: str, conf: Ma
 
 
 def build_report(
-    counts: ReportCounts, rates: Mapping[str, float], client: Client | None, warn: Callable[[str], None]
+    counts: ReportCounts, rates: Mapping[str, float], client: ApiClient | None, warn: Callable[[str], None]
 ) -> Report:
     """Put the counts beside the topics' limits; `warn` takes one line for people."""
     if counts.exported is None:
@@ -63,7 +63,7 @@ def build_report(
 
 
 def find_limits(
-    topics: Sequence[str], rates: Mapping[str, float], client: Client | None, warn: Callable[[str], None]
+    topics: Sequence[str], rates: Mapping[str, float], client: ApiClient | None, warn: Callable[[str], None]
 ) -> dict[str, TopicLimit]:
     """Return the topics' limits: the given rate, otherwise that of the policy as applied.
 
@@ -81,7 +81,7 @@ def find_limits(
     return limits
 
 
-def _policy_limit(topic: str, client: Client) -> TopicLimit:
+def _policy_limit(topic: str, client: ApiClient) -> TopicLimit:
     path = f"/topics/{quote(topic, safe='', errors='surrogateescape')}/policy?applied=true"
     applied = client.ask("GET", path)
     try:

@@ -11,7 +11,7 @@ from functools import partial
 
 from later.client.api_transport import ApiTransport
 from later.client.batches import BatchSender, RetryPolicy
-from later.client.http import Client
+from later.client.http import ApiClient
 from later.client.transport import CreateCounts, Transport
 from later.store.url import settings_from_url
 
@@ -66,7 +66,7 @@ class Target:
 
     def _open(self, job: str) -> Transport:
         if self.is_api:
-            return ApiTransport(Client(self.url, self.timeout_s, time.time), job)
+            return ApiTransport(ApiClient(self.url, self.timeout_s, time.time), job)
         from later.bulk.transport.store import StoreTransport  # noqa: PLC0415  # an executor that uses the API needs no redis
 
         return StoreTransport(settings_from_url(self.url, self.prefix, self.timeout_s, os.environ), job)

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, TaskProgressColumn, TimeRem
 from later.cli.progress import ProgressBar
 from later.client.api_transport import ApiTransport
 from later.client.batches import MAX_BODY_BYTES, BatchSender, ItemsUnavailable, RetryPolicy
-from later.client.http import CallFailed, Client
+from later.client.http import ApiClient, CallFailed
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_SHOWN = 20
@@ -58,7 +58,7 @@ class FileTally(msgspec.Struct, kw_only=True):
         return f"{self.created} created, {self.existing} existing, {self.refused} refused, {self.failed} failed"
 
 
-def create_from(client: Client, file: BinaryIO, *, job: str | None, batch: int, retries: int, as_json: bool) -> int:
+def create_from(client: ApiClient, file: BinaryIO, *, job: str | None, batch: int, retries: int, as_json: bool) -> int:
     """Send a file's lines and print the tally; 1 if a line was not created. Raises CallFailed."""
     failure = None
     with FileProgress(file) as progress:

@@ -21,7 +21,7 @@ from later.cli.options import (
     json_lines_option,
 )
 from later.cli.times import DIED_TIMES, death_time_options
-from later.client.http import Client
+from later.client.http import ApiClient
 
 REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
 """Reasons for which tasks die."""
@@ -54,8 +54,8 @@ def dead() -> None:
 @json_lines_option
 @client_option
 def list_dead(
-    *, client: Client, topic: str, reason: str | None, died_after: float | None, died_before: float | None, limit: int,
-    as_json: bool,
+    *, client: ApiClient, topic: str, reason: str | None, died_after: float | None, died_before: float | None,
+    limit: int, as_json: bool,
 ) -> int:  # fmt: skip
     """List a topic's dead tasks.
 
@@ -87,7 +87,7 @@ def _row(task: TaskJson) -> Sequence[str]:
 @action_options
 @client_option
 def redrive(
-    *, client: Client, ids: tuple[str, ...], topic: str | None, reason: str | None, died_after: float | None,
+    *, client: ApiClient, ids: tuple[str, ...], topic: str | None, reason: str | None, died_after: float | None,
     died_before: float | None, rate: float | None, options: ActionOptions,
 ) -> int:  # fmt: skip
     """Make dead tasks due again.
@@ -120,7 +120,7 @@ def redrive(
 @action_options
 @client_option
 def purge(
-    *, client: Client, topic: str, reason: str | None, died_after: float | None, died_before: float | None,
+    *, client: ApiClient, topic: str, reason: str | None, died_after: float | None, died_before: float | None,
     options: ActionOptions,
 ) -> int:  # fmt: skip
     """Remove dead tasks for good.

@@ -13,7 +13,7 @@ from later.cli.console import notify
 from later.cli.options import MAX_SHOWN, client_option, examples, json_lines_option
 from later.cli.tables import print_text_table
 from later.cli.times import DUE_TIMES, due_time_options
-from later.client.http import Client
+from later.client.http import ApiClient
 from later.store.keys import Bucket
 
 STATES = tuple(bucket.value for bucket in Bucket)
@@ -50,7 +50,7 @@ class ListRange(NamedTuple):
 @json_lines_option
 @client_option
 def list_tasks(
-    *, client: Client, topic: str, state: str, due_after: float | None, due_before: float | None, limit: int,
+    *, client: ApiClient, topic: str, state: str, due_after: float | None, due_before: float | None, limit: int,
     as_json: bool,
 ) -> int:  # fmt: skip
     """List a topic's tasks in one state.
@@ -63,7 +63,7 @@ def list_tasks(
     return print_tasks(tasks, limit, headers, _row, as_json=as_json)
 
 
-def fetch_tasks(client: Client, selected: ListRange, wanted: int = PAGE) -> Iterator[TaskJson]:
+def fetch_tasks(client: ApiClient, selected: ListRange, wanted: int = PAGE) -> Iterator[TaskJson]:
     """Yield the tasks of a range in order; `wanted` is how many are likely to be used. Raises CallFailed."""
     request: dict[str, Any] = {"topic": selected.topic, "state": selected.state}
     request |= {"due_after": selected.since, "due_before": selected.before}

@@ -24,7 +24,7 @@ from later.cli.options import ActionOptions
 from later.cli.progress import ProgressBar
 from later.cli.times import rfc3339
 from later.client.batches import RetryPolicy
-from later.client.http import CallFailed, Client, Unavailable
+from later.client.http import ApiClient, CallFailed, Unavailable
 from later.core.explain import format_duration
 from later.core.policy_scopes import topic_scope
 
@@ -76,7 +76,7 @@ class ChunkedAction:
 
     def __init__(
         self,
-        client: Client,
+        client: ApiClient,
         progress: ProgressBar,
         *,
         retries: int,
@@ -122,7 +122,7 @@ class ChunkedAction:
         return answer
 
 
-def purge_topic(client: Client, topic: str, states: Sequence[str], options: ActionOptions) -> int:
+def purge_topic(client: ApiClient, topic: str, states: Sequence[str], options: ActionOptions) -> int:
     """Remove a topic's tasks in these states. Raises CallFailed."""
 
     def select() -> Selection:
@@ -133,13 +133,13 @@ def purge_topic(client: Client, topic: str, states: Sequence[str], options: Acti
     return _carry_out(client, "purge", action, select, options)
 
 
-def purge_dead(client: Client, dead: ListRange, options: ActionOptions) -> int:
+def purge_dead(client: ApiClient, dead: ListRange, options: ActionOptions) -> int:
     """Remove the dead tasks in a range, if they died before now. Raises CallFailed."""
     action = MassAction(_topic_path(dead.topic) + "/purge", {"states": ["dead"], **_filters_until_now(dead)}, "purged")
     return _carry_out(client, "purge", action, lambda: _select_dead(client, dead), options)
 
 
-def redrive_dead(client: Client, dead: ListRange, rate: float | None, options: ActionOptions) -> int:
+def redrive_dead(client: ApiClient, dead: ListRange, rate: float | None, options: ActionOptions) -> int:
     """Redrive the dead tasks in a range, if they died before now. Raises CallFailed."""
     if rate is not None and rate <= 0:
         raise click.UsageError("--rate: expected more than 0 a second.")
@@ -160,7 +160,7 @@ def _filters_until_now(dead: ListRange) -> dict[str, Any]:
     return {name: value for name, value in filters.items() if value is not None}
 
 
-def _select_dead(client: Client, dead: ListRange) -> Selection:
+def _select_dead(client: ApiClient, dead: ListRange) -> Selection:
     """Count the dead tasks in a range: one by one if there is a filter, which takes a while."""
     filters = {
         "reason": dead.reason,
@@ -180,7 +180,7 @@ def _select_dead(client: Client, dead: ListRange) -> Selection:
 
 
 def _carry_out(
-    client: Client, verb: str, action: MassAction, select: Callable[[], Selection], options: ActionOptions
+    client: ApiClient, verb: str, action: MassAction, select: Callable[[], Selection], options: ActionOptions
 ) -> int:
     if options.dry_run:
         selection = select()
@@ -202,7 +202,7 @@ def _carry_out(
     return _run(client, action, selection.size, options)
 
 
-def _run(client: Client, action: MassAction, total: int | None, options: ActionOptions) -> int:
+def _run(client: ApiClient, action: MassAction, total: int | None, options: ActionOptions) -> int:
     with ProgressBar(total, *_columns()) as bar:
         chunks = ChunkedAction(client, bar, retries=options.retries, sleep=time.sleep, clock=time.monotonic)
         stopped: BaseException | None = None

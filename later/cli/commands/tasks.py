@@ -23,7 +23,7 @@ from later.cli.options import (
     retries_option,
 )
 from later.cli.policy_options import format_field
-from later.client.http import CallFailed, Client
+from later.client.http import ApiClient, CallFailed
 from later.core.errors import LaterError
 
 REFUSED_FOR_ONE_TASK = frozenset({404, 409})
@@ -64,7 +64,7 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 @json_option
 @client_option
 def create(
-    *, client: Client, source: str | None, job: str | None, batch: int, retries: int, as_json: bool, **task: Any
+    *, client: ApiClient, source: str | None, job: str | None, batch: int, retries: int, as_json: bool, **task: Any
 ) -> int:
     """Create a task, or many from a file.
 
@@ -96,7 +96,7 @@ def create(
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @json_lines_option
 @client_option
-def query(*, client: Client, ids: tuple[str, ...], as_json: bool) -> int:
+def query(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Show tasks by id.
 
     Exit status 1 if one of them does not exist.
@@ -108,7 +108,7 @@ def query(*, client: Client, ids: tuple[str, ...], as_json: bool) -> int:
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @json_lines_option
 @client_option
-def delete(*, client: Client, ids: tuple[str, ...], as_json: bool) -> int:
+def delete(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Delete tasks in any state.
 
     Prints their ids; exit status 1 if one of them does not exist.
@@ -121,7 +121,7 @@ def delete(*, client: Client, ids: tuple[str, ...], as_json: bool) -> int:
 @click.option("--topic", metavar="TEXT", help="Explain this topic instead of a task.")
 @json_option
 @client_option
-def explain(*, client: Client, id: str | None, topic: str | None, as_json: bool) -> int:
+def explain(*, client: ApiClient, id: str | None, topic: str | None, as_json: bool) -> int:
     """Explain why a task or a topic has not run yet.
 
     Prints one sentence, and the values it is based on.
@@ -161,7 +161,7 @@ def explain(*, client: Client, id: str | None, topic: str | None, as_json: bool)
 )
 @json_option
 @client_option
-def update(*, client: Client, id: str, as_json: bool, **changes: Any) -> int:
+def update(*, client: ApiClient, id: str, as_json: bool, **changes: Any) -> int:
     """Change a waiting task.
 
     The task must be in delay or error. Options that are not given leave their fields unchanged. Prints the changed
@@ -179,7 +179,7 @@ def update(*, client: Client, id: str, as_json: bool, **changes: Any) -> int:
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @json_lines_option
 @client_option
-def run_now(*, client: Client, ids: tuple[str, ...], as_json: bool) -> int:
+def run_now(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Make tasks due now.
 
     The tasks must be in delay, error or dead. Prints their ids; exit status 1 if one of them is in flight or does not
@@ -188,12 +188,12 @@ def run_now(*, client: Client, ids: tuple[str, ...], as_json: bool) -> int:
     return call_for_each(client, "/run-now", ids, _print_json if as_json else _print_id)
 
 
-def redrive_by_id(client: Client, ids: Sequence[str], *, as_json: bool) -> int:
+def redrive_by_id(client: ApiClient, ids: Sequence[str], *, as_json: bool) -> int:
     """Redrive dead tasks, and print their ids. Raises CallFailed."""
     return call_for_each(client, "/redrive", ids, _print_json if as_json else _print_id)
 
 
-def call_for_each(client: Client, path: str, ids: Sequence[str], show: Callable[[dict[str, Any]], None]) -> int:
+def call_for_each(client: ApiClient, path: str, ids: Sequence[str], show: Callable[[dict[str, Any]], None]) -> int:
     """Call the API for each id, and show the answers; return 1 if a task was refused. Raises CallFailed."""
     refused = 0
     for id in ids:

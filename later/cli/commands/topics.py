@@ -26,7 +26,7 @@ from later.cli.options import (
 )
 from later.cli.policy_options import field_flags, field_values, format_field
 from later.cli.tables import print_number_table, print_text_table
-from later.client.http import Client
+from later.client.http import ApiClient
 from later.core.explain import format_duration
 from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
 from later.store.keys import Bucket
@@ -56,7 +56,7 @@ def topics() -> None:
 @click.option("--limit", type=click.IntRange(1, MAX_SHOWN), help="Topics listed at most.  [default: all]")
 @json_lines_option
 @client_option
-def list_topics(*, client: Client, namespace: str | None, limit: int | None, as_json: bool) -> int:
+def list_topics(*, client: ApiClient, namespace: str | None, limit: int | None, as_json: bool) -> int:
     """List topics with the counts of their tasks.
 
     Counts by state, the count of tasks that are due, and how late the oldest of these is.
@@ -73,7 +73,7 @@ def list_topics(*, client: Client, namespace: str | None, limit: int | None, as_
     return 0
 
 
-def _fetch_topics(client: Client, namespace: str | None) -> Iterator[dict[str, Any]]:
+def _fetch_topics(client: ApiClient, namespace: str | None) -> Iterator[dict[str, Any]]:
     parameters = {"limit": str(PAGE)} | ({} if namespace is None else {"namespace": namespace})
     while True:
         page = client.ask("GET", f"/topics?{urlencode(parameters, errors='surrogateescape')}")
@@ -97,7 +97,7 @@ def _print_counts(counts: list[dict[str, Any]]) -> None:
 @click.option("--applied", is_flag=True, help="Show every field that applies, and the level that sets it.")
 @json_option
 @client_option
-def show_topic(*, client: Client, topic: str, applied: bool, as_json: bool) -> int:
+def show_topic(*, client: ApiClient, topic: str, applied: bool, as_json: bool) -> int:
     """Show the counts and the policy of a topic.
 
     Shows the fields that are set for the topic itself; with --applied, all fields that apply to it.
@@ -119,7 +119,7 @@ def show_topic(*, client: Client, topic: str, applied: bool, as_json: bool) -> i
 @field_values
 @json_option
 @client_option
-def set_topic(*, client: Client, topic: str, as_json: bool, **fields: Any) -> int:
+def set_topic(*, client: ApiClient, topic: str, as_json: bool, **fields: Any) -> int:
     """Set fields of a topic's policy.
 
     Other fields stay as they are. Prints the fields that are set for the topic.
@@ -132,7 +132,7 @@ def set_topic(*, client: Client, topic: str, as_json: bool, **fields: Any) -> in
 @field_flags
 @json_option
 @client_option
-def unset_topic(*, client: Client, topic: str, as_json: bool, **fields: Any) -> int:
+def unset_topic(*, client: ApiClient, topic: str, as_json: bool, **fields: Any) -> int:
     """Remove fields of a topic's policy, or all of it.
 
     Without any field's option, the WHOLE policy of the topic is removed; its tasks stay. Fields that are removed are
@@ -145,7 +145,7 @@ def unset_topic(*, client: Client, topic: str, as_json: bool, **fields: Any) -> 
 @click.argument("topic")
 @json_option
 @client_option
-def pause_topic(*, client: Client, topic: str, as_json: bool) -> int:
+def pause_topic(*, client: ApiClient, topic: str, as_json: bool) -> int:
     """Stop the deliveries of a topic.
 
     Takes effect on all instances within two seconds. Deliveries in flight finish; tasks can still be created, and a
@@ -158,7 +158,7 @@ def pause_topic(*, client: Client, topic: str, as_json: bool) -> int:
 @click.argument("topic")
 @json_option
 @client_option
-def resume_topic(*, client: Client, topic: str, as_json: bool) -> int:
+def resume_topic(*, client: ApiClient, topic: str, as_json: bool) -> int:
     """Resume the deliveries of a paused topic.
 
     Their rate rises gradually, over the topic's ramp. A topic of a paused namespace is resumed, too; the namespace
@@ -179,7 +179,7 @@ def _print_paused(answer: dict[str, Any], *, as_json: bool) -> int:
               help="Only tasks in this state; repeatable.  [default: all three]")  # fmt: skip
 @action_options
 @client_option
-def purge_topic(*, client: Client, topic: str, states: tuple[str, ...], options: ActionOptions) -> int:
+def purge_topic(*, client: ApiClient, topic: str, states: tuple[str, ...], options: ActionOptions) -> int:
     """Remove a topic's tasks for good.
 
     Tasks in flight stay, and so does the topic's policy. The ids are forgotten and can be created again. Asks for
@@ -204,7 +204,7 @@ def namespaces() -> None:
 @click.option("--applied", is_flag=True, help="Show every field that applies, and the level that sets it.")
 @json_option
 @client_option
-def show_namespace(*, client: Client, namespace: str, applied: bool, as_json: bool) -> int:
+def show_namespace(*, client: ApiClient, namespace: str, applied: bool, as_json: bool) -> int:
     """Show the policy of a namespace.
 
     Shows the fields that are set for the namespace itself; with --applied, all fields that its topics inherit.
@@ -218,7 +218,7 @@ def show_namespace(*, client: Client, namespace: str, applied: bool, as_json: bo
 @field_values
 @json_option
 @client_option
-def set_namespace(*, client: Client, namespace: str, as_json: bool, **fields: Any) -> int:
+def set_namespace(*, client: ApiClient, namespace: str, as_json: bool, **fields: Any) -> int:
     """Set fields of a namespace's policy.
 
     Other fields stay as they are. Prints the fields that are set for the namespace.
@@ -231,7 +231,7 @@ def set_namespace(*, client: Client, namespace: str, as_json: bool, **fields: An
 @field_flags
 @json_option
 @client_option
-def unset_namespace(*, client: Client, namespace: str, as_json: bool, **fields: Any) -> int:
+def unset_namespace(*, client: ApiClient, namespace: str, as_json: bool, **fields: Any) -> int:
     """Remove fields of a namespace's policy, or all of it.
 
     Without any field's option, the WHOLE policy of the namespace is removed; the policies of its topics stay. Fields
@@ -243,7 +243,7 @@ def unset_namespace(*, client: Client, namespace: str, as_json: bool, **fields: 
 # Policies
 
 
-def _set_fields(client: Client, scope: PolicyScope, fields: Mapping[str, Any], *, as_json: bool) -> int:
+def _set_fields(client: ApiClient, scope: PolicyScope, fields: Mapping[str, Any], *, as_json: bool) -> int:
     changes = {name: value for name, value in fields.items() if value is not None}
     if not changes:
         raise click.UsageError("Nothing to set: give at least one field, as in --max-delay 7d.")
@@ -251,7 +251,7 @@ def _set_fields(client: Client, scope: PolicyScope, fields: Mapping[str, Any], *
     return _print_settings(scope, _scope_json(scope), policy, as_json=as_json)
 
 
-def _unset_fields(client: Client, scope: PolicyScope, fields: Mapping[str, Any], *, as_json: bool) -> int:
+def _unset_fields(client: ApiClient, scope: PolicyScope, fields: Mapping[str, Any], *, as_json: bool) -> int:
     changes = {name: None for name, is_named in fields.items() if is_named}
     method = "PATCH" if changes else "DELETE"
     policy = client.ask(method, policy_path(scope), changes or None)
@@ -259,7 +259,7 @@ def _unset_fields(client: Client, scope: PolicyScope, fields: Mapping[str, Any],
 
 
 def _show_policy(
-    client: Client, scope: PolicyScope, scope_json: dict[str, Any], *, applied: bool, as_json: bool
+    client: ApiClient, scope: PolicyScope, scope_json: dict[str, Any], *, applied: bool, as_json: bool
 ) -> int:
     """Print what is set for the scope, or all that applies; `scope_json` goes in front of it in the JSON object."""
     if not applied:

@@ -11,7 +11,7 @@ import pytest
 from later.bulk.report.build import find_limits
 from later.bulk.report.counts import RejectGroup, describe_missing_columns, reject_group
 from later.bulk.report.forecast import TopicLimit
-from later.client.http import Client
+from later.client.http import ApiClient
 from tests.api.frontend import Frontend, serve_frontend
 
 
@@ -22,7 +22,7 @@ async def frontend() -> AsyncIterator[Frontend]:
 
 
 async def limits_of(frontend: Frontend, *topics: str, rates: dict[str, float] | None = None) -> dict[str, TopicLimit]:
-    client = Client(str(frontend.http.make_url("/")).rstrip("/"), 10, time.time)
+    client = ApiClient(str(frontend.http.make_url("/")).rstrip("/"), 10, time.time)
     return await asyncio.to_thread(find_limits, topics, rates or {}, client, pytest.fail)
 
 
@@ -42,7 +42,7 @@ async def test_a_given_rate_counts_before_the_policy(frontend: Frontend) -> None
 
 
 def test_a_daemon_that_cannot_be_reached_is_one_warning_and_no_error() -> None:
-    client = Client("http://127.0.0.1:1", 1, time.time)
+    client = ApiClient("http://127.0.0.1:1", 1, time.time)
     warnings: list[str] = []
 
     limits = find_limits(["order", "mail", "sms"], {"mail": 5.0}, client, warnings.append)
