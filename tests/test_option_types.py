@@ -1,0 +1,78 @@
+"""Types of option values that the configuration's tests do not cover."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import integers
+
+from later.core.policy import Ack
+from later.option_types import (
+    LONGEST_MS,
+    OptionType,
+    any_integer,
+    any_share,
+    choice,
+    duration_literal,
+    duration_s,
+    masked,
+    milliseconds,
+    per_second,
+)
+
+
+@given(integers(0, LONGEST_MS))
+def test_a_duration_literal_is_read_as_the_same_duration(ms: int) -> None:
+    assert milliseconds(duration_literal(ms / 1000)) == ms
+
+
+@pytest.mark.parametrize(
+    ("option_type", "text", "value"),
+    [
+        (duration_s, "1.5m", 90),
+        (duration_s, "250ms", 0.25),
+        (per_second, "50/s", 50),
+        (per_second, "0.5", 0.5),
+        (any_integer, "-1", -1),
+        (any_share, "1e-3", 0.001),
+        (choice(*Ack), "code", Ack.CODE),
+    ],
+)
+def test_a_text_is_read(option_type: OptionType, text: str, value: object) -> None:
+    assert option_type(text) == value
+
+
+def test_a_choice_of_an_enum_is_read_as_its_member() -> None:
+    assert choice(*Ack)("code") is Ack.CODE
+
+
+@pytest.mark.parametrize(
+    ("option_type", "text", "expected"),
+    [
+        (duration_s, "soon", "a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
+        (duration_s, "11000d", "a duration of at most ten years"),
+        (per_second, "50/min", "a number, like 50, 0.5 or 50/s"),
+        (per_second, "nan", "a number, like 50, 0.5 or 50/s"),
+        (any_integer, "1.5", "an integer"),
+        (any_share, "inf", "a number"),
+        (choice("a", "b", "c"), "d", "a, b or c"),
+    ],
+)
+def test_an_error_says_what_the_type_takes(option_type: OptionType, text: str, expected: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        option_type(text)
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://me:hunter2@a:6379/0", "redis://***@a:6379/0"),
+        ("redis://a:6379/0", "redis://a:6379/0"),
+        ("rediss://a?ssl_ca_certs=/x", "rediss://a?***"),
+        ("redis://me:hun?hunter2@a", "redis://***"),
+        ("unix:///tmp/a.sock", "unix:///tmp/a.sock"),
+    ],
+)
+def test_a_url_is_masked(url: str, shown: str) -> None:
+    assert masked(url) == shown
