@@ -39,6 +39,7 @@ RECEIVERS = (ROOT / "docs" / "receivers.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 ALARMS = ROOT / "deploy" / "alarms.yaml"
 TOPICS = (ROOT / "docs" / "topics.md").read_text()
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -236,6 +237,20 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 def heading_anchors(document: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# The architecture
+
+
+def test_the_table_of_modules_has_every_module_in_its_place() -> None:
+    documented, package = set(), ""
+    for cells in re.findall(
+        r"^\| ([^|]*)\| ([^|]*)\|", section_text("Where each thing is", ARCHITECTURE), re.MULTILINE
+    ):
+        package = cells[0].strip().strip("`") or package
+        documented |= {(package, module) for module in re.findall(r"`(\w+)`", cells[1])}
+    files = [path.relative_to(ROOT / "later") for path in (ROOT / "later").rglob("*.py") if path.stem != "__init__"]
+    assert documented == {(str(path.parent).replace(".", "top level"), path.stem) for path in files}
 
 
 # Explanations
