@@ -1,4 +1,4 @@
-"""`spark.read.format("later")` and `bulk export`, with Spark: its table, its words, its files."""
+"""`spark.read.format("later")` and `bulk export` with Spark: tables, messages and files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FULL = a_task(id="full", topic="topic-0", delay=60, ttl=90, headers={"X-A": "b"}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a store of sixteen shards: 2,501 tasks wait, 3 are in flight, 4 failed, 5 are dead."""
+    """The URL of a store of sixteen shards: 2,501 tasks are waiting, 3 in flight, 4 in error, 5 dead."""
     with run_server("valkey", tmp_path_factory.mktemp("export")) as (url, _):
         asyncio.run(_fill(url))
         yield url
@@ -56,8 +56,8 @@ def tasks(spark: SparkSession, store: str) -> DataFrame:
     return spark.read.format("later").option("url", store).load()
 
 
-def ended(*arguments: str) -> int:
-    """The command's exit status."""
+def exit_status(*arguments: str) -> int:
+    """Run the command and return its exit status."""
     return run(["bulk", "export", *arguments]).code
 
 
@@ -75,25 +75,25 @@ def test_a_store_is_a_table(tasks: DataFrame) -> None:
     assert ids == {"full", *(task.id for task in WAITING), *(f"t{n}" for n in range(12))}
 
 
-def test_values_come_through(tasks: DataFrame) -> None:
+def test_rows_have_the_tasks_values(tasks: DataFrame) -> None:
     [row] = tasks.where("id = 'full'").toArrow().to_pylist()
-    assert row == a_row(TaskRecord("full", "topic-0", FULL, Bucket.DELAY, FULL.execute_at, 0, None))
+    assert row == expected_row(TaskRecord("full", "topic-0", FULL, Bucket.DELAY, FULL.execute_at, 0, None))
     [row] = tasks.where("state = 'error' and id = 't5'").toArrow().to_pylist()
     task = a_task(id="t5")
-    assert row == a_row(TaskRecord("t5", "order", task, Bucket.ERROR, NOW + 60_000, 1, FAILURE))
+    assert row == expected_row(TaskRecord("t5", "order", task, Bucket.ERROR, NOW + 60_000, 1, FAILURE))
 
 
-def a_row(found: TaskRecord) -> dict[str, Any]:
-    [row] = arrow_schema.batch_from_records([found]).to_pylist()
+def expected_row(record: TaskRecord) -> dict[str, Any]:
+    [row] = arrow_schema.batch_from_records([record]).to_pylist()
     return dict(row)
 
 
-def test_options_say_what_is_read(spark: SparkSession, tasks: DataFrame, store: str) -> None:
+def test_options_limit_what_is_read(spark: SparkSession, tasks: DataFrame, store: str) -> None:
     reader = spark.read.format("later").option("url", store)
     assert states(reader.option("topic", "order").option("state", "dead,unack").load()) == {"unack": 3, "dead": 5}
 
 
-def test_the_same_table_is_read_in_many_parts(spark: SparkSession, tasks: DataFrame, store: str) -> None:
+def test_many_partitions_give_the_same_table(spark: SparkSession, tasks: DataFrame, store: str) -> None:
     parts = spark.read.format("later").option("url", store).option("partitionRows", "1000").load()
     assert parts.rdd.getNumPartitions() == 3
     assert parts.select("id").distinct().count() == parts.count() == 2513
@@ -112,7 +112,7 @@ def test_a_wrong_option_is_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_it_is_told_how_many_parts_are_written(
+def test_an_export_reports_its_finished_spark_tasks(
     spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.005)
@@ -126,9 +126,9 @@ def test_it_is_told_how_many_parts_are_written(
 
 @pytest.mark.usefixtures("spark")
 class TestCommand:
-    def test_writes_the_pool(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
+    def test_all_tasks_are_written(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
         to = str(tmp_path / "pool")
-        assert ended(to, "--url", store, "--json") == 0
+        assert exit_status(to, "--url", store, "--json") == 0
         told = json.loads(capsys.readouterr().out)
         assert told["tasks"] == {"delay": 2501, "unack": 3, "error": 4, "dead": 5}
         assert (told["rows"], told["directory"]) == (2513, to)
@@ -136,32 +136,34 @@ class TestCommand:
         assert states(written) == told["tasks"]
         assert to_arrow_schema(written.schema, timezone="UTC") == arrow_schema.SCHEMA
 
-    def test_writes_the_dead_of_a_topic(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
-        assert ended(f"{tmp_path}/dead", "--url", store, "--topic", "order", "--state", "dead") == 0
+    def test_the_dead_tasks_of_a_topic_are_written(
+        self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture
+    ) -> None:
+        assert exit_status(f"{tmp_path}/dead", "--url", store, "--topic", "order", "--state", "dead") == 0
         assert capsys.readouterr().out.startswith("5 rows: 5 dead; ")
         assert sorted(row["id"] for row in spark.read.parquet(f"{tmp_path}/dead").collect()) == [
             f"t{n}" for n in range(5)
         ]
 
-    def test_nothing_is_an_export_too(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
-        assert ended(f"{tmp_path}/none", "--url", store, "--topic", "nowhere") == 0
+    def test_an_export_may_be_empty(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
+        assert exit_status(f"{tmp_path}/none", "--url", store, "--topic", "nowhere") == 0
         assert capsys.readouterr().out.startswith("0 rows; ")
         assert spark.read.parquet(f"{tmp_path}/none").count() == 0
 
-    def test_replaces_an_export_only_where_it_is_told_to(
+    def test_an_export_is_replaced_with_overwrite_only(
         self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture
     ) -> None:
         to = str(tmp_path / "again")
-        assert ended(to, "--url", store, "--topic", "order") == 0
-        assert ended(to, "--url", store) == 1
+        assert exit_status(to, "--url", store, "--topic", "order") == 0
+        assert exit_status(to, "--url", store) == 1
         assert capsys.readouterr().err == (f"later: {to} exists: --overwrite replaces a table that later has written\n")
         assert spark.read.parquet(to).count() == 12
-        assert ended(to, "--url", store, "--overwrite") == 0
+        assert exit_status(to, "--url", store, "--overwrite") == 0
         assert spark.read.parquet(to).count() == 2513
 
-    def test_removes_nothing_that_is_no_exports(self, store: str, tmp_path: Path, capsys: Capture) -> None:
+    def test_nothing_but_an_export_is_replaced(self, store: str, tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / "thesis.txt").write_text("years")
-        assert ended(str(tmp_path), "--url", store, "--overwrite") == 1
+        assert exit_status(str(tmp_path), "--url", store, "--overwrite") == 1
         assert "was not written by later" in capsys.readouterr().err
         assert (tmp_path / "thesis.txt").read_text() == "years"
 
@@ -169,14 +171,16 @@ class TestCommand:
         ("to", "told"),
         [("hdfs://nobody.invalid:9/x", "nobody.invalid"), ("nofs://x/y", 'No FileSystem for scheme "nofs"')],
     )
-    def test_a_place_that_is_none_is_told_in_one_line(self, to: str, told: str, store: str, capsys: Capture) -> None:
-        assert ended(to, "--url", store) == 1
+    def test_an_invalid_directory_is_reported_in_one_line(
+        self, to: str, told: str, store: str, capsys: Capture
+    ) -> None:
+        assert exit_status(to, "--url", store) == 1
         err = capsys.readouterr().err
         assert told in err
         assert (err.count("\n"), "Traceback" in err) == (1, False)
 
-    def test_a_store_that_is_away_is_told_in_one_line(self, tmp_path: Path, capsys: Capture) -> None:
-        assert ended(f"{tmp_path}/x", "--url", f"unix://{tmp_path}/nowhere.sock") == 1
+    def test_an_unavailable_store_is_reported_in_one_line(self, tmp_path: Path, capsys: Capture) -> None:
+        assert exit_status(f"{tmp_path}/x", "--url", f"unix://{tmp_path}/nowhere.sock") == 1
         told = capsys.readouterr().err
         assert told.startswith("later: the store cannot be reached")
         assert told.count("\n") == 1

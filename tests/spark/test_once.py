@@ -1,4 +1,4 @@
-"""Each row is one task, whatever fails between Spark and the store: attempts, answers, drivers, and jobs run again."""
+"""Each row is one task, whatever fails between Spark and the store, and whatever is repeated."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Spark hands its workers few rows at a time, so that a partition of a test has a middle."""
+    """Let Spark give its workers few rows at a time, so that a test's partition has a middle."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BATCH)
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
-@pytest.mark.parametrize(("dies", "door"), [(False, "api"), (True, "store")])
+@pytest.mark.parametrize(("dies", "transport"), [(False, "api"), (True, "store")])
 @pytest.mark.usefixtures("small_batches")
-def test_a_partition_that_fails_in_its_middle_is_tried_anew(
-    dies: bool, door: str, spark: SparkSession, server: LaterServer, tmp_path: Path
+def test_a_partition_that_fails_in_its_middle_is_repeated(
+    dies: bool, transport: str, spark: SparkSession, server: LaterServer, tmp_path: Path
 ) -> None:
-    """It raises an error, or its worker is gone from one moment to the next."""
-    job = topic = f"fails-{door}"
+    """It raises an error, or its worker dies."""
+    job = topic = f"fails-{transport}"
     failed, url = tmp_path / "failed", server.url
 
     def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Fails when some of this partition's tasks are in the store."""
+        """Fail when some of this partition's tasks are in the store."""
         for number, batch in enumerate(batches):
             if number == 6 and not failed.exists():
                 wait_until(lambda: job_counts(url, job)[0], "a batch is created")
@@ -80,7 +80,7 @@ def test_a_partition_that_fails_in_its_middle_is_tried_anew(
             yield batch
 
     frame = rows(spark, topic, COUNT, partitions=1).withColumn("content", F.repeat(F.lit("x"), F.lit(1000)))
-    where = server.url if door == "api" else server.store_url
+    where = server.url if transport == "api" else server.store_url
     later_writer(frame.mapInArrow(once, frame.schema), where, job, batchSize=BATCH).save()
 
     assert failed.exists()
@@ -98,7 +98,7 @@ EACH: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_a_batch_whose_answer_went_astray_is_sent_again(name: str, spark: SparkSession, server: LaterServer) -> None:
+def test_a_batch_whose_answer_was_lost_is_sent_again(name: str, spark: SparkSession, server: LaterServer) -> None:
     job = topic = f"astray-{name}"
 
     with run_proxy(server.url, faulty_proxy.pass_through, EACH[name], EACH[name]) as proxy:
@@ -109,10 +109,8 @@ def test_a_batch_whose_answer_went_astray_is_sent_again(name: str, spark: SparkS
     assert server.job_counts(job) == (COUNT, 0, 0)
 
 
-def test_a_command_gets_through_whatever_befalls_its_batches(
-    spark: SparkSession, server: LaterServer, tmp_path: Path
-) -> None:
-    """Also a failed attempt: one of its batches is refused for good."""
+def test_a_command_succeeds_although_batches_fail(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
+    """One attempt fails as a whole: one of its batches is refused."""
     orders = an_input(tmp_path, "befallen")
 
     with run_proxy(server.url, faulty_proxy.pass_through, faulty_proxy.reject, *EACH.values()) as proxy:
@@ -125,8 +123,8 @@ def test_a_command_gets_through_whatever_befalls_its_batches(
     assert server.job_counts("befallen")[0] == COUNT
 
 
-def test_a_store_that_is_killed_in_the_middle_is_waited_for(spark: SparkSession, server: LaterServer) -> None:
-    """The daemon turns batches away meanwhile, in its own words."""
+def test_a_job_waits_for_a_store_that_was_killed(spark: SparkSession, server: LaterServer) -> None:
+    """Meanwhile the daemon rejects batches with 503."""
 
     def kill(passage: ProxiedRequest) -> None:
         passage.forward()
@@ -144,8 +142,8 @@ def test_a_store_that_is_killed_in_the_middle_is_waited_for(spark: SparkSession,
     assert server.job_counts("outage") == (COUNT, 0, 0)
 
 
-def test_a_killed_job_is_run_again(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
-    """By the very same command, though some of its rows are wrong."""
+def test_a_killed_job_can_be_run_again(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
+    """The same command completes it, although some rows are bad."""
     orders = an_input(tmp_path, "killed", delay=lambda key: -1 if key < WRONG else DAY_S)
     options = ("--rejects", tmp_path / "rejects", "--max-rejects", WRONG)
 
@@ -167,10 +165,10 @@ def test_a_killed_job_is_run_again(spark: SparkSession, server: LaterServer, tmp
     assert sorted(pq.read_table(tmp_path / "rejects")["key"].to_pylist()) == list(map(str, range(WRONG)))
 
 
-def test_a_job_that_is_run_again_makes_nothing_of_what_was_delivered(
+def test_a_repeated_job_does_not_create_delivered_tasks_again(
     spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """A third is due at once."""
+    """A third of the tasks are due at once."""
     orders = an_input(tmp_path, "again", callback=receiver.url(), delay=lambda key: 0 if key < COUNT / 3 else DAY_S)
     every, third = task_ids("again", range(COUNT)), task_ids("again", range(COUNT // 3))
 
@@ -194,7 +192,7 @@ def an_input(
     callback: str = UNUSED_CALLBACK,
     delay: Callable[[int], int] = lambda key: DAY_S + key % 100,
 ) -> Path:
-    """Parquet of two files."""
+    """Write a Parquet table of two files."""
     keys = range(COUNT)
     return write_parquet(
         folder / "orders",
@@ -207,7 +205,7 @@ def an_input(
 
 
 def line(orders: Path, url: str, job: str) -> Sequence[object]:
-    """`bulk create`."""
+    """Return the arguments of `bulk create`."""
     sent = ("--url", url, "--batch", BATCH)
     return "bulk", "create", orders, "--job", job, *sent, "--master", "local[2,4]"
 
@@ -217,6 +215,6 @@ def create(spark: SparkSession, orders: Path, url: str, job: str, *options: obje
 
 
 def counts(ended: CommandResult) -> tuple[int, int, int, int]:
-    """The summary's rows, created, already there, rejected."""
+    """Return the summary's rows, created, existing and rejected."""
     told = ended.json
     return told["rows"], told["created"], told["existing"], told["rejected"]

@@ -1,4 +1,4 @@
-"""`df.write.format("later")`: what it takes, what it makes of it, and what it refuses in one line."""
+"""`df.write.format("later")`: its options, the tasks it creates, and its errors in one line."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
 
 
 def refusal(writer: DataFrameWriter) -> str:
-    """Why it does not work, as somebody is told who uses the commands."""
+    """Return the error, as the commands print it."""
     with pytest.raises(LaterError) as error, translate_errors():
         writer.save()
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-# What is asked for
+# Options
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def refusal(writer: DataFrameWriter) -> str:
         ("onError", "ignore", 'expected fail or reject, got "ignore"'),
     ],
 )
-def test_an_option_that_is_wrong_is_named(
+def test_a_wrong_option_is_named(
     option: str, value: str | None, why: str, spark: SparkSession, server: LaterServer
 ) -> None:
     options = {"url": server.url, "jobId": "wrong", option: value}
@@ -89,7 +89,7 @@ def test_a_url_with_a_password_is_refused(spark: SparkSession) -> None:
         ("ttl", "interval 1 month", "a column of interval month cannot be a field of a task"),
     ],
 )
-def test_a_column_that_cannot_be_is_named(
+def test_an_unusable_column_is_named(
     column: str, value: str, why: str, spark: SparkSession, server: LaterServer
 ) -> None:
     frame = rows(spark, "wrong", COUNT).withColumn(column, F.expr(value))
@@ -107,7 +107,7 @@ def test_nothing_is_overwritten(spark: SparkSession, server: LaterServer) -> Non
     )
 
 
-def test_rows_without_a_key_are_taken_where_twice_is_right(spark: SparkSession, server: LaterServer) -> None:
+def test_rows_without_a_key_need_allow_duplicates(spark: SparkSession, server: LaterServer) -> None:
     keyless = rows(spark, "keyless", COUNT).drop("key")
 
     told = refusal(later_writer(keyless, server.url, "keyless"))
@@ -119,7 +119,7 @@ def test_rows_without_a_key_are_taken_where_twice_is_right(spark: SparkSession, 
     assert len({*server.topic_ids("keyless")}) == 2 * COUNT
 
 
-# What becomes of rows
+# Tasks
 
 TYPES = {
     "k": "timestamp'2030-01-01 00:00:00.25Z' execute_time, 7Y retry, map('X-A', 'a', 'X-B', '') headers, '{}' content",
@@ -128,16 +128,16 @@ TYPES = {
     "12.50": "'2030-01-01T01:00:00.25+01:00' execute_time, '4' retry, '{\"X-A\": \"a\"}' headers",
     "2026-11-21": "'1e2' delay, cast(null as int) retry, null headers",
 }
-"""Columns, by the key that the row has."""
+"""Columns by the key of their row."""
 KEYS = ("'k'", "X'6b6b'", "struct('k' a, 2 b)", "12.50BD", "date'2026-11-21'")
 
 
-@pytest.mark.parametrize("door", ["api", "store"])
-def test_columns_of_many_types_are_what_they_say(door: str, spark: SparkSession, server: LaterServer) -> None:
-    job = f"types-{door}"
+@pytest.mark.parametrize("transport", ["api", "store"])
+def test_columns_of_many_types_keep_their_values(transport: str, spark: SparkSession, server: LaterServer) -> None:
+    job = f"types-{transport}"
     for key, columns in zip(KEYS, TYPES.values(), strict=True):
         frame = spark.sql(f"select {key} key, '{job}' topic, '{UNUSED_CALLBACK}' callback, {columns}")
-        later_writer(frame, server.url if door == "api" else server.store_url, job).save()
+        later_writer(frame, server.url if transport == "api" else server.store_url, job).save()
 
     mapped, decimal, interval, text, nothing = (query(server.url, task_ids(job, [key])[0]) for key in TYPES)
     assert (mapped["due_at"], mapped["max_retry"], mapped["content"]) == ("2030-01-01T00:00:00.250Z", 7, "{}")
@@ -157,10 +157,10 @@ def seconds(task: dict[str, Any], since: str, until: str) -> float:
 
 @pytest.mark.parametrize("partitions", [1, 5])
 @pytest.mark.parametrize("count", [0, 1])
-def test_frames_with_little_in_them_are_written(
+def test_frames_with_few_rows_are_written(
     count: int, partitions: int, spark: SparkSession, server: LaterServer
 ) -> None:
-    """Most partitions have nothing at all."""
+    """Most partitions are empty."""
     job = topic = f"little-{count}-{partitions}"
 
     later_writer(rows(spark, topic, count, partitions), server.url, job).save()
@@ -168,7 +168,7 @@ def test_frames_with_little_in_them_are_written(
     assert server.topic_ids(topic) == task_ids(job, range(count))
 
 
-def test_a_batch_has_as_many_rows_as_it_is_told_to(spark: SparkSession, server: LaterServer) -> None:
+def test_the_batch_size_is_kept(spark: SparkSession, server: LaterServer) -> None:
     with run_proxy(server.url) as proxy:
         later_writer(rows(spark, "batches", 100, partitions=1), proxy.url, "batches", batchSize=30).save()
 
@@ -176,7 +176,7 @@ def test_a_batch_has_as_many_rows_as_it_is_told_to(spark: SparkSession, server: 
     assert server.topic_ids("batches") == task_ids("batches", range(100))
 
 
-def test_a_row_that_is_refused_fails_the_job(spark: SparkSession, server: LaterServer) -> None:
+def test_a_rejected_row_fails_the_job(spark: SparkSession, server: LaterServer) -> None:
     frame = three_wrong(spark, "fail")
 
     assert re.fullmatch(
@@ -186,8 +186,8 @@ def test_a_row_that_is_refused_fails_the_job(spark: SparkSession, server: LaterS
     )
 
 
-def test_rows_that_are_refused_are_left_out_where_that_is_asked_for(spark: SparkSession, server: LaterServer) -> None:
-    """As many as may be."""
+def test_rejected_rows_are_left_out_with_on_error_reject(spark: SparkSession, server: LaterServer) -> None:
+    """More than maxRejects fail the job in the end."""
     left = task_ids("reject", range(3, COUNT))
     three = three_wrong(spark, "reject")
 
@@ -207,8 +207,8 @@ def three_wrong(spark: SparkSession, topic: str) -> DataFrame:
     return rows(spark, topic, COUNT).withColumn("delay", F.when(F.col("key") < 3, -1).otherwise(F.col("delay")))
 
 
-def test_where_nobody_answers_one_line_says_so_at_once(spark: SparkSession) -> None:
-    """The workers' patience is for a daemon that goes away, not for a wrong URL."""
+def test_a_wrong_url_fails_at_once_in_one_line(spark: SparkSession) -> None:
+    """Retries are for a daemon that goes away, not for a wrong URL."""
     url = f"http://127.0.0.1:{free_port()}"
 
     told = refusal(later_writer(rows(spark, "nobody", COUNT), url, "nobody"))
@@ -217,8 +217,8 @@ def test_where_nobody_answers_one_line_says_so_at_once(spark: SparkSession) -> N
     assert "tried" not in told
 
 
-def test_a_second_thread_writes_once_the_session_is_active_in_it(spark: SparkSession, server: LaterServer) -> None:
-    """Spark looks for sources of Python's in the session that is active, and that is a matter of the thread."""
+def test_a_second_thread_can_write_if_the_session_is_active_in_it(spark: SparkSession, server: LaterServer) -> None:
+    """Spark looks for Python data sources in the active session, which is a property of the thread."""
 
     def write() -> None:
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]  # of a connection

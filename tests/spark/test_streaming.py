@@ -1,4 +1,4 @@
-"""A stream's rows are one task each: killed in the middle of a batch, begun again, and with the checkpoint deleted."""
+"""Each row of a stream is one task: after a kill in the middle of a batch, a restart, and without the checkpoint."""
 
 from __future__ import annotations
 
@@ -50,16 +50,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
 
 
 def stream(spark: SparkSession, folder: Path, url: str, job: str) -> StreamingQuery:
-    """All files of the folder, one a batch, into tasks."""
+    """Start a stream of the folder's files, one in each batch."""
     read = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     written = read.writeStream.format("later").options(url=url, jobId=job, batchSize=BATCH)
     return written.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
 
 
-def test_a_stream_that_is_killed_goes_on_and_begins_anew(
-    spark: SparkSession, server: LaterServer, tmp_path: Path
-) -> None:
-    """Killed when a batch's first third is created, begun again with its checkpoint, then without it."""
+def test_a_killed_stream_continues_and_starts_over(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
+    """Kill it when a third of a batch is created; restart it with its checkpoint, then without."""
     arrive(tmp_path / "in", "stream", 0, FILES)
     every = task_ids("stream", range(FILES * ROWS))
 
@@ -83,8 +81,8 @@ def test_a_stream_that_is_killed_goes_on_and_begins_anew(
     assert server.job_counts("stream") == (len(every), 0, 0)
 
 
-def test_a_stream_takes_what_comes_later(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
-    """And makes nothing of what it had."""
+def test_a_stream_reads_new_files(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
+    """And creates nothing again."""
     arrive(tmp_path / "in", "later", 0, 1)
     end(stream(spark, tmp_path, server.url, "later"))
     arrive(tmp_path / "in", "later", 1, 2)
@@ -96,9 +94,7 @@ def test_a_stream_takes_what_comes_later(spark: SparkSession, server: LaterServe
     assert server.topic_ids("later") == task_ids("later", range(2 * ROWS))
 
 
-def test_a_row_that_is_refused_stops_a_stream_and_is_told(
-    spark: SparkSession, server: LaterServer, tmp_path: Path
-) -> None:
+def test_a_rejected_row_stops_a_stream_and_is_named(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     arrive(tmp_path / "in", "", 0, 1)
 
     with pytest.raises(
@@ -108,12 +104,12 @@ def test_a_row_that_is_refused_stops_a_stream_and_is_told(
 
 
 def end(query: StreamingQuery) -> None:
-    """Wait until it has taken all that is there. Raises StreamingQueryException."""
+    """Wait until the stream has read everything. Raises StreamingQueryException."""
     assert query.awaitTermination(PATIENCE_S), "the stream does not end"
 
 
 def arrive(folder: Path, topic: str, first: int, end: int) -> None:
-    """Files of NDJSON, by their numbers."""
+    """Write NDJSON files with these numbers."""
     folder.mkdir(exist_ok=True)
     for number in range(first, end):
         keys = range(number * ROWS, (number + 1) * ROWS)

@@ -1,4 +1,4 @@
-"""What `later bulk verify` finds of tasks that went different ways, and what `cancel` leaves alone."""
+"""`later bulk verify` finds the status of each row's task; `cancel` deletes only pending tasks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(params=["api", "store"])
 def door(request: pytest.FixtureRequest) -> str:
-    """By what a job reaches later: its API, or the store."""
+    """The URL of the target: the API or the store."""
     return str(request.param)
 
 
@@ -73,10 +73,10 @@ def test_each_row_is_pending_ended_dead_or_missing(
     assert [json.loads(found["row"]) for found in missing] == [row] * len(DELETED)
 
 
-def test_a_cancelled_job_leaves_what_has_ended_or_is_dead(
+def test_cancelling_leaves_tasks_that_have_ended_or_are_dead(
     door: str, spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """And may be created anew: what it left is not made again."""
+    """The job may be created again: what cancelling left is not created twice."""
     job = f"cancel-{door}"
     orders = a_job(spark, server, receiver, tmp_path / "orders", job)
 
@@ -90,7 +90,7 @@ def test_a_cancelled_job_leaves_what_has_ended_or_is_dead(
     assert (anew.json["created"], anew.json["existing"]) == (PENDING + len(DELETED), 60)
 
 
-def test_a_job_is_not_cancelled_unasked(
+def test_a_job_is_not_cancelled_without_confirmation(
     spark: SparkSession, server: LaterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", StringIO())
@@ -104,8 +104,8 @@ def test_a_job_is_not_cancelled_unasked(
     assert server.topic_ids("unasked") == task_ids("unasked", [1])
 
 
-def test_a_person_is_told_what_is_missing(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
-    """Rows without a key and corrupt ones can have no task."""
+def test_missing_rows_are_printed(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
+    """Rows without a key and corrupt rows cannot have a task."""
     few = lines(tmp_path / "few.ndjson", [a_line(1, "told"), a_line(2, "told")])
     more = lines(tmp_path / "more.ndjson", [a_line(1, "told"), a_line(3, "told"), '{"topic": "told"}', "{"])
     run(spark, "create", few, server, "api", "told")
@@ -123,7 +123,7 @@ def test_a_person_is_told_what_is_missing(spark: SparkSession, server: LaterServ
 
 
 def a_job(spark: SparkSession, server: LaterServer, receiver: Receiver, path: Path, job: str) -> Path:
-    """An input whose tasks have gone their ways; the topic has the job's name."""
+    """Create an input whose tasks have different statuses; the topic has the job's name."""
     callbacks = {key: receiver.url(way) for way, keys in WAYS.items() for key in keys}
     orders = write_parquet(
         path,

@@ -1,4 +1,4 @@
-"""Where tasks go: URLs without passwords, and the password that the environment has."""
+"""URLs of stores and APIs, which hold no password, and the password from the environment."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HARD = "p@ss/w:ö rd%25?#[&="
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://later.example/base", "redis://h", "redis://me@h:6379/3",
                                  "rediss://[::1]:6380?ssl_cert_reqs=none", "unix:///run/store.sock?db=2"])  # fmt: skip
-def test_a_url_without_a_password_is_taken(url: str) -> None:
+def test_a_url_without_a_password_is_accepted(url: str) -> None:
     assert check_url(url) == url
 
 
 @pytest.mark.parametrize("url", ["redis://:hush@h", "redis://me:hush@h:6379/0", "redis://me:@h", "redis://h?password=hush",
                                  "rediss://h?db=1&password=", "unix://:hush@/run/store.sock",
                                  "unix:///run/store.sock?password=hush", "redis://h:x?password=hush"])  # fmt: skip
-def test_a_password_in_a_url_is_refused_with_where_it_goes(url: str) -> None:
+def test_a_password_in_a_url_is_refused_with_a_hint(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         check_url(url)
 
@@ -34,20 +34,20 @@ def test_a_password_in_a_url_is_refused_with_where_it_goes(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["", "h:6379", "ftp://h", "redis://", "redis://h/x", "unix://h/s", "redis://h?host=x",
                                  "redis://u:hush?@h", "http://me:hush@h", "http://h?token=hush", "//h"])  # fmt: skip
-def test_what_is_no_url_is_refused_without_its_secrets(url: str) -> None:
+def test_an_invalid_url_is_refused_without_its_secrets(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^url .*: expected .*(http|URL)") as refused:
         check_url(url)
 
     assert "hush" not in str(refused.value)
 
 
-def test_a_store_is_told_from_the_api() -> None:
+def test_a_store_url_is_told_apart_from_an_api_url() -> None:
     assert [is_store_url(url) for url in ("redis://h", "rediss://h", "unix:///s", "http://h", "https://h")] == [
         True, True, True, False, False,
     ]  # fmt: skip
 
 
-def test_a_place_without_a_password_is_the_url() -> None:
+def test_without_a_password_the_settings_have_the_url_itself() -> None:
     assert settings_from_url("redis://h", "later", 2.0, {}) == StoreSettings(
         url="redis://h", prefix="later", timeout_s=2.0
     )
@@ -63,7 +63,7 @@ def test_a_place_without_a_password_is_the_url() -> None:
         ("unix://me@/s", "me"),
     ],
 )
-def test_the_client_gets_the_password_of_the_environment_as_it_is(url: str, user: str | None) -> None:
+def test_the_client_gets_the_environments_password_unchanged(url: str, user: str | None) -> None:
     place = settings_from_url(url, "later", 2.0, {"LATER_REDIS_PASSWORD": HARD})
 
     known, bare = (ConnectionPool.from_url(text).connection_kwargs for text in (place.url, url))
@@ -105,6 +105,6 @@ def test_a_file_without_a_password_is_refused(tmp_path: Path, content: bytes | N
         settings_from_url("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD_FILE": str(file)})
 
 
-def test_the_api_is_no_place_of_a_store() -> None:
+def test_an_api_url_gives_no_store_settings() -> None:
     with pytest.raises(ConfigError, match="expected the store's"):
         settings_from_url("http://h", "later", 2.0, {})

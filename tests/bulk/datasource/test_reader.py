@@ -1,4 +1,4 @@
-"""The reader, without Spark around it: the plan of its partitions, and what it reads of them."""
+"""The reader without Spark: the partitions that it plans, and the rows that it reads."""
 
 from __future__ import annotations
 
@@ -25,30 +25,32 @@ from tests.store_fixture import StoreFixture
 SPARK_SCHEMA = from_arrow_schema(arrow_schema.SCHEMA)
 
 
-class Reading:
-    """A reader of a store's store, as Spark uses one: it travels, and its partitions do."""
+class ReaderRun:
+    """Runs a reader of a store as Spark does: the reader and its partitions are pickled."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     async def partitions(self, **options: str) -> tuple[LaterReader, list[InputPartition]]:
-        made = LaterReader({"url": self._url, **options}, SPARK_SCHEMA)
-        partitions = await asyncio.to_thread(made.partitions)
-        copied: tuple[LaterReader, list[InputPartition]] = pickle.loads(pickle.dumps((made, partitions)))
+        store_reader = LaterReader({"url": self._url, **options}, SPARK_SCHEMA)
+        partitions = await asyncio.to_thread(store_reader.partitions)
+        copied: tuple[LaterReader, list[InputPartition]] = pickle.loads(pickle.dumps((store_reader, partitions)))
         return copied
 
     async def batches(self, **options: str) -> list[pa.RecordBatch]:
-        made, partitions = await self.partitions(**options)
-        return [batch for partition in partitions for batch in await asyncio.to_thread(list, made.read(partition))]
+        store_reader, partitions = await self.partitions(**options)
+        return [
+            batch for partition in partitions for batch in await asyncio.to_thread(list, store_reader.read(partition))
+        ]
 
     async def rows(self, **options: str) -> list[dict[str, Any]]:
         return [row for batch in await self.batches(**options) for row in batch.to_pylist()]
 
 
 @pytest.fixture
-async def reading(store: StoreFixture, server_url: str) -> Reading:
+async def reader_run(store: StoreFixture, server_url: str) -> ReaderRun:
     await store.client.open()
-    return Reading(server_url)
+    return ReaderRun(server_url)
 
 
 @pytest.fixture
@@ -61,14 +63,14 @@ async def create(store: StoreFixture, tasks: Sequence[Task]) -> list[str]:
     return sorted(task.id for task in tasks)
 
 
-async def test_every_task_is_a_row(store: StoreFixture, reading: Reading) -> None:
+async def test_every_task_is_a_row(store: StoreFixture, reader_run: ReaderRun) -> None:
     ids = await create(store, [a_task(topic=f"topic-{n % 7}", delay=n) for n in range(100)])
-    rows = await reading.rows()
+    rows = await reader_run.rows()
     assert sorted(row["id"] for row in rows) == ids
     assert {row["topic"] for row in rows} == {f"topic-{n}" for n in range(7)}
 
 
-async def test_a_topic_a_state_and_a_range_of_times_are_read_alone(store: StoreFixture, reading: Reading) -> None:
+async def test_options_limit_topic_state_and_times(store: StoreFixture, reader_run: ReaderRun) -> None:
     await create(store, [a_task(id=f"d{n}") for n in range(4)])
     await store.tasks.settle([died(claim, NOW + n) for n, claim in enumerate(await take(store))])
     await create(store, [a_task(id=f"w{n}", delay=n + 1) for n in range(4)])
@@ -76,7 +78,7 @@ async def test_a_topic_a_state_and_a_range_of_times_are_read_alone(store: StoreF
     seconds = NOW // 1000
 
     async def ids(**options: str) -> list[str]:
-        return sorted(row["id"] for row in await reading.rows(**options))
+        return sorted(row["id"] for row in await reader_run.rows(**options))
 
     assert await ids(state="dead") == ["d0", "d1", "d2", "d3"]
     assert await ids(topic="mail") == ["other"]
@@ -84,54 +86,56 @@ async def test_a_topic_a_state_and_a_range_of_times_are_read_alone(store: StoreF
     assert await ids(state="delay", dueAfter=f"{seconds + 2}", dueBefore=f"{seconds + 4}") == ["w1", "w2"]
 
 
-async def test_an_empty_store_is_one_part_of_no_rows(reading: Reading) -> None:
-    made, partitions = await reading.partitions()
-    assert len(partitions) == 1  # of none, Spark makes one that says nothing
-    assert list(await asyncio.to_thread(list, made.read(partitions[0]))) == []
+async def test_an_empty_store_is_one_empty_partition(reader_run: ReaderRun) -> None:
+    store_reader, partitions = await reader_run.partitions()
+    assert len(partitions) == 1  # without any, Spark makes one whose value is None
+    assert list(await asyncio.to_thread(list, store_reader.read(partitions[0]))) == []
 
 
-async def test_a_part_whose_tasks_have_all_left_is_one_of_no_rows(store: StoreFixture, reading: Reading) -> None:
+async def test_a_partition_whose_tasks_have_moved_is_empty(store: StoreFixture, reader_run: ReaderRun) -> None:
     await create(store, [a_task() for _ in range(50)])
-    made, partitions = await reading.partitions(state="delay")
+    store_reader, partitions = await reader_run.partitions(state="delay")
     await take(store)
-    assert [row for part in partitions for row in await asyncio.to_thread(list, made.read(part))] == []
+    assert [row for part in partitions for row in await asyncio.to_thread(list, store_reader.read(part))] == []
 
 
-async def test_small_buckets_share_a_part_and_large_ones_are_several(store: StoreFixture, reading: Reading) -> None:
+async def test_small_buckets_share_a_partition_and_large_ones_are_split(
+    store: StoreFixture, reader_run: ReaderRun
+) -> None:
     await create(store, [a_task(topic=f"topic-{n}") for n in range(300)])
-    _, partitions = await reading.partitions(partitionRows="1000")
+    _, partitions = await reader_run.partitions(partitionRows="1000")
     assert len(partitions) == 1
     await create(store, [a_task(delay=60) for _ in range(4000)])
-    _, partitions = await reading.partitions(partitionRows="1000")
+    _, partitions = await reader_run.partitions(partitionRows="1000")
     assert 4 <= len(partitions) <= 9
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_batches_are_of_a_few_rows_and_of_sparks_columns(store: StoreFixture, reading: Reading) -> None:
+async def test_batches_have_few_rows_and_sparks_columns(store: StoreFixture, reader_run: ReaderRun) -> None:
     ids = await create(store, [a_task() for _ in range(800)])
-    batches = await reading.batches()
+    batches = await reader_run.batches()
     assert sorted(id for batch in batches for id in batch.column("id").to_pylist()) == ids
     assert {batch.schema for batch in batches} == {arrow_schema.SCHEMA}
     assert max(batch.num_rows for batch in batches) <= 510
 
 
-async def test_batches_of_large_contents_are_small(
-    store: StoreFixture, reading: Reading, monkeypatch: pytest.MonkeyPatch
+async def test_batches_of_large_contents_have_fewer_rows(
+    store: StoreFixture, reader_run: ReaderRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "BATCH_BYTES", 300_000)
     await create(store, [a_task(content="x" * 100_000, id=f"t{n}") for n in range(250)])
-    assert max(batch.num_rows for batch in await reading.batches()) <= MAX_BODIES
+    assert max(batch.num_rows for batch in await reader_run.batches()) <= MAX_BODIES
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_a_reading_that_is_given_up_leaves_no_connection(store: StoreFixture, reading: Reading) -> None:
+async def test_an_abandoned_read_closes_its_connection(store: StoreFixture, reader_run: ReaderRun) -> None:
     await create(store, [a_task() for _ in range(2000)])
-    made, partitions = await reading.partitions()
+    store_reader, partitions = await reader_run.partitions()
 
     def read_one() -> None:
-        batches: Iterator[pa.RecordBatch] = made.read(partitions[0])
+        batches: Iterator[pa.RecordBatch] = store_reader.read(partitions[0])
         next(batches)
-        batches.close()  # type: ignore[attr-defined]  # it is a generator, which Spark closes where it needs no more
+        batches.close()  # type: ignore[attr-defined]  # a generator, which Spark closes when it needs no more
 
     await asyncio.to_thread(read_one)
     clients = [client for client in await store.redis.client_list() if client["cmd"] != "client|list"]
@@ -139,25 +143,25 @@ async def test_a_reading_that_is_given_up_leaves_no_connection(store: StoreFixtu
     assert names.count("later") <= 2  # the store's own
 
 
-async def test_what_is_no_store_of_ours_is_told(store: StoreFixture, reading: Reading) -> None:
+async def test_a_store_that_is_not_laters_is_refused(store: StoreFixture, reader_run: ReaderRun) -> None:
     with pytest.raises(LaterError, match=r'nothing of later.s in the store \(its keys would begin with "latr"'):
-        await reading.rows(prefix="latr")
+        await reader_run.rows(prefix="latr")
     await ask(store, [("HSET", store.keys.meta, "schema", 9)])
     with pytest.raises(LaterError, match="schema version 9"):
-        await reading.rows()
+        await reader_run.rows()
 
 
-async def test_a_store_that_is_away_is_told(store: StoreFixture) -> None:
+async def test_an_unavailable_store_is_an_error(store: StoreFixture) -> None:
     with pytest.raises(StoreDown, match="cannot be reached"):
-        await Reading("unix:///nowhere.sock").partitions()
+        await ReaderRun("unix:///nowhere.sock").partitions()
 
 
-async def test_columns_are_the_readers_own() -> None:
+async def test_other_columns_are_refused() -> None:
     with pytest.raises(Refused, match="schema: the reader has columns of its own"):
         LaterReader({"url": "redis://h"}, from_arrow_schema(pa.schema({"id": pa.string()})))
 
 
-async def test_no_secret_travels(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_password_is_pickled(reader_run: ReaderRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "hush")
-    made = LaterReader({"url": "redis://h"}, SPARK_SCHEMA)
-    assert b"hush" not in pickle.dumps(made)
+    store_reader = LaterReader({"url": "redis://h"}, SPARK_SCHEMA)
+    assert b"hush" not in pickle.dumps(store_reader)
