@@ -115,7 +115,7 @@ def test_without_its_supervisor_a_process_serves_and_reports_that(folder: Path, 
         _wait_until_all_up(serve)
         serve.send(signal.SIGSTOP)
         assert create(serve.url, callback="http://127.0.0.1:1/", delay=3600)
-        assert _why_not_ready(serve) == "the supervisor does not answer: no answer within 1 s: ready"
+        assert _why_not_ready(serve) == "the supervisor does not answer: no answer within 1 s: readiness"
         figures = get(serve.url, "/metrics")
         assert (figures.status, figures.body["detail"]) == (503, "no answer within 3 s: exposition")
         serve.send(signal.SIGCONT)
