@@ -85,7 +85,12 @@ def cut_docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node.value.value, str):
             for paragraph in inspect.cleandoc(node.value.value).split("\n\n"):
                 last = paragraph.rstrip().rpartition("\n")[2]
-                if not last.endswith(ENDS) and not last.startswith(LISTED) and "://" not in last.split(" ")[-1]:
+                if (
+                    last
+                    and not last.endswith(ENDS)
+                    and not last.startswith(LISTED)
+                    and "://" not in last.split(" ")[-1]
+                ):
                     yield node.lineno, last[-40:]
 
 

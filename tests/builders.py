@@ -1,4 +1,4 @@
-"""What tests are made of: a draft and a task that are right, but for what the test says."""
+"""Builders of valid drafts and tasks; a test names only the fields that matter to it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NOW = 1_800_000_000_000
 
 
 def a_draft(**changes: Any) -> Draft:
-    """What a caller may ask for: due at once, with an id of later's choosing."""
+    """Return a draft that is due at once, without an id of its caller."""
     draft = Draft(topic="order", callback="http://127.0.0.1:8888/success", content="hello")
     return msgspec.structs.replace(draft, **changes)
 
 
 def a_task(*, delay: float = 0, ttl: float | None = None, created_at: int = NOW, **changes: Any) -> Task:
-    """A task created at NOW with a fresh id; `delay` and `ttl` are seconds from `created_at`."""
+    """Return a task created at NOW with a new id; `delay` and `ttl` are seconds from `created_at`."""
     task = Task(
         id=new_id(),
         own_id=False,

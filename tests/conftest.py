@@ -1,4 +1,4 @@
-"""Fixtures: a real store for everything that concerns the store."""
+"""Fixtures: a real store server, and an opened store on it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 @pytest.fixture(scope="session", params=sorted(SERVERS))
 def server_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a real store's server, started once for all tests."""
+    """The URL of a real store server, started once for all tests."""
     with run_server(request.param, tmp_path_factory.mktemp(request.param)) as (url, _):
         yield url
 
 
 @pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
 def shards(request: pytest.FixtureRequest) -> int:
-    """Every test of the store passes with one shard and with many."""
+    """The number of shards: every test of the store runs with one and with many."""
     return int(request.param)
 
 
 @pytest.fixture
 async def store(server_url: str, shards: int) -> AsyncIterator[StoreFixture]:
-    """An empty store, opened."""
+    """An empty, opened store."""
     async with open_store(server_url, shards) as built:
         yield built

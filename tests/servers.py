@@ -1,4 +1,4 @@
-"""Real servers for the tests: the Valkey that ships with later, and Redis where it is installed."""
+"""Real store servers for tests: the Valkey shipped with later, and Redis where it is installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_TIMEOUT_S = 10
 
 @contextmanager
 def run_server(name: str, folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A store's server on a socket in `folder`: its URL and its process."""
+    """Run a store server on a socket in `folder`; yield its URL and process."""
     socket = folder / f"{name}.sock"
     command = [str(SERVERS[name]), "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)]
     with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL) as process:

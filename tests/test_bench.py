@@ -1,4 +1,4 @@
-"""The bench without its measuring: what it makes of samples, how it tells them, which rows there are."""
+"""The benchmark without measurements: results, reports, rows and options."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BESIDE = "reference"
 
 
 def an_environment(folder: Path, **sizes: float) -> Environment:
-    """With neither wrk nor nginx, so that tests need none."""
+    """Return an environment without wrk and nginx, so that tests need neither."""
     return Environment(
         sizes=replace(QUICK, **sizes),  # type: ignore[arg-type] # every size is a number
         server=find_server(),
@@ -65,7 +65,7 @@ def an_environment(folder: Path, **sizes: float) -> Environment:
 
 
 def no_measuring() -> Sample:
-    raise BenchError("nobody asked for that")
+    raise BenchError("not to be measured")
 
 
 def a_line(
@@ -109,7 +109,7 @@ def two_lines(*goals: Target) -> RowResult:
     return RowResult(row=a_row(), lines=[reference, ours], runs=3)
 
 
-# What runs come to
+# Results
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_share_of_an_unmeasured_reference_is_unknown() -> None:
     assert ShareOfReference(0.5).met(a_line("ours", {"rate": 1.0}), a_line(BESIDE)) is None
 
 
-# How they are told
+# Reports
 
 
 def test_a_result_shows_median_spread_ratio_and_targets() -> None:
@@ -289,7 +289,7 @@ def test_the_table_has_all_rows() -> None:
 
 every_row = pytest.mark.parametrize(
     "row",
-    [row for row in ROWS if row.name != "pending"],  # it fills its stores before it can tell
+    [row for row in ROWS if row.name != "pending"],  # it fills its stores before it yields contenders
     ids=lambda row: row.name,
 )
 
@@ -332,12 +332,12 @@ def test_wrong_options_are_refused(wrong: list[str], capsys: pytest.CaptureFixtu
     assert wrong[0] in capsys.readouterr().err
 
 
-# What is read and written
+# Receivers, loads and raw scripts
 
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    """One that has received; what runs is any process."""
+    """A receiver with arrivals in its log; its process is any process."""
     log = tmp_path / "arrivals.log"
     log.write_text(
         "1504934230.004 a 2017-09-09T05:17:10.000Z\n"

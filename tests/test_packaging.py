@@ -1,4 +1,4 @@
-"""What is built: a wheel with the module that Spark looks for, by way of the source distribution, too."""
+"""The built packages: a wheel with the module that Spark looks for, also when built from the source distribution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def build(target: str, source: Path, into: Path) -> Path:
-    """What hatch builds of a tree, without network and with nothing that is not installed here."""
+    """Build a target with hatch, without network or further packages, and return its file."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(into)]
     run(command, cwd=source, check=True, capture_output=True)
     (built,) = into.iterdir()
@@ -49,7 +49,7 @@ def test_a_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path)
 
 
 def test_spark_finds_the_module_of_an_editable_installation() -> None:
-    """What `pip install -e .` has put there: once more where this fails after a change of the build."""
+    """If this fails after a change of the build, run `pip install -e .` again."""
     assert any(file.name == "pyspark_later.py" for file in metadata.files("later") or [])
     assert import_module("pyspark_later").DefaultSource.name() == "later"
 
