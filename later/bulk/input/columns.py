@@ -255,7 +255,7 @@ def _number_decoder(field: str, kind: pa.DataType) -> ColumnDecoder:
 
 def _headers_decoder(kind: pa.DataType) -> ColumnDecoder:
     if is_string_type(kind):
-        return lambda column: [_parse_headers(text) for text in decode_strings(column)]
+        return lambda column: [parse_headers(text) for text in decode_strings(column)]
     if pa.types.is_map(kind) and is_string_type(kind.key_type) and is_string_type(kind.item_type):
         return lambda column: [dict(row) if isinstance(row, list) else row for row in decode_mappings(column)]
     if pa.types.is_struct(kind):
@@ -316,7 +316,7 @@ def parse_time(text: Any) -> Any:
         return number
 
 
-def _parse_headers(text: Any) -> Any:
+def parse_headers(text: Any) -> Any:
     """Return a JSON object in one line, because batches are sent as lines; another text unchanged; None if blank."""
     if not isinstance(text, str):
         return text

@@ -143,7 +143,11 @@ def _read_columns(spark: SparkSession, job_input: JobInput, table: Table) -> Inp
     used = {_top_column(names, source) for source in sources.values()}
     unused = [name for name in names if name not in used and name not in job_input.constants]
     # Sorted as the store keeps tasks, partition by partition: it takes them half as fast again.
-    due = [_sort_key(rows, name) for name in ("execute_time", "delay") if name in rows.columns]
+    due: list[Column] = []
+    for name in ("execute_time", "delay"):
+        if name in rows.columns:
+            is_string = isinstance(rows.schema[name].dataType, T.StringType)
+            due.append(rows[name].try_cast("double") if is_string else rows[name])
     return InputFrame(rows.sortWithinPartitions(*due) if due else rows, table, unused)
 
 
@@ -167,11 +171,6 @@ def _top_column(names: Sequence[str], source: str) -> str:
 def _quote(name: str) -> str:
     """Quote a column's name for Spark, whatever is in it: spaces, dots, backticks."""
     return f"`{name.replace('`', '``')}`"
-
-
-def _sort_key(frame: DataFrame, name: str) -> Column:
-    is_string = isinstance(frame.schema[name].dataType, T.StringType)
-    return frame[name].try_cast("double") if is_string else frame[name]
 
 
 def _load(spark: SparkSession, job_input: JobInput) -> tuple[DataFrame, str | None]:

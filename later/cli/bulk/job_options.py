@@ -52,7 +52,7 @@ class JobOptions(NamedTuple):
 
 
 class SparkOptions(NamedTuple):
-    """Where Spark runs, and its settings."""
+    """The master that Spark runs on, and its settings."""
 
     master: str
     conf: dict[str, str]
@@ -108,14 +108,14 @@ def job_options(command: Command) -> Command:
     return decorated  # type: ignore[no-any-return]  # click keeps what it decorates
 
 
-def _parse_job(context: click.Context, parameter: click.Parameter, text: str) -> str:
+def parse_job(context: click.Context, parameter: click.Parameter, text: str) -> str:
     try:
         return check_job(text)
     except Refused as error:
         raise click.BadParameter(f"{text}: {error.detail}") from None
 
 
-def _parse_pairs(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
+def parse_pairs(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
     """Parse a repeatable option NAME=VALUE."""
     values: dict[str, str] = {}
     for pair in pairs:
@@ -139,20 +139,20 @@ def infer_format(path: str) -> str:
 _JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("path", metavar="INPUT"),
     click.option(
-        "--job", required=True, callback=_parse_job, metavar="TEXT",
-        help="The job's id, part of its tasks' ids: repeat it whenever you mean the same rows.",
+        "--job", required=True, callback=parse_job, metavar="TEXT",
+        help="The job's id, with which its tasks' ids begin. Use the same one whenever you mean the same rows.",
     ),
     click.option("--format", type=click.Choice(FORMATS), help="[default: by the path's extension; parquet]"),
     click.option(
-        "--column", callback=_parse_pairs, metavar="FIELD=COLUMN", multiple=True,
+        "--column", callback=parse_pairs, metavar="FIELD=COLUMN", multiple=True,
         help="Map a column of another name to a task's field, or to `key`; repeatable.",
     ),
     click.option(
-        "--set", "constants", callback=_parse_pairs, metavar="FIELD=VALUE", multiple=True,
+        "--set", "constants", callback=parse_pairs, metavar="FIELD=VALUE", multiple=True,
         help="Set a field to the same value for all rows; repeatable.",
     ),
     click.option(
-        "--option", callback=_parse_pairs, metavar="NAME=VALUE", multiple=True,
+        "--option", callback=parse_pairs, metavar="NAME=VALUE", multiple=True,
         help="Option of Spark's reader of that format, like sep=';'; repeatable.",
     ),
     click.option("--ignore-others", is_flag=True, help="Ignore fields of JSON objects that are not a task's fields."),
@@ -182,7 +182,7 @@ def spark_options(command: Command) -> Command:
         return command(spark=SparkOptions(master, conf), **others)
 
     decorated = click.option(
-        "--conf", callback=_parse_conf, metavar="KEY=VALUE", multiple=True, help="Setting of Spark; repeatable.",
+        "--conf", callback=parse_conf, metavar="KEY=VALUE", multiple=True, help="Setting of Spark; repeatable.",
     )(with_spark)  # fmt: skip
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--master", default=MASTER, show_default=True, metavar="URL",
@@ -190,7 +190,7 @@ def spark_options(command: Command) -> Command:
     )(decorated)  # fmt: skip
 
 
-def _parse_conf(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
+def parse_conf(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
     """Parse spark.KEY=VALUE; the last of a key counts, as with spark-submit.
 
     Also checks Spark's packages, because a parameter's callback runs before any code that imports them.
@@ -216,7 +216,7 @@ def address_options(command: Command) -> Command:
     @wraps(command)
     def with_address(*, url: str | None, **others: Any) -> Any:
         flags = {name: others.pop(name) for name in ("config", "wait", "prefix", "store_timeout")}
-        return command(address=_load_address(url, flags), **others)
+        return command(address=load_address(url, flags), **others)
 
     decorated = config_options("query", ("wait", "prefix", "store-timeout"))(with_address)
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
@@ -233,7 +233,7 @@ def store_options(command: Command) -> Command:
     @wraps(command)
     def with_address(*, url: str | None, **others: Any) -> Any:
         flags = {name: others.pop(name) for name in ("config", "redis", "data", "prefix", "store_timeout")}
-        return command(address=_load_store_address(url, flags), **others)
+        return command(address=load_store_address(url, flags), **others)
 
     decorated = config_options("status", ("redis", "data", "prefix", "store-timeout"))(with_address)
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
@@ -243,8 +243,8 @@ def store_options(command: Command) -> Command:
     )(decorated)  # fmt: skip
 
 
-def _load_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
-    """Raises ConfigError."""
+def load_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
+    """Load the address from --url, the environment and the file. Raises ConfigError."""
     from later.store.url import check_url, is_store_url
 
     if url is not None and is_store_url(check_url(url)):
@@ -254,8 +254,11 @@ def _load_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress
     return LaterAddress(config.url, config.prefix, config.wait_ms / 1000)
 
 
-def _load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
-    """Raises ConfigError. A password may be in the URL of the environment or of the file, not on the command line."""
+def load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
+    """Load the store's address. A password may be in the URL of the environment or of the file, not in an option.
+
+    Raises ConfigError.
+    """
     from later.embedded import socket_url
     from later.store.url import check_store_url, split_password
 

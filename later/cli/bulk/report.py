@@ -27,18 +27,18 @@ STALE_MS = 3_600_000
 """From this age on an export, which shows one moment, is reported as old."""
 
 
-def _parse_topic(name: str) -> str:
+def parse_topic(name: str) -> str:
     try:
         return validation.parse_topic(name)
     except Refused as error:
         raise click.BadParameter(str(error)) from None
 
 
-def _parse_topics(context: click.Context, parameter: click.Parameter, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(_parse_topic(name) for name in names)
+def parse_topics(context: click.Context, parameter: click.Parameter, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(parse_topic(name) for name in names)
 
 
-def _parse_rates(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, float]:
+def parse_rates(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, float]:
     """Parse TOPIC=PER_SECOND with the limits of a topic's policy."""
     rates: dict[str, float] = {}
     for text in texts:
@@ -51,11 +51,11 @@ def _parse_rates(context: click.Context, parameter: click.Parameter, texts: Sequ
             raise click.BadParameter(f"{text}: expected {error}") from None
         if rate and not MIN_RATE <= rate <= MAX_LIMIT:
             raise click.BadParameter(f"{text}: expected a rate of 0, or from {MIN_RATE:g} to {MAX_LIMIT}")
-        rates[_parse_topic(name)] = rate
+        rates[parse_topic(name)] = rate
     return rates
 
 
-def _parse_picture(context: click.Context, parameter: click.Parameter, name: str | None) -> Path | None:
+def parse_picture(context: click.Context, parameter: click.Parameter, name: str | None) -> Path | None:
     if name is None:
         return None
     if not name.lower().endswith(".png"):
@@ -76,12 +76,12 @@ def _parse_picture(context: click.Context, parameter: click.Parameter, name: str
 @click.option("--export", metavar="DIR", help="Directory that `later bulk export` wrote.")
 @click.option("--rejects", metavar="DIR", help="Directory with the rejects of a `later bulk create`.")
 @click.option("--days", type=click.IntRange(1, 31), default=3, show_default=True, help="Days ahead, from this hour on.")
-@click.option("--topic", "topics", callback=_parse_topics, metavar="TEXT", multiple=True,
+@click.option("--topic", "topics", callback=parse_topics, metavar="TEXT", multiple=True,
               help="Count this topic's tasks only; repeatable.  [default: all]")  # fmt: skip
-@click.option("--rate", "rates", callback=_parse_rates, metavar="TOPIC=PER_SECOND", multiple=True,
+@click.option("--rate", "rates", callback=parse_rates, metavar="TOPIC=PER_SECOND", multiple=True,
               help="A topic's rate, instead of its policy's; repeatable.")  # fmt: skip
 @click.option("--url", metavar="URL", help="URL of later's API, to ask for the topics' rates.  [default: do not ask]")
-@click.option("--plot", callback=_parse_picture, metavar="FILE.png", help="Also draw the report as a picture.")
+@click.option("--plot", callback=parse_picture, metavar="FILE.png", help="Also draw the report as a picture.")
 @click.option("--wide", is_flag=True, help="Print more columns than fit into 80 characters.")
 @spark_options
 @config_options(API_CLIENT, ("wait",))
@@ -92,10 +92,9 @@ def report(
 ) -> int:  # fmt: skip
     """Report what falls due when, what died, and what was rejected.
 
-    For an export: the tasks that fall due in each hour, by topic, and where these are more than the topic's rate can
-    deliver: how large the backlog gets, and when it is worked off. The rates are those of the topics' policies, asked
-    at --url, or of --rate. Also the dead tasks, by reason and by the host that was called. For a table of rejects: the
-    rows by field and reason.
+    For an export: the tasks that fall due in each hour, by topic. If a topic's rate cannot deliver them: the size of
+    the backlog, and when it is worked off. Rates are those of the topics' policies, asked at --url, or of --rate. Also
+    the dead tasks, by reason and by the host that was called. For a table of rejects: the rows by field and reason.
 
     Hours are UTC and begin now, by this machine's clock. Retries of failed deliveries are not forecast.
     """

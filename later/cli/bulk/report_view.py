@@ -114,8 +114,13 @@ class _Column(NamedTuple):
 
 
 def _print_hours(due: DueForecast, max_topics: int) -> None:
-    """Print the hours in which anything is due or left over, the busiest topics side by side."""
-    columns, with_backlog = _columns(due, max_topics), due.has_limits
+    """Print the hours with due tasks or a backlog: the sum, the busiest topics, and the sum of the others."""
+    topics, others, with_backlog = due.busiest(max_topics), due.remaining(max_topics), due.has_limits
+    columns = [_Column(_shorten(t.load.topic, HEADER_CHARS), t.load, frozenset(t.hours_over_rate)) for t in topics]
+    if others is not None:
+        columns.append(_Column("others", others))
+    if len(topics) != 1 or others is not None:  # otherwise the sum would repeat the only column
+        columns.insert(0, _Column("all topics", due.total))
     headers = ["due", *(column.name for column in columns), *(["backlog"] if with_backlog else [])]
     table = _table(*headers, numbers=range(1, len(headers)), elastic="")
     _add_row(table, ["overdue", *(_number(column.load.overdue) for column in columns), EMPTY][: len(headers)])
@@ -130,18 +135,6 @@ def _print_hours(due: DueForecast, max_topics: int) -> None:
         _print("Hours in which nothing is due are left out.")
     if any(column.over_rate for column in columns):
         _print(f"{OVER_RATE}: more than the topic's rate delivers in the hour; backlog: at the end of the hour.")
-
-
-def _columns(due: DueForecast, max_topics: int) -> list[_Column]:
-    """Return the columns: the sum, the busiest topics, and the sum of the others."""
-    topics, others = due.busiest(max_topics), due.remaining(max_topics)
-    columns = [
-        _Column(_shorten(topic.load.topic, HEADER_CHARS), topic.load, frozenset(topic.hours_over_rate))
-        for topic in topics
-    ]
-    if len(columns) == 1 and others is None:
-        return columns
-    return [_Column("all topics", due.total), *columns, *([] if others is None else [_Column("others", others)])]
 
 
 # Topics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 import pytest
 
@@ -21,9 +22,9 @@ async def frontend() -> AsyncIterator[Frontend]:
         yield built
 
 
-async def limits_of(frontend: Frontend, *topics: str, rates: dict[str, float] | None = None) -> dict[str, TopicLimit]:
-    client = ApiClient(str(frontend.http.make_url("/")).rstrip("/"), 10, time.time)
-    return await asyncio.to_thread(find_limits, topics, rates or {}, client, pytest.fail)
+async def limits_of(front: Front, *topics: str, rates: dict[str, float] | None = None) -> dict[str, TopicLimit]:
+    with closing(ApiClient(str(front.http.make_url("/")).rstrip("/"), 10, time.time)) as client:
+        return await asyncio.to_thread(find_limits, topics, rates or {}, client, pytest.fail)
 
 
 async def test_rates_are_those_of_the_policies_as_applied(frontend: Frontend) -> None:
