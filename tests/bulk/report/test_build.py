@@ -22,8 +22,8 @@ async def frontend() -> AsyncIterator[Frontend]:
         yield built
 
 
-async def limits_of(front: Front, *topics: str, rates: dict[str, float] | None = None) -> dict[str, TopicLimit]:
-    with closing(ApiClient(str(front.http.make_url("/")).rstrip("/"), 10, time.time)) as client:
+async def limits_of(frontend: Frontend, *topics: str, rates: dict[str, float] | None = None) -> dict[str, TopicLimit]:
+    with closing(ApiClient(str(frontend.http.make_url("/")).rstrip("/"), 10, time.time)) as client:
         return await asyncio.to_thread(find_limits, topics, rates or {}, client, pytest.fail)
 
 
