@@ -25,7 +25,7 @@ COMMANDS = {
     "update": LazyCommand("later.cli.commands.tasks:update", "Change a waiting task."),
     "run-now": LazyCommand("later.cli.commands.tasks:run_now", "Make tasks due now."),
     "dead": LazyCommand("later.cli.commands.dead:dead", "List, redrive and purge dead tasks."),
-    "topics": LazyCommand("later.cli.commands.topics:topics", "Show topics, set policies, pause and purge."),
+    "topics": LazyCommand("later.cli.commands.topics:topics", "Show, pause and purge topics, and set their policies."),
     "namespaces": LazyCommand("later.cli.commands.topics:namespaces", "Set the policies of namespaces."),
     "bulk": LazyCommand("later.cli.bulk.group:bulk", "Create and manage tasks by the hundred million, with Spark."),
     "status": LazyCommand("later.cli.commands.status:status", "Show the store, its workers and its tasks."),

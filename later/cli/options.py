@@ -79,7 +79,7 @@ def _shown_default(option: Option, command_name: str) -> str:
     return option.shown_default or option.default or ""
 
 
-def client_option(command: Command) -> Command:
+def client_options(command: Command) -> Command:
     """Give a command --url, --wait and --config, and pass it the API client they describe, as `client`."""
 
     @wraps(command)

@@ -16,7 +16,7 @@ from later.cli.options import (
     ActionOptions,
     Command,
     action_options,
-    client_option,
+    client_options,
     examples,
     json_lines_option,
 )
@@ -52,7 +52,7 @@ def dead() -> None:
 @death_time_options
 @click.option("--limit", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="Tasks listed at most.")
 @json_lines_option
-@client_option
+@client_options
 def list_dead(
     *, client: ApiClient, topic: str, reason: str | None, died_after: float | None, died_before: float | None,
     limit: int, as_json: bool,
@@ -85,7 +85,7 @@ def _row(task: TaskJson) -> Sequence[str]:
 @death_time_options
 @click.option("--rate", type=RATE, help="Tasks redriven per second.  [default: all at once]")
 @action_options
-@client_option
+@client_options
 def redrive(
     *, client: ApiClient, ids: tuple[str, ...], topic: str | None, reason: str | None, died_after: float | None,
     died_before: float | None, rate: float | None, options: ActionOptions,
@@ -118,7 +118,7 @@ def redrive(
 @_reason_option
 @death_time_options
 @action_options
-@client_option
+@client_options
 def purge(
     *, client: ApiClient, topic: str, reason: str | None, died_after: float | None, died_before: float | None,
     options: ActionOptions,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from later.cli.console import notify
-from later.cli.options import MAX_SHOWN, client_option, examples, json_lines_option
+from later.cli.options import MAX_SHOWN, client_options, examples, json_lines_option
 from later.cli.tables import print_text_table
 from later.cli.times import DUE_TIMES, due_time_options
 from later.client.http import ApiClient
@@ -48,7 +48,7 @@ class ListRange(NamedTuple):
 @due_time_options
 @click.option("--limit", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="Tasks listed at most.")
 @json_lines_option
-@client_option
+@client_options
 def list_tasks(
     *, client: ApiClient, topic: str, state: str, due_after: float | None, due_before: float | None, limit: int,
     as_json: bool,

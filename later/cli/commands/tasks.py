@@ -15,7 +15,7 @@ from later.cli.commands.create_file import create_from
 from later.cli.console import notify, printable
 from later.cli.options import (
     DURATION,
-    client_option,
+    client_options,
     examples,
     json_lines_option,
     json_option,
@@ -62,7 +62,7 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 )
 @retries_option("With --from: how often a batch that failed is sent again.")
 @json_option
-@client_option
+@client_options
 def create(
     *, client: ApiClient, source: str | None, job: str | None, batch: int, retries: int, as_json: bool, **task: Any
 ) -> int:
@@ -95,7 +95,7 @@ def create(
 @click.command(epilog=examples("later query 35adbde5-77c4-4d65-adac-0082d91f2554"))
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @json_lines_option
-@client_option
+@client_options
 def query(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Show tasks by id.
 
@@ -107,7 +107,7 @@ def query(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
 @click.command(epilog=examples("later delete 35adbde5-77c4-4d65-adac-0082d91f2554"))
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @json_lines_option
-@client_option
+@client_options
 def delete(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Delete tasks in any state.
 
@@ -120,7 +120,7 @@ def delete(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
 @click.argument("id", required=False)
 @click.option("--topic", metavar="TEXT", help="Explain this topic instead of a task.")
 @json_option
-@client_option
+@client_options
 def explain(*, client: ApiClient, id: str | None, topic: str | None, as_json: bool) -> int:
     """Explain why a task or a topic has not run yet.
 
@@ -160,7 +160,7 @@ def explain(*, client: ApiClient, id: str | None, topic: str | None, as_json: bo
     "--ttl", type=DURATION, help="Age, from its creation, at which the task expires undelivered; 0: no limit."
 )
 @json_option
-@client_option
+@client_options
 def update(*, client: ApiClient, id: str, as_json: bool, **changes: Any) -> int:
     """Change a waiting task.
 
@@ -178,7 +178,7 @@ def update(*, client: ApiClient, id: str, as_json: bool, **changes: Any) -> int:
 @click.command("run-now", epilog=examples("later run-now 35adbde5-77c4-4d65-adac-0082d91f2554"))
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @json_lines_option
-@client_option
+@client_options
 def run_now(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Make tasks due now.
 

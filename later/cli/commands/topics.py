@@ -19,7 +19,7 @@ from later.cli.options import (
     MAX_SHOWN,
     ActionOptions,
     action_options,
-    client_option,
+    client_options,
     examples,
     json_lines_option,
     json_option,
@@ -44,7 +44,7 @@ COUNTS = (*STATES, "due")
 
 @click.group(cls=OrderedGroup)
 def topics() -> None:
-    """Show topics, set policies, pause and purge.
+    """Show, pause and purge topics, and set their policies.
 
     A topic's policy says how its tasks are delivered. Each field comes from the topic, or else from its namespace, or
     else from the daemon's options. A topic need not be declared: its policy can be set before its first task exists.
@@ -55,7 +55,7 @@ def topics() -> None:
 @click.option("--namespace", metavar="TEXT", help="Only topics of this namespace.  [default: all]")
 @click.option("--limit", type=click.IntRange(1, MAX_SHOWN), help="Topics listed at most.  [default: all]")
 @json_lines_option
-@client_option
+@client_options
 def list_topics(*, client: ApiClient, namespace: str | None, limit: int | None, as_json: bool) -> int:
     """List topics with the counts of their tasks.
 
@@ -96,7 +96,7 @@ def _print_counts(counts: list[dict[str, Any]]) -> None:
 @click.argument("topic")
 @click.option("--applied", is_flag=True, help="Show every field that applies, and the level that sets it.")
 @json_option
-@client_option
+@client_options
 def show_topic(*, client: ApiClient, topic: str, applied: bool, as_json: bool) -> int:
     """Show the counts and the policy of a topic.
 
@@ -118,7 +118,7 @@ def show_topic(*, client: ApiClient, topic: str, applied: bool, as_json: bool) -
 @click.argument("topic")
 @field_values
 @json_option
-@client_option
+@client_options
 def set_topic(*, client: ApiClient, topic: str, as_json: bool, **fields: Any) -> int:
     """Set fields of a topic's policy.
 
@@ -131,7 +131,7 @@ def set_topic(*, client: ApiClient, topic: str, as_json: bool, **fields: Any) ->
 @click.argument("topic")
 @field_flags
 @json_option
-@client_option
+@client_options
 def unset_topic(*, client: ApiClient, topic: str, as_json: bool, **fields: Any) -> int:
     """Remove fields of a topic's policy, or all of it.
 
@@ -144,7 +144,7 @@ def unset_topic(*, client: ApiClient, topic: str, as_json: bool, **fields: Any) 
 @topics.command("pause", epilog=examples("later topics pause order"))
 @click.argument("topic")
 @json_option
-@client_option
+@client_options
 def pause_topic(*, client: ApiClient, topic: str, as_json: bool) -> int:
     """Stop the deliveries of a topic.
 
@@ -157,7 +157,7 @@ def pause_topic(*, client: ApiClient, topic: str, as_json: bool) -> int:
 @topics.command("resume", epilog=examples("later topics resume order"))
 @click.argument("topic")
 @json_option
-@client_option
+@client_options
 def resume_topic(*, client: ApiClient, topic: str, as_json: bool) -> int:
     """Resume the deliveries of a paused topic.
 
@@ -178,7 +178,7 @@ def _print_paused(answer: dict[str, Any], *, as_json: bool) -> int:
 @click.option("--state", "states", type=click.Choice(PURGEABLE), multiple=True,
               help="Only tasks in this state; repeatable.  [default: all three]")  # fmt: skip
 @action_options
-@client_option
+@client_options
 def purge_topic(*, client: ApiClient, topic: str, states: tuple[str, ...], options: ActionOptions) -> int:
     """Remove a topic's tasks for good.
 
@@ -203,7 +203,7 @@ def namespaces() -> None:
 @click.argument("namespace")
 @click.option("--applied", is_flag=True, help="Show every field that applies, and the level that sets it.")
 @json_option
-@client_option
+@client_options
 def show_namespace(*, client: ApiClient, namespace: str, applied: bool, as_json: bool) -> int:
     """Show the policy of a namespace.
 
@@ -217,7 +217,7 @@ def show_namespace(*, client: ApiClient, namespace: str, applied: bool, as_json:
 @click.argument("namespace")
 @field_values
 @json_option
-@client_option
+@client_options
 def set_namespace(*, client: ApiClient, namespace: str, as_json: bool, **fields: Any) -> int:
     """Set fields of a namespace's policy.
 
@@ -230,7 +230,7 @@ def set_namespace(*, client: ApiClient, namespace: str, as_json: bool, **fields:
 @click.argument("namespace")
 @field_flags
 @json_option
-@client_option
+@client_options
 def unset_namespace(*, client: ApiClient, namespace: str, as_json: bool, **fields: Any) -> int:
     """Remove fields of a namespace's policy, or all of it.
 
