@@ -17,6 +17,9 @@ from later.core.retry_after import parse_retry_after
 JSON = "application/json"
 RETRYABLE_STATUSES = frozenset({429, 500, 502, 503, 504})
 """Statuses after which the same call may work later."""
+CALLS_PER_CONNECTION = 16
+"""After so many calls the client connects anew: the kernel distributes connections, not calls, over the processes of a
+daemon, and a few connections that stay could all reach one process."""
 NOT_LATER = "is this the URL of later?"
 """The question that ends each complaint about an answer which later's API would not give."""
 
@@ -50,9 +53,9 @@ class _Reply(NamedTuple):
 class ApiClient:
     """A client of the API at `url`, http or https. It uses no proxy and follows no redirects.
 
-    It keeps one connection open between calls, so it must not be shared by threads. It never repeats a call by itself:
-    a caller that may repeat it does so (see `RetryPolicy`). `clock` returns Unix seconds, for a Retry-After that is a
-    date.
+    It keeps a connection open for the next calls, so it must not be shared by threads. It never repeats a call by
+    itself: a caller that may repeat it does so (see `RetryPolicy`). `clock` returns Unix seconds, for a Retry-After
+    that is a date.
     """
 
     def __init__(self, url: str, timeout_s: float, clock: Callable[[], float]) -> None:
@@ -63,6 +66,7 @@ class ApiClient:
         self._path = split.path
         connect = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
         self._connection = connect(split.hostname or "", split.port, timeout=timeout_s)
+        self._calls = 0
 
     def close(self) -> None:
         """Close the connection. A later call opens a new one."""
@@ -103,8 +107,9 @@ class ApiClient:
         headers = {"User-Agent": f"later/{__version__}"}
         if body is not None:
             headers["Content-Type"] = content_type
-        if self._is_dropped():
+        if self._calls % CALLS_PER_CONNECTION == 0 or self._is_dropped():
             self._connection.close()
+        self._calls += 1
         with ExitStack() as on_failure:
             on_failure.callback(self._connection.close)
             try:

@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from later.client.http import ApiClient, CallFailed, Unavailable
+from later.client.http import CALLS_PER_CONNECTION, ApiClient, CallFailed, Unavailable
 from tests.client.api_servers import StubAnswer, StubServer, problem, stub_server
 
 OK = StubAnswer(200, {"fine": True})
@@ -65,6 +65,13 @@ def test_calls_share_a_connection() -> None:
         for _ in range(3):
             assert client.ask("POST", "/create", {"topic": "order"}) == {"fine": True}
         assert server.connections == 1
+
+
+def test_a_connection_is_replaced_after_some_calls() -> None:
+    with keep_alive_server(OK) as (server, client):
+        for _ in range(2 * CALLS_PER_CONNECTION + 1):
+            client.ask("GET", "/x")
+        assert server.connections == 3
 
 
 def test_an_error_status_keeps_the_connection() -> None:
