@@ -18,13 +18,12 @@ from msgspec import UNSET, UnsetType
 from later.api.batch_body import split_items
 from later.api.load_shedding import PendingWrites
 from later.api.problems import ErrorBody, error_body, problem_response
-from later.api.requests import body_too_large, parse_id, parse_switch, read_body
+from later.api.requests import body_parser, body_too_large, parse_id, parse_switch, read_body
 from later.api.response import json_response
 from later.api.schemas import CreateResponse, DeleteResponse, TaskView, expiry_warning, task_view
 from later.core.admit import admit
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
-from later.core.parsing import parse_draft
-from later.core.task import Task, new_id
+from later.core.task import Draft, Task, new_id
 from later.core.validation import EXPECTED, check_id, describe
 from later.metrics import Metrics
 from later.store.bulk_jobs import batch_digest
@@ -124,7 +123,7 @@ class BatchHandlers:
         with self._pending_writes.reserve(len(items)):
             policies = await self._store.policies.current()
             now = (await self._store.now()).high
-            tasks = await self._validate(items, lambda item: admit(parse_draft(item), policies, now, new_id()))
+            tasks = await self._validate(items, lambda item: admit(_parse_draft(item), policies, now, new_id()))
             refused = sum(isinstance(task, Refused) for task in tasks)
             if dry_run:
                 results = [_create_result(task, False) for task in tasks]
@@ -223,6 +222,9 @@ class BatchHandlers:
             failed=errors.failed,
             results=[_create_result(task, answer) for task, answer in pairs],
         )
+
+
+_parse_draft = body_parser(Draft)
 
 
 async def _call_for_valid(
