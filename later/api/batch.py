@@ -10,20 +10,29 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-import msgspec
 import structlog
 from aiohttp import web
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from later.api.batch_body import split_items
 from later.api.load_shedding import PendingWrites
 from later.api.problems import ErrorBody, error_body, problem_response
-from later.api.requests import body_parser, body_too_large, parse_id, parse_switch, read_body
+from later.api.requests import body_too_large, parse_create_request, parse_id, parse_switch, read_body
 from later.api.response import json_response
-from later.api.schemas import CreateResponse, DeleteResponse, TaskView, expiry_warning, task_view
+from later.api.schemas import (
+    BatchCreateResponse,
+    BatchDeleteResponse,
+    BatchItemError,
+    BatchQueryResponse,
+    CreateResponse,
+    DeleteResponse,
+    JobResponse,
+    expiry_warning,
+    task_view,
+)
 from later.core.admit import admit
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
-from later.core.task import Draft, Task, new_id
+from later.core.task import Task, new_id
 from later.core.validation import EXPECTED, check_id, describe
 from later.metrics import Metrics
 from later.store.bulk_jobs import batch_digest
@@ -38,52 +47,6 @@ log = structlog.get_logger()
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-
-
-class BatchItemError(msgspec.Struct, frozen=True):
-    """The result of an item that was refused or failed."""
-
-    error: ErrorBody
-
-
-class BatchCreateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `/create/batch`. `failed` counts items that could not be stored now."""
-
-    created: int
-    existing: int
-    refused: int
-    failed: int
-    results: list[CreateResponse | BatchItemError]
-
-
-class BatchQueryResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `/query/batch`."""
-
-    found: int
-    missing: int
-    refused: int
-    failed: int
-    results: list[TaskView | BatchItemError]
-
-
-class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `/delete/batch`. `kept` counts dead tasks that were left because only pending ones were meant."""
-
-    deleted: int
-    missing: int
-    kept: int | UnsetType = UNSET
-    refused: int
-    failed: int
-    results: list[DeleteResponse | BatchItemError]
-
-
-class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of a bulk job."""
-
-    job: str
-    created: int
-    existing: int
-    refused: int
 
 
 class ErrorCounts(NamedTuple):
@@ -123,7 +86,7 @@ class BatchHandlers:
         with self._pending_writes.reserve(len(items)):
             policies = await self._store.policies.current()
             now = (await self._store.now()).high
-            tasks = await self._validate(items, lambda item: admit(_parse_draft(item), policies, now, new_id()))
+            tasks = await self._validate(items, lambda item: admit(parse_create_request(item), policies, now, new_id()))
             refused = sum(isinstance(task, Refused) for task in tasks)
             if dry_run:
                 results = [_create_result(task, False) for task in tasks]
@@ -222,9 +185,6 @@ class BatchHandlers:
             failed=errors.failed,
             results=[_create_result(task, answer) for task, answer in pairs],
         )
-
-
-_parse_draft = body_parser(Draft)
 
 
 async def _call_for_valid(

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-import msgspec
 import structlog
 from aiohttp import web
 
 from later.api.load_shedding import PendingWrites
-from later.api.requests import EXPECTED, body_parser, parse_id, parse_query, read_body
+from later.api.requests import (
+    EXPECTED,
+    PurgeRequest,
+    RedriveRequest,
+    parse_id,
+    parse_purge_request,
+    parse_query,
+    parse_redrive_request,
+    parse_update_request,
+    read_body,
+)
 from later.api.response import json_response
 from later.api.schemas import task_view
 from later.api.topics import parse_topic_scope
-from later.core.edit import TaskChanges
 from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE
 from later.core.validation import check_id, parse_time, parse_topic, refusal
@@ -25,28 +33,6 @@ from later.store.open import Store
 from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
 
 log = structlog.get_logger("later.edits")
-
-
-class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a redrive, every field as it came: a task, or the dead tasks of a topic."""
-
-    id: str | None = None
-    topic: str | None = None
-    died_after: float | str | None = None
-    died_before: float | str | None = None
-    reason: str | None = None
-    rate: float | None = None
-    limit: int | None = None
-
-
-class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a purge, every field as it came."""
-
-    states: list[str] | None = None
-    died_after: float | str | None = None
-    died_before: float | str | None = None
-    reason: str | None = None
-    limit: int | None = None
 
 
 class PurgeStates(NamedTuple):
@@ -84,7 +70,7 @@ class EditHandlers:
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """`POST /update`."""
-        changes = _parse_changes(await read_body(request, self._max_body))
+        changes = parse_update_request(await read_body(request, self._max_body))
         if changes.id is None:
             raise refusal("id", None)
         id = check_id(changes.id)
@@ -105,7 +91,7 @@ class EditHandlers:
 
     async def redrive(self, request: web.Request) -> web.StreamResponse:
         """`POST /redrive`."""
-        body = _parse_redrive_request(await read_body(request, self._max_body))
+        body = parse_redrive_request(await read_body(request, self._max_body))
         if body.id is None:
             return await self._redrive_dead(body)
         for field in RedriveRequest.__struct_fields__:
@@ -136,7 +122,7 @@ class EditHandlers:
         parse_query(request)
         topic = parse_topic_scope(request).name
         content = await read_body(request, self._max_body)
-        body = _parse_purge_request(content) if content.strip() else PurgeRequest()
+        body = parse_purge_request(content) if content.strip() else PurgeRequest()
         purge, limit = _parse_purge(topic, body), _check_limit(body.limit)
         match purge:
             case PurgeStates(states):
@@ -161,11 +147,6 @@ class EditHandlers:
     def _wake_ticker(self, record: TaskRecord) -> None:
         if record.state is Bucket.DELAY:
             self._on_create(record.score)
-
-
-_parse_changes = body_parser(TaskChanges)
-_parse_redrive_request = body_parser(RedriveRequest)
-_parse_purge_request = body_parser(PurgeRequest)
 
 
 def _parse_purge(topic: str, body: PurgeRequest) -> PurgeStates | PurgeDead:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 from aiohttp import web
 
 from later.api.load_shedding import PendingWrites
-from later.api.requests import body_parser, read_body
+from later.api.requests import parse_explain_request, read_body
 from later.api.response import json_response
 from later.api.schemas import last_error_view
 from later.core.errors import LaterError, Refused
@@ -14,13 +13,6 @@ from later.core.explain import HEARTBEAT_TIMEOUT_MS, TaskFacts, TopicFacts, expl
 from later.core.task import Task
 from later.core.validation import check_id, parse_topic
 from later.store.open import Store
-
-
-class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of an explain: the task or the topic that it is about."""
-
-    id: str | None = None
-    topic: str | None = None
 
 
 class ExplainHandlers:
@@ -41,7 +33,7 @@ class ExplainHandlers:
 
     async def explain(self, request: web.Request) -> web.StreamResponse:
         """`POST /explain`."""
-        body = _parse_explain_request(await read_body(request, self._max_body))
+        body = parse_explain_request(await read_body(request, self._max_body))
         if (body.id is None) == (body.topic is None):
             got = "neither" if body.id is None else "both"
             raise Refused(f"id: expected either an id or a topic, got {got}", "id")
@@ -91,6 +83,3 @@ class ExplainHandlers:
             workers=sum(now - at < HEARTBEAT_TIMEOUT_MS for at in heartbeats),
             last_heartbeat_at=max(heartbeats, default=None),
         )
-
-
-_parse_explain_request = body_parser(ExplainRequest)

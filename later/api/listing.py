@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import msgspec
 from aiohttp import web
 
 from later.api.load_shedding import PendingWrites
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
-from later.api.requests import EXPECTED, body_parser, read_body
+from later.api.requests import EXPECTED, parse_list_request, read_body
 from later.api.response import json_response
-from later.api.schemas import TaskView, task_view
+from later.api.schemas import ListResponse, task_view
 from later.core.errors import Refused
 from later.core.validation import check_id, parse_time, parse_topic, refusal
 from later.store.keys import Bucket
 from later.store.open import Store
 from later.store.types import BucketRange
-
-
-class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a listing, every field as it came."""
-
-    topic: str | None = None
-    state: str | None = None
-    due_after: float | str | None = None
-    due_before: float | str | None = None
-    limit: int | None = None
-    cursor: str | None = None
-
-
-class ListResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of tasks. `cursor` is None on the last page."""
-
-    tasks: list[TaskView]
-    cursor: str | None
 
 
 class ListHandlers:
@@ -45,7 +26,7 @@ class ListHandlers:
 
     async def list_tasks(self, request: web.Request) -> web.StreamResponse:
         """`POST /list`."""
-        body = _parse_list_request(await read_body(request, self._max_body))
+        body = parse_list_request(await read_body(request, self._max_body))
         bucket_range = BucketRange(
             topic=parse_topic(body.topic),
             bucket=_parse_state(body.state),
@@ -58,9 +39,6 @@ class ListHandlers:
             page = await self._store.listing.page(bucket_range, limit)
         cursor = encode_cursor(f"{page.tasks[-1].score} {page.tasks[-1].id}") if page.more else None
         return json_response(ListResponse(tasks=[task_view(record) for record in page.tasks], cursor=cursor))
-
-
-_parse_list_request = body_parser(ListRequest)
 
 
 def _parse_state(state: str | None) -> Bucket:

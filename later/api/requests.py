@@ -13,8 +13,10 @@ import msgspec
 from aiohttp import web
 
 from later.core import validation
+from later.core.edit import TaskChanges
 from later.core.errors import Refused, TooLarge
 from later.core.parsing import parse_leniently
+from later.core.task import Draft
 from later.core.validation import EXPECTED_TIME, check_id, describe, refusal
 
 EXPECTED = {
@@ -79,12 +81,61 @@ def body_parser(schema: type[Body]) -> Callable[[bytes], Body]:
     return parse
 
 
+# Schemas and parsers of bodies
+
+
 class IdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request that names nothing but a task."""
 
     id: str | None = None
 
 
+class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a listing, every field as it came."""
+
+    topic: str | None = None
+    state: str | None = None
+    due_after: float | str | None = None
+    due_before: float | str | None = None
+    limit: int | None = None
+    cursor: str | None = None
+
+
+class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of an explain: the task or the topic that it is about."""
+
+    id: str | None = None
+    topic: str | None = None
+
+
+class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a redrive, every field as it came: a task, or the dead tasks of a topic."""
+
+    id: str | None = None
+    topic: str | None = None
+    died_after: float | str | None = None
+    died_before: float | str | None = None
+    reason: str | None = None
+    rate: float | None = None
+    limit: int | None = None
+
+
+class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a purge, every field as it came."""
+
+    states: list[str] | None = None
+    died_after: float | str | None = None
+    died_before: float | str | None = None
+    reason: str | None = None
+    limit: int | None = None
+
+
+parse_create_request = body_parser(Draft)
+parse_update_request = body_parser(TaskChanges)
+parse_list_request = body_parser(ListRequest)
+parse_explain_request = body_parser(ExplainRequest)
+parse_redrive_request = body_parser(RedriveRequest)
+parse_purge_request = body_parser(PurgeRequest)
 _parse_id_request = body_parser(IdRequest)
 
 

@@ -1,10 +1,11 @@
-"""Schemas of the answers about tasks, and their views of what the store holds."""
+"""Schemas of answers about tasks, and the views in them of what the store holds."""
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from later.api.problems import ErrorBody
 from later.core.clock import rfc3339
 from later.core.retry import Failure
 from later.core.task import Task
@@ -58,6 +59,59 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     last_error: LastErrorView | None
     headers: list[str] | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET
+
+
+class ListResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of tasks. `cursor` is None on the last page."""
+
+    tasks: list[TaskView]
+    cursor: str | None
+
+
+class BatchItemError(msgspec.Struct, frozen=True):
+    """The result of an item that was refused or failed."""
+
+    error: ErrorBody
+
+
+class BatchCreateResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/create/batch`. `failed` counts items that could not be stored now."""
+
+    created: int
+    existing: int
+    refused: int
+    failed: int
+    results: list[CreateResponse | BatchItemError]
+
+
+class BatchQueryResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/query/batch`."""
+
+    found: int
+    missing: int
+    refused: int
+    failed: int
+    results: list[TaskView | BatchItemError]
+
+
+class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `/delete/batch`. `kept` counts dead tasks that were left because only pending ones were meant."""
+
+    deleted: int
+    missing: int
+    kept: int | UnsetType = UNSET
+    refused: int
+    failed: int
+    results: list[DeleteResponse | BatchItemError]
+
+
+class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of a bulk job."""
+
+    job: str
+    created: int
+    existing: int
+    refused: int
 
 
 def expiry_warning(task: Task, created: bool) -> str | UnsetType:
