@@ -67,9 +67,6 @@ QUALIFIED_BY_PACKAGE = {
 
 BANNED_MODULES = {"doors", "place", "memory", "ends", "util", "utils", "common", "helpers", "base", "manager"}
 
-# Docstrings that are still cut. Each entry goes with the change that mends it; none is ever added.
-CUT_YET = {"store/connections.py"}
-
 
 def package_of(file: Path) -> str:
     """Return the package or module at the top of `later` that a file belongs to."""
@@ -177,4 +174,4 @@ def test_a_class_name_means_one_thing() -> None:
 
 @pytest.mark.parametrize("file", files(), ids=path_in_later)
 def test_no_docstring_is_cut_in_mid_sentence(file: Path) -> None:
-    assert not list(cut_docstrings(parse(file))) or path_in_later(file) in CUT_YET
+    assert not list(cut_docstrings(parse(file)))

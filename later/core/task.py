@@ -134,6 +134,14 @@ def decode(task_id: str, body: bytes) -> Task:
     )
 
 
+def decode_or_error(task_id: str, body: bytes) -> Task | UnreadableBody:
+    """Return the task that `encode` made `body` from, or the error if it cannot be decoded."""
+    try:
+        return decode(task_id, body)
+    except UnreadableBody as error:
+        return error
+
+
 class _RandomPool:
     """A pool of random bytes. Asking the system for each id takes a quarter of the time of a batch's task."""
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from later.core.errors import LaterError, StoreFault, UnreadableBody
 from later.core.retry import Failure, decode_failure
-from later.core.task import Task, decode
+from later.core.task import Task
 from later.store.keys import Bucket, Shard
 from later.store.types import TaskRecord
 
@@ -59,14 +59,6 @@ def in_no_bucket(id: str) -> StoreFault:
     return StoreFault(f"task {id!r} is in no bucket: run `later doctor --repair`")
 
 
-def decode_task(id: str, raw: bytes) -> Task | UnreadableBody:
-    """Return the task, or the error if its body cannot be decoded."""
-    try:
-        return decode(id, raw)
-    except UnreadableBody as error:
-        return error
-
-
 def parse_failure(stored: bytes | None) -> Failure | None:
     return decode_failure(stored) if stored else None
 
@@ -75,22 +67,12 @@ def parse_time(stored: bytes) -> int | None:
     return int(float(stored)) if stored else None
 
 
-def earliest_score(ranges: Iterable[Sequence[bytes]]) -> int | None:
-    """Return the least score of ranges of [member, score]; None if all are empty."""
-    return min((int(float(found[1])) for found in ranges if found), default=None)
-
-
 def raise_errors(answers: list[Any]) -> list[Any]:
     """Return the answers if none of them is an error; raise the first error otherwise."""
     for answer in answers:
         if isinstance(answer, LaterError):
             raise answer
     return answers
-
-
-def as_bools(answers: list[Any]) -> list[bool | LaterError]:
-    """Return True for each answer that is 1. Errors stay."""
-    return [answer if isinstance(answer, LaterError) else answer == 1 for answer in answers]
 
 
 def pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from later.core.edit import renew_ttl
-from later.core.task import Task, encode, unpack_id
+from later.core.task import Task, decode_or_error, encode, unpack_id
 from later.core.validation import MAX_AHEAD_MS
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, decode_task, parse_failure, raise_errors
+from later.store.codec import MAX_BODIES, parse_failure, raise_errors
 from later.store.cursor import BucketCursor, BucketEntry
 from later.store.expiry import Expiry
 from later.store.fanout import ShardTopic, fan_out
@@ -193,7 +193,7 @@ class _DeadCursor:
 
 def _build_redrive(entry: BucketEntry, raw: bytes, due_at: int, now: int) -> Redrive:
     """Return the redrive of an entry. Its ttl counts from `now`; a body changes only if it has a ttl."""
-    task = decode_task(unpack_id(entry.packed), raw)
+    task = decode_or_error(unpack_id(entry.packed), raw)
     if not isinstance(task, Task) or task.expires_at is None:
         return Redrive(entry.packed, entry.score, due_at, None, None)
     return Redrive(entry.packed, entry.score, due_at, raw, renew_ttl(task, now))

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from later.core.errors import LaterError
 from later.core.retry import Failure, encode_failure
-from later.core.task import Task, pack_id, unpack_id
+from later.core.task import Task, decode_or_error, pack_id, unpack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, as_bools, decode_task, parse_failure
-from later.store.fanout import ShardTopic, fan_out
+from later.store.codec import MAX_BODIES, parse_failure
+from later.store.fanout import ShardTopic, fan_out, parse_flags
 from later.store.keys import Bucket, Keys, parse_expiry_member
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import DeadTask, DeadTopics, DueTopic, ExpiredTask
@@ -63,7 +63,7 @@ class Expiry:
                 arguments += [pack_id(task.id), task.stored_failure, encode_failure(failure)]
             return scripts.EXPIRE.call(keys, arguments)
 
-        return as_bools(await fan_out(self._client, "expire", deaths, lambda death: self._locate(death[0]), build))
+        return await fan_out(self._client, "expire", deaths, lambda death: self._locate(death[0]), build, parse_flags)
 
     async def topics_with_dead(self, latest: int, limit: int, cursors: Mapping[int, int] = NO_CURSORS) -> DeadTopics:
         """Return some of the topics in which a task had died by `latest` (ms), about `limit` of each shard.
@@ -101,7 +101,7 @@ class Expiry:
         bodies = await self._client.execute("sweep", ("HMGET", shard.pool, *ids))
         for packed, body in zip(ids, bodies, strict=True):
             id = unpack_id(packed)
-            task = None if body is None else decode_task(id, body)
+            task = None if body is None else decode_or_error(id, body)
             tasks.append(DeadTask(id, topic.topic, topic.shard, own_id=isinstance(task, Task) and task.own_id))
         return tasks
 
@@ -118,7 +118,7 @@ class Expiry:
                 arguments += [pack_id(task.id), remember_until or "" if remembered else ""]
             return scripts.SWEEP.call(keys, arguments)
 
-        return as_bools(await fan_out(self._client, "sweep", dead, self._locate, build))
+        return await fan_out(self._client, "sweep", dead, self._locate, build, parse_flags)
 
     def _locate(self, task: ExpiredTask | DeadTask) -> ShardTopic:
         return ShardTopic(self._keys.shards[task.shard], task.topic.encode())

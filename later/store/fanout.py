@@ -28,12 +28,11 @@ class ItemGroup(NamedTuple, Generic[Item]):
     positions: list[int]
 
 
-def group_items(items: Sequence[Item], locate: Callable[[Item], ShardTopic]) -> list[ItemGroup[Item]]:
-    """Group the items by shard and topic, at most `MAX_TASKS` in a group."""
+def group_items(items: Sequence[Item], targets: Iterable[ShardTopic]) -> list[ItemGroup[Item]]:
+    """Group the items by their targets, at most `MAX_TASKS` in a group."""
     latest: dict[ShardTopic, ItemGroup[Item]] = {}
     groups: list[ItemGroup[Item]] = []
-    for position, item in enumerate(items):
-        target = locate(item)
+    for position, (item, target) in enumerate(zip(items, targets, strict=True)):
         group = latest.get(target)
         if group is None or len(group.items) == MAX_TASKS:
             group = latest[target] = ItemGroup(target, [], [])
@@ -58,6 +57,11 @@ def spread_answers(
     return spread
 
 
+def parse_flags(answer: Sequence[int]) -> list[bool]:
+    """Parse the answer of a script that returns 1 for each item that it has moved."""
+    return [code == 1 for code in answer]
+
+
 async def fan_out(
     client: Client,
     verb: str,
@@ -71,7 +75,7 @@ async def fan_out(
     Raises:
         StoreDown: whether anything was done is not known.
     """
-    groups = group_items(items, locate)
+    groups = group_items(items, map(locate, items))
     answers = await client.execute_each(verb, [build(group.target, group.items) for group in groups])
     return spread_answers(groups, answers, parse)
 

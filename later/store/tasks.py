@@ -7,18 +7,18 @@ a `LaterError` in the place of an answer is that task's error.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from later.core.errors import LaterError
 from later.core.retry import SettleTarget, encode_failure
-from later.core.task import Task, encode, pack_id, unpack_id
+from later.core.task import Task, decode_or_error, encode, pack_id, unpack_id
 from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
-from later.store.codec import as_bools, decode_task, earliest_score, pairs, parse_failure, parse_time
-from later.store.fanout import ShardTopic, fan_out, group_items, spread_answers
-from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_held
+from later.store.codec import parse_failure, parse_time
+from later.store.fanout import ShardTopic, fan_out, group_items, parse_flags, spread_answers
+from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until
 from later.store.keys import Bucket, Keys
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
@@ -54,7 +54,7 @@ class Tasks:
         """
         job, forget_job_at = ("", 0) if batch is None else (batch.job, batch.forget_at)
         commands: list[Command] = []
-        groups = group_items(tasks, lambda task: ShardTopic(self._keys.shard_of(task.id), task.topic.encode()))
+        groups = group_items(tasks, [ShardTopic(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks])
         for (shard, topic), some, _ in groups:
             keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY], shard.expiry]
             if job:
@@ -66,14 +66,15 @@ class Tasks:
             commands.append(scripts.CREATE.call(keys, arguments))
         count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
         answers = await self._client.execute_each("create", [*commands, *count])
-        return as_bools(spread_answers(groups, answers[: len(groups)]))
+        return spread_answers(groups, answers[: len(groups)], parse_flags)
 
     async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
         """Return the `limit` earliest wake entries of each shard, in delay also of held topics. Raises StoreDown."""
         held = self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE) if bucket is Bucket.DELAY else []
         answers = await self._client.execute_all("look", [*self._wake_ranges(bucket, limit), *held])
         shards = len(self._keys.shards)
-        return self._parse_due_topics(limit, answers[:shards], answers[shards:])
+        due, holds = self._parse_wakes(answers[:shards], limit), self._parse_wakes(answers[shards:], limit, held_until)
+        return _merge(due, holds)
 
     async def worker_snapshot(self, limit: int, *, held: bool = True) -> WorkerSnapshot:
         """Return the due topics of delay, without held ones unless `held`, and the first times of unack and error.
@@ -87,12 +88,13 @@ class Tasks:
         answers = await self._client.execute_timed("look", commands)
         shards = len(self._keys.shards)
         unack, error, delay, holds = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
-        ends = [held_until(float(entry)) for answer in holds for _, entry in pairs(answer)]
+        held_topics = self._parse_wakes(holds, limit, held_until)
+        first_unack, first_error = self._parse_wakes(unack, 1).topics, self._parse_wakes(error, 1).topics
         return WorkerSnapshot(
-            delay=self._parse_due_topics(limit, delay, holds),
-            hold_ends=[end for end in ends if end is not None],
-            unack_at=earliest_score(unack),
-            error_at=earliest_score(error),
+            delay=_merge(self._parse_wakes(delay, limit), held_topics),
+            hold_ends=[topic.at for topic in held_topics.topics],
+            unack_at=first_unack[0].at if first_unack else None,
+            error_at=first_error[0].at if first_error else None,
         )
 
     async def claim(self, requests: Sequence[ClaimRequest], now: int, lease_end: int) -> list[ClaimResult | LaterError]:
@@ -126,9 +128,9 @@ class Tasks:
         Raises:
             StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
         """
-
-        def build(target: ShardTopic, some: list[Settlement]) -> Command:
-            shard, topic = target
+        commands: list[Command] = []
+        groups = group_items(settlements, [self._locate(settlement.claim) for settlement in settlements])
+        for (shard, topic), some, _ in groups:
             _, unack, error, dead = shard.buckets(topic)
             keys = [shard.pool, shard.attempts, shard.outcome, shard.done, unack, error, dead]
             keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD], shard.expiry]
@@ -140,11 +142,10 @@ class Tasks:
                 failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
                 has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
                 arguments += [pack_id(claim.id), claim.fence, verdict.target.value, time, failure, int(has_ttl)]
-            return scripts.SETTLE.call(keys, arguments)
+            commands.append(scripts.SETTLE.call(keys, arguments))
 
-        return as_bools(
-            await fan_out(self._client, "settle", settlements, lambda item: self._locate(item.claim), build)
-        )
+        answers = await self._client.execute_each("settle", commands)
+        return spread_answers(groups, answers, parse_flags)
 
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
         """Return claims that were not delivered, unack → delay; False if the lease was lost. Raises StoreDown."""
@@ -158,7 +159,7 @@ class Tasks:
                 arguments += [pack_id(claim.id), claim.fence, claim.due_at]
             return scripts.GIVE_BACK.call(keys, arguments)
 
-        return as_bools(await fan_out(self._client, "give_back", claims, self._locate, build))
+        return await fan_out(self._client, "give_back", claims, self._locate, build, parse_flags)
 
     async def release(self, bucket: Bucket, topics: Sequence[DueTopic], now: int) -> list[ReleaseResult | LaterError]:
         """Move tasks whose lease or retry pause has ended, unack or error → delay, at most 500 of each topic.
@@ -192,18 +193,24 @@ class Tasks:
             ("ZRANGE", shard.wakes[bucket], *arguments, "LIMIT", 0, limit, "WITHSCORES") for shard in self._keys.shards
         ]
 
-    def _parse_due_topics(self, limit: int, *ranges: Sequence[list[bytes]]) -> DueTopics:
+    def _parse_wakes(
+        self, answers: Sequence[list[bytes]], limit: int, moment: Callable[[float], int | None] = math.ceil
+    ) -> DueTopics:
+        """Parse what the shards returned for `_wake_ranges`, or nothing; `moment` is what an entry stands for."""
         topics, cut_at = list[DueTopic](), list[int]()
-        for answers in filter(None, ranges):
-            for shard, answer in zip(self._keys.shards, answers, strict=True):
-                for topic, score in pairs(answer):
-                    entry = float(score)
-                    at = held_until(entry) if is_held(entry) else math.ceil(entry)
-                    if at is not None:
-                        topics.append(DueTopic(at, topic.decode(), shard.index))
-                if len(answer) >= 2 * limit:
-                    cut_at.append(topics[-1].at)
+        for shard, answer in zip(self._keys.shards, answers, strict=False):
+            for topic, entry in zip(answer[::2], answer[1::2], strict=True):
+                at = moment(float(entry))
+                if at is not None:
+                    topics.append(DueTopic(at, topic.decode(), shard.index))
+            if len(answer) >= 2 * limit:
+                cut_at.append(topics[-1].at)
         return DueTopics(sorted(topics), min(cut_at, default=None))
+
+
+def _merge(due: DueTopics, held: DueTopics) -> DueTopics:
+    ends = [at for at in (due.more_at, held.more_at) if at is not None]
+    return DueTopics(sorted([*due.topics, *held.topics]), min(ends, default=None))
 
 
 def _parse_claims(request: ClaimRequest, answer: list[Any], lease_end: int) -> ClaimResult:
@@ -216,7 +223,7 @@ def _parse_claims(request: ClaimRequest, answer: list[Any], lease_end: int) -> C
                 id=id,
                 topic=request.topic,
                 shard=request.shard,
-                task=decode_task(id, body),
+                task=decode_or_error(id, body),
                 due_at=int(float(due_at)),
                 attempt=attempt,
                 fence=fence,

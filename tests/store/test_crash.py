@@ -13,7 +13,7 @@ import redis.exceptions
 
 from later.core.errors import StoreDown
 from later.core.task import Task
-from later.store.connections import Connections
+from later.store.client import Connections
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.scripts import BY_SHA, Command
