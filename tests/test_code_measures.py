@@ -68,7 +68,7 @@ def test_changes_of_file_and_calls_across_files_are_counted() -> None:
         Entry(1, "a.py", "f", True, None),
         Entry(1, "b.py", "g", True, caller),
     ]
-    assert measure([way]) == (3, 2, 3, 1)
+    assert measure([way]) == (3, 2, 3, 1, 1)
 
 
 @pytest.mark.system
@@ -76,4 +76,4 @@ def test_the_path_of_a_task_is_measured() -> None:
     command = [sys.executable, "-m", "scripts.call_path", "--hot"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert " changes of file, " in done.stdout.splitlines()[-1]
+    assert " changes of file (" in done.stdout.splitlines()[-1]
