@@ -49,13 +49,13 @@ class ExternalBackend:
         self.description = config.shown_store_url
 
     async def start(self) -> None:
-        """Do nothing: the store runs, or will."""
+        """Return at once: the store runs, or will."""
 
     async def stop(self) -> None:
-        """Do nothing: the store runs on."""
+        """Leave the store running."""
 
     def stop_nowait(self) -> None:
-        """Do nothing: the store runs on."""
+        """Leave the store running."""
 
     def why_unavailable(self) -> None:
         """Return None: only a call to the store can tell."""

@@ -76,7 +76,7 @@ class Resolver(AbstractResolver):
         return await result
 
     async def close(self) -> None:
-        """Do nothing: threads that hang end with the process."""
+        """Leave hanging threads alone: they end with the process."""
 
 
 def resolve_host(host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:

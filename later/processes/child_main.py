@@ -32,11 +32,12 @@ def main() -> None:
     logs.setup(log_format, log_level, process=int(number.partition("/")[0]))
     end = socket.socket(fileno=int(descriptor))
     end.set_inheritable(False)
-    status = run_in_loop(_run(command, end))
+    status = run_in_loop(serve(command, end))
     os._exit(status)  # a thread may hang in a name lookup for a minute, and the interpreter would wait for it
 
 
-async def _run(command: str, end: socket.socket) -> int:
+async def serve(command: str, end: socket.socket) -> int:
+    """Serve until the supervisor asks to stop; return the exit status."""
     channel = await open_channel(end)
     child = ChildProcess(command, channel)
     channel.serve(child.handlers())

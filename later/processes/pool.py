@@ -72,8 +72,14 @@ class ProcessPool:
         Returns when (ms) the next delay is over; None if all processes run.
         """
         for slot in self._slots:
-            if slot.child is not None and slot.child.status is not None:
-                self._schedule_restart(slot, slot.child, now)
+            child = slot.child
+            if child is not None and child.status is not None:
+                child.close()
+                self._on_unexpected_exit(child)
+                delay_ms = slot.backoff.next_delay_ms(now - slot.started_at)
+                slot.child, slot.start_at = None, now + delay_ms
+                delay_s, status = delay_ms // 1000, child.status
+                log.warning("process exited", process=slot.number, pid=child.pid, status=status, restart_in_s=delay_s)
             if slot.child is None and slot.start_at <= now:
                 await self._start(slot, now)
         return min((slot.start_at for slot in self._slots if slot.child is None), default=None)
@@ -99,12 +105,3 @@ class ProcessPool:
         child.channel.serve(self._handlers(child))
         child.exited.add_done_callback(lambda _: self.on_exit())
         log.debug("process started", process=child.number, pid=child.pid)
-
-    def _schedule_restart(self, slot: ProcessSlot, child: Child, now: int) -> None:
-        child.close()
-        self._on_unexpected_exit(child)
-        delay_ms = slot.backoff.next_delay_ms(now - slot.started_at)
-        slot.child, slot.start_at = None, now + delay_ms
-        log.warning(
-            "process exited", process=child.number, pid=child.pid, status=child.status, restart_in_s=delay_ms // 1000
-        )

@@ -109,7 +109,7 @@ class Claimer:
         return claimed
 
     def _note_hold_ends(self, ends: Iterable[int]) -> None:
-        """Do not let the ticker sleep beyond the first of them."""
+        """Limit the ticker's sleep to the first of these ends (ms)."""
         known = [] if self._hold_ends_at is None else [self._hold_ends_at]
         self._hold_ends_at = min([*known, *ends], default=None)
 

@@ -37,7 +37,7 @@ SETTLE_GRACE_S = 5.0
 
 
 class TaskSender(Protocol):
-    """What a delivery needs of a sender."""
+    """A sender, as far as deliveries use it."""
 
     async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome: ...
 

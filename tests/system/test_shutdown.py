@@ -62,7 +62,7 @@ def test_a_stop_under_load_finishes_deliveries_under_way(
         create_many(up.url, build_tasks(TASKS, receiver.url(), time.time() + 0.5, 400))
         wait_until(lambda: len(receiver.ids) > 300, "it is under load")
         stop()
-        assert up.ends() == 0
+        assert up.wait_for_exit() == 0
     assert not [event for event in up.events() if event["event"] == "embedded store exited"], (
         "the signal was not for the store"
     )
