@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ EMPTY_KEY = 'key: expected a value, got ""'
 REDACTED = "***"
 """Replaces what may be a secret."""
 
+_SECRET_FIELDS = ("headers", "callback")
 _USERINFO = re.compile(r"\A([^/?#]*//)[^/?#]*@")
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -78,14 +79,14 @@ def redact_row(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) ->
     `sources` maps a field to the row's name for it, if that is another. A row that is no JSON object is returned as it
     is: headers cannot be found in it.
     """
-    names = {field: sources.get(field, field) for field in _REDACT}
+    names = {field: sources.get(field, field) for field in _SECRET_FIELDS}
     if not any(json.dumps(name).encode() in row for name in names.values()):
         return decode_readable(row)
     try:  # everything else stays as written, numbers of many digits too
         fields = _decode_object(row)
         for field, name in names.items():
             if name in fields:
-                redacted = _REDACT[field](msgspec.json.decode(fields[name]))
+                redacted = _redact(field, msgspec.json.decode(fields[name]))
                 fields[name] = msgspec.Raw(msgspec.json.encode(redacted))
         return msgspec.json.encode(fields).decode()
     except (ValueError, RecursionError):  # bytes that are not UTF-8, NaN, lone surrogates, or no JSON object at all
@@ -99,21 +100,16 @@ def _redact_lenient(row: bytes, names: Mapping[str, str]) -> str:
         return decode_readable(row)
     if not isinstance(fields, dict):
         return decode_readable(row)
-    fields |= {name: _REDACT[field](fields[name]) for field, name in names.items() if name in fields}
+    fields |= {name: _redact(field, fields[name]) for field, name in names.items() if name in fields}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
 
 
-def _redact_headers(value: Any) -> Any:
+def _redact(field: str, value: Any) -> Any:
+    if field == "callback":
+        return _USERINFO.sub(rf"\1{REDACTED}@", value) if isinstance(value, str) else value
     if value is None:
         return None
     return dict.fromkeys(value, REDACTED) if isinstance(value, dict) else REDACTED
-
-
-def _redact_callback(value: Any) -> Any:
-    return _USERINFO.sub(rf"\1{REDACTED}@", value) if isinstance(value, str) else value
-
-
-_REDACT: dict[str, Callable[[Any], Any]] = {"headers": _redact_headers, "callback": _redact_callback}
 
 
 def decode_readable(text: bytes) -> str:

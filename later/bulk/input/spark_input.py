@@ -138,7 +138,11 @@ def _read_columns(spark: SparkSession, job_input: JobInput, table: Table) -> Inp
         if isinstance(field.dataType, T.TimestampNTZType) and field.name in FIELDS:
             rows = rows.withColumn(field.name, rows[field.name].cast("timestamp"))
     if job_input.format == "csv":
-        table = replace(table, csv=_csv_layout(job_input, names, sources.get("callback")))
+        spark_options = {name.lower(): value for name, value in job_input.options.items()}
+        separator = spark_options.get("sep", spark_options.get("delimiter", ",")).replace("\\t", "\t") or ","
+        callback = sources.get("callback")
+        index = names.index(callback) if callback in names else None
+        table = replace(table, csv=CsvLayout(separator, len(names), index))
     table.build_reader(to_arrow_schema(rows.schema, timezone="UTC"))  # refuses here, not in four attempts of a worker
     used = {_top_column(names, source) for source in sources.values()}
     unused = [name for name in names if name not in used and name not in job_input.constants]
@@ -219,9 +223,3 @@ def _check_header(names: Sequence[str], path: str) -> None:
             f"{path}: expected a header with a name for each column, {reason} (--option enforceSchema=true takes "
             "columns by their order, whatever the other files' headers say)"
         )
-
-
-def _csv_layout(job_input: JobInput, names: Sequence[str], callback: str | None) -> CsvLayout:
-    options = {name.lower(): value for name, value in job_input.options.items()}
-    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
-    return CsvLayout(separator or ",", len(names), names.index(callback) if callback in names else None)

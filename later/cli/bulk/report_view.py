@@ -39,7 +39,16 @@ HOUR = "%a %d %H:%M"
 def print_text(report: Report, *, wide: bool) -> None:
     """Print the tables, the longest first, because a terminal shows the end; `wide` adds columns beyond 80."""
     if report.due is not None:
-        _print(_summary(report.window, report.states or {}, report.due.total))
+        states, window, total = report.states or {}, report.window, report.due.total
+        counts = ", ".join(f"{count:,} {printable(state)}" for state, count in states.items())
+        period = f"from now, {_format(window.now, '%a %d %b %Y %H:%M')}, to {_format(window.end, HOUR)}"
+        summary = Table.grid(padding=(0, 2, 0, 0))
+        summary.add_row("tasks", Text(f"{sum(states.values()):,}{': ' if counts else ''}{counts}"))
+        summary.add_row(
+            "due", f"{total.overdue:,} overdue, {total.in_window:,} in the hours shown, {total.later:,} later"
+        )
+        summary.add_row("hours", f"of UTC, {period}")
+        _print(summary)
         print()
         _print_hours(report.due, MAX_TOPICS_WIDE if wide else MAX_TOPICS)
         print()
@@ -84,18 +93,6 @@ def _table(*headers: str, numbers: Iterable[int], elastic: str) -> Table:
 def _add_row(table: Table, cells: Sequence[str]) -> None:
     """Add a row of plain text: names in it are no markup and move no cursor."""
     table.add_row(*(Text(printable(cell)) for cell in cells))
-
-
-def _summary(window: ReportWindow, states: dict[str, int], total: Load) -> Table:
-    counts = ", ".join(f"{count:,} {printable(state)}" for state, count in states.items())
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for name, text in (
-        ("tasks", f"{sum(states.values()):,}{': ' if counts else ''}{counts}"),
-        ("due", f"{total.overdue:,} overdue, {total.in_window:,} in the hours shown, {total.later:,} later"),
-        ("hours", f"of UTC, from now, {_format(window.now, '%a %d %b %Y %H:%M')}, to {_format(window.end, HOUR)}"),
-    ):
-        grid.add_row(name, Text(text))
-    return grid
 
 
 # Hours
