@@ -146,7 +146,7 @@ class TopicForecast(NamedTuple):
 
     @property
     def worked_off_at(self) -> int | None:
-        """The time when the last backlog is worked off; None without a backlog, or if one remains after the last hour."""
+        """The time when the last backlog is worked off; None without a backlog, or if one outlasts the window."""
         if self.limit is None or self.final_backlog:
             return None
         carried = (self.load.overdue, *self.backlog)
