@@ -132,6 +132,14 @@ def test_a_batch_that_does_not_get_through_ends_the_file(api: ApiStub, pauses: l
     assert len(api.requests) == 3
 
 
+def test_a_batch_that_is_too_large_for_a_proxy_is_halved(api: ApiStub, pauses: list[float], capsys: Capture) -> None:
+    api.replies = [Reply(413, b"")]
+    assert create_from(write_ndjson(*task_fields(4))) == 0
+    assert [len(request.lines) for request in api.requests] == [4, 2, 2]
+    assert capsys.readouterr().out == "4 created, 0 existing, 0 refused, 0 failed\n"
+    assert pauses == []
+
+
 @pytest.mark.parametrize("reply", [problem_reply(400, "job: no"), Reply(200, {"results": []}), Reply(200, b"x")])
 def test_a_permanent_refusal_is_not_retried(api: ApiStub, reply: Reply, pauses: list[float]) -> None:
     api.replies = [reply]

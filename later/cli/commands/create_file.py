@@ -171,19 +171,13 @@ def read_lines(file: BinaryIO, on_read: Callable[[int], None]) -> Iterator[Line 
         number += 1
         on_read(len(text))
         if len(text) > MAX_BODY_BYTES and not text.endswith(b"\n"):
-            _skip_line(file, on_read)
+            while not text.endswith(b"\n") and (text := file.readline(MAX_BODY_BYTES)):
+                on_read(len(text))
             yield InvalidLine(number, "the line is too long")
             continue
         text = text.removeprefix(BYTE_ORDER_MARK).strip() if number == 1 else text.strip()
         if text:
             yield parse_line(number, text)
-
-
-def _skip_line(file: BinaryIO, on_read: Callable[[int], None]) -> None:
-    while text := file.readline(MAX_BODY_BYTES):
-        on_read(len(text))
-        if text.endswith(b"\n"):
-            return
 
 
 def parse_line(number: int, text: bytes) -> Line | InvalidLine:
