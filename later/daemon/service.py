@@ -194,7 +194,7 @@ class Service:
                 log.debug("heartbeat not removed", reason=str(error))
 
     async def measure_clock(self, now: int) -> TickResult:
-        """Measure the store's time. This is the first to see a store that came back and cannot serve this daemon."""
+        """Measure the store's time. A store that came back and cannot serve us is first noticed here."""
         try:
             await self._store.measure_time()
         except StoreMismatch as error:

@@ -26,7 +26,7 @@ class Resolver(AbstractResolver):
     """getaddrinfo in threads, `max_lookups` at a time.
 
     A lookup that finds no free thread within the call's timeout, or `default_timeout_s` outside of a call, is given up:
-    its caller has given up, too, and lookups that nobody waits for would delay those that somebody waits for.
+    its caller has given up, too, and its lookup would only delay others.
     """
 
     def __init__(self, *, max_lookups: int, default_timeout_s: float) -> None:
@@ -65,7 +65,7 @@ class Resolver(AbstractResolver):
                 addresses = resolve_host(host, port, family)
             except Exception as error:
                 addresses = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the caller gone
                 loop.call_soon_threadsafe(finish, addresses)
 
         try:

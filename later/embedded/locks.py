@@ -87,7 +87,7 @@ def _try_lock(descriptor: int) -> bool:
 async def _find_orphan(data: Path) -> int | None:
     """Return the id of the process that listens on our socket: unlike a pidfile's, that number is never reused.
 
-    None if nobody listens, or if the listener is in another process namespace: the kernel then says 0.
+    None if no process listens, or if the listener is in another process namespace: the kernel then says 0.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return (await read_info(data, "server")).get("process_id")

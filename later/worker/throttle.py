@@ -75,7 +75,7 @@ class Throttle:
         self._claiming: dict[str, int] = {}
         """Permits of the claim that is being made: they count as in use until its results are known."""
         self._returning: set[str] = set()
-        """Topics of deliveries that ended, whose permits are to be returned."""
+        """Topics of deliveries that ended; their permits must be returned."""
         self._return: asyncio.Task[None] | None = None
         self._requesting = asyncio.Lock()
 

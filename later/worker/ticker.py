@@ -37,7 +37,7 @@ class Ticker:
     `after_error_ms` later (by default `interval_ms`), however often the ticker is woken: otherwise a store in trouble
     would get a call for each task that is created.
 
-    `now` is the tick function's time in ms, with its fraction: cut to whole ones, each wake would be half of one late.
+    `now` returns the tick function's time in ms, with its fraction: with whole ms, a wake would be half a ms late.
     """
 
     def __init__(

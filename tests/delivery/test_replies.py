@@ -200,7 +200,7 @@ async def test_an_error_becomes_an_outcome_without_the_query(
         {"callback": "ftp://receiver.example/"},
         {"callback": "http://receiver.example:99999/"},
         {"headers": {"X-Own": "two\r\nlines"}},
-        {"content": "cut in a \ud83d"},
+        {"content": "ends in \ud83d"},
         {"execute_at": 10**18},
     ],
     ids=repr,

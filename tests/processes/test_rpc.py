@@ -177,12 +177,12 @@ async def test_a_peer_that_is_gone_is_noticed_and_not_called() -> None:
             await channel.call("anything", timeout_s=30)
 
 
-@pytest.mark.parametrize("cut", [b'{"number":0,"data":"ha', b'{"number":0,"data":"whole"}'])
-async def test_a_truncated_message_is_not_an_answer(cut: bytes) -> None:
+@pytest.mark.parametrize("part", [b'{"number":0,"data":"ha', b'{"number":0,"data":"whole"}'])
+async def test_a_truncated_message_is_not_an_answer(part: bytes) -> None:
     async with a_channel() as (channel, peer):
         answer = asyncio.create_task(channel.call("anything", timeout_s=30))
         await read(peer)
-        await write(cut, peer)
+        await write(part, peer)
         peer.close()
         with pytest.raises(RpcError, match="the other process is gone"):
             await answer
