@@ -59,8 +59,8 @@ class Call:
 class Receiver:
     """Answers calls; counts the calls of each id and records their lateness."""
 
-    def __init__(self, manner: AnswerOptions, *, quiet: bool) -> None:
-        self._manner = manner
+    def __init__(self, options: AnswerOptions, *, quiet: bool) -> None:
+        self._options = options
         self._quiet = quiet
         self._calls: Counter[str] = Counter()
         self._lateness: list[int] = []
@@ -71,11 +71,11 @@ class Receiver:
         self._calls[call.id] += 1
         if call.late_ms is not None:
             self._lateness.append(call.late_ms)
-        answer = choose_answer(request, self._manner, self._calls[call.id])
+        answer = choose_answer(request, self._options, self._calls[call.id])
         if not self._quiet:
             print(format_call(call, answer), flush=True)
-        await asyncio.sleep(answer_delay(request, self._manner))
-        return await build_response(request, answer, self._manner.retry_after)
+        await asyncio.sleep(answer_delay(request, self._options))
+        return await build_response(request, answer, self._options.retry_after)
 
     def summary(self) -> str:
         """Return the numbers of calls and ids, and how late the calls were."""
@@ -118,19 +118,19 @@ def lateness_ms(due: str | None, now: datetime) -> int | None:
         return None
 
 
-def choose_answer(request: web.Request, manner: AnswerOptions, nth: int) -> str:
+def choose_answer(request: web.Request, options: AnswerOptions, nth: int) -> str:
     """Return the answer to the n-th call of one id."""
-    fail_first = manner.fail_first
+    fail_first = options.fail_first
     if request.path == "/flaky":
         fail_first = int(query_number(request, "n", 1))
     if nth <= fail_first:
         return FAILURE
-    return PATHS.get(request.path, manner.answer)
+    return PATHS.get(request.path, options.answer)
 
 
-def answer_delay(request: web.Request, manner: AnswerOptions) -> float:
+def answer_delay(request: web.Request, options: AnswerOptions) -> float:
     """Return how long to wait before the answer, in seconds."""
-    return query_number(request, "s", 5) if request.path == "/slow" else manner.delay
+    return query_number(request, "s", 5) if request.path == "/slow" else options.delay
 
 
 def query_number(request: web.Request, name: str, default: float) -> float:
@@ -190,10 +190,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Receive until Ctrl-C."""
     args = build_parser().parse_args()
-    manner = AnswerOptions(
+    options = AnswerOptions(
         answer=args.answer, retry_after=args.retry_after, delay=args.delay, fail_first=args.fail_first
     )
-    receiver = Receiver(manner, quiet=args.quiet)
+    receiver = Receiver(options, quiet=args.quiet)
     app = web.Application(client_max_size=16 * 1024 * 1024)
     app.router.add_route("*", "/{path:.*}", receiver.handle)
     print(f"receiving on http://{args.host}:{args.port}", flush=True)

@@ -194,8 +194,8 @@ def test_markdown_has_one_table_and_the_facts_about_the_machine() -> None:
 def test_a_busy_machine_makes_the_report_unreliable() -> None:
     quiet, disturbed, unknown = (two_lines() for _ in range(3))
     quiet.other_processes_share, disturbed.other_processes_share = 0.01, 0.3
-    told = markdown(a_report(quiet, unknown)), markdown(a_report(quiet, disturbed))
-    assert ["Unreliable: row; other processes took 30% of the machine." in text for text in told] == [
+    texts = markdown(a_report(quiet, unknown)), markdown(a_report(quiet, disturbed))
+    assert ["Unreliable: row; other processes took 30% of the machine." in text for text in texts] == [
         False,
         True,
     ]

@@ -163,9 +163,9 @@ def shards_option(processes: int) -> tuple[str, str]:
     return "--shards", "1" if processes == 1 else "16"
 
 
-def simulated_fault(oddity: str) -> dict[str, str]:
+def simulated_fault(fault: str) -> dict[str, str]:
     """Return the environment of a machine with a fault: see simulated_faults/sitecustomize.py."""
-    return {"PYTHONPATH": str(HERE / "simulated_faults"), "SIMULATED_FAULT": oddity}
+    return {"PYTHONPATH": str(HERE / "simulated_faults"), "SIMULATED_FAULT": fault}
 
 
 def embedded_store_pid(data: Path) -> int | None:

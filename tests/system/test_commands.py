@@ -93,7 +93,7 @@ def test_two_workers_run_on_one_machine_by_default(folder: Path, store: StoreSer
         run_process("worker", folder, "--redis", store.url) as one,
         run_process("worker", folder, "--redis", store.url) as two,
     ):
-        wait_until(lambda: len(_alive_instances(store)) == 2 * processes, "both beat")
+        wait_until(lambda: len(_alive_instances(store)) == 2 * processes, "both send heartbeats")
         warned = wait_until(
             lambda: [*_warning_events(one), *_warning_events(two)], "one of them finds the address taken"
         )

@@ -202,10 +202,10 @@ async def _create_concurrently(
             detail = (await answer.json()).get("detail", "")
             return CallerAnswer(answer.status, detail, time.monotonic() - started)
 
-    told: list[CallerAnswer] = []
+    answers: list[CallerAnswer] = []
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, asyncio.timeout(30):
         for answer in asyncio.as_completed([call(session) for _ in range(callers)]):
-            told.append(await answer)
-            if then is not None and len(told) == then[0]:
+            answers.append(await answer)
+            if then is not None and len(answers) == then[0]:
                 then[1]()
-    return told
+    return answers

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import later as house
+import later as package
 from tests.system.api_client import create, get, read_metric
 from tests.system.creating_clients import run_creating_clients
 from tests.system.daemons import (
@@ -320,7 +320,7 @@ def test_processes_run_the_same_code_as_their_supervisor(folder: Path, data: Pat
 
 def _pack(archive: Path) -> None:
     """Return a copy of later with a recognisable version."""
-    root = Path(house.__file__).parent
+    root = Path(package.__file__).parent
     with zipfile.ZipFile(archive, "w") as packed:
         for file in root.rglob("*.*"):
             name = str(Path("later") / file.relative_to(root))

@@ -131,7 +131,8 @@ def test_a_lost_lease_spends_no_retry(
             if fate == "stopped":
                 first.send_all(signal.SIGCONT)  # its deadline has passed: its verdict comes too late
                 wait_until(
-                    lambda: any(e["event"] == "settle rejected: lease lost" for e in first.events()), "it is told so"
+                    lambda: any(e["event"] == "settle rejected: lease lost" for e in first.events()),
+                    "its settle is rejected",
                 )
             wait_until(lambda: _is_gone(serve, id), "it is done")
     assert (again["has_retry"], again["attempts"]) == (0, 2)
