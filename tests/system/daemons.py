@@ -184,4 +184,4 @@ def kill_orphaned_store(data: Path) -> None:
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: embedded_store_pid(data) is None, "the store ends")
+        wait_until(lambda: embedded_store_pid(data) is None, "the store exits")

@@ -68,7 +68,7 @@ def _read_contents(store: StoreServer) -> list[str]:
 
 def test_another_number_of_shards_is_refused(folder: Path, store: StoreServer) -> None:
     with run_daemon("up", folder, "--redis", store.url) as up:
-        wait_until(up.is_ready, "it is ready")
+        wait_until(up.is_ready, "the daemon is ready")
         second = run_command("worker", "--redis", store.url, "--health", "off", "--shards", "4")
         assert up.is_ready()
     assert "--shards 1" in _failure_reason(second)

@@ -44,7 +44,7 @@ def test_inconsistencies_are_found_and_repaired(folder: Path, store: StoreServer
         assert all(finding["mended"] for finding in mended[1])
         assert (_kinds(mended), after[1]) == (_kinds(found), [])
         last = create(up.url, callback=receiver.url())
-        wait_until(lambda: last in receiver.answered, "deliveries go on")
+        wait_until(lambda: last in receiver.answered, "deliveries continue")
 
 
 def _make_inconsistent(client: redis.Redis, doubled: bytes, lost: bytes, bodiless: bytes) -> None:

@@ -149,7 +149,7 @@ def test_the_examples_of_an_incident_print_what_is_documented(
 def create_failed_task(id: str, state: str, up: Daemon, receiver: Receiver) -> None:
     """Create a task and wait until it has failed."""
     create(up.url, id=id, callback=receiver.url("/order"), retry=3 if state == "error" else 0)
-    wait_until(lambda: query(up.url, id)["state"] == state, "it has failed")
+    wait_until(lambda: query(up.url, id)["state"] == state, "the task has failed")
 
 
 def run_examples(document: Path, up: Daemon, receiver: Receiver, processes: int) -> None:

@@ -30,7 +30,7 @@ def kill_during(daemon: Daemon, path: str, body: object, bucket: str) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    wait_until(lambda: count_tasks(daemon)[bucket] < MANY, "it is under way")
+    wait_until(lambda: count_tasks(daemon)[bucket] < MANY, "the operation is under way")
     daemon.kill()
     thread.join()
 
@@ -43,7 +43,7 @@ def test_an_interrupted_purge_continues_when_repeated(
         create_many(serve.url, build_tasks(5, receiver.url(), time.time() + 3600, topic="other"))
         kill_during(serve, "/topics/order/purge", {}, "delay")
     with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
-        wait_until(serve.is_ready, "it is ready")
+        wait_until(serve.is_ready, "the daemon is ready")
         left = count_tasks(serve)["delay"]
         assert left < MANY
         assert post(serve.url, "/topics/order/purge", {}).body == {"purged": left}
@@ -64,7 +64,7 @@ def test_an_interrupted_redrive_continues_without_loss_or_duplicates(
     with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
         kill_during(serve, "/redrive", wanted, "dead")
     with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
-        wait_until(serve.is_ready, "it is ready")
+        wait_until(serve.is_ready, "the daemon is ready")
         left = count_tasks(serve)["dead"]
         assert left < MANY
         assert post(serve.url, "/redrive", wanted).body == {"redriven": left}

@@ -27,7 +27,7 @@ def test_a_killed_daemon_finds_every_task_after_a_restart(
         tasks = build_tasks(1500, receiver.url(), time.time() + 1, 300)
         create_many(up.url, tasks)
         with run_creating_clients(up.url, receiver.url()) as creator:
-            wait_until(lambda: len(creator.accepted) > 50 and len(receiver.ids) > 300, "it is under load")
+            wait_until(lambda: len(creator.accepted) > 50 and len(receiver.ids) > 300, "the daemon is under load")
             up.kill()
             if store_dies_too:
                 kill_orphaned_store(data)
@@ -48,7 +48,7 @@ def test_a_killed_daemon_finds_every_task_after_a_restart(
 def test_a_second_daemon_on_the_same_data_is_refused(folder: Path, data: Path) -> None:
     with run_up(folder, data) as up:
         second = run_command("up", "--data", str(data), "--listen", "127.0.0.1:0", "--log-level", "error")
-        wait_until(up.is_ready, "it goes on")
+        wait_until(up.is_ready, "the daemon continues")
         assert up.stop() == 0
     assert second.returncode == 1
     assert second.stderr.count("\n") == 1, second.stderr
@@ -60,11 +60,11 @@ def test_a_killed_embedded_store_is_restarted(folder: Path, data: Path, receiver
     with run_up(folder, data) as up:
         tasks = build_tasks(600, receiver.url(), time.time() + 0.5, 200)
         create_many(up.url, tasks)
-        wait_until(lambda: len(receiver.ids) > 50, "it is under load")
+        wait_until(lambda: len(receiver.ids) > 50, "the daemon is under load")
         os.kill(embedded_store_pid(data) or 0, signal.SIGKILL)
         died = "the embedded store exited (exit status -9)"
-        wait_until(lambda: died in _why_not_ready(up.url), "its death is noticed, and why", 5)
-        wait_until(up.is_ready, "it is started again", 10)
+        wait_until(lambda: died in _why_not_ready(up.url), "its exit and the reason are reported", 5)
+        wait_until(up.is_ready, "the process is restarted", 10)
         last = create(up.url, callback=receiver.url())
         wait_until(lambda: receiver.ids == {last, *(task["id"] for task in tasks)}, "everything is delivered")
         assert up.stop() == 0

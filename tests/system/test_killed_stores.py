@@ -32,7 +32,7 @@ def test_a_killed_store_keeps_what_was_accepted(name: str, folder: Path, receive
                 time.sleep(AWAY_S)
                 store.start()
             accepted = len(creator.accepted)
-            wait_until(lambda: len(creator.accepted) > accepted, "creating goes on")
+            wait_until(lambda: len(creator.accepted) > accepted, "creates continue")
         wait_until(lambda: receiver.ids >= creator.accepted.keys(), "every accepted task is delivered")
         wait_until(lambda: count_tasks(store.client()) == 0, "every delivery is settled", 60)
     assert creator.refused > 0, "the store was killed between two creates only"

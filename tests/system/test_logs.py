@@ -40,4 +40,4 @@ def _run_to_end(up: Daemon, callback: str) -> None:
         answer = post(up.url, "/query", {"id": id})
         return answer.status == 404 or answer.body["state"] == "dead"
 
-    wait_until(has_ended, "it is done or dead")
+    wait_until(has_ended, "the task is done or dead")

@@ -71,12 +71,12 @@ def test_an_outage_is_reported_and_everything_resumes(
     receiver.rules["/fails-once"] = in_sequence(status(500), done)
     options = ("--timeout", "1.5", "--lease", "2.5", "--retry-base", "2.5", "--store-timeout", f"{STORE_TIMEOUT_S}")
     with run_daemon("up", folder, "--redis", store.url, *options) as up:
-        wait_until(up.is_ready, "it is ready")
+        wait_until(up.is_ready, "the daemon is ready")
         due, waits = create(up.url, callback=receiver.url(), delay=2.5), receiver.url("/slow")
         fails = create(up.url, callback=receiver.url("/fails-once"))
-        wait_until(lambda: receiver.calls_of(fails), "it has failed once")
+        wait_until(lambda: receiver.calls_of(fails), "the task has failed once")
         slow = create(up.url, callback=waits)
-        wait_until(lambda: receiver.calls_of(slow), "it is in flight")
+        wait_until(lambda: receiver.calls_of(slow), "the task is in flight")
 
         outage.begin(store)
         ends_at = time.time() + AWAY_S
@@ -89,10 +89,10 @@ def test_an_outage_is_reported_and_everything_resumes(
         returned = time.time()
 
         wait_until(lambda: post(up.url, "/create", _task(receiver)).status == 200, "creates are accepted", RETURN_S)
-        wait_until(up.is_ready, "it is ready", RETURN_S)
-        wait_until(lambda: receiver.calls_of(due), "what was due is delivered", RETURN_S)
-        wait_until(lambda: len(receiver.calls_of(fails)) == 2, "what waited for a retry is delivered", RETURN_S)
-        wait_until(lambda: _is_gone(up.url, slow), "what was in flight is done", RETURN_S)
+        wait_until(up.is_ready, "the daemon is ready", RETURN_S)
+        wait_until(lambda: receiver.calls_of(due), "the due task is delivered", RETURN_S)
+        wait_until(lambda: len(receiver.calls_of(fails)) == 2, "the failed task is delivered", RETURN_S)
+        wait_until(lambda: _is_gone(up.url, slow), "the task in flight is done", RETURN_S)
         assert time.time() < returned + RETURN_S
         assert receiver.attempts(slow) in outage.attempts
         assert up.stop() == 0
@@ -103,12 +103,12 @@ def test_a_restart_of_the_store_loses_and_repeats_nothing(folder: Path, store: S
     with run_daemon("up", folder, "--redis", store.url) as up:
         due = [create(up.url, callback=receiver.url(), delay=0.5 + i / 20) for i in range(20)]
         slow = create(up.url, callback=receiver.url("/slow"))
-        wait_until(lambda: receiver.calls_of(slow), "it is in flight")
+        wait_until(lambda: receiver.calls_of(slow), "the task is in flight")
         store.terminate()
         store.start()
         wait_until(lambda: post(up.url, "/create", _task(receiver)).status == 200, "creates are accepted", RETURN_S)
-        wait_until(lambda: all(map(receiver.calls_of, due)), "what is due is delivered", 1.5 + RETURN_S)
-        wait_until(lambda: _is_gone(up.url, slow), "what was in flight is settled")
+        wait_until(lambda: all(map(receiver.calls_of, due)), "due tasks are delivered", 1.5 + RETURN_S)
+        wait_until(lambda: _is_gone(up.url, slow), "the task in flight is settled")
         assert receiver.repeated_calls() == []
         assert up.stop() == 0
 
@@ -119,9 +119,9 @@ def test_a_daemon_started_before_its_store_waits_for_it(folder: Path, store: Sto
         assert get(up.url, "/livez").status == 200
         _assert_refused(up.url, receiver, OUTAGES["refuses"].reason)
         store.start()
-        wait_until(up.is_ready, "it is ready", RETURN_S)
+        wait_until(up.is_ready, "the daemon is ready", RETURN_S)
         id = create(up.url, callback=receiver.url())
-        wait_until(lambda: receiver.calls_of(id), "it delivers", RETURN_S)
+        wait_until(lambda: receiver.calls_of(id), "the daemon delivers", RETURN_S)
 
 
 def test_a_daemon_exits_if_the_store_turns_out_to_be_unsuitable(folder: Path, store: StoreServer) -> None:
@@ -161,7 +161,7 @@ def test_creates_beyond_the_limit_of_pending_writes_are_refused_at_once(
     callers, room = 300, 50
     options = ("--max-pending-writes", f"{room}", "--store-timeout", "60")
     with run_daemon("serve", folder, "--redis", store.url, *options) as serve:
-        wait_until(serve.is_ready, "it is ready")
+        wait_until(serve.is_ready, "the daemon is ready")
         store.hang()
         turned_away = callers - room * processes
         answers = asyncio.run(_create_concurrently(serve.url, receiver, callers, then=(turned_away, store.resume)))
@@ -174,13 +174,13 @@ def test_pending_writes_of_a_hanging_store_are_answered_in_time(
     folder: Path, store: StoreServer, receiver: Receiver
 ) -> None:
     with run_daemon("serve", folder, "--redis", store.url, "--store-timeout", f"{STORE_TIMEOUT_S}") as serve:
-        wait_until(serve.is_ready, "it is ready")
+        wait_until(serve.is_ready, "the daemon is ready")
         store.hang()
         answers = asyncio.run(_create_concurrently(serve.url, receiver, callers=50))
         assert {answer.status for answer in answers} == {503}
         assert max(answer.took for answer in answers) < 2 * STORE_TIMEOUT_S + MARGIN_S
         store.resume()
-        wait_until(lambda: post(serve.url, "/create", _task(receiver)).status == 200, "creates go on", RETURN_S)
+        wait_until(lambda: post(serve.url, "/create", _task(receiver)).status == 200, "creates continue", RETURN_S)
 
 
 class CallerAnswer(NamedTuple):

@@ -65,9 +65,9 @@ def test_a_task_expires_within_two_seconds_of_its_ttl_in_every_bucket(up: Daemon
     put_policy(up.url, "retries", ttl=2, retry_base=900)
     waiting = create(up.url, topic="ages", callback=receiver.url("/never"), delay=900)
     failing = create(up.url, topic="retries", callback=receiver.url("/failing"))
-    wait_until(lambda: query(up.url, failing)["state"] == "error", "it fails")
+    wait_until(lambda: query(up.url, failing)["state"] == "error", "the task has failed")
     for id in (waiting, failing):
-        dead = wait_until(lambda id=id: (found := query(up.url, id))["state"] == "dead" and found, "it dies")  # type: ignore[misc]  # one of the two
+        dead = wait_until(lambda id=id: (found := query(up.url, id))["state"] == "dead" and found, "the task is dead")  # type: ignore[misc]  # one of the two
         ended, died = (datetime.fromisoformat(dead[field]).timestamp() for field in ("expires_at", "died_at"))
         assert dead["last_error"]["reason"] == "expired"
         assert ended <= died < ended + 2 + TOLERANCE_S
@@ -90,7 +90,7 @@ def test_dead_tasks_are_removed_after_dead_keep_and_their_ids_remembered(up: Dae
         topic: create(up.url, topic=topic, callback=receiver.url("/gone"), id=f"{topic}-1")
         for topic in ("brief", "long")
     }
-    wait_until(lambda: post(up.url, "/query", {"id": ids["brief"]}).status == 404, "it is swept")
+    wait_until(lambda: post(up.url, "/query", {"id": ids["brief"]}).status == 404, "the dead task is removed")
     assert post(up.url, "/query", {"id": ids["brief"]}).body["ended"] is True
     again = {"topic": "brief", "callback": receiver.url("/gone"), "id": ids["brief"]}
     assert post(up.url, "/create", again).body["created"] is False
@@ -103,11 +103,11 @@ def test_a_topics_timeout_is_the_deadline_of_its_deliveries(up: Daemon, receiver
     put_policy(up.url, "patient", timeout=60)
     hurried = create(up.url, topic="hurried", callback=receiver.url("/slow"))
     patient = create(up.url, topic="patient", callback=receiver.url("/slow"))
-    wait_until(lambda: query(up.url, hurried)["state"] == "dead", "it is given up")
+    wait_until(lambda: query(up.url, hurried)["state"] == "dead", "the task is dead")
     assert "no complete answer within 1 s" in query(up.url, hurried)["last_error"]["message"]
     lease = datetime.fromisoformat(query(up.url, patient)["due_at"]).timestamp() - query(up.url, patient)["creat_time"]
     assert 75 <= lease <= 77 + TOLERANCE_S
-    wait_until(lambda: post(up.url, "/query", {"id": patient}).status == 404, "it is done")
+    wait_until(lambda: post(up.url, "/query", {"id": patient}).status == 404, "the task is done")
     assert receiver.attempts(patient) == [1]
 
 
@@ -115,7 +115,7 @@ def test_a_topic_has_its_own_retry_policy(up: Daemon, receiver: Receiver) -> Non
     receiver.rules["/failing"] = status(500)
     put_policy(up.url, "stubborn", retry=3, retry_base=0.1, retry_cap=0.1)
     id = create(up.url, topic="stubborn", callback=receiver.url("/failing"))
-    wait_until(lambda: query(up.url, id)["state"] == "dead", "it dies")
+    wait_until(lambda: query(up.url, id)["state"] == "dead", "the task is dead")
     assert receiver.attempts(id) == [1, 2, 3, 4]
 
 
@@ -126,7 +126,7 @@ def test_a_topics_ack_decides_how_answers_are_judged(
     receiver.rules["/code"] = code(7)
     put_policy(up.url, f"ack-{ack}", ack=ack, retry=0)
     id = create(up.url, topic=f"ack-{ack}", callback=receiver.url("/code"))
-    wait_until(lambda: post(up.url, "/query", {"id": id}).body.get("state") == state, "it is judged")
+    wait_until(lambda: post(up.url, "/query", {"id": id}).body.get("state") == state, "the task is settled")
 
 
 def test_pulsar_and_native_routes_show_the_same_policy(up: Daemon, receiver: Receiver) -> None:
@@ -149,7 +149,7 @@ def test_a_policy_survives_a_kill(folder: Path, data: Path, receiver: Receiver) 
         put_policy(up.url, "shop/order", max_delay=5)
         up.kill()
     with run_up(folder, data) as up:
-        wait_until(up.is_ready, "it is ready")
+        wait_until(up.is_ready, "the daemon is ready")
         task = {"topic": "shop/order", "callback": receiver.url(), "delay": 6}
         assert post(up.url, "/create", task).status == 400
 
@@ -165,7 +165,7 @@ def test_no_create_sees_a_mix_of_old_and_new_policy_with_three_daemons(
     with ExitStack() as stack:
         serves = [stack.enter_context(run_daemon("serve", folder, "--redis", store.url)) for _ in range(3)]
         for serve in serves:
-            wait_until(serve.is_ready, "it is ready")
+            wait_until(serve.is_ready, "the daemon is ready")
         put_policy(serves[0].url, "order", **OLD)
         time.sleep(PROPAGATION_S)
         changed_at, made = _create_during_change(serves, receiver)

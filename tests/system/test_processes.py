@@ -40,7 +40,7 @@ CREATED = "later_tasks_created_total"
 SECRET = "hunter2"
 
 
-# One of them dies
+# A process exits
 
 
 def test_a_killed_process_is_restarted_and_no_task_is_lost(folder: Path, data: Path, receiver: Receiver) -> None:
@@ -48,14 +48,14 @@ def test_a_killed_process_is_restarted_and_no_task_is_lost(folder: Path, data: P
     with run_up(folder, data, "--timeout", "2", "--lease", "3") as up:
         _wait_until_all_up(up)
         with run_creating_clients(up.url, receiver.url()) as creator:
-            wait_until(lambda: len(receiver.ids) > 50, "it is under load")
+            wait_until(lambda: len(receiver.ids) > 50, "the daemon is under load")
             killed, killed_at = up.children()[0], time.time()
             os.kill(killed, signal.SIGKILL)
             died = up.wait_for_event("process exited")
-            wait_until(lambda: _why_not_ready(up) == "1 of 2 processes is being started", "it is missed", 2)
-            wait_until(lambda: _why_not_ready(up) == "", "it is started again", 10)
+            wait_until(lambda: _why_not_ready(up) == "1 of 2 processes is being started", "the outage is reported", 2)
+            wait_until(lambda: _why_not_ready(up) == "", "the process is restarted", 10)
             accepted = len(creator.accepted)
-            wait_until(lambda: len(creator.accepted) > accepted + 50, "creating goes on")
+            wait_until(lambda: len(creator.accepted) > accepted + 50, "creates continue")
         assert (died["level"], died["pid"], died["status"], died["restart_in_s"]) == ("warning", killed, -9, 0)
         assert len(up.children()) == 2
         assert read_metric(up.url, "later_process_deaths_total") == 1
@@ -75,7 +75,7 @@ def test_a_terminated_process_stops_in_order_and_is_restarted(folder: Path, data
             os.kill(pid, signal.SIGTERM)
         assert up.wait_for_event("process exited")["status"] == 0
         wait_until(lambda: receiver.answered == ids, "all are delivered")
-        wait_until(lambda: _why_not_ready(up) == "", "both are started again", 10)
+        wait_until(lambda: _why_not_ready(up) == "", "both are restarted", 10)
         assert read_metric(up.url, 'later_deliveries_total{outcome="done"}') == len(ids)
         assert up.stop() == 0
     assert receiver.repeated_calls() == []
@@ -85,11 +85,11 @@ def test_a_process_that_exits_repeatedly_is_restarted_with_backoff(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
     with run_up(folder, data, env=simulated_fault("second-dies")) as up:
-        pauses = wait_until(lambda: _first_three(_restart_pauses(up)), "it dies again and again")
+        pauses = wait_until(lambda: _first_three(_restart_pauses(up)), "the process exits repeatedly")
         assert pauses == [0, 1, 2]
         assert _why_not_ready(up) == "1 of 2 processes is being started"
         id = create(up.url, callback=receiver.url())
-        wait_until(lambda: id in receiver.answered, "the other one goes on")
+        wait_until(lambda: id in receiver.answered, "the other process delivers")
         assert read_metric(up.url, "later_processes_up") == 1
         assert up.stop() == 0
     assert {event["status"] for event in up.events() if event["event"] == "process exited"} == {EXIT_STATUS}
@@ -101,9 +101,9 @@ def test_a_hanging_process_is_reported_and_killed_at_shutdown(folder: Path, stor
         hung = serve.children()[1]
         os.kill(hung, signal.SIGSTOP)
         assert serve.wait_for_event("process hangs")["pid"] == hung
-        wait_until(lambda: _why_not_ready(serve) == "1 of 2 processes does not answer", "it is missed")
+        wait_until(lambda: _why_not_ready(serve) == "1 of 2 processes does not answer", "the outage is reported")
         os.kill(hung, signal.SIGCONT)
-        wait_until(lambda: _why_not_ready(serve) == "", "it answers again")
+        wait_until(lambda: _why_not_ready(serve) == "", "the process answers again")
         os.kill(hung, signal.SIGSTOP)
         assert serve.stop() == 0
         assert serve.wait_for_event("process killed: it did not stop in time")["pid"] == hung
@@ -119,12 +119,12 @@ def test_without_its_supervisor_a_process_serves_and_reports_that(folder: Path, 
         figures = get(serve.url, "/metrics")
         assert (figures.status, figures.body["detail"]) == (503, "no answer within 3 s: exposition")
         serve.send(signal.SIGCONT)
-        wait_until(lambda: _why_not_ready(serve) == "", "it answers again")
+        wait_until(lambda: _why_not_ready(serve) == "", "the process answers again")
         assert read_metric(serve.url, CREATED) == 1
         assert serve.stop() == 0
 
 
-# All of them end
+# All processes exit
 
 
 def test_processes_finish_their_deliveries_and_exit_if_the_supervisor_is_killed(
@@ -139,7 +139,7 @@ def test_processes_finish_their_deliveries_and_exit_if_the_supervisor_is_killed(
         children, url = up.children(), up.url
         up.process.kill()
         up.process.wait()
-        wait_until(lambda: not _answers(url), "no requests are taken any more", 1)
+        wait_until(lambda: not _answers(url), "the daemon accepts no more requests", 1)
         with run_up(folder, data) as again:
             assert again.wait_for_event("stopping an orphaned store")
             assert again.wait_for_event("store found")["tasks"] == len(ids | waiting)
@@ -169,14 +169,14 @@ def test_a_second_signal_forces_all_processes_to_exit(folder: Path, data: Path, 
     with run_up(folder, data) as up:
         _wait_until_all_up(up)
         held = create(up.url, callback=receiver.url())
-        wait_until(lambda: receiver.calls_of(held), "it is in flight")
+        wait_until(lambda: receiver.calls_of(held), "the task is in flight")
         children = up.children()
         up.send(signal.SIGINT)
         up.wait_for_event("stopping")
         up.send(signal.SIGTERM)
         assert up.wait_for_exit(2) == 128 + signal.SIGTERM
-        wait_until(lambda: not any(map(_is_running, children)), "its processes are gone", 1)
-        wait_until(lambda: embedded_store_pid(data) is None, "its store ends")
+        wait_until(lambda: not any(map(_is_running, children)), "its processes have exited", 1)
+        wait_until(lambda: embedded_store_pid(data) is None, "its store exits")
 
 
 # The port
@@ -187,7 +187,7 @@ def test_each_process_listens_on_all_addresses_of_a_name(folder: Path, store: St
         _wait_until_all_up(serve)
         os.kill(serve.children()[0], signal.SIGKILL)
         serve.wait_for_event("process exited")
-        wait_until(lambda: _why_not_ready(serve) == "", "it is started again", 10)
+        wait_until(lambda: _why_not_ready(serve) == "", "the process is restarted", 10)
         urls = [event["url"] for event in serve.events() if event["event"] == "listening"]
         assert [get(url, "/livez").status for url in urls for _ in range(5)] == [200] * 5 * len(urls)
         assert serve.stop() == 0
@@ -200,7 +200,7 @@ def test_two_daemons_of_several_processes_do_not_share_a_port(folder: Path, stor
         _wait_until_all_up(serve)
         os.kill(serve.children()[0], signal.SIGKILL)
         third = run_command("serve", "--redis", store.url, "--listen", address)
-        wait_until(serve.is_ready, "it goes on")
+        wait_until(serve.is_ready, "the daemon continues")
     for refused in (second, third):
         assert refused.returncode == 1
         assert refused.stderr.splitlines()[-1] == (
@@ -212,23 +212,23 @@ def test_a_port_is_free_while_the_last_deliveries_finish(folder: Path, store: St
     receiver.rules["/"] = in_sequence(delayed(2), done)
     with run_daemon("up", folder, "--redis", store.url) as up:
         create(up.url, callback=receiver.url())
-        wait_until(lambda: receiver.calls, "it is in flight")
+        wait_until(lambda: receiver.calls, "the task is in flight")
         address = up.url.removeprefix("http://")
         up.send(signal.SIGTERM)
-        wait_until(lambda: not _answers(up.url), "it takes no more requests", 1)
+        wait_until(lambda: not _answers(up.url), "the daemon accepts no more requests", 1)
         with run_up(folder, folder / "other", "--listen", address) as other:
-            wait_until(other.is_ready, "the next one answers there", 5)
+            wait_until(other.is_ready, "the next daemon answers there", 5)
             assert other.stop() == 0
         assert up.wait_for_exit() == 0
 
 
-# What is said for all of them
+# Answers for all processes
 
 
 def test_each_process_answers_for_all(folder: Path, data: Path, receiver: Receiver) -> None:
     with run_up(folder, data, "--concurrency", "10") as up:
         _wait_until_all_up(up)
-        for _ in range(40):  # each by a connection of its own: some to the one, some to the other
+        for _ in range(40):  # each on a new connection, which reaches either process
             create(up.url, callback=receiver.url(), delay=3600)
         seen = {read_metric(up.url, CREATED) for _ in range(10)}
         assert seen == {40}
@@ -238,7 +238,7 @@ def test_each_process_answers_for_all(folder: Path, data: Path, receiver: Receiv
         os.kill(up.children()[0], signal.SIGKILL)
         up.wait_for_event("process exited")
         counts = [read_metric(up.url, CREATED) for _ in range(10)]
-        wait_until(lambda: _why_not_ready(up) == "", "it is started again", 10)
+        wait_until(lambda: _why_not_ready(up) == "", "the process is restarted", 10)
         assert counts + [read_metric(up.url, CREATED) for _ in range(10)] == [40] * 20
         assert read_metric(up.url, "later_store_up") == 1
         assert up.stop() == 0
@@ -250,7 +250,9 @@ def test_start_and_stop_are_logged_once_and_other_events_with_the_process_number
     with run_daemon("up", folder, "--redis", store.url) as up:
         _wait_until_all_up(up)
         store.kill()
-        failed = wait_until(lambda: [e for e in up.events() if e["event"] == "tick failed"], "the store is missed")
+        failed = wait_until(
+            lambda: [e for e in up.events() if e["event"] == "tick failed"], "the outage of the store is reported"
+        )
         store.start()
         wait_until(up.is_ready, "the store is back")
         assert up.stop() == 0
@@ -313,7 +315,7 @@ def test_processes_run_the_same_code_as_their_supervisor(folder: Path, data: Pat
     with run_up(folder, data, by=(sys.executable, "-c", code), cwd=folder) as up:
         _wait_until_all_up(up)
         id = create(up.url, callback=receiver.url())
-        wait_until(lambda: receiver.calls_of(id), "it is delivered")
+        wait_until(lambda: receiver.calls_of(id), "the task is delivered")
         assert up.stop() == 0
     assert receiver.calls_of(id)[0].headers["User-Agent"] == "later/0.0.zip"
 

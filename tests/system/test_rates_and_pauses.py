@@ -38,7 +38,7 @@ def test_a_rate_is_exact_over_all_workers(
     options = ("--redis", store.url, "--shards", "16", "--ramp", "0")
     with ExitStack() as stack:
         up = stack.enter_context(run_daemon("up", folder, *options))
-        wait_until(up.is_ready, "it is ready")
+        wait_until(up.is_ready, "the daemon is ready")
         put_policy(up.url, "order", rate=rate)
         stack.enter_context(run_daemon("worker", folder, *options)).wait_for_event("listening")
         time.sleep(PROPAGATION_S)
@@ -56,7 +56,7 @@ def test_concurrency_holds_over_all_workers_and_through_a_kill(
     receiver.rules["/"] = delayed(0.2)
     options = ("--redis", store.url, "--timeout", "1", "--lease", "2")
     with run_daemon("up", folder, *options) as up, run_daemon("worker", folder, *options) as worker:
-        wait_until(up.is_ready, "it is ready")
+        wait_until(up.is_ready, "the daemon is ready")
         put_policy(up.url, "order", concurrency=3)
         time.sleep(PROPAGATION_S)
         tasks = build_tasks(60, receiver.url(), time.time())
@@ -64,7 +64,7 @@ def test_concurrency_holds_over_all_workers_and_through_a_kill(
         wait_until(lambda: len(receiver.calls) > 15, "some are delivered")
         worker.kill()
         wait_until(lambda: receiver.answered >= {str(task["id"]) for task in tasks}, "all are delivered")
-        assert _max_concurrent(receiver) <= 3 + 3  # those of the killed worker may be under way still
+        assert _max_concurrent(receiver) <= 3 + 3  # deliveries of the killed worker may still be under way
         before = [call for call in receiver.calls if call.attempt == 1]
         assert len(before) >= 57
 
@@ -80,7 +80,7 @@ def test_a_pause_takes_effect_within_two_seconds_and_deliveries_under_way_end(
     receiver.rules["/slow"] = delayed(3)
     with run_up(folder, data, "--ramp", "0") as up:
         slow = create(up.url, topic="order", callback=receiver.url("/slow"))
-        wait_until(lambda: receiver.calls_of(slow), "it is under way")
+        wait_until(lambda: receiver.calls_of(slow), "the operation is under way")
         create_many(up.url, build_tasks(600, receiver.url(), time.time(), rate=100))
         wait_until(lambda: len(receiver.calls) > 50, "some are delivered")
         assert call(up.url, "POST", "/topics/order/pause", {}).status == 200
@@ -88,9 +88,9 @@ def test_a_pause_takes_effect_within_two_seconds_and_deliveries_under_way_end(
         rested = len(receiver.calls)
         time.sleep(1)
         assert len(receiver.calls) == rested
-        wait_until(lambda: slow in receiver.answered, "what was under way ends")
+        wait_until(lambda: slow in receiver.answered, "deliveries under way end")
         assert call(up.url, "POST", "/topics/order/resume", {}).status == 200
-        wait_until(lambda: len(receiver.ids) == 601, "it goes on")
+        wait_until(lambda: len(receiver.ids) == 601, "the daemon continues")
         assert receiver.repeated_calls() == []
 
 
@@ -98,16 +98,16 @@ def test_all_workers_respect_a_receivers_retry_after(folder: Path, store: StoreS
     receiver.rules["/busy"] = in_sequence(status(503, retry_after="4"), status(200))
     options = ("--redis", store.url, "--shards", "16")
     with run_daemon("up", folder, *options) as up, run_daemon("worker", folder, *options) as worker:
-        wait_until(up.is_ready, "it is ready")
+        wait_until(up.is_ready, "the daemon is ready")
         worker.wait_for_event("listening")
         asked = create(up.url, topic="order", callback=receiver.url("/busy"))
-        wait_until(lambda: receiver.calls_of(asked), "it asks")
+        wait_until(lambda: receiver.calls_of(asked), "the command asks")
         time.sleep(0.5)
         asked_at = receiver.calls_of(asked)[0].arrived
         create_many(up.url, build_tasks(50, receiver.url("/others"), time.time()))
         other = create(up.url, topic="healthy", callback=receiver.url("/healthy"))
-        wait_until(lambda: receiver.calls_of(other), "other topics go on")
-        wait_until(lambda: len(calls_to(receiver, "/others")) == 50, "the topic goes on")
+        wait_until(lambda: receiver.calls_of(other), "other topics are delivered")
+        wait_until(lambda: len(calls_to(receiver, "/others")) == 50, "the topic is delivered again")
         assert min(call.arrived for call in calls_to(receiver, "/others")) >= asked_at + 4
         assert post(up.url, "/query", {"id": asked}).status in (200, 404)
 
@@ -122,6 +122,6 @@ def test_a_healthy_topic_is_on_time_beside_a_paused_a_limited_and_a_slow_one(
         time.sleep(PROPAGATION_S)
         for topic, path in (("paused", "/never"), ("limited", "/limited"), ("slow", "/hangs")):
             create_many(up.url, build_tasks(5_000, receiver.url(path), time.time(), topic=topic))
-        wait_until(lambda: len(calls_to(receiver, "/limited")) > 3, "the limited one is under way")
+        wait_until(lambda: len(calls_to(receiver, "/limited")) > 3, "the limited task is under way")
         assert any(measure_p99_lateness(up, receiver, receiver.url("/well")) < P99_S for _ in range(TRIES))
         assert calls_to(receiver, "/never") == []

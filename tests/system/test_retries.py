@@ -50,7 +50,7 @@ def path() -> str:
 def test_pauses_double_until_the_task_is_dead(up: Daemon, receiver: Receiver, path: str) -> None:
     receiver.rules[path] = status(500)
     id = create(up.url, callback=receiver.url(path), retry=3)
-    wait_until(lambda: query(up.url, id)["state"] == "dead", "it dies")
+    wait_until(lambda: query(up.url, id)["state"] == "dead", "the task is dead")
     assert receiver.attempts(id) == [1, 2, 3, 4]
     for pause, meant in zip(_pauses(receiver.calls_of(id)), (BASE_S, 2 * BASE_S, 4 * BASE_S), strict=True):
         assert meant <= pause < meant + TOLERANCE_S
@@ -63,11 +63,11 @@ def test_a_task_in_error_shows_its_last_failure(up: Daemon, receiver: Receiver, 
     id = create(up.url, callback=receiver.url(path))
     first = wait_until(lambda: _find_in_state("error", up, id), "the first attempt fails")
     wait_until(lambda: _find_in_state("unack", up, id), "the second is under way")
-    second = wait_until(lambda: _find_in_state("error", up, id), "it fails")
+    second = wait_until(lambda: _find_in_state("error", up, id), "the task has failed")
     assert (first["has_retry"], second["has_retry"]) == (1, 2)
     assert first["last_error"]["reason"] == "status"
     assert first["last_error"]["status"] == 500
-    wait_until(lambda: _is_gone(up, id), "it is done")
+    wait_until(lambda: _is_gone(up, id), "the task is done")
     assert receiver.attempts(id) == [1, 2, 3]
 
 
@@ -87,7 +87,7 @@ def test_a_busy_answer_is_retried_and_spends_no_retry(
 ) -> None:
     receiver.rules[path] = in_sequence(busy, busy, hang)
     id = create(up.url, callback=receiver.url(path), retry=0)
-    wait_until(lambda: len(receiver.calls_of(id)) == 3, "it comes again")
+    wait_until(lambda: len(receiver.calls_of(id)) == 3, "the task is delivered again")
     for pause in _pauses(receiver.calls_of(id)):
         assert meant <= pause < meant + TOLERANCE_S
     assert query(up.url, id)["has_retry"] == 0
@@ -97,7 +97,7 @@ def test_a_busy_answer_is_retried_and_spends_no_retry(
 def test_an_answer_410_makes_the_task_dead_at_once(up: Daemon, receiver: Receiver, path: str) -> None:
     receiver.rules[path] = status(410)
     id = create(up.url, callback=receiver.url(path))
-    dead = wait_until(lambda: _find_in_state("dead", up, id), "it dies")
+    dead = wait_until(lambda: _find_in_state("dead", up, id), "the task is dead")
     assert dead["last_error"]["reason"] == "gone"
     assert receiver.attempts(id) == [1]
 
@@ -105,11 +105,11 @@ def test_an_answer_410_makes_the_task_dead_at_once(up: Daemon, receiver: Receive
 def test_a_task_deleted_in_flight_is_not_delivered_again(up: Daemon, receiver: Receiver, path: str) -> None:
     receiver.rules[path] = delayed(0.5, status(500))
     deleted = create(up.url, callback=receiver.url(path))
-    wait_until(lambda: receiver.calls_of(deleted), "it is in flight")
+    wait_until(lambda: receiver.calls_of(deleted), "the task is in flight")
     assert post(up.url, "/delete", {"id": deleted}).status == 200
     assert _is_gone(up, deleted)
-    other = create(up.url, callback=receiver.url(path))  # it fails after the deleted one, and comes again after it
-    wait_until(lambda: len(receiver.calls_of(other)) == 2, "the other one comes again")
+    other = create(up.url, callback=receiver.url(path))  # it fails after the deleted task and is delivered again
+    wait_until(lambda: len(receiver.calls_of(other)) == 2, "the other task is delivered again")
     assert receiver.attempts(deleted) == [1]
     assert _is_gone(up, deleted)
     assert post(up.url, "/delete", {"id": other}).status == 200
@@ -123,18 +123,18 @@ def test_a_lost_lease_spends_no_retry(
     options = ("--redis", store.url, "--timeout", "1.5", "--lease", "2")
     with run_daemon("serve", folder, *options[:2]) as serve, run_daemon("worker", folder, *options) as first:
         id = create(serve.url, callback=receiver.url(path), retry=0)
-        wait_until(lambda: receiver.calls_of(id), "it is in flight")
+        wait_until(lambda: receiver.calls_of(id), "the task is in flight")
         with run_daemon("worker", folder, *options):
             _disable(first, fate)
-            wait_until(lambda: len(receiver.calls_of(id)) == 2, "another worker takes it up")
+            wait_until(lambda: len(receiver.calls_of(id)) == 2, "another worker claims the task")
             again = query(serve.url, id)
             if fate == "stopped":
-                first.send_all(signal.SIGCONT)  # its deadline has passed: its verdict comes too late
+                first.send_all(signal.SIGCONT)  # its deadline has passed, so its settle is too late
                 wait_until(
                     lambda: any(e["event"] == "settle rejected: lease lost" for e in first.events()),
                     "its settle is rejected",
                 )
-            wait_until(lambda: _is_gone(serve, id), "it is done")
+            wait_until(lambda: _is_gone(serve, id), "the task is done")
     assert (again["has_retry"], again["attempts"]) == (0, 2)
     assert receiver.attempts(id) == [1, 2]
 

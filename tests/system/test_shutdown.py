@@ -58,9 +58,9 @@ def test_a_stop_under_load_finishes_deliveries_under_way(
     receiver: Receiver,
 ) -> None:
     receiver.rules["/"] = delayed(0.3)
-    with started(folder, data) as (up, stop):  # type: ignore[attr-defined]  # a context, by its decorator
+    with started(folder, data) as (up, stop):  # type: ignore[attr-defined]  # a context manager, by its decorator
         create_many(up.url, build_tasks(TASKS, receiver.url(), time.time() + 0.5, 400))
-        wait_until(lambda: len(receiver.ids) > 300, "it is under load")
+        wait_until(lambda: len(receiver.ids) > 300, "the daemon is under load")
         stop()
         assert up.wait_for_exit() == 0
     assert not [event for event in up.events() if event["event"] == "embedded store exited"], (
@@ -78,7 +78,7 @@ def test_a_stop_under_load_finishes_deliveries_under_way(
 
 def test_a_stop_while_clients_create_keeps_what_was_accepted(folder: Path, data: Path, receiver: Receiver) -> None:
     with run_up(folder, data) as up, run_creating_clients(up.url, receiver.url()) as creator:
-        wait_until(lambda: len(receiver.ids) > 50, "it is under load")
+        wait_until(lambda: len(receiver.ids) > 50, "the daemon is under load")
         assert up.stop() == 0
         with run_up(folder, data) as again:
             creator.switch_to(again.url)
@@ -94,7 +94,7 @@ def test_leases_of_deliveries_that_outlast_the_drain_are_given_back(
     receiver.rules["/"] = hang
     with run_up(folder, data, "--drain", "0.2") as up:
         id = create(up.url, callback=receiver.url())
-        wait_until(lambda: receiver.calls_of(id), "it is in flight")
+        wait_until(lambda: receiver.calls_of(id), "the task is in flight")
         assert up.stop() == 0
     with open_embedded_store(data) as client:
         assert count_bucket(client, Bucket.UNACK, "order") == 0
@@ -107,14 +107,14 @@ def test_a_second_signal_forces_the_exit_and_loses_nothing(folder: Path, data: P
     with run_up(folder, data, *options) as up:
         held = create(up.url, callback=receiver.url("/hangs-once"))
         waiting = create(up.url, callback=receiver.url(), delay=3)
-        wait_until(lambda: receiver.calls_of(held), "it is in flight")
+        wait_until(lambda: receiver.calls_of(held), "the task is in flight")
         up.send(signal.SIGTERM)
         up.wait_for_event("stopping")
         up.send(signal.SIGTERM)
         assert up.wait_for_exit(2) == 128 + signal.SIGTERM
     with run_up(folder, data, *options) as again:
         assert again.wait_for_event("store found")["tasks"] == 2
-        wait_until(lambda: receiver.attempts(held) == [1, 2], "what was in flight is delivered again")
+        wait_until(lambda: receiver.attempts(held) == [1, 2], "the task in flight is delivered again")
         wait_until(lambda: {held, waiting} <= receiver.answered, "everything is delivered")
         assert again.stop() == 0
 
@@ -143,7 +143,7 @@ def test_a_daemon_stops_at_any_moment_of_its_start(
     moment: Callable[[Path, Daemon], object], folder: Path, data: Path
 ) -> None:
     with run_daemon("up", folder, "--data", str(data)) as up:
-        wait_until(lambda: moment(data, up), "it gets there")
+        wait_until(lambda: moment(data, up), "the daemon reaches that moment")
         assert up.stop() == 0
     assert embedded_store_pid(data) is None
     assert "Traceback" not in up.log.read_text()
@@ -153,7 +153,7 @@ def test_a_daemon_stops_at_any_moment_of_its_start(
 def test_a_daemon_stops_before_it_handles_signals(seconds: float, folder: Path, data: Path) -> None:
     with run_daemon("up", folder, "--data", str(data)) as up:
         time.sleep(seconds)
-        assert up.stop() in (0, -signal.SIGTERM)  # by the signal itself, where Python does not listen yet
+        assert up.stop() in (0, -signal.SIGTERM)  # by the signal itself if Python does not handle it yet
     assert embedded_store_pid(data) is None
     assert "Traceback" not in up.log.read_text()
 

@@ -90,7 +90,7 @@ def create_in_state(state: str, up: Daemon, receiver: Receiver, **fields: Any) -
 
 
 def wait_for_deliveries(receiver: Receiver, id: str, times: int = 1) -> None:
-    wait_until(lambda: len(receiver.calls_of(id)) == times, "it is delivered")
+    wait_until(lambda: len(receiver.calls_of(id)) == times, "the task is delivered")
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def ids(up: Daemon, receiver: Receiver) -> dict[str, str]:
     return {state: create_in_state(state, up, receiver) for state in STATES}
 
 
-# Seeing
+# Lists and explanations
 
 
 def test_a_list_shows_the_tasks_of_one_state(up: Daemon, ids: dict[str, str]) -> None:
@@ -183,7 +183,7 @@ def test_dead_tasks_are_listed_by_reason_and_time_of_death(up: Daemon, receiver:
     assert len(run_lines(up, "dead", "list", "order", "--died-after", "1h")) == 3
 
 
-# One by one
+# Single tasks
 
 
 @pytest.mark.parametrize("state", ["delay", "error"])
@@ -242,14 +242,14 @@ def test_only_dead_tasks_are_redriven(up: Daemon, receiver: Receiver, state: str
 def test_redriven_tasks_have_all_their_retries(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/dead"] = in_sequence(status(410), status(500))
     id = create(up.url, callback=receiver.url("/dead"), retry=2)
-    wait_until(lambda: count_tasks(up)["dead"] == 1, "it is dead")
+    wait_until(lambda: count_tasks(up)["dead"] == 1, "the task is dead")
     assert run_json(up, "dead", "redrive", id) == {"id": id, "redriven": 1}
-    wait_until(lambda: query(up.url, id)["state"] == "error", "it has failed anew")
+    wait_until(lambda: query(up.url, id)["state"] == "error", "the task has failed again")
     assert (query(up.url, id)["has_retry"], query(up.url, id)["max_retry"]) == (1, 2)
     assert receiver.attempts(id) == [1, 1]
 
 
-# Many
+# Many tasks
 
 
 def run_at_terminal(up: Daemon, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -327,7 +327,7 @@ def test_tasks_that_die_again_are_not_redriven_twice(up: Daemon) -> None:
     time.sleep(PROPAGATION_S)
     create_dead_tasks(up)
     assert run_lines(up, "dead", "redrive", *TOPIC, "--yes") == ["12,000 tasks redriven"]
-    wait_until(lambda: count_tasks(up) == dict.fromkeys(STATES, 0) | {"dead": MANY}, "all have expired anew")
+    wait_until(lambda: count_tasks(up) == dict.fromkeys(STATES, 0) | {"dead": MANY}, "all have expired again")
 
 
 def test_dead_tasks_are_redriven_at_a_rate_over_chunks(up: Daemon, receiver: Receiver) -> None:
@@ -354,8 +354,8 @@ def test_an_interrupted_command_is_completed_by_repeating_it(up: Daemon, receive
     with subprocess.Popen([*INTERRUPTIBLE, *redrive, "--rate", "2"], text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, env=env(up)) as going:  # fmt: skip
         try:
-            wait_until(lambda: count_tasks(up)["dead"] == 80, "a slice is back")
-            time.sleep(0.5)  # it waits for the slice to be over
+            wait_until(lambda: count_tasks(up)["dead"] == 80, "a chunk is redriven")
+            time.sleep(0.5)  # the chunk must end first
             going.send_signal(signal.SIGINT)
             out, err = going.communicate(timeout=10)
         finally:

@@ -148,10 +148,10 @@ def test_a_topic_is_paused_and_resumed(up: Daemon, receiver: Receiver) -> None:
         "value": True,
         "level": "topic",
     }
-    wait_until(lambda: run_json(up, "topics", "show", "shop/order")["due"] == 1, "it is due")
+    wait_until(lambda: run_json(up, "topics", "show", "shop/order")["due"] == 1, "the task is due")
     assert receiver.calls == []
     assert run_json(up, "topics", "resume", "shop/order") == {"topic": "shop/order", "paused": False}
-    wait_until(lambda: receiver.calls_of(id), "it is delivered")
+    wait_until(lambda: receiver.calls_of(id), "the task is delivered")
     assert run_json(up, "topics", "show", "shop/order")["set"] == {}
 
 
