@@ -183,7 +183,7 @@ def test_rejects_are_counted_without_the_details_of_one_row(spark: SparkSession,
     )
 
 
-def test_a_table_that_is_no_export_is_refused_with_its_missing_columns(spark: SparkSession, rejects: Table) -> None:
+def test_a_table_that_is_not_an_export_is_refused_with_its_missing_columns(spark: SparkSession, rejects: Table) -> None:
     directory = rejects([])
 
     with pytest.raises(LaterError) as error:
@@ -213,7 +213,7 @@ def test_the_command_reports_both_tables_and_draws_them(
 
 
 @pytest.mark.parametrize("name", ["[ab]b", "{ab,ab}", "a*", "a?", "a\\b"])
-def test_a_directory_name_is_no_glob_pattern(name: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_directory_name_is_not_a_glob_pattern(name: str, spark: SparkSession, tmp_path: Path) -> None:
     for table, rows in (("ab", 1), (name, 0)):
         _write(spark, [pending_task(NOW)] * rows, EXPORT, tmp_path / table)
         _write(spark, [reject(None, "no")] * rows, REJECTS, tmp_path / "rejects" / table)

@@ -185,7 +185,9 @@ def test_with_a_log_level_the_output_of_java_is_shown() -> None:
 def test_without_a_java_one_line_says_what_to_install() -> None:
     status, _, err = finish(start_program("", environ={"JAVA_HOME": "/nowhere"}))
 
-    assert err.startswith("later: Spark needs Java 17 or newer, and there is none (JAVA_HOME is /nowhere): install one")
+    assert err.startswith(
+        "later: Spark needs Java 17 or newer, and no Java was found (JAVA_HOME is /nowhere): install one"
+    )
     assert err.count("\n") == 1
     assert status == 1
 

@@ -1,7 +1,7 @@
 """Columns to tasks: Arrow batches whose columns are named as `/create`'s fields, and `key`.
 
-No single row can fail here: a value that is no number, URL or object is sent as it is, and the daemon rejects it in its
-own words.
+No single row can fail here: a value that is not a number, URL or object is sent as it is, and the daemon rejects it in
+its own words.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def check_columns(schema: pa.Schema, *, allow_duplicates: bool) -> None:
     """Check the names of the columns; their types are checked by `column_decoder` and `key_decoder`.
 
     Raises:
-        Refused: A column is no field, or is there twice; or there is no key, and duplicates are not allowed.
+        Refused: A column is not a field, or occurs twice; or the key is missing, and duplicates are not allowed.
     """
     for name in schema.names:
         if name not in (*FIELDS, KEY, CORRUPT_COLUMN):
@@ -193,7 +193,7 @@ def delay_by(columns: dict[str, Values], offsets: Sequence[float], now: float) -
 def _add_seconds(value: Any, seconds: float, minimum: float, earliest: float) -> Any:
     """Return `seconds` after the value, or after `earliest` if that is later.
 
-    A value that is no number from `minimum` up stays as it is, so that the daemon rejects it: -5 must not become a
+    A value that is not a number from `minimum` up stays as it is, so that the daemon rejects it: -5 must not become a
     valid delay.
     """
     if value is None or isinstance(value, str | bool):
@@ -298,7 +298,7 @@ def _decode_seconds(column: pa.Array) -> Values:
 
 
 def parse_number(text: Any) -> Any:
-    """Return the number as it is written; a text that is none unchanged; None for a blank text."""
+    """Return the number as it is written; any other text unchanged; None for a blank text."""
     if not isinstance(text, str):
         return text
     stripped = text.strip()

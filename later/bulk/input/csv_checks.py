@@ -21,7 +21,7 @@ UNCLOSED_QUOTE = "expected a value of one row, got other rows in it: a quote is 
 
 
 class CsvLayout(NamedTuple):
-    """The layout of a file's rows; `callback` is the index of that column, None if there is none."""
+    """The layout of a file's rows; `callback` is the index of that column, None if it is missing."""
 
     separator: str
     columns: int

@@ -25,7 +25,7 @@ from later.core.task import new_id
 
 TEXT_COLUMN = "value"
 NO_ID = ""
-"""The id of a line that is no JSON object and so cannot have one."""
+"""The id of a line that cannot have one, because it is not a JSON object."""
 MAX_SHOWN_BYTES = 1000
 """Bytes of a malformed document that are shown: it may have gigabytes."""
 DUE_FIELDS = ("delay", "execute_time")
@@ -162,7 +162,7 @@ def nonblank_texts(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def parse_object(text: bytes) -> Fields | None:
-    """Return the JSON object; None if there is none that `/create` could parse.
+    """Return the JSON object; None if `/create` could not parse one either.
 
     Also parses what strict JSON forbids, NaN and lone surrogates, because the daemon does: it rejects them by field.
     """

@@ -22,9 +22,7 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Reject(NamedTuple):
-    """A row that became no task: as JSON, or as the text that it is if it is no JSON; and the reason, as `/create`
-    words it.
-    """
+    """A rejected row, as JSON or as the malformed text that it is, with the reason in the words of `/create`."""
 
     key: str | None
     row: str
@@ -76,8 +74,8 @@ class Parsed(NamedTuple):
 def redact_row(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return a row without secrets: of its headers only the names, and no user and password in its callback.
 
-    `sources` maps a field to the row's name for it, if that is another. A row that is no JSON object is returned as it
-    is: headers cannot be found in it.
+    `sources` maps a field to the row's name for it, if that is another. A row that is not a JSON object is returned as
+    it is: headers cannot be found in it.
     """
     names = {field: sources.get(field, field) for field in _SECRET_FIELDS}
     if not any(json.dumps(name).encode() in row for name in names.values()):

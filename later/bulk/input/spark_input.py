@@ -159,7 +159,7 @@ def _find_sources(names: Sequence[str], job_input: JobInput) -> dict[str, str]:
     """Return the column of each field that has one. Raises Refused: a mapped column is missing."""
     for field, source in job_input.columns.items():
         if _top_column(names, source) not in names:
-            raise Refused(f"{field}: there is no column {source}; there are {', '.join(names)}", field)
+            raise Refused(f"{field}: no such column: {source}; the columns are {', '.join(names)}", field)
     return {
         field: source
         for field, source in source_columns(job_input.columns).items()

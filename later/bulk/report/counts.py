@@ -39,7 +39,7 @@ PENDING_STATES = ("delay", "error")
 OTHERS = "others"
 
 _HOST = r"(?i)^https?://(?:[^/?#@]*@)?(\[[^\]/?#]*\]|[^:/?#\[\]]+)"
-"""Java's own parser accepts no host with an underscore, and fails the job if a text is no URL."""
+"""A pattern, because Java's parser refuses a host with an underscore, and fails the job on a text that is not a URL."""
 _DETAILS = r"(?s)(, got |: line [0-9]+ column ).*$"
 """The end of a reason that is about one row alone: the value, or its position in the line."""
 
@@ -133,7 +133,7 @@ def read_export(
     Lists at most `max_groups` of each kind, and also the `listed` topics, if they are to be counted.
 
     Raises:
-        LaterError: The directory does not exist, or is no export.
+        LaterError: The directory does not exist, or is not an export.
     """
     with translate_errors():
         export = _read_table(spark, directory, "an export", EXPORT_COLUMNS)
@@ -153,7 +153,7 @@ def read_rejects(spark: SparkSession, directory: str, max_groups: int) -> Reject
     """Count a table of rejects.
 
     Raises:
-        LaterError: The directory does not exist, or is no table of rejects.
+        LaterError: The directory does not exist, or is not a table of rejects.
     """
     with translate_errors():
         return count_rejects(_read_table(spark, directory, "a table of rejects", REJECT_COLUMNS), max_groups)

@@ -45,7 +45,7 @@ def check_java(environ: Mapping[str, str]) -> None:
     java = shutil.which(os.path.join(home, "bin", "java") if home else "java", path=environ.get("PATH", ""))
     if java is None:
         place = f"JAVA_HOME is {home}" if home else "JAVA_HOME is not set, and no java is on PATH"
-        raise _java_missing(f"there is none ({place})")
+        raise _java_missing(f"no Java was found ({place})")
     try:
         output = subprocess.run([java, "-version"], capture_output=True, timeout=JAVA_VERSION_TIMEOUT_S, check=True)
         version = parse_java_version((output.stderr + output.stdout).decode("utf-8", "replace"))
@@ -62,6 +62,6 @@ def _java_missing(reason: str) -> SparkMissing:
 
 
 def parse_java_version(output: str) -> int | None:
-    """Return the major version in the output of `java -version` (8 for `1.8.0_392`); None if there is no version."""
+    """Return the major version in the output of `java -version` (8 for `1.8.0_392`); None without a version."""
     match = re.search(r'version "(?:1\.)?(\d+)', output)
     return None if match is None else int(match[1])

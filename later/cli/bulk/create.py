@@ -130,14 +130,14 @@ def cancel(*, job: JobOptions, yes: bool, spark: SparkOptions, address: LaterAdd
     """Delete the tasks of the rows that are still pending.
 
     Ended and dead tasks stay as they are. A cancelled task is forgotten: creating the job again creates it anew. Exit
-    status 1 if there is no such job.
+    status 1 if the job does not exist.
     """
     from later.bulk.jobs import run
     from later.cli.progress import counting_bar
 
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("There is no terminal to ask on: use --yes to cancel without asking.")
+            raise click.UsageError("No terminal to ask on: use --yes to cancel without asking.")
         question = f"delete the pending tasks of the job {job.id}, of all rows of {job.input.path}?"
         if not click.confirm(printable(question), err=True):
             notify("nothing was cancelled")

@@ -61,7 +61,7 @@ def parse_picture(context: click.Context, parameter: click.Parameter, name: str 
     if not name.lower().endswith(".png"):
         raise click.BadParameter(f"{name}: expected the name of a file that ends in .png")
     if not Path(name).parent.is_dir():  # otherwise the error would come after all the counting
-        raise click.BadParameter(f"{name}: there is no directory {Path(name).parent}")
+        raise click.BadParameter(f"{name}: no such directory: {Path(name).parent}")
     return Path(name)
 
 

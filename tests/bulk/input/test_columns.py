@@ -148,7 +148,7 @@ class TestStrings:
         assert isinstance(parsed[1], Task)
 
     @pytest.mark.parametrize(("name", "expected"), [("delay", DELAY), ("execute_time", TIME)])
-    def test_a_string_that_is_not_utf_8_is_no_number(self, name: str, expected: str) -> None:
+    def test_a_string_that_is_not_utf_8_is_not_a_number(self, name: str, expected: str) -> None:
         for spread_s in (0, HOUR):
             assert rejection_reasons(read(**{name: raw_strings(b"5\xe9")}, spread_s=spread_s)) == [
                 f'{expected} "5\\udce9"'
@@ -184,7 +184,7 @@ class TestNumbers:
     @pytest.mark.parametrize(
         "text", ["1_000", "٣", "+5", "05", ".5", "5.", "0x10", "5s", "NaN", "inf", "null", "1e", "5\n6"]
     )
-    def test_a_string_that_is_no_json_number_is_rejected(self, text: str) -> None:
+    def test_a_string_that_is_not_a_json_number_is_rejected(self, text: str) -> None:
         assert rejection_reasons(read(delay=[text])) == [f"{DELAY} {json.dumps(text, ensure_ascii=False)}"]
 
     @pytest.mark.parametrize("blank", ["", " ", "\t", "\u2003"])
@@ -326,7 +326,7 @@ class TestHeaders:
     @pytest.mark.parametrize(
         "text", ["[]", "null", '"x"', "A: b", '{"A": NaN}', '{"A": "\\ud800"}', '{"A": "b"', "{" * 5000]
     )
-    def test_a_string_that_is_no_object_is_rejected_as_a_string(self, text: str) -> None:
+    def test_a_string_that_is_not_an_object_is_rejected_as_a_string(self, text: str) -> None:
         assert rejection_reasons(read(headers=[text])) == [
             "headers: expected an object of up to 20 strings, got a string"
         ]

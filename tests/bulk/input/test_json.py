@@ -101,7 +101,7 @@ class TestObjects:
         assert read(around % valid().encode()).payloads == read(valid()).payloads
 
     @pytest.mark.parametrize("blank", ["", " \t\r", BYTE_ORDER_MARK, BYTE_ORDER_MARK + b" ", None])
-    def test_a_blank_text_is_no_row(self, blank: str | bytes | None) -> None:
+    def test_a_blank_text_is_not_a_row(self, blank: str | bytes | None) -> None:
         assert read(blank) == (([], [], []), [])
 
     @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ class TestObjects:
         assert json.loads(body)["execute_time"] == seconds
 
     @pytest.mark.parametrize("text", ["2026-11-21", "soon", "1795251600", "\ud800"])
-    def test_a_string_that_is_no_time_is_rejected_as_by_create(self, text: str) -> None:
+    def test_a_string_that_is_not_a_time_is_rejected_as_by_create(self, text: str) -> None:
         (refusal,) = rejection_reasons(read(valid(execute_time=text)))
         assert refusal.startswith("execute_time: expected")
 
@@ -150,7 +150,7 @@ class TestRejects:
         ],
         ids=lambda text: str(text[:20]),
     )  # fmt: skip
-    def test_a_text_that_is_no_object_is_rejected_as_by_create(self, text: str | bytes, reason: str) -> None:
+    def test_a_text_that_is_not_an_object_is_rejected_as_by_create(self, text: str | bytes, reason: str) -> None:
         assert rejection_reasons(read(text)) == [reason]
 
     def test_a_text_that_is_not_utf_8_fails_its_row_only(self) -> None:
@@ -214,7 +214,7 @@ class TestKeys:
         assert reject.reason == (MISSING_KEY if key is None else EMPTY_KEY)
 
     @pytest.mark.parametrize("key", [float("nan"), float("inf"), "\ud800"])
-    def test_an_inexact_value_is_no_key(self, key: object) -> None:
+    def test_an_inexact_value_is_not_a_key(self, key: object) -> None:
         (reject,) = read(valid(key=key)).rejected
         assert (reject.field, reject.reason) == ("key", "key: expected Unicode text or a finite number")
 
@@ -313,7 +313,7 @@ class TestNestedFields:
         assert parsed.payloads.keys == [b"7"]
 
     @pytest.mark.parametrize("meta", [None, 5, "x", [], {}, {"id": None}])
-    def test_a_value_that_is_no_object_has_no_inner_field(self, meta: Any) -> None:
+    def test_a_value_that_is_not_an_object_has_no_inner_field(self, meta: Any) -> None:
         parsed = read(line(meta=meta, callback=CALLBACK), sources={"key": "meta.id"})
         assert [reject.reason for reject in parsed.rejected] == [MISSING_KEY]
 

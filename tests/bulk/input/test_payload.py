@@ -39,7 +39,7 @@ def test_an_empty_row_is_an_empty_object() -> None:
 
 
 @pytest.mark.parametrize("value", [b"NaN", b'"\\ud800"', b'"caf\xe9"', b'{"a":' + b"[" * 5000])
-def test_a_reject_that_is_no_json_has_no_id(value: bytes) -> None:
+def test_a_malformed_reject_has_no_id(value: bytes) -> None:
     rows = Payloads([b'{"id":"j:x","delay":' + value + b"}"], ["j:x"], [b"17"])
     assert rows.reject(0, None, "why").row == '{"delay":' + decode_readable(value) + "}"
 

@@ -105,7 +105,7 @@ class TestKeys:
         ]
 
     @pytest.mark.parametrize("row", [{}, {"a": ""}, {"b": {"c": None}}, {"a": "", "b": {"c": ""}}])
-    def test_an_empty_struct_is_no_key(self, row: dict[str, Any]) -> None:
+    def test_an_empty_struct_is_not_a_key(self, row: dict[str, Any]) -> None:
         kind = pa.struct([("a", pa.string()), ("b", pa.struct([("c", pa.string())]))])
         assert keys([row, {"a": "x"}], kind) == [None, b'["x",null]']
 

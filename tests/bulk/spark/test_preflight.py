@@ -40,7 +40,7 @@ def test_java_17_or_newer_is_accepted(tmp_path: Path, version: str) -> None:
 
 
 def test_without_a_java_one_line_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(SparkMissing, match=r"needs Java 17 or newer, and there is none.*install one.*JAVA_HOME"):
+    with pytest.raises(SparkMissing, match=r"needs Java 17 or newer, and no Java was found.*install one.*JAVA_HOME"):
         check_java({"PATH": str(tmp_path), "JAVA_HOME": ""})
 
 

@@ -197,7 +197,7 @@ class TestCreate:
         warning = "later: 2 already existed though the job is new: rows with the same key are one task\n"
         assert capsys.readouterr().err == ("" if known else warning)
 
-    def test_an_empty_input_is_no_error(self, spark: FakeSpark, capsys: Capture) -> None:
+    def test_an_empty_input_is_not_an_error(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = CreateReport(0, 0, 0, 0, 0.0, [])
         assert exit_code("create", "in", "--job", "j") == 0
         assert capsys.readouterr().out.startswith("0 rows: ")

@@ -355,7 +355,7 @@ def test_a_picture_is_drawn_beside_the_text(counting: Counting, tmp_path: Path, 
         (("--export", "x", "--rate", "order=fast"), "order=fast: expected a number"),
         (("--export", "x", "--rate", "order=-1"), "order=-1: expected a rate of 0, or from 0.0001 to 1000000"),
         (("--export", "x", "--plot", "x.svg"), "x.svg: expected the name of a file that ends in .png"),
-        (("--export", "x", "--plot", "/nope/x.png"), "/nope/x.png: there is no directory /nope"),
+        (("--export", "x", "--plot", "/nope/x.png"), "/nope/x.png: no such directory: /nope"),
         (("--export", "x", "--url", "redis://h"), "later: --url redis://h: expected an http or https URL"),
     ],
 )
