@@ -55,15 +55,15 @@ class PulsarHandlers:
     async def change(self, request: web.Request) -> web.StreamResponse:
         """`POST …/delayedDelivery`: set the fields in the body, and no others."""
         scope = self._parse_scope(request)
-        given = _check_fields(parse_object(await read_body(request, self._max_body)))
+        values = _check_fields(parse_object(await read_body(request, self._max_body)))
         fields: dict[str, PolicyValue | None] = {}
-        if ACTIVE in given:
-            fields["delays"] = given[ACTIVE]
-        if LIMIT in given:
-            fields["max_delay"] = FIELDS["max_delay"].format(given[LIMIT])
+        if ACTIVE in values:
+            fields["delays"] = values[ACTIVE]
+        if LIMIT in values:
+            fields["max_delay"] = FIELDS["max_delay"].format(values[LIMIT])
 
         def edit(settings: Settings) -> Settings:
-            tick_time_ms = given.get(TICK_TIME, settings.tick_time_ms)
+            tick_time_ms = values.get(TICK_TIME, settings.tick_time_ms)
             return msgspec.structs.replace(settings.merge(fields), tick_time_ms=tick_time_ms)
 
         return await self._edit(scope, edit)
@@ -109,9 +109,9 @@ def _applied_tick_time_ms(policies: Policies, scope: PolicyScope | None) -> int:
     return _applied_tick_time_ms(policies, scope.parent) if own is None else own
 
 
-def _check_fields(given: Mapping[str, object]) -> dict[str, Any]:
+def _check_fields(values: Mapping[str, object]) -> dict[str, Any]:
     """Return the fields of a body; null is the same as absent. Raises Refused, with the name of the first wrong one."""
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in _EXPECTED:
             raise unknown_field(name)
         if isinstance(value, bool) or name == ACTIVE:
@@ -120,4 +120,4 @@ def _check_fields(given: Mapping[str, object]) -> dict[str, Any]:
             is_valid = isinstance(value, int) and 0 <= value <= MAX_TTL_MS
         if value is not None and not is_valid:
             raise refusal(name, value, _EXPECTED[name])
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}

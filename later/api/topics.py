@@ -32,14 +32,14 @@ class TopicHandlers:
             limit=parse_page_size(query.get("limit")),
         )
         settings = (await self._store.policies.read()).settings
-        found = page.select(scope.name for scope in settings if scope.level is Level.TOPIC)
-        async for some in self._store.stats.topic_names():
-            found = page.select([*found, *some])
-        names = found[: page.limit]
+        matches = page.select(scope.name for scope in settings if scope.level is Level.TOPIC)
+        async for batch in self._store.stats.topic_names():
+            matches = page.select([*matches, *batch])
+        names = matches[: page.limit]
         now = (await self._store.now()).low
         counts = await self._store.stats.counts_for(names, now)
         topics = [{"topic": name, **_counts_view(counts[name], now)} for name in names]
-        cursor = encode_cursor(names[-1]) if len(found) > page.limit else None
+        cursor = encode_cursor(names[-1]) if len(matches) > page.limit else None
         return json_response({"topics": topics, "cursor": cursor})
 
     async def show(self, request: web.Request) -> web.StreamResponse:

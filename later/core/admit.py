@@ -77,15 +77,15 @@ def _requested_execute_at(draft: Draft, now: int) -> int | None:
             raise Refused("execute_time: expected either delay or execute_time, got both", "execute_time")
         if not math.isfinite(draft.execute_time):
             raise refusal("execute_time", draft.execute_time)
-        execute_at, field, given = max(to_milliseconds(draft.execute_time), now), "execute_time", draft.execute_time
+        execute_at, field, value = max(to_milliseconds(draft.execute_time), now), "execute_time", draft.execute_time
     elif draft.delay is not None:
         if not 0 <= draft.delay < math.inf:
             raise refusal("delay", draft.delay)
-        execute_at, field, given = now + to_milliseconds(draft.delay), "delay", draft.delay
+        execute_at, field, value = now + to_milliseconds(draft.delay), "delay", draft.delay
     else:
         return None
     if execute_at - now > MAX_AHEAD_MS:
-        raise Refused(f"{field}: expected a time at most ten years ahead, got {describe(given)}", field)
+        raise Refused(f"{field}: expected a time at most ten years ahead, got {describe(value)}", field)
     return execute_at
 
 

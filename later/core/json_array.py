@@ -29,7 +29,7 @@ def split_array(document: bytes, limit: int | None = None) -> list[bytes]:
         try:
             return [bytes(element) for element in _decode(document)]
         except (ValueError, RecursionError):
-            pass  # some element may be malformed; the scanner tells
+            pass  # an element may be malformed; the scanner finds out
     return _scan_array(document.decode("utf-8", "surrogateescape"), limit)
 
 

@@ -47,14 +47,14 @@ def parse_leniently(body: bytes, schema: type[Body], expected: Mapping[str, str]
     Raises:
         Refused: the body is not a JSON object, or a field is unknown or of the wrong type.
     """
-    given = parse_object(body)
+    fields = parse_object(body)
     types = _field_types(schema)
-    for field, value in given.items():
+    for field, value in fields.items():
         if field not in types:
             raise unknown_field(field)
         if value is not None:
             _check_type(field, value, types[field], expected[field])
-    return msgspec.convert(given, schema)
+    return msgspec.convert(fields, schema)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if body.startswith(_BYTE_ORDER_MARK):
         raise Refused("expected JSON without a byte order mark")
     try:
-        given = json.loads(body.decode())
+        fields = json.loads(body.decode())
     except UnicodeDecodeError as error:
         raise Refused(f"expected UTF-8, got the byte 0x{body[error.start]:02x} at position {error.start}") from None
     except json.JSONDecodeError as error:
@@ -77,9 +77,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise Refused("expected JSON, got it nested too deeply") from None
     except ValueError:  # Python's refusal to read very long integers
         raise Refused("expected JSON, got an integer of too many digits in it") from None
-    if not isinstance(given, dict):
-        raise Refused(f"expected a JSON object, got {_json_type(given)}")
-    return given
+    if not isinstance(fields, dict):
+        raise Refused(f"expected a JSON object, got {_json_type(fields)}")
+    return fields
 
 
 def unknown_field(name: str) -> Refused:
@@ -95,7 +95,7 @@ def _field_types(schema: type[msgspec.Struct]) -> dict[str, set[type[inspect.Typ
     info = inspect.type_info(schema)
     assert isinstance(info, inspect.StructType)
     return {
-        field.name: {type(one) for one in field.type.types}
+        field.name: {type(member) for member in field.type.types}
         if isinstance(field.type, inspect.UnionType)
         else {type(field.type)}
         for field in info.fields

@@ -276,14 +276,14 @@ FIELDS = {
 """Every field of a policy, in the order in which it is shown."""
 
 
-def parse_fields(given: Mapping[str, object]) -> dict[str, PolicyValue | None]:
+def parse_fields(values: Mapping[str, object]) -> dict[str, PolicyValue | None]:
     """Check the fields of a request, each by itself, and return them in canonical form; None means "inherit".
 
     Raises:
         Refused: with the name of the first field that is unknown or wrong.
     """
     fields: dict[str, PolicyValue | None] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         field = FIELDS.get(name)
         if field is None:
             printable = repr(name[:80])[1:-1]

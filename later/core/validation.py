@@ -93,20 +93,20 @@ def to_milliseconds(seconds: float) -> int:
     return math.ceil(Decimal(str(seconds)) * 1000)
 
 
-def parse_time(field: str, given: float | str) -> int:
+def parse_time(field: str, value: float | str) -> int:
     """Convert a time to ms since the Unix epoch, rounded up and cut to what a clock can show.
 
     Raises:
         Refused: it is neither a number of seconds nor an RFC 3339 time.
     """
-    if isinstance(given, str):
+    if isinstance(value, str):
         try:
-            return -((_EPOCH - msgspec.convert(given, _Rfc3339)) // timedelta(milliseconds=1))
+            return -((_EPOCH - msgspec.convert(value, _Rfc3339)) // timedelta(milliseconds=1))
         except (msgspec.ValidationError, UnicodeEncodeError):
-            raise refusal(field, given, EXPECTED_TIME) from None
-    if not math.isfinite(given):
-        raise refusal(field, given, EXPECTED_TIME)
-    return max(-_MAX_EXACT, min(to_milliseconds(given), _MAX_EXACT))
+            raise refusal(field, value, EXPECTED_TIME) from None
+    if not math.isfinite(value):
+        raise refusal(field, value, EXPECTED_TIME)
+    return max(-_MAX_EXACT, min(to_milliseconds(value), _MAX_EXACT))
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -203,29 +203,29 @@ def check_content(text: str | None) -> str:
     return text
 
 
-def check_headers(given: dict[str, str] | None) -> dict[str, str]:
+def check_headers(headers: dict[str, str] | None) -> dict[str, str]:
     """Check the task's own headers, and return them. Their values are secrets: no refusal shows one.
 
     Raises:
         Refused: there are too many, they are too large, or one has a bad or reserved name or a control character.
     """
-    if not given:
+    if not headers:
         return {}
-    if len(given) > MAX_HEADERS:
-        raise Refused(f"headers: expected {EXPECTED['headers']}, got {len(given)}", "headers")
-    size = sum(utf8_size("headers", name) + utf8_size("headers", value) for name, value in given.items())
+    if len(headers) > MAX_HEADERS:
+        raise Refused(f"headers: expected {EXPECTED['headers']}, got {len(headers)}", "headers")
+    size = sum(utf8_size("headers", name) + utf8_size("headers", value) for name, value in headers.items())
     if size > MAX_HEADER_BYTES:
         raise Refused(f"headers: expected at most {MAX_HEADER_BYTES} bytes in all, got {size}", "headers")
-    for name, value in given.items():
+    for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             raise Refused(f"headers: expected the name of a header, got {describe(name)}", "headers")
         if _RESERVED_HEADERS.fullmatch(name.lower()):
             raise Refused(f"headers: expected a header of your own, got {describe(name)}, which later sets", "headers")
         if _CONTROL.search(value):
             raise Refused(f"headers: expected no control characters, got one in {describe(name)}", "headers")
-    if len({name.lower() for name in given}) < len(given):
+    if len({name.lower() for name in headers}) < len(headers):
         raise Refused("headers: expected each name once, whatever its case, got one twice", "headers")
-    return given
+    return headers
 
 
 def check_retry(retry: int) -> int:
