@@ -185,7 +185,10 @@ _TOML_TYPES = (
 
 
 class _Setting(NamedTuple):
-    """An option's text, and where it was set: `precedence` 0 is the command line, 1 the environment, 2 the file."""
+    """An option's text, and its source: `precedence` 0 is the command line, 1 the environment, 2 the file.
+
+    `origin` names the source in an error message.
+    """
 
     text: str
     precedence: int
