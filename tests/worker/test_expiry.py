@@ -14,11 +14,11 @@ from later.worker.expiry import SWEEP_TASKS
 from tests.builders import NOW, a_task
 from tests.store.sight import take
 from tests.store_fixture import StoreFixture
-from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, ManualWorker, Receivers, busy
+from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, FakeSender, ManualWorker, busy
 
 DAY = 86_400_000
 LOW = 2
-"""The clock's interval makes everything up to this many ms late, never early."""
+"""Everything may happen this many ms late, because the time of the store is known as an interval."""
 
 
 async def set_policy(worker: ManualWorker, name: str, **fields: object) -> None:
@@ -26,7 +26,7 @@ async def set_policy(worker: ManualWorker, name: str, **fields: object) -> None:
     await worker.policies.change(scope, lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
 
-class PolicyRecorder(Receivers):
+class PolicyRecorder(FakeSender):
     """A sender that records the policy of each call."""
 
     def __init__(self, *answers: Outcome) -> None:
@@ -42,7 +42,7 @@ class TestExpiry:
     async def test_a_task_dies_at_the_end_of_its_ttl_and_is_never_delivered(self, store: StoreFixture) -> None:
         task = a_task(delay=900, ttl=60)
         await store.tasks.create([task])
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         worker.at = NOW + 60_000
         await worker.work()
         worker.at = NOW + 900_000 + LOW
@@ -51,36 +51,36 @@ class TestExpiry:
         assert (found.state, found.score, found.failure and found.failure.reason) == (
             Bucket.DEAD, NOW + 60_000, "expired",
         )  # fmt: skip
-        assert receivers.calls == []
+        assert sender.calls == []
         assert worker.metrics.registry.get_sample_value("later_dead_total", {"reason": "expired"}) == 1
 
     async def test_a_task_expires_while_no_slot_is_free(self, store: StoreFixture) -> None:
         first, second = a_task(), a_task(delay=1, ttl=5)
         await store.tasks.create([first, second])
-        worker = ManualWorker(store, receivers := Receivers(), slots=1)
-        receivers.may_answer.clear()
+        worker = ManualWorker(store, sender := FakeSender(), slots=1)
+        sender.may_answer.clear()
         await worker.tick()
         worker.at = NOW + 5_000
         await worker.tick()
         assert (await worker.find(second)).state is Bucket.DEAD
-        receivers.may_answer.set()
+        sender.may_answer.set()
         await worker.deliveries.drain(60)
 
     async def test_a_failure_after_the_ttl_is_not_retried(self, store: StoreFixture) -> None:
         task = a_task(ttl=5)
         await store.tasks.create([task])
-        worker = ManualWorker(store, receivers := Receivers(FAILED))
-        receivers.may_answer.clear()
+        worker = ManualWorker(store, sender := FakeSender(FAILED))
+        sender.may_answer.clear()
         await worker.tick()
         worker.at = NOW + 5_000
-        receivers.may_answer.set()
+        sender.may_answer.set()
         await worker.deliveries.drain(60)
         found = await worker.find(task)
         assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
 
     async def test_many_tasks_that_expire_together_are_moved_in_several_ticks(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(delay=60, ttl=5) for _ in range(1200)])
-        worker = ManualWorker(store, Receivers())
+        worker = ManualWorker(store, FakeSender())
         ticks = [await worker.expiry.tick(NOW + 5_000) for _ in range(4)]
         assert sum(tick.moved for tick in ticks) == 1200
         assert ticks[-1].next_due is None
@@ -90,7 +90,7 @@ class TestSweep:
     async def test_dead_tasks_are_kept_for_their_topics_dead_keep(self, store: StoreFixture) -> None:
         tasks = {name: a_task(topic=name, id=name.replace("/", "-")) for name in ("a", "b", "shop/c")}
         await store.tasks.create([*tasks.values()])
-        worker = ManualWorker(store, Receivers(GONE, GONE, GONE), policy=Policy(dead_keep_ms=3 * DAY))
+        worker = ManualWorker(store, FakeSender(GONE, GONE, GONE), policy=Policy(dead_keep_ms=3 * DAY))
         await set_policy(worker, "b", dead_keep=60)
         await set_policy(worker, "shop/", dead_keep=3600)
         await worker.work()
@@ -105,7 +105,7 @@ class TestSweep:
 
     async def test_topics_with_a_long_dead_keep_hide_no_other(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(topic=f"old-{n}") for n in range(50)])
-        worker = ManualWorker(store, Receivers(*[GONE] * 51))
+        worker = ManualWorker(store, FakeSender(*[GONE] * 51))
         await worker.work()
         await set_policy(worker, "young", dead_keep=1)
         young = a_task(topic="young", created_at=NOW + 1000)
@@ -119,7 +119,7 @@ class TestSweep:
     async def test_a_dead_keep_of_zero_keeps_no_dead_task(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
-        worker = ManualWorker(store, Receivers(GONE), policy=Policy(dead_keep_ms=0))
+        worker = ManualWorker(store, FakeSender(GONE), policy=Policy(dead_keep_ms=0))
         await worker.work()
         worker.at += 10
         await worker.work()
@@ -128,7 +128,7 @@ class TestSweep:
     async def test_a_callers_id_is_remembered_after_the_removal(self, store: StoreFixture) -> None:
         task = a_task(id="a", own_id=True)
         await store.tasks.create([task])
-        worker = ManualWorker(store, Receivers(GONE), policy=Policy(dead_keep_ms=1000))
+        worker = ManualWorker(store, FakeSender(GONE), policy=Policy(dead_keep_ms=1000))
         await worker.work()
         worker.at = NOW + 5000
         await worker.work()
@@ -136,7 +136,7 @@ class TestSweep:
 
     async def test_a_tick_removes_a_limited_number_and_reports_more(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(created_at=NOW - 1) for _ in range(SWEEP_TASKS + 200)])
-        worker = ManualWorker(store, Receivers(*[GONE] * 1200), slots=2000, policy=Policy(dead_keep_ms=0))
+        worker = ManualWorker(store, FakeSender(*[GONE] * 1200), slots=2000, policy=Policy(dead_keep_ms=0))
         while await worker.claimer.tick(NOW + LOW) != (0, None):
             await worker.deliveries.drain(60)
         first = await worker.sweeper.tick(NOW + 10)
@@ -149,7 +149,7 @@ class TestDeliveries:
     async def test_a_topic_has_its_own_backoff(self, store: StoreFixture) -> None:
         tasks = [a_task(topic=topic) for topic in ("a", "b")]
         await store.tasks.create(tasks)
-        worker = ManualWorker(store, Receivers(*[FAILED] * 4))
+        worker = ManualWorker(store, FakeSender(*[FAILED] * 4))
         await set_policy(worker, "b", retry_base=2, retry_cap=3)
         await worker.work()
         assert [(await worker.find(task)).score - worker.clock.now().high for task in tasks] == [10_000, 2_000]
@@ -160,7 +160,7 @@ class TestDeliveries:
     async def test_limits_on_delays_do_not_apply_to_retries(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
-        worker = ManualWorker(store, Receivers(FAILED, busy(60_000)))
+        worker = ManualWorker(store, FakeSender(FAILED, busy(60_000)))
         await set_policy(worker, "order", max_delay=1, delays=False, default_delay=0)
         await worker.work()
         assert (await worker.find(task)).state is Bucket.ERROR
@@ -174,25 +174,25 @@ class TestDeliveries:
     async def test_a_lease_follows_its_topics_timeout(self, store: StoreFixture, timeout: int, lease_ms: int) -> None:
         task = a_task()
         await store.tasks.create([task])
-        worker = ManualWorker(store, receivers := PolicyRecorder())
+        worker = ManualWorker(store, sender := PolicyRecorder())
         await set_policy(worker, "order", timeout=timeout)
-        receivers.may_answer.clear()
+        sender.may_answer.clear()
         await worker.tick()
         found = await worker.find(task)
         assert (found.state, found.score) == (Bucket.UNACK, NOW + lease_ms)
-        receivers.may_answer.set()
+        sender.may_answer.set()
         await worker.deliveries.drain(60)
-        assert [policy.timeout_ms for policy in receivers.policies] == [timeout * 1000]
+        assert [policy.timeout_ms for policy in sender.policies] == [timeout * 1000]
 
     async def test_a_claim_whose_lease_is_too_short_for_a_raised_timeout_is_returned(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
         [claim] = await take(store)
-        worker = ManualWorker(store, receivers := PolicyRecorder(DONE))
+        worker = ManualWorker(store, sender := PolicyRecorder(DONE))
         await set_policy(worker, "order", timeout=120)
         worker.deliveries.start(claim)
         await worker.deliveries.drain(60)
-        assert receivers.calls == []
+        assert sender.calls == []
         assert (await worker.find(task)).state is Bucket.DELAY
         await worker.work()
         assert await worker.is_gone(task)
@@ -204,8 +204,8 @@ class TestDeliveries:
             raise StoreDown("the store is gone")
 
         await store.tasks.create([a_task()])
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         monkeypatch.setattr(worker.policies, "current", fail)
         with pytest.raises(StoreDown):
             await worker.tick()
-        assert receivers.calls == []
+        assert sender.calls == []

@@ -1,4 +1,4 @@
-"""Pauses, rates, concurrency and waits over build_workers workers on one store, with time as a value."""
+"""Pauses, rates, concurrency and waits over several workers on one store, with time as a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from later.store.keys import Bucket
 from tests.builders import NOW, a_task
 from tests.store.sight import see
 from tests.store_fixture import StoreFixture
-from tests.worker.workers import FAILED, ManualWorker, Receivers, busy
+from tests.worker.workers import FAILED, FakeSender, ManualWorker, busy
 
 
 async def set_policy(worker: ManualWorker, name: str, **fields: object) -> None:
@@ -38,8 +38,8 @@ async def pass_time(workers: list[ManualWorker], until: int, step: int = 10) -> 
             await worker.deliveries.drain(60)
 
 
-def build_workers(store: StoreFixture, receivers: Receivers, count: int = 3, slots: int = 256) -> list[ManualWorker]:
-    return [ManualWorker(store, receivers, instance=f"w{n}", slots=slots) for n in range(count)]
+def build_workers(store: StoreFixture, sender: FakeSender, count: int = 3, slots: int = 256) -> list[ManualWorker]:
+    return [ManualWorker(store, sender, instance=f"w{n}", slots=slots) for n in range(count)]
 
 
 async def read_policies(workers: list[ManualWorker]) -> None:
@@ -51,27 +51,27 @@ class TestRate:
     @pytest.mark.parametrize(("rate", "seconds"), [(10, 10), (1000, 2)])
     async def test_a_rate_is_exact_over_workers_and_shards(self, store: StoreFixture, rate: int, seconds: int) -> None:
         await create_due(store, rate * seconds * 2)
-        workers = build_workers(store, receivers := Receivers())
+        workers = build_workers(store, sender := FakeSender())
         await set_policy(workers[0], "order", rate=rate)
         await read_policies(workers)
         await pass_time(workers, NOW + seconds * 1000)
-        assert len(receivers.calls) == pytest.approx(rate * seconds, rel=0.05)
-        halfway = sum(call.at <= NOW + seconds * 500 for call in receivers.calls)
-        assert halfway == pytest.approx(len(receivers.calls) / 2, rel=0.1)
+        assert len(sender.calls) == pytest.approx(rate * seconds, rel=0.05)
+        halfway = sum(call.at <= NOW + seconds * 500 for call in sender.calls)
+        assert halfway == pytest.approx(len(sender.calls) / 2, rel=0.1)
 
     async def test_few_tasks_are_delivered_at_once_and_unused_permits_returned(self, store: StoreFixture) -> None:
         await create_due(store, 3)
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", rate=1000)
         await pass_time([worker], NOW + 100)
-        assert len(receivers.calls) == 3
+        assert len(sender.calls) == 3
         await store.tasks.create([a_task(id=f"more-{n}") for n in range(97)])
         await pass_time([worker], NOW + 250)
-        assert len(receivers.calls) == 100
+        assert len(sender.calls) == 100
 
     async def test_a_limited_topic_is_not_claimed_before_there_are_permits(self, store: StoreFixture) -> None:
         await create_due(store, 100)
-        worker = ManualWorker(store, Receivers())
+        worker = ManualWorker(store, FakeSender())
         await set_policy(worker, "order", rate=1)
         await worker.work()
         result = await worker.claimer.tick(NOW + 10)
@@ -82,25 +82,25 @@ class TestRate:
     async def test_a_limited_topic_does_not_delay_another(self, store: StoreFixture) -> None:
         await create_due(store, 500)
         await create_due(store, 200, "healthy")
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", rate=1)
         await pass_time([worker], NOW + 30)
-        assert sum(call.id.startswith("healthy") for call in receivers.calls) == 200
+        assert sum(call.id.startswith("healthy") for call in sender.calls) == 200
 
 
 class TestConcurrency:
     async def test_all_workers_together_deliver_no_more_than_the_limit(self, store: StoreFixture) -> None:
         await create_due(store, 100)
-        workers = build_workers(store, receivers := Receivers())
+        workers = build_workers(store, sender := FakeSender())
         await set_policy(workers[0], "order", concurrency=5)
         await read_policies(workers)
-        receivers.may_answer.clear()
+        sender.may_answer.clear()
         for at in range(NOW, NOW + 1000, 50):
             for worker in workers:
                 worker.at = at
                 await worker.claimer.tick(at)
         assert sum(worker.fair_share.total_in_use for worker in workers) == 5
-        receivers.may_answer.set()
+        sender.may_answer.set()
         for worker in workers:
             await worker.deliveries.drain(60)
             await worker.throttle.stop()
@@ -108,25 +108,25 @@ class TestConcurrency:
 
     async def test_the_end_of_a_delivery_lets_another_start_at_once(self, store: StoreFixture) -> None:
         await create_due(store, 20)
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", concurrency=1)
         woken: list[bool] = []
         worker.deliveries.on_slot_free = woken.append
         for _ in range(19):
-            receivers.may_answer.clear()
+            sender.may_answer.clear()
             await worker.claimer.tick(NOW)
             assert await worker.claimer.tick(NOW) == (0, NOW + 100)
-            receivers.may_answer.set()
+            sender.may_answer.set()
             await worker.deliveries.drain(60)
-        assert len(receivers.calls) == 19
+        assert len(sender.calls) == 19
         assert woken == [True] * 19
 
     async def test_permits_of_a_lost_worker_expire_with_its_leases(self, store: StoreFixture) -> None:
         await create_due(store, 10)
-        lost, other = build_workers(store, receivers := Receivers(), 2)
+        lost, other = build_workers(store, sender := FakeSender(), 2)
         await set_policy(lost, "order", concurrency=5)
         await read_policies([other])
-        receivers.may_answer.clear()
+        sender.may_answer.clear()
         await lost.claimer.tick(NOW)
         other.at = NOW + 29_000
         assert (await other.claimer.tick(other.at)).moved == 0
@@ -134,7 +134,7 @@ class TestConcurrency:
         for _ in range(3):
             await other.claimer.tick(other.at)
         assert other.fair_share.total_in_use == 5
-        receivers.may_answer.set()
+        sender.may_answer.set()
         await other.deliveries.drain(60)
         await lost.deliveries.drain(60)
 
@@ -142,72 +142,72 @@ class TestConcurrency:
         topics = [f"t{n}" for n in range(20)]
         for topic in topics:
             await create_due(store, 3, topic)
-        holder, worker = build_workers(store, receivers := Receivers(), 2, slots=64)
+        holder, worker = build_workers(store, sender := FakeSender(), 2, slots=64)
         for topic in topics:
             await set_policy(holder, topic, concurrency=1)
         await read_policies([worker])
-        receivers.may_answer.clear()
+        sender.may_answer.clear()
         for _ in range(5):
             await holder.claimer.tick(NOW)
         assert holder.fair_share.total_in_use == 20
-        small = ManualWorker(store, healthy := Receivers(), instance="small", slots=4)
+        small = ManualWorker(store, healthy := FakeSender(), instance="small", slots=4)
         await read_policies([small])
         await create_due(store, 8, "healthy")
         await pass_time([small], NOW + 300)
         assert len(healthy.calls) == 8
-        receivers.may_answer.set()
+        sender.may_answer.set()
         await holder.deliveries.drain(60)
 
 
 class TestPaused:
     async def test_a_paused_topic_is_neither_claimed_nor_read_again(self, store: StoreFixture) -> None:
         await create_due(store, 50)
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", paused=True)
         await worker.work()
-        assert receivers.calls == []
+        assert sender.calls == []
         await store.redis.config_resetstat()
         assert await worker.claimer.tick(NOW + 10) == (0, None)
         stats = await store.redis.info("commandstats")
         assert {name for name in stats if "config" not in name} == {"cmdstat_time", "cmdstat_zrange"}
 
     async def test_tasks_are_created_during_a_pause(self, store: StoreFixture) -> None:
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", paused=True)
         await create_due(store, 5)
         await worker.work()
         await create_due(store, 10)
         assert await worker.claimer.tick(NOW + 10) == (0, None)
-        assert (receivers.calls, len((await see(store)).pool)) == ([], 10)
+        assert (sender.calls, len((await see(store)).pool)) == ([], 10)
 
     async def test_tasks_expire_during_a_pause(self, store: StoreFixture) -> None:
         task = a_task(delay=1, ttl=5)
         await store.tasks.create([task])
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", paused=True)
         worker.at = NOW + 2_000
         await worker.work()
         worker.at = NOW + 5_000
         await worker.work()
-        assert ((await worker.find(task)).state, receivers.calls) == (Bucket.DEAD, [])
+        assert ((await worker.find(task)).state, sender.calls) == (Bucket.DEAD, [])
 
     async def test_deliveries_in_flight_end_and_failed_tasks_wait(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
-        worker = ManualWorker(store, receivers := Receivers(FAILED))
-        receivers.may_answer.clear()
+        worker = ManualWorker(store, sender := FakeSender(FAILED))
+        sender.may_answer.clear()
         await worker.tick()
         await set_policy(worker, "order", paused=True)
-        receivers.may_answer.set()
+        sender.may_answer.set()
         await worker.deliveries.drain(60)
         worker.at = NOW + 60_000
         await worker.work()
         assert (await worker.find(task)).state is Bucket.DELAY
-        assert len(receivers.calls) == 1
+        assert len(sender.calls) == 1
 
     async def test_a_topic_resumed_by_another_process_starts_slowly(self, store: StoreFixture) -> None:
         await create_due(store, 3000)
-        workers = build_workers(store, receivers := Receivers(), 2)
+        workers = build_workers(store, sender := FakeSender(), 2)
         await set_policy(workers[0], "order", paused=True)
         await read_policies(workers)
         await pass_time(workers, NOW + 50)
@@ -215,101 +215,99 @@ class TestPaused:
         await read_policies(workers)
         since = workers[0].at
         await pass_time(workers, since + 1000)
-        assert receivers.calls == []
+        assert sender.calls == []
         await pass_time(workers, since + 4000, step=20)
-        seconds = [
-            sum(since + 1100 + s <= c.at < since + 1100 + s + 900 for c in receivers.calls) for s in (0, 900, 1800)
-        ]
+        seconds = [sum(since + 1100 + s <= c.at < since + 1100 + s + 900 for c in sender.calls) for s in (0, 900, 1800)]
         assert 0 < seconds[0] < seconds[1] < seconds[2]
         assert seconds[0] <= 2 * (1 + 256 * 10 * 0.9 * 0.9 / 20 + 1)
 
     async def test_a_topic_without_a_ramp_resumes_at_full_speed(self, store: StoreFixture) -> None:
         await create_due(store, 150)
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", paused=True, ramp=0)
         await worker.work()
         await set_policy(worker, "order", paused=False)
         await worker.resumer.tick(NOW)
         worker.at = NOW + 100
         await worker.work()
-        assert len(receivers.calls) == 150
+        assert len(sender.calls) == 150
 
     async def test_a_namespaces_pause_applies_to_its_topics_unless_one_overrides_it(self, store: StoreFixture) -> None:
         await create_due(store, 3, "shop/a")
         await create_due(store, 3, "shop/b")
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await worker.policies.change(namespace_scope("shop"), lambda before: before.merge({"paused": True}))
         await set_policy(worker, "shop/b", paused=False, ramp=0)
         await worker.work()
-        assert {call.id[:6] for call in receivers.calls} == {"shop/b"}
+        assert {call.id[:6] for call in sender.calls} == {"shop/b"}
 
 
 class TestWaits:
     async def test_no_worker_calls_a_receiver_before_its_retry_after_is_over(self, store: StoreFixture) -> None:
         await create_due(store, 600)
-        workers = build_workers(store, receivers := Receivers(busy(5_000)), 2)
+        workers = build_workers(store, sender := FakeSender(busy(5_000)), 2)
         await workers[0].work()
-        before = len(receivers.calls)
+        before = len(sender.calls)
         workers[1].at = NOW + 100
         await pass_time(workers, NOW + 5_000)
-        assert len(receivers.calls) == before
+        assert len(sender.calls) == before
         await pass_time(workers, NOW + 5_500)
-        after = len(receivers.calls) - before
+        after = len(sender.calls) - before
         assert 0 < after <= 2 * 40
 
     async def test_a_busy_answer_without_retry_after_delays_its_task_alone(self, store: StoreFixture) -> None:
         await create_due(store, 300)
-        worker = ManualWorker(store, receivers := Receivers(busy()))
+        worker = ManualWorker(store, sender := FakeSender(busy()))
         await pass_time([worker], NOW + 100)
-        assert len(receivers.calls) == 300
+        assert len(sender.calls) == 300
 
     async def test_other_topics_are_delivered_meanwhile(self, store: StoreFixture) -> None:
         await create_due(store, 1)
-        worker = ManualWorker(store, receivers := Receivers(busy(60_000)))
+        worker = ManualWorker(store, sender := FakeSender(busy(60_000)))
         await worker.work()
         await create_due(store, 5, "other")
         await worker.work()
-        assert len(receivers.calls) == 6
+        assert len(sender.calls) == 6
 
 
 class TestRaisedLimits:
     async def test_a_raised_rate_is_reached_gradually(self, store: StoreFixture) -> None:
         await create_due(store, 3000)
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", rate=10, ramp=4)
         await pass_time([worker], NOW + 1000)
-        before = len(receivers.calls)
+        before = len(sender.calls)
         assert before == pytest.approx(10, abs=1)
         await set_policy(worker, "order", rate=500)
         await pass_time([worker], NOW + 6000)
-        counts = [sum(NOW + s <= call.at < NOW + s + 1000 for call in receivers.calls) for s in range(1000, 6000, 1000)]
+        counts = [sum(NOW + s <= call.at < NOW + s + 1000 for call in sender.calls) for s in range(1000, 6000, 1000)]
         assert counts == sorted(counts)
         assert counts[0] == pytest.approx(10 + 490 / 8, rel=0.25)
         assert counts[4] == pytest.approx(500, rel=0.05)
 
     async def test_a_removed_rate_is_left_gradually(self, store: StoreFixture) -> None:
         await create_due(store, 2000)
-        worker = ManualWorker(store, receivers := Receivers())
+        worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", rate=10, ramp=10)
         await pass_time([worker], NOW + 500)
         await set_policy(worker, "order", rate=None)
         await pass_time([worker], NOW + 1000)
-        assert 5 < len(receivers.calls) < 5 + 60
+        assert 5 < len(sender.calls) < 5 + 60
 
     async def test_the_daemons_policy_limits_every_topic(self, store: StoreFixture) -> None:
         await create_due(store, 10, "a")
         await create_due(store, 10, "b")
-        worker = ManualWorker(store, receivers := Receivers(), policy=Policy(concurrency=2))
-        receivers.may_answer.clear()
+        worker = ManualWorker(store, sender := FakeSender(), policy=Policy(concurrency=2))
+        sender.may_answer.clear()
         await worker.tick()
         assert [worker.fair_share.in_use(topic) for topic in ("a", "b")] == [2, 2]
-        receivers.may_answer.set()
+        sender.may_answer.set()
         await worker.deliveries.drain(60)
 
 
 async def test_a_topic_that_an_outdated_worker_holds_again_is_resumed_again(store: StoreFixture) -> None:
     await create_due(store, 5)
-    worker = ManualWorker(store, receivers := Receivers())
+    worker = ManualWorker(store, sender := FakeSender())
     await set_policy(worker, "order", paused=True, ramp=0)
     await worker.work()
     await set_policy(worker, "order", paused=False)
@@ -318,18 +316,18 @@ async def test_a_topic_that_an_outdated_worker_holds_again_is_resumed_again(stor
     worker.at = NOW + 500
     await worker.resumer.tick(worker.at)
     await worker.work()
-    assert len(receivers.calls) == 5
+    assert len(sender.calls) == 5
 
 
 async def test_damaged_permits_of_one_topic_stop_no_other(store: StoreFixture) -> None:
     await create_due(store, 3, "broken")
     await create_due(store, 3, "healthy")
-    worker = ManualWorker(store, receivers := Receivers())
+    worker = ManualWorker(store, sender := FakeSender())
     await set_policy(worker, "broken", concurrency=1)
     await store.redis.set(store.keys.permits("broken").decode(), "no hash")
     await worker.work()
-    assert {call.id for call in receivers.calls} == {"healthy-0", "healthy-1", "healthy-2"}
+    assert {call.id for call in sender.calls} == {"healthy-0", "healthy-1", "healthy-2"}
     await store.redis.delete(store.keys.permits("broken").decode())
     worker.at += 1000
     await worker.work()
-    assert any(call.id.startswith("broken") for call in receivers.calls)
+    assert any(call.id.startswith("broken") for call in sender.calls)

@@ -15,59 +15,57 @@ from later.store.tasks import MAX_CLAIM_BYTES
 from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
-from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, ManualWorker, Receivers, busy
+from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, FakeSender, ManualWorker, busy
 
 DAY = 86_400_000
 LOW = 2
-"""The clock's interval makes everything up to this many ms late, never early."""
+"""Everything may happen this many ms late, because the time of the store is known as an interval."""
 
 
-async def a_worker_with(store: StoreFixture, task: Task, *answers: Outcome) -> tuple[ManualWorker, Receivers]:
+async def a_worker_with(store: StoreFixture, task: Task, *answers: Outcome) -> tuple[ManualWorker, FakeSender]:
     """Return a worker and its receiver, which gives these answers, with one task in the store."""
-    receivers = Receivers(*answers)
+    sender = FakeSender(*answers)
     await store.tasks.create([task])
-    return ManualWorker(store, receivers), receivers
+    return ManualWorker(store, sender), sender
 
 
 async def test_a_task_is_not_delivered_before_it_is_due(store: StoreFixture) -> None:
-    worker, receivers = await a_worker_with(store, a_task(delay=15))
+    worker, sender = await a_worker_with(store, a_task(delay=15))
     worker.at = NOW + 14_999
     await worker.work()
-    assert receivers.calls == []
+    assert sender.calls == []
 
 
 async def test_a_due_task_is_delivered_once_and_gone(store: StoreFixture) -> None:
     task = a_task(delay=15)
-    worker, receivers = await a_worker_with(store, task)
+    worker, sender = await a_worker_with(store, task)
     worker.at = NOW + 15_000
     await worker.work()
     await worker.work()
-    assert [call.id for call in receivers.calls] == [task.id]
+    assert [call.id for call in sender.calls] == [task.id]
     assert await worker.is_gone(task)
 
 
 async def test_a_worker_without_free_slots_still_wakes_the_other_tickers(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", own_id=True)])
-    worker = ManualWorker(store, receivers := Receivers(), slots=1)
+    worker = ManualWorker(store, sender := FakeSender(), slots=1)
     wakes: list[int] = []
     worker.claimer.wake_unack = worker.claimer.wake_error = wakes.append
-    receivers.may_answer.clear()
+    sender.may_answer.clear()
     await worker.tick()
     assert (wakes, worker.fair_share.free) == ([], 0)
     await worker.tick()
     assert wakes == [NOW + LEASE_MS]
-    receivers.may_answer.set()
+    sender.may_answer.set()
     await worker.deliveries.drain(60)
 
 
 async def test_retries_come_after_10_20_and_40_seconds_and_then_the_task_is_dead(store: StoreFixture) -> None:
     task = a_task(max_retry=3)
-    worker, receivers = await a_worker_with(store, task, *[FAILED] * 4)
+    worker, sender = await a_worker_with(store, task, *[FAILED] * 4)
     await worker.work()
     await worker.work_until(NOW + 120_000, step=100)
-    pauses = [
-        (after.at - before.at) / 1000 for before, after in zip(receivers.calls, receivers.calls[1:], strict=False)
-    ]
+    pauses = [(after.at - before.at) / 1000 for before, after in zip(sender.calls, sender.calls[1:], strict=False)]
     assert pauses == pytest.approx([10, 20, 40], abs=0.21)
     assert min(pauses) >= 10
     found = await worker.find(task)
@@ -76,31 +74,31 @@ async def test_retries_come_after_10_20_and_40_seconds_and_then_the_task_is_dead
 
 async def test_failures_are_counted_and_attempts_numbered(store: StoreFixture) -> None:
     task = a_task(max_retry=5)
-    worker, receivers = await a_worker_with(store, task, FAILED, FAILED, FAILED)
+    worker, sender = await a_worker_with(store, task, FAILED, FAILED, FAILED)
     await worker.work()
     await worker.work_until(NOW + 35_000, step=500)
     found = await worker.find(task)
     assert found.failure is not None
     assert (found.state, found.failure.failures, found.attempts) == (Bucket.ERROR, 3, 3)
-    assert [call.attempt for call in receivers.calls] == [1, 2, 3]
+    assert [call.attempt for call in sender.calls] == [1, 2, 3]
 
 
 async def test_a_busy_receiver_spends_no_retry(store: StoreFixture) -> None:
     task = a_task(max_retry=0)
-    worker, receivers = await a_worker_with(store, task, busy(), busy(), busy(), DONE)
+    worker, sender = await a_worker_with(store, task, busy(), busy(), busy(), DONE)
     await worker.work()
     await worker.work_until(NOW + 60_000, step=500)
-    assert len(receivers.calls) == 4
+    assert len(sender.calls) == 4
     assert await worker.is_gone(task)
 
 
 async def test_a_busy_receiver_gets_the_pause_of_its_retry_after(store: StoreFixture) -> None:
-    worker, receivers = await a_worker_with(store, a_task(), busy(retry_after_ms=120_000))
+    worker, sender = await a_worker_with(store, a_task(), busy(retry_after_ms=120_000))
     await worker.work()
     await worker.work_until(NOW + 119_000, step=1000)
-    assert len(receivers.calls) == 1
+    assert len(sender.calls) == 1
     await worker.work_until(NOW + 121_000, step=1000)
-    assert len(receivers.calls) == 2
+    assert len(sender.calls) == 2
 
 
 async def test_a_task_whose_receiver_is_busy_for_a_day_dies(store: StoreFixture) -> None:
@@ -122,17 +120,17 @@ async def test_a_410_makes_a_task_dead_at_once(store: StoreFixture) -> None:
 
 async def test_an_expired_lease_spends_no_retry(store: StoreFixture) -> None:
     task = a_task(max_retry=0)
-    worker, receivers = await a_worker_with(store, task)
+    worker, sender = await a_worker_with(store, task)
     await store.tasks.claim(requests_for(store, task), NOW, NOW + LEASE_MS)
     worker.at = NOW + LEASE_MS + LOW
     await worker.work()
-    assert [call.attempt for call in receivers.calls] == [2]
+    assert [call.attempt for call in sender.calls] == [2]
     assert await worker.is_gone(task)
 
 
 async def test_a_task_that_crashes_its_workers_dies_after_16_lost_leases(store: StoreFixture) -> None:
     task = a_task()
-    worker, receivers = await a_worker_with(store, task)
+    worker, sender = await a_worker_with(store, task)
     for crash in range(17):
         worker.at = NOW + crash * LEASE_MS
         await store.tasks.release(Bucket.UNACK, (await store.tasks.due_topics(Bucket.UNACK, 10)).topics, worker.at)
@@ -141,66 +139,66 @@ async def test_a_task_that_crashes_its_workers_dies_after_16_lost_leases(store: 
     await worker.work()
     found = await worker.find(task)
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "lost")
-    assert receivers.calls == []
+    assert sender.calls == []
 
 
 async def test_a_task_deleted_in_flight_is_not_retried(store: StoreFixture) -> None:
     task = a_task()
-    worker, receivers = await a_worker_with(store, task, FAILED)
-    receivers.may_answer.clear()
+    worker, sender = await a_worker_with(store, task, FAILED)
+    sender.may_answer.clear()
     await worker.tick()
-    await receivers.called.wait()
+    await sender.called.wait()
     await store.edits.delete([task.id])
-    receivers.may_answer.set()
+    sender.may_answer.set()
     await worker.deliveries.drain(60)
     await worker.work_until(NOW + 60_000, step=1000)
-    assert len(receivers.calls) == 1
+    assert len(sender.calls) == 1
     assert await worker.is_gone(task)
 
 
 async def test_a_late_answer_does_not_settle_a_new_task_of_the_same_id(store: StoreFixture) -> None:
     task = a_task(id="mine", own_id=True)
-    worker, receivers = await a_worker_with(store, task, GONE)
-    receivers.may_answer.clear()
+    worker, sender = await a_worker_with(store, task, GONE)
+    sender.may_answer.clear()
     await worker.tick()
-    await receivers.called.wait()
+    await sender.called.wait()
     await store.edits.delete([task.id])
     await store.tasks.create([a_task(id="mine", own_id=True, delay=3600)])
-    receivers.may_answer.set()
+    sender.may_answer.set()
     await worker.deliveries.drain(60)
     assert (await worker.find(task)).state is Bucket.DELAY
 
 
 async def test_an_expired_task_dies_undelivered(store: StoreFixture) -> None:
     task = a_task(delay=900, ttl=60)
-    worker, receivers = await a_worker_with(store, task)
+    worker, sender = await a_worker_with(store, task)
     worker.at = NOW + 60_000 + LOW
     await worker.work()
     found = await worker.find(task)
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
-    assert receivers.calls == []
+    assert sender.calls == []
 
 
 async def test_a_task_expires_during_a_pause_between_attempts(store: StoreFixture) -> None:
     task = a_task(ttl=5)
-    worker, receivers = await a_worker_with(store, task, FAILED)
+    worker, sender = await a_worker_with(store, task, FAILED)
     await worker.work()
     worker.at = NOW + 5_000 + LOW
     await worker.work()
     found = await worker.find(task)
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
-    assert len(receivers.calls) == 1
+    assert len(sender.calls) == 1
 
 
 async def test_a_task_with_an_unreadable_body_dies_unchanged_and_stops_no_other(store: StoreFixture) -> None:
     broken, sound = a_task(), a_task()
-    worker, receivers = await a_worker_with(store, broken)
+    worker, sender = await a_worker_with(store, broken)
     await store.tasks.create([sound])
     await store.redis.hset(store.keys.shard_of(broken.id).pool.decode(), pack_id(broken.id), b"\xc1 not ours")
     await worker.work()
     found = await worker.find(broken)
     assert (found.state, found.failure and found.failure.reason, found.topic) == (Bucket.DEAD, "body", "order")
-    assert [call.id for call in receivers.calls] == [sound.id]
+    assert [call.id for call in sender.calls] == [sound.id]
     kept = await store.redis.hget(store.keys.shard_of(broken.id).pool.decode(), pack_id(broken.id))
     assert kept == b"\xc1 not ours"
 
@@ -215,14 +213,14 @@ async def test_a_delivered_id_of_a_callers_choice_is_remembered(store: StoreFixt
 
 
 async def test_a_worker_claims_no_more_than_it_has_slots(store: StoreFixture) -> None:
-    receivers = Receivers()
-    receivers.may_answer.clear()
-    worker = ManualWorker(store, receivers, slots=4)
+    sender = FakeSender()
+    sender.may_answer.clear()
+    worker = ManualWorker(store, sender, slots=4)
     await store.tasks.create([a_task() for _ in range(20)])
     for _ in range(5):
         await worker.tick()
     assert worker.fair_share.total_in_use == 3
-    receivers.may_answer.set()
+    sender.may_answer.set()
     await worker.deliveries.drain(60)
 
 
@@ -231,7 +229,7 @@ async def test_large_tasks_are_claimed_a_few_at_a_time(store: StoreFixture) -> N
     tasks = [a_task(content=large) for _ in range(40)]
     for task in tasks:
         await store.tasks.create([task])
-    worker = ManualWorker(store, Receivers())
+    worker = ManualWorker(store, FakeSender())
     claimed = await worker.work()
     assert 0 < claimed * len(large) <= MAX_CLAIM_BYTES
     while await worker.work():
@@ -251,21 +249,21 @@ async def test_a_task_larger_than_the_claim_limit_is_delivered(
 
 async def test_a_delivery_whose_lease_is_nearly_over_is_not_started(store: StoreFixture) -> None:
     task = a_task()
-    worker, receivers = await a_worker_with(store, task)
+    worker, sender = await a_worker_with(store, task)
     claims = (await store.tasks.claim(requests_for(store, task), NOW, NOW + LEASE_MS))[0]
     assert not isinstance(claims, Exception)
     worker.at = NOW + LEASE_MS - 15_000
     await worker.deliveries.deliver(claims.claims[0])
     found = await worker.find(task)
-    assert (receivers.calls, found.state, found.attempts) == ([], Bucket.DELAY, 0)
+    assert (sender.calls, found.state, found.attempts) == ([], Bucket.DELAY, 0)
 
 
 async def test_a_stop_returns_the_leases_of_deliveries_that_take_too_long(store: StoreFixture) -> None:
     task = a_task()
-    worker, receivers = await a_worker_with(store, task)
-    receivers.may_answer.clear()
+    worker, sender = await a_worker_with(store, task)
+    sender.may_answer.clear()
     await worker.tick()
-    await receivers.called.wait()
+    await sender.called.wait()
     await worker.deliveries.drain(0.01)
     found = await worker.find(task)
     assert (found.state, found.score, worker.fair_share.total_in_use) == (Bucket.DELAY, NOW, 0)
@@ -282,13 +280,13 @@ async def test_a_stop_lets_settles_finish_however_short_its_timeout(store: Store
 
 
 async def test_with_many_topics_the_sleep_lasts_until_the_first_is_due(store: StoreFixture) -> None:
-    worker = ManualWorker(store, Receivers(), slots=4)
+    worker = ManualWorker(store, FakeSender(), slots=4)
     await store.tasks.create([a_task(topic=f"topic-{number}", delay=1 + number) for number in range(200)])
     assert await worker.claimer.tick(NOW) == (0, NOW + 1000)
 
 
 async def test_a_crashed_delivery_frees_its_slot_and_keeps_its_lease(store: StoreFixture) -> None:
-    class BrokenSender(Receivers):
+    class BrokenSender(FakeSender):
         async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
             raise RuntimeError("a bug")
 
@@ -302,9 +300,9 @@ async def test_a_crashed_delivery_frees_its_slot_and_keeps_its_lease(store: Stor
 
 
 async def test_a_hanging_topic_does_not_delay_another(store: StoreFixture) -> None:
-    receivers = Receivers()
-    receivers.may_answer.clear()
-    worker = ManualWorker(store, receivers, slots=16)
+    sender = FakeSender()
+    sender.may_answer.clear()
+    worker = ManualWorker(store, sender, slots=16)
     await store.tasks.create([a_task(topic="hangs") for _ in range(100)])
     for _ in range(4):
         await worker.tick()
@@ -312,8 +310,8 @@ async def test_a_hanging_topic_does_not_delay_another(store: StoreFixture) -> No
     await store.tasks.create([healthy])
     await worker.tick()
     await asyncio.sleep(0)
-    assert healthy.id in [call.id for call in receivers.calls]
-    receivers.may_answer.set()
+    assert healthy.id in [call.id for call in sender.calls]
+    sender.may_answer.set()
     await worker.deliveries.drain(60)
 
 

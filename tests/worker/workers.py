@@ -1,4 +1,4 @@
-"""A worker for tests, with the time that the test sets and receivers that answer as the test says."""
+"""A worker for tests: the test sets the time, and chooses the outcomes of its deliveries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     at: int
 
 
-class Receivers:
+class FakeSender:
     """A sender that returns the given outcomes in turn, then DONE; it waits while `may_answer` is not set."""
 
     def __init__(self, *answers: Outcome) -> None:
@@ -65,7 +65,7 @@ class ManualWorker(Worker):
     def __init__(
         self,
         store: StoreFixture,
-        receivers: Receivers,
+        sender: FakeSender,
         *,
         slots: int = 256,
         policy: Policy | None = None,
@@ -78,7 +78,7 @@ class ManualWorker(Worker):
         self.metrics = Metrics()
         super().__init__(
             store=self.store,
-            sender=receivers,
+            sender=sender,
             metrics=self.metrics,
             slots=slots,
             tick_ms=TICK_MS,
