@@ -14,7 +14,7 @@ from tests.system.waiting import sleep_until, wait_until
 
 TASKS, RATE = 3000, 300
 KILLS, EVERY_S = 10, 0.9
-WORKERS, HANDS, TIMEOUT_S = 3, 16, 2
+WORKERS, SLOTS, TIMEOUT_S = 3, 16, 2
 
 
 def test_killed_workers_lose_no_task_and_only_their_own_are_delivered_twice(
@@ -36,12 +36,12 @@ def test_killed_workers_lose_no_task_and_only_their_own_are_delivered_twice(
         wait_until(lambda: len(receiver.ids) == TASKS, "every task is delivered", 60)
         wait_until(lambda: count_tasks(store.client()) == 0, "every delivery is settled")
     _assert_none_early(receiver, {task["id"]: task["execute_time"] for task in tasks})
-    assert 0 < len(receiver.repeated_calls()) <= KILLS * HANDS
+    assert 0 < len(receiver.repeated_calls()) <= KILLS * SLOTS
     assert [pair for pair in receiver.repeated_calls() if not _was_interrupted(pair, kills)] == []
 
 
 def _start_worker(running: ExitStack, folder: Path, store: StoreServer) -> Daemon:
-    options = ("--redis", store.url, "--timeout", str(TIMEOUT_S), "--lease", "4", "--concurrency", str(HANDS))
+    options = ("--redis", store.url, "--timeout", str(TIMEOUT_S), "--lease", "4", "--concurrency", str(SLOTS))
     return running.enter_context(run_daemon("worker", folder, *options))
 
 

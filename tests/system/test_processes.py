@@ -321,7 +321,7 @@ def test_processes_run_the_same_code_as_their_supervisor(folder: Path, data: Pat
 
 
 def _pack(archive: Path) -> None:
-    """Return a copy of later with a recognisable version."""
+    """Write a copy of later with a recognisable version into a zip file."""
     root = Path(package.__file__).parent
     with zipfile.ZipFile(archive, "w") as packed:
         for file in root.rglob("*.*"):
