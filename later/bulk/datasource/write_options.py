@@ -9,7 +9,7 @@ from typing import Any
 from later.bulk.datasource.options import parse_options, read_seconds
 from later.bulk.input.table import Table
 from later.bulk.input.task_ids import check_job
-from later.bulk.transport.target import BATCH, PREFIX, RETRIES, TIMEOUT_S, Target
+from later.bulk.transport.target import BATCH_SIZE, PREFIX, RETRIES, TIMEOUT_S, Target
 from later.core.errors import Refused
 from later.option_types import choice, integer, prefix
 from later.store.url import check_url
@@ -52,7 +52,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         url=values["url"],
         prefix=values["prefix"] or PREFIX,
         timeout_s=values["timeout"] or TIMEOUT_S,
-        batch=values["batchSize"] or BATCH,
+        batch_size=values["batchSize"] or BATCH_SIZE,
         retries=RETRIES if values["retries"] is None else values["retries"],
     )
     table = Table(job=values["jobId"], allow_duplicates=values["allowDuplicates"] == "true")

@@ -15,7 +15,7 @@ from later.client.http import ApiClient
 from later.client.transport import CreateCounts, Transport
 from later.store.url import settings_from_url
 
-BATCH = 1000
+BATCH_SIZE = 1000
 RETRIES = 8
 """With pauses that double from 1 s to 60 s, about three minutes."""
 TIMEOUT_S = 30.0
@@ -29,7 +29,7 @@ class Target:
     url: str
     prefix: str = PREFIX
     timeout_s: float = TIMEOUT_S
-    batch: int = BATCH
+    batch_size: int = BATCH_SIZE
     retries: int = RETRIES
 
     @property
@@ -51,7 +51,7 @@ class Target:
         retry = RetryPolicy(self.retries, time.sleep)
         transport = retry.call(partial(self._open, job))
         try:
-            yield BatchSender(transport, retry, batch_size=self.batch)
+            yield BatchSender(transport, retry, batch_size=self.batch_size)
         finally:
             transport.close()
 

@@ -46,7 +46,7 @@ class JobOptions(NamedTuple):
             url=address.url,
             prefix=address.prefix,
             timeout_s=address.timeout_s,
-            batch=self.batch,
+            batch_size=self.batch,
             retries=self.retries,
         )
 

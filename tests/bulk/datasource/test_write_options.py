@@ -26,7 +26,7 @@ def refused(**given: str) -> str:
 
 def test_two_options_are_enough() -> None:
     assert options() == WriteOptions(
-        target=Target(url="http://127.0.0.1:8080", prefix="later", timeout_s=30, batch=1000, retries=8),
+        target=Target(url="http://127.0.0.1:8080", prefix="later", timeout_s=30, batch_size=1000, retries=8),
         table=Table(job="orders-7"),
         fail_fast=True,
         max_rejects=None,
@@ -37,7 +37,7 @@ def test_each_option_is_used() -> None:
     given = {"batchSize": "500", "timeout": "1m", "retries": "0", "onError": "Reject", "maxRejects": "7",
              "allowDuplicates": "TRUE", "prefix": "mine", "url": "redis://h/1", "jobId": " j "}  # fmt: skip
     assert options(**given) == WriteOptions(
-        target=Target(url="redis://h/1", prefix="mine", timeout_s=60, batch=500, retries=0),
+        target=Target(url="redis://h/1", prefix="mine", timeout_s=60, batch_size=500, retries=0),
         table=Table(job="j", allow_duplicates=True),
         fail_fast=False,
         max_rejects=7,
@@ -46,9 +46,8 @@ def test_each_option_is_used() -> None:
 
 def test_names_have_any_case_and_sparks_own_options_are_ignored() -> None:
     others = {"path": "x", "checkpointLocation": "y", "queryName": "z"}
-    assert (
-        parse_write_options({"URL": REQUIRED["url"], "jobid": "orders-7", "BATCHSIZE": "5"} | others).target.batch == 5
-    )
+    given = {"URL": REQUIRED["url"], "jobid": "orders-7", "BATCHSIZE": "5"}
+    assert parse_write_options(given | others).target.batch_size == 5
 
 
 def test_options_can_be_pickled() -> None:

@@ -34,7 +34,7 @@ JSON_TABLE = Table(job=JOB, shape=RowShape.OBJECTS)
 
 @pytest.fixture
 def target(stored: LaidOutStore) -> Target:
-    return Target(url=stored.settings.url, timeout_s=10, batch=3, retries=0)
+    return Target(url=stored.settings.url, timeout_s=10, batch_size=3, retries=0)
 
 
 @pytest.fixture(autouse=True)

@@ -89,7 +89,7 @@ class TestOptions:
         assert spark.session == ("local[*,4]", {}, "later bulk j")
         assert spark.input == JobInput(path="in.parquet", format="parquet", options={}, columns={}, constants={})
         assert spark.called is not None
-        assert spark.called[:2] == ("create", Target(url="http://127.0.0.1:8080", batch=1000, retries=8))
+        assert spark.called[:2] == ("create", Target(url="http://127.0.0.1:8080", batch_size=1000, retries=8))
 
     def test_all_options_are_passed_on(self, spark: FakeSpark) -> None:
         arguments = [
@@ -108,7 +108,7 @@ class TestOptions:
         assert spark.called is not None
         name, target, (rejects, _) = spark.called
         assert (name, rejects) == ("create", Output("out", overwrite=True))
-        assert target == Target(url="redis://h/1", prefix="mine", timeout_s=3, batch=7, retries=0)
+        assert target == Target(url="redis://h/1", prefix="mine", timeout_s=3, batch_size=7, retries=0)
 
     @pytest.mark.parametrize(
         ("path", "format"),
