@@ -24,7 +24,7 @@ from later.store.keys import Bucket
 from later.store.types import TaskRecord
 from tests.builders import NOW, a_task
 from tests.servers import run_server
-from tests.store.sight import FAILURE, died, failed, take
+from tests.store.inspection import FAILURE, claim_due, died, failed
 from tests.store_fixture import open_store
 
 Capture = pytest.CaptureFixture[str]
@@ -44,7 +44,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def _fill(url: str) -> None:
     async with open_store(url, shards=16) as store:
         await store.tasks.create([a_task(id=f"t{n}") for n in range(12)])
-        claims = sorted(await take(store), key=lambda claim: int(claim.id[1:]))
+        claims = sorted(await claim_due(store), key=lambda claim: int(claim.id[1:]))
         await store.tasks.settle([died(claim) for claim in claims[:5]])
         await store.tasks.settle([failed(claim, NOW + 60_000) for claim in claims[5:9]])
         await store.tasks.create([*WAITING, FULL])

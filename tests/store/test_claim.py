@@ -9,19 +9,19 @@ from later.core.task import Task, pack_id
 from later.store.keys import Bucket, Shard
 from later.store.types import ClaimRequest, ClaimResult, DueTopic, DueTopics, WorkerSnapshot
 from tests.builders import NOW, a_task
-from tests.store.sight import (
+from tests.store.inspection import (
     FAILURE,
     LEASE_MS,
     ask,
     assert_sound,
+    claim_due,
     done,
     failed,
     findings,
-    let_go,
-    place,
-    see,
-    take,
-    whole,
+    locate,
+    read_contents,
+    release_due,
+    unwrap_claim,
 )  # fmt: skip
 from tests.store_fixture import StoreFixture
 
@@ -35,7 +35,7 @@ def same_shard(store: StoreFixture, count: int, topic: str = "order", created_at
 
 async def claim(store: StoreFixture, now: int, limit: int = 500) -> ClaimResult:
     [answer] = await store.tasks.claim([ClaimRequest("order", 0, limit)], now, now + LEASE_MS)
-    return whole(answer)
+    return unwrap_claim(answer)
 
 
 async def test_only_what_is_due_is_claimed(store: StoreFixture) -> None:
@@ -43,8 +43,8 @@ async def test_only_what_is_due_is_claimed(store: StoreFixture) -> None:
     await store.tasks.create([due, later])
     claims = await claim(store, NOW + 999)
     assert [claim.id for claim in claims.claims] == [due.id]
-    assert await place(store, due.id) == (Bucket.UNACK, NOW + 999 + LEASE_MS)
-    assert await place(store, later.id) == (Bucket.DELAY, NOW + 1000)
+    assert await locate(store, due.id) == (Bucket.UNACK, NOW + 999 + LEASE_MS)
+    assert await locate(store, later.id) == (Bucket.DELAY, NOW + 1000)
 
 
 async def test_a_task_is_due_at_its_time_and_not_before(store: StoreFixture) -> None:
@@ -63,10 +63,9 @@ async def test_the_longest_due_come_first(store: StoreFixture) -> None:
 
 async def test_no_more_than_wanted_is_claimed(store: StoreFixture) -> None:
     await store.tasks.create([a_task() for _ in range(1100)])
-    assert all(
-        len(whole(some).claims) <= 3 for some in await store.tasks.claim([ClaimRequest("order", 0, 3)], NOW, NOW + 1)
-    )
-    while await take(store, limit=10_000):
+    results = await store.tasks.claim([ClaimRequest("order", 0, 3)], NOW, NOW + 1)
+    assert all(len(unwrap_claim(result).claims) <= 3 for result in results)
+    while await claim_due(store, limit=10_000):
         pass
     sight = await assert_sound(store)
     assert len(sight.buckets[Bucket.UNACK, "order"]) == 1100
@@ -94,7 +93,7 @@ async def test_each_delivery_is_a_new_attempt_under_a_new_fence_and_knows_the_la
     await store.tasks.create(same_shard(store, 1))
     [first] = (await claim(store, NOW)).claims
     await store.tasks.settle([failed(first, NOW + 10)])
-    await let_go(store, Bucket.ERROR, NOW + 10)
+    await release_due(store, Bucket.ERROR, NOW + 10)
     [second] = (await claim(store, NOW + 10)).claims
     assert (second.attempt, second.failure, second.due_at) == (2, FAILURE, NOW + 10)
     assert second.fence > first.fence
@@ -103,7 +102,7 @@ async def test_each_delivery_is_a_new_attempt_under_a_new_fence_and_knows_the_la
 async def test_a_lost_lease_counts_as_an_attempt(store: StoreFixture) -> None:
     await store.tasks.create(same_shard(store, 1))
     await claim(store, NOW)
-    await let_go(store, Bucket.UNACK, NOW + LEASE_MS)
+    await release_due(store, Bucket.UNACK, NOW + LEASE_MS)
     [again] = (await claim(store, NOW + LEASE_MS)).claims
     assert (again.attempt, again.failure) == (2, None)
 
@@ -122,27 +121,27 @@ async def test_the_turn_of_a_topic_with_due_tasks_left_comes_again_now(store: St
     await store.tasks.create(same_shard(store, 3))
     claims = await claim(store, NOW + 60_000, limit=1)
     assert claims.wake_at == NOW + 60_000
-    assert (await see(store)).wakes[Bucket.DELAY, 0, "order"] == NOW + 60_000
+    assert (await read_contents(store)).wakes[Bucket.DELAY, 0, "order"] == NOW + 60_000
 
 
 async def test_a_topic_with_later_tasks_left_wakes_for_the_next(store: StoreFixture) -> None:
     await store.tasks.create(same_shard(store, 3))
     claims = await claim(store, NOW, limit=1)
     assert claims.wake_at == NOW + 1000
-    assert (await see(store)).wakes[Bucket.DELAY, 0, "order"] == NOW + 1000
+    assert (await read_contents(store)).wakes[Bucket.DELAY, 0, "order"] == NOW + 1000
 
 
 async def test_a_topic_with_nothing_left_sleeps(store: StoreFixture) -> None:
     await store.tasks.create(same_shard(store, 1))
     assert (await claim(store, NOW)).wake_at is None
-    assert (await see(store)).wakes == {(Bucket.UNACK, 0, "order"): NOW + LEASE_MS}
+    assert (await read_contents(store)).wakes == {(Bucket.UNACK, 0, "order"): NOW + LEASE_MS}
 
 
 async def test_leases_are_watched_from_the_first_that_ends(store: StoreFixture) -> None:
     await store.tasks.create(same_shard(store, 2))
     await claim(store, NOW)
     await claim(store, NOW + 1000)
-    assert (await see(store)).wakes[Bucket.UNACK, 0, "order"] == NOW + LEASE_MS
+    assert (await read_contents(store)).wakes[Bucket.UNACK, 0, "order"] == NOW + LEASE_MS
 
 
 async def test_a_topic_that_was_served_goes_to_the_end_of_the_line(store: StoreFixture) -> None:
@@ -160,7 +159,7 @@ async def test_an_entry_without_a_body_is_a_stray(store: StoreFixture) -> None:
     claims = await claim(store, NOW)
     assert (claims.orphans, claims.claims, claims.wake_at) == (1, [], None)
     await assert_sound(store)
-    assert (await see(store)).attempts == {}
+    assert (await read_contents(store)).attempts == {}
 
 
 async def test_an_id_that_is_in_flight_already_is_a_stray(store: StoreFixture) -> None:
@@ -194,13 +193,13 @@ async def test_a_body_that_cannot_be_read_is_claimed_as_such(store: StoreFixture
 
 async def test_many_topics_are_claimed_in_one_round_trip(store: StoreFixture) -> None:
     await store.tasks.create([a_task(topic=f"topic-{n}") for n in range(400)])
-    assert sorted(held.topic for held in await take(store)) == sorted(f"topic-{n}" for n in range(400))
+    assert sorted(held.topic for held in await claim_due(store)) == sorted(f"topic-{n}" for n in range(400))
     await assert_sound(store)
 
 
 async def test_a_claim_of_an_unknown_topic_leaves_no_trace(store: StoreFixture) -> None:
     assert await claim(store, NOW) == (None, 0, [])
-    assert (await see(store)).wakes == {}
+    assert (await read_contents(store)).wakes == {}
 
 
 @pytest.mark.parametrize(("limit", "topics", "full"), [(2, "ab", True), (2, "a", False), (3, "ab", False)])
@@ -220,7 +219,7 @@ async def test_a_look_is_in_order_over_all_shards(store: StoreFixture) -> None:
 
 async def test_a_look_around_shows_when_each_bucket_begins(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}") for n in range(20)])
-    claims = await take(store)
+    claims = await claim_due(store)
     await store.tasks.settle([failed(claim, NOW + 100 + int(claim.topic)) for claim in claims[:10]])
     await store.tasks.create([a_task(id="late", own_id=True, topic="late", delay=60)])
     around = await store.tasks.worker_snapshot(100)

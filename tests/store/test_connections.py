@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from later.core.clock import Clock
 from later.core.errors import StoreDown
-from later.store.client import Client, connect
+from later.store.client import Client, connect, stream_reader
 
 TIMEOUT_S = 10.0
 """What a store that is well never takes, on a busy machine either."""
@@ -126,3 +126,8 @@ async def test_what_is_under_way_when_the_client_is_closed_leaves_no_connection_
         async with asyncio.timeout(5):
             while any(other["name"] == "later" for other in await redis.client_list()):  # noqa: ASYNC110  # another's
                 await asyncio.sleep(0.01)
+
+
+async def test_redis_py_still_keeps_a_connections_reader_where_a_reset_is_looked_for(client: Client) -> None:
+    connection = client._connections._idle[0]
+    assert isinstance(stream_reader(connection), asyncio.StreamReader)

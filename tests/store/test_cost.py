@@ -17,7 +17,7 @@ from later.store.scan import Scanner, ScanRange
 from later.store.scripts import BY_SHA
 from later.store.types import BucketRange, TaskEdit
 from tests.builders import NOW, a_task
-from tests.store.sight import LEASE_MS, died, done, failed, let_go, take
+from tests.store.inspection import LEASE_MS, claim_due, died, done, failed, release_due
 from tests.store_fixture import StoreFixture
 
 Counts = dict[str, int]
@@ -52,25 +52,25 @@ async def creating_own(store: StoreFixture, tasks: list[Task]) -> Counts:
 
 async def claiming(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    return await commands_of(store, lambda: take(store))
+    return await commands_of(store, lambda: claim_due(store))
 
 
 async def settling_done(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    settlements = [done(claim) for claim in await take(store)]
+    settlements = [done(claim) for claim in await claim_due(store)]
     return await commands_of(store, lambda: store.tasks.settle(settlements))
 
 
 async def settling_failed(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    settlements = [failed(claim, NOW + 10_000) for claim in await take(store)]
+    settlements = [failed(claim, NOW + 10_000) for claim in await claim_due(store)]
     return await commands_of(store, lambda: store.tasks.settle(settlements))
 
 
 async def releasing(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    await take(store)
-    return await commands_of(store, lambda: let_go(store, Bucket.UNACK, NOW + LEASE_MS))
+    await claim_due(store)
+    return await commands_of(store, lambda: release_due(store, Bucket.UNACK, NOW + LEASE_MS))
 
 
 async def querying(store: StoreFixture, tasks: list[Task]) -> Counts:
@@ -106,7 +106,7 @@ async def running_now(store: StoreFixture, tasks: list[Task]) -> Counts:
 
 async def redriving(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    await store.tasks.settle([died(claim) for claim in await take(store)])
+    await store.tasks.settle([died(claim) for claim in await claim_due(store)])
     dead = BucketRange("order", Bucket.DEAD)
     return await commands_of(store, lambda: store.dead_letters.redrive(dead, now=NOW + 1))
 

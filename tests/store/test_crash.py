@@ -18,7 +18,7 @@ from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.scripts import BY_SHA, Command
 from tests.builders import NOW, a_task
-from tests.store.sight import LEASE_MS, assert_sound, done, failed, findings, let_go, take
+from tests.store.inspection import LEASE_MS, assert_sound, claim_due, done, failed, findings, release_due
 from tests.store_fixture import StoreFixture
 
 TASK = a_task(id="a", own_id=True)
@@ -66,16 +66,16 @@ every_cut = pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent",
 async def live(store: StoreFixture, task: Task) -> None:
     """All that can happen to a task: created, failed, released, lost, given back, delivered."""
     await store.tasks.create([task])
-    [claim] = await take(store)
+    [claim] = await claim_due(store)
     await store.tasks.settle([failed(claim, NOW + 10)])
-    await let_go(store, Bucket.ERROR, NOW + 10)
-    await take(store, NOW + 10)
+    await release_due(store, Bucket.ERROR, NOW + 10)
+    await claim_due(store, NOW + 10)
     after_lease = NOW + 10 + LEASE_MS
-    await let_go(store, Bucket.UNACK, after_lease)
-    [claim] = await take(store, after_lease)
+    await release_due(store, Bucket.UNACK, after_lease)
+    [claim] = await claim_due(store, after_lease)
     await store.tasks.give_back([claim])
     await store.lookup.query([task.id])
-    [claim] = await take(store, after_lease)
+    [claim] = await claim_due(store, after_lease)
     await store.tasks.settle([done(claim, REMEMBER_UNTIL)])
 
 
@@ -83,8 +83,8 @@ async def recover(store: StoreFixture) -> list[Task]:
     """What workers deliver that start over long after."""
     delivered = []
     for bucket in (Bucket.UNACK, Bucket.ERROR):
-        await let_go(store, bucket, MUCH_LATER)
-    for claim in await take(store, MUCH_LATER):
+        await release_due(store, bucket, MUCH_LATER)
+    for claim in await claim_due(store, MUCH_LATER):
         assert isinstance(claim.task, Task)
         delivered.append(claim.task)
         assert await store.tasks.settle([done(claim, REMEMBER_UNTIL)]) == [True]
@@ -128,7 +128,7 @@ async def test_a_create_sent_again_by_its_caller_is_made_once(
 @pytest.mark.parametrize("settlement", [done, lambda claim: failed(claim, NOW + 10)], ids=["done", "failed"])
 async def test_a_settle_may_be_sent_again(store: StoreFixture, line: Line, settlement: Any, answer_lost: bool) -> None:
     await store.tasks.create([TASK])
-    [claim] = await take(store)
+    [claim] = await claim_due(store)
     line.cut_at, line.answer_lost = line.trips, answer_lost
     with pytest.raises(StoreDown):
         await store.tasks.settle([settlement(claim)])
@@ -161,4 +161,4 @@ async def test_a_mend_that_was_cut_is_begun_anew(
         await Doctor(store.client, store.keys).repair(finding, NOW)
     for found in await findings(store):
         assert await Doctor(store.client, store.keys).repair(found, NOW)
-    assert (await assert_sound(store)).places(TASK.id) == [(Bucket.DELAY, "order", NOW)]
+    assert (await assert_sound(store)).locate(TASK.id) == [(Bucket.DELAY, "order", NOW)]

@@ -7,7 +7,7 @@ from typing import Any
 from later.core.task import Task
 from later.store.keys import Bucket
 from tests.builders import NOW, a_task
-from tests.store.sight import assert_sound, died, done, place, see, take
+from tests.store.inspection import assert_sound, claim_due, died, done, locate, read_contents
 from tests.store_fixture import StoreFixture
 
 
@@ -18,33 +18,33 @@ def own(id: str, **changes: Any) -> Task:
 async def test_a_created_task_waits_for_its_due_time(store: StoreFixture) -> None:
     task = a_task(delay=15)
     assert await store.tasks.create([task]) == [True]
-    assert await place(store, task.id) == (Bucket.DELAY, NOW + 15_000)
+    assert await locate(store, task.id) == (Bucket.DELAY, NOW + 15_000)
     await assert_sound(store)
 
 
 async def test_a_task_is_read_back_as_it_was(store: StoreFixture) -> None:
     task = own("order-1", content="grüße\0", headers={"X-A": "b"}, ttl=60)
     await store.tasks.create([task])
-    [claim] = await take(store)
+    [claim] = await claim_due(store)
     assert claim.task == task
 
 
 async def test_a_task_with_a_ttl_is_in_the_index_of_those_and_no_other_task(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", delay=15, ttl=10), a_task(id="b", topic="mail"), own("c", ttl=5)])
-    assert (await see(store)).expiry == {("order", "a"): NOW + 10_000, ("order", "c"): NOW + 5_000}
-    assert await place(store, "a") == (Bucket.DELAY, NOW + 15_000)
+    assert (await read_contents(store)).expiry == {("order", "a"): NOW + 10_000, ("order", "c"): NOW + 5_000}
+    assert await locate(store, "a") == (Bucket.DELAY, NOW + 15_000)
 
 
 async def test_a_known_id_is_not_created_again(store: StoreFixture) -> None:
     await store.tasks.create([own("a")])
-    before = await see(store)
+    before = await read_contents(store)
     assert await store.tasks.create([own("a", topic="other", delay=5)]) == [False]
-    assert await see(store) == before
+    assert await read_contents(store) == before
 
 
 async def test_an_id_is_known_in_every_bucket(store: StoreFixture) -> None:
     await store.tasks.create([own("flying"), own("dead")])
-    claims = {claim.id: claim for claim in await take(store)}
+    claims = {claim.id: claim for claim in await claim_due(store)}
     await store.tasks.settle([died(claims["dead"])])
     assert await store.tasks.create([own("flying"), own("dead")]) == [False, False]
     await assert_sound(store)
@@ -52,11 +52,11 @@ async def test_an_id_is_known_in_every_bucket(store: StoreFixture) -> None:
 
 async def test_the_id_of_a_delivered_task_is_remembered(store: StoreFixture) -> None:
     await store.tasks.create([own("a")])
-    [claim] = await take(store)
+    [claim] = await claim_due(store)
     await store.tasks.settle([done(claim, remember_until=NOW + 1000)])
-    before = await see(store)
+    before = await read_contents(store)
     assert await store.tasks.create([own("a")]) == [False]
-    assert await see(store) == before
+    assert await read_contents(store) == before
 
 
 async def test_an_id_twice_in_one_batch_is_created_once(store: StoreFixture) -> None:
@@ -68,7 +68,7 @@ async def test_an_id_twice_in_one_batch_is_created_once(store: StoreFixture) -> 
 
 async def test_within_a_topic_the_first_of_two_with_one_id_is_created(store: StoreFixture) -> None:
     assert await store.tasks.create([own("a", delay=1), own("a", delay=2)]) == [True, False]
-    assert await place(store, "a") == (Bucket.DELAY, NOW + 1000)
+    assert await locate(store, "a") == (Bucket.DELAY, NOW + 1000)
 
 
 async def test_a_topic_wakes_at_its_earliest_task(store: StoreFixture) -> None:
@@ -77,7 +77,7 @@ async def test_a_topic_wakes_at_its_earliest_task(store: StoreFixture) -> None:
     wakes = []
     for id, delay in zip(["a", *same_shard], [20, 10, 30], strict=True):
         await store.tasks.create([own(id, delay=delay)])
-        wakes.append((await see(store)).wakes[Bucket.DELAY, shard, "order"])
+        wakes.append((await read_contents(store)).wakes[Bucket.DELAY, shard, "order"])
     assert wakes == [NOW + 20_000, NOW + 10_000, NOW + 10_000]
 
 
@@ -92,7 +92,7 @@ async def test_many_topics_are_created_in_one_round_trip(store: StoreFixture) ->
     answers = await store.tasks.create([*tasks, tasks[7]])
     assert answers == [True] * 900 + [False]
     sight = await assert_sound(store)
-    assert all(sight.places(task.id) == [(Bucket.DELAY, task.topic, NOW)] for task in tasks)
+    assert all(sight.locate(task.id) == [(Bucket.DELAY, task.topic, NOW)] for task in tasks)
 
 
 async def test_nothing_is_created_of_nothing(store: StoreFixture) -> None:
@@ -103,5 +103,5 @@ async def test_a_topic_may_have_any_name(store: StoreFixture) -> None:
     names = ["a:b", "günther/🦔", "*", "[x]?", "{later:0}", "delay:order", "x y", "\\"]
     await store.tasks.create([a_task(topic=name) for name in names])
     assert set(await store.stats.counts(NOW)) == set(names)
-    assert sorted(claim.topic for claim in await take(store)) == sorted(names)
+    assert sorted(claim.topic for claim in await claim_due(store)) == sorted(names)
     await assert_sound(store)

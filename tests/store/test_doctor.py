@@ -15,18 +15,18 @@ from later.store.keys import Bucket
 from later.store.scripts import Command, Script
 from later.store.types import Claim, ClaimRequest, Settlement
 from tests.builders import NOW, a_task
-from tests.store.sight import (
+from tests.store.inspection import (
     LEASE_MS,
     ask,
     assert_sound,
+    claim_due,
     died,
     done,
     failed,
     findings,
-    let_go,
-    see,
-    take,
-    whole,
+    read_contents,
+    release_due,
+    unwrap_claim,
 )
 from tests.store_fixture import StoreFixture
 
@@ -44,7 +44,7 @@ def shards() -> int:
 async def a_busy_house(store: StoreFixture) -> None:
     """Tasks in every bucket of several topics, and some that have ended."""
     await store.tasks.create([a_task(topic=f"topic-{n % 5}") for n in range(60)])
-    claims = await take(store)
+    claims = await claim_due(store)
     await store.tasks.settle([fate(claim, n) for n, claim in enumerate(claims[:30])])
     await store.tasks.give_back(claims[30:40])
     await store.tasks.create([a_task(id=f"own-{n}", own_id=True, delay=n) for n in range(20)])
@@ -121,7 +121,7 @@ class TestNothingWrong:
 
     async def test_a_topic_may_wait_for_its_turn(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task() for _ in range(100)])
-        await take(store, NOW + 60_000, limit=1)
+        await claim_due(store, NOW + 60_000, limit=1)
         assert await findings(store, NOW + 60_000) == []
 
     @pytest.mark.parametrize("bucket", Bucket)
@@ -139,9 +139,9 @@ class TestNothingWrong:
         await put(store, Bucket.UNACK)
         finding = await the_finding(store)
         await take_out(store, Bucket.UNACK)
-        before = await see(store)
+        before = await read_contents(store)
         assert not await Doctor(store.client, store.keys).repair(finding, NOW)
-        assert await see(store) == before
+        assert await read_contents(store) == before
 
 
 class TestTaskInSeveralBuckets:
@@ -155,7 +155,7 @@ class TestTaskInSeveralBuckets:
         assert await mended(store) == [Defect.SEVERAL]
         kept = min(second, Bucket.DELAY, key=PREFERENCE.index)
         score = NOW if kept is Bucket.DELAY else NOW + 7
-        assert (await assert_sound(store)).places("a") == [(kept, "order", score)]
+        assert (await assert_sound(store)).locate("a") == [(kept, "order", score)]
 
     async def test_all_four_are_one_finding(self, store: StoreFixture) -> None:
         await create(store)
@@ -166,14 +166,14 @@ class TestTaskInSeveralBuckets:
             "dead:order, delay:order, error:order, unack:order"
         )
         assert await mended(store) == [Defect.SEVERAL]
-        assert (await see(store)).places("a") == [(Bucket.UNACK, "order", NOW - 1)]
+        assert (await read_contents(store)).locate("a") == [(Bucket.UNACK, "order", NOW - 1)]
 
     async def test_that_of_another_topic_gives_way(self, store: StoreFixture) -> None:
         await create(store)
         await put(store, Bucket.UNACK, "other")
         await put(store, Bucket.ERROR, "third")
         assert await mended(store) == [Defect.SEVERAL]
-        assert (await see(store)).places("a") == [(Bucket.DELAY, "order", NOW)]
+        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "order", NOW)]
 
     async def test_two_of_other_topics_and_none_of_its_own(self, store: StoreFixture) -> None:
         await create(store)
@@ -181,7 +181,7 @@ class TestTaskInSeveralBuckets:
         await put(store, Bucket.UNACK, "other")
         await put(store, Bucket.ERROR, "third")
         assert await mended(store) == [Defect.SEVERAL]
-        assert (await see(store)).places("a") == [(Bucket.DELAY, "order", NOW)]
+        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "order", NOW)]
 
     async def test_a_body_that_cannot_be_read_stays_in_the_best(self, store: StoreFixture) -> None:
         await create(store)
@@ -189,11 +189,11 @@ class TestTaskInSeveralBuckets:
         await put(store, Bucket.ERROR, "z")
         await spoil(store)
         assert await mended(store) == [Defect.SEVERAL]
-        assert (await see(store)).places("a") == [(Bucket.ERROR, "z", NOW + 7)]
+        assert (await read_contents(store)).locate("a") == [(Bucket.ERROR, "z", NOW + 7)]
 
     async def test_the_delivery_under_way_still_counts(self, store: StoreFixture) -> None:
         await create(store)
-        [claim] = await take(store)
+        [claim] = await claim_due(store)
         await put(store, Bucket.DELAY)
         await mended(store)
         assert await store.tasks.settle([done(claim)]) == [True]
@@ -208,28 +208,28 @@ class TestTaskInNoBucket:
         finding = await the_finding(store)
         assert (finding.kind, finding.id, finding.topic, finding.where) == (Defect.NOWHERE, b"a", b"lonely", ())
         assert await mended(store) == [Defect.NOWHERE]
-        assert (await see(store)).places("a") == [(Bucket.DELAY, "lonely", NOW)]
+        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "lonely", NOW)]
 
     async def test_with_a_body_that_cannot_be_read_it_is_dead(self, store: StoreFixture) -> None:
         await create(store)
         await take_out(store, Bucket.DELAY)
         await spoil(store)
         assert await mended(store) == [Defect.NOWHERE]
-        assert (await see(store)).places("a") == [(Bucket.DEAD, "unknown", NOW)]
+        assert (await read_contents(store)).locate("a") == [(Bucket.DEAD, "unknown", NOW)]
 
     async def test_an_empty_body_is_one_that_cannot_be_read(self, store: StoreFixture) -> None:
         await create(store)
         await take_out(store, Bucket.DELAY)
         await spoil(store, body=b"")
         assert await mended(store) == [Defect.NOWHERE]
-        assert (await see(store)).places("a") == [(Bucket.DEAD, "unknown", NOW)]
+        assert (await read_contents(store)).locate("a") == [(Bucket.DEAD, "unknown", NOW)]
 
     async def test_its_attempts_are_kept(self, store: StoreFixture) -> None:
         await create(store)
-        [claim] = await take(store)
+        [claim] = await claim_due(store)
         await take_out(store, Bucket.UNACK)
         await mended(store)
-        [again] = await take(store)
+        [again] = await claim_due(store)
         assert (again.attempt, again.fence > claim.fence) == (2, True)
 
 
@@ -242,27 +242,27 @@ class TestTaskInABucketOfAnotherTopic:
         assert (finding.kind, finding.id, finding.topic) == (Defect.MISPLACED, b"a", b"other")
         assert finding.where == ("delay:order",)
         assert await mended(store) == [Defect.MISPLACED]
-        assert (await see(store)).places("a") == [(Bucket.DELAY, "other", NOW)]
+        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "other", NOW)]
 
 
 class TestEntryWithoutABody:
     @pytest.mark.parametrize("bucket", Bucket)
     async def test_it_is_removed_with_all_that_it_had(self, store: StoreFixture, bucket: Bucket) -> None:
         await a_busy_house(store)
-        before = await see(store)
+        before = await read_contents(store)
         await put(store, bucket, "a-topic-of-its-own")
         shard = store.keys.shard_of("a")
         await ask(store, [("HSET", key, "a", "1 1") for key in (shard.attempts, shard.outcome)])
         finding = await the_finding(store)
         assert (finding.kind, finding.id, finding.topic) == (Defect.BODILESS, b"a", None)
         assert await mended(store) == [Defect.BODILESS]
-        assert await see(store) == before
+        assert await read_contents(store) == before
 
     async def test_in_several_buckets_it_is_one_finding(self, store: StoreFixture) -> None:
         await put(store, Bucket.DELAY)
         await put(store, Bucket.DEAD, "other")
         assert await mended(store) == [Defect.BODILESS]
-        assert (await see(store)).buckets == {}
+        assert (await read_contents(store)).buckets == {}
 
     @pytest.mark.parametrize("kind", ["attempts", "outcome", "both"])
     async def test_what_it_left_behind_is_removed(self, store: StoreFixture, kind: str) -> None:
@@ -273,7 +273,7 @@ class TestEntryWithoutABody:
         assert (finding.kind, finding.id) == (Defect.LEFTOVER, b"a")
         assert finding.where == (("attempts", "outcome") if kind == "both" else (kind,))
         assert await mended(store) == [Defect.LEFTOVER]
-        sight = await see(store)
+        sight = await read_contents(store)
         assert (sight.attempts, sight.outcome) == ({}, {})
 
     async def test_any_bytes_may_be_an_id_and_a_topic(self, store: StoreFixture) -> None:
@@ -289,7 +289,7 @@ class TestEntryWithoutABody:
         )
         assert "\n" not in str(await the_finding(store))
         assert await mended(store) == [Defect.BODILESS]
-        assert (await see(store)).buckets == {}
+        assert (await read_contents(store)).buckets == {}
 
 
 @pytest.mark.parametrize("bucket", Bucket)
@@ -305,22 +305,22 @@ class TestWakeEntry:
 
     async def test_a_stale_one_is_removed(self, store: StoreFixture, bucket: Bucket) -> None:
         await a_busy_house(store)
-        before = await see(store)
+        before = await read_contents(store)
         await ask(store, [("ZADD", store.keys.shard_of("a").wakes[bucket], NOW, "empty")])
         assert str(await the_finding(store)) == (
             f"bucket {bucket} (topic 'empty', shard {store.keys.shard_of('a').index}) is empty, but has a wake entry"
         )
         assert await mended(store) == [Defect.WAKE_STALE]
-        assert await see(store) == before
+        assert await read_contents(store) == before
 
     @pytest.mark.parametrize("off", [-1, YEARS])
     async def test_a_wrong_one_is_put_right(self, store: StoreFixture, bucket: Bucket, off: int) -> None:
         await self.in_bucket(store, bucket)
-        right = (await see(store)).wakes
+        right = (await read_contents(store)).wakes
         [(where, at)] = right.items()
         await ask(store, [("ZADD", store.keys.shard_of("a").wakes[bucket], at + off, "order")])
         assert await mended(store) == [Defect.WAKE_WRONG]
-        assert (await see(store)).wakes == right == {where: at}
+        assert (await read_contents(store)).wakes == right == {where: at}
 
     async def in_bucket(self, store: StoreFixture, bucket: Bucket) -> None:
         await create(store)
@@ -360,7 +360,7 @@ async def test_thousands_of_topics_and_tasks_are_read(store: StoreFixture) -> No
     assert [(finding.kind, finding.id) for finding in found] == [(Defect.NOWHERE, b"nowhere")]
     doctor = Doctor(store.client, store.keys)
     assert await doctor.repair(found[0], NOW)
-    assert (await see(store)).places("nowhere") == [(Bucket.DELAY, "topic-1", NOW)]
+    assert (await read_contents(store)).locate("nowhere") == [(Bucket.DELAY, "topic-1", NOW)]
 
 
 async def test_a_topic_that_came_up_while_it_read_is_seen(store: StoreFixture) -> None:
@@ -372,7 +372,7 @@ async def test_a_topic_that_came_up_while_it_read_is_seen(store: StoreFixture) -
     await create(store, "a", topic="new")
     nowhere = Finding(Defect.NOWHERE, store.keys.shard_of("a").index, b"a", b"old", None, ())
     assert not await doctor.repair(nowhere, NOW)
-    assert (await see(store)).places("a") == [(Bucket.DELAY, "new", NOW)]
+    assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "new", NOW)]
 
 
 def meddle(
@@ -406,7 +406,7 @@ class TestWhatChangesUnderItsHands:
         finding = await the_finding(store)
         meddle(store, monkeypatch, scripts.REPAIR, lambda: anew(store, "new"))
         assert not await Doctor(store.client, store.keys).repair(finding, NOW)
-        assert (await assert_sound(store)).places("a") == [(Bucket.DELAY, "new", NOW)]
+        assert (await assert_sound(store)).locate("a") == [(Bucket.DELAY, "new", NOW)]
 
     async def test_a_task_that_was_deleted_is_not_brought_back(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
@@ -422,17 +422,17 @@ class TestWhatChangesUnderItsHands:
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await create(store)
-        [claim] = await take(store)
+        [claim] = await claim_due(store)
         await put(store, Bucket.DELAY)
         finding = await the_finding(store)
         meddle(store, monkeypatch, scripts.REPAIR, lambda: store.tasks.settle([failed(claim, NOW + 9)]))
         assert await Doctor(store.client, store.keys).repair(finding, NOW)
-        assert (await assert_sound(store)).places("a") == [(Bucket.ERROR, "order", NOW + 9)]
+        assert (await assert_sound(store)).locate("a") == [(Bucket.ERROR, "order", NOW + 9)]
 
     async def test_a_turn_that_came_after_it_began_to_read_is_right(self, store: StoreFixture) -> None:
         long_ago, now = NOW - YEARS, (await store.now()).low
         await store.tasks.create([a_task(created_at=long_ago) for _ in range(9)])
-        await take(store, now, limit=1)
+        await claim_due(store, now, limit=1)
         assert await findings(store, long_ago) == []
 
 
@@ -467,11 +467,11 @@ async def work(store: StoreFixture, number: int, stop: asyncio.Event) -> int:
         moved += sum(answer is True for answer in await store.tasks.settle(settlements))
         await store.tasks.give_back(claims[::10])
         for bucket in (Bucket.ERROR, Bucket.UNACK):
-            await let_go(store, bucket, store.clock.now().low)
+            await release_due(store, bucket, store.clock.now().low)
         await store.edits.delete(ids[:6])
     return moved
 
 
 async def take_some(store: StoreFixture, topics: Sequence[str], now: int) -> list[Claim]:
     wants = [ClaimRequest(topic, shard.index, 5) for topic in topics for shard in store.keys.shards]
-    return [claim for claims in await store.tasks.claim(wants, now, now) for claim in whole(claims).claims]
+    return [claim for claims in await store.tasks.claim(wants, now, now) for claim in unwrap_claim(claims).claims]

@@ -15,18 +15,18 @@ from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import Claim, TaskEdit, TaskRecord
 from tests.builders import NOW, a_task
-from tests.store.sight import (
+from tests.store.inspection import (
     FAILURE,
     LEASE_MS,
     ask,
     assert_sound,
+    claim_due,
     died,
     done,
     failed,
-    let_go,
-    place,
-    see,
-    take,
+    locate,
+    read_contents,
+    release_due,
 )
 from tests.store_fixture import StoreFixture
 
@@ -39,7 +39,7 @@ async def a_task_in(store: StoreFixture, state: str, **changes: Any) -> Task:
     task = a_task(**{"id": "a", "own_id": True, "delay": 60 if state == "delay" else 0, **changes})
     await store.tasks.create([task])
     if state != "delay":
-        [claim] = await take(store)
+        [claim] = await claim_due(store)
     if state == "error":
         await store.tasks.settle([failed(claim, NOW + 10_000)])
     if state == "dead":
@@ -99,7 +99,7 @@ class TestUpdate:
         found = await update(store, delay=0)
         assert (found.state, found.score, found.attempts, found.failure) == (Bucket.DELAY, SOON, 1, FAILURE)
         await assert_sound(store, SOON)
-        [claim] = await take(store, SOON)
+        [claim] = await claim_due(store, SOON)
         assert (claim.attempt, claim.failure) == (2, FAILURE)
 
     @pytest.mark.parametrize(
@@ -108,19 +108,19 @@ class TestUpdate:
     )
     async def test_what_does_not_wait_is_not_edited(self, store: StoreFixture, state: str, why: str) -> None:
         await a_task_in(store, state)
-        before = await see(store)
+        before = await read_contents(store)
         with pytest.raises(Conflict, match=f"task 'a' {why}"):
             await update(store, content="other")
-        assert await see(store) == before
+        assert await read_contents(store) == before
 
     async def test_the_index_of_those_that_age_follows(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
         await update(store, ttl=90)
-        assert (await see(store)).expiry == {("order", "a"): NOW + 90_000}
+        assert (await read_contents(store)).expiry == {("order", "a"): NOW + 90_000}
         await update(store, content="other")
-        assert (await see(store)).expiry == {("order", "a"): NOW + 90_000}
+        assert (await read_contents(store)).expiry == {("order", "a"): NOW + 90_000}
         await update(store, ttl=None)
-        assert (await see(store)).expiry == {}
+        assert (await read_contents(store)).expiry == {}
 
     async def test_a_ttl_that_has_ended_by_then_lets_it_die(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
@@ -129,10 +129,10 @@ class TestUpdate:
 
     async def test_what_is_refused_changes_nothing(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
-        before = await see(store)
+        before = await read_contents(store)
         with pytest.raises(Refused, match="Exceeds max allowed delivery delay of 3600000 milliseconds"):
             await update(store, delay=3601, content="other")
-        assert await see(store) == before
+        assert await read_contents(store) == before
 
     async def test_two_edits_at_once_are_made_one_after_the_other(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
@@ -180,7 +180,7 @@ class TestRunNow:
         assert (found.state, found.score) == (Bucket.DELAY, SOON)
         assert found == await queried(store)
         await assert_sound(store, SOON)
-        assert [claim.id for claim in await take(store, SOON)] == ["a"]
+        assert [claim.id for claim in await claim_due(store, SOON)] == ["a"]
 
     async def test_who_is_late_keeps_its_place_in_line(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay", delay=1)
@@ -199,19 +199,19 @@ class TestRunNow:
         await a_task_in(store, "dead", ttl=60)
         found = await run_now(store)
         assert (found.attempts, found.failure) == (0, None)
-        assert (await see(store)).expiry == {("order", "a"): SOON + 60_000}
+        assert (await read_contents(store)).expiry == {("order", "a"): SOON + 60_000}
 
     async def test_in_flight_it_runs_already(self, store: StoreFixture) -> None:
         await a_task_in(store, "unack")
-        before = await see(store)
+        before = await read_contents(store)
         with pytest.raises(Conflict, match="task 'a' is in flight: it runs already"):
             await run_now(store)
-        assert await see(store) == before
+        assert await read_contents(store) == before
 
     async def test_a_full_store_lets_it(self, store: StoreFixture) -> None:
         tasks = [a_task(delay=60, ttl=60), a_task()]
         await store.tasks.create(tasks)
-        await store.tasks.settle([died(claim) for claim in await take(store)])
+        await store.tasks.settle([died(claim) for claim in await claim_due(store)])
         await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
             answers = await store.edits.run_now([task.id for task in tasks], SOON)
@@ -234,7 +234,7 @@ class TestRedrive:
     async def test_its_ttl_does_not_grow_with_each_time(self, store: StoreFixture) -> None:
         await a_task_in(store, "dead", ttl=60)
         await redrive(store)
-        await store.tasks.settle([died(claim) for claim in await take(store, SOON)])
+        await store.tasks.settle([died(claim) for claim in await claim_due(store, SOON)])
         found = await redrive(store, now=NOW + 50_000)
         assert getattr(found.task, "expires_at", None) == NOW + 110_000
 
@@ -244,24 +244,24 @@ class TestRedrive:
     )
     async def test_only_the_dead_come_back(self, store: StoreFixture, state: str, why: str) -> None:
         await a_task_in(store, state)
-        before = await see(store)
+        before = await read_contents(store)
         with pytest.raises(Conflict, match=f"task 'a' is {why}"):
             await redrive(store)
-        assert await see(store) == before
+        assert await read_contents(store) == before
 
     async def test_a_body_that_cannot_be_read_comes_back_too(self, store: StoreFixture) -> None:
         await a_task_in(store, "dead")
         await ask(store, [("HSET", store.keys.shard_of("a").pool, "a", b"\xc1")])
         assert (await redrive(store)).state is Bucket.DELAY
-        assert await place(store, "a") == (Bucket.DELAY, SOON)
+        assert await locate(store, "a") == (Bucket.DELAY, SOON)
 
     async def test_a_late_answer_of_its_former_life_settles_nothing(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id="a")])
-        [old] = await take(store)
+        [old] = await claim_due(store)
         await store.tasks.settle([died(old)])
         await redrive(store)
         assert await store.tasks.settle([done(old)]) == [False]
-        [new] = await take(store, SOON)
+        [new] = await claim_due(store, SOON)
         assert (new.attempt, new.fence > old.fence) == (1, True)
 
 
@@ -275,7 +275,7 @@ async def test_an_id_that_is_not_there(store: StoreFixture, verb: Any) -> None:
 @VERBS
 async def test_an_id_that_has_ended(store: StoreFixture, verb: Any) -> None:
     await store.tasks.create([a_task(id="a", own_id=True)])
-    await store.tasks.settle([done(claim, SOON) for claim in await take(store)])
+    await store.tasks.settle([done(claim, SOON) for claim in await claim_due(store)])
     with pytest.raises(NotFound, match="it has ended"):
         await verb(store, **({"delay": 1} if verb is update else {}))
 
@@ -285,8 +285,8 @@ async def test_a_topic_that_is_held_stays_held(store: StoreFixture, verb: Any) -
     await a_task_in(store, "dead" if verb is redrive else "delay")
     await store.permits_of().hold("order", NOW + 99_000, None, NOW)
     await verb(store, **({"delay": 0} if verb is update else {}))
-    assert (await see(store)).wakes[Bucket.DELAY, store.keys.shard_of("a").index, "order"] == -(NOW + 99_000)
-    assert await take(store, SOON) == []
+    assert (await read_contents(store)).wakes[Bucket.DELAY, store.keys.shard_of("a").index, "order"] == -(NOW + 99_000)
+    assert await claim_due(store, SOON) == []
 
 
 @pytest.mark.parametrize("verb", [update, run_now])
@@ -322,7 +322,7 @@ class TestRaces:
 
         async def worker() -> None:
             while len(claims) < 1000:
-                claims.extend(await take(store, NOW, limit=7))
+                claims.extend(await claim_due(store, NOW, limit=7))
                 await asyncio.sleep(0)
 
         async def editor(some: list[Task]) -> list[TaskRecord | LaterError]:
@@ -347,18 +347,18 @@ class TestRaces:
         """Whatever comes of the race, each task stays in one place, and ends up claimed once more at most."""
         tasks = [a_task() for _ in range(200)]
         await store.tasks.create(tasks)
-        await store.tasks.settle([died(claim) for claim in await take(store)])
+        await store.tasks.settle([died(claim) for claim in await claim_due(store)])
         ids = [task.id for task in tasks]
         again: list[Claim] = []
 
         async def worker() -> None:
             for _ in range(40):
-                again.extend(await take(store, SOON, limit=20))
+                again.extend(await claim_due(store, SOON, limit=20))
 
         first, second, _ = await asyncio.gather(
             store.edits.run_now(ids, SOON), store.edits.redrive(ids, SOON), worker()
         )
-        again += await take(store, SOON)
+        again += await claim_due(store, SOON)
         assert sorted(claim.id for claim in again) == sorted(ids)
         for one, other in zip(first, second, strict=True):
             assert isinstance(one, TaskRecord) or isinstance(other, TaskRecord)
@@ -367,7 +367,7 @@ class TestRaces:
 
     async def test_leases_that_ran_out_are_no_flight(self, store: StoreFixture) -> None:
         await a_task_in(store, "unack")
-        await let_go(store, Bucket.UNACK, NOW + LEASE_MS)
+        await release_due(store, Bucket.UNACK, NOW + LEASE_MS)
         assert (await update(store, now=NOW + LEASE_MS, delay=1)).attempts == 1
 
 

@@ -22,16 +22,16 @@ from later.store.schema import check_store
 from later.store.types import Claim, JobBatch
 from tests.builders import NOW, a_task
 from tests.servers import SERVERS, run_server
-from tests.store.sight import (
+from tests.store.inspection import (
     LEASE_MS,
     ask,
     assert_sound,
+    claim_due,
     died,
     done,
     failed,
-    let_go,
-    see,
-    take,
+    read_contents,
+    release_due,
 )
 from tests.store_fixture import StoreFixture, open_store
 
@@ -61,7 +61,7 @@ async def store(own_server: Server) -> AsyncIterator[StoreFixture]:
 async def full(store: StoreFixture) -> AsyncIterator[StoreFixture]:
     """A store with tasks in all buckets, then full."""
     await store.tasks.create([a_task(id=f"t{n}", own_id=True, delay=n) for n in range(40)])
-    claims = await take(store, NOW + 20_000)
+    claims = await claim_due(store, NOW + 20_000)
     await store.tasks.settle([failed(claim, NOW + 20_000) for claim in claims[:5]])
     await store.tasks.settle([died(claim) for claim in claims[5:10]])
     await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
@@ -82,7 +82,7 @@ def fresh_client(store: StoreFixture, url: str) -> Client:
 
 
 async def in_bucket(store: StoreFixture, bucket: Bucket) -> set[str]:
-    return set((await see(store)).buckets.get((bucket, "order"), {}))
+    return set((await read_contents(store)).buckets.get((bucket, "order"), {}))
 
 
 def all_true(answers: list[bool | LaterError]) -> bool:
@@ -96,22 +96,22 @@ def reasons(answers: list[bool | LaterError]) -> set[str]:
 
 class TestFull:
     async def test_it_takes_no_new_tasks_and_says_why(self, full: StoreFixture) -> None:
-        before = await see(full)
+        before = await read_contents(full)
         answers = await full.tasks.create([a_task() for _ in range(5)])
         assert reasons(answers) == {"the store's memory is full (maxmemory)"}
-        assert await see(full) == before
+        assert await read_contents(full) == before
 
     async def test_it_goes_on_delivering(self, full: StoreFixture) -> None:
-        claims = await take(full, NOW + 30_000)
+        claims = await claim_due(full, NOW + 30_000)
         settlements = [[done(claim, NOW), failed(claim, NOW), died(claim)][n % 3] for n, claim in enumerate(claims)]
         assert all_true(await full.tasks.settle(settlements))
         await assert_sound(full, NOW + 30_000)
 
     async def test_it_takes_leases_back_and_releases(self, full: StoreFixture) -> None:
-        claims = await take(full, NOW + 30_000)
+        claims = await claim_due(full, NOW + 30_000)
         assert all_true(await full.tasks.give_back(claims[:2]))
-        assert await let_go(full, Bucket.ERROR, NOW + 30_000) == 5
-        assert await let_go(full, Bucket.UNACK, NOW + 10**6) == 11 + len(claims) - 2
+        assert await release_due(full, Bucket.ERROR, NOW + 30_000) == 5
+        assert await release_due(full, Bucket.UNACK, NOW + 10**6) == 11 + len(claims) - 2
         await assert_sound(full, NOW + 10**6)
 
     @pytest.mark.parametrize("bucket", Bucket)
@@ -121,22 +121,22 @@ class TestFull:
         await assert_sound(full, NOW + 20_000)
 
     async def test_moving_nothing_is_no_error(self, full: StoreFixture) -> None:
-        [stale] = (await take(full, NOW + 21_000, limit=1))[:1]
+        [stale] = (await claim_due(full, NOW + 21_000, limit=1))[:1]
         await full.tasks.settle([done(stale)])
         assert await full.tasks.settle([done(stale)]) == [False]
         assert await full.tasks.give_back([stale]) == [False]
         looks = (await full.tasks.due_topics(Bucket.UNACK, 9)).topics
         assert not any(isinstance(answer, LaterError) for answer in await full.tasks.release(Bucket.UNACK, looks, NOW))
-        assert await take(full, NOW) == []
+        assert await claim_due(full, NOW) == []
         assert await full.tasks.trim(NOW, 10) == 0
 
     async def test_it_forgets_ids(self, full: StoreFixture) -> None:
-        await full.tasks.settle([done(claim, NOW) for claim in await take(full, NOW + 30_000)])
+        await full.tasks.settle([done(claim, NOW) for claim in await claim_due(full, NOW + 30_000)])
         assert await full.tasks.trim(NOW, 100) > 0
 
     async def test_its_scripts_are_loaded_anew(self, full: StoreFixture) -> None:
         await ask(full, [("SCRIPT", "FLUSH")])
-        assert all_true(await full.tasks.settle([done(claim) for claim in await take(full, NOW + 30_000)]))
+        assert all_true(await full.tasks.settle([done(claim) for claim in await claim_due(full, NOW + 30_000)]))
 
     async def test_it_is_mended(self, full: StoreFixture) -> None:
         for n, id in enumerate(sorted(await in_bucket(full, Bucket.DELAY))):
@@ -157,7 +157,7 @@ class TestReadOnly:
     @pytest.fixture(autouse=True)
     async def demoted(self, store: StoreFixture) -> AsyncIterator[Claim]:
         await store.tasks.create([a_task(id="a", own_id=True), a_task(id="b", own_id=True)])
-        claim = (await take(store, limit=1))[0]
+        claim = (await claim_due(store, limit=1))[0]
         await ask(store, [("REPLICAOF", "127.0.0.1", "1")])
         yield claim
         await ask(store, [("REPLICAOF", "NO", "ONE")])
@@ -258,7 +258,7 @@ class TestForgetful:
         with run_server(server, tmp_path, *options) as (url, process):
             async with open_store(url, shards=2) as store:
                 await store.tasks.create([a_task(id=f"t{n}", own_id=True) for n in range(9)])
-                claims = await take(store)
+                claims = await claim_due(store)
                 process.kill()
                 process.wait()
                 with pytest.raises(StoreDown):
@@ -279,11 +279,11 @@ class TestForgetful:
         await store.tasks.create([a_task(id="a", own_id=True)])
         for settlement in (failed, died):
             await ask(store, [("SCRIPT", "FLUSH")])
-            [claim] = await take(store, NOW + LEASE_MS)
+            [claim] = await claim_due(store, NOW + LEASE_MS)
             await ask(store, [("SCRIPT", "FLUSH")])
             assert await store.tasks.settle([settlement(claim, NOW + LEASE_MS)]) == [True]
             await ask(store, [("SCRIPT", "FLUSH")])
-            await let_go(store, Bucket.ERROR, NOW + LEASE_MS)
+            await release_due(store, Bucket.ERROR, NOW + LEASE_MS)
         await ask(store, [("SCRIPT", "FLUSH")])
         assert await store.edits.delete(["a"]) == ["a"]
 

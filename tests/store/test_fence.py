@@ -11,7 +11,7 @@ from later.core.errors import LaterError
 from later.store.keys import Bucket
 from later.store.types import Claim
 from tests.builders import NOW, a_task
-from tests.store.sight import LEASE_MS, assert_sound, died, done, failed, let_go, see, take
+from tests.store.inspection import LEASE_MS, assert_sound, claim_due, died, done, failed, read_contents, release_due
 from tests.store_fixture import StoreFixture
 
 LATE = NOW + LEASE_MS
@@ -32,7 +32,7 @@ def shards() -> int:
 
 
 async def the_claim(store: StoreFixture, now: int = NOW) -> Claim:
-    [claim] = await take(store, now)
+    [claim] = await claim_due(store, now)
     return claim
 
 
@@ -41,23 +41,23 @@ async def create(store: StoreFixture, **changes: Any) -> None:
 
 
 async def assert_changes_nothing(store: StoreFixture, late: Verb, claim: Claim, now: int = LATE) -> None:
-    before = await see(store)
+    before = await read_contents(store)
     assert await late(store, claim) == [False]
-    assert await see(store) == before
+    assert await read_contents(store) == before
     await assert_sound(store, now)
 
 
 async def test_after_its_lease_ran_out(store: StoreFixture, late: Verb) -> None:
     await create(store)
     lost = await the_claim(store)
-    await let_go(store, Bucket.UNACK, LATE)
+    await release_due(store, Bucket.UNACK, LATE)
     await assert_changes_nothing(store, late, lost)
 
 
 async def test_after_another_claimed_it(store: StoreFixture, late: Verb) -> None:
     await create(store)
     lost = await the_claim(store)
-    await let_go(store, Bucket.UNACK, LATE)
+    await release_due(store, Bucket.UNACK, LATE)
     held = await the_claim(store, LATE)
     await assert_changes_nothing(store, late, lost)
     assert await store.tasks.settle([done(held)]) == [True]
@@ -68,7 +68,7 @@ async def test_after_another_claimed_it(store: StoreFixture, late: Verb) -> None
 async def test_after_another_claimed_and_ended_it(store: StoreFixture, late: Verb, by_another: Verb) -> None:
     await create(store)
     lost = await the_claim(store)
-    await let_go(store, Bucket.UNACK, LATE)
+    await release_due(store, Bucket.UNACK, LATE)
     assert await by_another(store, await the_claim(store, LATE)) == [True]
     await assert_changes_nothing(store, late, lost)
 
@@ -129,6 +129,6 @@ async def test_after_it_failed_and_was_claimed_again(store: StoreFixture, late: 
     await create(store)
     claim = await the_claim(store)
     await store.tasks.settle([failed(claim, NOW + 1)])
-    await let_go(store, Bucket.ERROR, NOW + 1)
+    await release_due(store, Bucket.ERROR, NOW + 1)
     await the_claim(store, NOW + 1)
     await assert_changes_nothing(store, late, claim)

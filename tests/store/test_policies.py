@@ -13,7 +13,7 @@ from later.core.policy_scopes import NO_SETTINGS, Policies, Settings, namespace_
 from later.store import policies as book_module
 from later.store.policies import CHANGES_KEPT, FRESH_S, PolicyBook
 from later.store.scripts import Command
-from tests.store.sight import ask
+from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 
 ORDER, SHOP = topic_scope("order"), namespace_scope("shop")

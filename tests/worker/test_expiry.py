@@ -12,7 +12,7 @@ from later.core.task import Task
 from later.store.keys import Bucket
 from later.worker.expiry import SWEEP_TASKS
 from tests.builders import NOW, a_task
-from tests.store.sight import take
+from tests.store.inspection import claim_due
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, FakeSender, ManualWorker, busy
 
@@ -187,7 +187,7 @@ class TestDeliveries:
     async def test_a_claim_whose_lease_is_too_short_for_a_raised_timeout_is_returned(self, store: StoreFixture) -> None:
         task = a_task()
         await store.tasks.create([task])
-        [claim] = await take(store)
+        [claim] = await claim_due(store)
         worker = ManualWorker(store, sender := PolicyRecorder(DONE))
         await set_policy(worker, "order", timeout=120)
         worker.deliveries.start(claim)

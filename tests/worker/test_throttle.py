@@ -8,7 +8,7 @@ from later.core.policy import Policy
 from later.core.policy_scopes import namespace_scope, topic_scope
 from later.store.keys import Bucket
 from tests.builders import NOW, a_task
-from tests.store.sight import see
+from tests.store.inspection import read_contents
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import FAILED, FakeSender, ManualWorker, busy
 
@@ -178,7 +178,7 @@ class TestPaused:
         await worker.work()
         await create_due(store, 10)
         assert await worker.claimer.tick(NOW + 10) == (0, None)
-        assert (sender.calls, len((await see(store)).pool)) == ([], 10)
+        assert (sender.calls, len((await read_contents(store)).pool)) == ([], 10)
 
     async def test_tasks_expire_during_a_pause(self, store: StoreFixture) -> None:
         task = a_task(delay=1, ttl=5)

@@ -19,7 +19,7 @@ from later.core.task import Task
 from later.store.codec import MAX_BODIES
 from later.store.url import PASSWORD
 from tests.builders import NOW, a_task
-from tests.store.sight import ask, died, take
+from tests.store.inspection import ask, claim_due, died
 from tests.store_fixture import StoreFixture
 
 SPARK_SCHEMA = from_arrow_schema(arrow_schema.SCHEMA)
@@ -72,7 +72,7 @@ async def test_every_task_is_a_row(store: StoreFixture, reader_run: ReaderRun) -
 
 async def test_options_limit_topic_state_and_times(store: StoreFixture, reader_run: ReaderRun) -> None:
     await create(store, [a_task(id=f"d{n}") for n in range(4)])
-    await store.tasks.settle([died(claim, NOW + n) for n, claim in enumerate(await take(store))])
+    await store.tasks.settle([died(claim, NOW + n) for n, claim in enumerate(await claim_due(store))])
     await create(store, [a_task(id=f"w{n}", delay=n + 1) for n in range(4)])
     await create(store, [a_task(id="other", topic="mail")])
     seconds = NOW // 1000
@@ -95,7 +95,7 @@ async def test_an_empty_store_is_one_empty_partition(reader_run: ReaderRun) -> N
 async def test_a_partition_whose_tasks_have_moved_is_empty(store: StoreFixture, reader_run: ReaderRun) -> None:
     await create(store, [a_task() for _ in range(50)])
     store_reader, partitions = await reader_run.partitions(state="delay")
-    await take(store)
+    await claim_due(store)
     assert [row for part in partitions for row in await asyncio.to_thread(list, store_reader.read(part))] == []
 
 

@@ -15,7 +15,7 @@ from later.store.keys import Bucket
 from later.store.scripts import BY_SHA, MAX_TASKS
 from later.store.types import BucketRange, Claim, MoveResult, Settlement
 from tests.builders import NOW, a_task
-from tests.store.sight import Sight, ask, assert_sound, died, done, failed, see, take
+from tests.store.inspection import StoreContents, ask, assert_sound, claim_due, died, done, failed, read_contents
 from tests.store.test_crash import Line
 from tests.store_fixture import StoreFixture
 
@@ -28,7 +28,7 @@ async def everywhere(store: StoreFixture, each: int = 10, **changes: Any) -> dic
     tasks = {bucket: [a_task(delay=bucket is Bucket.DELAY, **changes) for _ in range(each)] for bucket in Bucket}
     for some in tasks.values():
         await store.tasks.create(some)
-    claims = {claim.id: claim for claim in await take(store)}
+    claims = {claim.id: claim for claim in await claim_due(store)}
     await store.tasks.settle([failed(claims[task.id], NOW + 5000) for task in tasks[Bucket.ERROR]])
     await store.tasks.settle([died(claims[task.id]) for task in tasks[Bucket.DEAD]])
     return tasks
@@ -38,7 +38,7 @@ def ids_of(tasks: list[Task]) -> set[str]:
     return {task.id for task in tasks}
 
 
-def empty(sight: Sight) -> bool:
+def empty(sight: StoreContents) -> bool:
     return not any((sight.pool, sight.buckets, sight.wakes, sight.attempts, sight.outcome, sight.done, sight.expiry))
 
 
@@ -68,20 +68,20 @@ async def test_only_the_buckets_that_are_named(store: StoreFixture, bucket: Buck
 async def test_nothing_is_left_of_them_and_ids_are_forgotten(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=id, own_id=True, ttl=60, delay=1) for id in "abc"])
     await store.dead_letters.purge(ALL)
-    assert empty(await see(store))
+    assert empty(await read_contents(store))
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
 
 async def test_an_id_that_ended_stays_remembered(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", own_id=True)])
-    await store.tasks.settle([done(claim, NOW + 1000) for claim in await take(store)])
+    await store.tasks.settle([done(claim, NOW + 1000) for claim in await claim_due(store)])
     await store.dead_letters.purge(ALL)
-    assert (await see(store)).done == {"a": NOW + 1000}
+    assert (await read_contents(store)).done == {"a": NOW + 1000}
 
 
 async def test_a_settle_of_what_was_in_flight_still_counts(store: StoreFixture) -> None:
     await store.tasks.create([a_task()])
-    [claim] = await take(store)
+    [claim] = await claim_due(store)
     await store.dead_letters.purge(ALL)
     assert await store.tasks.settle([done(claim)]) == [True]
 
@@ -90,7 +90,7 @@ async def test_a_topic_that_is_held_stays_held(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", delay=1), a_task(id="b", delay=1)])
     await store.permits_of().hold("order", NOW + 99_000, None, NOW)
     await store.dead_letters.purge(ALL, limit=1)
-    assert {*(await see(store)).wakes.values()} == {-(NOW + 99_000)}
+    assert {*(await read_contents(store)).wakes.values()} == {-(NOW + 99_000)}
 
 
 class TestLimit:
@@ -108,7 +108,7 @@ class TestLimit:
 class TestTheDead:
     async def test_by_when_they_died(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id=f"n{n}") for n in range(10)])
-        claims = {claim.id: claim for claim in await take(store)}
+        claims = {claim.id: claim for claim in await claim_due(store)}
         await store.tasks.settle([died(claims[f"n{n}"], NOW + n) for n in range(10)])
         assert await store.dead_letters.purge([DEAD._replace(since=NOW + 2, before=NOW + 5)]) == MoveResult(
             3, more=False
@@ -125,12 +125,12 @@ class TestTheDead:
     async def test_ids_are_forgotten(self, store: StoreFixture) -> None:
         await self.die(store, "gone", 1, id="a", own_id=True)
         await store.dead_letters.purge_dead(DEAD, "gone")
-        assert empty(await see(store))
+        assert empty(await read_contents(store))
 
     async def die(self, store: StoreFixture, reason: str, count: int, **changes: Any) -> None:
         await store.tasks.create([a_task(**changes) for _ in range(count)])
         failure = Failure(1, reason, 500, "answered 500", NOW, None, 1)
-        while claims := await take(store):
+        while claims := await claim_due(store):
             await store.tasks.settle(
                 [Settlement(claim, Verdict(SettleTarget.DEAD, NOW, failure), None) for claim in claims]
             )
@@ -166,7 +166,7 @@ async def test_it_races_claims_and_each_task_is_either_claimed_or_gone(store: St
     claims: list[Claim] = []
 
     async def worker() -> None:
-        while some := await take(store, limit=20):
+        while some := await claim_due(store, limit=20):
             claims.extend(some)
 
     moved, _ = await asyncio.gather(store.dead_letters.purge(ALL), worker())

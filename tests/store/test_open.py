@@ -11,7 +11,7 @@ from later.core.errors import StoreMismatch
 from later.store.client import Client, connect
 from later.store.schema import check_server, check_store, stored_shards
 from tests.builders import a_task
-from tests.store.sight import ask
+from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 
 

@@ -19,23 +19,23 @@ LEASE_MS = 30_000
 PAUSED = -(2**63)
 """What a wake entry of -inf is here."""
 FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
-WakePlace = tuple[Bucket, int, str]
+WakeKey = tuple[Bucket, int, str]
 
 
-class Sight(NamedTuple):
+class StoreContents(NamedTuple):
     """Everything that the store holds of tasks, ids unpacked. Wakes are by bucket, shard and topic."""
 
     pool: set[str]
     buckets: dict[tuple[Bucket, str], dict[str, int]]
-    wakes: dict[WakePlace, int]
-    firsts: dict[WakePlace, int]
+    wakes: dict[WakeKey, int]
+    firsts: dict[WakeKey, int]
     attempts: dict[str, str]
     outcome: dict[str, bytes]
     done: dict[str, int]
     expiry: dict[tuple[str, str], int]
     """By topic and id."""
 
-    def places(self, id: str) -> list[tuple[Bucket, str, int]]:
+    def locate(self, id: str) -> list[tuple[Bucket, str, int]]:
         """Where a task is: bucket, topic, score."""
         return [(*place, entries[id]) for place, entries in self.buckets.items() if id in entries]
 
@@ -48,8 +48,8 @@ async def ask(store: StoreFixture, commands: Iterable[Command]) -> list[Any]:
         return await pipeline.execute()
 
 
-async def see(store: StoreFixture) -> Sight:
-    sight = Sight(set(), {}, {}, {}, {}, {}, {}, {})
+async def read_contents(store: StoreFixture) -> StoreContents:
+    sight = StoreContents(set(), {}, {}, {}, {}, {}, {}, {})
     names = (await ask(store, [("KEYS", "*")]))[0]
     for shard in store.keys.shards:
         places = [(*where, name) for name in names if (where := shard.locate(name)) is not None]
@@ -84,10 +84,10 @@ def _scores(flat: Any) -> dict[bytes, int]:
     return {member: PAUSED if float(score) == -math.inf else int(float(score)) for member, score in pairs(flat)}
 
 
-async def place(store: StoreFixture, id: str) -> tuple[Bucket, int] | None:
+async def locate(store: StoreFixture, id: str) -> tuple[Bucket, int] | None:
     """The only bucket that a task is in, and its score there; None where it is gone, with all that it had."""
-    sight = await see(store)
-    places = sight.places(id)
+    sight = await read_contents(store)
+    places = sight.locate(id)
     assert len(places) == (1 if id in sight.pool else 0)
     if not places:
         assert id not in sight.attempts
@@ -97,7 +97,7 @@ async def place(store: StoreFixture, id: str) -> tuple[Bucket, int] | None:
     return bucket, score
 
 
-async def take(
+async def claim_due(
     store: StoreFixture, now: int = NOW, limit: int = 500, lease_end: int | None = None, topics: Sequence[str] = ()
 ) -> list[Claim]:
     """Claim as a worker does: what is due in the delay buckets (of these topics), up to a limit of each."""
@@ -108,16 +108,16 @@ async def take(
         if wake.at <= now and (not topics or wake.topic in topics)
     ]
     answers = await store.tasks.claim(wants, now, now + LEASE_MS if lease_end is None else lease_end)
-    return [claim for claims in answers for claim in whole(claims).claims]
+    return [claim for claims in answers for claim in unwrap_claim(claims).claims]
 
 
-def whole(answer: object) -> ClaimResult:
+def unwrap_claim(answer: object) -> ClaimResult:
     """A claim's answer, which is no error."""
     assert isinstance(answer, ClaimResult)
     return answer
 
 
-async def let_go(store: StoreFixture, bucket: Bucket, now: int) -> int:
+async def release_due(store: StoreFixture, bucket: Bucket, now: int) -> int:
     """Release as a worker does; how many moved."""
     look = await store.tasks.due_topics(bucket, 1000)
     answers = await store.tasks.release(bucket, [wake for wake in look.topics if wake.at <= now], now)
@@ -140,10 +140,10 @@ async def findings(store: StoreFixture, now: int = NOW) -> list[Finding]:
     return [finding async for finding in Doctor(store.client, store.keys).examine(now)]
 
 
-async def assert_sound(store: StoreFixture, now: int = NOW) -> Sight:
+async def assert_sound(store: StoreFixture, now: int = NOW) -> StoreContents:
     """Every task in one bucket, every wake entry right, and the doctor of the same opinion."""
-    sight = await see(store)
-    assert all(len(sight.places(id)) == 1 for id in sight.pool)
+    sight = await read_contents(store)
+    assert all(len(sight.locate(id)) == 1 for id in sight.pool)
     assert sum(map(len, sight.buckets.values())) == len(sight.pool)
     assert sight.wakes.keys() == sight.firsts.keys()
     assert all(at == sight.firsts[where] or sight.firsts[where] < at <= now for where, at in sight.wakes.items())

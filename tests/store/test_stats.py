@@ -18,7 +18,7 @@ from later.store.open import build_store
 from later.store.scripts import Command
 from later.store.stats import FORGET_WORKER_MS, SLICE, TopicCounts
 from tests.builders import NOW, a_task
-from tests.store.sight import ask, died, done, failed, take
+from tests.store.inspection import ask, claim_due, died, done, failed
 from tests.store_fixture import StoreFixture, open_store
 
 
@@ -29,7 +29,7 @@ class TestCounts:
 
     async def test_tasks_are_counted_by_topic_and_bucket_over_all_shards(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task() for _ in range(30)])
-        claims = await take(store)
+        claims = await claim_due(store)
         await store.tasks.settle([failed(claim, NOW + 9) for claim in claims[:7]])
         await store.tasks.settle([died(claim) for claim in claims[7:12]])
         await store.tasks.settle([done(claim, NOW + 9) for claim in claims[12:15]])
@@ -46,13 +46,13 @@ class TestCounts:
         self, store: StoreFixture, settlement: Callable[..., Any]
     ) -> None:
         await store.tasks.create([a_task()])
-        await store.tasks.settle([settlement(claim, NOW) for claim in await take(store)])
+        await store.tasks.settle([settlement(claim, NOW) for claim in await claim_due(store)])
         assert list(await store.stats.counts(NOW)) == ["order"]
 
     async def test_tasks_are_due_though_their_topics_turn_comes_later(self, store: StoreFixture) -> None:
         """Whoever claimed last may be ahead of the time that the census goes by."""
         await store.tasks.create([a_task() for _ in range(40)])
-        await take(store, now=NOW + 500, limit=1)
+        await claim_due(store, now=NOW + 500, limit=1)
         counts = (await store.stats.counts(NOW))["order"]
         assert (counts.due, counts.oldest_due_at) == (counts.delay, NOW)
 
@@ -96,7 +96,7 @@ class TestNames:
     ) -> None:
         await store.tasks.create([a_task(topic="shop/é")])
         assert set().union(*await names(store)) == {"shop/é"}
-        claims = await take(store)
+        claims = await claim_due(store)
         if settlement is not None:
             await store.tasks.settle([settlement(claim, NOW) for claim in claims])
         assert set().union(*await names(store)) == {"shop/é"}
@@ -117,7 +117,7 @@ class TestNames:
             answers = await run(verb, commands)
             if commands[0][0] == "ZCARD":
                 monkeypatch.undo()
-                assert len(await take(store)) == 1
+                assert len(await claim_due(store)) == 1
             return answers
 
         monkeypatch.setattr(store.client, "execute_each", let_a_worker_in_between)
@@ -127,7 +127,7 @@ class TestNames:
 class TestCountsOf:
     async def test_they_are_those_of_all_topics(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task() for _ in range(30)])
-        claims = await take(store)
+        claims = await claim_due(store)
         await store.tasks.settle([failed(claim, NOW + 9) for claim in claims[:7]])
         await store.tasks.settle([died(claim) for claim in claims[7:12]])
         await store.tasks.create([a_task(delay=n) for n in range(5, 9)])

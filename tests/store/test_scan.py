@@ -16,7 +16,7 @@ from later.store.keys import Bucket
 from later.store.scan import MAX_BYTES, Position, Scanner, ScanRange, ScanSplit, batch_splits
 from later.store.types import TaskRecord
 from tests.builders import NOW, a_task
-from tests.store.sight import ask, died, failed, take
+from tests.store.inspection import ask, claim_due, died, failed
 from tests.store_fixture import StoreFixture
 
 ALL = ScanRange(None, tuple(Bucket))
@@ -46,13 +46,13 @@ async def states(store: StoreFixture) -> dict[Bucket, list[str]]:
     """Some tasks in each state, of two topics; their ids."""
     await create(store, [60] * 12, topic="mail")
     dead = await create(store, [0] * 8)
-    claims = {claim.id: claim for claim in await take(store)}
+    claims = {claim.id: claim for claim in await claim_due(store)}
     await store.tasks.settle([died(claims[task.id], NOW + n) for n, task in enumerate(dead)])
     errors = await create(store, [0] * 7)
-    claims = {claim.id: claim for claim in await take(store)}
+    claims = {claim.id: claim for claim in await claim_due(store)}
     await store.tasks.settle([failed(claims[task.id], NOW + 9) for task in errors])
     unack = await create(store, [0] * 6)
-    await take(store)
+    await claim_due(store)
     await create(store, [60] * 5)
     found = await store.lookup.query(ids_of([*dead, *errors, *unack]))
     assert {one.state for one in found if isinstance(one, TaskRecord)} == {Bucket.DEAD, Bucket.ERROR, Bucket.UNACK}
@@ -192,7 +192,7 @@ class TestReading:
     ) -> None:
         tasks = await create(store, [0] * 40)
         pieces = await scan.split(DELAYED, 10)
-        claimed = [claim.id for claim in await take(store)]
+        claimed = [claim.id for claim in await claim_due(store)]
         assert len(claimed) == len(tasks)
         assert await read(scan, pieces) == []
 

@@ -8,7 +8,7 @@ from later.core.errors import NotFound
 from later.core.task import Task
 from later.store.types import JobBatch, JobCounts
 from tests.builders import NOW, a_task
-from tests.store.sight import ask, done, take
+from tests.store.inspection import ask, claim_due, done
 from tests.store_fixture import StoreFixture
 
 FORGET_AT = NOW + 1000
@@ -47,7 +47,7 @@ async def test_a_batch_sent_twice_counts_once(store: StoreFixture) -> None:
 
 async def test_a_batch_sent_again_after_its_tasks_have_ended_counts_once(store: StoreFixture) -> None:
     await send(store, batch(*range(20)))
-    await store.tasks.settle([done(claim, NOW + 1) for claim in await take(store)])
+    await store.tasks.settle([done(claim, NOW + 1) for claim in await claim_due(store)])
     await send(store, batch(*range(20)))
     assert await store.bulk_jobs.counts("job") == JobCounts(20, 0, 0)
 

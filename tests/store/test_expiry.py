@@ -13,7 +13,18 @@ from later.store.doctor import Defect, Doctor
 from later.store.keys import Bucket
 from later.store.types import DeadTask, DueTopic
 from tests.builders import NOW, a_task
-from tests.store.sight import LEASE_MS, ask, assert_sound, died, done, failed, let_go, place, see, take
+from tests.store.inspection import (
+    LEASE_MS,
+    ask,
+    assert_sound,
+    claim_due,
+    died,
+    done,
+    failed,
+    locate,
+    read_contents,
+    release_due,
+)
 from tests.store_fixture import StoreFixture
 
 END = NOW + 5_000
@@ -38,7 +49,7 @@ class TestExpiry:
         task = await waiting(store)
         assert await expire(store, END - 1) == []
         assert await expire(store, END) == [task.id]
-        assert await place(store, task.id) == (Bucket.DEAD, END)
+        assert await locate(store, task.id) == (Bucket.DEAD, END)
         assert (await assert_sound(store, END)).expiry == {}
 
     async def test_it_is_kept_why(self, store: StoreFixture) -> None:
@@ -51,7 +62,7 @@ class TestExpiry:
 
     async def test_a_pause_between_tries_lasts_no_longer_than_the_ttl(self, store: StoreFixture) -> None:
         task = await waiting(store, delay=0)
-        [claim] = await take(store)
+        [claim] = await claim_due(store)
         await store.tasks.settle([failed(claim, NOW + 60_000)])
         assert await expire(store) == [task.id]
         [found] = await store.lookup.query([task.id])
@@ -66,9 +77,9 @@ class TestExpiry:
 
     async def test_what_is_in_flight_is_left_alone_and_looked_at_again(self, store: StoreFixture) -> None:
         task = await waiting(store, delay=0)
-        [claim] = await take(store)
+        [claim] = await claim_due(store)
         assert await expire(store) == []
-        assert await place(store, task.id) == (Bucket.UNACK, NOW + LEASE_MS)
+        assert await locate(store, task.id) == (Bucket.UNACK, NOW + LEASE_MS)
         assert (await store.expiry.expired_tasks(END + 999), len(await store.expiry.expired_tasks(END + 1000))) == (
             [],
             1,
@@ -77,9 +88,9 @@ class TestExpiry:
 
     async def test_a_lost_lease_is_no_way_around_it(self, store: StoreFixture) -> None:
         task = await waiting(store, delay=0)
-        await take(store)
+        await claim_due(store)
         await expire(store)
-        await let_go(store, Bucket.UNACK, NOW + LEASE_MS)
+        await release_due(store, Bucket.UNACK, NOW + LEASE_MS)
         assert await expire(store, NOW + LEASE_MS) == [task.id]
 
     async def test_without_a_ttl_nothing_dies(self, store: StoreFixture) -> None:
@@ -88,10 +99,10 @@ class TestExpiry:
 
     async def test_a_task_that_is_done_or_dead_or_deleted_leaves_the_index(self, store: StoreFixture) -> None:
         tasks = [await waiting(store, delay=0) for _ in range(3)]
-        claims = {claim.id: claim for claim in await take(store)}
+        claims = {claim.id: claim for claim in await claim_due(store)}
         await store.tasks.settle([done(claims[tasks[0].id]), died(claims[tasks[1].id])])
         await store.edits.delete([tasks[2].id])
-        assert (await see(store)).expiry == {}
+        assert (await read_contents(store)).expiry == {}
 
     async def test_an_id_that_was_deleted_and_created_anew_lives_as_long_as_it_says(self, store: StoreFixture) -> None:
         await waiting(store, id="a", own_id=True)
@@ -99,11 +110,11 @@ class TestExpiry:
         await store.edits.delete(["a"])
         await waiting(store, id="a", own_id=True, ttl=60)
         assert await store.expiry.expire(stale, END) == [False]
-        assert (await see(store)).expiry == {("order", "a"): NOW + 60_000}
+        assert (await read_contents(store)).expiry == {("order", "a"): NOW + 60_000}
 
     async def test_what_failed_once_more_meanwhile_is_looked_at_again(self, store: StoreFixture) -> None:
         await waiting(store, delay=0, id="a")
-        [claim] = await take(store)
+        [claim] = await claim_due(store)
         await store.tasks.settle([failed(claim, NOW)])
         stale = [(task, expiry_failure(task.failure, END)) for task in await store.expiry.expired_tasks(END)]
         await ask(store, [("HSET", store.keys.shard_of("a").outcome, "a", encode_failure(FAILURE_SINCE))])
@@ -115,15 +126,15 @@ class TestExpiry:
     async def test_an_entry_of_a_task_that_is_not_there_goes(self, store: StoreFixture) -> None:
         await ask(store, [("ZADD", store.keys.shards[0].expiry, NOW, b"order\0ghost")])
         assert await expire(store) == []
-        assert (await see(store)).expiry == {}
+        assert (await read_contents(store)).expiry == {}
 
     async def test_a_topic_that_was_served_keeps_its_place_in_line(self, store: StoreFixture) -> None:
         await waiting(store, delay=0, id="a")
         await store.tasks.create([a_task(id="b", delay=1), a_task(id="c", delay=1)])
         shard = store.keys.shard_of("b").index
-        before = (await see(store)).wakes
+        before = (await read_contents(store)).wakes
         await expire(store)
-        after = (await see(store)).wakes
+        after = (await read_contents(store)).wakes
         assert after[Bucket.DELAY, shard, "order"] == NOW + 1000
         assert before.keys() <= {*after.keys(), (Bucket.DELAY, store.keys.shard_of("a").index, "order")}
 
@@ -153,7 +164,7 @@ class TestExpiry:
 async def dead(store: StoreFixture, count: int, at: int = NOW, **changes: Any) -> list[Task]:
     tasks = [a_task(**changes) for _ in range(count)]
     await store.tasks.create(tasks)
-    await store.tasks.settle([died(claim, at) for claim in await take(store)])
+    await store.tasks.settle([died(claim, at) for claim in await claim_due(store)])
     return tasks
 
 
@@ -170,20 +181,20 @@ class TestSweep:
         [task] = await dead(store, 1)
         assert await sweep(store, NOW - 1) == 0
         assert await sweep(store, NOW) == 1
-        assert await place(store, task.id) is None
+        assert await locate(store, task.id) is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_an_id_that_its_caller_chose_is_remembered(self, store: StoreFixture) -> None:
         await dead(store, 1, id="a", own_id=True)
         await dead(store, 1, id="b")
         await sweep(store, NOW, NOW + 7)
-        assert (await see(store)).done == {"a": NOW + 7}
+        assert (await read_contents(store)).done == {"a": NOW + 7}
         assert await store.tasks.create([a_task(id="a", own_id=True)]) == [False]
 
     async def test_or_is_not_where_none_is(self, store: StoreFixture) -> None:
         await dead(store, 1, id="a", own_id=True)
         await sweep(store, NOW, None)
-        assert (await see(store)).done == {}
+        assert (await read_contents(store)).done == {}
 
     async def test_who_died_later_stays(self, store: StoreFixture) -> None:
         await dead(store, 1, NOW, id="a")
@@ -197,7 +208,7 @@ class TestSweep:
         await store.edits.delete(["a"])
         await dead(store, 1, NOW + 1, id="a", own_id=True)
         assert await store.expiry.sweep(seen, NOW, None) == [False]
-        assert await place(store, "a") == (Bucket.DEAD, NOW + 1)
+        assert await locate(store, "a") == (Bucket.DEAD, NOW + 1)
 
     async def test_a_body_that_cannot_be_read_goes_too(self, store: StoreFixture) -> None:
         [task] = await dead(store, 1)
@@ -222,7 +233,7 @@ class TestSweep:
 class TestLookingForTheDead:
     async def test_all_topics_come_up_one_slice_after_the_other(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(topic=f"t{n}") for n in range(300)])
-        await store.tasks.settle([died(claim) for claim in await take(store)])
+        await store.tasks.settle([died(claim) for claim in await claim_due(store)])
         seen: set[tuple[str, int]] = set()
         cursors: Mapping[int, int] = {}
         for _ in range(100):
@@ -248,7 +259,7 @@ class TestTheIndex:
 
     async def test_one_that_is_dead_or_gone_by_then_is_not_wrong(self, store: StoreFixture) -> None:
         await waiting(store, delay=0, id="a")
-        [claim] = await take(store)
+        [claim] = await claim_due(store)
         await store.tasks.settle([died(claim)])
         await waiting(store, id="b")
         await ask(store, [("DEL", shard.expiry) for shard in store.keys.shards])

@@ -15,7 +15,7 @@ from later.store.cursor import BucketCursor
 from later.store.keys import Bucket
 from later.store.types import BucketRange, TaskRecord
 from tests.builders import NOW, a_task
-from tests.store.sight import LEASE_MS, ask, died, failed, take
+from tests.store.inspection import LEASE_MS, ask, claim_due, died, failed
 from tests.store_fixture import StoreFixture
 
 DELAYED = BucketRange("order", Bucket.DELAY)
@@ -97,8 +97,8 @@ async def test_a_cursor_before_the_first_bound_does_not_lower_it(store: StoreFix
 class TestStates:
     async def test_in_flight_by_the_end_of_the_lease(self, store: StoreFixture) -> None:
         tasks = await create(store, [0, 1])
-        await take(store, lease_end=NOW + LEASE_MS)
-        await take(store, NOW + 1000, lease_end=NOW + LEASE_MS - 1)
+        await claim_due(store, lease_end=NOW + LEASE_MS)
+        await claim_due(store, NOW + 1000, lease_end=NOW + LEASE_MS - 1)
         page = await store.listing.page(BucketRange("order", Bucket.UNACK), 10)
         assert [(found.id, found.score, found.attempts) for found in page.tasks] == [
             (tasks[1].id, NOW + LEASE_MS - 1, 1),
@@ -107,7 +107,7 @@ class TestStates:
 
     async def test_failed_by_the_end_of_the_pause_and_dead_by_their_deaths(self, store: StoreFixture) -> None:
         tasks = await create(store, [0] * 6)
-        claims = {claim.id: claim for claim in await take(store)}
+        claims = {claim.id: claim for claim in await claim_due(store)}
         errors, dead = tasks[:3], tasks[3:]
         await store.tasks.settle([failed(claims[task.id], NOW + 9 - n) for n, task in enumerate(errors)])
         await store.tasks.settle([died(claims[task.id], NOW + 9 - n) for n, task in enumerate(dead)])
@@ -154,7 +154,7 @@ class TestChanges:
     ) -> None:
         due = await create(store, [0] * 150)
         later = await create(store, [60] * 300)
-        between(monkeypatch, lambda: take(store))
+        between(monkeypatch, lambda: claim_due(store))
         page = await store.listing.page(DELAYED, limit)
         assert [found.id for found in page.tasks] == ids_of(later[:limit])
         assert {found.state for found in page.tasks} == {Bucket.DELAY}

@@ -15,7 +15,7 @@ from later.store.keys import Bucket
 from later.store.scripts import BY_SHA
 from later.store.types import BucketRange, Claim, DueTopic, MoveResult, Settlement
 from tests.builders import NOW, a_task
-from tests.store.sight import LEASE_MS, ask, assert_sound, died, let_go, see, take
+from tests.store.inspection import LEASE_MS, ask, assert_sound, claim_due, died, read_contents, release_due
 from tests.store.test_crash import Line
 from tests.store_fixture import StoreFixture
 
@@ -27,7 +27,7 @@ async def dead(store: StoreFixture, count: int, at: int = NOW, reason: str = "st
     """Tasks that died one ms after the other; in that order."""
     tasks = [a_task(**changes) for _ in range(count)]
     await store.tasks.create(tasks)
-    claims = {claim.id: claim for claim in await take(store)}
+    claims = {claim.id: claim for claim in await claim_due(store)}
     failure = Failure(1, reason, 500, "answered 500", NOW, None, 1)
     await store.tasks.settle(
         [
@@ -43,7 +43,7 @@ async def redrive(store: StoreFixture, stretch: BucketRange = DEAD, now: int = T
 
 
 async def ids_in(store: StoreFixture, bucket: Bucket, topic: str = "order") -> set[str]:
-    return {*(await see(store)).buckets.get((bucket, topic), {})}
+    return {*(await read_contents(store)).buckets.get((bucket, topic), {})}
 
 
 def ids_of(tasks: list[Task]) -> set[str]:
@@ -61,14 +61,14 @@ async def test_all_come_back_due_now_with_nothing_left_of_what_they_failed_of(st
     sight = await assert_sound(store, THEN)
     assert sight.buckets[Bucket.DELAY, "order"] == {task.id: THEN for task in tasks}
     assert {*sight.attempts, *sight.outcome} == ids_of(others)
-    assert [claim.attempt for claim in await take(store, THEN)] == [1] * 250
+    assert [claim.attempt for claim in await claim_due(store, THEN)] == [1] * 250
 
 
 async def test_a_ttl_counts_from_now_and_the_creation_stays(store: StoreFixture) -> None:
     [task] = await dead(store, 1, ttl=60)
     await redrive(store)
-    assert (await see(store)).expiry == {("order", task.id): THEN + 60_000}
-    [claim] = await take(store, THEN)
+    assert (await read_contents(store)).expiry == {("order", task.id): THEN + 60_000}
+    [claim] = await claim_due(store, THEN)
     assert isinstance(claim.task, Task)
     assert (claim.task.created_at, claim.task.expires_at) == (NOW, THEN + 60_000)
 
@@ -100,7 +100,7 @@ class TestWhoIsMeant:
 
         async def worker() -> None:
             while len(claims) < 400:
-                some = await take(store, THEN, limit=30)
+                some = await claim_due(store, THEN, limit=30)
                 claims.extend(some)
                 await store.tasks.settle([died(claim, THEN) for claim in some])
 
@@ -149,7 +149,7 @@ class TestRate:
     async def test_a_rate_of_next_to_nothing_stays_within_reach(self, store: StoreFixture) -> None:
         await dead(store, 3)
         await redrive(store, rate=1e-300)
-        assert max((await see(store)).buckets[Bucket.DELAY, "order"].values()) < THEN + 3654 * 86_400_000
+        assert max((await read_contents(store)).buckets[Bucket.DELAY, "order"].values()) < THEN + 3654 * 86_400_000
 
 
 async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(
@@ -189,7 +189,7 @@ async def test_sweeps_and_redrives_share_the_dead(store: StoreFixture) -> None:
         return gone
 
     moved, gone = await asyncio.gather(redrive(store), sweeper())
-    claimed = {claim.id for claim in await take(store, THEN)}
+    claimed = {claim.id for claim in await claim_due(store, THEN)}
     assert (moved.moved + gone, len(claimed)) == (len(tasks), moved.moved)
     await assert_sound(store, THEN)
 
@@ -213,12 +213,12 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
         except StoreDown:
             monkeypatch.undo()
         await assert_sound(store, THEN)
-        back = await take(store, THEN)
+        back = await claim_due(store, THEN)
         again = await redrive(store, now=THEN + 1)
         assert again.moved == 230 - len(back)
-        back += await take(store, THEN + 1)
+        back += await claim_due(store, THEN + 1)
         assert sorted(claim.id for claim in back) == sorted(ids_of(tasks))
-        await let_go(store, Bucket.UNACK, THEN + LEASE_MS + 1)
+        await release_due(store, Bucket.UNACK, THEN + LEASE_MS + 1)
         assert (await assert_sound(store, THEN + LEASE_MS + 1)).pool == ids_of(tasks)
         cut_at += 1
     assert cut_at >= 9  # three slices, each read, read and written

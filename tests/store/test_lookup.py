@@ -9,18 +9,18 @@ from later.core.task import pack_id
 from later.store.keys import Bucket
 from later.store.types import ClaimRequest, TaskRecord
 from tests.builders import NOW, a_task
-from tests.store.sight import (
+from tests.store.inspection import (
     FAILURE,
     LEASE_MS,
     ask,
     assert_sound,
+    claim_due,
     died,
     done,
     failed,
-    let_go,
-    place,
-    see,
-    take,
+    locate,
+    read_contents,
+    release_due,
 )  # fmt: skip
 from tests.store_fixture import StoreFixture
 
@@ -30,7 +30,7 @@ async def bring(store: StoreFixture, bucket: Bucket, id: str = "a") -> None:
     await store.tasks.create([a_task(id=id, own_id=True, created_at=NOW + 50)])
     if bucket is Bucket.DELAY:
         return
-    [claim] = await take(store, NOW + 50)
+    [claim] = await claim_due(store, NOW + 50)
     if bucket is Bucket.ERROR:
         await store.tasks.settle([failed(claim, NOW + 50)])
     if bucket is Bucket.DEAD:
@@ -66,31 +66,31 @@ class TestInEachBucket:
     async def test_a_task_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)
         assert await store.edits.delete(["a"]) == ["a"]
-        assert await place(store, "a") is None
+        assert await locate(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_a_task_whose_body_cannot_be_read_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)
         await spoil(store, "a")
         assert await store.edits.delete(["a"]) == ["a"]
-        assert await place(store, "a") is None
+        assert await locate(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_a_deleted_id_may_be_created_anew(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)
         await store.edits.delete(["a"])
         assert await store.tasks.create([a_task(id="a", own_id=True, topic="new", delay=1)]) == [True]
-        assert (await see(store)).places("a") == [(Bucket.DELAY, "new", NOW + 1000)]
+        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "new", NOW + 1000)]
 
     async def test_a_task_is_deleted_only_while_it_is_pending(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)
         [answer] = await store.edits.delete_pending(["a"])
         if bucket is Bucket.DEAD:
             assert str(answer) == "the task 'a' is dead: it is not pending"
-            assert await place(store, "a") == (Bucket.DEAD, score(bucket))
+            assert await locate(store, "a") == (Bucket.DEAD, score(bucket))
         else:
             assert answer == "a"
-            assert await place(store, "a") is None
+            assert await locate(store, "a") is None
         await assert_sound(store)
 
     async def test_the_others_of_its_topic_stay_and_wake_it(self, store: StoreFixture, bucket: Bucket) -> None:
@@ -103,7 +103,7 @@ class TestInEachBucket:
 
 async def test_what_was_delivered_is_remembered_past_a_delete_of_what_is_pending(store: StoreFixture) -> None:
     await bring(store, Bucket.DELAY)
-    await store.tasks.settle([done(claim, NOW + 99) for claim in await take(store, NOW + 50)])
+    await store.tasks.settle([done(claim, NOW + 99) for claim in await claim_due(store, NOW + 50)])
     for _ in range(2):
         [answer] = await store.edits.delete_pending(["a"])
         assert isinstance(answer, NotFound)
@@ -121,7 +121,7 @@ async def test_what_is_not_there_is_not_found(store: StoreFixture) -> None:
 
 async def test_what_was_delivered_is_said_to_have_ended_until_it_is_deleted(store: StoreFixture) -> None:
     await bring(store, Bucket.DELAY)
-    await store.tasks.settle([done(claim, NOW + 99) for claim in await take(store, NOW + 50)])
+    await store.tasks.settle([done(claim, NOW + 99) for claim in await claim_due(store, NOW + 50)])
     [queried], [deleted], [again] = [await verb(["a"]) for verb in (store.lookup.query, store.edits.delete) * 2][:3]
     assert isinstance(queried, NotFound)
     assert isinstance(deleted, NotFound)
@@ -148,7 +148,7 @@ async def test_a_delete_does_not_move_its_topic_to_the_front_of_the_line(store: 
     await store.tasks.create(tasks)
     shards = {store.keys.shard_of(task.id).index for task in tasks}
     await store.tasks.claim([ClaimRequest("order", shard, 1) for shard in shards], NOW + 10, NOW + LEASE_MS)
-    waiting = [task.id for task in tasks if (await place(store, task.id)) == (Bucket.DELAY, NOW)]
+    waiting = [task.id for task in tasks if (await locate(store, task.id)) == (Bucket.DELAY, NOW)]
     await store.edits.delete(waiting[:1])
     assert {wake.at for wake in (await store.tasks.due_topics(Bucket.DELAY, 100)).topics} == {NOW + 10}
 
@@ -163,15 +163,15 @@ async def test_a_task_in_no_bucket_asks_for_the_doctor(store: StoreFixture) -> N
 
 async def test_ids_are_forgotten_when_their_time_has_come(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=f"t{n}", own_id=True) for n in range(40)])
-    await store.tasks.settle([done(claim, NOW + n) for n, claim in enumerate(await take(store))])
+    await store.tasks.settle([done(claim, NOW + n) for n, claim in enumerate(await claim_due(store))])
     assert await store.tasks.trim(NOW - 1, 1000) == 0
     assert await store.tasks.trim(NOW + 9, 1000) == 10
-    assert sorted((await see(store)).done.values()) == [NOW + n for n in range(10, 40)]
+    assert sorted((await read_contents(store)).done.values()) == [NOW + n for n in range(10, 40)]
 
 
 async def test_no_more_are_forgotten_at_once_than_asked_for(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=f"t{n}", own_id=True) for n in range(100)])
-    await store.tasks.settle([done(claim, NOW) for claim in await take(store)])
+    await store.tasks.settle([done(claim, NOW) for claim in await claim_due(store)])
     rounds = 0
     while moved := await store.tasks.trim(NOW, 3):
         assert moved <= 3 * len(store.keys.shards)
@@ -182,13 +182,13 @@ async def test_no_more_are_forgotten_at_once_than_asked_for(store: StoreFixture)
 
 async def test_a_forgotten_id_may_be_created_anew(store: StoreFixture) -> None:
     await bring(store, Bucket.DELAY)
-    await store.tasks.settle([done(claim, NOW) for claim in await take(store, NOW + 50)])
+    await store.tasks.settle([done(claim, NOW) for claim in await claim_due(store, NOW + 50)])
     await store.tasks.trim(NOW, 10)
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
 
 async def test_release_after_release_loses_nothing(store: StoreFixture) -> None:
     await bring(store, Bucket.UNACK)
-    assert await let_go(store, Bucket.UNACK, score(Bucket.UNACK)) == 1
-    assert await let_go(store, Bucket.UNACK, score(Bucket.UNACK)) == 0
-    assert await place(store, "a") == (Bucket.DELAY, score(Bucket.UNACK))
+    assert await release_due(store, Bucket.UNACK, score(Bucket.UNACK)) == 1
+    assert await release_due(store, Bucket.UNACK, score(Bucket.UNACK)) == 0
+    assert await locate(store, "a") == (Bucket.DELAY, score(Bucket.UNACK))

@@ -38,7 +38,7 @@ from later.store.types import (
 )
 from tests.builders import NOW, a_task
 from tests.servers import run_server
-from tests.store.sight import findings, see, whole
+from tests.store.inspection import findings, read_contents, unwrap_claim
 from tests.store_fixture import StoreFixture, open_store
 
 TOPICS = st.sampled_from(["order", "mail/eu"])
@@ -332,7 +332,7 @@ class Life(RuleBasedStateMachine):
         wants = [ClaimRequest(topic, shard, limit) for shard, _ in lanes]
         for lane, answer in zip(lanes, self.run(self.store.tasks.claim, wants, now, now + lease), strict=True):
             expected = self.model.due(lane, now, limit)
-            claims = whole(answer)
+            claims = unwrap_claim(answer)
             assert [claim.task for claim in claims.claims] == [living.task for living in expected]
             for claim, living in zip(claims.claims, expected, strict=True):
                 self._check_claim(claim, living, now + lease)
@@ -464,7 +464,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def store_and_model_agree(self) -> None:
-        sight = self.run(see, self.store)
+        sight = self.run(read_contents, self.store)
         tasks = self.model.tasks
         assert sight.pool == tasks.keys()
         assert sight.buckets == self.model.buckets()

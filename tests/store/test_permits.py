@@ -12,7 +12,7 @@ from later.store.keys import Bucket
 from later.store.permits import SAVED_MS, PermitGrant, PermitRequest, Permits
 from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
-from tests.store.sight import LEASE_MS, ask, assert_sound, findings, see, take, whole
+from tests.store.inspection import LEASE_MS, ask, assert_sound, claim_due, findings, read_contents, unwrap_claim
 from tests.store_fixture import StoreFixture
 
 END = NOW + LEASE_MS
@@ -148,10 +148,10 @@ class TestHolds:
     async def test_nothing_of_a_held_topic_is_seen_or_claimed_until_then(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(), a_task(topic="mail")])
         await store.permits_of().hold("order", NOW + 5000, None, NOW)
-        assert {claim.topic for claim in await take(store)} == {"mail"}
+        assert {claim.topic for claim in await claim_due(store)} == {"mail"}
         look = await store.tasks.worker_snapshot(10)
         assert {wake.at for wake in look.delay.topics if wake.topic == "order"} == {NOW + 5000}
-        assert {claim.topic for claim in await take(store, NOW + 5000)} == {"order"}
+        assert {claim.topic for claim in await claim_due(store, NOW + 5000)} == {"order"}
         await assert_sound(store, NOW + 5000)
 
     async def test_a_claim_that_was_planned_before_finds_it_held(self, store: StoreFixture) -> None:
@@ -169,7 +169,7 @@ class TestHolds:
         await pause(store)
         await store.tasks.create([a_task(id="c", delay=-5)])
         await store.edits.delete(["a"])
-        assert await take(store, NOW + 60_000) == []
+        assert await claim_due(store, NOW + 60_000) == []
         assert await findings(store, NOW + 60_000) == []
         wakes = (await ask(store, [("ZSCORE", store.keys.shard_of("c").wakes[Bucket.DELAY], "order")]))[0]
         assert float(wakes) == float("-inf")
@@ -177,7 +177,7 @@ class TestHolds:
     async def test_a_topic_that_is_held_before_it_has_tasks_is_held_when_it_has(self, store: StoreFixture) -> None:
         await pause(store)
         await store.tasks.create([a_task()])
-        assert await take(store) == []
+        assert await claim_due(store) == []
         assert await store.permits_of().paused_topics() == {"order"}
 
     async def test_whichever_hold_lasts_longer_counts(self, store: StoreFixture) -> None:
@@ -185,18 +185,18 @@ class TestHolds:
         await store.tasks.create([a_task()])
         await flow.hold("order", NOW + 5000, None, NOW)
         await flow.hold("order", NOW + 1000, None, NOW)
-        assert await take(store, NOW + 4999) == []
+        assert await claim_due(store, NOW + 4999) == []
         await pause(store)
         await flow.hold("order", NOW + 9000, None, NOW)
-        assert await take(store, NOW + 60_000) == []
+        assert await claim_due(store, NOW + 60_000) == []
 
     async def test_a_resumed_topic_is_claimed_from_its_moment_on(self, store: StoreFixture) -> None:
         flow = store.permits_of()
         await store.tasks.create([a_task()])
         await pause(store)
         await flow.resume({"order": (NOW + 1000, None)}, NOW)
-        assert await take(store, NOW + 999) == []
-        assert len(await take(store, NOW + 1000)) == 1
+        assert await claim_due(store, NOW + 999) == []
+        assert len(await claim_due(store, NOW + 1000)) == 1
         assert await flow.paused_topics() == set()
 
     async def test_a_wait_that_was_asked_for_is_no_pause_to_be_resumed(self, store: StoreFixture) -> None:
@@ -204,7 +204,7 @@ class TestHolds:
         await store.tasks.create([a_task()])
         await flow.hold("order", NOW + 5000, None, NOW)
         await flow.resume({"order": (NOW, None)}, NOW)
-        assert await take(store, NOW + 4999) == []
+        assert await claim_due(store, NOW + 4999) == []
 
     async def test_all_paused_topics_are_found_however_many(self, store: StoreFixture) -> None:
         topics = [f"t{n}" for n in range(1203)]
@@ -228,14 +228,14 @@ class TestHolds:
         wants = [ClaimRequest("order", shard.index, 1, hold_until=NOW + 10) for shard in store.keys.shards]
         answers = await store.tasks.claim(wants, NOW, END)
         assert {getattr(answer, "wake_at", None) for answer in answers} == {NOW + 10}
-        assert await take(store, NOW + 9) == []
-        assert len(await take(store, NOW + 10)) == 100 - len(wants)
+        assert await claim_due(store, NOW + 9) == []
+        assert len(await claim_due(store, NOW + 10)) == 100 - len(wants)
 
     async def test_what_is_due_later_than_the_hold_is_not_held(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id="a"), a_task(id="a2", delay=60)])
         shard = store.keys.shard_of("a").index
         await store.tasks.claim([ClaimRequest("order", shard, 5, hold_until=NOW + 10)], NOW, END)
-        assert all(at > 0 for at in (await see(store)).wakes.values())
+        assert all(at > 0 for at in (await read_contents(store)).wakes.values())
 
 
 async def test_the_doctor_finds_nothing_wrong_with_a_held_topic_and_leaves_it_held(store: StoreFixture) -> None:
@@ -247,7 +247,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_held_topic_and_leaves_it_he
     doctor = Doctor(store.client, store.keys)
     [finding] = [finding async for finding in doctor.examine(NOW)]
     assert await doctor.repair(finding, NOW)
-    assert await take(store, NOW + 60_000) == []
+    assert await claim_due(store, NOW + 60_000) == []
     assert await findings(store, NOW) == []
 
 
@@ -258,16 +258,16 @@ async def test_who_has_permits_passes_a_hold_that_another_made_for_want_of_them(
     [refused] = await store.tasks.claim([ClaimRequest("order", shard, 1)], NOW, END)
     assert refused == (NOW + 500, 0, [])
     [passed] = await store.tasks.claim([ClaimRequest("order", shard, 1, has_permits=True)], NOW, END)
-    assert len(whole(passed).claims) == 1
+    assert len(unwrap_claim(passed).claims) == 1
 
 
 async def test_but_not_one_that_a_receiver_asked_for_nor_a_pause(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a")])
     want = ClaimRequest("order", store.keys.shard_of("a").index, 1, has_permits=True)
     await store.permits_of().hold("order", NOW + 500, None, NOW)
-    assert whole((await store.tasks.claim([want], NOW, END))[0]).claims == []
+    assert unwrap_claim((await store.tasks.claim([want], NOW, END))[0]).claims == []
     await pause(store)
-    assert whole((await store.tasks.claim([want], NOW + 500, END))[0]).claims == []
+    assert unwrap_claim((await store.tasks.claim([want], NOW + 500, END))[0]).claims == []
 
 
 async def test_a_clock_that_was_set_back_holds_up_no_rate(store: StoreFixture) -> None:
