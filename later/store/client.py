@@ -148,7 +148,7 @@ class Client:
         return answers
 
     async def execute_timed(self, verb: str, commands: Sequence[Command]) -> list[Any]:
-        """Do the same, and measure the store's time in the same round trip."""
+        """Return the commands' answers as `execute_all` does, and measure the store's time in the same round trip."""
         sent = self._clock.monotonic()
         (seconds, micros), *answers = await self.execute_all(verb, [("TIME",), *commands])
         self._clock.observe(int(seconds) * 1_000_000 + int(micros), sent, self._clock.monotonic())

@@ -1,4 +1,4 @@
-"""How tasks end by themselves: their ttl ends while they wait, or they were dead for long enough."""
+"""The ends of tasks that no delivery causes: their ttl ends while they wait, or they were dead for long enough."""
 
 from __future__ import annotations
 

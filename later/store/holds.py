@@ -1,4 +1,4 @@
-"""How a hold is stored in the wake set of delay. Only this module, and prelude.lua, know the sign of its entries.
+"""The form of holds in the wake set of delay. Only this module, and prelude.lua, know the sign of its entries.
 
 A topic's entry there is a moment (ms), or a hold: the topic is not claimed until a moment, or until it is resumed. A
 hold is stored below zero, so that no search for due topics finds it and no `create` lowers it; a hold that was set for

@@ -1,4 +1,4 @@
-"""How to reach a store. This module imports no Redis client: a process that only passes the settings on needs none."""
+"""The settings of a store. This module imports no Redis client: a process that only passes them on needs none."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ Weighed = TypeVar("Weighed", _WakeSet, _BucketTopics, _ShardTopics)
 
 
 class _BucketCount(NamedTuple):
-    """What the script `count` returns for one bucket; `first_due_at` is 0 if nothing is due."""
+    """The result of the script `count` for one bucket; `first_due_at` is 0 if nothing is due."""
 
     size: int
     due: int

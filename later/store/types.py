@@ -1,4 +1,4 @@
-"""What the store takes and returns, as small frozen values. Times are ms of the store's clock."""
+"""Arguments and results of the store, as small frozen values. Times are ms of the store's clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DeadTopics(NamedTuple):
 
 
 class WorkerSnapshot(NamedTuple):
-    """What a worker must know in each tick."""
+    """The facts that a worker needs in each tick."""
 
     delay: DueTopics
     hold_ends: list[int]
@@ -51,7 +51,7 @@ class WorkerSnapshot(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """How many tasks of a topic, in one shard, a worker has slots for."""
+    """A request for due tasks of a topic, in one shard: as many as the worker has slots for."""
 
     topic: str
     shard: int
@@ -79,7 +79,7 @@ class Claim(NamedTuple):
 
 
 class ClaimResult(NamedTuple):
-    """What one request claimed. `wake_at` is when the topic must be looked at again; None if nothing is left."""
+    """The claims of one request. `wake_at` is when the topic must be looked at again; None if nothing is left."""
 
     wake_at: int | None
     orphans: int
@@ -96,7 +96,7 @@ class Settlement(NamedTuple):
 
 
 class ReleaseResult(NamedTuple):
-    """How many tasks were moved, and when the bucket must be looked at again (None: it is empty)."""
+    """The number of tasks moved, and when the bucket must be looked at again (None: it is empty)."""
 
     moved: int
     wake_at: int | None
@@ -122,7 +122,7 @@ class DeadTask(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """Where a task is. `task` is the error if its body cannot be decoded; `score` is that in its bucket."""
+    """A task and its place. `task` is the error if its body cannot be decoded; `score` is that in its bucket."""
 
     id: str
     topic: str
@@ -187,7 +187,7 @@ class TopicState(NamedTuple):
 
 
 class MoveResult(NamedTuple):
-    """How many tasks a verb moved, and whether it left others because of its limit."""
+    """The number of tasks that a verb moved, and whether it left others because of its limit."""
 
     moved: int
     more: bool

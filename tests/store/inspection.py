@@ -1,4 +1,4 @@
-"""What the tests see in a store behind later's back, and the steps that many of them take."""
+"""Reads the contents of a store without later's code, and takes the steps that many tests share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.store_fixture import StoreFixture
 
 LEASE_MS = 30_000
 PAUSED = -(2**63)
-"""What a wake entry of -inf is here."""
+"""Stands for a wake entry of -inf."""
 FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
 WakeKey = tuple[Bucket, int, str]
 
@@ -36,12 +36,12 @@ class StoreContents(NamedTuple):
     """By topic and id."""
 
     def locate(self, id: str) -> list[tuple[Bucket, str, int]]:
-        """Where a task is: bucket, topic, score."""
+        """Return the task's entries: bucket, topic, score."""
         return [(*place, entries[id]) for place, entries in self.buckets.items() if id in entries]
 
 
 async def ask(store: StoreFixture, commands: Iterable[Command]) -> list[Any]:
-    """The store's answers, without the client."""
+    """Return the store's answers, without later's client."""
     async with store.redis.pipeline(transaction=False) as pipeline:
         for command in commands:
             pipeline.execute_command(*command)
@@ -76,7 +76,7 @@ async def read_contents(store: StoreFixture) -> StoreContents:
 
 
 def pairs(answer: Any) -> Iterable[tuple[bytes, bytes]]:
-    """redis-py makes a dict of some answers and leaves others flat."""
+    """Return an answer's pairs: redis-py makes a dict of some answers and leaves others flat."""
     return answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
 
 
@@ -85,7 +85,7 @@ def _scores(flat: Any) -> dict[bytes, int]:
 
 
 async def locate(store: StoreFixture, id: str) -> tuple[Bucket, int] | None:
-    """The only bucket that a task is in, and its score there; None where it is gone, with all that it had."""
+    """Return the only bucket that holds a task, and its score there; None if the task is gone completely."""
     sight = await read_contents(store)
     places = sight.locate(id)
     assert len(places) == (1 if id in sight.pool else 0)
@@ -100,7 +100,7 @@ async def locate(store: StoreFixture, id: str) -> tuple[Bucket, int] | None:
 async def claim_due(
     store: StoreFixture, now: int = NOW, limit: int = 500, lease_end: int | None = None, topics: Sequence[str] = ()
 ) -> list[Claim]:
-    """Claim as a worker does: what is due in the delay buckets (of these topics), up to a limit of each."""
+    """Claim the due tasks (of these topics) as a worker does, up to a limit of each topic."""
     look = await store.tasks.due_topics(Bucket.DELAY, 1000)
     wants = [
         ClaimRequest(wake.topic, wake.shard, limit)
@@ -112,13 +112,13 @@ async def claim_due(
 
 
 def unwrap_claim(answer: object) -> ClaimResult:
-    """A claim's answer, which is no error."""
+    """Return a claim's result. Fail if it is an error."""
     assert isinstance(answer, ClaimResult)
     return answer
 
 
 async def release_due(store: StoreFixture, bucket: Bucket, now: int) -> int:
-    """Release as a worker does; how many moved."""
+    """Release tasks as a worker does; return how many moved."""
     look = await store.tasks.due_topics(bucket, 1000)
     answers = await store.tasks.release(bucket, [wake for wake in look.topics if wake.at <= now], now)
     return sum(getattr(answer, "moved", 0) for answer in answers)
@@ -141,7 +141,7 @@ async def findings(store: StoreFixture, now: int = NOW) -> list[Finding]:
 
 
 async def assert_sound(store: StoreFixture, now: int = NOW) -> StoreContents:
-    """Every task in one bucket, every wake entry right, and the doctor of the same opinion."""
+    """Assert that every task is in one bucket and every wake entry right, and that the doctor finds nothing."""
     sight = await read_contents(store)
     assert all(len(sight.locate(id)) == 1 for id in sight.pool)
     assert sum(map(len, sight.buckets.values())) == len(sight.pool)

@@ -1,4 +1,4 @@
-"""A bulk job's counts are exact, whatever was sent twice."""
+"""A bulk job's counts are exact, even if batches are sent twice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_batch_that_went_through_in_part_counts_the_rest_when_it_is_sent
     assert await store.bulk_jobs.counts("job") == JobCounts(3, 0, 1)
 
 
-async def test_items_that_failed_are_not_taken_for_existing_ones(store: StoreFixture) -> None:
+async def test_failed_items_do_not_count_as_existing(store: StoreFixture) -> None:
     whole = counted("whole")
     await store.tasks.create(batch(1), whole)
     await store.bulk_jobs.count_batch(whole, valid=3)

@@ -1,4 +1,4 @@
-"""A claim takes what is due, in order, and nobody else's; a look finds the topics whose turn it is."""
+"""A claim takes due tasks, in order, and only once; due topics come in the order of their turns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.store_fixture import StoreFixture
 
 
 def same_shard(store: StoreFixture, count: int, topic: str = "order", created_at: int = NOW) -> list[Task]:
-    """Tasks of one shard, due a second after each other."""
+    """Return tasks of one shard, each due a second after the one before."""
     ids = (f"{topic}-{n}" for n in range(100 * count))
     mine = [id for id in ids if store.keys.shard_of(id).index == 0][:count]
     return [a_task(id=id, own_id=True, topic=topic, delay=n, created_at=created_at) for n, id in enumerate(mine)]
@@ -61,7 +61,7 @@ async def test_the_longest_due_come_first(store: StoreFixture) -> None:
     assert [claim.id for claim in claims.claims] == [task.id for task in tasks[:4]]
 
 
-async def test_no_more_than_wanted_is_claimed(store: StoreFixture) -> None:
+async def test_no_more_than_requested_is_claimed(store: StoreFixture) -> None:
     await store.tasks.create([a_task() for _ in range(1100)])
     results = await store.tasks.claim([ClaimRequest("order", 0, 3)], NOW, NOW + 1)
     assert all(len(unwrap_claim(result).claims) <= 3 for result in results)
@@ -76,13 +76,13 @@ async def test_a_claim_carries_at_most_500(store: StoreFixture) -> None:
     assert len((await claim(store, NOW + 10**6, limit=10_000)).claims) == 500
 
 
-async def test_a_claimed_task_is_nobody_elses(store: StoreFixture) -> None:
+async def test_a_claimed_task_cannot_be_claimed_again(store: StoreFixture) -> None:
     await store.tasks.create(same_shard(store, 1))
     first, second = await claim(store, NOW), await claim(store, NOW)
     assert (len(first.claims), second.claims, second.wake_at) == (1, [], None)
 
 
-async def test_a_claim_says_what_it_holds(store: StoreFixture) -> None:
+async def test_a_claim_holds_the_task_and_its_lease(store: StoreFixture) -> None:
     [task] = same_shard(store, 1)
     await store.tasks.create([task])
     [held] = (await claim(store, NOW + 5)).claims
@@ -131,13 +131,13 @@ async def test_a_topic_with_later_tasks_left_wakes_for_the_next(store: StoreFixt
     assert (await read_contents(store)).wakes[Bucket.DELAY, 0, "order"] == NOW + 1000
 
 
-async def test_a_topic_with_nothing_left_sleeps(store: StoreFixture) -> None:
+async def test_an_empty_topic_has_no_wake_time(store: StoreFixture) -> None:
     await store.tasks.create(same_shard(store, 1))
     assert (await claim(store, NOW)).wake_at is None
     assert (await read_contents(store)).wakes == {(Bucket.UNACK, 0, "order"): NOW + LEASE_MS}
 
 
-async def test_leases_are_watched_from_the_first_that_ends(store: StoreFixture) -> None:
+async def test_unack_wakes_when_the_first_lease_ends(store: StoreFixture) -> None:
     await store.tasks.create(same_shard(store, 2))
     await claim(store, NOW)
     await claim(store, NOW + 1000)
@@ -151,7 +151,7 @@ async def test_a_topic_that_was_served_goes_to_the_end_of_the_line(store: StoreF
     assert [wake.topic for wake in (await store.tasks.due_topics(Bucket.DELAY, 10)).topics] == ["c", "a", "b"]
 
 
-async def test_an_entry_without_a_body_is_a_stray(store: StoreFixture) -> None:
+async def test_an_entry_without_a_body_is_an_orphan(store: StoreFixture) -> None:
     [task] = same_shard(store, 1)
     await store.tasks.create([task])
     shard, packed = store.keys.shards[0], pack_id(task.id)
@@ -162,7 +162,7 @@ async def test_an_entry_without_a_body_is_a_stray(store: StoreFixture) -> None:
     assert (await read_contents(store)).attempts == {}
 
 
-async def test_an_id_that_is_in_flight_already_is_a_stray(store: StoreFixture) -> None:
+async def test_an_entry_of_a_task_in_flight_is_an_orphan(store: StoreFixture) -> None:
     [task] = same_shard(store, 1)
     await store.tasks.create([task])
     [held] = (await claim(store, NOW)).claims
@@ -173,7 +173,7 @@ async def test_an_id_that_is_in_flight_already_is_a_stray(store: StoreFixture) -
     assert await store.tasks.settle([done(held)]) == [True]
 
 
-async def test_a_stray_draws_no_fence_from_a_task(store: StoreFixture) -> None:
+async def test_an_orphan_uses_up_no_fence(store: StoreFixture) -> None:
     stray, task = same_shard(store, 2)
     await store.tasks.create([stray, task])
     await ask(store, [("HDEL", store.keys.shards[0].pool, pack_id(stray.id))])
@@ -203,7 +203,9 @@ async def test_a_claim_of_an_unknown_topic_leaves_no_trace(store: StoreFixture) 
 
 
 @pytest.mark.parametrize(("limit", "topics", "full"), [(2, "ab", True), (2, "a", False), (3, "ab", False)])
-async def test_a_look_says_whether_there_may_be_more(store: StoreFixture, limit: int, topics: str, full: bool) -> None:
+async def test_due_topics_say_whether_there_may_be_more(
+    store: StoreFixture, limit: int, topics: str, full: bool
+) -> None:
     for number, topic in enumerate(topics):
         await store.tasks.create(same_shard(store, 1, topic, NOW - number))
     look = await store.tasks.due_topics(Bucket.DELAY, limit)
@@ -211,13 +213,13 @@ async def test_a_look_says_whether_there_may_be_more(store: StoreFixture, limit:
     assert (look.more_at is not None) is full
 
 
-async def test_a_look_is_in_order_over_all_shards(store: StoreFixture) -> None:
+async def test_due_topics_are_in_order_over_all_shards(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}", delay=n) for n in range(40)])
     look = await store.tasks.due_topics(Bucket.DELAY, 100)
     assert [wake.topic for wake in look.topics] == [f"{n}" for n in range(40)]
 
 
-async def test_a_look_around_shows_when_each_bucket_begins(store: StoreFixture) -> None:
+async def test_a_snapshot_has_the_first_time_of_each_bucket(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}") for n in range(20)])
     claims = await claim_due(store)
     await store.tasks.settle([failed(claim, NOW + 100 + int(claim.topic)) for claim in claims[:10]])
@@ -228,7 +230,7 @@ async def test_a_look_around_shows_when_each_bucket_begins(store: StoreFixture) 
     assert around.error_at == NOW + 100 + min(int(claim.topic) for claim in claims[:10])
 
 
-async def test_a_look_around_an_empty_store_shows_nothing(store: StoreFixture) -> None:
+async def test_a_snapshot_of_an_empty_store_is_empty(store: StoreFixture) -> None:
     assert await store.tasks.worker_snapshot(100) == WorkerSnapshot(DueTopics([], None), [], None, None)
 
 

@@ -1,4 +1,4 @@
-"""Connections break in all the ways in which networks break them; the store is well, and one failure is enough."""
+"""Connections break in all the ways in which networks break them; each break costs one failure at most."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANY = 8
 
 
 class Path:
-    """The way to a store: it can forget all connections that there are, and lets new ones through."""
+    """A network path to a store that can drop all open connections, and lets new ones through."""
 
     def __init__(self, store: str) -> None:
         self.port = 0
@@ -45,11 +45,11 @@ class Path:
                 pump.cancel()
 
     def swallow(self) -> None:
-        """From now on nothing comes through what is open: a machine between has lost its memory."""
+        """Let nothing through the open connections any more, as a middlebox that has lost its state."""
         self._lost.update(self._ours)
 
     def reset(self) -> None:
-        """RST, which is not FIN."""
+        """Reset the open connections: RST, not FIN."""
         for writer in self._ours:
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -100,7 +100,7 @@ async def ping(client: Client, times: int = 1) -> None:
     await asyncio.gather(*(client.execute("ping", ("PING",)) for _ in range(times)))
 
 
-async def test_connections_that_went_dead_together_are_one_failure(path: Path, client: Client) -> None:
+async def test_connections_that_died_together_are_one_failure(path: Path, client: Client) -> None:
     path.swallow()
     client.timeout_s = SHORT_TIMEOUT_S
     with pytest.raises(StoreDown, match="did not answer within"):
@@ -109,13 +109,13 @@ async def test_connections_that_went_dead_together_are_one_failure(path: Path, c
     await ping(client, MANY)
 
 
-async def test_connections_that_were_reset_while_nobody_used_them_are_none(path: Path, client: Client) -> None:
+async def test_idle_connections_that_were_reset_cause_no_failure(path: Path, client: Client) -> None:
     path.reset()
     await asyncio.sleep(0.01)  # they take their time to arrive
     await ping(client, MANY)
 
 
-async def test_what_is_under_way_when_the_client_is_closed_leaves_no_connection_open(
+async def test_a_round_trip_under_way_when_the_client_closes_leaves_no_connection_open(
     client: Client, server_url: str
 ) -> None:
     long = [asyncio.create_task(client.execute_each("ping", [("PING",)] * 5000)) for _ in range(MANY)]

@@ -1,4 +1,4 @@
-"""What a task costs the store, in commands: none is made for each task of a batch, or throughput is gone."""
+"""The number of store commands of each verb. No verb runs a command for each task of a batch."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ OURS = {"info", "config|resetstat"}
 
 @pytest.fixture
 def shards() -> int:
-    """How many commands a batch takes grows with the shards that it touches, not with the tasks."""
+    """Return 1: the number of commands grows with the shards that a batch touches, not with its tasks."""
     return 1
 
 
 async def commands_of(store: StoreFixture, act: Callable[[], Awaitable[Any]]) -> Counts:
-    """How often the store was given each command while `act` ran, those of its scripts too."""
+    """Return how often the store ran each command during `act`, including those of its scripts."""
     await store.redis.config_resetstat()
     await act()
     stats: dict[str, dict[str, int]] = await store.redis.info("commandstats")

@@ -1,4 +1,4 @@
-"""A worker dies, or the line to the store is cut, between any two steps of a task's life: nothing is lost.
+"""A worker crashes, or its connection is cut, between any two steps of a task's life: nothing is lost.
 
 `Line` cuts it at the n-th round trip: before it is sent, or after the store has done it and before the answer is read.
 """
@@ -29,7 +29,7 @@ ROUND_TRIPS = 18
 
 
 class Line:
-    """The line to the store: goes dead at one round trip, and works again after it."""
+    """A connection to the store that fails in one round trip and works again after it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.trips = 0
@@ -56,7 +56,7 @@ async def line(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> Line:
 
 @pytest.fixture
 def shards() -> int:
-    """One task lives in one shard, however many there are."""
+    """Return 1: one task is in one shard, however many there are."""
     return 2
 
 
@@ -64,7 +64,7 @@ every_cut = pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent",
 
 
 async def live(store: StoreFixture, task: Task) -> None:
-    """All that can happen to a task: created, failed, released, lost, given back, delivered."""
+    """Run a whole life of a task: created, failed, released, lost, given back, delivered."""
     await store.tasks.create([task])
     [claim] = await claim_due(store)
     await store.tasks.settle([failed(claim, NOW + 10)])
@@ -80,7 +80,7 @@ async def live(store: StoreFixture, task: Task) -> None:
 
 
 async def recover(store: StoreFixture) -> list[Task]:
-    """What workers deliver that start over long after."""
+    """Return what workers deliver that start again long after."""
     delivered = []
     for bucket in (Bucket.UNACK, Bucket.ERROR):
         await release_due(store, bucket, MUCH_LATER)
@@ -149,7 +149,7 @@ async def test_a_delete_sent_again_says_that_it_is_gone(store: StoreFixture, lin
 
 @every_cut
 @pytest.mark.parametrize("cut_after", range(3), ids=["scan", "look", "mend"])
-async def test_a_mend_that_was_cut_is_begun_anew(
+async def test_an_interrupted_repair_is_completed_by_the_next(
     store: StoreFixture, line: Line, cut_after: int, answer_lost: bool
 ) -> None:
     await store.tasks.create([TASK])

@@ -35,7 +35,7 @@ async def test_a_task_with_a_ttl_is_in_the_index_of_those_and_no_other_task(stor
     assert await locate(store, "a") == (Bucket.DELAY, NOW + 15_000)
 
 
-async def test_a_known_id_is_not_created_again(store: StoreFixture) -> None:
+async def test_an_existing_id_is_not_created_again(store: StoreFixture) -> None:
     await store.tasks.create([own("a")])
     before = await read_contents(store)
     assert await store.tasks.create([own("a", topic="other", delay=5)]) == [False]
@@ -95,7 +95,7 @@ async def test_many_topics_are_created_in_one_round_trip(store: StoreFixture) ->
     assert all(sight.locate(task.id) == [(Bucket.DELAY, task.topic, NOW)] for task in tasks)
 
 
-async def test_nothing_is_created_of_nothing(store: StoreFixture) -> None:
+async def test_creating_no_tasks_does_nothing(store: StoreFixture) -> None:
     assert await store.tasks.create([]) == []
 
 

@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong, nothing else, and mends it for good."""
+"""The doctor finds what is wrong, nothing else, and repairs it for good."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ PREFERENCE = [Bucket.UNACK, Bucket.ERROR, Bucket.DELAY, Bucket.DEAD]
 
 @pytest.fixture
 def shards() -> int:
-    """A few: the doctor reads one after the other. With one and with many it is used in the tests of the verbs."""
+    """Return a few: the doctor reads one shard after another. Tests of the verbs use it with one and with many."""
     return 3
 
 
-async def a_busy_house(store: StoreFixture) -> None:
-    """Tasks in every bucket of several topics, and some that have ended."""
+async def fill_all_buckets(store: StoreFixture) -> None:
+    """Put tasks into every bucket of several topics, and let some end."""
     await store.tasks.create([a_task(topic=f"topic-{n % 5}") for n in range(60)])
     claims = await claim_due(store)
     await store.tasks.settle([fate(claim, n) for n, claim in enumerate(claims[:30])])
@@ -59,7 +59,7 @@ async def create(store: StoreFixture, id: str = "a", topic: str = "order", delay
 
 
 async def put(store: StoreFixture, bucket: Bucket, topic: str = "order", id: str = "a", score: int = NOW + 7) -> None:
-    """An entry into a bucket by hand, with a right wake entry."""
+    """Put an entry into a bucket by hand, with a right wake entry."""
     shard, name = store.keys.shard_of(id), topic.encode()
     await ask(
         store,
@@ -71,7 +71,7 @@ async def put(store: StoreFixture, bucket: Bucket, topic: str = "order", id: str
 
 
 async def take_out(store: StoreFixture, bucket: Bucket, topic: str = "order", id: str = "a") -> None:
-    """An entry out of its bucket by hand, with the wake entry; the bucket holds nothing else."""
+    """Take the only entry out of its bucket by hand, with the wake entry."""
     shard, name = store.keys.shard_of(id), topic.encode()
     await ask(
         store,
@@ -88,7 +88,7 @@ def body_of(topic: str) -> bytes:
 
 
 async def mended(store: StoreFixture, now: int = NOW) -> list[Defect]:
-    """What an examination with --repair finds; nothing is wrong after it."""
+    """Return what an examination with --repair finds, and assert that nothing is wrong after it."""
     doctor = Doctor(store.client, store.keys)
     kinds = []
     async for finding in doctor.examine(now):
@@ -106,14 +106,14 @@ async def the_finding(store: StoreFixture) -> Finding:
 
 class TestNothingWrong:
     async def test_a_sound_store_has_no_findings(self, store: StoreFixture) -> None:
-        await a_busy_house(store)
+        await fill_all_buckets(store)
         assert await findings(store, NOW) == []
 
     async def test_an_empty_store_has_no_findings(self, store: StoreFixture) -> None:
         assert await findings(store) == []
 
     async def test_it_says_how_much_it_has_read(self, store: StoreFixture) -> None:
-        await a_busy_house(store)
+        await fill_all_buckets(store)
         doctor = Doctor(store.client, store.keys)
         for _ in range(2):
             assert [finding async for finding in doctor.examine(NOW)] == []
@@ -134,7 +134,7 @@ class TestNothingWrong:
         await spoil(store)
         assert await findings(store) == []
 
-    async def test_examining_and_mending_what_is_right_changes_nothing(self, store: StoreFixture) -> None:
+    async def test_a_repair_of_a_sound_store_changes_nothing(self, store: StoreFixture) -> None:
         await create(store)
         await put(store, Bucket.UNACK)
         finding = await the_finding(store)
@@ -147,7 +147,7 @@ class TestNothingWrong:
 class TestTaskInSeveralBuckets:
     @pytest.mark.parametrize("second", [bucket for bucket in Bucket if bucket is not Bucket.DELAY])
     async def test_it_is_found_once_and_stays_where_most_is_known(self, store: StoreFixture, second: Bucket) -> None:
-        await a_busy_house(store)
+        await fill_all_buckets(store)
         await create(store)
         await put(store, second)
         finding = await the_finding(store)
@@ -168,7 +168,7 @@ class TestTaskInSeveralBuckets:
         assert await mended(store) == [Defect.SEVERAL]
         assert (await read_contents(store)).locate("a") == [(Bucket.UNACK, "order", NOW - 1)]
 
-    async def test_that_of_another_topic_gives_way(self, store: StoreFixture) -> None:
+    async def test_the_entry_in_another_topic_is_removed(self, store: StoreFixture) -> None:
         await create(store)
         await put(store, Bucket.UNACK, "other")
         await put(store, Bucket.ERROR, "third")
@@ -202,7 +202,7 @@ class TestTaskInSeveralBuckets:
 
 class TestTaskInNoBucket:
     async def test_it_is_due_now(self, store: StoreFixture) -> None:
-        await a_busy_house(store)
+        await fill_all_buckets(store)
         await create(store, topic="lonely", delay=9)
         await take_out(store, Bucket.DELAY, "lonely")
         finding = await the_finding(store)
@@ -235,7 +235,7 @@ class TestTaskInNoBucket:
 
 class TestTaskInABucketOfAnotherTopic:
     async def test_it_is_due_now_in_its_own(self, store: StoreFixture) -> None:
-        await a_busy_house(store)
+        await fill_all_buckets(store)
         await create(store, delay=9)
         await spoil(store, body=body_of("other"))
         finding = await the_finding(store)
@@ -248,7 +248,7 @@ class TestTaskInABucketOfAnotherTopic:
 class TestEntryWithoutABody:
     @pytest.mark.parametrize("bucket", Bucket)
     async def test_it_is_removed_with_all_that_it_had(self, store: StoreFixture, bucket: Bucket) -> None:
-        await a_busy_house(store)
+        await fill_all_buckets(store)
         before = await read_contents(store)
         await put(store, bucket, "a-topic-of-its-own")
         shard = store.keys.shard_of("a")
@@ -304,7 +304,7 @@ class TestWakeEntry:
         assert await mended(store) == [Defect.WAKE_MISSING]
 
     async def test_a_stale_one_is_removed(self, store: StoreFixture, bucket: Bucket) -> None:
-        await a_busy_house(store)
+        await fill_all_buckets(store)
         before = await read_contents(store)
         await ask(store, [("ZADD", store.keys.shard_of("a").wakes[bucket], NOW, "empty")])
         assert str(await the_finding(store)) == (
@@ -329,8 +329,8 @@ class TestWakeEntry:
             await put(store, bucket, score=NOW + LEASE_MS)
 
 
-async def test_everything_wrong_at_once_is_mended_in_one_run(store: StoreFixture) -> None:
-    await a_busy_house(store)
+async def test_all_defects_at_once_are_repaired_in_one_run(store: StoreFixture) -> None:
+    await fill_all_buckets(store)
     for n in range(20):
         await create(store, f"several-{n}")
         await put(store, Bucket.ERROR, id=f"several-{n}")
@@ -363,8 +363,8 @@ async def test_thousands_of_topics_and_tasks_are_read(store: StoreFixture) -> No
     assert (await read_contents(store)).locate("nowhere") == [(Bucket.DELAY, "topic-1", NOW)]
 
 
-async def test_a_topic_that_came_up_while_it_read_is_seen(store: StoreFixture) -> None:
-    """The list of buckets is as old as the examination: a task of a newer topic is not taken for lost."""
+async def test_a_topic_that_appears_during_the_examination_is_seen(store: StoreFixture) -> None:
+    """The list of buckets is as old as the examination: a task of a newer topic must not pass for lost."""
     await create(store, "a", topic="old")
     doctor = Doctor(store.client, store.keys)
     assert [finding async for finding in doctor.examine(NOW)] == []
@@ -378,7 +378,7 @@ async def test_a_topic_that_came_up_while_it_read_is_seen(store: StoreFixture) -
 def meddle(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch, script: Script, deed: Callable[[], Awaitable[object]]
 ) -> None:
-    """Do the deed just before the doctor calls `script` for the first time."""
+    """Run `deed` just before the doctor calls `script` for the first time."""
     one, deeds = store.client.execute, [deed]
 
     async def meddled(verb: str, command: Command) -> Any:
@@ -389,7 +389,7 @@ def meddle(
     monkeypatch.setattr(store.client, "execute", meddled)
 
 
-class TestWhatChangesUnderItsHands:
+class TestChangesDuringAnExamination:
     async def test_a_suspect_that_was_created_anew_in_a_new_topic_is_well(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -398,7 +398,7 @@ class TestWhatChangesUnderItsHands:
         meddle(store, monkeypatch, scripts.EXAMINE, lambda: anew(store, "new"))
         assert await findings(store) == []
 
-    async def test_a_task_that_was_created_anew_is_mended_as_it_is_now(
+    async def test_a_task_that_was_created_anew_is_repaired_as_it_is_now(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await create(store)
@@ -429,7 +429,7 @@ class TestWhatChangesUnderItsHands:
         assert await Doctor(store.client, store.keys).repair(finding, NOW)
         assert (await assert_sound(store)).locate("a") == [(Bucket.ERROR, "order", NOW + 9)]
 
-    async def test_a_turn_that_came_after_it_began_to_read_is_right(self, store: StoreFixture) -> None:
+    async def test_a_turn_that_came_during_the_examination_is_right(self, store: StoreFixture) -> None:
         long_ago, now = NOW - YEARS, (await store.now()).low
         await store.tasks.create([a_task(created_at=long_ago) for _ in range(9)])
         await claim_due(store, now, limit=1)
@@ -453,7 +453,7 @@ async def test_beside_busy_workers_nothing_is_found(store: StoreFixture) -> None
 
 
 async def work(store: StoreFixture, number: int, stop: asyncio.Event) -> int:
-    """Every verb, again and again, by the store's real time; how many verbs changed something."""
+    """Run every verb again and again, by the store's real time; return how many changed something."""
     moved, round_ = 0, 0
     topics = [f"topic-{number}", "shared", "fourth"]
     while not stop.is_set():

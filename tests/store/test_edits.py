@@ -1,4 +1,4 @@
-"""The verbs that change one task: edited, due now, brought back. A task in flight is not touched."""
+"""The verbs that change one task: update, run now, redrive. A task in flight is not touched."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SOON = NOW + 5_000
 
 
 async def a_task_in(store: StoreFixture, state: str, **changes: Any) -> Task:
-    """A task `a` that was put there at NOW."""
+    """Put a task `a` into the bucket at NOW."""
     task = a_task(**{"id": "a", "own_id": True, "delay": 60 if state == "delay" else 0, **changes})
     await store.tasks.create([task])
     if state != "delay":
@@ -161,7 +161,7 @@ class TestUpdate:
         with pytest.raises(Conflict, match="it can be deleted, not edited"):
             await update(store, delay=1)
 
-    async def test_a_full_store_takes_none(self, store: StoreFixture) -> None:
+    async def test_a_full_store_refuses_it(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
         await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
@@ -182,7 +182,7 @@ class TestRunNow:
         await assert_sound(store, SOON)
         assert [claim.id for claim in await claim_due(store, SOON)] == ["a"]
 
-    async def test_who_is_late_keeps_its_place_in_line(self, store: StoreFixture) -> None:
+    async def test_an_overdue_task_keeps_its_due_time(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay", delay=1)
         assert (await run_now(store)).score == NOW + 1000
 
@@ -208,7 +208,7 @@ class TestRunNow:
             await run_now(store)
         assert await read_contents(store) == before
 
-    async def test_a_full_store_lets_it(self, store: StoreFixture) -> None:
+    async def test_a_full_store_allows_it(self, store: StoreFixture) -> None:
         tasks = [a_task(delay=60, ttl=60), a_task()]
         await store.tasks.create(tasks)
         await store.tasks.settle([died(claim) for claim in await claim_due(store)])
@@ -344,7 +344,7 @@ class TestRaces:
         await assert_sound(store)
 
     async def test_run_now_and_redrive_race_claims_and_settles(self, store: StoreFixture) -> None:
-        """Whatever comes of the race, each task stays in one place, and ends up claimed once more at most."""
+        """However the race ends, each task is in one bucket, and is claimed once more at most."""
         tasks = [a_task() for _ in range(200)]
         await store.tasks.create(tasks)
         await store.tasks.settle([died(claim) for claim in await claim_due(store)])
@@ -365,13 +365,13 @@ class TestRaces:
         sight = await assert_sound(store, SOON)
         assert sight.buckets.keys() == {(Bucket.UNACK, "order")}
 
-    async def test_leases_that_ran_out_are_no_flight(self, store: StoreFixture) -> None:
+    async def test_a_task_whose_lease_expired_is_not_in_flight(self, store: StoreFixture) -> None:
         await a_task_in(store, "unack")
         await release_due(store, Bucket.UNACK, NOW + LEASE_MS)
         assert (await update(store, now=NOW + LEASE_MS, delay=1)).attempts == 1
 
 
-async def test_what_came_before_a_failure_is_known(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_from_before_a_failure_are_returned(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [a_task(delay=60) for _ in range(150)]
     await store.tasks.create(tasks)
     whole = store.client.execute_each

@@ -1,4 +1,4 @@
-"""Tasks that end by themselves: by a ttl that ends while they wait, and the dead that are kept for a time only."""
+"""Tasks that end by themselves: their ttl ends while they wait, or they were dead for long enough."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def waiting(store: StoreFixture, **changes: Any) -> Task:
 
 
 async def expire(store: StoreFixture, now: int = END) -> list[str]:
-    """As a worker does; the ids of those that died."""
+    """Let tasks expire as a worker does; return the ids of those that died."""
     found = await store.expiry.expired_tasks(now)
     answers = await store.expiry.expire([(task, expiry_failure(task.failure, now)) for task in found], now)
     return sorted(task.id for task, answer in zip(found, answers, strict=True) if answer is True)
@@ -52,7 +52,7 @@ class TestExpiry:
         assert await locate(store, task.id) == (Bucket.DEAD, END)
         assert (await assert_sound(store, END)).expiry == {}
 
-    async def test_it_is_kept_why(self, store: StoreFixture) -> None:
+    async def test_the_cause_is_stored(self, store: StoreFixture) -> None:
         task = await waiting(store)
         await expire(store)
         [found] = await store.lookup.query([task.id])
@@ -71,7 +71,7 @@ class TestExpiry:
         )
         await assert_sound(store, END)
 
-    async def test_a_due_task_that_nobody_claims_dies_too(self, store: StoreFixture) -> None:
+    async def test_a_due_task_that_is_not_claimed_dies_too(self, store: StoreFixture) -> None:
         task = await waiting(store, delay=1)
         assert await expire(store) == [task.id]
 
@@ -86,7 +86,7 @@ class TestExpiry:
         )
         assert await store.tasks.settle([done(claim)]) == [True]
 
-    async def test_a_lost_lease_is_no_way_around_it(self, store: StoreFixture) -> None:
+    async def test_a_task_whose_lease_was_lost_dies_too(self, store: StoreFixture) -> None:
         task = await waiting(store, delay=0)
         await claim_due(store)
         await expire(store)
@@ -191,18 +191,18 @@ class TestSweep:
         assert (await read_contents(store)).done == {"a": NOW + 7}
         assert await store.tasks.create([a_task(id="a", own_id=True)]) == [False]
 
-    async def test_or_is_not_where_none_is(self, store: StoreFixture) -> None:
+    async def test_an_id_is_not_remembered_if_nothing_is(self, store: StoreFixture) -> None:
         await dead(store, 1, id="a", own_id=True)
         await sweep(store, NOW, None)
         assert (await read_contents(store)).done == {}
 
-    async def test_who_died_later_stays(self, store: StoreFixture) -> None:
+    async def test_a_task_that_died_later_stays(self, store: StoreFixture) -> None:
         await dead(store, 1, NOW, id="a")
         await dead(store, 1, NOW + 1, id="b")
         assert await sweep(store, NOW) == 1
         assert (await assert_sound(store)).pool == {"b"}
 
-    async def test_who_died_again_since_it_was_looked_at_stays(self, store: StoreFixture) -> None:
+    async def test_a_task_that_died_again_meanwhile_stays(self, store: StoreFixture) -> None:
         await dead(store, 1, id="a", own_id=True)
         seen = [DeadTask("a", "order", store.keys.shard_of("a").index, own_id=True)]
         await store.edits.delete(["a"])
@@ -221,7 +221,7 @@ class TestSweep:
         looked = [await store.expiry.dead_tasks(DueTopic(0, "order", shard.index), NOW) for shard in store.keys.shards]
         assert max(map(len, looked)) == MAX_BODIES
 
-    async def test_a_full_store_is_swept(self, store: StoreFixture) -> None:
+    async def test_a_full_store_can_be_swept(self, store: StoreFixture) -> None:
         await dead(store, 1)
         await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
@@ -230,8 +230,8 @@ class TestSweep:
             await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
-class TestLookingForTheDead:
-    async def test_all_topics_come_up_one_slice_after_the_other(self, store: StoreFixture) -> None:
+class TestScanForTheDead:
+    async def test_all_topics_are_scanned_slice_by_slice(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(topic=f"t{n}") for n in range(300)])
         await store.tasks.settle([died(claim) for claim in await claim_due(store)])
         seen: set[tuple[str, int]] = set()
@@ -241,7 +241,7 @@ class TestLookingForTheDead:
             seen |= {(entry.topic, entry.shard) for entry in found}
         assert {topic for topic, _ in seen} == {f"t{n}" for n in range(300)}
 
-    async def test_where_nobody_died_so_early_nothing_is_looked_through(self, store: StoreFixture) -> None:
+    async def test_topics_are_not_scanned_if_no_task_died_early_enough(self, store: StoreFixture) -> None:
         await dead(store, 1)
         assert await store.expiry.topics_with_dead(NOW - 1, 10) == ([], {})
         assert [entry.topic for entry in (await store.expiry.topics_with_dead(NOW, 10)).topics] == ["order"]
@@ -257,7 +257,7 @@ class TestTheIndex:
         assert [await doctor.repair(finding, NOW), await doctor.repair(finding, NOW)] == [True, False]
         assert (await assert_sound(store)).expiry == {("order", "a"): END}
 
-    async def test_one_that_is_dead_or_gone_by_then_is_not_wrong(self, store: StoreFixture) -> None:
+    async def test_a_task_that_is_dead_or_gone_by_then_is_no_finding(self, store: StoreFixture) -> None:
         await waiting(store, delay=0, id="a")
         [claim] = await claim_due(store)
         await store.tasks.settle([died(claim)])

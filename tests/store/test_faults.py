@@ -1,4 +1,4 @@
-"""The store is full, read-only, deaf, dead or forgetful: it says so in time, and all goes on when it is well."""
+"""The store is full, read-only, unresponsive, down or empty of scripts: errors come in time, and work goes on later."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Server = tuple[str, subprocess.Popen[bytes]]
 
 @pytest.fixture(scope="module", params=sorted(SERVERS))
 def own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that may be maltreated."""
+    """A server of the test's own, which it may stop and block."""
     with run_server(request.param, tmp_path_factory.mktemp("own")) as server:
         yield server
 
@@ -59,7 +59,7 @@ async def store(own_server: Server) -> AsyncIterator[StoreFixture]:
 
 @pytest.fixture
 async def full(store: StoreFixture) -> AsyncIterator[StoreFixture]:
-    """A store with tasks in all buckets, then full."""
+    """A store with tasks in all buckets that has reached maxmemory."""
     await store.tasks.create([a_task(id=f"t{n}", own_id=True, delay=n) for n in range(40)])
     claims = await claim_due(store, NOW + 20_000)
     await store.tasks.settle([failed(claim, NOW + 20_000) for claim in claims[:5]])
@@ -70,7 +70,7 @@ async def full(store: StoreFixture) -> AsyncIterator[StoreFixture]:
 
 
 def fresh_client(store: StoreFixture, url: str) -> Client:
-    """As a daemon that starts now would have it."""
+    """Return a client as a daemon has it that starts now."""
     clock = Clock(time.monotonic, time.time)
     redis = connect(url, clock, TIMEOUT_S)
     return Client(
@@ -138,7 +138,7 @@ class TestFull:
         await ask(full, [("SCRIPT", "FLUSH")])
         assert all_true(await full.tasks.settle([done(claim) for claim in await claim_due(full, NOW + 30_000)]))
 
-    async def test_it_is_mended(self, full: StoreFixture) -> None:
+    async def test_the_doctor_repairs_it(self, full: StoreFixture) -> None:
         for n, id in enumerate(sorted(await in_bucket(full, Bucket.DELAY))):
             shard = full.keys.shard_of(id)
             await ask(full, [("ZREM", shard.bucket(Bucket.DELAY, b"order"), id)] if n % 2 else [])
@@ -179,7 +179,7 @@ class TestReadOnly:
         assert await store.tasks.settle([done(demoted)]) == [True]
         await assert_sound(store)
 
-    async def test_the_connections_are_dropped_for_the_new_primary_may_be_elsewhere(self, store: StoreFixture) -> None:
+    async def test_connections_are_dropped_because_the_new_primary_may_be_elsewhere(self, store: StoreFixture) -> None:
         before = await store.client.execute("ask", ("CLIENT", "ID"))
         await store.tasks.create([a_task()])
         assert await store.client.execute("ask", ("CLIENT", "ID")) != before
@@ -221,7 +221,7 @@ class TestUnreachable:
             await assert_down_in_time(store, calls=100)
         await asyncio.gather(*(store.stats.ping() for _ in range(100)))
 
-    async def test_an_answer_that_came_too_late_is_nobody_elses(self, store: StoreFixture, own_server: Server) -> None:
+    async def test_a_late_answer_is_not_read_by_the_next_command(self, store: StoreFixture, own_server: Server) -> None:
         await store.tasks.create([a_task(id="a", own_id=True)])
         with deaf(store, own_server):
             await assert_down_in_time(store, calls=30)
@@ -231,7 +231,7 @@ class TestUnreachable:
 
 @contextmanager
 def deaf(store: StoreFixture, server: Server) -> Iterator[None]:
-    """A server that is there, but says nothing, and a client that soon gives it up."""
+    """Let the server accept connections but answer nothing, and the client time out soon."""
     store.client.timeout_s = SHORT_TIMEOUT_S
     server[1].send_signal(signal.SIGSTOP)
     try:
@@ -297,7 +297,7 @@ class TestPassword:
         await ask(store, [("CONFIG", "SET", "requirepass", "")])
 
     @pytest.mark.parametrize("user", ["", ":wrong@", "nobody:right@"])
-    async def test_a_wrong_one_is_said_to_be_refused(
+    async def test_a_wrong_one_is_refused_with_a_reason(
         self, guarded: StoreFixture, own_server: Server, user: str
     ) -> None:
         client = fresh_client(guarded, own_server[0].replace("unix://", f"unix://{user}"))
@@ -334,11 +334,11 @@ def test_a_store_in_trouble_is_down_for_a_reason(error: Exception, reason: str) 
     assert str(told).startswith(reason)
 
 
-def test_what_it_should_never_answer_is_our_own_fault() -> None:
+def test_an_unexpected_error_is_a_fault_of_later() -> None:
     assert isinstance(translate(errors.ResponseError("WRONGTYPE Operation against a key")), StoreFault)
 
 
-def test_an_address_that_is_none_is_said_without_its_password() -> None:
+def test_an_invalid_url_is_reported_without_its_password() -> None:
     with pytest.raises(StoreMismatch, match="--redis http://host") as raised:
         connect("http://user:secret@host", Clock(time.monotonic, time.time), TIMEOUT_S)
     assert "secret" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Whoever has lost a lease cannot touch the task any more, whatever has become of it since."""
+"""A worker that has lost a lease cannot change the task any more, whatever has happened to it since."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.parametrize("late", LATE_VERBS.values(), ids=LATE_VERBS
 
 @pytest.fixture
 def shards() -> int:
-    """One id lives in one shard, however many there are."""
+    """Return 1: one id is in one shard, however many there are."""
     return 2
 
 

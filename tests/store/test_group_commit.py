@@ -12,7 +12,7 @@ from later.store.group_commit import MAX_BYTES, MAX_ITEMS, MAX_ROUND_TRIPS, Grou
 
 
 class Calls:
-    """A call that doubles numbers, refuses odd ones, and can be held up."""
+    """A call that doubles numbers, refuses odd ones, and can be blocked."""
 
     def __init__(self) -> None:
         self.groups: list[list[int]] = []
@@ -50,7 +50,7 @@ async def test_a_call_that_fails_fails_for_each_of_its_callers_and_for_no_other(
     assert await group(2) == 2
 
 
-async def test_what_comes_while_calls_are_under_way_waits_together() -> None:
+async def test_items_that_arrive_during_calls_wait_together() -> None:
     calls = Calls()
     calls.may_answer.clear()
     group = GroupCommit(calls, queue_timeout_s=60)
@@ -65,28 +65,28 @@ async def test_what_comes_while_calls_are_under_way_waits_together() -> None:
     assert len(calls.groups) == MAX_ROUND_TRIPS + 1
 
 
-async def test_no_call_is_larger_than_the_store_can_bear() -> None:
+async def test_a_call_has_a_limited_number_of_items() -> None:
     calls = Calls()
     group = GroupCommit(calls, queue_timeout_s=60)
     await asyncio.gather(*(group(item) for item in range(0, 5 * MAX_ITEMS, 2)))
     assert max(map(len, calls.groups)) == MAX_ITEMS
 
 
-async def test_heavy_items_go_a_few_at_a_time() -> None:
+async def test_large_items_are_sent_a_few_at_a_time() -> None:
     calls = Calls()
     group = GroupCommit(calls, queue_timeout_s=60)
     await asyncio.gather(*(group(item, MAX_BYTES // 2) for item in range(0, 20, 2)))
     assert {len(items) for items in calls.groups} == {2}
 
 
-async def test_an_item_heavier_than_a_group_may_be_goes_alone() -> None:
+async def test_an_item_larger_than_a_group_is_sent_alone() -> None:
     calls = Calls()
     group = GroupCommit(calls, queue_timeout_s=60)
     assert await asyncio.gather(*(group(item, 10 * MAX_BYTES) for item in (2, 4))) == [4, 8]
     assert calls.groups == [[2], [4]]
 
 
-async def test_a_caller_that_has_gone_takes_nothing_with_it() -> None:
+async def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     calls = Calls()
     calls.may_answer.clear()
     group = GroupCommit(calls, queue_timeout_s=60)
@@ -100,7 +100,7 @@ async def test_a_caller_that_has_gone_takes_nothing_with_it() -> None:
         await gone
 
 
-async def test_who_has_waited_in_line_for_too_long_is_sent_away() -> None:
+async def test_an_item_that_has_waited_too_long_is_not_sent() -> None:
     calls = Calls()
     calls.may_answer.clear()
     group = GroupCommit(calls, queue_timeout_s=0)
@@ -114,7 +114,7 @@ async def test_who_has_waited_in_line_for_too_long_is_sent_away() -> None:
     assert calls.groups == []
 
 
-async def test_who_is_on_the_way_already_is_not_sent_away() -> None:
+async def test_an_item_that_is_under_way_does_not_time_out() -> None:
     calls = Calls()
     calls.may_answer.clear()
     group = GroupCommit(calls, queue_timeout_s=0.3)

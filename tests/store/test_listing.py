@@ -1,4 +1,4 @@
-"""Pages of a bucket: in order over all shards, full, stable while tasks come and go, as quick in a crowd as alone."""
+"""Pages of a bucket: in order over all shards, full, stable while tasks come and go, fast among many entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DELAYED = BucketRange("order", Bucket.DELAY)
 
 
 async def create(store: StoreFixture, delays: Sequence[float], **changes: Any) -> list[Task]:
-    """Tasks of these delays; in the order in which they are to be listed."""
+    """Create tasks with these delays; return them in the order of the listing."""
     tasks = [a_task(delay=delay, **changes) for delay in delays]
     await store.tasks.create(tasks)
     return sorted(tasks, key=lambda task: (task.execute_at, pack_id(task.id)))
@@ -46,11 +46,11 @@ def ids_of(tasks: Sequence[Task]) -> list[str]:
     return [task.id for task in tasks]
 
 
-async def test_what_is_not_there_is_an_empty_page(store: StoreFixture) -> None:
+async def test_an_unknown_topic_is_an_empty_page(store: StoreFixture) -> None:
     assert await store.listing.page(DELAYED, 10) == ([], False)
 
 
-async def test_tasks_are_told_of_as_a_query_does(store: StoreFixture) -> None:
+async def test_tasks_are_listed_as_a_query_returns_them(store: StoreFixture) -> None:
     [task] = await create(store, [15], ttl=60, headers={"X-A": "b"})
     page = await store.listing.page(DELAYED, 10)
     assert page.tasks == await store.lookup.query([task.id])
@@ -161,7 +161,7 @@ class TestChanges:
         assert page.more
         assert await ids(store, BucketRange("order", Bucket.UNACK)) == ids_of(due)
 
-    async def test_what_all_went_meanwhile_is_an_empty_last_page(
+    async def test_if_all_tasks_left_meanwhile_the_last_page_is_empty(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tasks = await create(store, [0] * 150)
@@ -170,7 +170,7 @@ class TestChanges:
 
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
-    """Something happens once, after the index was read and before the bodies are."""
+    """Run something once, after the index was read and before the bodies are."""
     whole, done = BucketCursor.fetch, list[bool]()
 
     async def then_act(walk: BucketCursor, count: int) -> Any:
@@ -191,7 +191,7 @@ async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(store: Store
 
 @pytest.fixture
 def reads(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bodies each round trip asked for."""
+    """Record how many bodies each round trip asks for."""
     counts: list[int] = []
     whole = store.client.execute_each
 
@@ -216,8 +216,8 @@ async def test_a_shard_that_is_away_is_no_empty_shard(store: StoreFixture, monke
         await store.listing.page(DELAYED, 10)
 
 
-async def test_in_a_crowd_of_one_time_a_page_takes_as_few_steps(store: StoreFixture) -> None:
-    """Halving, not walking: twenty thousand entries before a place are skipped in at most fifteen looks a shard."""
+async def test_among_many_entries_of_one_time_a_page_takes_as_few_steps(store: StoreFixture) -> None:
+    """Binary search: twenty thousand entries before a position are skipped in at most fifteen steps in each shard."""
     tasks = await create(store, [60] * 20_000)
     cursor = tasks[15_000]
     await store.redis.config_resetstat()

@@ -1,4 +1,4 @@
-"""Verbs that know only an id: query, delete; and the ids that are remembered for a while."""
+"""Verbs that know only an id: query and delete; and the ids of ended tasks, which are remembered for a while."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.store_fixture import StoreFixture
 
 
 async def bring(store: StoreFixture, bucket: Bucket, id: str = "a") -> None:
-    """A task into a bucket; its score there is NOW + 50, or the end of its lease."""
+    """Put a task into a bucket; its score there is NOW + 50, or the end of its lease."""
     await store.tasks.create([a_task(id=id, own_id=True, created_at=NOW + 50)])
     if bucket is Bucket.DELAY:
         return
@@ -111,7 +111,7 @@ async def test_what_was_delivered_is_remembered_past_a_delete_of_what_is_pending
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [False]
 
 
-async def test_what_is_not_there_is_not_found(store: StoreFixture) -> None:
+async def test_an_unknown_id_is_not_found(store: StoreFixture) -> None:
     [queried], [deleted] = await store.lookup.query(["a"]), await store.edits.delete(["a"])
     assert isinstance(queried, NotFound)
     assert isinstance(deleted, NotFound)
@@ -119,7 +119,7 @@ async def test_what_is_not_there_is_not_found(store: StoreFixture) -> None:
     assert not deleted.ended
 
 
-async def test_what_was_delivered_is_said_to_have_ended_until_it_is_deleted(store: StoreFixture) -> None:
+async def test_a_delivered_task_has_ended_until_it_is_deleted(store: StoreFixture) -> None:
     await bring(store, Bucket.DELAY)
     await store.tasks.settle([done(claim, NOW + 99) for claim in await claim_due(store, NOW + 50)])
     [queried], [deleted], [again] = [await verb(["a"]) for verb in (store.lookup.query, store.edits.delete) * 2][:3]
@@ -153,7 +153,7 @@ async def test_a_delete_does_not_move_its_topic_to_the_front_of_the_line(store: 
     assert {wake.at for wake in (await store.tasks.due_topics(Bucket.DELAY, 100)).topics} == {NOW + 10}
 
 
-async def test_a_task_in_no_bucket_asks_for_the_doctor(store: StoreFixture) -> None:
+async def test_a_task_in_no_bucket_is_an_error_that_names_the_doctor(store: StoreFixture) -> None:
     await bring(store, Bucket.DELAY)
     await ask(store, [("DEL", store.keys.shard_of("a").bucket(Bucket.DELAY, b"order"))])
     [answer] = await store.lookup.query(["a"])

@@ -1,6 +1,6 @@
-"""Whatever happens to tasks, in whatever order: the store holds what a plain model of it holds, to the millisecond.
+"""Random sequences of verbs: the store holds what a plain model of it holds, to the millisecond.
 
-The model knows nothing of Redis: a dict of tasks, the ids remembered, and the wake times as DESIGN.md §4 has them.
+The model knows nothing of Redis: it is a dict of tasks, the remembered ids, and the wake times.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Lane = tuple[int, str]
 
 @dataclass(kw_only=True, slots=True)
 class Living:
-    """A task as the model has it."""
+    """A task in the model."""
 
     task: Task
     lane: Lane
@@ -78,7 +78,7 @@ class Living:
 
 
 class Model:
-    """What the store should hold."""
+    """The expected contents of the store."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, Living] = {}
@@ -105,7 +105,7 @@ class Model:
         living.begun, living.fence = living.begun + 1, claim.fence
 
     def served(self, lane: Lane, now: int) -> int | None:
-        """After a claim: who has due tasks left waits for its next turn."""
+        """Note, after a claim, that a topic with due tasks left waits for its next turn."""
         self._wake_at_first(lane)
         if lane in self.delay_wakes and self.delay_wakes[lane] <= now:
             self.delay_wakes[lane] = now
@@ -157,7 +157,7 @@ class Model:
         return living is not None
 
     def update(self, id: str, changes: TaskChanges, now: int) -> str:
-        """What comes of it: "edited", or where the task is instead."""
+        """Return "edited", or the bucket of a task that cannot be edited."""
         living = self.tasks.get(id)
         if living is None or living.bucket in (Bucket.UNACK, Bucket.DEAD):
             return "gone" if living is None else living.bucket
@@ -212,7 +212,7 @@ class Model:
             self.expiry[living.task.topic, living.task.id] = living.task.expires_at
 
     def expire(self, now: int) -> dict[str, Failure]:
-        """Those that die, and what is kept of them."""
+        """Let waiting tasks whose ttl has ended die; return them."""
         died: dict[str, Failure] = {}
         for (topic, id), _ in [entry for entry in self.expiry.items() if entry[1] <= now]:
             living = self.tasks[id]
@@ -326,7 +326,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(topic=TOPICS, limit=st.integers(1, 4), lease=LEASES, behind=st.integers(0, 20))
     def claim(self, topic: str, limit: int, lease: int, behind: int) -> None:
-        """By a worker whose clock may be a little behind those of the others."""
+        """Claim as a worker whose clock may be a little behind the others'."""
         now = self.now - behind
         lanes = [(shard, topic) for shard in range(self.shards)]
         wants = [ClaimRequest(topic, shard, limit) for shard, _ in lanes]
@@ -342,7 +342,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(picks=PICKS, fate=FATES, pause=PAUSES, remember=st.booleans())
     def settle(self, picks: list[int], fate: SettleTarget, pause: int, remember: bool) -> None:
-        """Claims old and new, some of them lost long since, some twice."""
+        """Settle old and new claims, some of them lost long ago, some twice."""
         settlements = []
         for claim in self._picked(picks):
             failure = Failure(claim.attempt, "status", 500, "answered 500", self.now, None, claim.attempt)
@@ -385,14 +385,14 @@ class Life(RuleBasedStateMachine):
 
     @rule(topic=TOPICS)
     def lose_leases(self, topic: str) -> None:
-        """And claim again at once, so that the first claimers find another's lease."""
+        """Let leases expire and claim again at once, so that the first claims are lost."""
         self.now += MAX_LEASE
         self.release(bucket=Bucket.UNACK, topic=topic)
         self.claim(topic=topic, limit=3, lease=MAX_LEASE, behind=0)
 
     @rule(topic=TOPICS, fate=st.sampled_from([SettleTarget.DEAD, SettleTarget.ERROR]), pause=PAUSES)
     def fail(self, topic: str, fate: SettleTarget, pause: int) -> None:
-        """All that is due is delivered in vain, so that there is something to bring back."""
+        """Let all due deliveries fail, so that there are dead tasks to redrive."""
         self.claims.clear()
         self.now += pause
         self.claim(topic=topic, limit=8, lease=MAX_LEASE, behind=0)
@@ -475,7 +475,7 @@ class Life(RuleBasedStateMachine):
         assert sight.outcome == {id: encode_failure(task.failure) for id, task in tasks.items() if task.failure}
 
     def _check_found(self, ids: list[str], answers: list[Any]) -> None:
-        """Where a task is said to be, it is; of an id that stands there more than once, the last time."""
+        """Check that each task is where a query found it. Of an id that is asked for twice the last answer counts."""
         for id, found in dict(zip(ids, answers, strict=True)).items():
             if isinstance(found, TaskRecord):
                 self.query([id])
@@ -486,18 +486,18 @@ class Life(RuleBasedStateMachine):
         assert answers == [self.model.create(task, self.store.keys.shard_of(task.id).index) for task in tasks]
 
     def _made_task(self, topic: str, delay: int) -> Task:
-        """With an id of later's own kind, but the same in each run."""
+        """Return a task with an id of later's own form, but the same in each run."""
         self.made += 1
         id = str(uuid.UUID(int=self.made * 0x9E3779B97F4A7C15, version=4))
         return a_task(id=id, topic=topic, created_at=self.now, delay=delay / 1000)
 
     def _picked(self, picks: list[int]) -> list[Claim]:
-        """Some of the latest claims: enough of them are lost, or settled already."""
+        """Return some of the latest claims: enough of them are lost, or settled already."""
         latest = self.claims[-8:]
         return [latest[pick % len(latest)] for pick in picks] if latest else []
 
     def _picked_ids(self, picks: list[int]) -> list[str]:
-        """Of the tasks that there are, or of one that may be gone."""
+        """Return ids of existing tasks, or of one that may be gone."""
         ids = ["a", *sorted(self.model.tasks)]
         return [ids[pick % len(ids)] for pick in picks]
 
@@ -512,15 +512,15 @@ class Life(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
-def one_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One server will do: the scripts' single commands are tested on both elsewhere."""
+def one_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the URL of one server: other tests run each script on both."""
     with run_server("valkey", tmp_path_factory.mktemp("life")) as (url, _):
         yield url
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_the_store_holds_what_the_model_holds(one_url: str, shards: int) -> None:
-    machine = type("Machine", (Life,), {"url": one_url, "shards": shards})
+def test_the_store_holds_what_the_model_holds(one_server_url: str, shards: int) -> None:
+    machine = type("Machine", (Life,), {"url": one_server_url, "shards": shards})
     bounded = settings(
         max_examples=100,
         stateful_step_count=40,

@@ -25,14 +25,14 @@ def a_client(url: str, shards: int, prefix: str = "later") -> Client:
     )
 
 
-async def test_the_first_to_open_it_lays_it_out(store: StoreFixture, shards: int) -> None:
+async def test_the_first_opening_writes_the_layout(store: StoreFixture, shards: int) -> None:
     assert await stored_shards(store.client.execute_each, "other") is None
     await store.client.open()
     assert (await ask(store, [("HGETALL", "later:meta")]))[0] == {b"schema": b"1", b"shards": b"%d" % shards}
     assert await stored_shards(store.client.execute_each, "later") == shards
 
 
-async def test_it_is_opened_again_by_whoever_agrees(store: StoreFixture, server_url: str, shards: int) -> None:
+async def test_it_is_opened_again_with_the_same_layout(store: StoreFixture, server_url: str, shards: int) -> None:
     await store.client.open()
     client = a_client(server_url, shards)
     await client.open()
@@ -78,7 +78,7 @@ async def test_a_server_that_may_evict_tasks_is_refused(store: StoreFixture, pol
 
 
 @pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl", "volatile-random"])
-def test_a_server_that_evicts_only_what_may_expire_will_do(policy: str) -> None:
+def test_a_server_that_evicts_only_volatile_keys_is_accepted(policy: str) -> None:
     check_server({"redis_version": "7.0.0", "maxmemory_policy": policy})
 
 
@@ -92,7 +92,7 @@ def test_a_server_that_evicts_only_what_may_expire_will_do(policy: str) -> None:
         {"redis_version": "7.2.4", "valkey_version": "9.1.0-rc1"},
     ],
 )
-def test_a_new_enough_server_will_do(info: dict[str, str]) -> None:
+def test_a_new_enough_server_is_accepted(info: dict[str, str]) -> None:
     check_server(info)
 
 

@@ -35,7 +35,7 @@ class TestConcurrency:
         assert await permits(one, 1, in_flight=7, concurrency=10) == PermitGrant(0, None)
         assert await one.in_use(["order"], NOW) == {"order": 10}
 
-    async def test_what_is_handed_back_is_anybodys(self, store: StoreFixture) -> None:
+    async def test_a_returned_permit_is_available_to_all(self, store: StoreFixture) -> None:
         one, other = store.permits_of("one"), store.permits_of("other")
         await permits(one, 10, concurrency=10)
         await permits(one, 0, in_flight=4, concurrency=10)
@@ -53,7 +53,7 @@ class TestConcurrency:
         await permits(one, 1, in_flight=1, concurrency=10, lease_end=END)
         assert await store.permits_of("other").in_use(["order"], END + 4_999) == {"order": 2}
 
-    async def test_an_older_call_that_comes_late_counts_for_nothing(self, store: StoreFixture) -> None:
+    async def test_an_older_call_that_arrives_late_is_ignored(self, store: StoreFixture) -> None:
         one = store.permits_of("one")
         early = one._command(PermitRequest("order", 0, 0, 0, END, 0.0, 10), NOW)
         await permits(one, 8, concurrency=10)
@@ -76,7 +76,7 @@ class TestConcurrency:
 class TestRate:
     @pytest.mark.parametrize("rate", [10.0, 1000.0, 2.5, 0.5])
     async def test_over_ten_seconds_as_many_are_granted_as_it_says(self, store: StoreFixture, rate: float) -> None:
-        """By two instances that ask for all they can get, every 10 ms."""
+        """Two instances ask for all they can get, every 10 ms."""
         flows, granted = [store.permits_of("one"), store.permits_of("other")], 0
         for at in range(NOW, NOW + 10_000, 10):
             granted += (await permits(flows[at // 10 % 2], 500, at, rate=rate)).permits
@@ -89,7 +89,7 @@ class TestRate:
         assert (await permits(one, 5, NOW + 99, rate=10.0)).permits == 0
         assert (await permits(one, 5, NOW + 100, rate=10.0)).permits == 1
 
-    async def test_who_asks_a_little_late_loses_nothing(self, store: StoreFixture) -> None:
+    async def test_a_caller_that_asks_a_little_late_loses_nothing(self, store: StoreFixture) -> None:
         one, granted = store.permits_of("one"), 0
         for at in range(NOW, NOW + 10_000, 103):
             granted += (await permits(one, 5, at, rate=10.0)).permits
@@ -199,7 +199,7 @@ class TestHolds:
         assert len(await claim_due(store, NOW + 1000)) == 1
         assert await flow.paused_topics() == set()
 
-    async def test_a_wait_that_was_asked_for_is_no_pause_to_be_resumed(self, store: StoreFixture) -> None:
+    async def test_a_hold_of_a_receiver_is_not_resumed(self, store: StoreFixture) -> None:
         flow = store.permits_of()
         await store.tasks.create([a_task()])
         await flow.hold("order", NOW + 5000, None, NOW)
@@ -212,7 +212,7 @@ class TestHolds:
             await store.permits_of().hold_paused([(topic, 0)])
         assert await store.permits_of().paused_topics() == set(topics)
 
-    async def test_who_comes_back_slowly_is_known_to_all_for_so_long(self, store: StoreFixture) -> None:
+    async def test_a_ramp_is_known_to_all_while_it_lasts(self, store: StoreFixture) -> None:
         flow, book = store.permits_of(), store.policies_anew()
         await pause(store)
         await flow.resume({"order": (NOW + 1000, NOW + 11_000)}, NOW)
@@ -251,7 +251,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_held_topic_and_leaves_it_he
     assert await findings(store, NOW) == []
 
 
-async def test_who_has_permits_passes_a_hold_that_another_made_for_want_of_them(store: StoreFixture) -> None:
+async def test_a_claim_with_permits_passes_a_hold_set_for_the_rate(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a"), a_task(id="a2")])
     shard = store.keys.shard_of("a").index
     await store.tasks.claim([ClaimRequest("order", shard, 0, hold_until=NOW + 500)], NOW, END)
@@ -261,7 +261,7 @@ async def test_who_has_permits_passes_a_hold_that_another_made_for_want_of_them(
     assert len(unwrap_claim(passed).claims) == 1
 
 
-async def test_but_not_one_that_a_receiver_asked_for_nor_a_pause(store: StoreFixture) -> None:
+async def test_a_claim_with_permits_passes_no_hold_of_a_receiver_and_no_pause(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a")])
     want = ClaimRequest("order", store.keys.shard_of("a").index, 1, has_permits=True)
     await store.permits_of().hold("order", NOW + 500, None, NOW)
@@ -276,7 +276,7 @@ async def test_a_clock_that_was_set_back_holds_up_no_rate(store: StoreFixture) -
     assert (await permits(one, 1, NOW, rate=10.0)).permits == 1
 
 
-async def test_the_least_rate_is_told_in_time(store: StoreFixture) -> None:
+async def test_the_wait_for_the_least_rate_is_limited(store: StoreFixture) -> None:
     one = store.permits_of("one")
     await permits(one, 1, rate=MIN_RATE)
     assert (await permits(one, 1, NOW + 1, rate=MIN_RATE)).again_at == NOW + 10_000_000

@@ -1,4 +1,4 @@
-"""Policies in the store: what one process changes, all know; nothing is changed by halves, or by two at a time."""
+"""Policies in the store: all processes see a change; none is made by halves, and none overwrites another."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ORDER, SHOP = topic_scope("order"), namespace_scope("shop")
 
 @pytest.fixture
 def shards() -> int:
-    """Policies are of no shard."""
+    """Return 1: policies belong to no shard."""
     return 1
 
 
 class Clock:
-    """The monotonic time of a process, which passes when it is told to."""
+    """The monotonic time of a process, which passes only when a test sets it."""
 
     def __init__(self) -> None:
         self.at = 100.0
@@ -47,7 +47,7 @@ def book(store: StoreFixture, clock: Clock) -> PolicyBook:
 
 @pytest.fixture
 def other(store: StoreFixture, clock: Clock) -> PolicyBook:
-    """Another process's."""
+    """Return the policies as another process knows them."""
     return PolicyBook(store.client, store.keys, Policy(retry=5), clock)
 
 
@@ -120,7 +120,7 @@ async def test_a_check_counts_what_others_have_set_meanwhile(book: PolicyBook, o
         await book.change(topic_scope("shop/order"), setting(default_delay=901))
 
 
-async def test_whoever_always_comes_second_is_told_so(
+async def test_a_change_that_is_always_overtaken_is_a_conflict(
     book: PolicyBook, other: PolicyBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, overtaken = book.read, list[Policies]()
@@ -148,7 +148,7 @@ async def test_only_what_was_changed_is_read(store: StoreFixture, book: PolicyBo
     assert [policies.for_topic(f"t{n}").retry for n in range(3)] == [0, 9, 2]
 
 
-async def test_whoever_missed_more_than_is_kept_reads_everything(
+async def test_a_process_that_missed_too_many_changes_reads_everything(
     store: StoreFixture, book: PolicyBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(book_module, "CHANGES_KEPT", 3)
@@ -165,7 +165,7 @@ async def test_whoever_missed_more_than_is_kept_reads_everything(
     assert await store.redis.zcard(store.keys.policy_changes.decode()) == 6
 
 
-async def test_changes_of_one_place_count_once(store: StoreFixture, book: PolicyBook) -> None:
+async def test_changes_of_one_scope_count_once(store: StoreFixture, book: PolicyBook) -> None:
     for n in range(5):
         await book.change(ORDER, setting(retry=n))
     [members] = await ask(store, [("ZRANGE", store.keys.policy_changes, 0, -1)])
@@ -189,7 +189,7 @@ async def test_any_name_will_do(store: StoreFixture, book: PolicyBook, name: str
 
 
 async def test_a_full_store_takes_changes_of_policies(store: StoreFixture, book: PolicyBook) -> None:
-    """An operator who pauses a topic because the store is full must not be told that it is full."""
+    """An operator who pauses a topic because the store is full must not fail because it is full."""
     await book.change(ORDER, setting(retry=7))
     await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
@@ -201,7 +201,7 @@ async def test_a_full_store_takes_changes_of_policies(store: StoreFixture, book:
 
 
 class Counting(PolicyBook):
-    """Counts its readings, each of which waits until it may go on."""
+    """A policy book that counts its reads, each of which waits until the test lets it go on."""
 
     def __init__(self, store: StoreFixture, clock: Clock) -> None:
         super().__init__(store.client, store.keys, Policy(), clock)
@@ -226,7 +226,7 @@ class TestReadingTogether:
         assert len({id(policies) for policies in await asyncio.gather(*callers)}) == 1
         assert counting.readings == 1
 
-    async def test_a_caller_that_goes_takes_nobody_along(self, counting: Counting) -> None:
+    async def test_a_cancelled_caller_does_not_cancel_the_shared_read(self, counting: Counting) -> None:
         first, second = (asyncio.create_task(counting.current()) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
@@ -234,7 +234,7 @@ class TestReadingTogether:
         counting.may_read.set()
         assert isinstance(await second, Policies)
 
-    async def test_whoever_wants_what_is_set_now_takes_no_reading_that_began_before(self, counting: Counting) -> None:
+    async def test_a_read_does_not_share_one_that_began_before_it(self, counting: Counting) -> None:
         early = asyncio.create_task(counting.current())
         await asyncio.sleep(0)
         now = asyncio.create_task(counting.read())
@@ -244,7 +244,7 @@ class TestReadingTogether:
         assert counting.readings == 2
 
 
-async def test_a_store_that_is_away_is_told_of_and_what_was_read_stays(
+async def test_an_unreachable_store_raises_and_the_policies_read_before_stay(
     book: PolicyBook, store: StoreFixture, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(verb: str, command: Command) -> None:
@@ -258,13 +258,13 @@ async def test_a_store_that_is_away_is_told_of_and_what_was_read_stays(
     assert book.latest.for_topic("order").retry == 7
 
 
-async def test_what_stands_in_the_store_is_named_by_level(store: StoreFixture, book: PolicyBook) -> None:
+async def test_settings_are_stored_under_level_and_name(store: StoreFixture, book: PolicyBook) -> None:
     await book.change(ORDER, setting(retry=7))
     assert await store.redis.hkeys(store.keys.policies.decode()) == [b"version", b"topic:order"]
 
 
 async def test_a_store_that_has_lost_its_last_change_is_read_anew_by_all(store: StoreFixture, book: PolicyBook) -> None:
-    """A failover to a replica that lagged, say: then somebody makes another change."""
+    """For example after a failover to a replica that lagged, followed by another change."""
     await book.change(ORDER, setting(retry=1))
     keys = [store.keys.policies, store.keys.policy_changes]
     before = await ask(store, [("DUMP", key) for key in keys])

@@ -1,4 +1,4 @@
-"""A topic's tasks removed: never what is in flight, ids forgotten, short steps, and what a cut leaves."""
+"""A purge removes a topic's tasks and forgets their ids: never those in flight, in short steps, and repeatable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEAD = BucketRange("order", Bucket.DEAD)
 
 
 async def everywhere(store: StoreFixture, each: int = 10, **changes: Any) -> dict[Bucket, list[Task]]:
-    """Tasks in all four buckets."""
+    """Put tasks into all four buckets."""
     tasks = {bucket: [a_task(delay=bucket is Bucket.DELAY, **changes) for _ in range(each)] for bucket in Bucket}
     for some in tasks.values():
         await store.tasks.create(some)
@@ -42,11 +42,11 @@ def empty(sight: StoreContents) -> bool:
     return not any((sight.pool, sight.buckets, sight.wakes, sight.attempts, sight.outcome, sight.done, sight.expiry))
 
 
-async def test_where_nothing_is_nothing_goes(store: StoreFixture) -> None:
+async def test_an_empty_topic_is_purged_of_nothing(store: StoreFixture) -> None:
     assert await store.dead_letters.purge(ALL) == MoveResult(0, more=False)
 
 
-async def test_all_goes_but_what_is_in_flight(store: StoreFixture) -> None:
+async def test_all_tasks_but_those_in_flight_are_removed(store: StoreFixture) -> None:
     tasks = await everywhere(store, ttl=60)
     others = await everywhere(store, topic="mail")
     assert await store.dead_letters.purge(ALL) == MoveResult(30, more=False)
@@ -100,13 +100,13 @@ class TestLimit:
         assert await store.dead_letters.purge(ALL, limit) == MoveResult(limit, more=True)
         assert len((await assert_sound(store)).pool) == 1101 - limit
 
-    async def test_a_limit_that_stops_nothing_is_not_told(self, store: StoreFixture) -> None:
+    async def test_a_limit_that_stops_nothing_is_not_reported(self, store: StoreFixture) -> None:
         await everywhere(store)
         assert await store.dead_letters.purge(ALL, 30) == MoveResult(30, more=False)
 
 
 class TestTheDead:
-    async def test_by_when_they_died(self, store: StoreFixture) -> None:
+    async def test_a_range_of_times_of_death(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id=f"n{n}") for n in range(10)])
         claims = {claim.id: claim for claim in await claim_due(store)}
         await store.tasks.settle([died(claims[f"n{n}"], NOW + n) for n in range(10)])
@@ -115,7 +115,7 @@ class TestTheDead:
         )
         assert (await assert_sound(store, NOW + 9)).pool == {f"n{n}" for n in (0, 1, 5, 6, 7, 8, 9)}
 
-    async def test_by_why(self, store: StoreFixture) -> None:
+    async def test_only_those_that_died_for_a_reason(self, store: StoreFixture) -> None:
         await self.die(store, "gone", 600)
         await self.die(store, "status", 600)
         assert await store.dead_letters.purge_dead(DEAD, "gone", 599) == MoveResult(599, more=True)

@@ -1,4 +1,4 @@
-"""The dead of a topic brought back: who is meant, when they are due, and what is left where it is cut in the middle."""
+"""A redrive brings a topic's dead tasks back: which ones, when they are due, and what an interruption leaves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEAD = BucketRange("order", Bucket.DEAD)
 
 
 async def dead(store: StoreFixture, count: int, at: int = NOW, reason: str = "status", **changes: Any) -> list[Task]:
-    """Tasks that died one ms after the other; in that order."""
+    """Create tasks that died one ms after another; return their ids in that order."""
     tasks = [a_task(**changes) for _ in range(count)]
     await store.tasks.create(tasks)
     claims = {claim.id: claim for claim in await claim_due(store)}
@@ -50,7 +50,7 @@ def ids_of(tasks: list[Task]) -> set[str]:
     return {task.id for task in tasks}
 
 
-async def test_where_nobody_died_nobody_comes_back(store: StoreFixture) -> None:
+async def test_without_dead_tasks_nothing_comes_back(store: StoreFixture) -> None:
     assert await redrive(store) == MoveResult(0, more=False)
 
 
@@ -73,28 +73,28 @@ async def test_a_ttl_counts_from_now_and_the_creation_stays(store: StoreFixture)
     assert (claim.task.created_at, claim.task.expires_at) == (NOW, THEN + 60_000)
 
 
-class TestWhoIsMeant:
-    async def test_by_when_they_died(self, store: StoreFixture) -> None:
+class TestSelection:
+    async def test_a_range_of_times_of_death(self, store: StoreFixture) -> None:
         tasks = await dead(store, 10)
         stretch = DEAD._replace(since=NOW + 3, before=NOW + 7)
         assert await redrive(store, stretch) == MoveResult(4, more=False)
         assert await ids_in(store, Bucket.DELAY) == ids_of(tasks[3:7])
 
-    async def test_by_why(self, store: StoreFixture) -> None:
+    async def test_only_those_that_died_for_a_reason(self, store: StoreFixture) -> None:
         mine = await dead(store, 150, reason="gone")
         await dead(store, 150, NOW + 50)
         assert await redrive(store, reason="gone") == MoveResult(150, more=False)
         assert await ids_in(store, Bucket.DELAY) == ids_of(mine)
         assert await redrive(store, reason="gone") == MoveResult(0, more=False)
 
-    async def test_not_who_dies_from_then_on(self, store: StoreFixture) -> None:
+    async def test_tasks_that_die_after_the_start_are_left(self, store: StoreFixture) -> None:
         before = await dead(store, 1, THEN - 1)
         await dead(store, 1, THEN)
         assert await redrive(store, DEAD._replace(before=THEN + 99)) == MoveResult(1, more=False)
         assert await ids_in(store, Bucket.DELAY) == ids_of(before)
 
-    async def test_nobody_is_taken_twice_who_dies_again_meanwhile(self, store: StoreFixture) -> None:
-        """A worker that fails all at once, for as long as there is something."""
+    async def test_a_task_that_dies_again_meanwhile_is_not_moved_twice(self, store: StoreFixture) -> None:
+        """Meanwhile a worker fails all tasks at once, as long as there are any."""
         tasks = await dead(store, 400)
         claims: list[Claim] = []
 
@@ -122,12 +122,12 @@ class TestWhoIsMeant:
 
 class TestLimit:
     @pytest.mark.parametrize("limit", [1, 99, 100, 101, 250])
-    async def test_no_more_than_a_limit_who_died_first_first(self, store: StoreFixture, limit: int) -> None:
+    async def test_no_more_than_a_limit_in_order_of_death(self, store: StoreFixture, limit: int) -> None:
         tasks = await dead(store, 251)
         assert await redrive(store, limit=limit) == MoveResult(limit, more=True)
         assert await ids_in(store, Bucket.DELAY) == ids_of(tasks[:limit])
 
-    async def test_a_limit_that_stops_nobody_is_not_told(self, store: StoreFixture) -> None:
+    async def test_a_limit_that_stops_nothing_is_not_reported(self, store: StoreFixture) -> None:
         await dead(store, 5)
         assert await redrive(store, limit=5) == MoveResult(5, more=False)
 
@@ -198,7 +198,7 @@ async def test_sweeps_and_redrives_share_the_dead(store: StoreFixture) -> None:
 async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch, answer_lost: bool
 ) -> None:
-    """Nothing is lost, nothing comes back twice, though all that came back dies again between the calls."""
+    """Nothing is lost and nothing comes back twice, even if all that came back dies again between the calls."""
     await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
     cut_at = 0
     while True:

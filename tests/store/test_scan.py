@@ -1,4 +1,4 @@
-"""The store in pieces: every task in one of them, whatever its bucket; each read as it stands, and large ones apart."""
+"""Scans: every task is in exactly one split, whatever its bucket, and large tasks are read a few at a time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ids_of(tasks: Iterable[Task | TaskRecord]) -> list[str]:
 
 
 async def states(store: StoreFixture) -> dict[Bucket, list[str]]:
-    """Some tasks in each state, of two topics; their ids."""
+    """Create some tasks in each state, of two topics; return their ids."""
     await create(store, [60] * 12, topic="mail")
     dead = await create(store, [0] * 8)
     claims = {claim.id: claim for claim in await claim_due(store)}
@@ -60,12 +60,12 @@ async def states(store: StoreFixture) -> dict[Bucket, list[str]]:
 
 
 class TestWhole:
-    async def test_an_empty_store_has_no_pieces(self, scan: Scanner) -> None:
+    async def test_an_empty_store_has_no_splits(self, scan: Scanner) -> None:
         assert await scan.split(ALL, 10) == []
         assert await scan.split(DELAYED, 10) == []
 
     @pytest.mark.parametrize("size", [1, 3, 1000])
-    async def test_every_task_of_every_topic_and_state_is_in_one_piece(
+    async def test_every_task_of_every_topic_and_state_is_in_one_split(
         self, store: StoreFixture, scan: Scanner, size: int
     ) -> None:
         await states(store)
@@ -73,14 +73,14 @@ class TestWhole:
         assert len(found) == 12 + 8 + 7 + 6 + 5
         assert sorted(found, key=lambda one: one.id) == await store.lookup.query(ids_of(found))
 
-    async def test_pieces_of_a_topic_and_a_state_hold_no_others(self, store: StoreFixture, scan: Scanner) -> None:
+    async def test_splits_of_a_topic_and_a_state_hold_no_others(self, store: StoreFixture, scan: Scanner) -> None:
         expected = await states(store)
         for bucket, ids in expected.items():
             assert ids_of(await read(scan, await scan.split(ScanRange("order", (bucket,)), 3))) == ids
             assert ids_of(await read(scan, await scan.split(ScanRange(None, (bucket,)), 3))) == ids
         assert await scan.split(ScanRange("nowhere", tuple(Bucket)), 3) == []
 
-    async def test_pieces_are_in_the_order_of_topics_states_shards_and_times(
+    async def test_splits_are_in_the_order_of_topics_states_shards_and_times(
         self, store: StoreFixture, scan: Scanner
     ) -> None:
         await states(store)
@@ -104,9 +104,9 @@ class TestWhole:
         assert ids_of(await read(scan, await scan.split(ALL, 10))) == ids_of(tasks)
 
 
-class TestCuts:
+class TestSplits:
     @pytest.mark.parametrize("same_time", [True, False])
-    async def test_pieces_are_about_as_large_as_asked_and_say_so(
+    async def test_splits_are_about_as_large_as_asked_and_say_so(
         self, store: StoreFixture, scan: Scanner, same_time: bool
     ) -> None:
         rng = random.Random(3)
@@ -118,7 +118,7 @@ class TestCuts:
             assert 20 <= len(found) <= 60
         assert sum(piece.tasks for piece in pieces) == 3000
 
-    async def test_a_bucket_that_takes_many_cuts_is_cut_by_and_by(
+    async def test_a_bucket_of_many_splits_takes_several_calls(
         self, store: StoreFixture, scan: Scanner, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pieces_module, "MAX_SPLITS", 2)
@@ -127,7 +127,7 @@ class TestCuts:
         assert {piece.tasks for piece in pieces} <= {2, 3, 4}
         assert ids_of(await read(scan, pieces)) == ids_of(tasks)
 
-    async def test_where_nothing_is_left_after_the_last_cut_there_is_no_piece_of_it(
+    async def test_there_is_no_split_of_nothing_behind_the_last_position(
         self, store: StoreFixture, scan: Scanner, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pieces_module, "MAX_SPLITS", 1)
@@ -136,7 +136,7 @@ class TestCuts:
         assert [piece.tasks for piece in pieces] == [1] * 64
         assert ids_of(await read(scan, pieces)) == ids_of(tasks)
 
-    async def test_many_buckets_are_cut_in_parts(
+    async def test_many_buckets_are_split_some_at_a_time(
         self, store: StoreFixture, scan: Scanner, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pieces_module, "BUCKETS_AT_ONCE", 7)
@@ -160,7 +160,9 @@ class TestCuts:
 
 
 class TestReading:
-    async def test_a_body_that_cannot_be_read_is_told_of(self, store: StoreFixture, scan: Scanner) -> None:
+    async def test_a_body_that_cannot_be_decoded_is_returned_as_its_error(
+        self, store: StoreFixture, scan: Scanner
+    ) -> None:
         [task] = await create(store, [1])
         await ask(store, [("HSET", store.keys.shard_of(task.id).pool, pack_id(task.id), b"\xc1")])
         [found] = await read(scan, await scan.split(ALL, 10))
@@ -187,7 +189,7 @@ class TestReading:
         assert sorted(id for id in seen if id in staying) == sorted(staying)
         assert len(set(seen)) == len(seen)
 
-    async def test_what_has_left_a_bucket_since_it_was_cut_is_not_read_there(
+    async def test_a_task_that_left_its_bucket_since_the_split_is_not_read_there(
         self, store: StoreFixture, scan: Scanner
     ) -> None:
         tasks = await create(store, [0] * 40)
@@ -196,9 +198,7 @@ class TestReading:
         assert len(claimed) == len(tasks)
         assert await read(scan, pieces) == []
 
-    async def test_what_has_joined_a_piece_since_it_was_cut_is_read_too(
-        self, store: StoreFixture, scan: Scanner
-    ) -> None:
+    async def test_a_task_that_joined_a_split_later_is_read_too(self, store: StoreFixture, scan: Scanner) -> None:
         tasks = await create(store, [60] * 500)  # some in each shard: a bucket that was empty then has no piece
         pieces = await scan.split(DELAYED, 1000)
         tasks += await create(store, [60] * 3000)
@@ -211,7 +211,7 @@ class TestReading:
         assert max(len(some) for some in parts) <= max(40, MAX_BODIES)
         assert len(parts) > 1 or len(store.keys.shards) > 1
 
-    async def test_many_small_pieces_are_read_at_once(
+    async def test_many_small_splits_are_read_at_once(
         self, store: StoreFixture, scan: Scanner, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await store.tasks.create([a_task(topic=f"topic-{n}") for n in range(250)])
@@ -231,7 +231,7 @@ class TestReading:
 async def disturbed(
     store: StoreFixture, scan: Scanner, pieces: Sequence[ScanSplit], others: list[Task]
 ) -> AsyncIterator[list[TaskRecord]]:
-    """The reading, with other tasks removed and created after each step."""
+    """Read, while other tasks are removed and created after each step."""
     rng = random.Random(9)
     async for some in scan.read(pieces):
         yield some
@@ -240,15 +240,15 @@ async def disturbed(
         await create(store, [rng.randrange(120) for _ in range(10)])
 
 
-class TestPacks:
+class TestBatches:
     def test_holds_as_many_as_fit(self) -> None:
         sizes = [3, 3, 5, 1, 12, 2, 8]
-        packed = [[piece.tasks for piece in pack] for pack in batch_splits(map(a_piece, sizes), 10)]
+        packed = [[piece.tasks for piece in pack] for pack in batch_splits(map(a_split, sizes), 10)]
         assert packed == [[3, 3], [5, 1], [12], [2, 8]]
 
     def test_of_nothing_is_nothing(self) -> None:
         assert list(batch_splits([], 10)) == []
 
 
-def a_piece(tasks: int) -> ScanSplit:
+def a_split(tasks: int) -> ScanSplit:
     return ScanSplit("order", Bucket.DELAY, 0, None, None, None, Position(1, b"a"), tasks)

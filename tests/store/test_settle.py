@@ -58,7 +58,7 @@ class TestSettle:
         assert (await found(store, claim.id)).failure == FAILURE
         await assert_sound(store)
 
-    async def test_a_task_that_is_given_up_lies_in_dead(self, store: StoreFixture) -> None:
+    async def test_a_task_that_is_given_up_is_in_dead(self, store: StoreFixture) -> None:
         [claim] = await in_flight(store, id="a", own_id=True)
         assert await store.tasks.settle([died(claim, NOW + 3)]) == [True]
         assert await locate(store, claim.id) == (Bucket.DEAD, NOW + 3)
@@ -171,7 +171,7 @@ class TestRelease:
         assert await locate(store, claim.id) == (Bucket.DELAY, NOW + 10)
         await assert_sound(store, NOW + 10)
 
-    async def test_whoever_waits_longer_in_delay_stays_in_front(self, store: StoreFixture) -> None:
+    async def test_a_task_that_waits_longer_in_delay_stays_in_front(self, store: StoreFixture) -> None:
         await in_flight(store, id="a", own_id=True)
         tasks = [a_task(id=f"t{n}", own_id=True, delay=1) for n in range(99)]
         await store.tasks.create([task for task in tasks if store.keys.shard_of(task.id) == store.keys.shard_of("a")])

@@ -1,4 +1,4 @@
-"""What the store says of itself as a whole; its clock; where ids live."""
+"""Statistics of the whole store; its clock; the shards of ids."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TestCounts:
         assert list(await store.stats.counts(NOW)) == ["order"]
 
     async def test_tasks_are_due_though_their_topics_turn_comes_later(self, store: StoreFixture) -> None:
-        """Whoever claimed last may be ahead of the time that the census goes by."""
+        """The last worker to claim may be ahead of the time that the statistics use."""
         await store.tasks.create([a_task() for _ in range(40)])
         await claim_due(store, now=NOW + 500, limit=1)
         counts = (await store.stats.counts(NOW))["order"]
@@ -74,7 +74,7 @@ async def names(store: StoreFixture) -> list[set[str]]:
 
 
 def listening(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
-    """Every command that the census sends from now on."""
+    """Record every command that the statistics send."""
     asked = list[Command]()
     run = store.client.execute_each
 
@@ -155,18 +155,18 @@ class TestCountsOf:
 
 
 class TestWorkers:
-    async def test_a_worker_that_beats_is_alive(self, store: StoreFixture) -> None:
+    async def test_a_worker_with_a_heartbeat_is_listed(self, store: StoreFixture) -> None:
         await store.stats.heartbeat("one", NOW)
         await store.stats.heartbeat("two", NOW + 1)
         await store.stats.heartbeat("one", NOW + 2)
         assert await store.stats.workers() == {"one": NOW + 2, "two": NOW + 1}
 
-    async def test_a_worker_that_left_is_gone(self, store: StoreFixture) -> None:
+    async def test_a_removed_worker_is_not_listed(self, store: StoreFixture) -> None:
         await store.stats.heartbeat("one", NOW)
         await store.stats.remove_worker("one")
         assert await store.stats.workers() == {}
 
-    async def test_a_worker_that_has_not_beaten_for_long_is_not_shown(self, store: StoreFixture) -> None:
+    async def test_a_worker_without_a_heartbeat_for_long_is_not_listed(self, store: StoreFixture) -> None:
         await store.stats.heartbeat("one", NOW)
         await store.stats.heartbeat("two", NOW + FORGET_WORKER_MS - 1)
         assert len(await store.stats.workers()) == 2
@@ -174,7 +174,7 @@ class TestWorkers:
         assert list(await store.stats.workers()) == ["two"]
 
 
-async def test_the_server_says_what_it_is(store: StoreFixture, server_url: str) -> None:
+async def test_server_facts_name_the_server(store: StoreFixture, server_url: str) -> None:
     facts = await store.stats.server_facts()
     assert facts.name.lower() in server_url
     assert facts.version.split(".")[0] in ("7", "9")
@@ -237,7 +237,7 @@ class TestShards:
         assert all(key.startswith(b"{my:app:2}:") for key in keys)
         assert len(set(keys)) == len(keys)
 
-    def test_a_buckets_key_tells_its_place_whatever_its_topic(self) -> None:
+    def test_a_buckets_key_names_its_bucket_and_topic(self) -> None:
         shard = Keys("later", 1).shards[0]
         for topic in (b"order", b"a:b", b"delay:x", b"\xff*"):
             assert [shard.locate(key) for key in shard.buckets(topic)] == [(bucket, topic) for bucket in Bucket]
@@ -245,5 +245,5 @@ class TestShards:
         assert [shard.locate(key) for key in others] == [None] * len(others)
 
 
-def test_glob_characters_are_taken_for_themselves() -> None:
+def test_glob_characters_match_only_themselves() -> None:
     assert glob_escape(b"a*[b]?\\^") == b"a\\*\\[b\\]\\?\\\\\\^"

@@ -41,7 +41,7 @@ def test_an_invalid_url_is_refused_without_its_secrets(url: str) -> None:
     assert "hush" not in str(refused.value)
 
 
-def test_a_store_url_is_told_apart_from_an_api_url() -> None:
+def test_a_store_url_is_distinguished_from_an_api_url() -> None:
     assert [is_store_url(url) for url in ("redis://h", "rediss://h", "unix:///s", "http://h", "https://h")] == [
         True, True, True, False, False,
     ]  # fmt: skip
