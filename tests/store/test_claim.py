@@ -67,8 +67,8 @@ async def test_no_more_than_requested_is_claimed(store: StoreFixture) -> None:
     assert all(len(unwrap_claim(result).claims) <= 3 for result in results)
     while await claim_due(store, limit=10_000):
         pass
-    sight = await assert_sound(store)
-    assert len(sight.buckets[Bucket.UNACK, "order"]) == 1100
+    contents = await assert_sound(store)
+    assert len(contents.buckets[Bucket.UNACK, "order"]) == 1100
 
 
 async def test_a_claim_carries_at_most_500(store: StoreFixture) -> None:

@@ -104,11 +104,11 @@ async def test_a_task_outlives_its_worker(store: StoreFixture, line: Line, cut_a
     with pytest.raises(StoreDown):
         await live(store, TASK)
 
-    sight = await assert_sound(store, MUCH_LATER)
+    contents = await assert_sound(store, MUCH_LATER)
     never_created = cut_at == 0 and not answer_lost
-    delivered = TASK.id in sight.done
+    delivered = TASK.id in contents.done
     assert delivered == (cut_at == ROUND_TRIPS - 1 and answer_lost)
-    assert sight.pool == (set() if never_created or delivered else {TASK.id})
+    assert contents.pool == (set() if never_created or delivered else {TASK.id})
     assert await recover(store) == ([] if never_created or delivered else [TASK])
     assert (await assert_sound(store, MUCH_LATER)).pool == set()
 
@@ -133,8 +133,8 @@ async def test_a_settle_may_be_sent_again(store: StoreFixture, line: Line, settl
     with pytest.raises(StoreDown):
         await store.tasks.settle([settlement(claim)])
     assert await store.tasks.settle([settlement(claim)]) == [not answer_lost]
-    sight = await assert_sound(store, NOW + 10)
-    assert len(sight.pool) == (0 if settlement is done else 1)
+    contents = await assert_sound(store, NOW + 10)
+    assert len(contents.pool) == (0 if settlement is done else 1)
 
 
 @every_cut

@@ -91,8 +91,8 @@ async def test_many_topics_are_created_in_one_round_trip(store: StoreFixture) ->
     tasks = [own(f"task-{n}", topic=f"topic-{n % 300}") for n in range(900)]
     answers = await store.tasks.create([*tasks, tasks[7]])
     assert answers == [True] * 900 + [False]
-    sight = await assert_sound(store)
-    assert all(sight.locate(task.id) == [(Bucket.DELAY, task.topic, NOW)] for task in tasks)
+    contents = await assert_sound(store)
+    assert all(contents.locate(task.id) == [(Bucket.DELAY, task.topic, NOW)] for task in tasks)
 
 
 async def test_creating_no_tasks_does_nothing(store: StoreFixture) -> None:

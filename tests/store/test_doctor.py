@@ -273,8 +273,8 @@ class TestEntryWithoutABody:
         assert (finding.kind, finding.id) == (Defect.LEFTOVER, b"a")
         assert finding.where == (("attempts", "outcome") if kind == "both" else (kind,))
         assert await mended(store) == [Defect.LEFTOVER]
-        sight = await read_contents(store)
-        assert (sight.attempts, sight.outcome) == ({}, {})
+        contents = await read_contents(store)
+        assert (contents.attempts, contents.outcome) == ({}, {})
 
     async def test_any_bytes_may_be_an_id_and_a_topic(self, store: StoreFixture) -> None:
         shard, id = store.keys.shards[-1], b"\xff\n\x00"

@@ -38,8 +38,18 @@ def ids_of(tasks: list[Task]) -> set[str]:
     return {task.id for task in tasks}
 
 
-def empty(sight: StoreContents) -> bool:
-    return not any((sight.pool, sight.buckets, sight.wakes, sight.attempts, sight.outcome, sight.done, sight.expiry))
+def empty(contents: StoreContents) -> bool:
+    return not any(
+        (
+            contents.pool,
+            contents.buckets,
+            contents.wakes,
+            contents.attempts,
+            contents.outcome,
+            contents.done,
+            contents.expiry,
+        )
+    )
 
 
 async def test_an_empty_topic_is_purged_of_nothing(store: StoreFixture) -> None:
@@ -50,10 +60,10 @@ async def test_all_tasks_but_those_in_flight_are_removed(store: StoreFixture) ->
     tasks = await everywhere(store, ttl=60)
     others = await everywhere(store, topic="mail")
     assert await store.dead_letters.purge(ALL) == MoveResult(30, more=False)
-    sight = await assert_sound(store, NOW)
+    contents = await assert_sound(store, NOW)
     left = [*tasks[Bucket.UNACK], *(task for some in others.values() for task in some)]
-    assert sight.pool == ids_of(left)
-    assert {id for _, id in sight.expiry} == ids_of(tasks[Bucket.UNACK])
+    assert contents.pool == ids_of(left)
+    assert {id for _, id in contents.expiry} == ids_of(tasks[Bucket.UNACK])
 
 
 @pytest.mark.parametrize("bucket", PURGEABLE)
@@ -199,9 +209,9 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
             monkeypatch.undo()
         before = len((await assert_sound(store)).pool)
         again = await purge()
-        sight = await assert_sound(store)
-        assert len(sight.pool) == before - again.moved
-        assert sight.pool == {id for bucket in Bucket if not gone(bucket, reason) for id in ids_of(tasks[bucket])}
+        contents = await assert_sound(store)
+        assert len(contents.pool) == before - again.moved
+        assert contents.pool == {id for bucket in Bucket if not gone(bucket, reason) for id in ids_of(tasks[bucket])}
         cut_at += 1
     assert cut_at >= 3
 

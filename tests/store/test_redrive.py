@@ -58,9 +58,9 @@ async def test_all_come_back_due_now_with_nothing_left_of_what_they_failed_of(st
     tasks = await dead(store, 250)
     others = await dead(store, 3, topic="mail")
     assert await redrive(store) == MoveResult(250, more=False)
-    sight = await assert_sound(store, THEN)
-    assert sight.buckets[Bucket.DELAY, "order"] == {task.id: THEN for task in tasks}
-    assert {*sight.attempts, *sight.outcome} == ids_of(others)
+    contents = await assert_sound(store, THEN)
+    assert contents.buckets[Bucket.DELAY, "order"] == {task.id: THEN for task in tasks}
+    assert {*contents.attempts, *contents.outcome} == ids_of(others)
     assert [claim.attempt for claim in await claim_due(store, THEN)] == [1] * 250
 
 

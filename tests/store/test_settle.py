@@ -92,9 +92,9 @@ class TestSettle:
         settlements = [fates[n % 3](claim) for n, claim in enumerate(claims)]
         assert await store.tasks.settle(settlements) == [True] * 1100
         assert await store.tasks.settle(settlements) == [False] * 1100
-        sight = await assert_sound(store)
-        assert len(sight.buckets[Bucket.DEAD, "order"]) == 367
-        assert len(sight.buckets[Bucket.ERROR, "order"]) == 366
+        contents = await assert_sound(store)
+        assert len(contents.buckets[Bucket.DEAD, "order"]) == 367
+        assert len(contents.buckets[Bucket.ERROR, "order"]) == 366
 
     async def test_many_topics_are_settled_in_one_round_trip(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(topic=f"topic-{n}") for n in range(300)])
@@ -183,8 +183,8 @@ class TestRelease:
         claims = await in_flight(store, 30)
         await store.tasks.settle([failed(claim, NOW + n) for n, claim in enumerate(claims)])
         assert await release_due(store, Bucket.ERROR, NOW + 14) == 15
-        sight = await assert_sound(store, NOW + 14)
-        assert sorted(sight.buckets[Bucket.ERROR, "order"].values()) == [NOW + n for n in range(15, 30)]
+        contents = await assert_sound(store, NOW + 14)
+        assert sorted(contents.buckets[Bucket.ERROR, "order"].values()) == [NOW + n for n in range(15, 30)]
 
     async def test_the_dead_are_not_released(self, store: StoreFixture) -> None:
         [claim] = await in_flight(store)
