@@ -9,7 +9,7 @@ from later.metrics import Metrics
 from later.store.open import Store
 from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopics, WorkerSnapshot
 from later.worker.fair_share import FairShare
-from later.worker.throttle import Grant, Throttle
+from later.worker.throttle import Throttle
 from later.worker.ticker import TickResult
 
 HELD_EVERY_MS = 100
@@ -60,14 +60,13 @@ class Claimer:
             self.wake_error(snapshot.error_at)
         if not self._fair_share.free:
             return TickResult(0, None)
-        due, grant = snapshot.delay, None
+        due = snapshot.delay
         if self._throttle.is_idle(policies):
             requests = self._fair_share.plan(due.topics, now)
         else:
             due = due._replace(topics=await self._throttle.hold_paused(due.topics, policies))
             requests = self._fair_share.plan(due.topics, now, lambda topic: self._throttle.limit(topic, policies, now))
-            grant = await self._throttle.acquire_permits(requests, due.topics, policies, now)
-            requests = grant.requests
+            requests = await self._throttle.acquire_permits(requests, due.topics, policies, now)
         if policies.settings:
             default_ms = policies.daemon.timeout_ms
             requests = [
@@ -75,12 +74,17 @@ class Claimer:
                 for request in requests
             ]
         results = await self._store.tasks.claim(requests, now, now + self._lease_ms)
-        claimed = await self._deliver_claims(grant, results)
+        found = [result for result in results if isinstance(result, ClaimResult)]
+        claims = [claim for result in found for claim in result.claims]
+        for claim in claims:
+            self._deliver(claim)
+        self._metrics.orphan_entries.inc(sum(result.orphans for result in found))
+        await self._throttle.on_claim_end(requests, results)
         self._note_hold_ends(request.hold_until for request in requests if request.hold_until is not None)
         for result in results:
             if isinstance(result, LaterError):
                 raise result
-        return TickResult(claimed, self._next_due(due, requests, results, now))
+        return TickResult(len(claims), self._next_due(due, requests, results, now))
 
     async def _read_snapshot(self, now: int) -> WorkerSnapshot:
         """Return what is due; held topics are left out in most of many ticks in quick succession."""
@@ -92,21 +96,6 @@ class Claimer:
             self._held_read_at, self._hold_ends_at = now, None
             self._note_hold_ends(end for end in snapshot.hold_ends if end > now)
         return snapshot
-
-    async def _deliver_claims(self, grant: Grant | None, results: list[ClaimResult | LaterError]) -> int:
-        """Start the deliveries, and return permits for which there was no task. Returns the number of claims."""
-        claimed = 0
-        for result in results:
-            if isinstance(result, LaterError):
-                continue
-            for claim in result.claims:
-                self._deliver(claim)
-            claimed += len(result.claims)
-            if result.orphans:
-                self._metrics.orphan_entries.inc(result.orphans)
-        if grant is not None:
-            await self._throttle.return_unused(grant, results)
-        return claimed
 
     def _note_hold_ends(self, ends: Iterable[int]) -> None:
         """Limit the ticker's sleep to the first of these ends (ms)."""

@@ -47,13 +47,6 @@ class _Limits(NamedTuple):
     concurrency: int
 
 
-class Grant(NamedTuple):
-    """Claim requests cut to the permits granted; `permits` are those of each topic that has limits."""
-
-    requests: list[ClaimRequest]
-    permits: Mapping[str, int]
-
-
 class Throttle:
     """The limits of how much of each due topic may be claimed, and the permits taken for it.
 
@@ -118,7 +111,7 @@ class Throttle:
 
     async def acquire_permits(
         self, requests: Sequence[ClaimRequest], due: Sequence[DueTopic], policies: Policies, now: int
-    ) -> Grant:
+    ) -> list[ClaimRequest]:
         """Cut each claim request to the permits granted.
 
         If a topic's rate is used up, claim nothing of it in any shard in which it is due, and hold it there.
@@ -126,13 +119,15 @@ class Throttle:
         Raises:
             StoreDown: no permits can be requested.
         """
-        self._claiming = {}  # of a claim that failed: whether it used its permits is unknown
+        self._claiming = {}  # those of a claim that failed may have been used or not
         wanted: Counter[str] = Counter()
         for request in requests:
-            if request.limit and policies.has_limits and any(self._limits(request.topic, policies, now)[0]):
-                wanted[request.topic] += request.limit
+            if request.limit and policies.has_limits:
+                limits, _ = self._limits(request.topic, policies, now)
+                if limits.rate or limits.concurrency:
+                    wanted[request.topic] += request.limit
         if not wanted:
-            return Grant(list(requests), {})
+            return list(requests)
         grants = await self._request_permits(wanted, policies, now)
         used_up = {topic for topic, grant in grants.items() if grant.again_at is not None}
         requested = {(request.topic, request.shard) for request in requests}
@@ -141,7 +136,7 @@ class Throttle:
             for entry in due
             if entry.at <= now and entry.topic in used_up and (entry.topic, entry.shard) not in requested
         ]
-        return Grant(self._cut([*requests, *to_hold], grants, now), self._claiming)
+        return self._cut([*requests, *to_hold], grants, now)
 
     def count_blocked(self, now: int) -> int:
         """Return how many topics are passed over now: a snapshot of only these would show no other topic."""
@@ -157,16 +152,20 @@ class Throttle:
 
     # After a claim
 
-    async def return_unused(self, grant: Grant, results: Sequence[ClaimResult | LaterError]) -> None:
-        """Return the permits for which no task was claimed."""
-        unused = dict(grant.permits)
-        for request, result in zip(grant.requests, results, strict=True):
+    async def on_claim_end(self, requests: Sequence[ClaimRequest], results: Sequence[ClaimResult | LaterError]) -> None:
+        """Count the deliveries that start on a ramp, and return the permits for which no task was claimed.
+
+        Call it after every claim, also if no topic was limited before: a ramp may have started during the claim.
+        """
+        if not (self._claiming or self._slow_start.ramps):
+            return
+        for request, result in zip(requests, results, strict=True):
             started = 0 if isinstance(result, LaterError) else len(result.claims)
             self._slow_start.count_started(request.topic, started)
-            if request.topic in unused:
-                unused[request.topic] -= started
+            if request.topic in self._claiming:
+                self._claiming[request.topic] -= started
+        unused = {topic: permits for topic, permits in self._claiming.items() if permits > 0}
         self._claiming = {}
-        unused = {topic: permits for topic, permits in unused.items() if permits > 0}
         if unused:
             await self._return_permits(unused)
 

@@ -7,6 +7,7 @@ import pytest
 from later.core.policy import Policy
 from later.core.policy_scopes import namespace_scope, topic_scope
 from later.store.keys import Bucket
+from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
 from tests.store.inspection import read_contents
 from tests.store_fixture import StoreFixture
@@ -254,6 +255,26 @@ class TestWaits:
         await pass_time(workers, NOW + 5_500)
         after = len(sender.calls) - before
         assert 0 < after <= 2 * 40
+
+    async def test_deliveries_claimed_while_a_retry_after_arrives_count_for_its_ramp(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await create_due(store, 100)
+        worker = ManualWorker(store, FakeSender(), slots=4)
+        claim = worker.store.tasks.claim
+
+        async def claim_and_hold(requests: list[ClaimRequest], now: int, lease_end: int) -> object:
+            results = await claim(requests, now, lease_end)
+            await worker.throttle.hold("order", NOW + 1000)
+            return results
+
+        with monkeypatch.context() as patched:
+            patched.setattr(worker.store.tasks, "claim", claim_and_hold)
+            assert await worker.work() == 3
+        worker.at = NOW + 1000
+        assert await worker.work() == 0, "the ramp allows one delivery now, and three have started"
+        worker.at = NOW + 3000
+        assert await worker.work() > 0
 
     async def test_a_busy_answer_without_retry_after_delays_its_task_alone(self, store: StoreFixture) -> None:
         await create_due(store, 300)
