@@ -51,14 +51,14 @@ class GroupCommit(Generic[Item, Answer]):
         self._queue: deque[_Waiting[Item, Answer]] = deque()
         self._round_trips: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, item: Item, size: int = 0) -> Answer:
-        """Return the answer to an item of `size` bytes. Raises what the call raised, or returned for this item."""
+    def __call__(self, item: Item, size: int = 0) -> asyncio.Future[Answer]:
+        """Return the future answer to an item of `size` bytes. It raises what the call raises, or returns for it."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
         self._queue.append(_Waiting(item, answer, loop.time(), size))
         if len(self._queue) == 1:
             loop.call_soon(self._send)
-        return await answer
+        return answer
 
     def _send(self) -> None:
         """Send what waits, as far as round trips are free, after failing what has waited for too long."""

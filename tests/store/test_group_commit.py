@@ -56,7 +56,7 @@ async def test_items_that_arrive_during_calls_wait_together() -> None:
     group = GroupCommit(calls, queue_timeout_s=60)
     waiting = []
     for item in range(0, 40, 2):
-        waiting.append(asyncio.create_task(group(item)))
+        waiting.append(group(item))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert len(calls.groups) == MAX_ROUND_TRIPS
@@ -90,7 +90,7 @@ async def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     calls = Calls()
     calls.may_answer.clear()
     group = GroupCommit(calls, queue_timeout_s=60)
-    gone, stays = asyncio.create_task(group(2)), asyncio.create_task(group(4))
+    gone, stays = group(2), group(4)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     gone.cancel()
@@ -106,7 +106,7 @@ async def test_an_item_that_has_waited_too_long_is_not_sent() -> None:
     group = GroupCommit(calls, queue_timeout_s=0)
     waiting = []
     for item in range(0, 8, 2):
-        waiting.append(asyncio.create_task(group(item)))
+        waiting.append(group(item))
         await asyncio.sleep(0)
     calls.may_answer.set()
     answers = await asyncio.gather(*waiting, return_exceptions=True)
@@ -118,8 +118,8 @@ async def test_an_item_that_is_under_way_does_not_time_out() -> None:
     calls = Calls()
     calls.may_answer.clear()
     group = GroupCommit(calls, queue_timeout_s=0.3)
-    first = [asyncio.create_task(group(item)) for item in range(0, 2 * MAX_ROUND_TRIPS * MAX_ITEMS, 2)]
-    last = asyncio.create_task(group(2))
+    first = [group(item) for item in range(0, 2 * MAX_ROUND_TRIPS * MAX_ITEMS, 2)]
+    last = group(2)
     await asyncio.sleep(0.4)
     calls.may_answer.set()
     assert await asyncio.gather(*first) == [item * 2 for item in range(0, 2 * MAX_ROUND_TRIPS * MAX_ITEMS, 2)]
