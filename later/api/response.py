@@ -28,13 +28,11 @@ class JsonResponse(web.StreamResponse):
     are never sent. So `_status`, `_headers` and all other attributes of `StreamResponse` are unset.
     """
 
+    keep_alive: bool | None = True
+
     def __init__(self, body: bytes) -> None:
         self._json = body
         self._fallback: web.Response | None = None
-
-    @property
-    def keep_alive(self) -> bool | None:
-        return True if self._fallback is None else self._fallback.keep_alive
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write the whole answer. Raises ConnectionError: the client has disconnected."""
@@ -42,7 +40,9 @@ class JsonResponse(web.StreamResponse):
             await request.writer.write(_HEAD % (len(self._json), _date(int(time.time()))) + self._json)
             return None
         self._fallback = web.Response(body=self._json, content_type="application/json")
-        return await self._fallback.prepare(request)
+        writer = await self._fallback.prepare(request)
+        self.keep_alive = self._fallback.keep_alive
+        return writer
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Finish the answer. Only the fallback has anything left to write."""
