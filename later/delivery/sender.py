@@ -35,16 +35,13 @@ LARGE_BODY_BYTES = 1 << 20
 """aiohttp wants a longer body as a file, and writes it in pieces: other calls go on in between."""
 
 
-class CallState:
+class CallState(msgspec.Struct):
     """The state of one call, for its error handling."""
 
-    __slots__ = ("decided", "fresh")
-
-    def __init__(self) -> None:
-        self.fresh = False
-        """True if a connection was opened for this call."""
-        self.decided: Reply | None = None
-        """The reply, once its status alone has decided the outcome, whatever happens to the body."""
+    fresh: bool = False
+    """True if a connection was opened for this call."""
+    decided: Reply | None = None
+    """The reply, once its status alone has decided the outcome, whatever happens to the body."""
 
 
 _current_call: ContextVar[CallState] = ContextVar("current_call")
