@@ -1,1 +1,1 @@
-"""Another later's HTTP API: one client, one batch sender."""
+"""A client of another later's HTTP API, and a batch sender with retries."""

@@ -1,4 +1,4 @@
-"""The transport over the HTTP API: batches of NDJSON. Its users need neither the store nor its password."""
+"""The transport over the HTTP API, in batches of NDJSON. Its users need neither the store nor its password."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ApiTransport:
             existing = [*first.existing, *second.existing]
             return BatchResult(first.created + second.created, existing, {**first.errors, **second.errors})
         existing, errors = [], {}
-        with _reading_answer():
+        with _answer_errors():
             for position, result in enumerate(_results(answer, len(bodies))):
                 if "error" in result:
                     errors[position] = _item_error(result["error"])
@@ -55,25 +55,25 @@ class ApiTransport:
                     existing.append(position)
         return BatchResult(len(bodies) - len(existing) - len(errors), existing, errors)
 
-    def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
+    def query(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         answer = self._client.call("POST", "/query/batch", _id_lines(ids), NDJSON)
-        with _reading_answer():
+        with _answer_errors():
             return [
-                _absent_status(result["error"]) if "error" in result else _STATUS_BY_STATE[result["state"]]
+                _status_without_task(result["error"]) if "error" in result else _STATUS_BY_STATE[result["state"]]
                 for result in _results(answer, len(ids))
             ]
 
     def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         answer = self._client.call("POST", "/delete/batch?pending=true", _id_lines(ids), NDJSON)
         statuses: list[TaskStatus | ItemError] = []
-        with _reading_answer():
+        with _answer_errors():
             for result in _results(answer, len(ids)):
                 if "error" not in result:
                     statuses.append(TaskStatus.PENDING)
                 elif result["error"]["status"] == 409:
                     statuses.append(TaskStatus.DEAD)
                 else:
-                    statuses.append(_absent_status(result["error"]))
+                    statuses.append(_status_without_task(result["error"]))
         return statuses
 
     def counts(self) -> CreateCounts:
@@ -83,7 +83,7 @@ class ApiTransport:
             if error.status == 404:
                 return CreateCounts()
             raise
-        with _reading_answer():
+        with _answer_errors():
             return CreateCounts(*(int(answer[name]) for name in CreateCounts._fields))
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class ApiTransport:
 
 
 @contextmanager
-def _reading_answer() -> Iterator[None]:
+def _answer_errors() -> Iterator[None]:
     """Translate the errors of reading an answer into CallFailed."""
     try:
         yield
@@ -100,7 +100,7 @@ def _reading_answer() -> Iterator[None]:
 
 
 def _results(answer: Any, count: int) -> list[dict[str, Any]]:
-    """Return a batch's results, one for each item. Raises CallFailed: the answer has none, or another number."""
+    """Return a batch's results, one for each item. Raises CallFailed: the answer has no results, or another number."""
     results = answer.get("results") if isinstance(answer, dict) else None
     if not isinstance(results, list) or len(results) != count or not all(isinstance(r, dict) for r in results):
         raise CallFailed(f"expected a result for each item of the batch, got something else: {NOT_LATER}", 200)
@@ -115,7 +115,7 @@ def _item_error(error: Any) -> ItemError:
     return ItemError(int(error["status"]), error.get("field"), str(error["detail"]))
 
 
-def _absent_status(error: dict[str, Any]) -> TaskStatus | ItemError:
+def _status_without_task(error: dict[str, Any]) -> TaskStatus | ItemError:
     if error["status"] != 404:
         return _item_error(error)
     return TaskStatus.ENDED if error.get("ended") else TaskStatus.MISSING

@@ -1,6 +1,6 @@
-"""The batch sender: splits what is sent by count and bytes, and repeats what may work later.
+"""The batch sender: it splits items into batches by number and bytes, and repeats calls that may work later.
 
-Repeating is safe because every item has an id of its own: a batch whose answer was lost makes no task twice.
+Repeating is safe because every item has an id of its own: a batch whose answer was lost creates no task twice.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from later.client.http import CallFailed, Unavailable
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus, Transport
 
 MAX_BODY_BYTES = 16 * 1024 * 1024 - 1024
-"""The largest item that fits in a request of 16 MiB."""
+"""The largest body that fits in a batch: the request has at most 16 MiB."""
 BATCH_BYTES = 8 * 1024 * 1024
 """A batch that has grown to this size is sent, however few its items."""
 MAX_PAUSE_S = 60.0
 JITTER = 0.5
-"""The largest share by which a pause is lengthened at random, so that executors do not all come back at once."""
+"""The largest fraction by which a pause is lengthened at random, so that executors do not all retry at once."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Create = Callable[[Sequence[bytes]], BatchResult]
-Lookup = Callable[[Sequence[str]], list[TaskStatus | ItemError]]
+CreateCall = Callable[[Sequence[bytes]], BatchResult]
+LookupCall = Callable[[Sequence[str]], list[TaskStatus | ItemError]]
 
 
 class RetryPolicy:
-    """The number of times an unavailable call is repeated, and the pauses before that.
+    """The number of times that a failed call is repeated, and the pauses before each.
 
     `sleep` takes seconds. `on_retry` is called before each pause with the reason and the pause in seconds.
     """
@@ -56,7 +56,7 @@ class RetryPolicy:
         raise AssertionError  # the last attempt returns or raises
 
     def wait(self, attempt: int, error: Unavailable, min_pause_s: float = 0.0) -> None:
-        """Pause after a failed attempt, the first being 0: as long as the server asked for, else 1, 2, 4 … 60 s.
+        """Pause after a failed attempt, the first being 0: as long as the server asked for, otherwise 1, 2, 4 … 60 s.
 
         Raises:
             CallFailed: It was the last attempt.
@@ -64,24 +64,24 @@ class RetryPolicy:
         if attempt >= self._retries:
             attempts = f" (tried {attempt + 1} times)" if attempt else ""
             raise CallFailed(f"{error}{attempts}", error.status) from error
-        asked_for = error.retry_after_ms
-        pause_s = min(2.0**attempt if asked_for is None else asked_for / 1000, MAX_PAUSE_S)
+        requested_ms = error.retry_after_ms
+        pause_s = min(2.0**attempt if requested_ms is None else requested_ms / 1000, MAX_PAUSE_S)
         pause_s = max(pause_s, min_pause_s) * random.uniform(1, 1 + self._jitter)
         self._on_retry(str(error), pause_s)
         self._sleep(pause_s)
 
 
 class ItemsUnavailable(CallFailed):
-    """The other side answered, but failed for some items of a batch in the last attempt, too."""
+    """A failure of some items of a batch in every attempt, although the other side answered."""
 
 
-class Attempt(NamedTuple):
-    """The result of one attempt at a batch: the items it settled, and the errors of those to be sent again.
+class BatchAttempt(NamedTuple):
+    """One attempt at a batch: its result for the items that are finished, and the errors of those to send again.
 
     Positions count from the batch's first item.
     """
 
-    settled: BatchResult
+    result: BatchResult
     unavailable: dict[int, ItemError]
 
 
@@ -99,15 +99,15 @@ class BatchSender:
         Raises:
             LaterError: A batch cannot be sent. The batches after it were not tried.
         """
-        return self._send(bodies, self._transport.create)
+        return self._send_all(bodies, self._transport.create)
 
     def validate(self, bodies: Sequence[bytes]) -> Iterator[BatchResult]:
         """Return what `create` would reject, batch by batch. Raises LaterError, as `create` does."""
-        return self._send(bodies, self._transport.validate)
+        return self._send_all(bodies, self._transport.validate)
 
-    def find(self, ids: Sequence[str]) -> list[TaskStatus]:
+    def query(self, ids: Sequence[str]) -> list[TaskStatus]:
         """Return the status of each task. Raises LaterError."""
-        return self._look_up(ids, self._transport.find)
+        return self._look_up(ids, self._transport.query)
 
     def cancel(self, ids: Sequence[str]) -> list[TaskStatus]:
         """Delete pending tasks and return the status that each task had. Raises LaterError."""
@@ -134,8 +134,8 @@ class BatchSender:
         if batch:
             yield batch
 
-    def attempts(self, bodies: Sequence[bytes], create: Create | None = None) -> Iterator[Attempt]:
-        """Send one batch until each of its items is created, known or rejected; yield what each attempt settled.
+    def send_batch(self, bodies: Sequence[bytes], create: CreateCall | None = None) -> Iterator[BatchAttempt]:
+        """Send one batch until each of its items is created, existing or rejected; yield each attempt.
 
         Raises:
             ItemsUnavailable: Some items failed in the last attempt, too.
@@ -151,7 +151,7 @@ class BatchSender:
                 continue
             unavailable = {position: error for position, error in result.errors.items() if error.is_retryable}
             rejected = {position: error for position, error in result.errors.items() if not error.is_retryable}
-            yield Attempt(result._replace(errors=rejected), unavailable)
+            yield BatchAttempt(result._replace(errors=rejected), unavailable)
             if not unavailable:
                 return
             left = list(unavailable)
@@ -160,27 +160,27 @@ class BatchSender:
             except CallFailed as error:
                 raise ItemsUnavailable(str(error)) from error
 
-    def _send(self, bodies: Sequence[bytes], create: Create) -> Iterator[BatchResult]:
+    def _send_all(self, bodies: Sequence[bytes], create: CreateCall) -> Iterator[BatchResult]:
         for positions in self.split(range(len(bodies)), bodies.__getitem__):
             batch = [bodies[position] for position in positions]
             if len(batch[0]) > MAX_BODY_BYTES:
                 too_large = ItemError(413, None, f"expected a body of at most {MAX_BODY_BYTES} bytes")
                 yield BatchResult(0, [], {positions[0]: too_large})
                 continue
-            settled = [attempt.settled.at(positions) for attempt in self.attempts(batch, create)]
+            results = [attempt.result.at(positions) for attempt in self.send_batch(batch, create)]
             yield BatchResult(
-                sum(part.created for part in settled),
-                [position for part in settled for position in part.existing],
-                {position: error for part in settled for position, error in part.errors.items()},
+                sum(result.created for result in results),
+                [position for result in results for position in result.existing],
+                {position: error for result in results for position, error in result.errors.items()},
             )
 
-    def _look_up(self, ids: Sequence[str], look_up: Lookup) -> list[TaskStatus]:
+    def _look_up(self, ids: Sequence[str], look_up: LookupCall) -> list[TaskStatus]:
         statuses: list[TaskStatus] = []
         for start in range(0, len(ids), self._batch_size):
             statuses += self._look_up_batch(ids[start : start + self._batch_size], look_up)
         return statuses
 
-    def _look_up_batch(self, ids: Sequence[str], look_up: Lookup) -> list[TaskStatus]:
+    def _look_up_batch(self, ids: Sequence[str], look_up: LookupCall) -> list[TaskStatus]:
         known: dict[str, TaskStatus] = {}
         left = list(dict.fromkeys(ids))  # a task that is cancelled twice would be missing the second time
         for attempt in count():

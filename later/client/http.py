@@ -21,11 +21,11 @@ CALLS_PER_CONNECTION = 16
 """After so many calls the client connects anew: the kernel distributes connections, not calls, over the processes of a
 daemon, and a few connections that stay could all reach one process."""
 NOT_LATER = "is this the URL of later?"
-"""The question that ends each complaint about an answer which later's API would not give."""
+"""The end of each error about an answer that later's API does not give."""
 
 
 class CallFailed(LaterError):
-    """A call that did not work. The text is the reason, in the server's words if it gave one.
+    """The failure of a call. The text is the reason, in the server's words if it gave one.
 
     `status` is None if no answer came; whether the call was carried out is then unknown.
     """
@@ -99,9 +99,9 @@ class ApiClient:
         reason = detail if isinstance(detail, str) else f"{self._url} answered {reply.status} {reply.reason}".rstrip()
         if reply.status not in RETRYABLE_STATUSES:
             raise CallFailed(reason, reply.status)
-        pause = reply.retry_after
-        pause_ms = None if pause is None else parse_retry_after(pause, int(self._clock() * 1000))
-        raise Unavailable(reason, reply.status, pause_ms)
+        text = reply.retry_after
+        retry_after_ms = None if text is None else parse_retry_after(text, int(self._clock() * 1000))
+        raise Unavailable(reason, reply.status, retry_after_ms)
 
     def _exchange(self, method: str, path: str, body: bytes | None, content_type: str) -> _Reply:
         headers = {"User-Agent": f"later/{__version__}"}
@@ -115,17 +115,17 @@ class ApiClient:
             try:
                 self._connection.request(method, self._path + path, body, headers)
                 response = self._connection.getresponse()
-                read = response.read()
+                answer_body = response.read()
             except TimeoutError:
                 raise Unavailable(f"{self._url} did not answer within {self._timeout_s:g} s") from None
             except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: an impossible host name
-                why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-                raise Unavailable(f"{self._url} did not answer: {why}") from error
+                cause = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+                raise Unavailable(f"{self._url} did not answer: {cause}") from error
             on_failure.pop_all()
-        return _Reply(response.status, response.reason, response.headers.get("Retry-After"), read)
+        return _Reply(response.status, response.reason, response.headers.get("Retry-After"), answer_body)
 
     def _is_dropped(self) -> bool:
-        """Return True if the server has closed the idle connection, or sent what nobody asked for."""
+        """Return True if the server has closed the idle connection, or has sent data without a request."""
         if self._connection.sock is None:
             return False
         with selectors.DefaultSelector() as selector:

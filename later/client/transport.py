@@ -1,4 +1,4 @@
-"""The interface to `later` that bulk senders use: its HTTP API, or its store itself."""
+"""The interface by which a batch sender reaches `later`: its HTTP API, or its store itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ItemError(NamedTuple):
 
 
 class BatchResult(NamedTuple):
-    """The result of one batch: how many tasks were created, and the positions of existing tasks and of errors."""
+    """The result of one batch: the number of created tasks, the positions of existing ones, and errors by position."""
 
     created: int
     existing: Sequence[int]
@@ -63,7 +63,7 @@ class Transport(Protocol):
     def validate(self, bodies: Sequence[bytes]) -> BatchResult:
         """Return the errors that `create` would give. It creates and counts nothing."""
 
-    def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
+    def query(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         """Return the status of each task."""
 
     def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:

@@ -50,7 +50,7 @@ def task_body(id: str, **changes: Any) -> bytes:
 
 def test_created_tasks_exist(transport: ApiTransport) -> None:
     assert transport.create([task_body("j:1"), task_body("j:2", delay=60)]) == BatchResult(2, [], {})
-    assert transport.find(["j:1", "j:2", "j:3"]) == [TaskStatus.PENDING, TaskStatus.PENDING, TaskStatus.MISSING]
+    assert transport.query(["j:1", "j:2", "j:3"]) == [TaskStatus.PENDING, TaskStatus.PENDING, TaskStatus.MISSING]
 
 
 def test_an_existing_task_is_not_created_again(transport: ApiTransport) -> None:
@@ -70,7 +70,7 @@ def test_a_bad_item_is_reported_by_position_and_spoils_no_other(transport: ApiTr
 
 def test_validation_reports_errors_and_creates_nothing(transport: ApiTransport) -> None:
     assert transport.validate([task_body("j:1"), task_body("j:2", delay=-5)]) == BatchResult(0, [], {1: BAD})
-    assert transport.find(["j:1"]) == [TaskStatus.MISSING]
+    assert transport.query(["j:1"]) == [TaskStatus.MISSING]
     assert transport.counts() == CreateCounts()
 
 
@@ -119,7 +119,7 @@ def test_items_of_an_unavailable_shard_are_retryable() -> None:
         with open_transport(api, here) as transport:
             api.frontend.client.shards_down = [1]
             assert transport.create([task_body(here), task_body(gone)]) == BatchResult(1, [], {1: GONE})
-            assert transport.find([here, gone]) == [TaskStatus.PENDING, GONE]
+            assert transport.query([here, gone]) == [TaskStatus.PENDING, GONE]
             api.frontend.client.shards_down = []
             assert transport.create([task_body(gone)]) == BatchResult(1, [], {})
             assert transport.counts() == CreateCounts(created=2)
@@ -129,7 +129,7 @@ def test_every_call_tells_that_the_store_is_unavailable(api: ApiServer, transpor
     api.frontend.client.shards_down = [0]
     calls = [
         lambda: transport.create([task_body("a")]),
-        lambda: transport.find(["a"]),
+        lambda: transport.query(["a"]),
         lambda: transport.cancel(["a"]),
         transport.counts,
     ]
@@ -154,10 +154,10 @@ def test_only_pending_tasks_are_cancelled(api: ApiServer, transport: ApiTranspor
     pending = dict.fromkeys(("delay", "unack", "error"), TaskStatus.PENDING)
     statuses = {**pending, "dead": TaskStatus.DEAD, "ended": TaskStatus.ENDED, "never": TaskStatus.MISSING}
 
-    assert transport.find(list(statuses)) == list(statuses.values())
+    assert transport.query(list(statuses)) == list(statuses.values())
     assert transport.cancel(list(statuses)) == list(statuses.values())
     afterwards = statuses | dict.fromkeys(pending, TaskStatus.MISSING)
-    assert transport.find(list(statuses)) == list(afterwards.values())
+    assert transport.query(list(statuses)) == list(afterwards.values())
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])

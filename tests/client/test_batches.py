@@ -133,8 +133,8 @@ class TestAttempts:
     def test_each_attempt_tells_what_it_settled_and_what_is_left(self, pauses: list[float]) -> None:
         first = results(UNAVAILABLE, task_result("j:1", created=False), BAD)
         with stub_server(first, results(task_result("j:0"))) as server:
-            attempts = list(build_sender(server, pauses).attempts(task_bodies(3)))
-        assert [(a.settled.created, a.settled.existing, [*a.settled.errors]) for a in attempts] == [
+            attempts = list(build_sender(server, pauses).send_batch(task_bodies(3)))
+        assert [(a.result.created, a.result.existing, [*a.result.errors]) for a in attempts] == [
             (0, [1], [2]),
             (1, [], []),
         ]
@@ -142,7 +142,7 @@ class TestAttempts:
 
     def test_items_that_stay_unavailable_raise_an_error_of_their_own(self, pauses: list[float]) -> None:
         with stub_server(results(task_result("j:0"), UNAVAILABLE)) as server:
-            attempts = build_sender(server, pauses, retries=0).attempts(task_bodies(2))
+            attempts = build_sender(server, pauses, retries=0).send_batch(task_bodies(2))
             assert [*next(attempts).unavailable] == [1]
             with pytest.raises(ItemsUnavailable, match="this shard is unavailable"):
                 next(attempts)
@@ -291,7 +291,7 @@ class TestForeignAnswers:
             stub_server(StubAnswer(200, {"results": [result]})) as server,
             pytest.raises(LaterError, match="is this the URL of later"),
         ):
-            build_sender(server, pauses).find(["j:1"])
+            build_sender(server, pauses).query(["j:1"])
 
     @pytest.mark.parametrize("body", [{"job": "j"}, {"created": 1, "existing": None, "refused": 0}, [], 5])
     def test_counts_that_later_does_not_answer_so_fail(self, body: Any, pauses: list[float]) -> None:
@@ -305,7 +305,7 @@ class TestForeignAnswers:
 class TestLookups:
     def test_ids_are_sent_in_batches(self, pauses: list[float]) -> None:
         with stub_server(_statuses) as server:
-            statuses = build_sender(server, pauses, batch_size=2).find([f"j:{number}" for number in range(5)])
+            statuses = build_sender(server, pauses, batch_size=2).query([f"j:{number}" for number in range(5)])
         assert [request.ids for request in server.requests] == [["j:0", "j:1"], ["j:2", "j:3"], ["j:4"]]
         assert statuses == [
             TaskStatus.PENDING, TaskStatus.DEAD, TaskStatus.ENDED, TaskStatus.MISSING, TaskStatus.PENDING,
@@ -321,7 +321,7 @@ class TestLookups:
         first = StubAnswer(200, {"results": [{"state": "delay"}, UNAVAILABLE, UNAVAILABLE]})
         second = StubAnswer(200, {"results": [error_result(404, "no", ended=True), {"state": "dead"}]})
         with stub_server(first, problem(503), second) as server:
-            statuses = build_sender(server, pauses).find(["a", "b", "c"])
+            statuses = build_sender(server, pauses).query(["a", "b", "c"])
         assert [request.ids for request in server.requests] == [["a", "b", "c"], ["b", "c"], ["b", "c"]]
         assert statuses == [TaskStatus.PENDING, TaskStatus.ENDED, TaskStatus.DEAD]
 
@@ -330,13 +330,13 @@ class TestLookups:
             stub_server(StubAnswer(200, {"results": [{"state": "delay"}, BAD]})) as server,
             pytest.raises(LaterError, match="delay: "),
         ):
-            build_sender(server, pauses).find(["a", "b"])
+            build_sender(server, pauses).query(["a", "b"])
         assert pauses == []
 
     def test_ids_that_stay_unavailable_end_the_lookup(self, pauses: list[float]) -> None:
         answer = StubAnswer(200, {"results": [UNAVAILABLE]})
         with stub_server(answer) as server, pytest.raises(LaterError, match="tried 3 times"):
-            build_sender(server, pauses, retries=2).find(["a"])
+            build_sender(server, pauses, retries=2).query(["a"])
         assert len(server.requests) == 3
 
     def test_counts_are_retried(self, pauses: list[float]) -> None:

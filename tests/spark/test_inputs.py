@@ -42,7 +42,7 @@ def csv_rows(read: ReadInput, path: Path, **options: str) -> list[tuple[str | No
 def parse(input_frame: InputFrame) -> Parsed:
     """Parse all rows in one batch, as a worker does."""
     [batch] = input_frame.frame.toArrow().combine_chunks().to_batches()
-    return input_frame.table.build_reader(batch.schema).read(batch)
+    return input_frame.row_settings.build_reader(batch.schema).read(batch)
 
 
 # CSV

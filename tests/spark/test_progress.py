@@ -39,7 +39,7 @@ JOBS: dict[str, Job] = {
     "create": lambda found, target, listener: run.create(found, target, None, listener),
     "create again": lambda found, target, listener: run.create(found, target, None, listener),
     "validate": lambda found, target, listener: run.validate(found, target, None, listener.update_tasks),
-    "find": lambda found, target, listener: run.find(found, target, None, listener.update_tasks),
+    "verify": lambda found, target, listener: run.verify(found, target, None, listener.update_tasks),
     "cancel": lambda found, target, listener: run.cancel(found, target, listener.update_tasks),
 }
 

@@ -50,7 +50,7 @@ class LaterDataSource(DataSource):
         if overwrite:
             raise LaterError('later cannot overwrite: use .mode("append")')
         options = _parse_options(self, schema)
-        options.target.counts(options.table.job)  # fail before Spark starts if nothing answers
+        options.target.counts(options.row_settings.job)  # fail before Spark starts if nothing answers
         return LaterWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's
@@ -68,7 +68,7 @@ def _parse_options(source: DataSource, schema: StructType) -> WriteOptions:
         except PySparkTypeError:
             kind = field.dataType.simpleString()
             raise Refused(f"{field.name}: a column of {kind} cannot be a field of a task", field.name) from None
-    options.table.build_reader(to_arrow_schema(schema, timezone="UTC"))
+    options.row_settings.build_reader(to_arrow_schema(schema, timezone="UTC"))
     return options
 
 
@@ -114,8 +114,8 @@ def write_partition(options: WriteOptions, batches: Iterator[pa.RecordBatch]) ->
         LaterError: A batch cannot be sent; or a row was rejected, and that fails the job.
     """
     message = WriteMessage()
-    with options.target.open_sender(options.table.job) as sender:
-        for parsed in options.table.read_all(batches):
+    with options.target.open_sender(options.row_settings.job) as sender:
+        for parsed in options.row_settings.read_all(batches):
             _add_rejects(options, message, parsed.rejected)
             for result in sender.create(parsed.payloads.bodies):
                 rejects = [parsed.payloads.reject(i, e.field, e.reason) for i, e in result.errors.items()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from later.bulk.datasource.options import parse_options, read_seconds
-from later.bulk.input.table import Table
+from later.bulk.input.row_settings import RowSettings
 from later.bulk.input.task_ids import check_job
 from later.bulk.transport.target import BATCH_SIZE, PREFIX, RETRIES, TIMEOUT_S, Target
 from later.core.errors import Refused
@@ -16,20 +16,20 @@ from later.store.url import check_url
 
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "numpartitions"})
 """Options that Spark hands on although they are its own."""
-MAX_BATCH = 10_000
+MAX_BATCH_SIZE = 10_000
 MAX_REJECTS = 10**15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriteOptions:
-    """The settings that say how a DataFrame is written.
+    """The settings by which a DataFrame is written.
 
     With `fail_fast`, the first rejected row fails the job; otherwise rejected rows are left out and counted, and more
     than `max_rejects` (None: any number) fail the job in the end.
     """
 
     target: Target
-    table: Table
+    row_settings: RowSettings
     fail_fast: bool
     max_rejects: int | None
 
@@ -55,8 +55,8 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         batch_size=values["batchSize"] or BATCH_SIZE,
         retries=RETRIES if values["retries"] is None else values["retries"],
     )
-    table = Table(job=values["jobId"], allow_duplicates=values["allowDuplicates"] == "true")
-    return WriteOptions(target=target, table=table, fail_fast=fail_fast, max_rejects=values["maxRejects"])
+    row_settings = RowSettings(job=values["jobId"], allow_duplicates=values["allowDuplicates"] == "true")
+    return WriteOptions(target=target, row_settings=row_settings, fail_fast=fail_fast, max_rejects=values["maxRejects"])
 
 
 def _read_job(text: str) -> str:
@@ -73,7 +73,7 @@ def _case_insensitive(read: Callable[[str], Any]) -> Callable[[str], Any]:
 _READERS: dict[str, Callable[[str], Any]] = {
     "url": check_url,
     "jobId": _read_job,
-    "batchSize": integer(1, MAX_BATCH),
+    "batchSize": integer(1, MAX_BATCH_SIZE),
     "timeout": read_seconds(100, 3_600_000),
     "retries": integer(0, 100),
     "onError": _case_insensitive(choice("fail", "reject")),

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from later.bulk.input.json import NO_ID
 from later.bulk.input.payload import Parsed, Payloads, Reject
-from later.bulk.input.table import Table
+from later.bulk.input.row_settings import RowSettings
 from later.bulk.transport.target import Target
 from later.client.transport import TaskStatus
 
@@ -22,17 +22,17 @@ CREATE_SCHEMA = pa.schema(
     [(name, _NUMBER) for name in ("rows", "created", "existing", "rejected")]
     + [(name, _TEXT) for name in Reject._fields]
 )
-"""Tallies and rejected rows: a row of the one has numbers alone, one of the other texts alone."""
+"""The columns of tallies and of rejected rows: a tally has only the numbers, a rejected row only the texts."""
 STATUS_SCHEMA = pa.schema(
     [(name, _NUMBER) for name in ("rows", *TaskStatus, "unfit")] + [(name, _TEXT) for name in ("key", "id", "row")]
 )
-"""Tallies and rows without a task, in the same way."""
+"""The columns of tallies and of rows without a task, in the same way."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
 def tally_fields(schema: pa.Schema) -> list[str]:
-    """Return the names of a schema's numbers, which are those of its tallies."""
+    """Return the names of a schema's numbers: the columns of its tallies."""
     return [field.name for field in schema if field.type == _NUMBER]
 
 
@@ -40,25 +40,25 @@ def tally_fields(schema: pa.Schema) -> list[str]:
 class TaskCreator:
     """A function of a partition that creates its rows' tasks or, with `dry_run`, only validates them.
 
-    It returns at most `max_rejects` rejected rows (None: all of them) and the tally, as CREATE_SCHEMA.
+    It returns at most `max_examples` rejected rows (None: all of them) and the tally, as CREATE_SCHEMA.
     """
 
     target: Target
-    table: Table
+    row_settings: RowSettings
     dry_run: bool = False
-    max_rejects: int | None = None
+    max_examples: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         rows = created = existing = rejected = 0
-        with self.target.open_sender(self.table.job) as sender:
+        with self.target.open_sender(self.row_settings.job) as sender:
             send = sender.validate if self.dry_run else sender.create
-            for parsed in self.table.read_all(batches):
+            for parsed in self.row_settings.read_all(batches):
                 rejects = list(parsed.rejected)
                 for result in send(parsed.payloads.bodies):
                     created += result.created
                     existing += len(result.existing)
                     rejects += (parsed.payloads.reject(i, e.field, e.reason) for i, e in result.errors.items())
-                shown = rejects if self.max_rejects is None else rejects[: max(self.max_rejects - rejected, 0)]
+                shown = rejects if self.max_examples is None else rejects[: max(self.max_examples - rejected, 0)]
                 rows += len(parsed.payloads.bodies) + len(parsed.rejected)
                 rejected += len(rejects)
                 if shown:
@@ -68,26 +68,26 @@ class TaskCreator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TaskFinder:
-    """A function of a partition that finds the status of its rows' tasks.
+class TaskVerifier:
+    """A function of a partition that queries the status of its rows' tasks.
 
-    It returns at most `max_missing` rows without a task (None: all of them) and the tally, as STATUS_SCHEMA.
+    It returns at most `max_examples` rows without a task (None: all of them) and the tally, as STATUS_SCHEMA.
     """
 
     target: Target
-    table: Table
-    max_missing: int | None = None
+    row_settings: RowSettings
+    max_examples: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         tally, shown = StatusTally(), 0
-        with self.target.open_sender(self.table.job) as sender:
-            for parsed in self.table.read_all(batches):
+        with self.target.open_sender(self.row_settings.job) as sender:
+            for parsed in self.row_settings.read_all(batches):
                 payloads = tally.count_rows(parsed)
-                statuses = sender.find(payloads.ids)
+                statuses = sender.query(payloads.ids)
                 tally.count_statuses(statuses)
                 missing = [i for i, status in enumerate(statuses) if status is TaskStatus.MISSING]
-                if self.max_missing is not None:
-                    missing = missing[: max(self.max_missing - shown, 0)]
+                if self.max_examples is not None:
+                    missing = missing[: max(self.max_examples - shown, 0)]
                 shown += len(missing)
                 rows = [
                     {"key": payloads.readable_key(i), "id": payloads.ids[i], "row": payloads.reject(i, None, "").row}
@@ -106,24 +106,24 @@ class TaskCanceller:
     """
 
     target: Target
-    table: Table
+    row_settings: RowSettings
 
     def __call__(self, batches: Batches) -> Batches:
         tally = StatusTally()
-        with self.target.open_sender(self.table.job) as sender:
-            for parsed in self.table.read_all(batches):
+        with self.target.open_sender(self.row_settings.job) as sender:
+            for parsed in self.row_settings.read_all(batches):
                 tally.count_statuses(sender.cancel(tally.count_rows(parsed).ids))
         yield _result_rows(STATUS_SCHEMA, [tally.counts])
 
 
 class StatusTally:
-    """A partition's rows, counted by the status of their tasks. `unfit` rows cannot have one: keyless or corrupt."""
+    """A tally of a partition's rows, by the status of their tasks. `unfit` rows are without a key or corrupt."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(tally_fields(STATUS_SCHEMA), 0)
 
     def count_rows(self, parsed: Parsed) -> Payloads:
-        """Count a batch's rows and its unfit ones; return the payloads of the others."""
+        """Count a batch's rows and its unfit rows; return the payloads of the others."""
         payloads = parsed.payloads
         fit = [position for position, id in enumerate(payloads.ids) if id != NO_ID]
         rows = len(payloads.ids) + len(parsed.rejected)

@@ -21,7 +21,7 @@ from later.bulk.jobs.partition import (
     STATUS_SCHEMA,
     TaskCanceller,
     TaskCreator,
-    TaskFinder,
+    TaskVerifier,
     tally_fields,
 )
 from later.bulk.jobs.progress import OnProgress, report_progress
@@ -97,11 +97,11 @@ def create(input_frame: InputFrame, target: Target, rejects: Output | None, prog
         LaterError: The target does not answer.
         PySparkException: A partition could not be sent.
     """
-    job = input_frame.table.job
+    job = input_frame.row_settings.job
     before = target.counts(job)
     started = time.monotonic()
     max_rejects = MAX_EXAMPLES if rejects is None else None
-    task = TaskCreator(target=target, table=input_frame.table, max_rejects=max_rejects)
+    task = TaskCreator(target=target, row_settings=input_frame.row_settings, max_examples=max_rejects)
     with (
         _count_progress(target, job, before, progress),
         report_progress(input_frame.frame.sparkSession, progress.update_tasks),
@@ -118,36 +118,36 @@ def create(input_frame: InputFrame, target: Target, rejects: Output | None, prog
 
 def validate(input_frame: InputFrame, target: Target, rejects: Output | None, on_progress: OnProgress) -> CreateReport:
     """Report what `create` would reject; create nothing. Raises: as `create` does."""
-    target.counts(input_frame.table.job)  # fail before Spark starts if nothing answers
+    target.counts(input_frame.row_settings.job)  # fail before Spark starts if nothing answers
     started = time.monotonic()
     max_rejects = MAX_EXAMPLES if rejects is None else None
-    task = TaskCreator(target=target, table=input_frame.table, dry_run=True, max_rejects=max_rejects)
+    task = TaskCreator(target=target, row_settings=input_frame.row_settings, dry_run=True, max_examples=max_rejects)
     with report_progress(input_frame.frame.sparkSession, on_progress):
         sums, rows = _run(input_frame.frame, task, CREATE_SCHEMA, rejects)
     examples = [Reject(row.key, row.row, row.field, row.reason) for row in rows]
     return CreateReport(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
 
 
-def find(input_frame: InputFrame, target: Target, missing: Output | None, on_progress: OnProgress) -> StatusReport:
+def verify(input_frame: InputFrame, target: Target, missing: Output | None, on_progress: OnProgress) -> StatusReport:
     """Report the status of the tasks of the input's rows. Write rows without a task to `missing`, if there is one.
 
     Raises: as `create` does.
     """
-    target.counts(input_frame.table.job)  # fail before Spark starts if nothing answers
+    target.counts(input_frame.row_settings.job)  # fail before Spark starts if nothing answers
     max_missing = MAX_EXAMPLES if missing is None else None
-    task = TaskFinder(target=target, table=input_frame.table, max_missing=max_missing)
+    task = TaskVerifier(target=target, row_settings=input_frame.row_settings, max_examples=max_missing)
     return _report_statuses(input_frame, task, missing, on_progress)
 
 
 def cancel(input_frame: InputFrame, target: Target, on_progress: OnProgress) -> StatusReport:
     """Delete the pending tasks of the input's rows; report the status that each had. Raises: as `create` does."""
-    known = any(target.counts(input_frame.table.job))
-    task = TaskCanceller(target=target, table=input_frame.table)
+    known = any(target.counts(input_frame.row_settings.job))
+    task = TaskCanceller(target=target, row_settings=input_frame.row_settings)
     return _report_statuses(input_frame, task, None, on_progress)._replace(known=known)
 
 
 def _report_statuses(
-    input_frame: InputFrame, task: TaskFinder | TaskCanceller, missing: Output | None, on_progress: OnProgress
+    input_frame: InputFrame, task: TaskVerifier | TaskCanceller, missing: Output | None, on_progress: OnProgress
 ) -> StatusReport:
     started = time.monotonic()
     with report_progress(input_frame.frame.sparkSession, on_progress):

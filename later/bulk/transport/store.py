@@ -52,7 +52,7 @@ class StoreTransport:
         items = self._run(self._admit(bodies))
         return BatchResult(0, [], {i: _item_error(item) for i, item in enumerate(items) if isinstance(item, Refused)})
 
-    def find(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
+    def query(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         return [_task_status(answer) for answer in self._run(self._store.lookup.query(ids))]
 
     def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:

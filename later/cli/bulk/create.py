@@ -110,7 +110,7 @@ def verify(
     from later.cli.progress import counting_bar
 
     with _open_input(job, spark) as input_frame, counting_bar("partitions", None) as bar:
-        report = run.find(input_frame, job.build_target(address), _build_output(missing, overwrite), bar.update)
+        report = run.verify(input_frame, job.build_target(address), _build_output(missing, overwrite), bar.update)
     _print_statuses(report, "pending", as_json=as_json)
     if report.missing and not as_json:
         for row in report.examples:

@@ -142,13 +142,13 @@ class FileUpload:
     def _send(self, lines: Sequence[Line]) -> None:
         left: dict[int, str] = dict.fromkeys(range(len(lines)), "")
         try:
-            for attempt in self._sender.attempts([line.text for line in lines]):
-                settled = attempt.settled
+            for attempt in self._sender.send_batch([line.text for line in lines]):
+                result = attempt.result
                 # A task under a new id that exists already was created by an attempt whose answer was lost.
-                existing = sum(not lines[position].has_new_id for position in settled.existing)
+                existing = sum(not lines[position].has_new_id for position in result.existing)
                 self.tally.existing += existing
-                self.tally.created += settled.created + len(settled.existing) - existing
-                for position, error in settled.errors.items():
+                self.tally.created += result.created + len(result.existing) - existing
+                for position, error in result.errors.items():
                     self._refuse(lines[position].number, error.reason)
                 left = {position: error.reason for position, error in attempt.unavailable.items()}
         except ItemsUnavailable:

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from later.bulk.datasource.write_options import WriteOptions, parse_write_options
-from later.bulk.input.table import Table
+from later.bulk.input.row_settings import RowSettings
 from later.bulk.transport.target import Target
 from later.core.errors import LaterError
 
@@ -27,7 +27,7 @@ def refused(**given: str) -> str:
 def test_two_options_are_enough() -> None:
     assert options() == WriteOptions(
         target=Target(url="http://127.0.0.1:8080", prefix="later", timeout_s=30, batch_size=1000, retries=8),
-        table=Table(job="orders-7"),
+        row_settings=RowSettings(job="orders-7"),
         fail_fast=True,
         max_rejects=None,
     )
@@ -38,7 +38,7 @@ def test_each_option_is_used() -> None:
              "allowDuplicates": "TRUE", "prefix": "mine", "url": "redis://h/1", "jobId": " j "}  # fmt: skip
     assert options(**given) == WriteOptions(
         target=Target(url="redis://h/1", prefix="mine", timeout_s=60, batch_size=500, retries=0),
-        table=Table(job="j", allow_duplicates=True),
+        row_settings=RowSettings(job="j", allow_duplicates=True),
         fail_fast=False,
         max_rejects=7,
     )

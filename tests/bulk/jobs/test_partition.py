@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from later.bulk.input.json import TEXT_COLUMN
 from later.bulk.input.payload import MISSING_KEY
-from later.bulk.input.table import RowShape, Table
+from later.bulk.input.row_settings import RowSettings, RowShape
 from later.bulk.input.task_ids import task_ids
-from later.bulk.jobs.partition import CREATE_SCHEMA, STATUS_SCHEMA, TaskCanceller, TaskCreator, TaskFinder
+from later.bulk.jobs.partition import CREATE_SCHEMA, STATUS_SCHEMA, TaskCanceller, TaskCreator, TaskVerifier
 from later.bulk.transport.target import Target
 from later.core.errors import LaterError, Refused
 from later.core.task import pack_id
@@ -28,8 +28,8 @@ from tests.client.api_servers import StubAnswer, api_server, problem, stub_serve
 PartitionFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 JOB = "j"
-TABLE = Table(job=JOB)
-JSON_TABLE = Table(job=JOB, shape=RowShape.OBJECTS)
+TABLE = RowSettings(job=JOB)
+JSON_TABLE = RowSettings(job=JOB, shape=RowShape.OBJECTS)
 
 
 @pytest.fixture
@@ -82,7 +82,8 @@ def run_partition(function: PartitionFunction, *batches: pa.RecordBatch) -> Part
 class TestCreating:
     def test_rows_are_created_and_counted(self, target: Target, stored: LaidOutStore) -> None:
         first, again = (
-            run_partition(TaskCreator(target=target, table=TABLE), batch(*"abcde"), batch(*"fg")) for _ in range(2)
+            run_partition(TaskCreator(target=target, row_settings=TABLE), batch(*"abcde"), batch(*"fg"))
+            for _ in range(2)
         )
         assert first.tally == {"rows": 7, "created": 7, "existing": 0, "rejected": 0}
         assert again.tally == {"rows": 7, "created": 0, "existing": 7, "rejected": 0}
@@ -90,12 +91,12 @@ class TestCreating:
 
     def test_a_partition_without_rows_is_counted_too(self, target: Target) -> None:
         nothing = {"rows": 0, "created": 0, "existing": 0, "rejected": 0}
-        assert run_partition(TaskCreator(target=target, table=TABLE)).tally == nothing
-        assert run_partition(TaskCreator(target=target, table=TABLE), batch(), batch(delay=[])).tally == nothing
+        assert run_partition(TaskCreator(target=target, row_settings=TABLE)).tally == nothing
+        assert run_partition(TaskCreator(target=target, row_settings=TABLE), batch(), batch(delay=[])).tally == nothing
 
     def test_a_bad_row_is_returned_with_its_field_and_the_reason(self, target: Target) -> None:
         rows = batch("a", None, "c", "d", delay=[-5, 1, 2, float("nan")])
-        done = run_partition(TaskCreator(target=target, table=TABLE), rows)
+        done = run_partition(TaskCreator(target=target, row_settings=TABLE), rows)
         assert done.tally == {"rows": 4, "created": 1, "existing": 0, "rejected": 3}
         number = "delay: expected a number of seconds ≥ 0, got"
         told = [(row["key"], row["field"], row["reason"], json.loads(row["row"]).get("delay")) for row in done.rows[:2]]
@@ -107,40 +108,42 @@ class TestCreating:
 
     def test_a_batch_of_bad_rows_does_not_end_the_partition(self, target: Target) -> None:
         done = run_partition(
-            TaskCreator(target=target, table=TABLE), batch(None, None, delay=[1, 1]), batch("a", "b", delay=[-1, 1])
+            TaskCreator(target=target, row_settings=TABLE),
+            batch(None, None, delay=[1, 1]),
+            batch("a", "b", delay=[-1, 1]),
         )
         assert done.tally == {"rows": 4, "created": 1, "existing": 0, "rejected": 3}
 
-    def test_at_most_max_rejects_rows_are_returned_and_all_are_counted(self, target: Target) -> None:
+    def test_at_most_max_examples_rows_are_returned_and_all_are_counted(self, target: Target) -> None:
         rows = [batch(*[None] * 4), batch(*[None] * 4)]
         for wanted, shown in ((None, 8), (0, 0), (5, 5), (9, 8)):
-            done = run_partition(TaskCreator(target=target, table=TABLE, max_rejects=wanted), *rows)
+            done = run_partition(TaskCreator(target=target, row_settings=TABLE, max_examples=wanted), *rows)
             assert (len(done.rows), done.tally["rejected"]) == (shown, 8)
 
     def test_rows_with_the_same_key_are_one_task(self, target: Target, stored: LaidOutStore) -> None:
-        done = run_partition(TaskCreator(target=target, table=TABLE), batch(*"aaaab"), batch(*"ba"))
+        done = run_partition(TaskCreator(target=target, row_settings=TABLE), batch(*"aaaab"), batch(*"ba"))
         assert (done.tally["created"], done.tally["existing"], stored.task_count()) == (2, 5, 2)
 
     def test_a_key_is_the_same_in_columns_and_in_json(self, target: Target) -> None:
         numbers = pa.record_batch({"key": [1, 2], "topic": ["order"] * 2, "callback": [CALLBACK] * 2})
-        run_partition(TaskCreator(target=target, table=TABLE), batch("1", "2"))
-        assert run_partition(TaskCreator(target=target, table=TABLE), numbers).tally["existing"] == 2
+        run_partition(TaskCreator(target=target, row_settings=TABLE), batch("1", "2"))
+        assert run_partition(TaskCreator(target=target, row_settings=TABLE), numbers).tally["existing"] == 2
         assert (
             run_partition(
-                TaskCreator(target=target, table=JSON_TABLE), json_lines(task_fields(1), task_fields("2"))
+                TaskCreator(target=target, row_settings=JSON_TABLE), json_lines(task_fields(1), task_fields("2"))
             ).tally["existing"]
             == 2
         )
 
     def test_a_dry_run_creates_nothing_and_returns_the_same_rows(self, target: Target, stored: LaidOutStore) -> None:
         rows = batch("a", None, "c", delay=[-5, 1, 2])
-        dry = run_partition(TaskCreator(target=target, table=TABLE, dry_run=True), rows)
+        dry = run_partition(TaskCreator(target=target, row_settings=TABLE, dry_run=True), rows)
         assert (dry.tally["rows"], dry.tally["rejected"], stored.task_count()) == (3, 2, 0)
-        assert dry.rows == run_partition(TaskCreator(target=target, table=TABLE), rows).rows
+        assert dry.rows == run_partition(TaskCreator(target=target, row_settings=TABLE), rows).rows
 
     def test_a_malformed_line_is_returned_unchanged(self, target: Target) -> None:
         done = run_partition(
-            TaskCreator(target=target, table=JSON_TABLE),
+            TaskCreator(target=target, row_settings=JSON_TABLE),
             json_lines(task_fields(1), "nope", "", task_fields(2, x=1), task_fields(None), task_fields(3, id="x")),
         )
         assert done.tally == {"rows": 5, "created": 1, "existing": 0, "rejected": 4}
@@ -149,12 +152,12 @@ class TestCreating:
 
     def test_a_column_named_value_does_not_make_rows_json(self, target: Target) -> None:
         with pytest.raises(Refused, match="value: unknown column"):
-            run_partition(TaskCreator(target=target, table=TABLE), json_lines(task_fields(1)))
+            run_partition(TaskCreator(target=target, row_settings=TABLE), json_lines(task_fields(1)))
 
     def test_results_have_the_schema_that_spark_expects(self, target: Target) -> None:
         for function, schema in (
-            (TaskCreator(target=target, table=TABLE), CREATE_SCHEMA),
-            (TaskFinder(target=target, table=TABLE), STATUS_SCHEMA),
+            (TaskCreator(target=target, row_settings=TABLE), CREATE_SCHEMA),
+            (TaskVerifier(target=target, row_settings=TABLE), STATUS_SCHEMA),
         ):
             for result in function(iter([batch(None, "b", delay=[1, -1])])):
                 assert result.schema == schema
@@ -172,7 +175,7 @@ class TestCreating:
         before = stored.task_count()
 
         done = run_partition(
-            TaskCreator(target=target, table=TABLE), *[b for b in rows.to_batches(max_chunksize=5) if table]
+            TaskCreator(target=target, row_settings=TABLE), *[b for b in rows.to_batches(max_chunksize=5) if table]
         )
 
         tally = done.tally
@@ -186,7 +189,7 @@ class TestOverTheApi:
         sizes = [0, 900_000, 1_100_000, 900_000, 17_000_000, *[900_000] * 20]
         rows = batch(*map(str, range(len(sizes))), content=["x" * size for size in sizes])
         with api_server() as api:
-            done = run_partition(TaskCreator(target=Target(url=api.url), table=TABLE), rows)
+            done = run_partition(TaskCreator(target=Target(url=api.url), row_settings=TABLE), rows)
         assert done.tally == {"rows": 25, "created": 23, "existing": 0, "rejected": 2}
         assert [(row["key"], row["reason"]) for row in done.rows] == [
             ("2", "expected a body of at most 1048576 bytes"),
@@ -202,7 +205,7 @@ class TestOverTheApi:
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("later.bulk.transport.target.time.sleep", back)
-                done = run_partition(TaskCreator(target=Target(url=api.url), table=TABLE), batch(*"abc"))
+                done = run_partition(TaskCreator(target=Target(url=api.url), row_settings=TABLE), batch(*"abc"))
         assert done.tally == {"rows": 3, "created": 3, "existing": 0, "rejected": 0}
 
     def test_a_store_that_stays_unavailable_fails_the_partition(self, pauses: list[float]) -> None:
@@ -210,7 +213,7 @@ class TestOverTheApi:
             stub_server(problem(503, "the store is gone")) as api,
             pytest.raises(LaterError, match=r"gone \(tried 3 times\)"),
         ):
-            run_partition(TaskCreator(target=Target(url=api.url, retries=2), table=TABLE), batch("a"))
+            run_partition(TaskCreator(target=Target(url=api.url, retries=2), row_settings=TABLE), batch("a"))
         assert len(pauses) == 2
 
     def test_a_server_that_is_not_later_fails_the_partition(self) -> None:
@@ -218,22 +221,22 @@ class TestOverTheApi:
             stub_server(StubAnswer(200, b"<html>")) as api,
             pytest.raises(LaterError, match="is this the URL of later"),
         ):
-            run_partition(TaskCreator(target=Target(url=api.url), table=TABLE), batch("a"))
+            run_partition(TaskCreator(target=Target(url=api.url), row_settings=TABLE), batch("a"))
 
 
 class TestUnavailableStore:
     def test_opening_the_store_is_retried(self, tmp_path: Any, pauses: list[float]) -> None:
         nowhere = Target(url=f"unix://{tmp_path}/none", retries=2)
         with pytest.raises(LaterError, match=r"cannot be reached: .* \(tried 3 times\)"):
-            run_partition(TaskCreator(target=nowhere, table=TABLE), batch("a"))
+            run_partition(TaskCreator(target=nowhere, row_settings=TABLE), batch("a"))
         assert len(pauses) == 2
 
 
-class TestFinding:
+class TestVerifying:
     @pytest.fixture(autouse=True)
     def tasks(self, target: Target, stored: LaidOutStore) -> None:
         """Create a to d and make them pending, dead, ended and cancelled."""
-        run_partition(TaskCreator(target=target, table=TABLE), batch(*"abcd"))
+        run_partition(TaskCreator(target=target, row_settings=TABLE), batch(*"abcd"))
         _, dead, ended, gone = task_ids(JOB, [b"a", b"b", b"c", b"d"])
         score = 9_000_000_000_000
         stored.redis.zrem(stored.keys.shard_of(dead).bucket(Bucket.DELAY, b"order"), pack_id(dead))
@@ -244,7 +247,7 @@ class TestFinding:
         stored.redis.zadd(stored.keys.shard_of(ended).done, {pack_id(ended): score})
 
     def test_each_row_is_counted_by_its_tasks_status(self, target: Target) -> None:
-        done = run_partition(TaskFinder(target=target, table=TABLE), batch("a", "b", "c", "d", "e", None, "a"))
+        done = run_partition(TaskVerifier(target=target, row_settings=TABLE), batch("a", "b", "c", "d", "e", None, "a"))
         assert done.tally == {"rows": 7, "pending": 2, "dead": 1, "ended": 1, "missing": 2, "unfit": 1}
         assert [(row["key"], row["id"]) for row in done.rows] == list(
             zip("de", task_ids(JOB, [b"d", b"e"]), strict=True)
@@ -253,23 +256,25 @@ class TestFinding:
 
     def test_a_rejected_row_is_missing_or_unfit(self, target: Target) -> None:
         done = run_partition(
-            TaskFinder(target=target, table=JSON_TABLE),
+            TaskVerifier(target=target, row_settings=JSON_TABLE),
             json_lines(task_fields("x", delay=-5), "nope", task_fields(None), task_fields("a")),
         )
         assert done.tally == {"rows": 4, "pending": 1, "dead": 0, "ended": 0, "missing": 1, "unfit": 2}
 
-    def test_at_most_max_missing_rows_are_returned(self, target: Target) -> None:
+    def test_at_most_max_examples_rows_without_a_task_are_returned(self, target: Target) -> None:
         done = run_partition(
-            TaskFinder(target=target, table=TABLE, max_missing=3), batch("u", "v"), batch("w", "x", "y")
+            TaskVerifier(target=target, row_settings=TABLE, max_examples=3), batch("u", "v"), batch("w", "x", "y")
         )
         assert (done.keys, done.tally["missing"]) == (["u", "v", "w"], 5)
 
     def test_a_partition_without_rows_is_counted_too(self, target: Target) -> None:
-        assert set(run_partition(TaskFinder(target=target, table=TABLE)).tally.values()) == {0}
-        assert set(run_partition(TaskCanceller(target=target, table=TABLE), batch()).tally.values()) == {0}
+        assert set(run_partition(TaskVerifier(target=target, row_settings=TABLE)).tally.values()) == {0}
+        assert set(run_partition(TaskCanceller(target=target, row_settings=TABLE), batch()).tally.values()) == {0}
 
     def test_only_pending_tasks_are_cancelled(self, target: Target, stored: LaidOutStore) -> None:
-        done = run_partition(TaskCanceller(target=target, table=TABLE), batch("a", "a", "b", "c", "d", None))
+        done = run_partition(TaskCanceller(target=target, row_settings=TABLE), batch("a", "a", "b", "c", "d", None))
         assert done.tally == {"rows": 6, "pending": 2, "dead": 1, "ended": 1, "missing": 1, "unfit": 1}
         assert (done.rows, stored.task_count()) == ([], 1)
-        assert run_partition(TaskCanceller(target=target, table=TABLE), batch("a", "b", "c")).tally["missing"] == 1
+        assert (
+            run_partition(TaskCanceller(target=target, row_settings=TABLE), batch("a", "b", "c")).tally["missing"] == 1
+        )

@@ -58,7 +58,11 @@ class TestCreating:
     def test_created_tasks_exist(self, transport: StoreTransport, stored: LaidOutStore) -> None:
         assert transport.create(task_bodies(300)) == BatchResult(300, [], {})
         assert stored.task_count() == 300
-        assert transport.find(["j:0", "j:299", "j:300"]) == [TaskStatus.PENDING, TaskStatus.PENDING, TaskStatus.MISSING]
+        assert transport.query(["j:0", "j:299", "j:300"]) == [
+            TaskStatus.PENDING,
+            TaskStatus.PENDING,
+            TaskStatus.MISSING,
+        ]
 
     def test_an_existing_task_is_not_created_again(self, transport: StoreTransport) -> None:
         transport.create(task_bodies(3))
@@ -150,10 +154,10 @@ class TestCancelling:
             "j:9": TaskStatus.MISSING,
         }
 
-        assert transport.find(list(statuses)) == list(statuses.values())
+        assert transport.query(list(statuses)) == list(statuses.values())
         assert transport.cancel(list(statuses)) == list(statuses.values())
         afterwards = statuses | {"j:0": TaskStatus.MISSING}
-        assert transport.find(list(statuses)) == list(afterwards.values())
+        assert transport.query(list(statuses)) == list(afterwards.values())
 
 
 class TestUnavailableStore:
@@ -177,7 +181,7 @@ class TestUnavailableStore:
             process.wait()
             calls: list[Callable[[], object]] = [
                 lambda: transport.create([task_body("j:2")]),
-                lambda: transport.find(["j:1"]),
+                lambda: transport.query(["j:1"]),
                 lambda: transport.cancel(["j:1"]),
                 transport.counts,
             ]

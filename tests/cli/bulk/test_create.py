@@ -14,8 +14,8 @@ import pytest
 
 from later.bulk.input import spark_input
 from later.bulk.input.payload import Reject
+from later.bulk.input.row_settings import RowSettings
 from later.bulk.input.spark_input import InputFrame, JobInput
-from later.bulk.input.table import Table
 from later.bulk.jobs import run
 from later.bulk.jobs.output import Output
 from later.bulk.jobs.run import CreateReport, MissingTask, StatusReport
@@ -56,7 +56,7 @@ class FakeSpark:
     def read(self, spark: Any, job_input: JobInput, job: str) -> InputFrame:
         self.input = job_input
         frame: Any = SimpleNamespace(sparkSession=spark)
-        return InputFrame(frame, Table(job=job), self.unused)
+        return InputFrame(frame, RowSettings(job=job), self.unused)
 
     def call(self, name: str) -> Any:
         def called(found: InputFrame, target: Target, *rest: Any) -> Any:
@@ -74,7 +74,7 @@ def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSpark:
     spark = FakeSpark()
     monkeypatch.setattr(session, "open_session", spark.open)
     monkeypatch.setattr(spark_input, "read_input", spark.read)
-    for name in ("create", "validate", "find", "cancel"):
+    for name in ("create", "validate", "verify", "cancel"):
         monkeypatch.setattr(run, name, spark.call(name))
     return spark
 
@@ -293,7 +293,7 @@ class TestVerify:
         spark.answer = STANDINGS
         assert exit_code("verify", "in", "--job", "j", "--missing", "out") == 1
         assert spark.called is not None
-        assert (spark.called[0], spark.called[2][0]) == ("find", Output("out"))
+        assert (spark.called[0], spark.called[2][0]) == ("verify", Output("out"))
         assert "later: all of them: out" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("limit", "code"), [("3", 0), ("2", 1)])

@@ -1,4 +1,4 @@
-"""Settings of how a job's rows are read, as columns or as JSON, and the reader that they build."""
+"""The settings by which workers read a job's rows, as columns or as JSON, and the reader that is built from them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RowReader(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """The settings that say how a job's rows are read: as columns by name, or as JSON from one column of texts.
+class RowSettings:
+    """The settings by which a job's rows are read: as columns by name, or as JSON from one column of texts.
 
     `constants` are JSON. `csv` applies to columns only (see `ColumnReader`); `sources` and `send_unknown_fields` apply
     to JSON only (see `JsonLinesReader`).
