@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from later.core.errors import ConfigError
-from later.core.policy import FIELDS, MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, Ack, DelayMode, Policy
+from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Policy
 from later.core.validation import MAX_RETRY
 from later.option_types import (
     Address,
@@ -117,7 +117,13 @@ def _policy_option(field: str, type: OptionType, default: str, *, name: str = ""
     """Build the option that sets the daemon's value of a policy field."""
     option_name = name or field.replace("_", "-")
     return Option(
-        option_name, FIELDS[field].attribute, type, default, DAEMON_COMMANDS, FIELDS[field].help, in_policy=True
+        option_name,
+        POLICY_FIELDS[field].attribute,
+        type,
+        default,
+        DAEMON_COMMANDS,
+        POLICY_FIELDS[field].help,
+        in_policy=True,
     )
 
 

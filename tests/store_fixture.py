@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from redis.asyncio import Redis
 
 from later.core.clock import Clock
-from later.core.policy import DEFAULT, Policy
+from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.client import connect
 from later.store.open import Store, connect_store
 from later.store.permits import Permits
@@ -28,7 +28,7 @@ class StoreFixture(Store):
         """Return the permits as another instance takes them."""
         return Permits(self.client, self.keys, instance)
 
-    def policies_anew(self, daemon: Policy = DEFAULT) -> PolicyBook:
+    def policies_anew(self, daemon: Policy = DEFAULT_POLICY) -> PolicyBook:
         """Return the policies as another process knows them."""
         return PolicyBook(self.client, self.keys, daemon, time.monotonic)
 
@@ -40,7 +40,7 @@ async def open_store(url: str, shards: int = 1, timeout_s: float = 10.0) -> Asyn
     redis = connect(url, clock, timeout_s)
     await redis.flushall()
     settings = StoreSettings(url=url, prefix="later", timeout_s=timeout_s)
-    store = connect_store(settings, shards, clock, DEFAULT, "this", lambda verb: lambda seconds: None)
+    store = connect_store(settings, shards, clock, DEFAULT_POLICY, "this", lambda verb: lambda seconds: None)
     try:
         yield StoreFixture(redis=redis, **{field.name: getattr(store, field.name) for field in fields(Store)})
     finally:

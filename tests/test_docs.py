@@ -22,7 +22,7 @@ from later.cli.groups import load_command
 from later.cli.main import later
 from later.config import OPTIONS
 from later.core.explain import TopicFacts, explain_topic
-from later.core.policy import DEFAULT, FIELDS, Ack, Policy, format_policy
+from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, format_policy
 from later.core.reply import Reply, parse_reply
 from later.core.retry import Backoff, OutcomeKind
 from later.metrics import Metrics
@@ -178,7 +178,8 @@ def test_the_documented_defaults_of_options_are_right() -> None:
 def test_every_field_of_a_policy_is_documented_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]*\| `?(\w+)[^|]*\|", section_text("The fields", TOPICS), re.MULTILINE)
     defaults = {
-        name: value if isinstance(value, str) else json.dumps(value) for name, value in format_policy(DEFAULT).items()
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in format_policy(DEFAULT_POLICY).items()
     }
     assert dict(rows) == defaults
 
@@ -193,7 +194,7 @@ def test_every_field_has_its_documented_option() -> None:
     defaults = {option.name: option.default for option in OPTIONS if "up" in option.commands}
     assert rows == [
         (name, field, defaults[name])
-        for field in FIELDS
+        for field in POLICY_FIELDS
         for name in [field.replace("_", "-")]
         if field not in DELIVERY_LIMITS and field != "paused"
     ]
@@ -259,7 +260,7 @@ def test_the_table_of_modules_has_every_module_in_its_place() -> None:
 NIGHT = 1_790_000_000_000 // 86_400_000 * 86_400_000 + 11_550_000
 """03:12:30 UTC, in ms: ten seconds before the times of the examples."""
 IDLE_TOPIC = TopicFacts(
-    name="order", policy=DEFAULT, delay=0, unack=0, error=0, dead=0, due=0, oldest_due_at=None, next_due_at=None,
+    name="order", policy=DEFAULT_POLICY, delay=0, unack=0, error=0, dead=0, due=0, oldest_due_at=None, next_due_at=None,
     paused=False, held_until=None, full_speed_at=None, workers=1, last_heartbeat_at=NIGHT,
 )  # fmt: skip
 LATE_TOPIC = IDLE_TOPIC._replace(due=1204, delay=1204, oldest_due_at=NIGHT - 720_000)

@@ -50,28 +50,36 @@ def build_app(
     lease_ms: int,
     why_not_ready: Callable[[], Awaitable[str | None]],
     exposition: Callable[[], Awaitable[bytes]],
-    on_create: Callable[[int], None],
+    wake_delay_ticker: Callable[[int], None],
 ) -> web.Application:
     """Build the application of `later serve`.
 
     `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store. The counts of a bulk job are
-    kept for `remember_ms`. `lease_ms` is the workers' lease for the daemon's own timeout. `on_create` is called with
-    the time (ms) at which the earliest task that was just created, or moved, is due.
+    kept for `remember_ms`. `lease_ms` is the length of a lease if the daemon's timeout applies to the task's topic.
+    `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
     """
-    pending = PendingWrites(max_pending_writes)
-    metrics.pending_writes.set_function(lambda: pending.count)
-    tasks = TaskHandlers(store=store, metrics=metrics, max_body=max_body, pending_writes=pending, on_create=on_create)
+    pending_writes = PendingWrites(max_pending_writes)
+    metrics.pending_writes.set_function(lambda: pending_writes.count)
+    tasks = TaskHandlers(
+        store=store,
+        metrics=metrics,
+        max_body=max_body,
+        pending_writes=pending_writes,
+        wake_delay_ticker=wake_delay_ticker,
+    )
     batches = BatchHandlers(
         store=store,
         metrics=metrics,
         max_body=max_body,
         remember_ms=remember_ms,
-        pending_writes=pending,
-        on_create=on_create,
+        pending_writes=pending_writes,
+        wake_delay_ticker=wake_delay_ticker,
     )
-    edits = EditHandlers(store=store, max_body=max_body, pending_writes=pending, on_create=on_create)
-    listing = ListHandlers(store=store, max_body=max_body, pending_writes=pending)
-    explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending, lease_ms=lease_ms)
+    edits = EditHandlers(
+        store=store, max_body=max_body, pending_writes=pending_writes, wake_delay_ticker=wake_delay_ticker
+    )
+    listing = ListHandlers(store=store, max_body=max_body, pending_writes=pending_writes)
+    explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending_writes, lease_ms=lease_ms)
     topics = TopicHandlers(store)
     routes = [
         Route("POST", "/create", tasks.create, fast=True),

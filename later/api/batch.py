@@ -33,7 +33,7 @@ from later.api.schemas import (
 from later.core.admit import admit
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
 from later.core.task import Task, new_id
-from later.core.validation import EXPECTED, check_id, describe
+from later.core.validation import EXPECTED, check_id, format_value
 from later.metrics import Metrics
 from later.store.bulk_jobs import batch_digest
 from later.store.open import Store
@@ -58,7 +58,7 @@ class ErrorCounts(NamedTuple):
 
 
 class BatchHandlers:
-    """Handlers of calls for many tasks. `on_create` is called with the time at which the earliest new task is due."""
+    """Handlers of calls for many tasks. `wake_delay_ticker` is called with the due time of the earliest new task."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class BatchHandlers:
         max_body: int,
         remember_ms: int,
         pending_writes: PendingWrites,
-        on_create: Callable[[int], None],
+        wake_delay_ticker: Callable[[int], None],
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._max_body = max_body
         self._remember_ms = remember_ms
         self._pending_writes = pending_writes
-        self._on_create = on_create
+        self._wake_delay_ticker = wake_delay_ticker
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create/batch`. With `dry_run`, answer what would be refused and store nothing."""
@@ -177,7 +177,7 @@ class BatchHandlers:
         self._metrics.tasks_duplicate.inc(existing)
         self._metrics.tasks_refused.inc(errors.refused)
         if created:
-            self._on_create(min(task.execute_at for task in created))
+            self._wake_delay_ticker(min(task.execute_at for task in created))
         return BatchCreateResponse(
             created=len(created),
             existing=existing,
@@ -228,4 +228,4 @@ def _check_job(job: str) -> str:
     try:
         return check_id(job)
     except Refused:
-        raise Refused(f"job: expected {EXPECTED['id']}, got {describe(job)}", "job") from None
+        raise Refused(f"job: expected {EXPECTED['id']}, got {format_value(job)}", "job") from None

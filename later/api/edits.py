@@ -49,7 +49,7 @@ class PurgeDead(NamedTuple):
 
 
 class EditHandlers:
-    """Handlers of changes. `on_create` is called with the time at which a task that was moved to delay is due."""
+    """Handlers of changes. `wake_delay_ticker` is called with the due time of a task that is in delay afterwards."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class EditHandlers:
         store: Store,
         max_body: int,
         pending_writes: PendingWrites,
-        on_create: Callable[[int], None],
+        wake_delay_ticker: Callable[[int], None],
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
@@ -66,7 +66,7 @@ class EditHandlers:
         self._redrive = GroupCommit(self._at_store_time(store.edits.redrive), queue_timeout_s=timeout_s)
         self._max_body = max_body
         self._pending_writes = pending_writes
-        self._on_create = on_create
+        self._wake_delay_ticker = wake_delay_ticker
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """`POST /update`."""
@@ -78,7 +78,7 @@ class EditHandlers:
         with self._pending_writes.reserve():
             policies, now = await self._store.policies.current(), await self._store.now()
             record = await self._update(TaskEdit(id, changes, policies, now.high), len(changes.content or ""))
-        self._wake_ticker(record)
+        self._wake_if_in_delay(record)
         return json_response(task_view(record))
 
     async def run_now(self, request: web.Request) -> web.StreamResponse:
@@ -86,7 +86,7 @@ class EditHandlers:
         id = parse_id(await read_body(request, self._max_body))
         with self._pending_writes.reserve():
             record = await self._run_now(id)
-        self._wake_ticker(record)
+        self._wake_if_in_delay(record)
         return json_response(task_view(record))
 
     async def redrive(self, request: web.Request) -> web.StreamResponse:
@@ -99,7 +99,7 @@ class EditHandlers:
                 raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
         id = check_id(body.id)
         with self._pending_writes.reserve():
-            self._wake_ticker(await self._redrive(id))
+            self._wake_if_in_delay(await self._redrive(id))
         return json_response({"redriven": 1})
 
     async def _redrive_dead(self, body: RedriveRequest) -> web.StreamResponse:
@@ -113,7 +113,7 @@ class EditHandlers:
         now = (await self._store.now()).high
         result = await self._store.dead_letters.redrive(dead, now=now, reason=body.reason, rate=body.rate, limit=limit)
         if result.moved:
-            self._on_create(now)
+            self._wake_delay_ticker(now)
         log.info("dead tasks redriven", topic=dead.topic, tasks=result.moved)
         return _move_response("redriven", result)
 
@@ -144,9 +144,9 @@ class EditHandlers:
 
         return call_now
 
-    def _wake_ticker(self, record: TaskRecord) -> None:
+    def _wake_if_in_delay(self, record: TaskRecord) -> None:
         if record.state is Bucket.DELAY:
-            self._on_create(record.score)
+            self._wake_delay_ticker(record.score)
 
 
 def _parse_purge(topic: str, body: PurgeRequest) -> PurgeStates | PurgeDead:

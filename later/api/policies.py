@@ -9,7 +9,7 @@ from aiohttp import web
 from later.api.requests import parse_query, parse_switch, path_parameter, read_body
 from later.api.response import json_response
 from later.core.parsing import parse_object
-from later.core.policy import PolicyValue, format_policy, parse_fields
+from later.core.policy import PolicyValue, format_policy, parse_policy_fields
 from later.core.policy_scopes import NO_SETTINGS, PolicyScope, Settings, namespace_scope
 from later.core.validation import check_namespace
 from later.store.policies import PolicyBook
@@ -34,7 +34,7 @@ class PolicyHandlers:
             return json_response(policies.settings_at(scope).fields)
         applied = format_policy(policies.for_scope(scope))
         return json_response(
-            {name: {"value": value, "level": policies.origin(scope, name)} for name, value in applied.items()}
+            {name: {"value": value, "level": policies.level_of(scope, name)} for name, value in applied.items()}
         )
 
     async def replace(self, request: web.Request) -> web.StreamResponse:
@@ -71,7 +71,7 @@ class PolicyHandlers:
 
     async def _parse_request(self, request: web.Request) -> tuple[PolicyScope, dict[str, PolicyValue | None]]:
         parse_query(request)
-        return self._parse_scope(request), parse_fields(parse_object(await read_body(request, self._max_body)))
+        return self._parse_scope(request), parse_policy_fields(parse_object(await read_body(request, self._max_body)))
 
     async def _change(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
         policies = await self._policies.change(scope, edit)

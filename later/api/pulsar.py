@@ -18,7 +18,7 @@ from later.api.requests import parse_switch, path_parameter, read_body
 from later.api.response import json_response
 from later.core.errors import Refused
 from later.core.parsing import parse_object, unknown_field
-from later.core.policy import FIELDS, PolicyValue
+from later.core.policy import POLICY_FIELDS, PolicyValue
 from later.core.policy_scopes import Policies, PolicyScope, Settings, topic_scope
 from later.core.validation import MAX_TTL_MS, parse_topic, refusal
 from later.store.policies import PolicyBook
@@ -60,7 +60,7 @@ class PulsarHandlers:
         if ACTIVE in values:
             fields["delays"] = values[ACTIVE]
         if LIMIT in values:
-            fields["max_delay"] = FIELDS["max_delay"].format(values[LIMIT])
+            fields["max_delay"] = POLICY_FIELDS["max_delay"].format(values[LIMIT])
 
         def edit(settings: Settings) -> Settings:
             tick_time_ms = values.get(TICK_TIME, settings.tick_time_ms)
@@ -98,7 +98,7 @@ def _settings_view(settings: Settings) -> dict[str, PolicyValue] | None:
     return {
         ACTIVE: True if delays is None else delays,
         TICK_TIME: DEFAULT_TICK_TIME_MS if settings.tick_time_ms is None else settings.tick_time_ms,
-        LIMIT: 0 if limit is None else FIELDS["max_delay"].parse(limit),
+        LIMIT: 0 if limit is None else POLICY_FIELDS["max_delay"].parse(limit),
     }
 
 

@@ -17,7 +17,7 @@ from later.core.edit import TaskChanges
 from later.core.errors import Refused, TooLarge
 from later.core.parsing import parse_leniently
 from later.core.task import Draft
-from later.core.validation import EXPECTED_TIME, check_id, describe, refusal
+from later.core.validation import EXPECTED_TIME, check_id, format_value, refusal
 
 EXPECTED = {
     **validation.EXPECTED,
@@ -186,5 +186,5 @@ def parse_switch(query: Mapping[str, str], name: str) -> bool:
     """Return a parameter that is true or false, and false if it is absent. Raises Refused."""
     text = query.get(name, "false")
     if text not in ("true", "false"):
-        raise Refused(f"{name}: expected true or false, got {describe(text)}", name)
+        raise Refused(f"{name}: expected true or false, got {format_value(text)}", name)
     return text == "true"

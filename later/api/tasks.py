@@ -20,7 +20,7 @@ from later.store.open import Store
 
 
 class TaskHandlers:
-    """Handlers of calls for one task. `on_create` is called with the time at which a new task is due."""
+    """Handlers of calls for one task. `wake_delay_ticker` is called with the due time of a new task."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class TaskHandlers:
         metrics: Metrics,
         max_body: int,
         pending_writes: PendingWrites,
-        on_create: Callable[[int], None],
+        wake_delay_ticker: Callable[[int], None],
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
@@ -39,7 +39,7 @@ class TaskHandlers:
         self._metrics = metrics
         self._max_body = max_body
         self._pending_writes = pending_writes
-        self._on_create = on_create
+        self._wake_delay_ticker = wake_delay_ticker
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create`."""
@@ -54,7 +54,7 @@ class TaskHandlers:
             raise
         if created:
             self._metrics.tasks_created.inc()
-            self._on_create(task.execute_at)
+            self._wake_delay_ticker(task.execute_at)
         else:
             self._metrics.tasks_duplicate.inc()
         shown = created if task.own_id else UNSET

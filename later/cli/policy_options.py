@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from later.cli.options import Command, OptionParamType
-from later.core.policy import FIELDS, PolicyField, ValueKind
+from later.core.policy import POLICY_FIELDS, PolicyField, ValueKind
 from later.option_types import (
     any_integer,
     any_share,
@@ -38,7 +38,7 @@ _FORMATS: dict[ValueKind, Callable[[Any], str]] = {
 
 def field_values(command: Command) -> Command:
     """Give a command an option for the value of each field; a field that is not given is None."""
-    for field in reversed(FIELDS.values()):
+    for field in reversed(POLICY_FIELDS.values()):
         option_type = choice(*field.choices) if field.kind is ValueKind.CHOICE else _TYPES[field.kind]
         param_type = OptionParamType(option_type)
         command = click.option(_flag(field), field.name, type=param_type, help=field.help)(command)
@@ -47,14 +47,14 @@ def field_values(command: Command) -> Command:
 
 def field_flags(command: Command) -> Command:
     """Give a command a flag for each field."""
-    for field in reversed(FIELDS.values()):
+    for field in reversed(POLICY_FIELDS.values()):
         command = click.option(_flag(field), field.name, is_flag=True, help="Inherit this field again.")(command)
     return command
 
 
 def format_field(name: str, value: object) -> str:
     """Format a field's value as it is given on the command line, with its meaning if it is 0: `15m`, `0 (no limit)`."""
-    field = FIELDS.get(name)
+    field = POLICY_FIELDS.get(name)
     if field is None:  # a newer daemon's
         return json.dumps(value)
     return f"0 ({field.zero})" if field.zero and value == 0 else _FORMATS.get(field.kind, str)(value)

@@ -16,7 +16,7 @@ from later.core.validation import (
     check_headers,
     check_id,
     check_retry,
-    describe,
+    format_value,
     parse_topic,
     refusal,
     to_milliseconds,
@@ -85,7 +85,7 @@ def _requested_execute_at(draft: Draft, now: int) -> int | None:
     else:
         return None
     if execute_at - now > MAX_AHEAD_MS:
-        raise Refused(f"{field}: expected a time at most ten years ahead, got {describe(value)}", field)
+        raise Refused(f"{field}: expected a time at most ten years ahead, got {format_value(value)}", field)
     return execute_at
 
 

@@ -17,9 +17,9 @@ class RestartBackoff:
         self._delays_s = delays_s
         self._exits = 0
 
-    def next_delay_ms(self, lived_ms: int) -> int:
-        """Return the delay after an exit of a process that ran for `lived_ms`, and count that exit."""
-        if lived_ms >= STABLE_MS:
+    def next_delay_ms(self, uptime_ms: int) -> int:
+        """Return the delay after an exit of a process that ran for `uptime_ms`, and count that exit."""
+        if uptime_ms >= STABLE_MS:
             self._exits = 0
         delay_s = self._delays_s[min(self._exits, len(self._delays_s) - 1)]
         self._exits += 1

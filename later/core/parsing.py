@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from later.core.errors import Refused
 from later.core.task import Draft
-from later.core.validation import EXPECTED, describe, refusal, utf8_size
+from later.core.validation import EXPECTED, format_value, refusal, utf8_size
 
 RESERVED_FIELDS = frozenset({"method", "raw", "context", "tags", "timeout", "cron", "backoff"})
 """Names of fields that a later version may take."""
@@ -128,7 +128,7 @@ def _check_string_map(field: str, value: object, expected: str) -> None:
         raise Refused(f"{field}: expected {expected}, got {_json_type(value)}", field)
     for name, text in value.items():
         if not isinstance(text, str):
-            raise Refused(f"{field}: expected {expected}, got {_json_type(text)} in {describe(name)}", field)
+            raise Refused(f"{field}: expected {expected}, got {_json_type(text)} in {format_value(name)}", field)
         utf8_size(field, name + text)
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from later.core.errors import Refused
 from later.core.retry import Backoff
-from later.core.validation import MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, describe, to_milliseconds
+from later.core.validation import MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, format_value, to_milliseconds
 
 PolicyValue = bool | int | float | str
 """A field's value as it is written in JSON."""
@@ -78,7 +78,7 @@ def _backoff(base_ms: int, cap_ms: int, jitter: float) -> Backoff:
     return Backoff(base_ms=base_ms, cap_ms=cap_ms, jitter=jitter)
 
 
-DEFAULT = Policy()
+DEFAULT_POLICY = Policy()
 
 
 # Fields
@@ -169,7 +169,7 @@ _SECONDS = "a number of seconds ≥ 0"
 _SECONDS_AHEAD = f"a number of seconds from 0 to {MAX_AHEAD_S}"
 _SWITCH = "true or false"
 
-FIELDS = {
+POLICY_FIELDS = {
     field.name: field
     for field in (
         PolicyField(
@@ -276,7 +276,7 @@ FIELDS = {
 """Every field of a policy, in the order in which it is shown."""
 
 
-def parse_fields(values: Mapping[str, object]) -> dict[str, PolicyValue | None]:
+def parse_policy_fields(values: Mapping[str, object]) -> dict[str, PolicyValue | None]:
     """Check the fields of a request, each by itself, and return them in canonical form; None means "inherit".
 
     Raises:
@@ -284,18 +284,18 @@ def parse_fields(values: Mapping[str, object]) -> dict[str, PolicyValue | None]:
     """
     fields: dict[str, PolicyValue | None] = {}
     for name, value in values.items():
-        field = FIELDS.get(name)
+        field = POLICY_FIELDS.get(name)
         if field is None:
             printable = repr(name[:80])[1:-1]
-            raise Refused(f"{printable}: no field of a policy; there are {', '.join(FIELDS)}", printable)
+            raise Refused(f"{printable}: no field of a policy; there are {', '.join(POLICY_FIELDS)}", printable)
         try:
             fields[name] = None if value is None else field.format(field.parse(value))
         except (ValueError, OverflowError):
             expected = f"{field.expected}, or null to inherit"
-            raise Refused(f"{name}: expected {expected}, got {describe(value)}", name) from None
+            raise Refused(f"{name}: expected {expected}, got {format_value(value)}", name) from None
     return fields
 
 
 def format_policy(policy: Policy) -> dict[str, PolicyValue]:
     """Return the value of every field, as it is written in JSON."""
-    return {field.name: field.format(getattr(policy, field.attribute)) for field in FIELDS.values()}
+    return {field.name: field.format(getattr(policy, field.attribute)) for field in POLICY_FIELDS.values()}

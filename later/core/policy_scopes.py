@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from later.core.errors import Refused
-from later.core.policy import FIELDS, Policy, PolicyValue, plain_number
+from later.core.policy import POLICY_FIELDS, Policy, PolicyValue, plain_number
 from later.core.validation import DEFAULT_NAMESPACE
 
 
@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     def merge(self, fields: Mapping[str, PolicyValue | None]) -> Settings:
         """Return a copy with these fields set, and without those that are None (RFC 7396)."""
         merged = {**self.fields, **fields}
-        in_order = {name: merged[name] for name in [*FIELDS, *merged] if name in merged}
+        in_order = {name: merged[name] for name in [*POLICY_FIELDS, *merged] if name in merged}
         return Settings({name: value for name, value in in_order.items() if value is not None}, self.tick_time_ms)
 
     def replace(self, fields: Mapping[str, PolicyValue | None]) -> Settings:
@@ -74,7 +74,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return `policy` with these fields. A field or value that this version does not know is ignored."""
         values: dict[str, Any] = {}
         for name, value in self.fields.items():
-            field = FIELDS.get(name)
+            field = POLICY_FIELDS.get(name)
             with suppress(ValueError, OverflowError):  # one bad value must not stop every topic
                 if field is not None:
                     values[field.attribute] = field.parse(value)
@@ -111,11 +111,11 @@ class Policies:
         """Return the scope's own settings."""
         return self.settings.get(scope, NO_SETTINGS)
 
-    def origin(self, scope: PolicyScope, field: str) -> Level:
+    def level_of(self, scope: PolicyScope, field: str) -> Level:
         """Return the lowest level, from `scope` up, that sets the field."""
         if field in self.settings_at(scope).fields:
             return scope.level
-        return Level.DAEMON if scope.parent is None else self.origin(scope.parent, field)
+        return Level.DAEMON if scope.parent is None else self.level_of(scope.parent, field)
 
     def with_settings(self, scope: PolicyScope, settings: Settings) -> Policies:
         """Return a copy with other settings in one scope.

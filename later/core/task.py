@@ -88,7 +88,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_RenewedTaskBody)
 
 
-def encode(task: Task) -> bytes:
+def encode_task(task: Task) -> bytes:
     """Return the body to store under the task's id."""
     body = _TaskBody(
         BODY_VERSION,
@@ -107,8 +107,8 @@ def encode(task: Task) -> bytes:
     return _encoder.encode([*msgspec.structs.astuple(body), task.renewed_at - task.created_at])
 
 
-def decode(task_id: str, body: bytes) -> Task:
-    """Return the task that `encode` made `body` from.
+def decode_task(task_id: str, body: bytes) -> Task:
+    """Return the task that `encode_task` made `body` from.
 
     Raises:
         UnreadableBody: it is not a body, or it has a version that this code does not know.
@@ -134,10 +134,10 @@ def decode(task_id: str, body: bytes) -> Task:
     )
 
 
-def decode_or_error(task_id: str, body: bytes) -> Task | UnreadableBody:
-    """Return the task that `encode` made `body` from, or the error if it cannot be decoded."""
+def decode_task_or_error(task_id: str, body: bytes) -> Task | UnreadableBody:
+    """Return the task that `encode_task` made `body` from, or the error if it cannot be decoded."""
     try:
-        return decode(task_id, body)
+        return decode_task(task_id, body)
     except UnreadableBody as error:
         return error
 

@@ -58,10 +58,10 @@ _RESERVED_HEADERS = re.compile(
 
 def refusal(field: str, got: object, expected: str | None = None) -> Refused:
     """Return the refusal of a value: `delay: expected a number of seconds ≥ 0, got -5`."""
-    return Refused(f"{field}: expected {expected or EXPECTED[field]}, got {describe(got)}", field)
+    return Refused(f"{field}: expected {expected or EXPECTED[field]}, got {format_value(got)}", field)
 
 
-def describe(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a value much as its sender wrote it, in at most 80 characters."""
     if value is None:
         return "nothing"
@@ -183,11 +183,13 @@ def check_callback(text: str | None) -> str:
             raise Refused("callback: expected a URL without user:password@, got one with it", "callback")
         host = URL(text).host
     except ValueError as error:
-        raise Refused(f"callback: expected {EXPECTED['callback']}, got {describe(text)}: {error}", "callback") from None
+        raise Refused(
+            f"callback: expected {EXPECTED['callback']}, got {format_value(text)}: {error}", "callback"
+        ) from None
     if split.scheme not in ("http", "https") or not host:
         raise refusal("callback", text)
     if "#" in text:
-        raise Refused(f"callback: expected a URL without a fragment, got {describe(text)}", "callback")
+        raise Refused(f"callback: expected a URL without a fragment, got {format_value(text)}", "callback")
     return text
 
 
@@ -218,11 +220,13 @@ def check_headers(headers: dict[str, str] | None) -> dict[str, str]:
         raise Refused(f"headers: expected at most {MAX_HEADER_BYTES} bytes in all, got {size}", "headers")
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
-            raise Refused(f"headers: expected the name of a header, got {describe(name)}", "headers")
+            raise Refused(f"headers: expected the name of a header, got {format_value(name)}", "headers")
         if _RESERVED_HEADERS.fullmatch(name.lower()):
-            raise Refused(f"headers: expected a header of your own, got {describe(name)}, which later sets", "headers")
+            raise Refused(
+                f"headers: expected a header of your own, got {format_value(name)}, which later sets", "headers"
+            )
         if _CONTROL.search(value):
-            raise Refused(f"headers: expected no control characters, got one in {describe(name)}", "headers")
+            raise Refused(f"headers: expected no control characters, got one in {format_value(name)}", "headers")
     if len({name.lower() for name in headers}) < len(headers):
         raise Refused("headers: expected each name once, whatever its case, got one twice", "headers")
     return headers

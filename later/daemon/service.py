@@ -111,7 +111,7 @@ class Service:
             lease_ms=config.lease_ms,
             why_not_ready=why_not_ready,
             exposition=exposition,
-            on_create=worker.delay_ticker.wake if worker is not None else lambda due_at: None,
+            wake_delay_ticker=worker.delay_ticker.wake if worker is not None else lambda due_at: None,
         )
 
     async def open(self) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from later.core.errors import LaterError
-from later.core.task import decode_or_error, pack_id, unpack_id
+from later.core.task import decode_task_or_error, pack_id, unpack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, build_record, pairs, parse_rows
@@ -72,7 +72,7 @@ class Listing:
                 raise row
             if row.body is not None:
                 id = unpack_id(entry.packed)
-                record = build_record(id, topic, decode_or_error(id, row.body), row)
+                record = build_record(id, topic, decode_task_or_error(id, row.body), row)
                 if record is not None and (record.state, record.score) == (bucket_range.bucket, entry.score):
                     tasks.append(record)
         return tasks

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from later.core.edit import renew_ttl
-from later.core.task import Task, decode_or_error, encode, unpack_id
+from later.core.task import Task, decode_task_or_error, encode_task, unpack_id
 from later.core.validation import MAX_AHEAD_MS
 from later.store import scripts
 from later.store.client import Client
@@ -45,7 +45,7 @@ def redrive_command(shard: Shard, topic: bytes, redrives: Sequence[Redrive]) -> 
     for packed, died_at, due_at, seen, task in redrives:
         ttl_end = None if task is None else task.expires_at
         arguments += [packed, "" if died_at is None else died_at, due_at, seen or b""]
-        arguments += [b"" if task is None else encode(task), "" if ttl_end is None else ttl_end]
+        arguments += [b"" if task is None else encode_task(task), "" if ttl_end is None else ttl_end]
     return scripts.REDRIVE.call(keys, arguments)
 
 
@@ -193,7 +193,7 @@ class _DeadCursor:
 
 def _build_redrive(entry: BucketEntry, raw: bytes, due_at: int, now: int) -> Redrive:
     """Return the redrive of an entry. Its ttl counts from `now`; a body changes only if it has a ttl."""
-    task = decode_or_error(unpack_id(entry.packed), raw)
+    task = decode_task_or_error(unpack_id(entry.packed), raw)
     if not isinstance(task, Task) or task.expires_at is None:
         return Redrive(entry.packed, entry.score, due_at, None, None)
     return Redrive(entry.packed, entry.score, due_at, raw, renew_ttl(task, now))

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from later.core.errors import UnreadableBody
-from later.core.task import Task, decode, unpack_id
+from later.core.task import Task, decode_task, unpack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.keys import Bucket, Keys, Shard, expiry_member
@@ -316,7 +316,7 @@ def _locate(shard: Shard, key: bytes) -> tuple[Bucket, bytes]:
 def _topic_of(body: bytes) -> bytes | None:
     """Return the topic that a body names; None if it cannot be read."""
     try:
-        return decode("", body).topic.encode()
+        return decode_task("", body).topic.encode()
     except UnreadableBody:
         return None
 
@@ -324,7 +324,7 @@ def _topic_of(body: bytes) -> bytes | None:
 def _task_with_ttl(body: bytes) -> Task | None:
     """Return the task if it has a ttl."""
     try:
-        task = decode("", body)
+        task = decode_task("", body)
     except UnreadableBody:
         return None
     return None if task.expires_at is None else task

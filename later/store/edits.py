@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from later.core.edit import edit, renew_ttl
 from later.core.errors import Conflict, LaterError, NotFound, StoreDown, UnreadableBody
-from later.core.task import Task, encode, pack_id
+from later.core.task import Task, encode_task, pack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket
@@ -223,7 +223,7 @@ def _update_command(target: ShardTopic, changes: list[_Change]) -> Command:
     arguments: list[Argument] = [topic]
     for seen, task, due_at in changes:
         assert isinstance(task, Task)
-        arguments += [pack_id(seen.id), seen.raw, encode(task), "" if due_at is None else due_at]
+        arguments += [pack_id(seen.id), seen.raw, encode_task(task), "" if due_at is None else due_at]
         arguments.append("" if task.expires_at is None else task.expires_at)
     return scripts.UPDATE.call(keys, arguments)
 

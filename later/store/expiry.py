@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from later.core.errors import LaterError
 from later.core.retry import Failure, encode_failure
-from later.core.task import Task, decode_or_error, pack_id, unpack_id
+from later.core.task import Task, decode_task_or_error, pack_id, unpack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, parse_failure
@@ -101,7 +101,7 @@ class Expiry:
         bodies = await self._client.execute("sweep", ("HMGET", shard.pool, *ids))
         for packed, body in zip(ids, bodies, strict=True):
             id = unpack_id(packed)
-            task = None if body is None else decode_or_error(id, body)
+            task = None if body is None else decode_task_or_error(id, body)
             tasks.append(DeadTask(id, topic.topic, topic.shard, own_id=isinstance(task, Task) and task.own_id))
         return tasks
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
-from later.core.task import Task, decode_or_error, pack_id
+from later.core.task import Task, decode_task_or_error, pack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket, parse_rows
@@ -55,7 +55,7 @@ class Lookup:
                 known = isinstance(remembered, LaterError)
                 bodies.append(remembered if known else NotFound(id, ended=remembered is not None))
             else:
-                task = decode_or_error(id, raw)
+                task = decode_task_or_error(id, raw)
                 topic = task.topic.encode() if isinstance(task, Task) else await self._search_topic(id)
                 bodies.append(StoredTask(id, self._keys.shard_of(id), topic, raw, task))
         return bodies
@@ -136,7 +136,7 @@ def _parse_result(id: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecor
         return row
     if row.body is None:
         return NotFound(id, ended=row.ended is not None)
-    task = decode_or_error(id, row.body)
+    task = decode_task_or_error(id, row.body)
     if not isinstance(task, Task):
         return build_record(id, topic, task, row)
     own = task.topic.encode()

@@ -8,7 +8,7 @@ from functools import partial
 
 from later.core.clock import Clock, Interval
 from later.core.errors import LaterError
-from later.core.policy import DEFAULT, Policy
+from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.bulk_jobs import BulkJobs
 from later.store.client import Client, connect
 from later.store.cursor import Listing
@@ -137,7 +137,7 @@ async def open_existing_store(settings: StoreSettings, clock: Clock) -> Store:
         StoreMismatch: its data is of another version, or is not safe there.
         StoreDown: the store cannot be reached.
     """
-    store = await open_store(settings, clock, DEFAULT, default_shards=0)
+    store = await open_store(settings, clock, DEFAULT_POLICY, default_shards=0)
     try:
         shards = len(store.keys.shards)
         if not shards:

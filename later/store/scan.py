@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from later.core.task import decode_or_error, unpack_id
+from later.core.task import decode_task_or_error, unpack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, pairs, parse_failure
@@ -163,7 +163,7 @@ def _parse_records(split: ScanSplit, entries: Sequence[bytes], rows: Sequence[An
         if raw is not None:
             id = unpack_id(packed)
             begun = int(attempts.split()[0]) if attempts else 0
-            task = decode_or_error(id, raw)
+            task = decode_task_or_error(id, raw)
             records.append(
                 TaskRecord(id, split.topic, task, split.bucket, int(float(score)), begun, parse_failure(failure))
             )

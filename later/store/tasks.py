@@ -12,7 +12,7 @@ from typing import Any
 
 from later.core.errors import LaterError
 from later.core.retry import SettleTarget, encode_failure
-from later.core.task import Task, decode_or_error, encode, pack_id, unpack_id
+from later.core.task import Task, decode_task_or_error, encode_task, pack_id, unpack_id
 from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
@@ -61,7 +61,7 @@ class Tasks:
                 keys += [shard.job(job), shard.jobs]
             arguments: list[Argument] = [topic, job, forget_job_at]
             for task in some:
-                arguments += [pack_id(task.id), encode(task), task.execute_at, int(task.own_id)]
+                arguments += [pack_id(task.id), encode_task(task), task.execute_at, int(task.own_id)]
                 arguments.append("" if task.expires_at is None else task.expires_at)
             commands.append(scripts.CREATE.call(keys, arguments))
         count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
@@ -223,7 +223,7 @@ def _parse_claims(request: ClaimRequest, answer: list[Any], lease_end: int) -> C
                 id=id,
                 topic=request.topic,
                 shard=request.shard,
-                task=decode_or_error(id, body),
+                task=decode_task_or_error(id, body),
                 due_at=int(float(due_at)),
                 attempt=attempt,
                 fence=fence,

@@ -136,7 +136,7 @@ async def serve_frontend(
         lease_ms=30_000,
         why_not_ready=_first(readiness),
         exposition=_of(metrics),
-        on_create=nudges.append,
+        wake_delay_ticker=nudges.append,
     )
     async with TestClient(DaemonServer(app)) as http:
         yield Frontend(

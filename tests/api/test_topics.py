@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from later.core.policy import DEFAULT, FIELDS, Policy, format_policy
+from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Policy, format_policy
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
@@ -71,13 +71,17 @@ class TestPolicies:
             }
 
     def test_the_table_has_every_field(self) -> None:
-        assert [field for field, _, _ in SETTABLE] == list(FIELDS)
+        assert [field for field, _, _ in SETTABLE] == list(POLICY_FIELDS)
 
     @pytest.mark.parametrize(("field", "first", "second"), SETTABLE)
     async def test_a_field_is_set_shown_and_inherited(
         self, frontend: Frontend, field: str, first: Any, second: Any
     ) -> None:
-        topic, namespace, daemon = "/topics/shop%2Forder", "/namespaces/shop", (format_policy(DEFAULT)[field], "daemon")
+        topic, namespace, daemon = (
+            "/topics/shop%2Forder",
+            "/namespaces/shop",
+            (format_policy(DEFAULT_POLICY)[field], "daemon"),
+        )
         assert await frontend.request("PATCH", f"{namespace}/policy", {field: first}) == (200, {field: first})
         assert (await applied(frontend, namespace))[field] == (first, "namespace")
         assert (await applied(frontend, topic))[field] == (first, "namespace")
@@ -197,7 +201,7 @@ class TestRefusals:
             assert await frontend.get(path) == before
 
     def test_every_field_is_in_the_table(self) -> None:
-        assert {field for field, _, _ in WRONG} == FIELDS.keys()
+        assert {field for field, _, _ in WRONG} == POLICY_FIELDS.keys()
 
     async def test_an_unknown_field_is_refused_by_name(self, frontend: Frontend) -> None:
         for name in ("colour", "max_delay_ms", "tickTime", "tick_time_ms", "topic"):
@@ -378,7 +382,7 @@ class TestCounts:
             assert await frontend.get("/topics") == ok(
                 topics=[{"topic": "order", **order}, {"topic": "shop/mail", **mail}], cursor=None
             )
-            policy = format_policy(DEFAULT)
+            policy = format_policy(DEFAULT_POLICY)
             assert await frontend.get("/topics/order") == ok(topic="order", namespace="default", **order, policy=policy)
             assert await frontend.get("/topics/shop%2Fmail") == ok(
                 topic="shop/mail", namespace="shop", **mail, policy=policy
@@ -401,7 +405,7 @@ class TestCounts:
 
     async def test_an_unused_topic_is_shown_with_the_policy_that_would_apply(self, frontend: Frontend) -> None:
         await frontend.request("PUT", "/namespaces/shop/policy", {"max_delay": 900})
-        policy = {**format_policy(DEFAULT), "max_delay": 900}
+        policy = {**format_policy(DEFAULT_POLICY), "max_delay": 900}
         assert await frontend.get("/topics/shop%2Fx") == ok(topic="shop/x", namespace="shop", **NOTHING, policy=policy)
         assert await frontend.get("/topics") == ok(topics=[], cursor=None)
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from later.core.clock import Clock
-from later.core.policy import DEFAULT
+from later.core.policy import DEFAULT_POLICY
 from later.store.keys import Keys
 from later.store.open import Store, connect_store
 from later.store.settings import StoreSettings
@@ -47,5 +47,5 @@ async def lay_out(settings: StoreSettings, shards: int) -> None:
 
 def build_store(settings: StoreSettings, shards: int) -> Store:
     return connect_store(
-        settings, shards, Clock(time.monotonic, time.time), DEFAULT, "", lambda verb: lambda seconds: None
+        settings, shards, Clock(time.monotonic, time.time), DEFAULT_POLICY, "", lambda verb: lambda seconds: None
     )

@@ -8,7 +8,7 @@ from later.bulk.input.payload import Parsed
 from later.core.admit import admit
 from later.core.errors import Refused
 from later.core.parsing import parse_draft
-from later.core.policy import DEFAULT
+from later.core.policy import DEFAULT_POLICY
 from later.core.policy_scopes import Policies
 from later.core.task import Task
 from tests.builders import NOW
@@ -23,7 +23,7 @@ def validate_bodies(bodies: Iterable[bytes]) -> list[Task | Refused]:
     for body in bodies:
         assert b"\n" not in body, "a batch is sent as lines: no body may have a line end"
         try:
-            results.append(admit(parse_draft(body), Policies(DEFAULT), NOW, "generated-id"))
+            results.append(admit(parse_draft(body), Policies(DEFAULT_POLICY), NOW, "generated-id"))
         except Refused as error:
             results.append(error)
     return results

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from later.cli import policy_options
-from later.core.policy import DEFAULT, FIELDS, format_policy
+from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, format_policy
 from tests.cli.api_stub import ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 COUNTS = {"delay": 2, "unack": 0, "error": 1, "dead": 0, "due": 1, "oldest_lateness_s": 150.5}
-APPLIED = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT).items()}
+APPLIED = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT_POLICY).items()}
 APPLIED["max_delay"] = {"value": 900, "level": "namespace"}
 
 
@@ -46,7 +46,7 @@ def test_no_more_topics_are_listed_than_the_limit(api: ApiStub, capsys: Capture)
 
 
 def test_a_topic_is_shown_with_the_fields_that_it_sets(api: ApiStub, capsys: Capture) -> None:
-    topic = {"topic": "shop/order", "namespace": "shop", **COUNTS, "policy": format_policy(DEFAULT)}
+    topic = {"topic": "shop/order", "namespace": "shop", **COUNTS, "policy": format_policy(DEFAULT_POLICY)}
     own = {"max_delay": 0, "retry_base": 0.5, "ttl": 5400, "delays": False, "rate": 2.5, "new_in_2030": [1]}
     api.replies = [Reply(200, topic), Reply(200, own)] * 2
     assert exit_code_of("topics", "show", "shop/order") == 0
@@ -77,7 +77,7 @@ def test_a_topic_is_shown_with_all_fields_that_apply_and_their_levels(api: ApiSt
         "max_delay      15m           namespace",
         "delay_mode     honor         daemon",
     ]
-    assert [line.split()[0] for line in table[1:]] == list(FIELDS)
+    assert [line.split()[0] for line in table[1:]] == list(POLICY_FIELDS)
     assert api.calls[1] == ("GET", "/topics/order/policy?applied=true")
 
 
@@ -106,7 +106,7 @@ def flag(field: str) -> str:
 
 def test_set_sends_each_field_in_the_units_of_the_api(api: ApiStub, capsys: Capture) -> None:
     api.replies = [Reply(200, {"ttl": 0})]
-    assert list(FIELD_VALUES) == list(FIELDS)
+    assert list(FIELD_VALUES) == list(POLICY_FIELDS)
     assert (
         exit_code_of("topics", "set", "a", *(word for f, (text, _) in FIELD_VALUES.items() for word in (flag(f), text)))
         == 0

@@ -15,7 +15,7 @@ from later.core.admit import admit
 from later.core.errors import Refused
 from later.core.policy import DelayMode, Policy
 from later.core.policy_scopes import Policies, Settings, namespace_scope, topic_scope
-from later.core.task import Draft, Task, decode, encode
+from later.core.task import Draft, Task, decode_task, encode_task
 from later.core.validation import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, to_milliseconds
 from tests.builders import NOW, a_draft
 from tests.core.test_task import LEGAL_IDS
@@ -629,7 +629,7 @@ class TestAnyDraft:
     @given(DRAFTS, st.integers(0, MAX_AHEAD_MS))
     def test_an_admitted_task_can_be_stored(self, draft: Draft, default_delay_ms: int) -> None:
         task = admit(draft, Policies(Policy(default_delay_ms=default_delay_ms)), NOW, FRESH)
-        assert decode(task.id, encode(task)) == task
+        assert decode_task(task.id, encode_task(task)) == task
 
     @given(URL_LIKE)
     def test_a_url_is_admitted_as_it_came_or_refused(self, url: str) -> None:

@@ -11,7 +11,7 @@ from later.core.edit import TaskChanges, edit, renew_ttl
 from later.core.errors import Refused
 from later.core.policy import DelayMode, Policy
 from later.core.policy_scopes import Policies
-from later.core.task import Task, decode, encode
+from later.core.task import Task, decode_task, encode_task
 from later.core.validation import EXPECTED, MAX_AHEAD_MS
 from tests.builders import NOW, a_task
 
@@ -134,5 +134,5 @@ class TestRenewTtl:
 
     def test_a_renewed_task_is_stored_and_read_back(self) -> None:
         task = renew_ttl(TASK, LATER)
-        assert decode(task.id, encode(task)) == task
-        assert len(encode(TASK)) < len(encode(task))
+        assert decode_task(task.id, encode_task(task)) == task
+        assert len(encode_task(TASK)) < len(encode_task(task))

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.core.errors import Refused
-from later.core.policy import DEFAULT, FIELDS, MIN_RATE, Ack, DelayMode, Policy, format_policy, parse_fields
+from later.core.policy import (
+    DEFAULT_POLICY,
+    MIN_RATE,
+    POLICY_FIELDS,
+    Ack,
+    DelayMode,
+    Policy,
+    format_policy,
+    parse_policy_fields,
+)
 from later.core.policy_scopes import (
     NO_SETTINGS,
     Level,
@@ -45,37 +54,37 @@ EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
 }
 """Three values of each field as they are written; the first two differ."""
 
-TAKE_ZERO = sorted(set(FIELDS) - {"delay_mode", "delays", "timeout", "ack", "paused"})
+TAKE_ZERO = sorted(set(POLICY_FIELDS) - {"delay_mode", "delays", "timeout", "ack", "paused"})
 
 
 def daemon_policy(**written: Any) -> Policy:
     """Return the policy of a daemon's configuration, written as a topic's policy is."""
-    return Policies(DEFAULT, {TOPIC: Settings(written)}).for_scope(TOPIC)
+    return Policies(DEFAULT_POLICY, {TOPIC: Settings(written)}).for_scope(TOPIC)
 
 
 def applied(field: str, *, daemon: Any = None, namespace: Any = None, topic: Any = None) -> tuple[Any, Level]:
     """Return the field's value for the topic, as it is written, and its level; None means not set on that level."""
     given = {NAMESPACE: namespace, TOPIC: topic}
     settings = {place: Settings({field: value}) for place, value in given.items() if value is not None}
-    policies = Policies(DEFAULT if daemon is None else daemon_policy(**{field: daemon}), settings)
-    return format_policy(policies.for_topic("shop/order"))[field], policies.origin(TOPIC, field)
+    policies = Policies(DEFAULT_POLICY if daemon is None else daemon_policy(**{field: daemon}), settings)
+    return format_policy(policies.for_topic("shop/order"))[field], policies.level_of(TOPIC, field)
 
 
 def refuse_fields(**fields: object) -> Refused:
     with pytest.raises(Refused) as caught:
-        parse_fields(fields)
+        parse_policy_fields(fields)
     return caught.value
 
 
 def test_there_is_an_example_of_every_field_and_a_field_for_every_attribute() -> None:
-    assert EXAMPLES.keys() == FIELDS.keys()
-    assert [field.attribute for field in FIELDS.values()] == list(Policy.__struct_fields__)
+    assert EXAMPLES.keys() == POLICY_FIELDS.keys()
+    assert [field.attribute for field in POLICY_FIELDS.values()] == list(Policy.__struct_fields__)
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", POLICY_FIELDS)
 class TestLevels:
     def test_without_settings_the_daemons_default_applies(self, field: str) -> None:
-        assert applied(field) == (format_policy(DEFAULT)[field], Level.DAEMON)
+        assert applied(field) == (format_policy(DEFAULT_POLICY)[field], Level.DAEMON)
 
     def test_the_daemons_value_applies_if_no_other_is_set(self, field: str) -> None:
         assert applied(field, daemon=EXAMPLES[field][0]) == (EXAMPLES[field][0], Level.DAEMON)
@@ -91,30 +100,31 @@ class TestLevels:
 
     def test_null_inherits(self, field: str) -> None:
         first, second, _ = EXAMPLES[field]
-        settings = Settings({field: first}).merge(parse_fields({field: None}))
+        settings = Settings({field: first}).merge(parse_policy_fields({field: None}))
         assert settings == NO_SETTINGS
-        policies = Policies(DEFAULT, {TOPIC: settings, NAMESPACE: Settings({field: second})})
-        assert (format_policy(policies.for_topic("shop/order"))[field], policies.origin(TOPIC, field)) == (
+        policies = Policies(DEFAULT_POLICY, {TOPIC: settings, NAMESPACE: Settings({field: second})})
+        assert (format_policy(policies.for_topic("shop/order"))[field], policies.level_of(TOPIC, field)) == (
             second,
             Level.NAMESPACE,
         )
 
     def test_another_field_set_on_a_lower_level_has_no_effect(self, field: str) -> None:
-        other = next(name for name in FIELDS if name not in (field, "max_delay", "default_delay"))
+        other = next(name for name in POLICY_FIELDS if name not in (field, "max_delay", "default_delay"))
         policies = Policies(
-            DEFAULT, {TOPIC: Settings({other: EXAMPLES[other][1]}), NAMESPACE: Settings({field: EXAMPLES[field][0]})}
+            DEFAULT_POLICY,
+            {TOPIC: Settings({other: EXAMPLES[other][1]}), NAMESPACE: Settings({field: EXAMPLES[field][0]})},
         )
         assert format_policy(policies.for_topic("shop/order"))[field] == EXAMPLES[field][0]
 
     def test_a_value_is_shown_as_it_was_written(self, field: str) -> None:
         for value in EXAMPLES[field]:
-            assert parse_fields({field: value}) == {field: value}
+            assert parse_policy_fields({field: value}) == {field: value}
             assert format_policy(daemon_policy(**{field: value}))[field] == value
 
 
 @pytest.mark.parametrize("field", TAKE_ZERO)
 def test_zero_is_a_value_and_overrides_higher_levels(field: str) -> None:
-    assert parse_fields({field: 0}) == {field: 0}
+    assert parse_policy_fields({field: 0}) == {field: 0}
     assert applied(field, daemon=EXAMPLES[field][0], namespace=EXAMPLES[field][1], topic=0) == (0, Level.TOPIC)
 
 
@@ -127,7 +137,7 @@ class TestScopes:
         assert namespace_from_topic(topic) == namespace
 
     def test_a_namespace_applies_to_its_own_topics_only(self) -> None:
-        policies = Policies(DEFAULT, {NAMESPACE: Settings({"retry": 7})})
+        policies = Policies(DEFAULT_POLICY, {NAMESPACE: Settings({"retry": 7})})
         assert [policies.for_topic(topic).retry for topic in ("shop/a", "shop/a/b", "shop", "shopping/a", "a")] == [
             7,
             7,
@@ -137,20 +147,21 @@ class TestScopes:
         ]
 
     def test_the_namespace_of_plain_topics_is_default(self) -> None:
-        policies = Policies(DEFAULT, {namespace_scope("default"): Settings({"retry": 7})})
+        policies = Policies(DEFAULT_POLICY, {namespace_scope("default"): Settings({"retry": 7})})
         assert [policies.for_topic(topic).retry for topic in ("order", "default/a/b", "shop/order")] == [7, 7, 3]
 
     def test_the_policy_of_a_namespace_ignores_its_topics(self) -> None:
-        policies = Policies(DEFAULT, {TOPIC: Settings({"retry": 9}), NAMESPACE: Settings({"ttl": 60})})
+        policies = Policies(DEFAULT_POLICY, {TOPIC: Settings({"retry": 9}), NAMESPACE: Settings({"ttl": 60})})
         assert (policies.for_scope(NAMESPACE).retry, policies.for_scope(NAMESPACE).ttl_ms) == (3, 60_000)
-        assert policies.origin(NAMESPACE, "retry") is Level.DAEMON
+        assert policies.level_of(NAMESPACE, "retry") is Level.DAEMON
 
 
 class TestWrongValues:
     @pytest.mark.parametrize(
         ("field", "values"),
         [
-            *((name, [-1, -0.001, True, False, "15", [], {}, float("nan"), float("inf"), 10**400]) for name in FIELDS
+            *((name, [-1, -0.001, True, False, "15", [], {}, float("nan"), float("inf"), 10**400])
+              for name in POLICY_FIELDS
               if name not in ("delay_mode", "delays", "ack", "paused")),
             ("timeout", [0, 0.999, 120.001]),
             ("retry", [1001, 1.5, 1.0]),
@@ -168,7 +179,9 @@ class TestWrongValues:
         for value in values:
             refusal = refuse_fields(**{field: value})
             assert refusal.field == field
-            assert refusal.detail.startswith(f"{field}: expected {FIELDS[field].expected}, or null to inherit, got ")
+            assert refusal.detail.startswith(
+                f"{field}: expected {POLICY_FIELDS[field].expected}, or null to inherit, got "
+            )
 
     def test_an_unknown_field_is_refused_by_name(self) -> None:
         refusal = refuse_fields(max_dely=1)
@@ -189,10 +202,10 @@ class TestDefaultsAndLimits:
         before: dict[PolicyScope, dict[str, Any]],
         place: PolicyScope,
         after: dict[str, Any],
-        daemon: Policy = DEFAULT,
+        daemon: Policy = DEFAULT_POLICY,
     ) -> Policies:
         policies = Policies(daemon, {where: Settings(fields) for where, fields in before.items()})
-        return policies.with_settings(place, policies.settings_at(place).merge(parse_fields(after)))
+        return policies.with_settings(place, policies.settings_at(place).merge(parse_policy_fields(after)))
 
     def test_a_default_may_be_as_long_as_the_limit(self) -> None:
         assert (
@@ -203,12 +216,12 @@ class TestDefaultsAndLimits:
     @pytest.mark.parametrize(
         ("before", "daemon", "after", "field"),
         [
-            ({}, DEFAULT, {"default_delay": 900.001, "max_delay": 900}, "default_delay"),
-            ({NAMESPACE: {"max_delay": 900}}, DEFAULT, {"default_delay": 901}, "default_delay"),
+            ({}, DEFAULT_POLICY, {"default_delay": 900.001, "max_delay": 900}, "default_delay"),
+            ({NAMESPACE: {"max_delay": 900}}, DEFAULT_POLICY, {"default_delay": 901}, "default_delay"),
             ({}, Policy(max_delay_ms=900_000), {"default_delay": 901}, "default_delay"),
-            ({TOPIC: {"default_delay": 60}}, DEFAULT, {"max_delay": 59}, "default_delay"),
-            ({NAMESPACE: {"default_delay": 60}}, DEFAULT, {"max_delay": 59}, "max_delay"),
-            ({NAMESPACE: {"default_delay": 60}, TOPIC: {"default_delay": 5, "max_delay": 9}}, DEFAULT,
+            ({TOPIC: {"default_delay": 60}}, DEFAULT_POLICY, {"max_delay": 59}, "default_delay"),
+            ({NAMESPACE: {"default_delay": 60}}, DEFAULT_POLICY, {"max_delay": 59}, "max_delay"),
+            ({NAMESPACE: {"default_delay": 60}, TOPIC: {"default_delay": 5, "max_delay": 9}}, DEFAULT_POLICY,
              {"default_delay": None}, "max_delay"),
         ],
         ids=["both", "limit above", "limit of the daemon", "limit below it", "default above", "default inherited"],
@@ -228,7 +241,9 @@ class TestDefaultsAndLimits:
         assert policies.settings_at(TOPIC).fields == {"default_delay": 60} | after
 
     def test_a_conflict_with_a_higher_level_does_not_prevent_removal(self) -> None:
-        policies = Policies(DEFAULT, {TOPIC: Settings({"default_delay": 60}), NAMESPACE: Settings({"max_delay": 9})})
+        policies = Policies(
+            DEFAULT_POLICY, {TOPIC: Settings({"default_delay": 60}), NAMESPACE: Settings({"max_delay": 9})}
+        )
         assert policies.with_settings(TOPIC, NO_SETTINGS).for_topic("shop/order").default_delay_ms == 0
 
     def test_a_limit_that_is_lifted_allows_any_default(self) -> None:
@@ -251,13 +266,13 @@ class TestSettings:
 
     def test_a_field_of_a_newer_version_is_ignored_and_kept(self) -> None:
         settings = Settings({"colour": "red", "retry": 5})
-        assert Policies(DEFAULT, {TOPIC: settings}).for_topic("shop/order").retry == 5
+        assert Policies(DEFAULT_POLICY, {TOPIC: settings}).for_topic("shop/order").retry == 5
         assert settings.merge({"retry": 6}).fields == {"retry": 6, "colour": "red"}
 
     @pytest.mark.parametrize(("field", "value"), [("rate", 1e-306), ("retry", "many"), ("timeout", 10**9)])
     def test_a_value_of_a_newer_version_is_ignored_too(self, field: str, value: Any) -> None:
-        policies = Policies(DEFAULT, {TOPIC: Settings({field: value, "ttl": 60})})
-        assert policies.for_topic("shop/order") == Policies(DEFAULT, {TOPIC: Settings({"ttl": 60})}).for_topic(
+        policies = Policies(DEFAULT_POLICY, {TOPIC: Settings({field: value, "ttl": 60})})
+        assert policies.for_topic("shop/order") == Policies(DEFAULT_POLICY, {TOPIC: Settings({"ttl": 60})}).for_topic(
             "shop/order"
         )
 
@@ -268,8 +283,8 @@ def test_the_shortest_dead_keep_of_all_levels_is_found() -> None:
         NAMESPACE: Settings({"dead_keep": 90}),
         topic_scope("x"): Settings(),
     }
-    assert Policies(DEFAULT, settings).shortest_dead_keep_ms == 60_000
-    assert Policies(DEFAULT).shortest_dead_keep_ms == DEFAULT.dead_keep_ms
+    assert Policies(DEFAULT_POLICY, settings).shortest_dead_keep_ms == 60_000
+    assert Policies(DEFAULT_POLICY).shortest_dead_keep_ms == DEFAULT_POLICY.dead_keep_ms
 
 
 SETTINGS = st.fixed_dictionaries(
@@ -304,7 +319,7 @@ def test_a_retry_can_always_be_scheduled(
     topic: dict[str, Any], namespace: dict[str, Any], kind: OutcomeKind, asked: int | None, chance: float
 ) -> None:
     """PIP-315's problem: a consumer that is stuck because the delay of its retry is longer than the limit."""
-    policy = Policies(DEFAULT, {TOPIC: Settings(topic), NAMESPACE: Settings(namespace)}).for_topic("shop/order")
+    policy = Policies(DEFAULT_POLICY, {TOPIC: Settings(topic), NAMESPACE: Settings(namespace)}).for_topic("shop/order")
     outcome = Outcome(kind=kind, reason="status", status=500, message="", retry_after_ms=asked)
     verdict = judge(a_task(max_retry=policy.retry), 1, None, outcome, NOW, policy.backoff, chance)
     assert verdict.target is SettleTarget.ERROR

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.errors import UnreadableBody
-from later.core.task import Task, decode, encode, new_id, pack_id, unpack_id
+from later.core.task import Task, decode_task, encode_task, new_id, pack_id, unpack_id
 from tests.builders import NOW, a_task
 
 ID_CHARACTERS = string.ascii_letters + string.digits + "._~:-"
@@ -52,7 +52,7 @@ def tasks(draw: st.DrawFn) -> Task:
 def decode_any(body: bytes) -> None:
     """Decode a body. Any error other than UnreadableBody fails the test."""
     with contextlib.suppress(UnreadableBody):
-        assert isinstance(decode("some-id", body), Task)
+        assert isinstance(decode_task("some-id", body), Task)
 
 
 class TestBody:
@@ -62,19 +62,19 @@ class TestBody:
     @example(a_task(created_at=0, execute_at=0, expires_at=0, headers={"": ""}))
     @example(a_task(created_at=0, execute_at=2**63 - 1, expires_at=2**63 - 1))
     def test_a_task_is_read_as_it_was_written(self, task: Task) -> None:
-        assert decode(task.id, encode(task)) == task
+        assert decode_task(task.id, encode_task(task)) == task
 
     @given(tasks(), st.data())
     def test_a_truncated_body_is_unreadable(self, task: Task, data: st.DataObject) -> None:
-        body = encode(task)
+        body = encode_task(task)
         cut = data.draw(st.integers(0, len(body) - 1))
         with pytest.raises(UnreadableBody):
-            decode(task.id, body[:cut])
+            decode_task(task.id, body[:cut])
 
     @given(tasks(), st.binary(min_size=1))
     def test_a_body_with_trailing_bytes_is_unreadable(self, task: Task, rest: bytes) -> None:
         with pytest.raises(UnreadableBody):
-            decode(task.id, encode(task) + rest)
+            decode_task(task.id, encode_task(task) + rest)
 
     @given(st.binary())
     @example(b"\xff" * 100)
@@ -85,7 +85,7 @@ class TestBody:
 
     @given(tasks(), st.data())
     def test_a_body_with_a_wrong_byte_is_read_or_unreadable(self, task: Task, data: st.DataObject) -> None:
-        body = bytearray(encode(task))
+        body = bytearray(encode_task(task))
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
         decode_any(bytes(body))
 
@@ -94,22 +94,22 @@ class TestBody:
         decode_any(msgspec.msgpack.encode(fields))
 
     def test_a_body_that_is_nested_too_deep_is_unreadable(self) -> None:
-        fields = encode(a_task())[1:]
+        fields = encode_task(a_task())[1:]
         with pytest.raises(UnreadableBody):
-            decode("some-id", b"\x9b" + fields + b"\x91" * 100_000 + b"\xc0")
+            decode_task("some-id", b"\x9b" + fields + b"\x91" * 100_000 + b"\xc0")
 
     def test_a_body_of_another_version_is_unreadable_and_says_so(self) -> None:
-        body = encode(a_task())
+        body = encode_task(a_task())
         with pytest.raises(UnreadableBody, match=r"'some-id' has version 2, not 1"):
-            decode("some-id", body[:1] + b"\x02" + body[2:])
+            decode_task("some-id", body[:1] + b"\x02" + body[2:])
 
     def test_an_unreadable_body_is_named_by_its_id(self) -> None:
         with pytest.raises(UnreadableBody, match="'some-id'"):
-            decode("some-id", b"")
+            decode_task("some-id", b"")
 
     def test_a_small_task_takes_little_more_than_its_texts(self) -> None:
         task = a_task()
-        assert len(encode(task)) < len(task.topic + task.callback + task.content) + 24
+        assert len(encode_task(task)) < len(task.topic + task.callback + task.content) + 24
 
 
 class TestExpiry:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from later.core.task import encode, pack_id
+from later.core.task import encode_task, pack_id
 from later.store import scripts
 from later.store.doctor import Defect, Doctor, Finding
 from later.store.keys import Bucket
@@ -84,7 +84,7 @@ async def spoil(store: StoreFixture, id: str = "a", body: bytes = b"\xc1") -> No
 
 
 def body_of(topic: str) -> bytes:
-    return encode(a_task(topic=topic))
+    return encode_task(a_task(topic=topic))
 
 
 async def mended(store: StoreFixture, now: int = NOW) -> list[Defect]:

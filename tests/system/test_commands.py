@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from later.core.task import decode
+from later.core.task import decode_task
 from later.store.keys import Keys
 from tests.system.daemons import COMMAND, Daemon, environment, run_command, run_daemon, run_process, run_up
 from tests.system.receivers import Receiver
@@ -63,7 +63,7 @@ def test_a_file_is_created_once_even_if_the_store_is_killed_meanwhile(folder: Pa
 
 def _read_contents(store: StoreServer) -> list[str]:
     bodies = store.client().hvals(Keys("later", 1).shards[0].pool)
-    return [decode("", body).content for body in bodies if isinstance(body, bytes)]
+    return [decode_task("", body).content for body in bodies if isinstance(body, bytes)]
 
 
 def test_another_number_of_shards_is_refused(folder: Path, store: StoreServer) -> None:

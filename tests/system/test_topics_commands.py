@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from later.core.policy import DEFAULT, FIELDS, format_policy
+from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, format_policy
 from tests.system.api_client import create, get
 from tests.system.daemons import COMMAND, Daemon, environment, run_up
 from tests.system.receivers import Receiver
@@ -20,7 +20,7 @@ from tests.system.waiting import wait_until
 FAR = 3600
 PROPAGATION_S = 2.0
 """Every process sees a change within this time."""
-DAEMONS = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT).items()}
+DAEMONS = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT_POLICY).items()}
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def test_every_field_can_be_set_and_unset(up: Daemon) -> None:
         "retry": "5", "retry_base": "500ms", "retry_cap": "1d", "retry_jitter": "0.25", "ack": "code", "rate": "2.5",
         "concurrency": "6", "paused": "on", "ramp": "0", "dead_keep": "7d",
     }  # fmt: skip
-    assert list(given) == list(FIELDS)
-    options = {name: f"--{name.replace('_', '-')}" for name in FIELDS}
+    assert list(given) == list(POLICY_FIELDS)
+    options = {name: f"--{name.replace('_', '-')}" for name in POLICY_FIELDS}
     for group in ("topics", "namespaces"):
         words = [word for name, text in given.items() for word in (options[name], text)]
         assert run_json(up, group, "set", "x", *words)["set"] == {

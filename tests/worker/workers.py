@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from later.core.clock import Clock
 from later.core.errors import LaterError
-from later.core.policy import DEFAULT, Policy
+from later.core.policy import DEFAULT_POLICY, Policy
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.metrics import Metrics
@@ -73,7 +73,7 @@ class ManualWorker(Worker):
     ) -> None:
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
-        self.policies = store.policies_anew(policy or DEFAULT)
+        self.policies = store.policies_anew(policy or DEFAULT_POLICY)
         self.store = replace(store, clock=clock, policies=self.policies, permits=store.permits_of(instance))
         self.metrics = Metrics()
         super().__init__(

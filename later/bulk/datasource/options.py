@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from later.core.errors import Refused
-from later.core.validation import describe
+from later.core.validation import format_value
 from later.option_types import duration
 
 Readers = Mapping[str, Callable[[str], Any]]
@@ -38,5 +38,5 @@ def parse_options(given: Mapping[str, str], readers: Readers, ignored: Collectio
         try:
             values[name] = None if text is None else read(text)
         except ValueError as error:
-            raise Refused(f"{name}: expected {error}, got {describe(text)}", name) from None
+            raise Refused(f"{name}: expected {error}, got {format_value(text)}", name) from None
     return values

@@ -13,7 +13,7 @@ from typing import Any
 
 from later.bulk.spark.preflight import check_java, check_packages
 from later.core.errors import LaterError
-from later.core.task import Task, encode, pack_id
+from later.core.task import Task, encode_task, pack_id
 from later.store.tasks import Tasks
 from later.store.types import JobBatch
 from scripts.bench.daemons import run_api
@@ -156,7 +156,7 @@ async def _create(tasks: Sequence[Task], batch: JobBatch, store: Tasks) -> None:
 def plain_messages(rows: int) -> list[bytes]:
     """Return plain commands as for `redis-cli --pipe`: each task's body in a key, its due time in one sorted set."""
     commands = [
-        [("SET", b"task:" + pack_id(task.id), encode(task)), ("ZADD", "delay", task.execute_at, pack_id(task.id))]
+        [("SET", b"task:" + pack_id(task.id), encode_task(task)), ("ZADD", "delay", task.execute_at, pack_id(task.id))]
         for task in build_tasks(rows)
     ]
     flat = [command for pair in commands for command in pair]

@@ -20,7 +20,7 @@ from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE, CsvLayout
 from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Reject
 from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
-from later.core.policy import DEFAULT
+from later.core.policy import DEFAULT_POLICY
 from later.core.task import Task
 from later.core.validation import to_milliseconds
 from tests.builders import NOW
@@ -237,7 +237,7 @@ class TestNumbers:
 
     @pytest.mark.parametrize("values", [[3.0, None, 0.0], [Decimal("3.00"), None, Decimal(0)], [3, None, 0]])
     def test_whole_numbers_of_other_types_are_integers(self, values: list[Any]) -> None:
-        assert [task.max_retry for task in accepted_tasks(read(retry=values))] == [3, DEFAULT.retry, 0]
+        assert [task.max_retry for task in accepted_tasks(read(retry=values))] == [3, DEFAULT_POLICY.retry, 0]
 
 
 class TestTimes:
