@@ -176,8 +176,12 @@ class Client:
             async with asyncio.timeout(self.timeout_s):
                 answers = await self._connections.pipeline(commands)
                 missing = [i for i, answer in enumerate(answers) if isinstance(answer, errors.NoScriptError)]
-                if missing:
-                    await self._load_and_run(missing, commands, answers)
+                if missing:  # the store has lost scripts (a restart, a failover); NOSCRIPT has changed nothing
+                    sources = {BY_SHA[str(commands[i][1])].source for i in missing}
+                    loads: list[Command] = [("SCRIPT", "LOAD", source) for source in sources]
+                    again = await self._connections.pipeline([*loads, *(commands[i] for i in missing)])
+                    for i, answer in zip(missing, again[len(sources) :], strict=True):
+                        answers[i] = answer
         except TimeoutError:
             await self._connections.drop_idle()
             raise self._timed_out() from None
@@ -191,17 +195,6 @@ class Client:
         if any(isinstance(answer, errors.ReadOnlyError) for answer in answers):
             await self._connections.drop_idle()  # the server was demoted: a new connection may find the new primary
         return [translate(answer) if isinstance(answer, Exception) else answer for answer in answers]
-
-    async def _load_and_run(self, missing: Sequence[int], commands: Sequence[Command], answers: list[Any]) -> None:
-        """Load the scripts that the store has lost (a restart, a failover) and run their commands again.
-
-        That is safe: a command that fails with NOSCRIPT has changed nothing.
-        """
-        sources = {BY_SHA[str(commands[i][1])].source for i in missing}
-        loads: list[Command] = [("SCRIPT", "LOAD", source) for source in sources]
-        again = await self._connections.pipeline([*loads, *(commands[i] for i in missing)])
-        for i, answer in zip(missing, again[len(sources) :], strict=True):
-            answers[i] = answer
 
     def _timed_out(self) -> StoreDown:
         return StoreDown(f"the store did not answer within {self.timeout_s:g} s")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from later.core.errors import LaterError
 from later.core.task import decode_task_or_error, pack_id, unpack_id
@@ -97,7 +97,16 @@ class BucketCursor:
             if not heads:
                 break
             heapq.heapify(heads)
-            self._merge(heads, fetched, count)
+            while heads and len(fetched) < count:  # take the least head, until a source must be read again
+                entry, source = heads[0]
+                fetched.append(entry)
+                source.buffer.popleft()
+                if source.buffer:
+                    heapq.heapreplace(heads, (source.buffer[0], source))
+                elif source.ended:
+                    heapq.heappop(heads)
+                else:
+                    break
         return fetched
 
     async def _fill(self) -> None:
@@ -114,19 +123,6 @@ class BucketCursor:
                 source.after = int(float(score)), packed
                 source.buffer.append(BucketEntry(*source.after, source.shard.index))
             source.ended = len(answer) < 2 * self._chunk
-
-    def _merge(self, heads: list[Any], fetched: list[BucketEntry], count: int) -> None:
-        """Take the least of the heads, again and again, until `count` are fetched or a source must be read again."""
-        while heads and len(fetched) < count:
-            entry, source = heads[0]
-            fetched.append(entry)
-            source.buffer.popleft()
-            if source.buffer:
-                heapq.heapreplace(heads, (source.buffer[0], source))
-            elif source.ended:
-                heapq.heappop(heads)
-            else:
-                return
 
 
 class _ShardSource:

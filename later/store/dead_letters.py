@@ -78,8 +78,11 @@ class DeadLetters:
             entries = await cursor.fetch(MAX_BODIES if limit is None else limit - moved)
             if not entries:
                 return MoveResult(moved, more=False)
-            dues = [(entry, now + _redrive_offset_ms(sent + n, rate)) for n, entry in enumerate(entries)]
-            moved += await self._redrive(dead.topic.encode(), dues, now)
+            due_ats = [
+                now if rate is None else now + int(min(n * 1000 / rate, MAX_AHEAD_MS))
+                for n in range(sent, sent + len(entries))
+            ]
+            moved += await self._redrive(dead.topic.encode(), list(zip(entries, due_ats, strict=True)), now)
             sent += len(entries)
         return MoveResult(moved, more=bool(await cursor.fetch(1)))
 
@@ -100,7 +103,14 @@ class DeadLetters:
                 purged += removed
                 if removed < most:
                     break
-        return MoveResult(purged, more=limit is not None and purged >= limit and await self._any_left(ranges))
+        if limit is None or purged < limit:
+            return MoveResult(purged, more=False)
+        counts: list[Command] = [
+            ("ZCOUNT", shard.bucket(range_.bucket, range_.topic.encode()), *_score_bounds(range_))
+            for range_ in ranges
+            for shard in self._keys.shards
+        ]
+        return MoveResult(purged, more=any(await self._client.execute_all("purge", counts)))
 
     async def purge_dead(self, dead: BucketRange, reason: str, limit: int | None = None) -> MoveResult:
         """Remove the dead of a range that died for this reason, at most `limit`. A task that dies again stays."""
@@ -127,11 +137,15 @@ class DeadLetters:
         raws = raise_errors(
             await fan_out(self._client, "redrive", dues, lambda due: ShardTopic(shards[due[0].shard], topic), read)
         )
-        redrives = [
-            (entry.shard, _build_redrive(entry, raw, due_at, now))
-            for (entry, due_at), raw in zip(dues, raws, strict=True)
-            if raw is not None
-        ]
+        redrives: list[tuple[int, Redrive]] = []
+        for (entry, due_at), raw in zip(dues, raws, strict=True):
+            if raw is None:
+                continue
+            redrive = Redrive(entry.packed, entry.score, due_at, None, None)
+            task = decode_task_or_error(unpack_id(entry.packed), raw)
+            if isinstance(task, Task) and task.expires_at is not None:  # only a ttl changes the body: it counts anew
+                redrive = redrive._replace(seen=raw, task=renew_ttl(task, now))
+            redrives.append((entry.shard, redrive))
         answers = await fan_out(
             self._client,
             "redrive",
@@ -141,14 +155,6 @@ class DeadLetters:
             lambda rows: rows[0],
         )
         return raise_errors(answers).count(1)
-
-    async def _any_left(self, ranges: Sequence[BucketRange]) -> bool:
-        commands: list[Command] = [
-            ("ZCOUNT", shard.bucket(range_.bucket, range_.topic.encode()), *_score_bounds(range_))
-            for range_ in ranges
-            for shard in self._keys.shards
-        ]
-        return any(await self._client.execute_all("purge", commands))
 
 
 class _DeadCursor:
@@ -171,37 +177,24 @@ class _DeadCursor:
             entries = await self._cursor.fetch(self._slice)
             if not entries:
                 return []
-            self._matching = entries if self._reason is None else await self._of_reason(entries)
+            if self._reason is None:
+                self._matching = entries
+            else:
+                stored = await fan_out(
+                    self._client,
+                    "dead",
+                    entries,
+                    lambda entry: ShardTopic(self._keys.shards[entry.shard], b""),
+                    lambda target, some: ("HMGET", target.shard.outcome, *(entry.packed for entry in some)),
+                )
+                failures = map(parse_failure, raise_errors(stored))
+                self._matching = [
+                    entry
+                    for entry, failure in zip(entries, failures, strict=True)
+                    if failure and failure.reason == self._reason
+                ]
         fetched, self._matching = self._matching[:count], self._matching[count:]
         return fetched
-
-    async def _of_reason(self, entries: Sequence[BucketEntry]) -> list[BucketEntry]:
-        stored = await fan_out(
-            self._client,
-            "dead",
-            entries,
-            lambda entry: ShardTopic(self._keys.shards[entry.shard], b""),
-            lambda target, some: ("HMGET", target.shard.outcome, *(entry.packed for entry in some)),
-        )
-        failures = map(parse_failure, raise_errors(stored))
-        return [
-            entry
-            for entry, failure in zip(entries, failures, strict=True)
-            if failure and failure.reason == self._reason
-        ]
-
-
-def _build_redrive(entry: BucketEntry, raw: bytes, due_at: int, now: int) -> Redrive:
-    """Return the redrive of an entry. Its ttl counts from `now`; a body changes only if it has a ttl."""
-    task = decode_task_or_error(unpack_id(entry.packed), raw)
-    if not isinstance(task, Task) or task.expires_at is None:
-        return Redrive(entry.packed, entry.score, due_at, None, None)
-    return Redrive(entry.packed, entry.score, due_at, raw, renew_ttl(task, now))
-
-
-def _redrive_offset_ms(n: int, rate: float | None) -> int:
-    """Return the delay of the n-th task behind the first, at `rate` tasks a second."""
-    return 0 if rate is None else int(min(n * 1000 / rate, MAX_AHEAD_MS))
 
 
 def _score_bounds(range_: BucketRange) -> tuple[int | str, str]:

@@ -7,7 +7,7 @@ kept of what was read but the names of the topics: a store of millions of tasks 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -165,7 +165,14 @@ class Doctor:
             return await self._check_expiry_index(shard, finding.id, repair=True) is not None
         while True:
             examination = await self._examine(shard, finding.id)
-            answer = await self._client.execute("doctor", self._repair_command(examination, now))
+            body, allowed = examination.body, examination.allowed
+            buckets = _distinct([*allowed, *self._buckets[shard.index]])
+            located = [_locate(shard, key) for key in buckets]
+            fallback = 0 if body is None else 1 + buckets.index(_fallback_bucket(shard, body))
+            keys = [shard.pool, shard.attempts, shard.outcome, *buckets, *(shard.wakes[at] for at, _ in located)]
+            arguments: list[Argument] = [finding.id, body or b"", len(allowed), fallback, now]
+            arguments += [topic for _, topic in located]
+            answer = await self._client.execute("doctor", scripts.REPAIR.call(keys, arguments))
             if answer >= 0:
                 return bool(answer)
 
@@ -247,19 +254,17 @@ class Doctor:
             keys = _distinct([*allowed, *known])
             command = scripts.EXAMINE.call([shard.pool, shard.attempts, shard.outcome, *keys], [id])
             body, attempts, outcome, found_in = await self._client.execute("doctor", command)
-            allowed = _allowed_buckets(shard, body, known)
+            topic = None if body is None else _topic_of(body)
+            if topic is not None:
+                allowed = [shard.bucket(bucket, topic) for bucket in PREFERENCE]
+            elif body is not None:  # it cannot be read, so any bucket may be its own
+                buckets = _distinct([*known, _fallback_bucket(shard, body)])
+                allowed = sorted(buckets, key=lambda key: PREFERENCE.index(_locate(shard, key)[0]))
+            else:
+                allowed = []
             if set(allowed) <= set(keys):
                 leftovers = [key for key, left in ((shard.attempts, attempts), (shard.outcome, outcome)) if left]
                 return _Examination(shard, id, body, leftovers, [keys[i - 1] for i in found_in], allowed)
-
-    def _repair_command(self, examination: _Examination, now: int) -> Command:
-        shard, body = examination.shard, examination.body
-        buckets = _distinct([*examination.allowed, *self._buckets[shard.index]])
-        located = [_locate(shard, key) for key in buckets]
-        fallback = 1 + buckets.index(_fallback_bucket(shard, body)) if body is not None else 0
-        keys = [shard.pool, shard.attempts, shard.outcome, *buckets, *(shard.wakes[bucket] for bucket, _ in located)]
-        arguments: list[Argument] = [examination.id, body or b"", len(examination.allowed), fallback, now]
-        return scripts.REPAIR.call(keys, [*arguments, *(topic for _, topic in located)])
 
     async def _wake_findings(self, shard: Shard, now: int) -> AsyncIterator[Finding]:
         """Check the wake entry of everything that has a bucket, or a wake entry."""
@@ -283,17 +288,6 @@ class Doctor:
             yield found
             if cursor == 0:
                 return
-
-
-def _allowed_buckets(shard: Shard, body: bytes | None, known: Sequence[bytes]) -> list[bytes]:
-    """Return the buckets that may hold an id, the preferred one first: any of them if the body names no topic."""
-    if body is None:
-        return []
-    topic = _topic_of(body)
-    if topic is None:
-        buckets = _distinct([*known, _fallback_bucket(shard, body)])
-        return sorted(buckets, key=lambda key: PREFERENCE.index(_locate(shard, key)[0]))
-    return [shard.bucket(bucket, topic) for bucket in PREFERENCE]
 
 
 def _fallback_bucket(shard: Shard, body: bytes) -> bytes:

@@ -58,21 +58,14 @@ class Edits:
 
     async def update(self, edits: Sequence[TaskEdit]) -> list[Result]:
         """Edit tasks in delay or error; return where each is then. `Conflict` for one that is in flight or dead."""
-        verb = _Verb("update", _decide_edit, _update_command, _explain_edit)
-        return await _in_order(edits, partial(self._apply, verb))
+        return await _in_order(edits, partial(self._apply, _update_verb()))
 
     async def run_now(self, ids: Sequence[str], now: int) -> list[Result]:
         """Make tasks in delay, error or dead due now; return where each is then. `Conflict` for one in flight."""
-        run = _Verb[str](
-            "run_now",
-            lambda _, body: _Change(body, body.task, now),
-            partial(_run_now_command, now),
-            _explain_run_now,
-        )
-        redrive = _redrive_verb(now)
+        run_now, redrive = _run_now_verb(now), _redrive_verb(now)
 
         async def apply(some: list[str]) -> Results:
-            results = await self._apply(run, some)
+            results = await self._apply(run_now, some)
             dead = [id for id, found in results.items() if isinstance(found, TaskRecord) and found.state is Bucket.DEAD]
             for id in dead:
                 del results[id]
@@ -101,16 +94,24 @@ class Edits:
 
     async def _apply(self, verb: _Verb[Item], items: list[Item]) -> Results:
         """Return the results of the items, but for tasks whose body has changed since it was read."""
+
+        def locate(change: _Change) -> ShardTopic:
+            return ShardTopic(change.seen.shard, change.seen.topic)
+
+        def parse(answer: Sequence[Any]) -> list[tuple[int, TaskRow]]:
+            codes, *columns = answer  # the rows are those of the script `query`, without bodies and ends
+            return [(code, TaskRow(None, None, *parts)) for code, *parts in zip(codes, *columns, strict=True)]
+
         results: Results = {}
         changes: list[_Change] = []
-        for item, body in zip(items, await self._lookup.bodies([_id(item) for item in items]), strict=True):
+        for item, stored in zip(items, await self._lookup.bodies([_id(item) for item in items]), strict=True):
             try:
-                if isinstance(body, LaterError):
-                    raise body
-                changes.append(verb.decide(item, body))
+                if isinstance(stored, LaterError):
+                    raise stored
+                changes.append(verb.decide(item, stored))
             except LaterError as error:
                 results[_id(item)] = error
-        answers = await fan_out(self._client, verb.name, changes, _locate, verb.build, _parse_codes_and_rows)
+        answers = await fan_out(self._client, verb.name, changes, locate, verb.build, parse)
         for change, answer in zip(changes, answers, strict=True):
             id = change.seen.id
             if isinstance(answer, LaterError):
@@ -127,28 +128,28 @@ class Edits:
         return results
 
     async def _delete(self, left: list[str], *, leave_dead: bool) -> dict[str, str | LaterError]:
-        def build(target: ShardTopic, bodies: list[StoredTask]) -> Command:
+        def build(target: ShardTopic, some: list[StoredTask]) -> Command:
             shard, topic = target
             keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values()]
             arguments: list[Argument] = [topic, int(leave_dead)]
-            for body in bodies:
-                arguments += [pack_id(body.id), body.raw, int(body.has_ttl)]
+            for stored in some:
+                arguments += [pack_id(stored.id), stored.raw, int(stored.has_ttl)]
             return scripts.DELETE.call([*keys, shard.expiry], arguments)
 
         results: dict[str, str | LaterError] = {}
         for _ in range(MAX_STARTS):
-            bodies = await self._lookup.bodies(left)
-            results |= {id: body for id, body in zip(left, bodies, strict=True) if isinstance(body, LaterError)}
-            found = [body for body in bodies if isinstance(body, StoredTask)]
+            looked_up = await self._lookup.bodies(left)
+            results |= {id: error for id, error in zip(left, looked_up, strict=True) if isinstance(error, LaterError)}
+            found = [stored for stored in looked_up if isinstance(stored, StoredTask)]
             answers = await fan_out(
-                self._client, "delete", found, lambda body: ShardTopic(body.shard, body.topic), build
+                self._client, "delete", found, lambda stored: ShardTopic(stored.shard, stored.topic), build
             )
-            for body, answer in zip(found, answers, strict=True):
+            for stored, answer in zip(found, answers, strict=True):
                 if isinstance(answer, LaterError):
-                    results[body.id] = answer
+                    results[stored.id] = answer
                 elif answer:
-                    dead = Conflict(f"the task {body.id!r} is dead: it is not pending")
-                    results[body.id] = body.id if answer == 1 else dead
+                    dead = Conflict(f"the task {stored.id!r} is dead: it is not pending")
+                    results[stored.id] = stored.id if answer == 1 else dead
             left = [id for id in left if id not in results]
             if not left:
                 return results
@@ -195,70 +196,53 @@ def _id(item: TaskEdit | str) -> str:
     return item if isinstance(item, str) else item.id
 
 
-def _locate(change: _Change) -> ShardTopic:
-    return ShardTopic(change.seen.shard, change.seen.topic)
+def _update_verb() -> _Verb[TaskEdit]:
+    def decide(wanted: TaskEdit, stored: StoredTask) -> _Change:
+        if not isinstance(stored.task, Task):
+            raise Conflict(f"{stored.task}: it can be deleted, not edited")
+        task = edit(stored.task, wanted.changes, wanted.policies, wanted.now)
+        return _Change(stored, task, task.execute_at if wanted.changes.sets_due_time else None)
+
+    def build(target: ShardTopic, changes: list[_Change]) -> Command:
+        shard, topic = target
+        keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry, *shard.buckets(topic)]
+        keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.ERROR]]
+        arguments: list[Argument] = [topic]
+        for seen, task, due_at in changes:
+            assert isinstance(task, Task)
+            arguments += [pack_id(seen.id), seen.raw, encode_task(task), "" if due_at is None else due_at]
+            arguments.append("" if task.expires_at is None else task.expires_at)
+        return scripts.UPDATE.call(keys, arguments)
+
+    def explain(found: TaskRecord) -> Result:
+        if found.state is Bucket.DEAD:
+            return Conflict(f"task {found.id!r} is dead: /redrive or /run-now bring it back, then it can be edited")
+        return Conflict(f"task {found.id!r} is in flight: it can be edited if its delivery fails, or deleted now")
+
+    return _Verb("update", decide, build, explain)
 
 
-def _parse_codes_and_rows(answer: Sequence[Any]) -> list[tuple[int, TaskRow]]:
-    """Parse what the scripts return: a code for each task, then what `query` returns but for bodies and ends."""
-    codes, *columns = answer
-    return [(code, TaskRow(None, None, *parts)) for code, *parts in zip(codes, *columns, strict=True)]
+def _run_now_verb(now: int) -> _Verb[str]:
+    def build(target: ShardTopic, changes: list[_Change]) -> Command:
+        shard, topic = target
+        keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic)]
+        keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.ERROR]]
+        arguments: list[Argument] = [topic, now]
+        for change in changes:
+            arguments += [pack_id(change.seen.id), change.seen.raw]
+        return scripts.RUN_NOW.call(keys, arguments)
 
+    def explain(found: TaskRecord) -> Result:
+        if found.state is Bucket.DEAD:
+            return found  # to be redriven
+        return Conflict(f"task {found.id!r} is in flight: it runs already")
 
-# Update
-
-
-def _decide_edit(wanted: TaskEdit, body: StoredTask) -> _Change:
-    """Return the edited task. Raises LaterError if it cannot be edited like this."""
-    if not isinstance(body.task, Task):
-        raise Conflict(f"{body.task}: it can be deleted, not edited")
-    task = edit(body.task, wanted.changes, wanted.policies, wanted.now)
-    return _Change(body, task, task.execute_at if wanted.changes.sets_due_time else None)
-
-
-def _update_command(target: ShardTopic, changes: list[_Change]) -> Command:
-    shard, topic = target
-    keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry, *shard.buckets(topic)]
-    keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.ERROR]]
-    arguments: list[Argument] = [topic]
-    for seen, task, due_at in changes:
-        assert isinstance(task, Task)
-        arguments += [pack_id(seen.id), seen.raw, encode_task(task), "" if due_at is None else due_at]
-        arguments.append("" if task.expires_at is None else task.expires_at)
-    return scripts.UPDATE.call(keys, arguments)
-
-
-def _explain_edit(found: TaskRecord) -> Result:
-    if found.state is Bucket.DEAD:
-        return Conflict(f"task {found.id!r} is dead: /redrive or /run-now bring it back, then it can be edited")
-    return Conflict(f"task {found.id!r} is in flight: it can be edited if its delivery fails, or deleted now")
-
-
-# Run now
-
-
-def _run_now_command(now: int, target: ShardTopic, changes: list[_Change]) -> Command:
-    shard, topic = target
-    keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic)]
-    keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.ERROR]]
-    arguments: list[Argument] = [topic, now]
-    for change in changes:
-        arguments += [pack_id(change.seen.id), change.seen.raw]
-    return scripts.RUN_NOW.call(keys, arguments)
-
-
-def _explain_run_now(found: TaskRecord) -> Result:
-    if found.state is Bucket.DEAD:
-        return found  # to be redriven
-    return Conflict(f"task {found.id!r} is in flight: it runs already")
-
-
-# Redrive
+    return _Verb("run_now", lambda _, stored: _Change(stored, stored.task, now), build, explain)
 
 
 def _redrive_verb(now: int) -> _Verb[str]:
-    def decide(_: str, body: StoredTask) -> _Change:
-        return _Change(body, renew_ttl(body.task, now) if isinstance(body.task, Task) else body.task, now)
+    def decide(_: str, stored: StoredTask) -> _Change:
+        return _Change(stored, renew_ttl(stored.task, now) if isinstance(stored.task, Task) else stored.task, now)
 
     def build(target: ShardTopic, changes: list[_Change]) -> Command:
         redrives: list[Redrive] = []
@@ -267,10 +251,9 @@ def _redrive_verb(now: int) -> _Verb[str]:
             redrives.append(Redrive(pack_id(seen.id), None, now, seen.raw, new))
         return redrive_command(*target, redrives)
 
-    return _Verb("redrive", decide, build, _explain_redrive)
+    def explain(found: TaskRecord) -> Result:
+        where = "in flight" if found.state is Bucket.UNACK else f"in {found.state}"
+        advice = "wait for what its delivery comes to" if found.state is Bucket.UNACK else "/run-now makes it due now"
+        return Conflict(f"task {found.id!r} is {where}, not dead: {advice}")
 
-
-def _explain_redrive(found: TaskRecord) -> Result:
-    where = "in flight" if found.state is Bucket.UNACK else f"in {found.state}"
-    advice = "wait for what its delivery comes to" if found.state is Bucket.UNACK else "/run-now makes it due now"
-    return Conflict(f"task {found.id!r} is {where}, not dead: {advice}")
+    return _Verb("redrive", decide, build, explain)

@@ -51,18 +51,17 @@ class Permits:
 
     async def acquire(self, requests: Sequence[PermitRequest], now: int) -> list[PermitGrant | LaterError]:
         """Take permits, and report how many are in use here."""
-        answers = await self._client.execute_each("permit", [self._command(request, now) for request in requests])
+        commands: list[Command] = []
+        for topic, in_flight, wanted, returned, lease_end, rate, concurrency in requests:
+            self._calls += 1
+            arguments: list[Argument] = [self._instance, self._calls, now, in_flight, wanted, returned, lease_end]
+            arguments += [repr(rate), concurrency, SAVED_MS]
+            commands.append(scripts.PERMIT.call([self._keys.permits(topic)], arguments))
+        answers = await self._client.execute_each("permit", commands)
         return [
             answer if isinstance(answer, LaterError) else PermitGrant(answer[0], int(answer[1]) if answer[1] else None)
             for answer in answers
         ]
-
-    def _command(self, request: PermitRequest, now: int) -> Command:
-        topic, in_flight, wanted, returned, lease_end, rate, concurrency = request
-        self._calls += 1
-        arguments: list[Argument] = [self._instance, self._calls, now, in_flight, wanted, returned, lease_end]
-        arguments += [repr(rate), concurrency, SAVED_MS]
-        return scripts.PERMIT.call([self._keys.permits(topic)], arguments)
 
     async def in_use(self, topics: Sequence[str], now: int) -> dict[str, int]:
         """Return how many permits of each topic's concurrency are in use, over all instances."""

@@ -80,15 +80,16 @@ class PolicyBook:
 
     async def _share_read(self) -> None:
         """Share one read among all that want one now: otherwise, if the store hangs, each waits for those before it."""
+
+        def finish(reading: asyncio.Task[None]) -> None:
+            self._reading = None
+            if not reading.cancelled():
+                reading.exception()  # mark it as retrieved: perhaps no caller waits any more
+
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
-            self._reading.add_done_callback(self._finish_read)
+            self._reading.add_done_callback(finish)
         await asyncio.shield(self._reading)
-
-    def _finish_read(self, reading: asyncio.Task[None]) -> None:
-        self._reading = None
-        if not reading.cancelled():
-            reading.exception()  # mark it as retrieved: perhaps no caller waits any more
 
     async def _read(self) -> None:
         asked_at = self._monotonic()
@@ -98,7 +99,8 @@ class PolicyBook:
         if changed or everything:
             settings = {} if everything else dict(self.latest.settings)
             for name, written in pairs(changed):
-                scope = _parse_scope(name)
+                level, _, scope_name = name.decode().partition(":")
+                scope = PolicyScope(Level(level), scope_name)
                 if written is None:
                     settings.pop(scope, None)
                 else:
@@ -106,8 +108,3 @@ class PolicyBook:
             self.latest = Policies(self.latest.daemon, settings)
         self.ramps = {topic.decode(): int(float(at)) for topic, at in pairs(ramps)}
         self._version, self._read_at = version, asked_at
-
-
-def _parse_scope(name: bytes) -> PolicyScope:
-    level, _, rest = name.decode().partition(":")
-    return PolicyScope(Level(level), rest)

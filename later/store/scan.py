@@ -75,7 +75,11 @@ class Scanner:
         for start in range(0, len(wholes), BUCKETS_AT_ONCE):
             left = wholes[start : start + BUCKETS_AT_ONCE]
             while left:
-                answers = await self._client.execute_all("cut", [self._split_command(whole, size) for whole in left])
+                commands: list[Command] = []
+                for whole in left:
+                    key = self._keys.shards[whole.shard].bucket(whole.bucket, whole.topic.encode())
+                    commands.append(scripts.SPLIT.call([key], [*_bounds(whole), size, MAX_SPLITS]))
+                answers = await self._client.execute_all("cut", commands)
                 next_left: list[ScanSplit] = []
                 for whole, answer in zip(left, answers, strict=True):
                     made, rest = _parse_splits(whole, size, answer)
@@ -94,7 +98,13 @@ class Scanner:
             left = batch
             while left:
                 share = MAX_BODIES // len(left)
-                commands = [self._read_command(split, share) for split in left]
+                commands: list[Command] = []
+                for split in left:
+                    shard = self._keys.shards[split.shard]
+                    limit = max(min(split.tasks, MAX_TASKS), share)  # all expected tasks, or more if more have come
+                    keys = [shard.bucket(split.bucket, split.topic.encode()), shard.pool, shard.attempts, shard.outcome]
+                    bounds = [*_bounds(split), *(split.up_to or ("", b""))]
+                    commands.append(scripts.READ.call(keys, [*bounds, limit, MAX_BYTES]))
                 answers = await self._client.execute_all("read", commands)
                 records: list[TaskRecord] = []
                 next_left: list[ScanSplit] = []
@@ -121,17 +131,6 @@ class Scanner:
                 if bucket in wanted
             }
         return [ScanSplit(*bucket, since, before) for bucket in buckets]
-
-    def _split_command(self, whole: ScanSplit, size: int) -> Command:
-        key = self._keys.shards[whole.shard].bucket(whole.bucket, whole.topic.encode())
-        return scripts.SPLIT.call([key], [*_bounds(whole), size, MAX_SPLITS])
-
-    def _read_command(self, split: ScanSplit, share: int) -> Command:
-        """Return the command that reads all tasks expected in the split, or `share` if more have come since."""
-        shard = self._keys.shards[split.shard]
-        limit = max(min(split.tasks, MAX_TASKS), share)
-        keys = [shard.bucket(split.bucket, split.topic.encode()), shard.pool, shard.attempts, shard.outcome]
-        return scripts.READ.call(keys, [*_bounds(split), *(split.up_to or ("", b"")), limit, MAX_BYTES])
 
 
 def batch_splits(splits: Iterable[ScanSplit], tasks: int) -> Iterator[list[ScanSplit]]:

@@ -54,10 +54,10 @@ class TestConcurrency:
         assert await store.permits_of("other").in_use(["order"], END + 4_999) == {"order": 2}
 
     async def test_an_older_call_that_arrives_late_is_ignored(self, store: StoreFixture) -> None:
-        one = store.permits_of("one")
-        early = one._command(PermitRequest("order", 0, 0, 0, END, 0.0, 10), NOW)
+        one, overtaken = store.permits_of("one"), store.permits_of("one")
+        await permits(one, 0, concurrency=10)
         await permits(one, 8, concurrency=10)
-        assert await store.client.execute("permit", early) == [0, b""]
+        assert await permits(overtaken, 2, concurrency=10) == PermitGrant(0, None)  # its first call, as if sent before
         assert await one.in_use(["order"], NOW) == {"order": 8}
 
     async def test_a_limit_that_was_lowered_grants_nothing_until_enough_have_ended(self, store: StoreFixture) -> None:
