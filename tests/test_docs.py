@@ -24,7 +24,7 @@ from later.config import OPTIONS
 from later.core.explain import TopicFacts, explain_topic
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, format_policy
 from later.core.reply import Reply, parse_reply
-from later.core.retry import Backoff, OutcomeKind
+from later.core.retry import OutcomeKind
 from later.metrics import Metrics
 from later.store.url import PASSWORD, PASSWORD_FILE
 from tests.builders import NOW, a_task
@@ -296,7 +296,7 @@ def test_a_failing_task_is_retried_as_long_as_documented() -> None:
     rows = re.findall(r"^\| (\d+) \| (\d+) \| ([\d,]+) s", RECEIVERS, re.MULTILINE)
     assert rows
     for retry, attempts, seconds in rows:
-        pauses = [Backoff().pause(failures, 0) for failures in range(1, int(retry) + 1)]
+        pauses = [DEFAULT_POLICY.retry_pause_ms(failures, 0) for failures in range(1, int(retry) + 1)]
         assert (int(attempts), int(seconds.replace(",", ""))) == (int(retry) + 1, sum(pauses) / 1000)
 
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from later.core.errors import Refused
-from later.core.retry import Backoff
 from later.core.validation import MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, format_value, to_milliseconds
 
 PolicyValue = bool | int | float | str
@@ -66,16 +64,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ramp_ms: int = 10_000
     dead_keep_ms: int = 2_592_000_000
 
-    @property
-    def backoff(self) -> Backoff:
-        """The pauses between attempts. They ignore `max_delay_ms`, so that a retry can always be scheduled."""
-        return _backoff(self.retry_base_ms, self.retry_cap_ms, self.retry_jitter)
+    def retry_pause_ms(self, failures: int, random: float) -> int:
+        """Return the pause after the n-th failure in a row; `random` in [0, 1) is for the jitter.
 
-
-@lru_cache(maxsize=256)
-def _backoff(base_ms: int, cap_ms: int, jitter: float) -> Backoff:
-    """Return a cached Backoff, because each delivery needs one."""
-    return Backoff(base_ms=base_ms, cap_ms=cap_ms, jitter=jitter)
+        The pause doubles with each failure, up to the cap. `retry_jitter` lengthens it by up to that share of itself,
+        so that tasks that failed together are not retried together. `max_delay_ms` does not limit it, so that a retry
+        can always be scheduled.
+        """
+        doublings = min(max(failures, 1) - 1, 62)  # the cap is reached; more would only make a longer integer
+        pause = min(self.retry_base_ms << doublings, self.retry_cap_ms)
+        return pause + int(pause * self.retry_jitter * random)
 
 
 DEFAULT_POLICY = Policy()

@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from later.core.errors import UnreadableBody
+from later.core.policy import Policy
 from later.core.task import Task
 from later.core.validation import DAY_MS
 
@@ -78,24 +79,6 @@ class Verdict(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """The pauses between attempts: base · 2^(n-1) ms after the n-th failure, up to a cap.
-
-    `jitter` (0 to 1) lengthens a pause by up to that share of itself, so that tasks that failed together are not
-    retried together.
-    """
-
-    base_ms: int = 10_000
-    cap_ms: int = 3_600_000
-    jitter: float = 0.0
-
-    def pause(self, failures: int, random: float) -> int:
-        """Return the pause in ms after the n-th failure in a row; `random` is a random number in [0, 1)."""
-        doublings = min(max(failures, 1) - 1, 62)  # the cap is reached; more would only make a longer integer
-        pause = min(self.base_ms << doublings, self.cap_ms)
-        return pause + int(pause * self.jitter * random)
-
-
 NO_FAILURE = Failure(0, "", None, "", 0, None, 0)
 
 
@@ -105,12 +88,12 @@ def judge(
     last: Failure | None,
     outcome: Outcome,
     now: int,
-    backoff: Backoff,
+    policy: Policy,
     random: float,
 ) -> Verdict:
     """Return the verdict on `task` after the `outcome` of its `attempt` at `now` (ms).
 
-    `last` is its last failure, None if there was none; `random` in [0, 1) is for the jitter.
+    `last` is its last failure, None if there was none; `policy` is its topic's; `random` in [0, 1) is for the jitter.
     """
     last = last or NO_FAILURE
     match outcome.kind:
@@ -120,13 +103,13 @@ def judge(
             failure = Failure(last.failures + 1, "gone", outcome.status, _shorten(outcome.message), now, None, attempt)
             return Verdict(SettleTarget.DEAD, now, failure)
         case OutcomeKind.BUSY:
-            return _judge_busy(task, attempt, last, outcome, now, backoff, random)
+            return _judge_busy(task, attempt, last, outcome, now, policy, random)
         case OutcomeKind.FAILED:
-            return _judge_failed(task, attempt, last, outcome, now, backoff, random)
+            return _judge_failed(task, attempt, last, outcome, now, policy, random)
 
 
 def _judge_busy(
-    task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, backoff: Backoff, random: float
+    task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, policy: Policy, random: float
 ) -> Verdict:
     busy_since = now if last.busy_since is None else min(last.busy_since, now)
     message = _shorten(outcome.message)
@@ -135,13 +118,15 @@ def _judge_busy(
         failure = Failure(last.failures, "busy", outcome.status, message, now, busy_since, attempt)
         return Verdict(SettleTarget.DEAD, now, failure)
     requested_ms = outcome.retry_after_ms
-    pause_ms = backoff.pause(1, random) if requested_ms is None else min(max(requested_ms, MIN_BUSY_PAUSE_MS), DAY_MS)
+    pause_ms = (
+        policy.retry_pause_ms(1, random) if requested_ms is None else min(max(requested_ms, MIN_BUSY_PAUSE_MS), DAY_MS)
+    )
     failure = Failure(last.failures, outcome.reason, outcome.status, message, now, busy_since, attempt)
     return _retry(task, failure, pause_ms)
 
 
 def _judge_failed(
-    task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, backoff: Backoff, random: float
+    task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, policy: Policy, random: float
 ) -> Verdict:
     failures, message = last.failures + 1, _shorten(outcome.message)
     if failures > task.max_retry:
@@ -149,11 +134,11 @@ def _judge_failed(
         failure = Failure(failures, "exhausted", outcome.status, message, now, None, attempt)
         return Verdict(SettleTarget.DEAD, now, failure)
     failure = Failure(failures, outcome.reason, outcome.status, message, now, None, attempt)
-    return _retry(task, failure, backoff.pause(failures, random))
+    return _retry(task, failure, policy.retry_pause_ms(failures, random))
 
 
 def _retry(task: Task, failure: Failure, pause_ms: int) -> Verdict:
-    if task.is_expired(failure.at):
+    if is_expired(task, failure.at):
         return Verdict(SettleTarget.DEAD, failure.at, expiry_failure(failure, failure.at))
     return Verdict(SettleTarget.ERROR, failure.at + max(pause_ms, MIN_PAUSE_MS), failure)
 
@@ -164,7 +149,7 @@ def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int) -> Ve
     It is judged after the claim, so that only the holder of its lease can give it up.
     """
     last = last or NO_FAILURE
-    if task.is_expired(now):
+    if is_expired(task, now):
         return Verdict(SettleTarget.DEAD, now, expiry_failure(last, now, attempt))
     lost = attempt - 1 - last.attempt
     if lost > MAX_LOST_LEASES:
@@ -176,6 +161,11 @@ def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int) -> Ve
 def judge_unreadable(attempt: int, error: UnreadableBody, now: int) -> Verdict:
     """Return the verdict on a task whose body cannot be decoded: dead, and the body is kept as it is."""
     return Verdict(SettleTarget.DEAD, now, _give_up(NO_FAILURE, attempt, now, "body", str(error)))
+
+
+def is_expired(task: Task, now: int) -> bool:
+    """Return True if the task's ttl has ended. At the tie, expiry wins."""
+    return task.expires_at is not None and now >= task.expires_at
 
 
 def expiry_failure(last: Failure | None, now: int, attempt: int | None = None) -> Failure:

@@ -58,10 +58,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The time from which its ttl counts."""
         return self.created_at if self.renewed_at is None else self.renewed_at
 
-    def is_expired(self, now: int) -> bool:
-        """Return True if its ttl has ended. At the tie, expiry wins."""
-        return self.expires_at is not None and now >= self.expires_at
-
 
 class _TaskBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The task's body in the store: a MessagePack array. Times are differences, because these are shorter."""

@@ -141,7 +141,7 @@ class DeliveryPool:
             with suppress(LaterError):
                 await self._store.measure_time()
         ended, random = clock.now().high, self._random()
-        verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended, policy.backoff, random)
+        verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended, policy, random)
         if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
             await self._throttle.hold(claim.topic, verdict.at)
         return verdict

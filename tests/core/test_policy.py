@@ -321,6 +321,6 @@ def test_a_retry_can_always_be_scheduled(
     """PIP-315's problem: a consumer that is stuck because the delay of its retry is longer than the limit."""
     policy = Policies(DEFAULT_POLICY, {TOPIC: Settings(topic), NAMESPACE: Settings(namespace)}).for_topic("shop/order")
     outcome = Outcome(kind=kind, reason="status", status=500, message="", retry_after_ms=asked)
-    verdict = judge(a_task(max_retry=policy.retry), 1, None, outcome, NOW, policy.backoff, chance)
+    verdict = judge(a_task(max_retry=policy.retry), 1, None, outcome, NOW, policy, chance)
     assert verdict.target is SettleTarget.ERROR
     assert verdict.at > NOW

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from later.core.errors import UnreadableBody
+from later.core.policy import DEFAULT_POLICY, Policy
 from later.core.retry import (
     MAX_MESSAGE_CHARS,
     NO_FAILURE,
-    Backoff,
     Failure,
     Outcome,
     OutcomeKind,
@@ -19,6 +19,7 @@ from later.core.retry import (
     Verdict,
     decode_failure,
     encode_failure,
+    is_expired,
     judge,
     judge_unreadable,
     judge_unsent,
@@ -34,11 +35,11 @@ GONE = Outcome(kind=OutcomeKind.GONE, reason="status", status=410, message="answ
 
 INTEGERS = st.integers(-(2**62), 2**62)
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=300)
-BACKOFFS = st.builds(
-    Backoff,
-    base_ms=st.integers(0, 10**9),
-    cap_ms=st.integers(0, 10**9),
-    jitter=st.floats(0, 1),
+POLICIES = st.builds(
+    Policy,
+    retry_base_ms=st.integers(0, 10**9),
+    retry_cap_ms=st.integers(0, 10**9),
+    retry_jitter=st.floats(0, 1),
 )
 CHANCES = st.floats(0, 1, exclude_max=True)
 OUTCOMES = st.builds(
@@ -79,7 +80,7 @@ def judge_outcome(
     attempt: int = 1,
     now: int = NOW,
 ) -> Verdict:
-    return judge(task or a_task(), attempt, last, outcome, now, Backoff(), 0.0)
+    return judge(task or a_task(), attempt, last, outcome, now, DEFAULT_POLICY, 0.0)
 
 
 def failure_in(verdict: Verdict | None) -> Failure:
@@ -94,26 +95,35 @@ class TestBackoff:
         [(1, 10), (2, 20), (3, 40), (4, 80), (9, 2560), (10, 3600), (11, 3600), (1000, 3600), (10**9, 3600)],
     )
     def test_a_pause_doubles_up_to_the_cap(self, failures: int, pause_s: int) -> None:
-        assert Backoff().pause(failures, 0.5) == pause_s * 1000
+        assert DEFAULT_POLICY.retry_pause_ms(failures, 0.5) == pause_s * 1000
 
-    @given(BACKOFFS, st.integers(0), CHANCES)
+    @given(POLICIES, st.integers(0), CHANCES)
     def test_a_pause_is_never_negative_nor_longer_than_cap_and_jitter(
-        self, backoff: Backoff, failures: int, chance: float
+        self, policy: Policy, failures: int, chance: float
     ) -> None:
-        assert 0 <= backoff.pause(failures, chance) <= backoff.cap_ms * (1 + backoff.jitter)
+        assert 0 <= policy.retry_pause_ms(failures, chance) <= policy.retry_cap_ms * (1 + policy.retry_jitter)
 
-    @given(BACKOFFS, st.integers(0, 200), CHANCES)
-    def test_a_pause_is_never_shorter_than_the_one_before(self, backoff: Backoff, failures: int, chance: float) -> None:
-        assert backoff.pause(failures + 1, chance) >= backoff.pause(failures, chance)
+    @given(POLICIES, st.integers(0, 200), CHANCES)
+    def test_a_pause_is_never_shorter_than_the_one_before(self, policy: Policy, failures: int, chance: float) -> None:
+        assert policy.retry_pause_ms(failures + 1, chance) >= policy.retry_pause_ms(failures, chance)
 
-    @given(BACKOFFS, st.integers(1, 60), CHANCES)
-    def test_jitter_only_lengthens(self, backoff: Backoff, failures: int, chance: float) -> None:
-        plain = min(backoff.base_ms * 2 ** (failures - 1), backoff.cap_ms)
-        assert backoff.pause(failures, chance) >= plain
+    @given(POLICIES, st.integers(1, 60), CHANCES)
+    def test_jitter_only_lengthens(self, policy: Policy, failures: int, chance: float) -> None:
+        plain = min(policy.retry_base_ms * 2 ** (failures - 1), policy.retry_cap_ms)
+        assert policy.retry_pause_ms(failures, chance) >= plain
 
     @pytest.mark.parametrize(("chance", "pause_ms"), [(0.0, 10_000), (0.5, 12_500), (0.999, 14_995)])
     def test_jitter_lengthens_by_its_share(self, chance: float, pause_ms: int) -> None:
-        assert Backoff(jitter=0.5).pause(1, chance) == pause_ms
+        assert Policy(retry_jitter=0.5).retry_pause_ms(1, chance) == pause_ms
+
+
+class TestExpiry:
+    @pytest.mark.parametrize(("now", "expired"), [(NOW + 4_999, False), (NOW + 5_000, True)])
+    def test_at_the_tie_expiry_wins(self, now: int, expired: bool) -> None:
+        assert is_expired(a_task(ttl=5), now) is expired
+
+    def test_a_task_without_a_ttl_never_expires(self) -> None:
+        assert not is_expired(a_task(), 2**63)
 
 
 class TestDone:
@@ -253,10 +263,10 @@ class TestAnyOutcome:
         st.none() | FAILURES,
         OUTCOMES,
         TIMES,
-        BACKOFFS,
+        POLICIES,
         CHANCES,
     )
-    @example(a_task(), 1, None, msgspec.structs.replace(BUSY, retry_after_ms=-1), 0, Backoff(), 0.0)
+    @example(a_task(), 1, None, msgspec.structs.replace(BUSY, retry_after_ms=-1), 0, DEFAULT_POLICY, 0.0)
     def test_a_verdict_can_be_stored(
         self,
         task: Task,
@@ -264,38 +274,38 @@ class TestAnyOutcome:
         last: Failure | None,
         outcome: Outcome,
         now: int,
-        backoff: Backoff,
+        policy: Policy,
         chance: float,
     ) -> None:
-        failure = judge(task, attempt, last, outcome, now, backoff, chance).failure or NO_FAILURE
+        failure = judge(task, attempt, last, outcome, now, policy, chance).failure or NO_FAILURE
         storable = msgspec.structs.replace(failure, reason="")  # reasons are words of ours
         assert decode_failure(encode_failure(storable)) == storable
 
-    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, BACKOFFS, CHANCES)
+    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, CHANCES)
     def test_a_verdict_is_never_before_now(
         self,
         task: Task,
         last: Failure | None,
         outcome: Outcome,
         now: int,
-        backoff: Backoff,
+        policy: Policy,
         chance: float,
     ) -> None:
-        verdict = judge(task, 1, last, outcome, now, backoff, chance)
+        verdict = judge(task, 1, last, outcome, now, policy, chance)
         assert verdict.at >= now or verdict.at == task.expires_at
 
-    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, BACKOFFS, CHANCES)
+    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, CHANCES)
     def test_a_pause_is_at_most_a_day_or_the_operators_cap(
         self,
         task: Task,
         last: Failure | None,
         outcome: Outcome,
         now: int,
-        backoff: Backoff,
+        policy: Policy,
         chance: float,
     ) -> None:
-        verdict = judge(task, 1, last, outcome, now, backoff, chance)
-        assert verdict.at - now <= max(DAY_MS, 2 * backoff.cap_ms)
+        verdict = judge(task, 1, last, outcome, now, policy, chance)
+        assert verdict.at - now <= max(DAY_MS, 2 * policy.retry_cap_ms)
 
     @given(st.integers(0, 5), st.lists(st.sampled_from([BUSY, FAILED]), max_size=20))
     def test_a_task_that_is_not_dead_has_at_most_its_retries(self, max_retry: int, outcomes: list[Outcome]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from later.core.errors import UnreadableBody
 from later.core.task import Task, decode_task, encode_task, new_id, pack_id, unpack_id
-from tests.builders import NOW, a_task
+from tests.builders import a_task
 
 ID_CHARACTERS = string.ascii_letters + string.digits + "._~:-"
 LEGAL_IDS = st.text(ID_CHARACTERS, min_size=1, max_size=128)
@@ -110,15 +110,6 @@ class TestBody:
     def test_a_small_task_takes_little_more_than_its_texts(self) -> None:
         task = a_task()
         assert len(encode_task(task)) < len(task.topic + task.callback + task.content) + 24
-
-
-class TestExpiry:
-    @pytest.mark.parametrize(("now", "expired"), [(NOW + 4_999, False), (NOW + 5_000, True)])
-    def test_at_the_tie_expiry_wins(self, now: int, expired: bool) -> None:
-        assert a_task(ttl=5).is_expired(now) is expired
-
-    def test_a_task_without_a_ttl_never_expires(self) -> None:
-        assert not a_task().is_expired(2**63)
 
 
 class TestId:

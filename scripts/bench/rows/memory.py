@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from later.core.retry import Backoff, Outcome, OutcomeKind, judge
+from later.core.policy import DEFAULT_POLICY
+from later.core.retry import Outcome, OutcomeKind, judge
 from later.core.task import Task
 from later.store.scripts import MAX_TASKS
 from later.store.tasks import Tasks
@@ -84,7 +85,7 @@ async def _claim(store: Tasks, now: int) -> list[Claim]:
 
 def _settlement(claim: Claim, outcome: Outcome, now: int) -> Settlement:
     assert isinstance(claim.task, Task)  # just written by us
-    verdict = judge(claim.task, claim.attempt, claim.failure, outcome, now, Backoff(), random=0)
+    verdict = judge(claim.task, claim.attempt, claim.failure, outcome, now, DEFAULT_POLICY, random=0)
     return Settlement(claim, verdict, now + REMEMBER_MS)
 
 
