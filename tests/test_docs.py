@@ -266,8 +266,8 @@ IDLE_TOPIC = TopicFacts(
 LATE_TOPIC = IDLE_TOPIC._replace(due=1204, delay=1204, oldest_due_at=NIGHT - 720_000)
 STUCK_TOPICS = (
     IDLE_TOPIC,
-    IDLE_TOPIC._replace(last_heartbeat_at=None),
-    IDLE_TOPIC._replace(last_heartbeat_at=NIGHT - 300_000),
+    IDLE_TOPIC._replace(workers=0, last_heartbeat_at=None),
+    IDLE_TOPIC._replace(workers=0, last_heartbeat_at=NIGHT - 300_000),
     IDLE_TOPIC._replace(paused=True, policy=Policy(paused=True)),
     LATE_TOPIC._replace(held_until=NIGHT + 10_000),
     LATE_TOPIC._replace(held_until=NIGHT + 20, policy=Policy(rate=50)),

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from later.api.batch_body import split_items
 from later.api.load_shedding import PendingWrites
 from later.api.problems import ErrorBody, error_body, problem_response
-from later.api.requests import body_too_large, parse_create_request, parse_id, parse_switch, read_body
+from later.api.requests import body_too_large, parse_id, parse_switch, read_body
 from later.api.response import json_response
 from later.api.schemas import (
     BatchCreateResponse,
@@ -32,6 +32,7 @@ from later.api.schemas import (
 )
 from later.core.admit import admit
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
+from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
 from later.core.validation import EXPECTED, check_id, format_value
 from later.metrics import Metrics
@@ -86,7 +87,7 @@ class BatchHandlers:
         with self._pending_writes.reserve(len(items)):
             policies = await self._store.policies.current()
             now = (await self._store.now()).high
-            tasks = await self._validate(items, lambda item: admit(parse_create_request(item), policies, now, new_id()))
+            tasks = await self._validate(items, lambda item: admit(parse_draft(item), policies, now, new_id()))
             refused = sum(isinstance(task, Refused) for task in tasks)
             if dry_run:
                 results = [_create_result(task, False) for task in tasks]

@@ -9,10 +9,11 @@ from later.api.requests import parse_explain_request, read_body
 from later.api.response import json_response
 from later.api.schemas import last_error_view
 from later.core.errors import LaterError, Refused
-from later.core.explain import HEARTBEAT_TIMEOUT_MS, TaskFacts, TopicFacts, explain_task, explain_topic
+from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.task import Task
 from later.core.validation import check_id, parse_topic
 from later.store.open import Store
+from later.store.stats import HEARTBEAT_TIMEOUT_MS
 
 
 class ExplainHandlers:

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from later.api.requests import parse_query, parse_switch, path_parameter, read_body
 from later.api.response import json_response
-from later.core.parsing import parse_object
+from later.core.json_body import parse_object
 from later.core.policy import PolicyValue, format_policy, parse_policy_fields
 from later.core.policy_scopes import NO_SETTINGS, PolicyScope, Settings, namespace_scope
 from later.core.validation import check_namespace

@@ -17,7 +17,7 @@ from later.api.policies import parse_namespace_scope
 from later.api.requests import parse_switch, path_parameter, read_body
 from later.api.response import json_response
 from later.core.errors import Refused
-from later.core.parsing import parse_object, unknown_field
+from later.core.json_body import parse_object, unknown_field
 from later.core.policy import POLICY_FIELDS, PolicyValue
 from later.core.policy_scopes import Policies, PolicyScope, Settings, topic_scope
 from later.core.validation import MAX_TTL_MS, parse_topic, refusal

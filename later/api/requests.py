@@ -1,12 +1,8 @@
-"""Readers of requests: the body, its JSON, the path and the query.
-
-Compiled decoders parse the bodies. Only a body that they reject is read again, slowly, to say which field is wrong.
-"""
+"""Readers of requests: the body, its JSON, the path and the query."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 import msgspec
@@ -15,8 +11,7 @@ from aiohttp import web
 from later.core import validation
 from later.core.edit import TaskChanges
 from later.core.errors import Refused, TooLarge
-from later.core.parsing import parse_leniently
-from later.core.task import Draft
+from later.core.json_body import body_parser
 from later.core.validation import EXPECTED_TIME, check_id, format_value, refusal
 
 EXPECTED = {
@@ -34,8 +29,6 @@ EXPECTED = {
 }
 """What each field of a request takes, in the words of a refusal."""
 
-Body = TypeVar("Body", bound=msgspec.Struct)
-
 
 # The body
 
@@ -44,8 +37,8 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     """Return the request's body, decompressed. Not much more than `limit` bytes are ever held in memory.
 
     Raises:
-        TooLarge: it is longer than `limit`, or says so.
-        Refused: it is cut short, or not compressed as it says.
+        TooLarge: it is longer than `limit`, or its Content-Length says so.
+        Refused: it is cut short, or not compressed as its Content-Encoding says.
     """
     if (request.content_length or 0) > limit:
         raise body_too_large(limit)
@@ -66,19 +59,6 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
 def body_too_large(limit: int) -> TooLarge:
     """Return the refusal of a body of more than `limit` bytes."""
     return TooLarge(f"expected a body of at most {limit} bytes")
-
-
-def body_parser(schema: type[Body]) -> Callable[[bytes], Body]:
-    """Return a parser of JSON bodies of this schema, which raises Refused."""
-    decode = msgspec.json.Decoder(schema).decode
-
-    def parse(body: bytes) -> Body:
-        try:
-            return decode(body)
-        except (ValueError, RecursionError):
-            return parse_leniently(body, schema, EXPECTED)
-
-    return parse
 
 
 # Schemas and parsers of bodies
@@ -102,7 +82,7 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ExplainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of an explain: the task or the topic that it is about."""
+    """The body of `/explain`: a task or a topic."""
 
     id: str | None = None
     topic: str | None = None
@@ -130,13 +110,12 @@ class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     limit: int | None = None
 
 
-parse_create_request = body_parser(Draft)
-parse_update_request = body_parser(TaskChanges)
-parse_list_request = body_parser(ListRequest)
-parse_explain_request = body_parser(ExplainRequest)
-parse_redrive_request = body_parser(RedriveRequest)
-parse_purge_request = body_parser(PurgeRequest)
-_parse_id_request = body_parser(IdRequest)
+parse_update_request = body_parser(TaskChanges, EXPECTED)
+parse_list_request = body_parser(ListRequest, EXPECTED)
+parse_explain_request = body_parser(ExplainRequest, EXPECTED)
+parse_redrive_request = body_parser(RedriveRequest, EXPECTED)
+parse_purge_request = body_parser(PurgeRequest, EXPECTED)
+_parse_id_request = body_parser(IdRequest, EXPECTED)
 
 
 def parse_id(body: bytes) -> str:

@@ -8,11 +8,12 @@ from aiohttp import web
 from msgspec import UNSET
 
 from later.api.load_shedding import PendingWrites
-from later.api.requests import parse_create_request, parse_id, read_body
+from later.api.requests import parse_id, read_body
 from later.api.response import json_response
 from later.api.schemas import CreateResponse, DeleteResponse, expiry_warning, task_view
 from later.core.admit import admit
 from later.core.errors import Refused
+from later.core.json_body import parse_draft
 from later.core.task import new_id
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
@@ -44,7 +45,7 @@ class TaskHandlers:
     async def create(self, request: web.Request) -> web.StreamResponse:
         """`POST /create`."""
         try:
-            draft = parse_create_request(await read_body(request, self._max_body))
+            draft = parse_draft(await read_body(request, self._max_body))
             with self._pending_writes.reserve():
                 policies, now = await self._store.policies.current(), await self._store.now()
                 task = admit(draft, policies, now.high, new_id())

@@ -13,8 +13,6 @@ from later.core.policy import Policy, format_policy
 from later.core.retry import Failure
 from later.core.task import Task
 
-HEARTBEAT_TIMEOUT_MS = 10_000
-"""A worker without a heartbeat for this long counts as gone."""
 SLOT_WAIT_MS = 1000
 """If tasks of a topic without limits are due for this long while others of it are in flight, they wait for a slot."""
 SHORT_HOLD_MS = 1100
@@ -38,7 +36,8 @@ Details = dict[str, Any]
 class TopicFacts(NamedTuple):
     """A topic at one moment. Times are in ms of the store's clock; None stands for "no such time".
 
-    `held_until` and `full_speed_at` may be past; `last_heartbeat_at` is that of any worker.
+    `paused` is the pause that workers obey; it follows the policy's within seconds. `held_until` and `full_speed_at`
+    may be past. `workers` counts those with a recent heartbeat; `last_heartbeat_at` is the latest of any worker.
     """
 
     name: str
@@ -245,7 +244,7 @@ def _lasting_obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
 def _missing_workers(topic: TopicFacts, now: int) -> Iterator[str]:
     if topic.last_heartbeat_at is None:
         yield "no worker is running"
-    elif now - topic.last_heartbeat_at >= HEARTBEAT_TIMEOUT_MS:
+    elif not topic.workers:
         yield f"no worker heartbeat for {format_duration(now - topic.last_heartbeat_at)}"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from later.core.backoff import RestartBackoff
+from later.core.restart_backoff import RestartBackoff
 from later.embedded.locks import owner_lock, take_lock_from_orphan
 from later.embedded.paths import EmbeddedError, prepare_directory, socket_path, socket_url, wrap_os_errors
 from later.embedded.probe import answers_ping, read_info

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from later.config import Config
-from later.core.backoff import RESTART_DELAYS_S, RestartBackoff
+from later.core.restart_backoff import RESTART_DELAYS_S, RestartBackoff
 from later.processes.child import Child, start_child
 from later.processes.rpc import Handlers
 

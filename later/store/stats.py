@@ -17,8 +17,10 @@ from later.store.schema import server_info, server_version
 from later.store.scripts import Command
 from later.store.types import TopicState
 
+HEARTBEAT_TIMEOUT_MS = 10_000
+"""A worker without a heartbeat for this long counts as gone."""
 FORGET_WORKER_MS = 3_600_000
-"""A worker without a heartbeat for so long is not listed any more."""
+"""A worker without a heartbeat for this long is not listed any more."""
 SLICE = 500
 """Commands, or buckets, in one round trip: neither the store nor this process may be blocked for long."""
 

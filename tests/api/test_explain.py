@@ -10,7 +10,6 @@ import pytest
 from later.core.task import pack_id
 from later.core.validation import EXPECTED
 from later.store.permits import Permits
-from later.store.stats import Stats
 from tests.api.frontend import Frontend, bad_request, serve_frontend
 from tests.api.states import STATES, put_all_states, put_task
 from tests.builders import NOW, a_task
@@ -20,7 +19,7 @@ from tests.builders import NOW, a_task
 async def frontend(request: pytest.FixtureRequest) -> AsyncIterator[Frontend]:
     """A frontend with a worker that sends heartbeats."""
     async with serve_frontend(shards=request.param) as built:
-        await Stats(built.client, built.keys).heartbeat("worker", NOW - 2)
+        await built.store.stats.heartbeat("worker", NOW - 2)
         yield built
 
 
@@ -59,7 +58,7 @@ async def test_a_lease_is_as_long_as_its_topics_timeout_makes_it(frontend: Front
     assert (await explain(frontend, id="unack"))["sentence"] == "in flight for 5 s on attempt 1"
 
 
-async def test_a_topic_that_is_paused(frontend: Frontend) -> None:
+async def test_a_pause_is_named_as_the_reason(frontend: Frontend) -> None:
     await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
     await frontend.request("PATCH", "/topics/order/policy", {"paused": True})
     answer = await explain(frontend, id="a")
@@ -70,7 +69,7 @@ async def test_a_topic_that_is_paused(frontend: Frontend) -> None:
     )
 
 
-async def test_a_topic_that_is_held(frontend: Frontend) -> None:
+async def test_a_hold_is_named_as_the_reason(frontend: Frontend) -> None:
     await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
     await permits(frontend).hold("order", NOW + 245_000, None, NOW)
     answer = await explain(frontend, id="a")
@@ -81,7 +80,7 @@ async def test_a_topic_that_is_held(frontend: Frontend) -> None:
     assert (await explain(frontend, id="a"))["held_until"] == "2027-01-15T08:04:05.000Z"
 
 
-async def test_a_topic_that_comes_back_slowly(frontend: Frontend) -> None:
+async def test_slow_start_is_named_as_the_reason(frontend: Frontend) -> None:
     await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
     await permits(frontend).hold("order", NOW - 5000, NOW + 5000, NOW)
     answer = await explain(frontend, topic="order")
@@ -89,24 +88,29 @@ async def test_a_topic_that_comes_back_slowly(frontend: Frontend) -> None:
     assert answer["held_until"] is None
 
 
-async def test_where_no_worker_is(frontend: Frontend) -> None:
-    await Stats(frontend.client, frontend.keys).remove_worker("worker")
+async def test_a_store_without_workers_is_named_as_the_reason(frontend: Frontend) -> None:
+    await frontend.store.stats.remove_worker("worker")
     await put_task(frontend, "delay")
     answer = await explain(frontend, id="delay")
-    assert (answer["sentence"], answer["workers"], answer["last_beat_s"]) == (
-        "due in 60 s; no worker is running",
-        0,
-        None,
-    )
+    assert answer["sentence"] == "due in 60 s; no worker is running"
+    assert (answer["workers"], answer["last_beat_s"]) == (0, None)
 
 
-async def test_where_none_has_beaten_for_long(frontend: Frontend) -> None:
-    census = Stats(frontend.client, frontend.keys)
-    await census.remove_worker("worker")
-    await census.heartbeat("old", NOW - 40_002)
+@pytest.mark.parametrize(
+    ("age_ms", "workers", "sentence"),
+    [
+        (9_999, 1, "it has no tasks"),
+        (10_000, 0, "it has no tasks; no worker heartbeat for 10 s"),
+        (40_000, 0, "it has no tasks; no worker heartbeat for 40 s"),
+    ],
+)
+async def test_a_worker_without_a_heartbeat_for_ten_seconds_counts_as_gone(
+    frontend: Frontend, age_ms: int, workers: int, sentence: str
+) -> None:
+    await frontend.store.stats.remove_worker("worker")
+    await frontend.store.stats.heartbeat("silent", NOW - 2 - age_ms)
     answer = await explain(frontend, topic="order")
-    assert answer["sentence"] == "it has no tasks; no worker heartbeat for 40 s"
-    assert (answer["workers"], answer["last_beat_s"]) == (0, 40)
+    assert (answer["sentence"], answer["workers"], answer["last_beat_s"]) == (sentence, workers, age_ms / 1000)
 
 
 async def test_a_topic_is_explained(frontend: Frontend) -> None:
@@ -119,7 +123,7 @@ async def test_a_topic_is_explained(frontend: Frontend) -> None:
     assert (answer["topic"], answer["next_due_at"]) == ("shop/order", "2027-01-15T08:01:00.000Z")
 
 
-async def test_a_body_that_cannot_be_read(frontend: Frontend) -> None:
+async def test_a_task_with_an_unreadable_body_is_explained(frontend: Frontend) -> None:
     await put_task(frontend, "delay")
     shard = frontend.keys.shard_of("delay")
     await frontend.client._redis.hset(shard.pool.decode(), pack_id("delay"), b"\xc1")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from later.bulk.input.payload import Parsed
 from later.core.admit import admit
 from later.core.errors import Refused
-from later.core.parsing import parse_draft
+from later.core.json_body import parse_draft
 from later.core.policy import DEFAULT_POLICY
 from later.core.policy_scopes import Policies
 from later.core.task import Task

@@ -13,22 +13,24 @@ from tests.builders import NOW, a_task
 
 FAILURE = Failure(2, "status", 503, "answered 503", NOW - 1000, None, 2)
 AT = NOW + 245_000  # 08:04:05
-QUIET = TopicFacts(
+IDLE = TopicFacts(
     "order", Policy(), delay=1, unack=0, error=0, dead=0, due=0, oldest_due_at=None, next_due_at=None,
     paused=False, held_until=None, full_speed_at=None, workers=1, last_heartbeat_at=NOW - 400,
 )  # fmt: skip
-DUE = QUIET._replace(due=1, oldest_due_at=NOW - 12_000)
+NO_WORKER: dict[str, Any] = {"workers": 0, "last_heartbeat_at": None}
+SILENT_WORKER: dict[str, Any] = {"workers": 0, "last_heartbeat_at": NOW - 40_000}
+DUE = IDLE._replace(due=1, oldest_due_at=NOW - 12_000)
 
 
 def facts(state: str, score: int, **changes: Any) -> TaskFacts:
     return TaskFacts("a", state, score, 0, None, a_task(id="a", max_retry=5), 30_000)._replace(**changes)
 
 
-def explain(task: TaskFacts, topic: TopicFacts = QUIET) -> str:
+def explain(task: TaskFacts, topic: TopicFacts = IDLE) -> str:
     return explain_task(task, topic, NOW).sentence
 
 
-LATE = facts("delay", NOW - 12_000)
+DUE_TASK = facts("delay", NOW - 12_000)
 PAUSED = Policy(paused=True)
 
 
@@ -38,9 +40,9 @@ PAUSED = Policy(paused=True)
         (DUE, "due for 12 s"),
         (DUE._replace(due=1234, oldest_due_at=NOW - 600_000),
          "due for 12 s; 1,234 tasks of its topic are due, the oldest for 10 min"),
-        (DUE._replace(last_heartbeat_at=NOW - 40_000), "no worker heartbeat for 40 s; due for 12 s"),
-        (DUE._replace(last_heartbeat_at=None), "no worker is running; due for 12 s"),
-        (DUE._replace(last_heartbeat_at=NOW - 9_999), "due for 12 s"),
+        (DUE._replace(**SILENT_WORKER), "no worker heartbeat for 40 s; due for 12 s"),
+        (DUE._replace(**NO_WORKER), "no worker is running; due for 12 s"),
+        (DUE._replace(last_heartbeat_at=NOW - 9_000), "due for 12 s"),
         (DUE._replace(policy=PAUSED), "its topic is paused; due for 12 s"),
         (DUE._replace(policy=Policy(rate=10), held_until=NOW + 90),
          "its topic has used up its rate of 10/s; due for 12 s"),
@@ -56,94 +58,94 @@ PAUSED = Policy(paused=True)
          "128 of its topic's deliveries are in flight: it has no free slot; due for 12 s"),
         (DUE._replace(policy=Policy(concurrency=128), unack=127), "due for 12 s"),
         (DUE._replace(full_speed_at=AT), "its topic is in slow start until 08:04:05Z; due for 12 s"),
-        (DUE._replace(last_heartbeat_at=None, policy=Policy(paused=True, concurrency=1), unack=1, held_until=AT),
+        (DUE._replace(**NO_WORKER, policy=Policy(paused=True, concurrency=1), unack=1, held_until=AT),
          "no worker is running; its topic is paused; due for 12 s"),
         (DUE._replace(unack=128, oldest_due_at=NOW - 12_000),
          "128 of its topic's deliveries are in flight: it has no free slot; due for 12 s"),
         (DUE._replace(unack=128, oldest_due_at=NOW - 900), "due for 12 s"),
-        (DUE._replace(last_heartbeat_at=None, policy=Policy(concurrency=1), unack=1, held_until=AT),
+        (DUE._replace(**NO_WORKER, policy=Policy(concurrency=1), unack=1, held_until=AT),
          "no worker is running; its topic is held until 08:04:05Z, as its receiver asked; "
          "1 of its topic's deliveries are in flight: it has no free slot; due for 12 s"),
     ],
 )  # fmt: skip
 def test_a_due_task_is_explained(topic: TopicFacts, sentence: str) -> None:
-    assert explain(LATE, topic) == sentence
+    assert explain(DUE_TASK, topic) == sentence
 
 
 @pytest.mark.parametrize(
     ("task", "topic", "sentence"),
     [
-        (facts("delay", NOW + 10_800_000), QUIET, "due in 3 h"),
-        (facts("delay", NOW + 10_800_000), QUIET._replace(policy=PAUSED), "due in 3 h; its topic is paused"),
-        (facts("delay", NOW + 60_000), QUIET._replace(last_heartbeat_at=None), "due in 60 s; no worker is running"),
-        (facts("delay", NOW + 60_000), QUIET._replace(held_until=NOW + 50_000), "due in 60 s"),
-        (facts("delay", NOW + 60_000), QUIET._replace(held_until=AT),
+        (facts("delay", NOW + 10_800_000), IDLE, "due in 3 h"),
+        (facts("delay", NOW + 10_800_000), IDLE._replace(policy=PAUSED), "due in 3 h; its topic is paused"),
+        (facts("delay", NOW + 60_000), IDLE._replace(**NO_WORKER), "due in 60 s; no worker is running"),
+        (facts("delay", NOW + 60_000), IDLE._replace(held_until=NOW + 50_000), "due in 60 s"),
+        (facts("delay", NOW + 60_000), IDLE._replace(held_until=AT),
          "due in 60 s; its topic is held until 08:04:05Z, as its receiver asked"),
-        (facts("delay", NOW + 60_000), QUIET._replace(paused=True),
+        (facts("delay", NOW + 60_000), IDLE._replace(paused=True),
          "due in 60 s; its topic was just resumed, and continues within a few seconds"),
         (facts("delay", NOW - 2000, failure=Failure(0, "status", 429, "answered 429", NOW, NOW, 1)), DUE,
          "due for 2 s; its receiver was busy, last answer 429"),
-        (facts("error", AT, failure=Failure(1, "code", 200, "answered code 1", NOW, None, 1)), QUIET,
+        (facts("error", AT, failure=Failure(1, "code", 200, "answered code 1", NOW, None, 1)), IDLE,
          "retry 1 of 5 at 08:04:05Z, last error: answered code 1"),
-        (facts("delay", NOW + 60_000, task=a_task(ttl=59)), QUIET,
+        (facts("delay", NOW + 60_000, task=a_task(ttl=59)), IDLE,
          "due in 60 s; its ttl ends before that, at 08:00:59Z: it will not be delivered"),
-        (facts("delay", NOW + 60_000, task=a_task(ttl=61)), QUIET, "due in 60 s"),
+        (facts("delay", NOW + 60_000, task=a_task(ttl=61)), IDLE, "due in 60 s"),
         (facts("delay", NOW - 2000, task=a_task(created_at=NOW - 9000, ttl=5)), DUE._replace(due=0),
          "due for 2 s; its ttl ended 4 s ago: it will not be delivered"),
         (facts("delay", NOW - 2000, failure=FAILURE, attempts=2), DUE,
          "due for 2 s; retry 2 of 5, last answer 503"),
         (facts("delay", NOW - 2000, task=None), DUE,
          "due for 2 s; its body cannot be read: it will be moved to dead"),
-        (facts("error", AT, failure=FAILURE), QUIET, "retry 2 of 5 at 08:04:05Z, last answer 503"),
-        (facts("error", AT, failure=FAILURE, task=None), QUIET,
+        (facts("error", AT, failure=FAILURE), IDLE, "retry 2 of 5 at 08:04:05Z, last answer 503"),
+        (facts("error", AT, failure=FAILURE, task=None), IDLE,
          "retry 2 at 08:04:05Z, last answer 503; its body cannot be read: it will be moved to dead"),
-        (facts("error", AT, failure=FAILURE), QUIET._replace(policy=PAUSED, last_heartbeat_at=NOW - 40_000),
+        (facts("error", AT, failure=FAILURE), IDLE._replace(policy=PAUSED, **SILENT_WORKER),
          "retry 2 of 5 at 08:04:05Z, last answer 503; no worker heartbeat for 40 s; its topic is paused"),
-        (facts("error", NOW - 3000, failure=FAILURE), QUIET._replace(held_until=AT),
+        (facts("error", NOW - 3000, failure=FAILURE), IDLE._replace(held_until=AT),
          "retry 2 of 5 due for 3 s, last answer 503; its topic is held until 08:04:05Z, as its receiver asked"),
-        (facts("error", AT, failure=Failure(1, "timeout", None, "no answer within 15 s", NOW, None, 1)), QUIET,
+        (facts("error", AT, failure=Failure(1, "timeout", None, "no answer within 15 s", NOW, None, 1)), IDLE,
          "retry 1 of 5 at 08:04:05Z, last error: no answer within 15 s"),
-        (facts("error", AT, failure=Failure(0, "status", 429, "answered 429", NOW, NOW, 1)), QUIET,
+        (facts("error", AT, failure=Failure(0, "status", 429, "answered 429", NOW, NOW, 1)), IDLE,
          "its receiver was busy: next attempt at 08:04:05Z, last answer 429"),
-        (facts("error", AT), QUIET, "its next attempt is at 08:04:05Z"),
-        (facts("error", AT + 86_400_000, failure=FAILURE), QUIET,
+        (facts("error", AT), IDLE, "its next attempt is at 08:04:05Z"),
+        (facts("error", AT + 86_400_000, failure=FAILURE), IDLE,
          "retry 2 of 5 at 2027-01-16T08:04:05Z, last answer 503"),
-        (facts("unack", NOW + 28_000, attempts=3), QUIET, "in flight for 2 s on attempt 3"),
-        (facts("unack", NOW + 99_000, attempts=3), QUIET, "in flight for 0 s on attempt 3"),
-        (facts("unack", NOW - 5000, attempts=3), QUIET,
+        (facts("unack", NOW + 28_000, attempts=3), IDLE, "in flight for 2 s on attempt 3"),
+        (facts("unack", NOW + 99_000, attempts=3), IDLE, "in flight for 0 s on attempt 3"),
+        (facts("unack", NOW - 5000, attempts=3), IDLE,
          "the lease of attempt 3 expired 5 s ago: it will be retried"),
-        (facts("unack", NOW - 5000, attempts=3), QUIET._replace(last_heartbeat_at=None),
+        (facts("unack", NOW - 5000, attempts=3), IDLE._replace(**NO_WORKER),
          "the lease of attempt 3 expired 5 s ago: it will be retried; no worker is running"),
         (facts("dead", NOW, failure=Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
-                 task=a_task(max_retry=3)), QUIET, "dead because its 3 retries were exhausted: answered 500"),
+                 task=a_task(max_retry=3)), IDLE, "dead because its 3 retries were exhausted: answered 500"),
         (facts("dead", NOW, failure=Failure(2, "exhausted", 500, "2 failures, the last: answered 500", NOW, None, 2),
-                 task=a_task(max_retry=1)), QUIET, "dead because its 1 retry was exhausted: answered 500"),
-        (facts("dead", NOW, failure=Failure(1, "gone", 410, "answered 410", NOW, None, 1)), QUIET,
+                 task=a_task(max_retry=1)), IDLE, "dead because its 1 retry was exhausted: answered 500"),
+        (facts("dead", NOW, failure=Failure(1, "gone", 410, "answered 410", NOW, None, 1)), IDLE,
          "dead because its receiver is gone: answered 410"),
         (facts("dead", NOW, failure=Failure(0, "expired", None, "its ttl ended before it was done", NOW, None, 0)),
-         QUIET, "dead because its ttl ended before it was done"),
-        (facts("dead", NOW), QUIET._replace(last_heartbeat_at=None), "dead for an unknown reason"),
+         IDLE, "dead because its ttl ended before it was done"),
+        (facts("dead", NOW), IDLE._replace(**NO_WORKER), "dead for an unknown reason"),
     ],
 )  # fmt: skip
 def test_a_task_in_each_state_is_explained(task: TaskFacts, topic: TopicFacts, sentence: str) -> None:
     assert explain(task, topic) == sentence
 
 
-EMPTY = QUIET._replace(delay=0)
+EMPTY = IDLE._replace(delay=0)
 
 
 @pytest.mark.parametrize(
     ("topic", "sentence"),
     [
         (EMPTY, "it has no tasks"),
-        (QUIET._replace(next_due_at=NOW + 60_000), "none of its tasks is due: the next is due in 60 s"),
+        (IDLE._replace(next_due_at=NOW + 60_000), "none of its tasks is due: the next is due in 60 s"),
         (EMPTY._replace(unack=3, error=1),
          "none of its tasks is due: 3 tasks are in flight, 1 task is between two attempts"),
         (EMPTY._replace(error=1, dead=2), "none of its tasks is due: 1 task is between two attempts, 2 tasks are dead"),
         (EMPTY._replace(dead=2), "none of its tasks is due: 2 tasks are dead"),
         (EMPTY._replace(policy=PAUSED), "it has no tasks; its topic is paused"),
         (DUE._replace(due=120), "120 tasks are due, the oldest for 12 s"),
-        (DUE._replace(last_heartbeat_at=NOW - 40_000, policy=PAUSED),
+        (DUE._replace(**SILENT_WORKER, policy=PAUSED),
          "no worker heartbeat for 40 s; its topic is paused; 1 task is due, the oldest for 12 s"),
         (DUE._replace(held_until=AT),
          "its topic is held until 08:04:05Z, as its receiver asked; 1 task is due, the oldest for 12 s"),
@@ -170,15 +172,15 @@ def test_the_details_of_a_task() -> None:
 
 
 def test_the_details_of_a_dead_and_unreadable_task() -> None:
-    figures = explain_task(facts("dead", NOW - 3000, task=None), EMPTY._replace(last_heartbeat_at=None), NOW).details
-    assert (figures["died_at"], figures["dead_for_s"]) == ("2027-01-15T07:59:57.000Z", 3)
-    assert (figures["max_retry"], figures["expires_at"], figures["last_beat_s"]) == (None, None, None)
-    assert "due_at" not in figures
+    details = explain_task(facts("dead", NOW - 3000, task=None), EMPTY._replace(**NO_WORKER), NOW).details
+    assert (details["died_at"], details["dead_for_s"]) == ("2027-01-15T07:59:57.000Z", 3)
+    assert (details["max_retry"], details["expires_at"], details["last_beat_s"]) == (None, None, None)
+    assert "due_at" not in details
 
 
 def test_the_details_of_a_topic() -> None:
-    figures = explain_topic(EMPTY, NOW).details
-    assert (figures["topic"], figures["next_due_at"], figures["oldest_lateness_s"]) == ("order", None, None)
+    details = explain_topic(EMPTY, NOW).details
+    assert (details["topic"], details["next_due_at"], details["oldest_lateness_s"]) == ("order", None, None)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from later.client.transport import BatchResult, CreateCounts, ItemError, TaskSta
 from later.core.admit import admit
 from later.core.clock import Clock
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
-from later.core.parsing import parse_draft
+from later.core.json_body import parse_draft
 from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id
 from later.store.bulk_jobs import batch_digest

@@ -12,9 +12,9 @@ from later.cli.console import printable
 from later.cli.options import config_options, examples, json_option
 from later.cli.store_access import load_config, run_with_store
 from later.cli.tables import format_size, print_number_table
-from later.core.explain import HEARTBEAT_TIMEOUT_MS, format_duration
+from later.core.explain import format_duration
 from later.store.open import Store
-from later.store.stats import NO_TASKS, ServerFacts, TopicCounts
+from later.store.stats import HEARTBEAT_TIMEOUT_MS, NO_TASKS, ServerFacts, TopicCounts
 
 NO_WORKER = f"no worker heartbeat for {format_duration(HEARTBEAT_TIMEOUT_MS)}: nothing is delivered until a worker runs"
 

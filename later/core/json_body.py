@@ -1,10 +1,13 @@
-"""JSON bodies of requests: decoded by a compiled decoder, or, if it fails, read again to say which field is wrong."""
+"""JSON bodies of requests.
+
+A compiled decoder parses them. Only a body that it rejects is read again, slowly, to say which field is wrong.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -23,29 +26,27 @@ _JSON_TYPES = {dict: "an object", list: "an array", str: "a string", bool: "a bo
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
-_decode_draft = msgspec.json.Decoder(Draft).decode
 
+def body_parser(schema: type[Body], expected: Mapping[str, str] = EXPECTED) -> Callable[[bytes], Body]:
+    """Return a parser of JSON bodies of this schema; `expected` says what each field takes, for the refusals.
 
-def parse_draft(body: bytes) -> Draft:
-    """Parse the body of a create.
-
-    Raises:
-        Refused: with the name of the first wrong field, if the body has fields.
+    The parser raises Refused: the body is not a JSON object, or a field (the first such) is unknown or of a wrong type.
     """
-    try:
-        return _decode_draft(body)
-    except (ValueError, RecursionError):
-        return parse_leniently(body, Draft)
+    decode = msgspec.json.Decoder(schema).decode
+
+    def parse(body: bytes) -> Body:
+        try:
+            return decode(body)
+        except (ValueError, RecursionError):
+            return _parse_rejected(body, schema, expected)
+
+    return parse
 
 
-def parse_leniently(body: bytes, schema: type[Body], expected: Mapping[str, str] = EXPECTED) -> Body:
-    """Parse a body that the compiled decoder has rejected, and raise an error that names the first wrong field.
+def _parse_rejected(body: bytes, schema: type[Body], expected: Mapping[str, str]) -> Body:
+    """Raise Refused for a body that the compiled decoder has rejected, with the name of the first wrong field.
 
-    `expected` says what each field takes. If nothing is wrong after all (a duplicate key whose last value is valid),
-    accept the body.
-
-    Raises:
-        Refused: the body is not a JSON object, or a field is unknown or of the wrong type.
+    If no field is wrong after all (a duplicate key whose last value is valid), return the body parsed.
     """
     fields = parse_object(body)
     types = _field_types(schema)
@@ -57,8 +58,12 @@ def parse_leniently(body: bytes, schema: type[Body], expected: Mapping[str, str]
     return msgspec.convert(fields, schema)
 
 
+parse_draft = body_parser(Draft)
+"""Parse the body of a create."""
+
+
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object of any fields with Python's own decoder. Of a key that comes twice, the last value counts.
+    """Parse a JSON object of any fields with Python's own decoder. If a key comes twice, its last value counts.
 
     Raises:
         Refused: it is not a JSON object; the text says why.

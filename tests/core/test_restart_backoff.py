@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from later.core.backoff import RESTART_DELAYS_S, STABLE_MS, RestartBackoff
+from later.core.restart_backoff import RESTART_DELAYS_S, STABLE_MS, RestartBackoff
 
 DELAYS_S = (0, *RESTART_DELAYS_S)
 
