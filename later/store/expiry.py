@@ -51,7 +51,7 @@ class Expiry:
         ]
 
     async def expire(self, deaths: Sequence[tuple[ExpiredTask, Failure]], now: int) -> list[bool | LaterError]:
-        """Let waiting tasks die, delay or error → dead; False for one that is in flight, or gone."""
+        """Let waiting tasks die, delay or error → dead; False for one that is in flight, or was removed."""
 
         def build(target: ShardTopic, some: list[tuple[ExpiredTask, Failure]]) -> Command:
             shard, topic = target
@@ -106,7 +106,7 @@ class Expiry:
         return tasks
 
     async def sweep(self, dead: Sequence[DeadTask], latest: int, remember_until: int | None) -> list[bool | LaterError]:
-        """Remove tasks that had died by `latest` (ms), dead → gone. Ids that callers chose stay remembered."""
+        """Remove tasks that had died by `latest` (ms). Ids that callers chose stay remembered."""
 
         def build(target: ShardTopic, some: list[DeadTask]) -> Command:
             shard, topic = target

@@ -93,11 +93,11 @@ class TestWakeEntries:
         assert await wake_entry(store) is None
 
     @pytest.mark.parametrize(("before", "after"), [(-5, -5), (5, 5), (1, 3), (None, 3)])
-    async def test_refresh_wake_in_turn_keeps_holds_and_turns(
+    async def test_refresh_wake_keeping_turn_keeps_holds_and_turns(
         self, store: StoreFixture, before: int | None, after: int
     ) -> None:
         await fill(store, {"a": 3}, wake=before)
-        await run(store, "refresh_wake_in_turn(wake, bucket, 'order')")
+        await run(store, "refresh_wake_keeping_turn(wake, bucket, 'order')")
         assert await wake_entry(store) == after
 
     @pytest.mark.parametrize(

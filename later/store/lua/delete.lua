@@ -12,20 +12,20 @@ local topic, leave_dead = ARGV[1], ARGV[2] == '1'
 local ids = {}
 for i = 3, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 local bodies = redis.call('HMGET', pool, unpack(ids))
-local died = leave_dead and redis.call('ZMSCORE', dead, unpack(ids)) or {}
+local deaths = leave_dead and redis.call('ZMSCORE', dead, unpack(ids)) or {}
 
-local answers, same, ageing, touched = {}, {}, {}, {}
+local answers, deleted, unindexed, changed = {}, {}, {}, {}
 for n, id in ipairs(ids) do
-  answers[n] = bodies[n] ~= ARGV[n * 3 + 1] and 0 or died[n] and 2 or 1
+  answers[n] = bodies[n] ~= ARGV[n * 3 + 1] and 0 or deaths[n] and 2 or 1
   if answers[n] == 1 then
-    same[#same + 1] = id
-    if ARGV[n * 3 + 2] == '1' then ageing[#ageing + 1] = expiry_member(topic, id) end
+    deleted[#deleted + 1] = id
+    if ARGV[n * 3 + 2] == '1' then unindexed[#unindexed + 1] = expiry_member(topic, id) end
   end
 end
-if #same > 0 then
-  for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(same)) end
-  for bucket = 4, 7 do touched[bucket] = redis.call('ZREM', KEYS[bucket], unpack(same)) > 0 or nil end
+if #deleted > 0 then
+  for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(deleted)) end
+  for bucket = 4, 7 do changed[bucket] = redis.call('ZREM', KEYS[bucket], unpack(deleted)) > 0 or nil end
 end
-if #ageing > 0 then redis.call('ZREM', expiry, unpack(ageing)) end
-for bucket in pairs(touched) do refresh_wake_in_turn(KEYS[bucket + 4], KEYS[bucket], topic) end
+if #unindexed > 0 then redis.call('ZREM', expiry, unpack(unindexed)) end
+for bucket in pairs(changed) do refresh_wake_keeping_turn(KEYS[bucket + 4], KEYS[bucket], topic) end
 return answers

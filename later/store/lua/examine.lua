@@ -4,13 +4,13 @@
 -- ARGV: id
 -- Returns {body or nil, 1 if it has attempts, 1 if it has an outcome, {index of each bucket that holds it}}
 local id = ARGV[1]
-local places = {}
+local found_in = {}
 for i = 4, #KEYS do
-  if redis.call('ZSCORE', KEYS[i], id) then places[#places + 1] = i - 3 end
+  if redis.call('ZSCORE', KEYS[i], id) then found_in[#found_in + 1] = i - 3 end
 end
 return {
   redis.call('HGET', KEYS[1], id),
   redis.call('HEXISTS', KEYS[2], id),
   redis.call('HEXISTS', KEYS[3], id),
-  places,
+  found_in,
 }

@@ -12,9 +12,9 @@ local answers, earliest = {}, nil
 for i = 2, #ARGV, 3 do
   local id, fence, due = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local begun, current = begun_and_fence(redis.call('HGET', attempts, id))
-  local held = current == fence and redis.call('ZREM', unack, id) == 1
-  answers[#answers + 1] = held and 1 or 0
-  if held then
+  local returned = current == fence and redis.call('ZREM', unack, id) == 1
+  answers[#answers + 1] = returned and 1 or 0
+  if returned then
     redis.call('ZADD', delay, due, id)
     if begun > 1 then
       redis.call('HSET', attempts, id, string.format('%.0f %s', begun - 1, fence))

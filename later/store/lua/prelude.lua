@@ -39,17 +39,18 @@ local function refresh_wake(wake, bucket, topic)
   return first
 end
 
--- The same after tasks left the bucket. A held topic stays held; a topic that waits for its next turn keeps it: its
--- entry then lies after its first score.
-local function refresh_wake_in_turn(wake, bucket, topic)
+-- Refresh the topic's wake entry after tasks left the bucket. A held topic stays held; a topic that waits for its next
+-- turn keeps it: its entry then lies after its first score.
+local function refresh_wake_keeping_turn(wake, bucket, topic)
   local first = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')[2]
   local entry = redis.call('ZSCORE', wake, topic)
   if is_held(entry) then return end
   if not first or not entry or tonumber(first) > tonumber(entry) then refresh_wake(wake, bucket, topic) end
 end
 
--- What is wrong with the topic's wake entry: 'missing', 'stale' (its bucket is empty), 'wrong', or '' if it is right: a
--- hold; the bucket's first score; or a moment between that and now, at which the topic's turn comes.
+-- The fault of the topic's wake entry: 'missing', 'stale' (its bucket is empty), 'wrong', or '' if it is right.
+--
+-- Right are a hold, the bucket's first score, and a moment between that and now, at which the topic's turn comes.
 -- Now is `now` or the store's own time, whichever is later: workers write entries meanwhile.
 local function wake_fault(wake, bucket, topic, now)
   local first = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')[2]

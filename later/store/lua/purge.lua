@@ -13,5 +13,5 @@ for n, id in ipairs(ids) do members[n] = expiry_member(topic, id) end
 redis.call('ZREM', bucket, unpack(ids))
 for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(ids)) end
 redis.call('ZREM', expiry, unpack(members))
-refresh_wake_in_turn(wake, bucket, topic)
+refresh_wake_keeping_turn(wake, bucket, topic)
 return #ids

@@ -24,7 +24,7 @@ if #guarded > 0 then
   for n, body in ipairs(redis.call('HMGET', pool, unpack(guarded))) do bodies[guarded[n]] = body end
 end
 
-local answers, back, dues, new, ends, earliest = {}, {}, {}, {}, {}, nil
+local answers, back, dues, new_bodies, ends, earliest = {}, {}, {}, {}, {}, nil
 for n, id in ipairs(ids) do
   local at = n * 6 - 4
   local died, due, seen, body, ttl_end = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
@@ -38,8 +38,8 @@ for n, id in ipairs(ids) do
     dues[#dues + 1] = due
     dues[#dues + 1] = id
     if body ~= '' then
-      new[#new + 1] = id
-      new[#new + 1] = body
+      new_bodies[#new_bodies + 1] = id
+      new_bodies[#new_bodies + 1] = body
     end
     if ttl_end ~= '' then
       ends[#ends + 1] = ttl_end
@@ -53,7 +53,7 @@ if #back > 0 then
   redis.call('ZREM', dead, unpack(back))
   redis.call('HDEL', attempts, unpack(back))
   redis.call('HDEL', outcome, unpack(back))
-  if #new > 0 then redis.call('HSET', pool, unpack(new)) end
+  if #new_bodies > 0 then redis.call('HSET', pool, unpack(new_bodies)) end
   if #ends > 0 then redis.call('ZADD', expiry, unpack(ends)) end
   redis.call('ZADD', delay, unpack(dues))
   redis.call('ZADD', wake_delay, 'LT', earliest, topic)

@@ -8,10 +8,10 @@
 --
 -- The id stays in the first bucket of those it may be in, with its score there.
 local pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3]
-local id, body, homes, fallback, score = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local id, body, allowed, fallback, score = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local buckets = (#KEYS - 3) / 2
 
-if redis.call('HGET', pool, id) ~= (homes > 0 and body) then return -1 end
+if redis.call('HGET', pool, id) ~= (allowed > 0 and body) then return -1 end
 
 -- A held topic stays held.
 local function refresh(i)
@@ -19,20 +19,20 @@ local function refresh(i)
   if not is_held(entry) then refresh_wake(KEYS[3 + buckets + i], KEYS[3 + i], ARGV[5 + i]) end
 end
 
-local home
-for i = 1, homes do
-  if not home and redis.call('ZSCORE', KEYS[3 + i], id) then home = i end
+local kept
+for i = 1, allowed do
+  if not kept and redis.call('ZSCORE', KEYS[3 + i], id) then kept = i end
 end
 local repaired = 0
 for i = 1, buckets do
-  if i ~= home and redis.call('ZREM', KEYS[3 + i], id) == 1 then
+  if i ~= kept and redis.call('ZREM', KEYS[3 + i], id) == 1 then
     refresh(i)
     repaired = 1
   end
 end
-if homes == 0 then
+if allowed == 0 then
   repaired = math.max(repaired, redis.call('HDEL', attempts, id), redis.call('HDEL', outcome, id))
-elseif not home then
+elseif not kept then
   redis.call('ZADD', KEYS[3 + fallback], score, id)
   refresh(fallback)
   repaired = 1

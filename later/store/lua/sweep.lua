@@ -11,12 +11,12 @@ local ids = {}
 for i = 3, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 local deaths = redis.call('ZMSCORE', dead, unpack(ids))
 
-local answers, gone, remembered = {}, {}, {}
+local answers, removed, remembered = {}, {}, {}
 for n, id in ipairs(ids) do
   local swept = deaths[n] and tonumber(deaths[n]) <= latest
   answers[n] = swept and 1 or 0
   if swept then
-    gone[#gone + 1] = id
+    removed[#removed + 1] = id
     local until_ = ARGV[2 + n * 2]
     if until_ ~= '' then
       remembered[#remembered + 1] = until_
@@ -24,9 +24,9 @@ for n, id in ipairs(ids) do
     end
   end
 end
-if #gone > 0 then
-  redis.call('ZREM', dead, unpack(gone))
-  for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(gone)) end
+if #removed > 0 then
+  redis.call('ZREM', dead, unpack(removed))
+  for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(removed)) end
 end
 if #remembered > 0 then redis.call('ZADD', done, unpack(remembered)) end
 refresh_wake(wake, dead, topic)

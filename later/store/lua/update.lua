@@ -18,7 +18,7 @@ local bodies = redis.call('HMGET', pool, unpack(ids))
 local in_delay, in_error = redis.call('ZMSCORE', delay, unpack(ids)), redis.call('ZMSCORE', error_, unpack(ids))
 local in_flight = redis.call('ZMSCORE', unack, unpack(ids))
 
-local answers, edited, dues, from_error, ends, ageless = {}, {}, {}, {}, {}, {}
+local answers, edited, dues, from_error, ends, unindexed = {}, {}, {}, {}, {}, {}
 local earliest
 for n, id in ipairs(ids) do
   local seen, body, due, ttl_end = ARGV[n * 5 - 2], ARGV[n * 5 - 1], ARGV[n * 5], ARGV[n * 5 + 1]
@@ -40,21 +40,21 @@ for n, id in ipairs(ids) do
       ends[#ends + 1] = ttl_end
       ends[#ends + 1] = expiry_member(topic, id)
     else
-      ageless[#ageless + 1] = expiry_member(topic, id)
+      unindexed[#unindexed + 1] = expiry_member(topic, id)
     end
   end
 end
 
 if #edited > 0 then redis.call('HSET', pool, unpack(edited)) end
 if #ends > 0 then redis.call('ZADD', expiry, unpack(ends)) end
-if #ageless > 0 then redis.call('ZREM', expiry, unpack(ageless)) end
+if #unindexed > 0 then redis.call('ZREM', expiry, unpack(unindexed)) end
 if #from_error > 0 then
   redis.call('ZREM', error_, unpack(from_error))
   refresh_wake(wake_error, error_, topic)
 end
 if #dues > 0 then
   redis.call('ZADD', delay, unpack(dues))
-  refresh_wake_in_turn(wake_delay, delay, topic)
+  refresh_wake_keeping_turn(wake_delay, delay, topic)
   redis.call('ZADD', wake_delay, 'LT', earliest, topic)
 end
 
