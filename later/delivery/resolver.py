@@ -17,9 +17,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
-deadline_s: ContextVar[float] = ContextVar("deadline_s")
-"""Timeout of the call that the running asyncio task makes. (aiohttp looks names up in a task of its own, which inherits
-the context and outlives the call.)"""
+call_timeout_s: ContextVar[float] = ContextVar("call_timeout_s")
+"""The timeout of the call that the running asyncio task makes. (aiohttp looks names up in a task of its own, which
+inherits the context and outlives the call.)"""
 
 
 class Resolver(AbstractResolver):
@@ -42,7 +42,7 @@ class Resolver(AbstractResolver):
             OSError: it has none, or there is no thread to look it up.
         """
         try:
-            async with asyncio.timeout(deadline_s.get(self._default_timeout_s)):
+            async with asyncio.timeout(call_timeout_s.get(self._default_timeout_s)):
                 await self._free.acquire()
         except TimeoutError:
             raise socket.gaierror(socket.EAI_AGAIN, "too many other lookups hang") from None

@@ -25,7 +25,7 @@ from later.core.policy import MAX_TIMEOUT_MS, Policy
 from later.core.reply import Reply, parse_reply
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
-from later.delivery.resolver import Resolver, deadline_s
+from later.delivery.resolver import Resolver, call_timeout_s
 
 MAX_REPLY_BYTES = 65_536
 KEEPALIVE_S = 30
@@ -91,7 +91,7 @@ class Sender:
     async def _call(self, request: CallbackRequest, timeout_s: float) -> Reply:
         state = CallState()
         _current_call.set(state)
-        deadline_s.set(timeout_s)
+        call_timeout_s.set(timeout_s)
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 response = await self._post(request, state)

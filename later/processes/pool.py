@@ -15,7 +15,7 @@ from later.processes.rpc import Handlers
 log = structlog.get_logger("later.processes")
 
 
-class ProcessSlot:
+class PoolEntry:
     """The place of one process, by its number: the child that runs, or when (ms) the next one starts."""
 
     def __init__(self, number: int) -> None:
@@ -43,7 +43,7 @@ class ProcessPool:
     ) -> None:
         self._command = command
         self._config = config
-        self._slots = [ProcessSlot(number) for number in range(1, config.processes + 1)]
+        self._slots = [PoolEntry(number) for number in range(1, config.processes + 1)]
         self._handlers = handlers
         self._on_unexpected_exit = on_unexpected_exit
         self.on_exit: Callable[[], None] = lambda: None
@@ -93,7 +93,7 @@ class ProcessPool:
         for child in self:
             child.kill()
 
-    async def _start(self, slot: ProcessSlot, now: int) -> None:
+    async def _start(self, slot: PoolEntry, now: int) -> None:
         slot.started_at = now
         try:
             slot.child = child = await start_child(slot.number, self._command, self._config)

@@ -1,4 +1,4 @@
-"""Tick function of the delay ticker: claims due tasks, as many as there are free slots for."""
+"""Tick function of the delay ticker: claims as many due tasks as there are free slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ HELD_EVERY_MS = 100
 class Claimer:
     """Claims tasks of due topics in turn, and passes over topics that have used up their share.
 
-    `lease_ms` belongs to the daemon's own timeout; a topic's lease is longer or shorter as its timeout is.
+    `lease_ms` is the lease with the daemon's own timeout; a topic's lease is longer or shorter by the same time as its
+    timeout is.
     `wake_unack` and `wake_error` are called with the time (ms) at which those buckets have something due: one snapshot
     shows all three.
     """
@@ -48,7 +49,7 @@ class Claimer:
         self._hold_ends_at: int | None = None
         """The first end (ms) of a hold that is known."""
         self.needs_slot = False
-        """True if due tasks were left for want of a slot: then a slot that becomes free must end the ticker's sleep."""
+        """True if a lack of slots left due tasks behind: then a slot that becomes free must end the ticker's sleep."""
 
     async def tick(self, now: int) -> TickResult:
         self.needs_slot = True
@@ -65,8 +66,10 @@ class Claimer:
             requests = self._fair_share.plan(due.topics, now)
         else:
             due = due._replace(topics=await self._throttle.hold_paused(due.topics, policies))
-            requests = self._fair_share.plan(due.topics, now, lambda topic: self._throttle.limit(topic, policies, now))
-            requests = await self._throttle.acquire_permits(requests, due.topics, policies, now)
+            planned = self._fair_share.plan(
+                due.topics, now, lambda topic: self._throttle.claim_limit(topic, policies, now)
+            )
+            requests = await self._throttle.acquire_permits(planned, due.topics, policies, now)
         if policies.settings:
             default_ms = policies.daemon.timeout_ms
             requests = [
@@ -74,11 +77,11 @@ class Claimer:
                 for request in requests
             ]
         results = await self._store.tasks.claim(requests, now, now + self._lease_ms)
-        found = [result for result in results if isinstance(result, ClaimResult)]
-        claims = [claim for result in found for claim in result.claims]
+        claimed = [result for result in results if isinstance(result, ClaimResult)]
+        claims = [claim for result in claimed for claim in result.claims]
         for claim in claims:
             self._deliver(claim)
-        self._metrics.orphan_entries.inc(sum(result.orphans for result in found))
+        self._metrics.orphan_entries.inc(sum(result.orphans for result in claimed))
         await self._throttle.on_claim_end(requests, results)
         self._note_hold_ends(request.hold_until for request in requests if request.hold_until is not None)
         for result in results:
@@ -87,12 +90,12 @@ class Claimer:
         return TickResult(len(claims), self._next_due(due, requests, results, now))
 
     async def _read_snapshot(self, now: int) -> WorkerSnapshot:
-        """Return what is due; held topics are left out in most of many ticks in quick succession."""
+        """Read which topics are due; held topics only at intervals, because nothing of them can be claimed yet."""
         is_recent = self._held_read_at <= now < self._held_read_at + HELD_EVERY_MS
-        held = not is_recent or (self._hold_ends_at is not None and now >= self._hold_ends_at)
-        limit = len(self._fair_share.topics) + self._fair_share.free + self._throttle.count_blocked(now)
-        snapshot = await self._store.tasks.worker_snapshot(limit, held=held)
-        if held:
+        with_held = not is_recent or (self._hold_ends_at is not None and now >= self._hold_ends_at)
+        limit = len(self._fair_share.in_use_by_topic) + self._fair_share.free + self._throttle.count_blocked(now)
+        snapshot = await self._store.tasks.worker_snapshot(limit, held=with_held)
+        if with_held:
             self._held_read_at, self._hold_ends_at = now, None
             self._note_hold_ends(end for end in snapshot.hold_ends if end > now)
         return snapshot

@@ -1,4 +1,4 @@
-"""The deliveries in flight: each takes one claim from its slot to its settle."""
+"""The deliveries in flight: each sends the task of one claim, and settles it."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ class DeliveryPool:
         finally:
             self._attempting.discard(delivery)
         if verdict is None:
-            await self._return_leases([claim])
+            await self._give_back([claim])
         else:
             await self._settle(claim, verdict)
 
     async def drain(self, timeout_s: float) -> None:
-        """Let deliveries in flight finish, cancel those that take longer, and return their leases."""
+        """Let deliveries in flight finish, cancel those that take longer, and give back their tasks."""
         await self._wait(timeout_s)
         for delivery in self._running & self._attempting:
             delivery.cancel()
@@ -116,7 +116,7 @@ class DeliveryPool:
         await asyncio.gather(*self._running, return_exceptions=True)
         if self._cancelled:
             log.info("deliveries cancelled at shutdown", count=len(self._cancelled))
-            await self._return_leases(self._cancelled)
+            await self._give_back(self._cancelled)
 
     async def _wait(self, timeout_s: float) -> None:
         if self._running:
@@ -181,14 +181,11 @@ class DeliveryPool:
                     break
                 await asyncio.sleep(SETTLE_RETRY_DELAYS_S[min(tries, len(SETTLE_RETRY_DELAYS_S) - 1)])
                 tries += 1
-        if settled:
-            self._count_settled(claim, verdict)
-        elif settled is None or not tries:  # after a try without an answer, False may mean that it settled
-            self._metrics.settles_lost.inc()
-            log.warning("settle rejected: lease lost", id=claim.id, topic=claim.topic, attempt=claim.attempt)
-
-    def _count_settled(self, claim: Claim, verdict: Verdict) -> None:
-        if verdict.target is SettleTarget.ERROR:
+        if not settled:
+            if settled is None or not tries:  # after a try without an answer, False may mean that it settled
+                self._metrics.settles_lost.inc()
+                log.warning("settle rejected: lease lost", id=claim.id, topic=claim.topic, attempt=claim.attempt)
+        elif verdict.target is SettleTarget.ERROR:
             self._metrics.retries.inc()
         elif verdict.target is SettleTarget.DEAD and verdict.failure is not None:
             failure = verdict.failure
@@ -202,9 +199,9 @@ class DeliveryPool:
                 message=failure.message,
             )
 
-    async def _return_leases(self, claims: list[Claim]) -> None:
-        """Return leases; if the store cannot be reached, they expire instead."""
+    async def _give_back(self, claims: list[Claim]) -> None:
+        """Give back the tasks of these claims; if the store cannot be reached, their leases expire instead."""
         try:
             await self._store.tasks.give_back(claims)
         except LaterError as error:
-            log.warning("leases not returned", count=len(claims), reason=str(error))
+            log.warning("tasks not given back", count=len(claims), reason=str(error))

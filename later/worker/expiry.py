@@ -1,4 +1,4 @@
-"""Tick functions that end tasks: those whose ttl ended while they waited, and dead ones that were kept long enough."""
+"""Tick functions that move expired tasks to dead, and that remove dead tasks whose retention is over."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ SWEEP_EVERY_MS = 1000
 SWEEP_TOPICS = 500
 """Topics in one page of the scan for dead tasks."""
 SWEEP_PAGES = 10
+"""Pages that one tick reads, at most."""
 SWEEP_TASKS = 1000
-"""Pages that one tick reads, and tasks that it removes, at most."""
+"""Dead tasks after which one tick stops."""
 
 
-class ExpiryTicker:
-    """Tick function that moves expired tasks, delay or error → dead: no task waits beyond its ttl."""
+class Expirer:
+    """Tick function that moves expired tasks from delay or error to dead: no task waits beyond its ttl."""
 
     def __init__(self, *, store: Store, metrics: Metrics) -> None:
         self._store = store
@@ -61,32 +62,32 @@ class DeadSweeper:
         self._remember_ms = remember_ms
         self._metrics = metrics
         self._cursors: Mapping[int, int] = {}
-        """The scan goes on where the last tick left it."""
+        """The cursors, by shard, with which the next tick goes on with the scan."""
 
     async def tick(self, now: int) -> TickResult:
         policies = await self._store.policies.current()
         removed = pages = 0
         while removed < SWEEP_TASKS and pages < SWEEP_PAGES:
-            latest = now - policies.shortest_dead_keep_ms
-            entries, self._cursors = await self._store.expiry.topics_with_dead(latest, SWEEP_TOPICS, self._cursors)
+            died_by = now - policies.shortest_dead_keep_ms
+            entries, self._cursors = await self._store.expiry.topics_with_dead(died_by, SWEEP_TOPICS, self._cursors)
             for entry in entries:
-                latest = now - policies.for_topic(entry.topic).dead_keep_ms
-                if entry.at <= latest:
-                    removed += await self._sweep_topic(entry, latest, now, SWEEP_TASKS - removed)
+                died_by = now - policies.for_topic(entry.topic).dead_keep_ms
+                if entry.at <= died_by:
+                    removed += await self._sweep_topic(entry, died_by, now, SWEEP_TASKS - removed)
             pages += 1
             if not self._cursors:
                 break
         self._metrics.dead_removed.inc(removed)
         return TickResult(removed, now if removed >= SWEEP_TASKS else None)
 
-    async def _sweep_topic(self, topic: DueTopic, latest: int, now: int, limit: int) -> int:
-        """Remove about `limit` tasks of the topic that had died by `latest` (ms); return their number."""
+    async def _sweep_topic(self, topic: DueTopic, died_by: int, now: int, limit: int) -> int:
+        """Remove about `limit` tasks of the topic that had died by `died_by` (ms); return their number."""
         remember_until = now + self._remember_ms if self._remember_ms else None
         removed = 0
-        while removed < limit and (dead := await self._store.expiry.dead_tasks(topic, latest)):
-            results = await self._store.expiry.sweep(dead, latest, remember_until)
-            gone = sum(result is True for result in results)
-            if not gone:
+        while removed < limit and (dead := await self._store.expiry.dead_tasks(topic, died_by)):
+            results = await self._store.expiry.sweep(dead, died_by, remember_until)
+            swept = sum(result is True for result in results)
+            if not swept:
                 break  # another worker sweeps this topic, or the store fails: the next tick tries again
-            removed += gone
+            removed += swept
         return removed

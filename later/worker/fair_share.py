@@ -19,54 +19,54 @@ class FairShare:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.free = slots
-        self.topics: Counter[str] = Counter()
-        """The slots that each topic holds; topics that hold none are left out."""
+        self.in_use_by_topic: Counter[str] = Counter()
+        """How many slots each topic holds; a topic that holds none is missing."""
 
     @property
     def total_in_use(self) -> int:
         return self.slots - self.free
 
     def acquire(self, topic: str) -> None:
-        self.topics[topic] += 1
+        self.in_use_by_topic[topic] += 1
         self.free -= 1
 
     def release(self, topic: str) -> None:
-        self.topics[topic] -= 1
+        self.in_use_by_topic[topic] -= 1
         self.free += 1
-        if not self.topics[topic]:
-            del self.topics[topic]
+        if not self.in_use_by_topic[topic]:
+            del self.in_use_by_topic[topic]
 
     def in_use(self, topic: str) -> int:
         """Return how many slots the topic holds."""
-        return self.topics[topic]
+        return self.in_use_by_topic[topic]
 
     def share(self, topic: str) -> int:
         """Return how many more slots the topic may take now."""
-        return share(self.free, self.topics[topic])
+        return share(self.free, self.in_use_by_topic[topic])
 
     def plan(
         self, due: Sequence[DueTopic], now: int, limit: Callable[[str], int | None] = lambda topic: None
     ) -> list[ClaimRequest]:
-        """Return how many tasks to claim from each due topic, in order of their turns; at most `limit` from a topic.
+        """Return how many tasks to claim from each due topic, in the order of turns; at most `limit(topic)` from one.
 
-        A topic that is due in several shards takes an even part from each. One slot is kept for each topic that comes
-        later: how many tasks are due is unknown, and of a thousand topics with one task each, five would be claimed at
-        a time.
+        A topic that is due in several shards takes an even part from each. One slot is kept for each topic that is
+        still to come, because the number of its due tasks is unknown: otherwise, of a thousand topics with one task
+        each, only five would be claimed at a time.
         """
         shards: dict[str, list[int]] = {}
         for entry in due:
             if entry.at <= now:
                 shards.setdefault(entry.topic, []).append(entry.shard)
         limits = {topic: most for topic in shards if (most := limit(topic)) is not None}
-        open_topics = [topic for topic in shards if limits.get(topic) != 0]
-        later_topics = sum(1 for topic in open_topics if self.share(topic))
+        claimable = [topic for topic in shards if limits.get(topic) != 0]
+        topics_to_come = sum(1 for topic in claimable if self.share(topic))
         free = self.free
         requests: list[ClaimRequest] = []
-        for topic in open_topics:
+        for topic in claimable:
             if self.share(topic):
-                later_topics -= 1
+                topics_to_come -= 1
             topic_shards = shards[topic]
-            count = min(share(free, self.topics[topic]), max(free - later_topics, 1), MAX_TASKS * len(topic_shards))
+            count = min(share(free, self.in_use(topic)), max(free - topics_to_come, 1), MAX_TASKS * len(topic_shards))
             count = min(count, limits.get(topic, count))
             free -= count
             even, rest = divmod(count, len(topic_shards))

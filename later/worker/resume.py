@@ -1,4 +1,4 @@
-"""Resuming topics: a paused topic is held in the store, and a resume changes nothing but its policy."""
+"""Tick function that resumes topics: a user's resume changes only the policy, so the hold in the store remains."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from later.worker.ticker import TickResult
 log = structlog.get_logger("later.resume")
 
 RESUME_EVERY_MS = 500
-RECONCILE_EVERY_MS = 3_000
+CHECK_EVERY_MS = 3_000
 """How often paused topics are checked while no policy changes."""
-SETTLED_MS = 3_000
+CHECK_AFTER_CHANGE_MS = 3_000
 """How long after a policy change each tick checks: an instance that has not seen it yet may hold a topic again."""
 RESUME_AFTER_MS = 1100
 """How long a topic with a ramp stays held: until every instance knows that it returns slowly."""
 
 
 class Resumer:
-    """Tick function that lets topics be claimed again once they are no longer paused. Tasks stay in delay."""
+    """Tick function that ends the holds of topics that are no longer paused."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._seen: Policies | None = None
-        self._settled_at = 0
+        self._seen_policies: Policies | None = None
+        self._check_until = 0
+        """Until then (ms) each tick checks."""
         self._next_at = 0
 
     async def tick(self, now: int) -> TickResult:
         policies = await self._store.policies.current()
-        if policies is not self._seen:
-            self._settled_at = now + SETTLED_MS
-        elif now >= self._settled_at and self._next_at - RECONCILE_EVERY_MS <= now < self._next_at:
+        if policies is not self._seen_policies:
+            self._check_until = now + CHECK_AFTER_CHANGE_MS
+        elif now >= self._check_until and self._next_at - CHECK_EVERY_MS <= now < self._next_at:
             return TickResult(0, None)
         times: dict[str, tuple[int, int | None]] = {}
         """When each topic may be claimed again, and when it is at full speed (None: at once)."""
@@ -46,5 +47,5 @@ class Resumer:
             await self._store.permits.resume(times, now)
         for topic in times:
             log.info("topic resumed", topic=topic)
-        self._seen, self._next_at = policies, now + RECONCILE_EVERY_MS
+        self._seen_policies, self._next_at = policies, now + CHECK_EVERY_MS
         return TickResult(len(times), None)

@@ -12,7 +12,7 @@ FULL_RATE_PER_SLOT = 10
 LIMITS_KEPT_MS = 10_000
 """How long a topic's limits are remembered after it was due last: one that was idle may start at higher limits."""
 MAX_LIMITS_KEPT = 1000
-"""Topics whose limits are remembered before old ones are dropped."""
+"""Topics whose limits are remembered before those of idle topics are dropped."""
 
 
 class Ramp(NamedTuple):
@@ -28,7 +28,7 @@ class Ramp(NamedTuple):
         return min(max((now - self.since) / max(self.until - self.since, 1), 0.0), 1.0)
 
     def allowed_starts(self, now: int, slots: int) -> int:
-        """Return how many deliveries of a topic without a rate may have started: one, then ever more a second."""
+        """Return how many deliveries of a topic without a rate may have started by now: the rate grows linearly."""
         elapsed_s, length_s = max(now - self.since, 0) / 1000, max(self.until - self.since, 1) / 1000
         return int(1 + self.rate * elapsed_s + slots * FULL_RATE_PER_SLOT * elapsed_s * elapsed_s / (2 * length_s))
 
@@ -72,7 +72,7 @@ class SlowStart:
         if topic in self._started:
             self._started[topic] += deliveries
 
-    def remaining(self, topic: str, ramp: Ramp, now: int, slots: int) -> int:
+    def remaining_starts(self, topic: str, ramp: Ramp, now: int, slots: int) -> int:
         """Return how many more deliveries of a topic without a rate may start."""
         return max(ramp.allowed_starts(now, slots) - self._started.get(topic, 0), 0)
 

@@ -1,4 +1,4 @@
-"""Throttling of topics: pauses, rates, limits of concurrency, slow start, and waits that receivers ask for.
+"""Throttling of topics: pauses, rates, limits of concurrency, slow start, and a receiver's `Retry-After`.
 
 A topic for which none of these is set costs nothing here.
 """
@@ -25,7 +25,7 @@ from later.worker.slow_start import Ramp, SlowStart
 log = structlog.get_logger("later.throttle")
 
 RATE_POLL_MS = 10
-"""The shortest pause between two requests for a topic's rate; the evenness of its deliveries."""
+"""The shortest pause between two requests for permits of a topic with a rate. It makes deliveries even."""
 PERMIT_POLL_MS = 100
 """The first pause of a topic whose permits are all with other instances, which do not say when they return them. It
 doubles with each request that gets none, up to `MAX_POLL_MS`."""
@@ -34,10 +34,11 @@ RAMP_POLL_MS = 500
 MAX_POLL_MS = 1000
 """The longest pause of any topic: by then its policy may have changed."""
 MAX_DENIED_TOPICS = 10_000
-MIN_RAMP_RATE = 0.05
-"""The share of its rate that a topic has from the start of its ramp."""
+"""Topics whose denials are counted before all counts start over."""
+MIN_RAMP_FRACTION = 0.05
+"""The part of its rate that a topic has at the start of its ramp."""
 HOLD_GRID_MS = 250
-"""Waits end at multiples of this, so that a hundred busy answers of the same moment are one wait."""
+"""Holds for a `Retry-After` end at multiples of this, so that a hundred busy answers at once make one hold."""
 
 
 class _Limits(NamedTuple):
@@ -48,7 +49,7 @@ class _Limits(NamedTuple):
 
 
 class Throttle:
-    """The limits of how much of each due topic may be claimed, and the permits taken for it.
+    """The limits on how much of each due topic may be claimed, and the permits taken for it.
 
     `lease_ms` is how long permits last if this instance is lost.
     """
@@ -63,14 +64,14 @@ class Throttle:
         """The time (ms) before which a topic is passed over."""
         self._denied: dict[str, int] = {}
         """How often in a row a topic got no permits."""
-        self._waits: dict[str, int] = {}
-        """The end (ms) of the wait that a topic's receiver asked for last."""
+        self._receiver_holds: dict[str, int] = {}
+        """The end (ms) of the hold that a topic's receiver asked for last."""
         self._claiming: dict[str, int] = {}
-        """Permits of the claim that is being made: they count as in use until its results are known."""
-        self._returning: set[str] = set()
-        """Topics of deliveries that ended; their permits must be returned."""
-        self._return: asyncio.Task[None] | None = None
-        self._requesting = asyncio.Lock()
+        """Permits of the claim under way, by topic: they count as in use until its results are known."""
+        self._ended_topics: set[str] = set()
+        """Topics of deliveries that ended and whose permits are still to be returned."""
+        self._report_task: asyncio.Task[None] | None = None
+        self._request_lock = asyncio.Lock()
 
     # Before a claim
 
@@ -90,24 +91,24 @@ class Throttle:
         await self._store.permits.hold_paused([(entry.topic, entry.shard) for entry in paused])
         return [entry for entry in due if entry not in paused]
 
-    def limit(self, topic: str, policies: Policies, now: int) -> int | None:
-        """Return how many deliveries of the topic may start now, as far as is known here; None means no limit."""
+    def claim_limit(self, topic: str, policies: Policies, now: int) -> int | None:
+        """Return how many tasks of the topic may be claimed, as far as this instance knows; None means no limit."""
         if not (policies.has_limits or self._slow_start.concerns(topic)):
             return None
         if self._blocked.get(topic, 0) > now:
             return 0
         self._blocked.pop(topic, None)
-        limits, ramp = self._limits(topic, policies, now)
-        most = math.inf
+        limits, ramp = self._current_limits(topic, policies, now)
+        limit = math.inf
         if limits.concurrency:
-            most = max(limits.concurrency - self._fair_share.in_use(topic), 0)
+            limit = max(limits.concurrency - self._fair_share.in_use(topic), 0)
         if limits.rate:
-            most = min(most, max(1, int(limits.rate * SAVED_MS / 1000)))
+            limit = min(limit, max(1, int(limits.rate * SAVED_MS / 1000)))
         elif ramp is not None:
-            most = min(most, self._slow_start.remaining(topic, ramp, now, self._fair_share.slots))
-        if not most:
+            limit = min(limit, self._slow_start.remaining_starts(topic, ramp, now, self._fair_share.slots))
+        if not limit:
             self._blocked[topic] = now + (RATE_POLL_MS if ramp is not None else PERMIT_POLL_MS)
-        return None if most == math.inf else int(most)
+        return None if limit == math.inf else int(limit)
 
     async def acquire_permits(
         self, requests: Sequence[ClaimRequest], due: Sequence[DueTopic], policies: Policies, now: int
@@ -123,7 +124,7 @@ class Throttle:
         wanted: Counter[str] = Counter()
         for request in requests:
             if request.limit and policies.has_limits:
-                limits, _ = self._limits(request.topic, policies, now)
+                limits, _ = self._current_limits(request.topic, policies, now)
                 if limits.rate or limits.concurrency:
                     wanted[request.topic] += request.limit
         if not wanted:
@@ -136,10 +137,10 @@ class Throttle:
             for entry in due
             if entry.at <= now and entry.topic in used_up and (entry.topic, entry.shard) not in requested
         ]
-        return self._cut([*requests, *to_hold], grants, now)
+        return self._distribute_permits([*requests, *to_hold], grants, now)
 
     def count_blocked(self, now: int) -> int:
-        """Return how many topics are passed over now: a snapshot of only these would show no other topic."""
+        """Return how many topics are passed over now: a snapshot must have room for others, too."""
         if self._blocked:
             self._blocked = {topic: until for topic, until in self._blocked.items() if now < until <= now + MAX_POLL_MS}
         if len(self._denied) > MAX_DENIED_TOPICS:
@@ -170,38 +171,38 @@ class Throttle:
             await self._return_permits(unused)
 
     def on_delivery_end(self, topic: str) -> bool:
-        """Return True if a delivery of the topic may start now that could not before."""
+        """Have the permit of a delivery that ended returned. Returns True if its topic was passed over until now."""
         policies = self._store.policies.latest
         if policies.has_limits and policies.for_topic(topic).concurrency:
-            self._returning.add(topic)
-            if self._return is None:
-                self._return = asyncio.create_task(self._report_ended())
+            self._ended_topics.add(topic)
+            if self._report_task is None:
+                self._report_task = asyncio.create_task(self._report_ended())
         self._denied.pop(topic, None)
         return self._blocked.pop(topic, None) is not None
 
     async def hold(self, topic: str, until: int) -> None:
-        """Let no instance start a delivery before `until` (ms), as the topic's receiver asked."""
+        """Let no instance claim from the topic before `until` (ms), because its receiver asked for that."""
         until = -(-until // HOLD_GRID_MS) * HOLD_GRID_MS
-        if self._waits.get(topic, 0) >= until:
+        if self._receiver_holds.get(topic, 0) >= until:
             return
         now, ramp_ms = self._store.clock.now().low, self._store.policies.latest.for_topic(topic).ramp_ms
-        self._waits = {name: ends for name, ends in self._waits.items() if ends > now} | {topic: until}
+        self._receiver_holds = {name: end for name, end in self._receiver_holds.items() if end > now} | {topic: until}
         if ramp_ms:
             self._slow_start.start(topic, Ramp(until, until + ramp_ms))
         try:
             await self._store.permits.hold(topic, until, until + ramp_ms if ramp_ms else None, now)
         except LaterError as error:
-            self._waits.pop(topic, None)
+            self._receiver_holds.pop(topic, None)
             log.debug("topic not held", topic=topic, reason=str(error))
 
     async def stop(self) -> None:
         """Wait until all permits are returned."""
-        if self._return is not None:
-            await self._return
+        if self._report_task is not None:
+            await self._report_task
 
     # Permits
 
-    def _limits(self, topic: str, policies: Policies, now: int) -> tuple[_Limits, Ramp | None]:
+    def _current_limits(self, topic: str, policies: Policies, now: int) -> tuple[_Limits, Ramp | None]:
         """Return the topic's limits at this moment, and the ramp that it is on."""
         policy = policies.for_topic(topic)
         ramp = self._slow_start.ramp_for(topic, policy, now)
@@ -210,7 +211,7 @@ class Throttle:
         progress = ramp.progress(now)
         rate = 0.0
         if policy.rate:
-            rate = max(ramp.rate + (policy.rate - ramp.rate) * progress, policy.rate * MIN_RAMP_RATE)
+            rate = max(ramp.rate + (policy.rate - ramp.rate) * progress, policy.rate * MIN_RAMP_FRACTION)
         concurrency = policy.concurrency
         if not concurrency and ramp.concurrency:  # the limit was lifted: ramp up to all slots
             concurrency = ramp.concurrency + self._fair_share.slots
@@ -220,8 +221,10 @@ class Throttle:
 
     async def _request_permits(self, wanted: Mapping[str, int], policies: Policies, now: int) -> dict[str, PermitGrant]:
         """Request permits of each topic; a topic whose permits cannot be read gets none. Raises StoreDown."""
-        async with self._requesting:
-            requests = [self._permit_request(topic, policies, now, wanted=count) for topic, count in wanted.items()]
+        async with self._request_lock:
+            requests = [
+                self._build_permit_request(topic, policies, now, wanted=count) for topic, count in wanted.items()
+            ]
             answers = await self._store.permits.acquire(requests, now)
         grants: dict[str, PermitGrant] = {}
         for request, answer in zip(requests, answers, strict=True):
@@ -242,48 +245,51 @@ class Throttle:
                 self._denied.pop(topic, None)
         return grants
 
-    def _permit_request(
+    def _build_permit_request(
         self, topic: str, policies: Policies, now: int, *, wanted: int = 0, returned: int = 0
     ) -> PermitRequest:
-        limits, _ = self._limits(topic, policies, now)
+        limits, _ = self._current_limits(topic, policies, now)
         lease_end = now + self._lease_ms + policies.for_topic(topic).timeout_ms - policies.daemon.timeout_ms
         in_flight = self._fair_share.in_use(topic) + self._claiming.get(topic, 0)
         return PermitRequest(topic, in_flight, wanted, returned, lease_end, limits.rate, limits.concurrency)
 
-    def _cut(self, requests: Sequence[ClaimRequest], grants: Mapping[str, PermitGrant], now: int) -> list[ClaimRequest]:
+    def _distribute_permits(
+        self, requests: Sequence[ClaimRequest], grants: Mapping[str, PermitGrant], now: int
+    ) -> list[ClaimRequest]:
         """Distribute each topic's permits among its claim requests, first come, first served."""
-        left = {topic: grant.permits for topic, grant in grants.items()}
-        cut: list[ClaimRequest] = []
+        permits_left = {topic: grant.permits for topic, grant in grants.items()}
+        granted: list[ClaimRequest] = []
         for request in requests:
             topic = request.topic
             if topic not in grants:
-                cut.append(request)
+                granted.append(request)
                 continue
-            limit = min(request.limit, left[topic])
-            left[topic] -= limit
+            limit = min(request.limit, permits_left[topic])
+            permits_left[topic] -= limit
             hold_until = grants[topic].again_at
             if hold_until is not None:
                 latest = now + (RAMP_POLL_MS if self._slow_start.is_ramping(topic) else MAX_POLL_MS)
                 hold_until = max(min(hold_until, latest), now + RATE_POLL_MS)
-            cut.append(request._replace(limit=limit, hold_until=hold_until, has_permits=limit > 0))
-        return cut
+            granted.append(request._replace(limit=limit, hold_until=hold_until, has_permits=limit > 0))
+        return granted
 
     async def _return_permits(self, unused: Mapping[str, int]) -> None:
         policies, now = self._store.policies.latest, self._store.clock.now().low
         try:
-            async with self._requesting:
+            async with self._request_lock:
                 requests = [
-                    self._permit_request(topic, policies, now, returned=permits) for topic, permits in unused.items()
+                    self._build_permit_request(topic, policies, now, returned=permits)
+                    for topic, permits in unused.items()
                 ]
                 await self._store.permits.acquire(requests, now)
-        except LaterError as error:  # they return when their lease expires
+        except LaterError as error:  # they end with their lease
             log.debug("permits not returned", reason=str(error))
 
     async def _report_ended(self) -> None:
-        """Report what is still in flight; deliveries that end meanwhile are reported together."""
+        """Report how many deliveries are still in flight; those that end meanwhile are reported together."""
         try:
-            while self._returning:
-                topics, self._returning = self._returning, set()
+            while self._ended_topics:
+                topics, self._ended_topics = self._ended_topics, set()
                 await self._return_permits(dict.fromkeys(topics, 0))
         finally:
-            self._return = None  # whatever went wrong: otherwise nothing would ever be returned again
+            self._report_task = None  # whatever went wrong: otherwise nothing would ever be returned again

@@ -60,7 +60,7 @@ class Ticker:
         self._wakes_at: float = -math.inf
         self._sleep: _Sleep | None = None
         self._stopping = False
-        self._running: asyncio.Task[None] | None = None
+        self._loop_task: asyncio.Task[None] | None = None
         self._failing = False
 
     @classmethod
@@ -71,20 +71,20 @@ class Ticker:
         return cls(name, tick, now=monotonic_ms, interval_ms=interval_ms, count_error=count_error)
 
     def start(self) -> None:
-        self._running = asyncio.create_task(self.run(), name=f"ticker-{self.name}")
+        self._loop_task = asyncio.create_task(self.run(), name=f"ticker-{self.name}")
 
     async def stop(self) -> None:
-        """Let the tick that runs finish, and start no other."""
+        """Let the current tick finish, and start no other."""
         self._stopping = True
         self._awake.set()
-        if self._running is not None:
-            await self._running
+        if self._loop_task is not None:
+            await self._loop_task
 
     async def cancel(self) -> None:
         """Stop at once, in the middle of a tick: for tick functions that nothing depends on."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+            await asyncio.gather(self._loop_task, return_exceptions=True)
 
     def wake(self, due_at: int | None = None) -> None:
         """End the sleep now, or at `due_at` (ms) if it would last longer."""
@@ -97,30 +97,33 @@ class Ticker:
 
     async def run(self) -> None:
         while not self._stopping:
-            await self._rest(await self.tick())
+            await self._pause(await self.tick())
 
     async def tick(self) -> float:
         """Call the tick function once; return the pause in ms until the next call."""
         self._wakes_at = math.inf  # a wake during the tick may concern work that the tick has already passed
         try:
-            started = int(await self._now())
-            moved, next_due = await self._tick(started)
-            ended = await self._now()
+            started_at = int(await self._now())
+            moved, next_due = await self._tick(started_at)
+            ended_at = await self._now()
         except asyncio.CancelledError as error:
-            running = asyncio.current_task()
-            if running is not None and running.cancelling():
+            this_task = asyncio.current_task()
+            if this_task is not None and this_task.cancelling():
                 raise
-            return self._fail(error)  # the function awaited something that was cancelled; this loop was not
+            return self._record_error(error)  # not this loop was cancelled, but a future that the function awaited
         except Exception as error:  # no tick function may end the loop, whatever it raises
-            return self._fail(error)
+            return self._record_error(error)
         self._failing = False
-        self._wakes_at = min(self._wakes_at, ended + self._interval_ms)
-        if next_due is not None and (moved or next_due > started):
+        self._wakes_at = min(self._wakes_at, ended_at + self._interval_ms)
+        if next_due is not None and (moved or next_due > started_at):
             self._wakes_at = min(self._wakes_at, next_due)
-        return max(0, self._wakes_at - ended)
+        return max(0, self._wakes_at - ended_at)
 
-    def _fail(self, error: BaseException) -> float:
-        """Count the failure; log the first in a row as a warning: an hour without the store is one event."""
+    def _record_error(self, error: BaseException) -> float:
+        """Count and log an error; return the pause (ms) after it.
+
+        Of errors in a row only the first is a warning: an hour without the store is one event.
+        """
         self._count_error(self.name)
         if not isinstance(error, LaterError):
             log.error("tick failed", ticker=self.name, exc_info=error)
@@ -132,7 +135,7 @@ class Ticker:
         self._wakes_at = -math.inf
         return self._after_error_ms
 
-    async def _rest(self, pause_ms: float) -> None:
+    async def _pause(self, pause_ms: float) -> None:
         if self._stopping:
             return
         if not pause_ms:

@@ -10,19 +10,20 @@ from later.store.keys import Bucket
 from later.store.open import Store
 from later.worker.claimer import Claimer
 from later.worker.deliveries import DeliveryPool, TaskSender
-from later.worker.expiry import EXPIRY_EVERY_MS, SWEEP_EVERY_MS, DeadSweeper, ExpiryTicker
+from later.worker.expiry import EXPIRY_EVERY_MS, SWEEP_EVERY_MS, DeadSweeper, Expirer
 from later.worker.fair_share import FairShare
-from later.worker.requeue import Requeuer, Trimmer
+from later.worker.requeue import Requeuer
 from later.worker.resume import RESUME_EVERY_MS, Resumer
 from later.worker.throttle import Throttle
 from later.worker.ticker import Ticker, TickFunction, TickResult
+from later.worker.trim import Trimmer
 
 IDLE_POLL_MS = 1000
-"""How often unack and error are read unasked: the delay ticker wakes their tickers when there is something due."""
+"""How often unack and error are read at least; the delay ticker wakes their tickers when one of them has due tasks."""
 
 
 class Worker:
-    """All parts of a worker, started and stopped together."""
+    """A worker: all of its parts, started and stopped together."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Worker:
         self.unack = Requeuer(Bucket.UNACK, store=store, metrics=metrics, on_requeued=self.wake)
         self.error = Requeuer(Bucket.ERROR, store=store, metrics=metrics, on_requeued=self.wake)
         self.trimmer = Trimmer(store)
-        self.expiry = ExpiryTicker(store=store, metrics=metrics)
+        self.expirer = Expirer(store=store, metrics=metrics)
         self.sweeper = DeadSweeper(store=store, remember_ms=remember_ms, metrics=metrics)
         self.resumer = Resumer(store)
         unack_ticker = self._build_ticker("unack", self.tick_unack, max(tick_ms, IDLE_POLL_MS))
@@ -76,7 +77,7 @@ class Worker:
             self.delay_ticker,
             unack_ticker,
             error_ticker,
-            self._build_ticker("expiry", self.expiry.tick, EXPIRY_EVERY_MS),
+            self._build_ticker("expiry", self.expirer.tick, EXPIRY_EVERY_MS),
             self._build_ticker("dead", self.sweeper.tick, SWEEP_EVERY_MS),
             self._build_ticker("resume", self.resumer.tick, RESUME_EVERY_MS),
         )
@@ -96,13 +97,13 @@ class Worker:
             ticker.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Stop claiming, let deliveries in flight finish, and return the leases of those that take longer."""
+        """Stop claiming, let deliveries in flight finish, and give back the tasks of those that take longer."""
         await asyncio.gather(*(ticker.stop() for ticker in self._tickers))
         await self.deliveries.drain(timeout_s)
         await self.throttle.stop()
 
     def wake(self, due_at: int | None = None) -> None:
-        """Claim now, or at `due_at` (ms), when there is something due."""
+        """Claim due tasks now, or at `due_at` (ms)."""
         self.delay_ticker.wake(due_at)
 
     def on_slot_free(self, unblocked: bool) -> None:
@@ -110,7 +111,7 @@ class Worker:
             self.wake()
 
     async def tick_unack(self, now: int) -> TickResult:
-        """Requeue tasks of expired leases, then trim: a failure to trim must not delay them."""
+        """Requeue tasks whose lease expired, then trim: a failure to trim must not delay them."""
         result = await self.unack.tick(now)
         if not await self.trimmer.tick(now):
             return result

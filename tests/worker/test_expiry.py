@@ -81,7 +81,7 @@ class TestExpiry:
     async def test_many_tasks_that_expire_together_are_moved_in_several_ticks(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(delay=60, ttl=5) for _ in range(1200)])
         worker = ManualWorker(store, FakeSender())
-        ticks = [await worker.expiry.tick(NOW + 5_000) for _ in range(4)]
+        ticks = [await worker.expirer.tick(NOW + 5_000) for _ in range(4)]
         assert sum(tick.moved for tick in ticks) == 1200
         assert ticks[-1].next_due is None
 

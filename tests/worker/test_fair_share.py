@@ -63,7 +63,7 @@ def test_a_released_slot_can_be_acquired_again() -> None:
     fair_share = FairShare(1)
     fair_share.acquire("order")
     fair_share.release("order")
-    assert (fair_share.free, dict(fair_share.topics), fair_share.share("order")) == (1, {}, 1)
+    assert (fair_share.free, dict(fair_share.in_use_by_topic), fair_share.share("order")) == (1, {}, 1)
 
 
 def test_due_topics_are_planned_in_the_order_of_their_turns() -> None:

@@ -98,7 +98,7 @@ class ManualWorker(Worker):
 
     async def tick(self) -> int:
         """Run one tick of each ticker; return how many tasks were claimed. Their deliveries go on."""
-        await self.expiry.tick(self.at)
+        await self.expirer.tick(self.at)
         await self.sweeper.tick(self.at)
         for requeuer in (self.unack, self.error):
             await requeuer.tick(self.at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from later.worker.requeue import TRIM_LIMIT, Trimmer
+from later.worker.trim import TRIM_LIMIT, Trimmer
 from tests.builders import NOW
 from tests.store_fixture import StoreFixture
 

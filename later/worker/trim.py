@@ -1,0 +1,26 @@
+"""Tick function that forgets ids and bulk jobs that were remembered long enough."""
+
+from __future__ import annotations
+
+from later.store.open import Store
+
+TRIM_LIMIT = 1000
+"""Ids that one tick forgets in each shard, at most."""
+TRIM_EVERY_MS = 1000
+
+
+class Trimmer:
+    """Forgets old ids and bulk jobs: once a second, or in each tick while there are more than a tick can forget."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._next_at = 0
+
+    async def tick(self, now: int) -> bool:
+        """Return True if there is more to forget."""
+        if self._next_at - TRIM_EVERY_MS <= now < self._next_at:
+            return False  # the lower bound matters when the clock was set back
+        more = await self._store.tasks.trim(now, TRIM_LIMIT) >= TRIM_LIMIT
+        await self._store.bulk_jobs.trim(now)
+        self._next_at = now if more else now + TRIM_EVERY_MS
+        return more
