@@ -25,7 +25,7 @@ class Listener:
     def __init__(self) -> None:
         self.updates: list[tuple[int, int]] = []
 
-    def update_tasks(self, finished: int, total: int) -> None:
+    def update_partitions(self, finished: int, total: int) -> None:
         self.updates.append((finished, total))
 
     def update_counts(self, counts: CreateCounts) -> None: ...
@@ -38,9 +38,9 @@ Job = Callable[[InputFrame, Target, Listener], object]
 JOBS: dict[str, Job] = {
     "create": lambda found, target, listener: run.create(found, target, None, listener),
     "create again": lambda found, target, listener: run.create(found, target, None, listener),
-    "validate": lambda found, target, listener: run.validate(found, target, None, listener.update_tasks),
-    "verify": lambda found, target, listener: run.verify(found, target, None, listener.update_tasks),
-    "cancel": lambda found, target, listener: run.cancel(found, target, listener.update_tasks),
+    "validate": lambda found, target, listener: run.validate(found, target, None, listener.update_partitions),
+    "verify": lambda found, target, listener: run.verify(found, target, None, listener.update_partitions),
+    "cancel": lambda found, target, listener: run.cancel(found, target, listener.update_partitions),
 }
 
 

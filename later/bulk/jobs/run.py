@@ -42,7 +42,7 @@ class JobProgress(Protocol):
     def update_counts(self, counts: CreateCounts) -> None:
         """Show what the store has counted since the job began."""
 
-    def update_tasks(self, finished: int, total: int) -> None:
+    def update_partitions(self, finished: int, total: int) -> None:
         """Show Spark's progress, which goes on while the store's counts stand still: in a job that is run again."""
 
     def report_problem(self, reason: str) -> None:
@@ -104,7 +104,7 @@ def create(input_frame: InputFrame, target: Target, rejects: Output | None, prog
     task = TaskCreator(target=target, row_settings=input_frame.row_settings, max_examples=max_rejects)
     with (
         _count_progress(target, job, before, progress),
-        report_progress(input_frame.frame.sparkSession, progress.update_tasks),
+        report_progress(input_frame.frame.sparkSession, progress.update_partitions),
     ):
         sums, rows = _run(input_frame.frame, task, CREATE_SCHEMA, rejects)
     seconds = time.monotonic() - started

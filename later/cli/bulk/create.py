@@ -203,7 +203,7 @@ class RowsBar:
             self._bar.advance(rows - self._rows)
             self._rows = rows
 
-    def update_tasks(self, finished: int, total: int) -> None:
+    def update_partitions(self, finished: int, total: int) -> None:
         """Show how many of Spark's partitions are done."""
         self._bar.set_description(f"{finished}/{total} partitions")
 

@@ -42,7 +42,7 @@ class RecordedProgress:
     def update_counts(self, counts: CreateCounts) -> None:
         self.counts.append(counts)
 
-    def update_tasks(self, finished: int, total: int) -> None:
+    def update_partitions(self, finished: int, total: int) -> None:
         raise AssertionError("Spark does not run")
 
     def report_problem(self, reason: str) -> None:

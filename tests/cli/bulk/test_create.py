@@ -253,7 +253,7 @@ class TestProgress:
     ) -> None:
         def report_parts(*rest: Any) -> Any:
             progress = rest[-1]
-            (progress.update_tasks if words == ["create"] else progress)(3, 12)
+            (progress.update_partitions if words == ["create"] else progress)(3, 12)
             return FEW if words[0] == "create" else FOUND
 
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
