@@ -20,13 +20,13 @@ from later.option_types import (
     choice,
     count_or_auto,
     duration,
-    fraction,
     http_url,
     integer,
-    masked,
+    mask_url,
     path,
     prefix,
     rate,
+    share,
     size,
     store_url,
     switch,
@@ -83,7 +83,7 @@ class Config:
     @property
     def shown_store_url(self) -> str:
         """The store's URL without its secrets."""
-        return masked(self.store_url)
+        return mask_url(self.store_url)
 
 
 class Option(NamedTuple):
@@ -146,7 +146,7 @@ OPTIONS = (
     _policy_option("retry", integer(0, MAX_RETRY), "3"),
     _policy_option("retry_base", duration(10), "10s"),
     _policy_option("retry_cap", duration(10), "3600s"),
-    _policy_option("retry_jitter", fraction, "0"),
+    _policy_option("retry_jitter", share, "0"),
     _policy_option("default_delay", duration(0), "0s"),
     _policy_option("max_delay", duration(0), "0s"),
     _policy_option("delay_mode", choice(*DelayMode), "honor"),
@@ -216,7 +216,7 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
         flag = flags.get(option.key)
         if flag is not None:
             settings[option.key] = _Setting(flag, 0, "")
-    values = {option.key: _value(option, settings.get(option.key)) for option in OPTIONS}
+    values = {option.key: _read_option(option, settings.get(option.key)) for option in OPTIONS}
     policy = Policy(**{option.field: values[option.key] for option in OPTIONS if option.in_policy})
     others = {option.field: values[option.key] for option in OPTIONS if not option.in_policy}
     if others["lease_ms"] is None:
@@ -227,20 +227,20 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
     return config
 
 
-def _value(option: Option, setting: _Setting | None) -> Any:
+def _read_option(option: Option, setting: _Setting | None) -> Any:
     if setting is None:
         return None if option.default is None else option.type(option.default)
     try:
         return option.type(setting.text)
     except ValueError as error:
-        raise ConfigError(f"{_shown(option, setting)}{setting.origin}: expected {error}") from None
+        raise ConfigError(f"{_format_option(option, setting)}{setting.origin}: expected {error}") from None
 
 
-def _shown(option: Option, setting: _Setting | None) -> str:
+def _format_option(option: Option, setting: _Setting | None) -> str:
     """Return an option as it stands on the command line, `--tick 0`, in one line and without secrets."""
     text = option.shown_default or option.default or "" if setting is None else setting.text
     if option.type in (store_url, http_url):
-        text = masked(text)
+        text = mask_url(text)
     text = text if text.isprintable() else repr(text)
     text = text if len(text) <= 200 else text[:199] + "…"
     return f"--{option.name} {text or repr(text)}"
@@ -264,7 +264,7 @@ def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> Non
     """Check the options that limit each other. Raises ConfigError."""
 
     def shown(key: str) -> str:
-        return _shown(_BY_KEY[key], settings.get(key))
+        return _format_option(_BY_KEY[key], settings.get(key))
 
     policy = config.policy
     if config.lease_ms < policy.timeout_ms + MIN_LEASE_MARGIN_MS:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-LONGEST_MS = 3653 * 86_400_000
+MAX_DURATION_MS = 3653 * 86_400_000
 """Ten years, the longest duration."""
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|d)?")
@@ -78,20 +78,20 @@ class Address(NamedTuple):
 # Durations
 
 
-def milliseconds(text: str) -> int:
+def parse_duration_ms(text: str) -> int:
     """Parse a duration, rounded up to ms. Raises ValueError: not a duration, or longer than ten years."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"a duration, like {_DURATION_EXAMPLES}")
     number, unit = match.groups()
     ms = Decimal(number) * _UNIT_MS[unit or "s"]
-    if ms > LONGEST_MS:
+    if ms > MAX_DURATION_MS:
         raise ValueError("a duration of at most ten years")
     return math.ceil(ms)
 
 
 def duration_literal(seconds: float) -> str:
-    """Format a duration as `milliseconds` parses it, in the largest unit that gives an integer: `90m`, `500ms`."""
+    """Format a duration as `parse_duration_ms` parses it, in the largest unit that gives an integer: `90m`, `500ms`."""
     ms = round(seconds * 1000)
     unit, unit_ms = next((pair for pair in _UNIT_MS.items() if ms and ms % pair[1] == 0), ("s", 1000))
     return f"{ms // unit_ms}{unit}"
@@ -106,15 +106,15 @@ def duration(least_ms: int, most_ms: int | None = None) -> OptionType:
     def read(text: str) -> int:
         if not _DURATION.fullmatch(text):
             raise ValueError(f"{expected}, like {_DURATION_EXAMPLES}")
-        ms = milliseconds(text)
-        if not least_ms <= ms <= (most_ms or LONGEST_MS):
+        ms = parse_duration_ms(text)
+        if not least_ms <= ms <= (most_ms or MAX_DURATION_MS):
             raise ValueError(expected)
         return ms
 
     return OptionType(read, "DURATION", ("a number", "a string"))
 
 
-duration_s = OptionType(lambda text: milliseconds(text) / 1000, "DURATION")
+duration_s = OptionType(lambda text: parse_duration_ms(text) / 1000, "DURATION")
 """Any duration; the value is in seconds, as in the HTTP API."""
 
 
@@ -178,7 +178,7 @@ any_share = OptionType(_any_number, "SHARE")
 
 
 @option_type("NUMBER/s")
-def per_second(text: str) -> float:
+def any_rate(text: str) -> float:
     """Read any rate: `50` or `50/s`."""
     try:
         return _any_number(text.removesuffix("/s"))
@@ -199,7 +199,7 @@ def rate(least: float, most: int) -> OptionType:
 
 
 @option_type("SHARE", "a number")
-def fraction(text: str) -> float:
+def share(text: str) -> float:
     if not re.fullmatch(r"[0-9]*\.?[0-9]*", text) or not re.search("[0-9]", text) or float(text) > 1:
         raise ValueError("a number from 0 to 1")
     return float(text)
@@ -317,7 +317,7 @@ def _split_url(text: str) -> SplitResult | None:
         return None
 
 
-def masked(url: str) -> str:
+def mask_url(url: str) -> str:
     """Mask all that may be secret in a URL, valid or not: userinfo, query, and parts that cannot be told apart."""
     scheme = _SCHEME.match(url)
     start = scheme[0] if scheme else ""

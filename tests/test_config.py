@@ -12,7 +12,7 @@ import pytest
 from later.config import ALL_COMMANDS, OPTIONS, Config, Option, load
 from later.core.errors import ConfigError
 from later.core.policy import Ack, DelayMode, Policy
-from later.option_types import Address, masked
+from later.option_types import Address, mask_url
 
 NAMES = [option.name for option in OPTIONS]
 
@@ -60,7 +60,7 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
 
 
 @pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory, without later.toml."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -225,7 +225,7 @@ def test_a_file_that_is_named_must_exist_and_be_text() -> None:
 
 
 AT_LEAST = "expected a duration of at least"
-PLACE = "expected HOST:PORT, like 127.0.0.1:8080, localhost:8080 or [::1]:8080"
+HOST_PORT = "expected HOST:PORT, like 127.0.0.1:8080, localhost:8080 or [::1]:8080"
 PREFIX = r"expected 1 to 64 characters without white space, control characters or any of {}*?[]\^"
 WRONG_PREFIXES = ("", "a b", "{a}", "a*", "a?", "a[", "a\\", "a^", "a\n", "\ud800", "a" * 65)
 STORE_URL = "expected a redis://, rediss:// or unix:// URL"
@@ -272,13 +272,13 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("max-body", "1023", "expected a size from 1024 bytes to 16MiB, like 65536, 512KiB or 1MiB"),
         ("max-body", "17MiB", "expected a size from"),
         ("max-body", "1MB", "expected a size from"),
-        ("listen", "8080", PLACE),
-        ("listen", ":8080", PLACE),
-        ("listen", "::1:8080", PLACE),
-        ("listen", "[1.2.3.4]:1", PLACE),
-        ("listen", "a:65536", PLACE),
-        ("listen", "off", PLACE),
-        ("health", "on", PLACE),
+        ("listen", "8080", HOST_PORT),
+        ("listen", ":8080", HOST_PORT),
+        ("listen", "::1:8080", HOST_PORT),
+        ("listen", "[1.2.3.4]:1", HOST_PORT),
+        ("listen", "a:65536", HOST_PORT),
+        ("listen", "off", HOST_PORT),
+        ("health", "on", HOST_PORT),
         ("data", "", "expected a path"),
         ("log-format", "xml", "--log-format xml: expected console or json"),
         ("log-level", "INFO", "--log-level INFO: expected debug, info, warning or error"),
@@ -348,8 +348,8 @@ def test_a_url_is_shown_without_its_secrets_and_never_by_repr() -> None:
     config = load_config(redis="rediss://me:hunter2@[::1]:6379/1?ssl_ca_certs=/x")
     assert config.shown_store_url == "rediss://***@[::1]:6379/1?***"
     assert "hunter2" not in repr(config)
-    assert masked("unix:///a?password=hunter@hunter2") == "unix://***"
-    assert masked("unix:///tmp/a%20b.sock") == "unix:///tmp/a%20b.sock"
+    assert mask_url("unix:///a?password=hunter@hunter2") == "unix://***"
+    assert mask_url("unix:///tmp/a%20b.sock") == "unix:///tmp/a%20b.sock"
 
 
 def test_the_lease_follows_the_timeout_and_exceeds_it() -> None:

@@ -12,15 +12,17 @@ import click
 
 from later.client.http import ApiClient
 from later.config import OPTIONS, Option, load
-from later.option_types import OptionType, duration_s, per_second
+from later.option_types import OptionType, any_rate, duration_s
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-API_CLIENT = "query"
-"""A command whose options of the configuration are those of every API client: --url and --wait."""
-MAX_SHOWN = 1_000_000_000
-"""The largest --limit of a command that lists."""
-DURATIONS = "A DURATION is a number of seconds or has a unit: 500ms, 15s, 10m, 2h, 7d."
+CLIENT_COMMAND = "query"
+"""A command that has the same options of the configuration as every other client of the API: --url and --wait."""
+STORE_COMMAND = "status"
+"""A command that has the same options of the configuration as every other one that opens the store."""
+MAX_LISTED = 1_000_000_000
+"""The largest --limit of a command that lists tasks or topics."""
+DURATION_HELP = "A DURATION is a number of seconds or has a unit: 500ms, 15s, 10m, 2h, 7d."
 CONFIG_HELP = "File to read options from.  [default: later.toml, if it exists; LATER_CONFIG]"
 
 
@@ -45,7 +47,7 @@ class OptionParamType(click.ParamType[Any]):
 
 DURATION = OptionParamType(duration_s)
 """A duration in seconds, as the HTTP API takes it."""
-RATE = OptionParamType(per_second)
+RATE = OptionParamType(any_rate)
 
 
 # The configuration
@@ -86,12 +88,12 @@ def client_options(command: Command) -> Command:
     def with_client(*, config: str | None, url: str | None, wait: str | None, **others: Any) -> Any:
         return command(client=build_client({"config": config, "url": url, "wait": wait}), **others)
 
-    return config_options(API_CLIENT)(with_client)  # type: ignore[return-value]  # one keyword less, the same result
+    return config_options(CLIENT_COMMAND)(with_client)  # type: ignore[return-value]  # one keyword less, the same result
 
 
 def build_client(flags: Mapping[str, str | None]) -> ApiClient:
     """Build the client of the API at --url; it is closed when the command ends. Raises ConfigError."""
-    config = load(API_CLIENT, flags, os.environ)
+    config = load(CLIENT_COMMAND, flags, os.environ)
     client = ApiClient(config.url, config.wait_ms / 1000, time.time)
     click.get_current_context().call_on_close(client.close)
     return client
@@ -135,6 +137,12 @@ def retries_option(help: str) -> Callable[[Command], Command]:
     return click.option("--retries", type=click.IntRange(0, 100), default=5, show_default=True, help=help)
 
 
+def limit_option(command: Command) -> Command:
+    """Give a command that lists tasks --limit."""
+    limit = click.IntRange(1, MAX_LISTED)
+    return click.option("--limit", type=limit, default=50, show_default=True, help="Tasks listed at most.")(command)
+
+
 def json_option(command: Command) -> Command:
     """Give a command that prints one result --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
@@ -160,5 +168,6 @@ def parse_headers(context: click.Context, parameter: click.Parameter, lines: Seq
 
 
 def examples(*lines: str, about: str = "") -> str:
-    """Return the text below a command's options: how values are written, by `about` and for durations, and examples."""
-    return "\n\n".join(filter(None, (about, DURATIONS, "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines))))
+    """Return the text below a command's options: `about`, how a DURATION is written, and example commands."""
+    commands = "".join(f"\n  {line}" for line in lines)
+    return "\n\n".join(filter(None, (about, DURATION_HELP, f"\b\nExamples:{commands}")))

@@ -12,11 +12,11 @@ from later.cli.options import Command, OptionParamType
 from later.core.policy import POLICY_FIELDS, PolicyField, ValueKind
 from later.option_types import (
     any_integer,
+    any_rate,
     any_share,
     choice,
     duration_literal,
     duration_s,
-    per_second,
     switch,
 )
 
@@ -24,7 +24,7 @@ _TYPES = {
     ValueKind.DURATION: duration_s,
     ValueKind.INTEGER: any_integer,
     ValueKind.SHARE: any_share,
-    ValueKind.RATE: per_second,
+    ValueKind.RATE: any_rate,
     ValueKind.SWITCH: switch,
 }
 """They check the form of a value only. Its limits are the daemon's to check, which may be another version."""
@@ -36,7 +36,7 @@ _FORMATS: dict[ValueKind, Callable[[Any], str]] = {
 }
 
 
-def field_values(command: Command) -> Command:
+def field_value_options(command: Command) -> Command:
     """Give a command an option for the value of each field; a field that is not given is None."""
     for field in reversed(POLICY_FIELDS.values()):
         option_type = choice(*field.choices) if field.kind is ValueKind.CHOICE else _TYPES[field.kind]
@@ -45,7 +45,7 @@ def field_values(command: Command) -> Command:
     return command
 
 
-def field_flags(command: Command) -> Command:
+def field_flag_options(command: Command) -> Command:
     """Give a command a flag for each field."""
     for field in reversed(POLICY_FIELDS.values()):
         command = click.option(_flag(field), field.name, is_flag=True, help="Inherit this field again.")(command)

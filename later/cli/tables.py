@@ -13,13 +13,13 @@ from rich.text import Text
 from later.cli.console import printable
 
 
-def format_size(count: float) -> str:
+def format_size(size: float) -> str:
     """Format a number of bytes: `1.5 MiB`."""
     for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
 
 
 def print_number_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -8,11 +8,11 @@ from datetime import datetime
 import click
 
 from later.cli.options import Command, OptionParamType
-from later.option_types import milliseconds, option_type
+from later.option_types import option_type, parse_duration_ms
 
-FORMATS = "A TIME is RFC 3339 (2027-01-15T08:00:00Z, or with +01:00) or Unix seconds"
-DUE_TIMES = f"{FORMATS}, or has a unit: 10m is in ten minutes, -10m was ten minutes ago, 0s is now."
-DIED_TIMES = f"{FORMATS}, or has a unit: 2h is two hours ago, by this machine's clock."
+_TIME_FORMATS = "A TIME is RFC 3339 (2027-01-15T08:00:00Z, or with +01:00) or Unix seconds"
+DUE_TIME_HELP = f"{_TIME_FORMATS}, or has a unit: 10m is in ten minutes, -10m was ten minutes ago, 0s is now."
+DEATH_TIME_HELP = f"{_TIME_FORMATS}, or has a unit: 2h is two hours ago, by this machine's clock."
 _EXPECTED = "a time, like 2027-01-15T08:00:00Z, 1800000000"
 _MIN_UNIX_S, _MAX_UNIX_S = 1e8, 1e11
 """From 1973 to 5138: a smaller number is a duration without its unit, a larger one is in milliseconds."""
@@ -22,7 +22,7 @@ def _parse_time(text: str, duration: str, sign: int, expected: str) -> float:
     """Parse `text` as a time; if it ends in a unit, `duration` as an offset from now with this sign."""
     try:
         if text[-1:].isalpha() and text[-1] not in "Zz":
-            return round(time.time() + sign * milliseconds(duration) / 1000, 3)
+            return round(time.time() + sign * parse_duration_ms(duration) / 1000, 3)
         try:
             seconds = float(text)
         except ValueError:

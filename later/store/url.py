@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from later.core.errors import ConfigError
-from later.option_types import http_url, masked, store_url
+from later.option_types import http_url, mask_url, store_url
 from later.store.settings import StoreSettings
 
 PASSWORD = "LATER_REDIS_PASSWORD"
@@ -31,24 +31,24 @@ def check_url(url: str) -> str:
         try:
             return str(http_url(url))
         except ValueError as error:
-            raise ConfigError(f"url {masked(url)}: expected {error}") from None
+            raise ConfigError(f"url {mask_url(url)}: expected {error}") from None
     head, _, query = url.partition("?")
     userinfo = head.partition("://")[2].rpartition("@")[0]
     if ":" in userinfo or "password" in parse_qs(query, keep_blank_values=True):  # before any of it may be shown
         raise ConfigError(
-            f"url {masked(url)}: a password in an option shows up in plans and logs: "
+            f"url {mask_url(url)}: a password in an option shows up in plans and logs: "
             f"put it into {PASSWORD}, or into a file that {PASSWORD_FILE} names, wherever the store is opened"
         )
     try:
         return str(store_url(url))
     except ValueError:  # its text shows where in a URL a password goes
-        raise ConfigError(f"url {masked(url)}: expected {_URLS}") from None
+        raise ConfigError(f"url {mask_url(url)}: expected {_URLS}") from None
 
 
 def check_store_url(url: str) -> str:
     """Return a valid URL of the store, without a password. Raises ConfigError."""
     if not is_store_url(check_url(url)):
-        raise ConfigError(f"url {masked(url)}: expected the store's: redis://, rediss:// or unix://")
+        raise ConfigError(f"url {mask_url(url)}: expected the store's: redis://, rediss:// or unix://")
     return url
 
 

@@ -14,7 +14,7 @@ from later.cli.bulk.group import bulk
 from later.cli.exit import exit_code
 from later.cli.groups import load_command
 from later.cli.main import later
-from later.cli.options import API_CLIENT
+from later.cli.options import CLIENT_COMMAND
 from later.config import OPTIONS, Option
 from later.core.errors import ConfigError, StoreDown
 from tests.cli.api_stub import Capture, exit_code_of
@@ -73,7 +73,7 @@ def expected_options(words: tuple[str, ...]) -> list[Option]:
         command = bulk.commands[words[1]]
         return [o for o in OPTIONS if o.name != "url" and o.key in {parameter.name for parameter in command.params}]
     named = {name for option in OPTIONS for name in option.commands}
-    return [option for option in OPTIONS if (words[0] if words[0] in named else API_CLIENT) in option.commands]
+    return [option for option in OPTIONS if (words[0] if words[0] in named else CLIENT_COMMAND) in option.commands]
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,8 @@ def test_the_command_reports_both_tables_and_draws_them(
     picture = tmp_path / "a.png"
 
     assert (
-        exit_code("--export", tasks, "--rejects", refused, "--rate", "order=1", "--json", "--plot", str(picture)) == 0
+        report_exit_code("--export", tasks, "--rejects", refused, "--rate", "order=1", "--json", "--plot", str(picture))
+        == 0
     )
 
     result = json.loads(capsys.readouterr().out)
@@ -233,7 +234,7 @@ def test_an_unreadable_directory_is_one_line(
         for name, text in content.items():
             (tmp_path / "in" / name).write_text(text)
 
-    assert exit_code("--export", str(tmp_path / "in")) == 1
+    assert report_exit_code("--export", str(tmp_path / "in")) == 1
 
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -242,6 +243,6 @@ def test_an_unreadable_directory_is_one_line(
     assert printed.err.count("\n") == 1
 
 
-def exit_code(*arguments: str) -> int:
+def report_exit_code(*arguments: str) -> int:
     """Run the command; return its exit code."""
     return run(["bulk", "report", *arguments]).code

@@ -9,7 +9,7 @@ from typing import Any
 from later.bulk.datasource.options import parse_options, read_seconds
 from later.core.errors import ConfigError, Refused
 from later.core.validation import EXPECTED_TIME, parse_time, parse_topic
-from later.option_types import integer, masked, prefix
+from later.option_types import integer, mask_url, prefix
 from later.store.keys import Bucket
 from later.store.scan import ScanRange
 from later.store.url import check_store_url
@@ -56,7 +56,7 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
 def _read_url(text: str) -> str:
     if text.startswith(("http://", "https://")):
         raise ConfigError(
-            f"url {masked(text)}: expected the store's (redis://, rediss:// or unix://), because the API cannot list "
+            f"url {mask_url(text)}: expected the store's (redis://, rediss:// or unix://), because the API cannot list "
             "all tasks of a store"
         )
     return check_store_url(text)

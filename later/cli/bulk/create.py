@@ -18,11 +18,11 @@ from later.cli.bulk.job_options import (
     address_options,
     job_options,
     overwrite_option,
+    parse_output_directory,
     spark_options,
 )
 from later.cli.console import notify, printable
 from later.cli.options import DURATION, examples, json_option
-from later.cli.paths import parse_directory
 
 if TYPE_CHECKING:
     from later.bulk.input.spark_input import InputFrame
@@ -46,7 +46,7 @@ MAX_ROW_CHARS = 200
 @job_options
 @click.option("--spread", type=DURATION, default="0",
               help="Delay tasks by up to this window, evenly spread; a row always has the same delay.")  # fmt: skip
-@click.option("--rejects", callback=parse_directory, metavar="DIR",
+@click.option("--rejects", callback=parse_output_directory, metavar="DIR",
               help="Write rejected rows here: Parquet with key, row, field and reason.")  # fmt: skip
 @overwrite_option("rejects")
 @click.option("--max-rejects", type=click.IntRange(0), default=0, show_default=True,
@@ -81,7 +81,7 @@ def create(
     for reject in report.examples:
         notify(f"rejected: {_describe_row(reject.key, reject.reason, reject.row)}")
     if report.rejected:
-        notify(_where(rejects, "rejects"))
+        notify(_describe_output(rejects, "rejects"))
     if report.existing and not report.known:
         notify(f"{report.existing:,} already existed though the job is new: rows with the same key are one task")
     return 1 if report.rejected > max_rejects else 0
@@ -91,7 +91,7 @@ def create(
 @job_options
 @click.option("--max-missing", type=click.IntRange(0), default=0, show_default=True,
               help="Exit with status 1 if more rows have no task.")  # fmt: skip
-@click.option("--missing", callback=parse_directory, metavar="DIR",
+@click.option("--missing", callback=parse_output_directory, metavar="DIR",
               help="Write rows without a task here: Parquet with key, id and row.")  # fmt: skip
 @overwrite_option("missing")
 @spark_options
@@ -115,7 +115,7 @@ def verify(
     if report.missing and not as_json:
         for row in report.examples:
             notify(f"missing: {_describe_row(row.key, row.id, row.row)}")
-        notify(_where(missing, "missing"))
+        notify(_describe_output(missing, "missing"))
     _warn_without_tasks(report)
     return 1 if report.missing + report.unfit > max_missing else 0
 
@@ -269,5 +269,5 @@ def _describe_row(key: str | None, text: str, row: str) -> str:
     return f"{f'key {key}: ' if key else ''}{text}: {shown}"
 
 
-def _where(directory: str | None, option: str) -> str:
+def _describe_output(directory: str | None, option: str) -> str:
     return f"all of them: --{option} DIR writes them as a table" if directory is None else f"all of them: {directory}"

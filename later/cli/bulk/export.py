@@ -10,13 +10,13 @@ import click
 from later.cli.bulk.job_options import (
     LaterAddress,
     SparkOptions,
+    parse_output_directory,
     password_in_environment,
     spark_options,
     store_options,
 )
 from later.cli.options import examples, json_option
-from later.cli.paths import parse_directory
-from later.cli.times import DUE_TIMES, due_time_options
+from later.cli.times import DUE_TIME_HELP, due_time_options
 from later.store.keys import Bucket
 
 
@@ -25,10 +25,10 @@ from later.store.keys import Bucket
         "later bulk export exports/pool",
         "later bulk export s3a://lake/later/dead-orders --redis redis://10.0.0.5:6379/0 --topic order --state dead",
         "later bulk export exports/tonight --state delay --state error --due-before 12h --overwrite",
-        about=DUE_TIMES,
+        about=DUE_TIME_HELP,
     )
 )
-@click.argument("directory", callback=parse_directory, metavar="DIR")
+@click.argument("directory", callback=parse_output_directory, metavar="DIR")
 @click.option("--topic", metavar="TEXT", help="Export this topic's tasks only.  [default: all]")
 @click.option("--state", "states", type=click.Choice([bucket.value for bucket in Bucket]), multiple=True,
               help="Export tasks in this state only; repeatable.  [default: all]")  # fmt: skip

@@ -1,5 +1,5 @@
-"""Options that the commands of `bulk` share: the input, Spark, and where the tasks are."""
-# ruff: noqa: PLC0415  # what help needs must import without Spark
+"""Options that the commands of `bulk` share: the input and output, Spark, and the address of the API or the store."""
+# ruff: noqa: PLC0415  # help must work without Spark
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from later.bulk.input.task_ids import check_job
-from later.cli.options import config_options
+from later.bulk.jobs.output_path import check_output_path
+from later.cli.options import CLIENT_COMMAND, STORE_COMMAND, Command, config_options
 from later.config import load
 from later.core.errors import Refused
 
@@ -21,14 +22,12 @@ if TYPE_CHECKING:
     from later.bulk.input.spark_input import JobInput
     from later.bulk.transport.target import Target
 
-MASTER = "local[*,4]"
+DEFAULT_MASTER = "local[*,4]"
 """All cores of this machine. Without the 4, one failure of a Spark task fails the job."""
-FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
-EXTENSIONS = {
+INPUT_FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
+FORMAT_BY_EXTENSION = {
     ".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".orc": "orc",
 }  # fmt: skip
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class JobOptions(NamedTuple):
@@ -70,7 +69,7 @@ class LaterAddress(NamedTuple):
     password: str | None = None
 
 
-# The input
+# Input and output
 
 
 def job_options(command: Command) -> Command:
@@ -131,8 +130,8 @@ def parse_pairs(context: click.Context, parameter: click.Parameter, pairs: Seque
 def infer_format(path: str) -> str:
     """Return the format of the path's extension, or of the one before a compression's."""
     for suffix in reversed(Path(path).suffixes):
-        if suffix.lower() in EXTENSIONS:
-            return EXTENSIONS[suffix.lower()]
+        if suffix.lower() in FORMAT_BY_EXTENSION:
+            return FORMAT_BY_EXTENSION[suffix.lower()]
     return "parquet"
 
 
@@ -142,7 +141,7 @@ _JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--job", required=True, callback=parse_job, metavar="TEXT",
         help="The job's id, with which its tasks' ids begin. Use the same one whenever you mean the same rows.",
     ),
-    click.option("--format", type=click.Choice(FORMATS), help="[default: by the path's extension; parquet]"),
+    click.option("--format", type=click.Choice(INPUT_FORMATS), help="[default: by the path's extension; parquet]"),
     click.option(
         "--column", callback=parse_pairs, metavar="FIELD=COLUMN", multiple=True,
         help="Map a column of another name to a task's field, or to `key`; repeatable.",
@@ -166,6 +165,16 @@ _JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )  # fmt: skip
 
 
+def parse_output_directory(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """Check the name of a directory to write a table to, before Spark starts and anything is created."""
+    if name is None:
+        return None
+    try:
+        return check_output_path(name)
+    except Refused as error:
+        raise click.BadParameter(f"{name}: {error.detail}" if name else error.detail) from None
+
+
 def overwrite_option(table: str) -> Callable[[Command], Command]:
     """Return the decorator that gives a command --overwrite, for the table at another option."""
     return click.option("--overwrite", is_flag=True, help=f"Replace an existing table at --{table}.")
@@ -185,7 +194,7 @@ def spark_options(command: Command) -> Command:
         "--conf", callback=parse_conf, metavar="KEY=VALUE", multiple=True, help="Setting of Spark; repeatable.",
     )(with_spark)  # fmt: skip
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
-        "--master", default=MASTER, show_default=True, metavar="URL",
+        "--master", default=DEFAULT_MASTER, show_default=True, metavar="URL",
         help="Where Spark runs: this machine, or spark://, yarn or k8s:// for a cluster.",
     )(decorated)  # fmt: skip
 
@@ -207,7 +216,7 @@ def parse_conf(context: click.Context, parameter: click.Parameter, pairs: Sequen
     return conf
 
 
-# Where the tasks are
+# The address
 
 
 def address_options(command: Command) -> Command:
@@ -218,7 +227,7 @@ def address_options(command: Command) -> Command:
         flags = {name: others.pop(name) for name in ("config", "wait", "prefix", "store_timeout")}
         return command(address=load_address(url, flags), **others)
 
-    decorated = config_options("query", ("wait", "prefix", "store-timeout"))(with_address)
+    decorated = config_options(CLIENT_COMMAND, ("wait", "prefix", "store-timeout"))(with_address)
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--url", metavar="URL",
         help="URL of later's API; or of the store: redis://, rediss:// or unix://, with its password in "
@@ -235,7 +244,7 @@ def store_options(command: Command) -> Command:
         flags = {name: others.pop(name) for name in ("config", "redis", "data", "prefix", "store_timeout")}
         return command(address=load_store_address(url, flags), **others)
 
-    decorated = config_options("status", ("redis", "data", "prefix", "store-timeout"))(with_address)
+    decorated = config_options(STORE_COMMAND, ("redis", "data", "prefix", "store-timeout"))(with_address)
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--url", metavar="URL",
         help="The same as --redis. Put a password into LATER_REDIS_PASSWORD, or into the file that "
@@ -248,9 +257,9 @@ def load_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
     from later.store.url import check_url, is_store_url
 
     if url is not None and is_store_url(check_url(url)):
-        config = load("query", flags | {"url": None}, os.environ)
+        config = load(CLIENT_COMMAND, flags | {"url": None}, os.environ)
         return LaterAddress(url, config.prefix, config.store_timeout_ms / 1000)
-    config = load("query", flags | {"url": url}, os.environ)
+    config = load(CLIENT_COMMAND, flags | {"url": url}, os.environ)
     return LaterAddress(config.url, config.prefix, config.wait_ms / 1000)
 
 
@@ -266,7 +275,7 @@ def load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAd
         if flags["redis"] is not None or flags["data"] is not None:
             raise click.UsageError("Either --url, --redis or --data.")
         flags = flags | {"redis": check_store_url(url)}
-    config = load("status", flags, os.environ)
+    config = load(STORE_COMMAND, flags, os.environ)
     store_url = socket_url(config.data) if config.data_given else config.store_url
     password = None
     if flags["redis"] is None:

@@ -12,17 +12,17 @@ import click
 
 from later.cli.bulk.job_options import SparkOptions, spark_options
 from later.cli.console import notify
-from later.cli.options import API_CLIENT, build_client, config_options, examples, json_option
+from later.cli.options import CLIENT_COMMAND, build_client, config_options, examples, json_option
 from later.core import validation
 from later.core.errors import LaterError, Refused
 from later.core.explain import format_duration
 from later.core.policy import MAX_LIMIT, MIN_RATE
-from later.option_types import per_second
+from later.option_types import any_rate
 
 if TYPE_CHECKING:
     from later.bulk.report.counts import ExportCounts
 
-RATES = "A rate is a number of deliveries a second, 0 for no limit: order=50, order=0.5/s."
+RATE_HELP = "A rate is a number of deliveries a second, 0 for no limit: order=50, order=0.5/s."
 STALE_MS = 3_600_000
 """From this age on an export, which shows one moment, is reported as old."""
 
@@ -46,7 +46,7 @@ def parse_rates(context: click.Context, parameter: click.Parameter, texts: Seque
         if not equals:
             raise click.BadParameter(f"{text}: expected TOPIC=PER_SECOND")
         try:
-            rate = per_second(number)
+            rate = any_rate(number)
         except ValueError as error:
             raise click.BadParameter(f"{text}: expected {error}") from None
         if rate and not MIN_RATE <= rate <= MAX_LIMIT:
@@ -55,7 +55,7 @@ def parse_rates(context: click.Context, parameter: click.Parameter, texts: Seque
     return rates
 
 
-def parse_picture(context: click.Context, parameter: click.Parameter, name: str | None) -> Path | None:
+def parse_plot_file(context: click.Context, parameter: click.Parameter, name: str | None) -> Path | None:
     if name is None:
         return None
     if not name.lower().endswith(".png"):
@@ -70,7 +70,7 @@ def parse_picture(context: click.Context, parameter: click.Parameter, name: str 
         "later bulk report --export exports/pool --url http://127.0.0.1:8080",
         "later bulk report --export exports/pool --topic order --rate order=50 --days 1 --plot order.png",
         "later bulk report --rejects rejects/import-7 --json",
-        about=RATES,
+        about=RATE_HELP,
     )
 )
 @click.option("--export", metavar="DIR", help="Directory that `later bulk export` wrote.")
@@ -81,10 +81,10 @@ def parse_picture(context: click.Context, parameter: click.Parameter, name: str 
 @click.option("--rate", "rates", callback=parse_rates, metavar="TOPIC=PER_SECOND", multiple=True,
               help="A topic's rate, instead of its policy's; repeatable.")  # fmt: skip
 @click.option("--url", metavar="URL", help="URL of later's API, to ask for the topics' rates.  [default: do not ask]")
-@click.option("--plot", callback=parse_picture, metavar="FILE.png", help="Also draw the report as a picture.")
+@click.option("--plot", callback=parse_plot_file, metavar="FILE.png", help="Also draw the report as a picture.")
 @click.option("--wide", is_flag=True, help="Print more columns than fit into 80 characters.")
 @spark_options
-@config_options(API_CLIENT, ("wait",))
+@config_options(CLIENT_COMMAND, ("wait",))
 @json_option
 def report(
     *, export: str | None, rejects: str | None, days: int, topics: tuple[str, ...], rates: dict[str, float],

@@ -24,13 +24,13 @@ HEADER_CHARS, TOPIC_CHARS, KEY_CHARS = 12, 20, 20
 """Characters of a topic as a column's header, of a topic as a row's first cell, and of a key."""
 MIN_WIDTH = 80
 """A narrower terminal breaks the lines itself, so that no number is cut."""
-UNLIMITED = 10**6
+UNLIMITED_WIDTH = 10**6
 """The width of the output where it is a file or a pipe, and not a terminal."""
 OVER_RATE = ">"
 """Marks a number of due tasks that exceeds what can be delivered in the hour."""
 EMPTY = "-"
-HOUR = "%a %d %H:%M"
-"""Without the month: no report is longer than one."""
+HOUR_FORMAT = "%a %d %H:%M"
+"""A date and an hour, without the month, because no report is longer than a month."""
 
 
 # For people
@@ -41,13 +41,13 @@ def print_text(report: Report, *, wide: bool) -> None:
     if report.due is not None:
         states, window, total = report.states or {}, report.window, report.due.total
         counts = ", ".join(f"{count:,} {printable(state)}" for state, count in states.items())
-        period = f"from now, {_format(window.now, '%a %d %b %Y %H:%M')}, to {_format(window.end, HOUR)}"
+        now, end = _format_time(window.now, "%a %d %b %Y %H:%M"), _format_time(window.end, HOUR_FORMAT)
         summary = Table.grid(padding=(0, 2, 0, 0))
         summary.add_row("tasks", Text(f"{sum(states.values()):,}{': ' if counts else ''}{counts}"))
         summary.add_row(
             "due", f"{total.overdue:,} overdue, {total.in_window:,} in the hours shown, {total.later:,} later"
         )
-        summary.add_row("hours", f"of UTC, {period}")
+        summary.add_row("hours", f"of UTC, from now, {now}, to {end}")
         _print(summary)
         print()
         _print_hours(report.due, MAX_TOPICS_WIDE if wide else MAX_TOPICS)
@@ -68,7 +68,7 @@ def _print(content: RenderableType) -> None:
     if isinstance(content, Table) and not is_terminal:
         content.box, content.padding = None, (0, 2, 0, 0)
     console = Console(force_terminal=is_terminal, highlight=False)
-    console.width = max(console.width, MIN_WIDTH) if is_terminal else UNLIMITED
+    console.width = max(console.width, MIN_WIDTH) if is_terminal else UNLIMITED_WIDTH
     with console.capture() as output:
         console.print(content)
     for line in output.get().splitlines():
@@ -99,15 +99,18 @@ def _add_row(table: Table, cells: Sequence[str]) -> None:
 
 
 class _Column(NamedTuple):
-    """A column of the table of hours: a load, and the hours in which more is due than can be delivered."""
+    """A column of the table of hours: a load, and the hours in which more is due than can be delivered.
+
+    Hours are numbered from 0, the current one.
+    """
 
     name: str
     load: Load
     over_rate: frozenset[int] = frozenset()
 
-    def due(self, slot: int) -> str:
-        number = _number(self.load.hours[slot])
-        return OVER_RATE + number if slot in self.over_rate else number
+    def due(self, hour: int) -> str:
+        number = _format_number(self.load.hours[hour])
+        return OVER_RATE + number if hour in self.over_rate else number
 
 
 def _print_hours(due: DueForecast, max_topics: int) -> None:
@@ -120,13 +123,13 @@ def _print_hours(due: DueForecast, max_topics: int) -> None:
         columns.insert(0, _Column("all topics", due.total))
     headers = ["due", *(column.name for column in columns), *(["backlog"] if with_backlog else [])]
     table = _table(*headers, numbers=range(1, len(headers)), elastic="")
-    _add_row(table, ["overdue", *(_number(column.load.overdue) for column in columns), EMPTY][: len(headers)])
-    for slot in range(due.window.hours):
-        backlog = round(due.backlog(slot))
-        if backlog or due.total.hours[slot]:
-            cells = [_hour(due.window, slot), *(column.due(slot) for column in columns), _number(backlog)]
+    _add_row(table, ["overdue", *(_format_number(column.load.overdue) for column in columns), EMPTY][: len(headers)])
+    for hour in range(due.window.hours):
+        backlog = round(due.backlog(hour))
+        if backlog or due.total.hours[hour]:
+            cells = [_format_hour(due.window, hour), *(column.due(hour) for column in columns), _format_number(backlog)]
             _add_row(table, cells[: len(headers)])
-    _add_row(table, ["later", *(_number(column.load.later) for column in columns), EMPTY][: len(headers)])
+    _add_row(table, ["later", *(_format_number(column.load.later) for column in columns), EMPTY][: len(headers)])
     _print(table)
     if table.row_count - 2 < due.window.hours:
         _print("Hours in which nothing is due are left out.")
@@ -164,10 +167,10 @@ def _add_cells(table: Table, headers: Sequence[str], cells: dict[str, str]) -> N
 def _load_cells(window: ReportWindow, load: Load) -> dict[str, str]:
     busiest = load.busiest_hour
     return {
-        "overdue": _number(load.overdue),
-        "in hours": _number(load.in_window),
-        "busiest hour": _hour(window, busiest) if load.hours[busiest] else EMPTY,
-        "due in it": _number(load.hours[busiest]),
+        "overdue": _format_number(load.overdue),
+        "in hours": _format_number(load.in_window),
+        "busiest hour": _format_hour(window, busiest) if load.hours[busiest] else EMPTY,
+        "due in it": _format_number(load.hours[busiest]),
     }
 
 
@@ -176,11 +179,11 @@ def _limit_cells(topic: TopicForecast) -> dict[str, str]:
     if limit is None:
         return {}
     rate = f"{limit.rate:,.0f}" if limit.rate == int(limit.rate) else str(limit.rate)
-    worked_off = EMPTY if topic.worked_off_at is None else _format(topic.worked_off_at, HOUR)
+    worked_off = EMPTY if topic.worked_off_at is None else _format_time(topic.worked_off_at, HOUR_FORMAT)
     return {
         "rate": "paused" if limit.paused else f"{rate}/s" if limit.rate else "no limit",
         "over": f"{len(topic.hours_over_rate)} h" if topic.hours_over_rate else EMPTY,
-        "backlog": _number(round(max(topic.load.overdue if topic.is_limited else 0, topic.peak_backlog))),
+        "backlog": _format_number(round(max(topic.load.overdue if topic.is_limited else 0, topic.peak_backlog))),
         "worked off": "not by then" if topic.final_backlog else worked_off,
     }
 
@@ -227,15 +230,15 @@ def _print_rejects(rejected: RejectCounts) -> None:
 # Cells
 
 
-def _number(count: int) -> str:
+def _format_number(count: int) -> str:
     return f"{count:,}" if count else EMPTY
 
 
-def _hour(window: ReportWindow, slot: int) -> str:
-    return _format(window.hour_start(slot), HOUR)
+def _format_hour(window: ReportWindow, hour: int) -> str:
+    return _format_time(window.hour_start(hour), HOUR_FORMAT)
 
 
-def _format(ms: int, pattern: str) -> str:
+def _format_time(ms: int, pattern: str) -> str:
     return time.strftime(pattern, time.gmtime(ms // 1000))
 
 
@@ -252,10 +255,10 @@ def _shorten(text: str, chars: int) -> str:
 
 
 def print_json(report: Report) -> None:
-    print(json.dumps(as_json(report)))
+    print(json.dumps(report_json(report)))
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def report_json(report: Report) -> dict[str, Any]:
     """Return the whole report; a rate of null is unknown, one of 0 no limit. Times are RFC 3339."""
     result: dict[str, Any] = {"now": rfc3339(report.window.now / 1000)}
     if report.states is not None:
@@ -285,7 +288,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _load_json(window: ReportWindow, load: Load) -> dict[str, Any]:
-    hours = [{"hour": rfc3339(window.hour_start(slot) / 1000), "due": due} for slot, due in enumerate(load.hours)]
+    hours = [{"hour": rfc3339(window.hour_start(hour) / 1000), "due": due} for hour, due in enumerate(load.hours)]
     return {"overdue": load.overdue, "in_hours": load.in_window, "later": load.later, "hours": hours}
 
 
@@ -301,8 +304,8 @@ def _topic_json(topic: TopicForecast) -> dict[str, Any]:
         "worked_off_at": _time_json(topic.worked_off_at),
     }
     hours = [
-        hour | {"over": slot in over_rate, "backlog": round(topic.backlog[slot])}
-        for slot, hour in enumerate(load["hours"])
+        fields | {"over": hour in over_rate, "backlog": round(topic.backlog[hour])}
+        for hour, fields in enumerate(load["hours"])
     ]
     return limits | load | {"hours": hours}
 

@@ -24,7 +24,7 @@ from later.client.batches import MAX_BODY_BYTES, BatchSender, ItemsUnavailable, 
 from later.client.http import ApiClient, CallFailed
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-MAX_SHOWN = 20
+MAX_REPORTED_LINES = 20
 """Lines that are reported one by one; the others are counted."""
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -58,7 +58,9 @@ class FileTally(msgspec.Struct, kw_only=True):
         return f"{self.created} created, {self.existing} existing, {self.refused} refused, {self.failed} failed"
 
 
-def create_from(client: ApiClient, file: BinaryIO, *, job: str | None, batch: int, retries: int, as_json: bool) -> int:
+def create_from_file(
+    client: ApiClient, file: BinaryIO, *, job: str | None, batch: int, retries: int, as_json: bool
+) -> int:
     """Send a file's lines and print the tally; 1 if a line was not created. Raises CallFailed."""
     failure = None
     with FileProgress(file) as progress:
@@ -95,8 +97,8 @@ class FileProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._bar.__exit__(kind, error, traceback)
-        if self._not_created > MAX_SHOWN:
-            self._bar.notify(f"… and {self._not_created - MAX_SHOWN} more lines")
+        if self._not_created > MAX_REPORTED_LINES:
+            self._bar.notify(f"… and {self._not_created - MAX_REPORTED_LINES} more lines")
 
     def advance(self, bytes_read: int) -> None:
         self._bar.advance(bytes_read)
@@ -104,7 +106,7 @@ class FileProgress:
     def report_line(self, number: int, reason: str) -> None:
         """Report a line that was not created. The reason is a server's, or about the line: not safe for a terminal."""
         self._not_created += 1
-        if self._not_created <= MAX_SHOWN:
+        if self._not_created <= MAX_REPORTED_LINES:
             self._bar.notify(f"line {number}: {reason}")
 
     def report_retry(self, reason: str, pause_s: float) -> None:
@@ -127,7 +129,7 @@ class FileUpload:
         """
         for lines in self._sender.split(self._valid_lines(file), lambda line: line.text):
             try:
-                self._send(lines)
+                self._send_batch(lines)
             except CallFailed as error:
                 where = f"lines {lines[0].number} to {lines[-1].number}"
                 raise CallFailed(f"{where}: {error}; what follows was not sent", error.status) from error
@@ -139,7 +141,7 @@ class FileUpload:
             else:
                 self._refuse(line.number, line.reason)
 
-    def _send(self, lines: Sequence[Line]) -> None:
+    def _send_batch(self, lines: Sequence[Line]) -> None:
         left: dict[int, str] = dict.fromkeys(range(len(lines)), "")
         try:
             for attempt in self._sender.send_batch([line.text for line in lines]):

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from later.cli.commands import mass
-from later.cli.commands.listing import ListRange, TaskJson, fetch_tasks, last_error, print_tasks, task_time
+from later.cli.commands import mass_actions
+from later.cli.commands.listing import TaskFilter, TaskJson, fetch_tasks, last_error, print_tasks, task_time
 from later.cli.commands.tasks import redrive_by_id
 from later.cli.groups import OrderedGroup
 from later.cli.options import (
-    MAX_SHOWN,
     RATE,
     ActionOptions,
     Command,
@@ -19,8 +18,9 @@ from later.cli.options import (
     client_options,
     examples,
     json_lines_option,
+    limit_option,
 )
-from later.cli.times import DIED_TIMES, death_time_options
+from later.cli.times import DEATH_TIME_HELP, death_time_options
 from later.client.http import ApiClient
 
 REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
@@ -44,13 +44,13 @@ def dead() -> None:
 @dead.command(
     "list",
     epilog=examples(
-        "later dead list order", "later dead list order --reason exhausted --died-after 2h", about=DIED_TIMES
+        "later dead list order", "later dead list order --reason exhausted --died-after 2h", about=DEATH_TIME_HELP
     ),
 )
 @click.argument("topic")
 @_reason_option
 @death_time_options
-@click.option("--limit", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="Tasks listed at most.")
+@limit_option
 @json_lines_option
 @client_options
 def list_dead(
@@ -61,7 +61,7 @@ def list_dead(
 
     Shows when and why each died, after how many attempts, and the receiver's last answer; the oldest death first.
     """
-    tasks = fetch_tasks(client, ListRange(topic, "dead", died_after, died_before, reason), limit + 1)
+    tasks = fetch_tasks(client, TaskFilter(topic, "dead", died_after, died_before, reason), limit + 1)
     headers = ("id", "died", "attempts", "reason", "status", "message")
     return print_tasks(tasks, limit, headers, _row, as_json=as_json)
 
@@ -76,7 +76,7 @@ def _row(task: TaskJson) -> Sequence[str]:
     epilog=examples(
         "later dead redrive 35adbde5-77c4-4d65-adac-0082d91f2554",
         "later dead redrive --topic order --reason exhausted --died-after 2h --rate 20/s",
-        about=DIED_TIMES,
+        about=DEATH_TIME_HELP,
     )
 )
 @click.argument("ids", metavar="[ID...]", nargs=-1)
@@ -102,7 +102,9 @@ def redrive(
     if bool(ids) == (topic is not None):
         raise click.UsageError("Either IDs or --topic.")
     if topic is not None:
-        return mass.redrive_dead(client, ListRange(topic, "dead", died_after, died_before, reason), rate, options)
+        return mass_actions.redrive_dead(
+            client, TaskFilter(topic, "dead", died_after, died_before, reason), rate, options
+        )
     if any(value is not None for value in (reason, died_after, died_before, rate)) or options.dry_run:
         raise click.UsageError("--reason, --died-after, --died-before, --rate and --dry-run go with --topic.")
     return redrive_by_id(client, ids, as_json=options.as_json)
@@ -111,7 +113,7 @@ def redrive(
 @dead.command(
     epilog=examples(
         "later dead purge --topic order --died-before 7d", "later dead purge --topic order --reason gone --yes",
-        about=DIED_TIMES,
+        about=DEATH_TIME_HELP,
     )
 )  # fmt: skip
 @click.option("--topic", metavar="TEXT", required=True, help="Purge dead tasks of this topic.")
@@ -128,4 +130,4 @@ def purge(
     Their ids are forgotten and can be created again. Asks for confirmation. Tasks are removed in chunks of 5,000; if
     the command is interrupted, run it again to continue.
     """
-    return mass.purge_dead(client, ListRange(topic, "dead", died_after, died_before, reason), options)
+    return mass_actions.purge_dead(client, TaskFilter(topic, "dead", died_after, died_before, reason), options)

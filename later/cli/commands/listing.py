@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import click
 
 from later.cli.console import notify
-from later.cli.options import MAX_SHOWN, client_options, examples, json_lines_option
+from later.cli.options import client_options, examples, json_lines_option, limit_option
 from later.cli.tables import print_text_table
-from later.cli.times import DUE_TIMES, due_time_options
+from later.cli.times import DUE_TIME_HELP, due_time_options
 from later.client.http import ApiClient
 from later.store.keys import Bucket
 
 STATES = tuple(bucket.value for bucket in Bucket)
-PAGE = 500
+PAGE_SIZE = 500
 """Tasks per request; each comes with all its fields."""
 TIME_HEADERS = {"delay": "due", "unack": "lease ends", "error": "next try", "dead": "died"}
 """The meaning of a task's time in each state."""
@@ -25,7 +25,7 @@ TIME_HEADERS = {"delay": "due", "unack": "lease ends", "error": "next try", "dea
 TaskJson = dict[str, Any]
 
 
-class ListRange(NamedTuple):
+class TaskFilter(NamedTuple):
     """Tasks of a topic in one state, from a time on and before another (Unix seconds); of the dead, of one reason."""
 
     topic: str
@@ -39,14 +39,14 @@ class ListRange(NamedTuple):
     "list",
     epilog=examples(
         "later list order", "later list order --state error --limit 10", "later list order --due-before 0s --json",
-        about=DUE_TIMES,
+        about=DUE_TIME_HELP,
     ),
 )  # fmt: skip
 @click.argument("topic")
 @click.option("--state", type=click.Choice(STATES), default="delay", show_default=True,
               help="State: waiting (delay), in flight (unack), waiting for a retry (error), or dead.")  # fmt: skip
 @due_time_options
-@click.option("--limit", type=click.IntRange(1, MAX_SHOWN), default=50, show_default=True, help="Tasks listed at most.")
+@limit_option
 @json_lines_option
 @client_options
 def list_tasks(
@@ -58,16 +58,16 @@ def list_tasks(
     Ordered by due time; in unack by the end of the lease, in error by the time of the retry, in dead by the time of
     death.
     """
-    tasks = fetch_tasks(client, ListRange(topic, state, due_after, due_before), limit + 1)
+    tasks = fetch_tasks(client, TaskFilter(topic, state, due_after, due_before), limit + 1)
     headers = ("id", TIME_HEADERS[state], "attempts", "last error", "callback")
     return print_tasks(tasks, limit, headers, _row, as_json=as_json)
 
 
-def fetch_tasks(client: ApiClient, selected: ListRange, wanted: int = PAGE) -> Iterator[TaskJson]:
+def fetch_tasks(client: ApiClient, selected: TaskFilter, wanted: int = PAGE_SIZE) -> Iterator[TaskJson]:
     """Yield the tasks of a range in order; `wanted` is how many are likely to be used. Raises CallFailed."""
     request: dict[str, Any] = {"topic": selected.topic, "state": selected.state}
     request |= {"due_after": selected.since, "due_before": selected.before}
-    request["limit"] = PAGE if selected.reason else min(wanted, PAGE)
+    request["limit"] = PAGE_SIZE if selected.reason else min(wanted, PAGE_SIZE)
     while True:
         page = client.ask("POST", "/list", request)
         yield from (task for task in page["tasks"] if selected.reason in (None, last_error(task).get("reason")))

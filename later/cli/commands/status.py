@@ -62,7 +62,7 @@ class StoreStatus(NamedTuple):
     def alive_workers(self) -> int:
         return sum(age_ms < HEARTBEAT_TIMEOUT_MS for age_ms in self.workers.values())
 
-    def largest(self, limit: int) -> list[tuple[str, TopicCounts]]:
+    def most_due(self, limit: int) -> list[tuple[str, TopicCounts]]:
         """Return the topics with most tasks due, then with most tasks."""
         return sorted(self.topics.items(), key=lambda item: (-item[1].due, -_task_count(item[1]), item[0]))[:limit]
 
@@ -81,7 +81,7 @@ async def read_status(store: Store, address: str) -> StoreStatus:
     )
 
 
-def print_json(report: StoreStatus, limit: int) -> None:
+def print_json(report: StoreStatus, max_topics: int) -> None:
     """Print the status, with the `limit` largest topics, as a JSON object."""
     server, total = report.server, report.total
     result = {
@@ -100,7 +100,7 @@ def print_json(report: StoreStatus, limit: int) -> None:
         ],
         "tasks": _counts_json(total, report.now) | {"total": _task_count(total)},
         "remembered_ids": report.remembered,
-        "topics": [{"topic": name} | _counts_json(counts, report.now) for name, counts in report.largest(limit)],
+        "topics": [{"topic": name} | _counts_json(counts, report.now) for name, counts in report.most_due(max_topics)],
         "topics_total": len(report.topics),
         "warnings": [] if report.alive_workers else [NO_WORKER],
     }
@@ -113,7 +113,7 @@ def _counts_json(counts: TopicCounts, now: int) -> dict[str, Any]:
     return {**by_state, "due": counts.due, "oldest_lateness_s": None if late is None else late / 1000}
 
 
-def print_text(report: StoreStatus, limit: int) -> None:
+def print_text(report: StoreStatus, max_topics: int) -> None:
     """Print the status, with the `limit` largest topics, for people."""
     server = report.server
     limit_text = f" of {format_size(server.max_memory)}" if server.max_memory else ", no limit set"
@@ -127,7 +127,7 @@ def print_text(report: StoreStatus, limit: int) -> None:
         print(f"         {printable(name)}: last heartbeat {format_duration(age_ms)} ago{silent}")
     print(f"ids      {report.remembered} of ended tasks remembered")
     print()
-    rows = [_row(name, counts, report.now) for name, counts in report.largest(limit)]
+    rows = [_row(name, counts, report.now) for name, counts in report.most_due(max_topics)]
     print_number_table(
         ("topic", *STATES, "due", "oldest late by"), [_row("all topics", report.total, report.now), *rows]
     )

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from later.cli.commands.create_file import create_from
+from later.cli.commands.create_file import create_from_file
 from later.cli.console import notify, printable
 from later.cli.options import (
     DURATION,
@@ -74,13 +74,13 @@ def create(
         if any(value is not None for value in task.values()):
             raise click.UsageError("--from takes the tasks from the file alone.")
         with open_input(source) as file:
-            return create_from(client, file, job=job, batch=batch, retries=retries, as_json=as_json)
+            return create_from_file(client, file, job=job, batch=batch, retries=retries, as_json=as_json)
     if job is not None:
         raise click.UsageError("--job goes with --from.")
     for name in ("topic", "callback"):
         if task[name] is None:
             raise click.UsageError(f"Missing option '--{name}'.")
-    answer = client.ask("POST", "/create", _fields(task))
+    answer = client.ask("POST", "/create", _read_fields(task))
     if as_json:
         _print_json(answer)
         return 0
@@ -170,7 +170,7 @@ def update(*, client: ApiClient, id: str, as_json: bool, **changes: Any) -> int:
     if all(value is None for value in changes.values()):
         raise click.UsageError("Nothing to change: give at least one option, as in --delay 10m.")
     no_ttl = {"ttl": None} if changes["ttl"] == 0 else {}
-    answer = client.ask("POST", "/update", {"id": id, **_fields(changes), **no_ttl})
+    answer = client.ask("POST", "/update", {"id": id, **_read_fields(changes), **no_ttl})
     (_print_json if as_json else _print_fields)(answer)
     return 0
 
@@ -210,7 +210,7 @@ def call_for_each(client: ApiClient, path: str, ids: Sequence[str], show: Callab
 # Input
 
 
-def _fields(options: dict[str, Any]) -> dict[str, Any]:
+def _read_fields(options: dict[str, Any]) -> dict[str, Any]:
     """Return the fields given as options, with the content of --content-file. Raises LaterError."""
     fields = {name: value for name, value in options.items() if value is not None}
     name = fields.pop("content_file", None)

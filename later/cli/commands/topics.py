@@ -11,12 +11,12 @@ from urllib.parse import urlencode
 import click
 
 from later.cli.api_paths import policy_path, scope_path
-from later.cli.commands import mass
+from later.cli.commands import mass_actions
 from later.cli.commands.listing import STATES
 from later.cli.console import printable
 from later.cli.groups import OrderedGroup
 from later.cli.options import (
-    MAX_SHOWN,
+    MAX_LISTED,
     ActionOptions,
     action_options,
     client_options,
@@ -24,7 +24,7 @@ from later.cli.options import (
     json_lines_option,
     json_option,
 )
-from later.cli.policy_options import field_flags, field_values, format_field
+from later.cli.policy_options import field_flag_options, field_value_options, format_field
 from later.cli.tables import print_number_table, print_text_table
 from later.client.http import ApiClient
 from later.core.explain import format_duration
@@ -33,7 +33,7 @@ from later.store.keys import Bucket
 
 PURGEABLE = tuple(bucket.value for bucket in Bucket if bucket is not Bucket.UNACK)
 """States from which tasks can be purged: all but in flight."""
-PAGE = 1000
+PAGE_SIZE = 1000
 """Topics per request."""
 COUNTS = (*STATES, "due")
 """Names of a topic's counts."""
@@ -53,7 +53,7 @@ def topics() -> None:
 
 @topics.command("list", epilog=examples("later topics list", "later topics list --namespace shop --json"))
 @click.option("--namespace", metavar="TEXT", help="Only topics of this namespace.  [default: all]")
-@click.option("--limit", type=click.IntRange(1, MAX_SHOWN), help="Topics listed at most.  [default: all]")
+@click.option("--limit", type=click.IntRange(1, MAX_LISTED), help="Topics listed at most.  [default: all]")
 @json_lines_option
 @client_options
 def list_topics(*, client: ApiClient, namespace: str | None, limit: int | None, as_json: bool) -> int:
@@ -74,7 +74,7 @@ def list_topics(*, client: ApiClient, namespace: str | None, limit: int | None, 
 
 
 def _fetch_topics(client: ApiClient, namespace: str | None) -> Iterator[dict[str, Any]]:
-    parameters = {"limit": str(PAGE)} | ({} if namespace is None else {"namespace": namespace})
+    parameters = {"limit": str(PAGE_SIZE)} | ({} if namespace is None else {"namespace": namespace})
     while True:
         page = client.ask("GET", f"/topics?{urlencode(parameters, errors='surrogateescape')}")
         yield from page["topics"]
@@ -116,7 +116,7 @@ def show_topic(*, client: ApiClient, topic: str, applied: bool, as_json: bool) -
     epilog=examples("later topics set order --max-delay 7d --default-delay 15s", "later topics set order --rate 50"),
 )
 @click.argument("topic")
-@field_values
+@field_value_options
 @json_option
 @client_options
 def set_topic(*, client: ApiClient, topic: str, as_json: bool, **fields: Any) -> int:
@@ -129,7 +129,7 @@ def set_topic(*, client: ApiClient, topic: str, as_json: bool, **fields: Any) ->
 
 @topics.command("unset", epilog=examples("later topics unset order --max-delay", "later topics unset order"))
 @click.argument("topic")
-@field_flags
+@field_flag_options
 @json_option
 @client_options
 def unset_topic(*, client: ApiClient, topic: str, as_json: bool, **fields: Any) -> int:
@@ -185,7 +185,9 @@ def purge_topic(*, client: ApiClient, topic: str, states: tuple[str, ...], optio
     Tasks in flight stay, and so does the topic's policy. The ids are forgotten and can be created again. Asks for
     confirmation. Tasks are removed in chunks of 5,000; if the command is interrupted, run it again to continue.
     """
-    return mass.purge_topic(client, topic, [state for state in PURGEABLE if state in (states or PURGEABLE)], options)
+    return mass_actions.purge_topic(
+        client, topic, [state for state in PURGEABLE if state in (states or PURGEABLE)], options
+    )
 
 
 # Namespaces
@@ -215,7 +217,7 @@ def show_namespace(*, client: ApiClient, namespace: str, applied: bool, as_json:
 
 @namespaces.command("set", epilog=examples("later namespaces set shop --max-delay 1d --retry 5"))
 @click.argument("namespace")
-@field_values
+@field_value_options
 @json_option
 @client_options
 def set_namespace(*, client: ApiClient, namespace: str, as_json: bool, **fields: Any) -> int:
@@ -228,7 +230,7 @@ def set_namespace(*, client: ApiClient, namespace: str, as_json: bool, **fields:
 
 @namespaces.command("unset", epilog=examples("later namespaces unset shop --retry", "later namespaces unset shop"))
 @click.argument("namespace")
-@field_flags
+@field_flag_options
 @json_option
 @client_options
 def unset_namespace(*, client: ApiClient, namespace: str, as_json: bool, **fields: Any) -> int:

@@ -79,13 +79,13 @@ def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSpark:
     return spark
 
 
-def exit_code(*arguments: str) -> int:
+def bulk_exit_code(*arguments: str) -> int:
     return command(["bulk", *arguments]).code
 
 
 class TestOptions:
     def test_options_have_defaults(self, spark: FakeSpark) -> None:
-        assert exit_code("create", "in.parquet", "--job", "j") == 0
+        assert bulk_exit_code("create", "in.parquet", "--job", "j") == 0
         assert spark.session == ("local[*,4]", {}, "later bulk j")
         assert spark.input == JobInput(path="in.parquet", format="parquet", options={}, columns={}, constants={})
         assert spark.called is not None
@@ -98,7 +98,7 @@ class TestOptions:
             "--batch", "7", "--retries", "0", "--url", "redis://h/1", "--prefix", "mine", "--store-timeout", "3s",
             "--master", "spark://h:7077", "--conf", "spark.a=1", "--rejects", "out", "--overwrite",
         ]  # fmt: skip
-        assert exit_code("create", "in", "--job", "j", *arguments) == 0
+        assert bulk_exit_code("create", "in", "--job", "j", *arguments) == 0
         assert spark.session == ("spark://h:7077", {"spark.a": "1"}, "later bulk j")
         assert spark.input == JobInput(
             path="in", format="csv", options={"sep": ";"}, columns={"key": "id", "callback": "a=b"},
@@ -142,20 +142,20 @@ class TestOptions:
     def test_wrong_options_are_usage_errors(
         self, arguments: list[str], why: str, spark: FakeSpark, capsys: Capture
     ) -> None:
-        assert exit_code("create", "in", *arguments) == 2
+        assert bulk_exit_code("create", "in", *arguments) == 2
         assert why in capsys.readouterr().err
         assert spark.session is None
 
     @pytest.mark.parametrize("name", ["create", "verify", "cancel"])
     def test_a_password_in_a_url_is_refused(self, name: str, spark: FakeSpark, capsys: Capture) -> None:
-        assert exit_code(name, "in", "--job", "j", "--url", "redis://:secret@h") == 2
+        assert bulk_exit_code(name, "in", "--job", "j", "--url", "redis://:secret@h") == 2
         assert "secret" not in capsys.readouterr().err
 
 
 class TestCreate:
     def test_the_counts_and_the_first_rejects_are_printed(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = MANY
-        assert exit_code("create", "in", "--job", "j") == 1
+        assert bulk_exit_code("create", "in", "--job", "j") == 1
         out, err = capsys.readouterr()
         assert out == "1,000,000 rows: 988,000 created, 0 already there, 12,000 rejected; 8.0 s, 125,000/s\n"
         assert err.splitlines() == [
@@ -165,27 +165,27 @@ class TestCreate:
 
     def test_the_table_of_all_of_them_is_named(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = MANY
-        assert exit_code("create", "in", "--job", "j", "--rejects", "out/rejects") == 1
+        assert bulk_exit_code("create", "in", "--job", "j", "--rejects", "out/rejects") == 1
         assert "later: all of them: out/rejects" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("limit", "code"), [("11999", 1), ("12000", 0)])
     def test_more_rejects_than_allowed_are_a_failure(self, limit: str, code: int, spark: FakeSpark) -> None:
         spark.answer = MANY
-        assert exit_code("create", "in", "--job", "j", "--max-rejects", limit) == code
+        assert bulk_exit_code("create", "in", "--job", "j", "--max-rejects", limit) == code
 
     def test_json_is_one_object(self, spark: FakeSpark, capsys: Capture) -> None:
-        assert exit_code("create", "in", "--job", "j", "--json") == 0
+        assert bulk_exit_code("create", "in", "--job", "j", "--json") == 0
         assert json.loads(capsys.readouterr().out) == {
             "job": "j", "rows": 3, "created": 1, "existing": 2, "rejected": 0, "seconds": 0.5, "rows_per_second": 6,
         }  # fmt: skip
 
     def test_a_dry_run_validates_only(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = MANY._replace(created=0)
-        assert exit_code("create", "in", "--job", "j", "--dry-run", "--rejects", "out") == 1
+        assert bulk_exit_code("create", "in", "--job", "j", "--dry-run", "--rejects", "out") == 1
         assert spark.called is not None
         assert (spark.called[0], spark.called[2][0]) == ("validate", Output("out"))
         assert capsys.readouterr().out.startswith("1,000,000 rows: 988,000 valid, 12,000 rejected; ")
-        assert exit_code("create", "in", "--job", "j", "--dry-run", "--json") == 1
+        assert bulk_exit_code("create", "in", "--job", "j", "--dry-run", "--json") == 1
         assert json.loads(capsys.readouterr().out)["valid"] == 988_000
 
     @pytest.mark.parametrize("known", [True, False])
@@ -193,18 +193,18 @@ class TestCreate:
         self, known: bool, spark: FakeSpark, capsys: Capture
     ) -> None:
         spark.answer = FEW._replace(known=known)
-        assert exit_code("create", "in", "--job", "j") == 0
+        assert bulk_exit_code("create", "in", "--job", "j") == 0
         warning = "later: 2 already existed though the job is new: rows with the same key are one task\n"
         assert capsys.readouterr().err == ("" if known else warning)
 
     def test_an_empty_input_is_not_an_error(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = CreateReport(0, 0, 0, 0, 0.0, [])
-        assert exit_code("create", "in", "--job", "j") == 0
+        assert bulk_exit_code("create", "in", "--job", "j") == 0
         assert capsys.readouterr().out.startswith("0 rows: ")
 
     def test_ignored_columns_are_named(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.unused = ["Topic", "note"]
-        assert exit_code("create", "in", "--job", "j") == 0
+        assert bulk_exit_code("create", "in", "--job", "j") == 0
         assert capsys.readouterr().err == "later: ignored columns (not task fields): Topic, note\n"
 
     def test_a_rejected_row_neither_moves_the_cursor_nor_fills_the_terminal(
@@ -212,14 +212,14 @@ class TestCreate:
     ) -> None:
         hostile = Reject("\x1b[2J\n", '{"content":"\x1b[2J\u2028' + "x" * 9999, None, "\x07")
         spark.answer = MANY._replace(examples=[hostile])
-        exit_code("create", "in", "--job", "j")
+        bulk_exit_code("create", "in", "--job", "j")
         line = capsys.readouterr().err.splitlines()[0]
         assert line.isprintable()
         assert len(line) < 300
 
     def test_a_row_without_a_key_is_shown_without_one(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = MANY._replace(examples=[REJECT._replace(key=None)])
-        exit_code("create", "in", "--job", "j")
+        bulk_exit_code("create", "in", "--job", "j")
         assert capsys.readouterr().err.startswith("later: rejected: delay: expected")
 
     @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ class TestCreate:
     )
     def test_an_error_is_one_line(self, error: Exception, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = error
-        assert exit_code("create", "in", "--job", "j") == 1
+        assert bulk_exit_code("create", "in", "--job", "j") == 1
         assert capsys.readouterr() == ("", f"later: {error}\n")
 
 
@@ -241,7 +241,7 @@ class TestProgress:
             return FEW
 
         spark.answer = report_trouble
-        assert exit_code("create", "in", "--job", "j") == 0
+        assert bulk_exit_code("create", "in", "--job", "j") == 0
         away, full = "later: it is away; the workers try again\n", "later: it is full; the workers try again\n"
         assert capsys.readouterr().err == away + full + full
 
@@ -259,7 +259,7 @@ class TestProgress:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         monkeypatch.setattr(spark_input, "row_count", lambda session, given: 70)
         spark.answer = report_parts
-        assert exit_code(words[0], "in", "--job", "j", *words[1:]) == 0
+        assert bulk_exit_code(words[0], "in", "--job", "j", *words[1:]) == 0
         err = capsys.readouterr().err
         assert "3/12" in err
         assert "partitions" in err
@@ -271,7 +271,7 @@ class TestProgress:
             raise LaterError("Unexpected end of input stream")
 
         spark.answer = fail_early
-        assert exit_code("create", "in", "--job", "j") == 1
+        assert bulk_exit_code("create", "in", "--job", "j") == 1
         assert capsys.readouterr().err == (
             "later: at least 60,000 tasks were created; run the same command again to continue\n"
             "later: Unexpected end of input stream\n"
@@ -281,7 +281,7 @@ class TestProgress:
 class TestVerify:
     def test_the_counts_and_the_first_missing_rows_are_printed(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = STANDINGS
-        assert exit_code("verify", "in", "--job", "j") == 1
+        assert bulk_exit_code("verify", "in", "--job", "j") == 1
         out, err = capsys.readouterr()
         assert out == "10 rows: 4 pending, 2 ended, 1 dead, 2 missing, 1 without a key or corrupt; 1.3 s\n"
         assert err.splitlines() == [
@@ -291,7 +291,7 @@ class TestVerify:
 
     def test_the_table_of_all_of_them_is_named(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = STANDINGS
-        assert exit_code("verify", "in", "--job", "j", "--missing", "out") == 1
+        assert bulk_exit_code("verify", "in", "--job", "j", "--missing", "out") == 1
         assert spark.called is not None
         assert (spark.called[0], spark.called[2][0]) == ("verify", Output("out"))
         assert "later: all of them: out" in capsys.readouterr().err
@@ -299,7 +299,7 @@ class TestVerify:
     @pytest.mark.parametrize(("limit", "code"), [("3", 0), ("2", 1)])
     def test_more_missing_rows_than_allowed_are_a_failure(self, limit: str, code: int, spark: FakeSpark) -> None:
         spark.answer = FOUND._replace(missing=2, unfit=1)
-        assert exit_code("verify", "in", "--job", "j", "--max-missing", limit) == code
+        assert bulk_exit_code("verify", "in", "--job", "j", "--max-missing", limit) == code
 
     def test_a_hint_is_printed_if_no_row_has_a_task(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = FOUND._replace(pending=0, dead=0, ended=0, missing=3)
@@ -307,17 +307,17 @@ class TestVerify:
             (["verify"], True, 1), (["cancel", "--yes"], False, 1), (["cancel", "--yes"], True, 0),
         ):  # fmt: skip
             spark.answer = spark.answer._replace(known=known)
-            assert exit_code(words[0], "in", "--job", "j", *words[1:]) == code
+            assert bulk_exit_code(words[0], "in", "--job", "j", *words[1:]) == code
             assert "later: none of the rows has a task: --job and the key's column" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("missing", "unfit", "code"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
     def test_a_row_without_a_task_is_a_failure(self, missing: int, unfit: int, code: int, spark: FakeSpark) -> None:
         spark.answer = FOUND._replace(missing=missing, unfit=unfit)
-        assert exit_code("verify", "in", "--job", "j") == code
+        assert bulk_exit_code("verify", "in", "--job", "j") == code
 
     def test_json_is_one_object(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = STANDINGS
-        assert exit_code("verify", "in", "--job", "j", "--json") == 1
+        assert bulk_exit_code("verify", "in", "--job", "j", "--json") == 1
         out, err = capsys.readouterr()
         assert json.loads(out) == {
             "rows": 10, "pending": 4, "dead": 1, "ended": 2, "missing": 2, "unfit": 1, "seconds": 1.26,
@@ -328,14 +328,14 @@ class TestVerify:
 class TestCancel:
     def test_the_counts_are_printed(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = STANDINGS
-        assert exit_code("cancel", "in", "--job", "j", "--yes") == 0
+        assert bulk_exit_code("cancel", "in", "--job", "j", "--yes") == 0
         assert capsys.readouterr().out == (
             "10 rows: 4 cancelled, 2 ended, 1 dead, 2 missing, 1 without a key or corrupt; 1.3 s\n"
         )
 
     def test_json_is_one_object(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = FOUND
-        assert exit_code("cancel", "in", "--job", "j", "--yes", "--json") == 0
+        assert bulk_exit_code("cancel", "in", "--job", "j", "--yes", "--json") == 0
         result = json.loads(capsys.readouterr().out)
         assert (result["cancelled"], "pending" in result) == (1, False)
 
@@ -352,25 +352,25 @@ class TestCancel:
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         monkeypatch.setattr("click.confirm", confirm)
         spark.answer = FOUND
-        assert exit_code("cancel", "in", "--job", "j") == code
+        assert bulk_exit_code("cancel", "in", "--job", "j") == code
         assert asked == ["delete the pending tasks of the job j, of all rows of in?"]
         assert (spark.session is not None) is called
         assert ("nothing was cancelled" in capsys.readouterr().err) is not called
 
     def test_without_a_terminal_it_requires_yes(self, spark: FakeSpark, capsys: Capture) -> None:
-        assert exit_code("cancel", "in", "--job", "j") == 2
+        assert bulk_exit_code("cancel", "in", "--job", "j") == 2
         assert "use --yes to cancel without asking" in capsys.readouterr().err
         assert spark.session is None
 
     @pytest.mark.parametrize("option", ["--spread", "--allow-duplicates", "--dry-run", "--rejects"])
     @pytest.mark.parametrize("name", ["verify", "cancel"])
     def test_options_of_create_are_refused(self, name: str, option: str, spark: FakeSpark) -> None:
-        assert exit_code(name, "in", "--job", "j", option) == 2
+        assert bulk_exit_code(name, "in", "--job", "j", option) == 2
 
 
 @pytest.mark.parametrize("name", ["create", "verify", "cancel"])
 def test_help_describes_the_command(name: str, capsys: Capture) -> None:
-    assert exit_code(name, "--help") == 0
+    assert bulk_exit_code(name, "--help") == 0
     assert f"Usage: later bulk {name} [OPTIONS] INPUT" in capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ from later.bulk.report import build as report_build
 from later.bulk.report.build import ReportCounts, ReportRequest
 from later.bulk.report.counts import DeadCounts, DeadGroup, RejectCounts, RejectGroup, Report
 from later.bulk.report.forecast import DueCounts, TopicLimit, forecast_topics
-from later.cli.bulk.report_view import as_json, print_text
+from later.cli.bulk.report_view import print_text, report_json
 from later.cli.main import run
 from tests.bulk.report.builders import (
     EIGHT,
@@ -264,7 +264,7 @@ def test_json_has_the_whole_report() -> None:
     dead = DeadCounts({"gone": 2}, (DeadGroup("gone", "h", 2, EIGHT, 410),), 0, 0)
     rejected = RejectCounts((RejectGroup("f", "r", 1, "k"),), 0, 0)
 
-    result = as_json(a_report(due, dead, rejected))
+    result = report_json(a_report(due, dead, rejected))
 
     assert json.loads(json.dumps(result)) == result
     assert result["now"] == "2026-11-21T08:00:00Z"
@@ -289,7 +289,7 @@ def test_json_has_the_whole_report() -> None:
 # The command
 
 
-def exit_status(*arguments: str) -> int:
+def report_exit_code(*arguments: str) -> int:
     return run(["bulk", "report", *arguments]).code
 
 
@@ -319,7 +319,7 @@ def test_an_old_export_is_reported_as_old(
 ) -> None:
     counting(export_counts(written_at))
 
-    assert exit_status("--export", "x", "--json") == 0
+    assert report_exit_code("--export", "x", "--json") == 0
 
     assert capsys.readouterr().err.startswith("later: the export is 3 h old: ") is is_old
 
@@ -329,7 +329,7 @@ def test_named_topics_without_tasks_are_reported(counting: Counting, capsys: Cap
     assert counts.exported is not None
     counting(counts._replace(exported=counts.exported._replace(missing_topics=("nosuch", "ordr"))))
 
-    assert exit_status("--export", "x", "--json") == 0
+    assert report_exit_code("--export", "x", "--json") == 0
 
     assert capsys.readouterr().err == (
         "later: the export has no task of these topics, named by --topic or --rate: nosuch, ordr\n"
@@ -339,7 +339,7 @@ def test_named_topics_without_tasks_are_reported(counting: Counting, capsys: Cap
 def test_a_picture_is_drawn_beside_the_text(counting: Counting, tmp_path: Path, capsys: Capture) -> None:
     counting(export_counts())
 
-    assert exit_status("--export", "x", "--rate", "order=0.001", "--plot", str(tmp_path / "a.png")) == 0
+    assert report_exit_code("--export", "x", "--rate", "order=0.001", "--plot", str(tmp_path / "a.png")) == 0
 
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "order" in capsys.readouterr().out
@@ -362,7 +362,7 @@ def test_a_picture_is_drawn_beside_the_text(counting: Counting, tmp_path: Path, 
 def test_wrong_options_are_refused_before_anything_starts(
     arguments: tuple[str, ...], error: str, capsys: Capture
 ) -> None:
-    assert exit_status(*arguments) == 2
+    assert report_exit_code(*arguments) == 2
 
     assert error in capsys.readouterr().err
 
@@ -371,7 +371,7 @@ def test_a_rate_is_read_after_the_last_equals_sign(counting: Counting) -> None:
     calls = counting(export_counts())
     arguments = ["--export", "x", "--rate", "a=b=50/s", "--rate", "default/mail=0", "--topic", "default/mail"]
 
-    assert exit_status(*arguments) == 0
+    assert report_exit_code(*arguments) == 0
 
     ((request, rates),) = calls
     assert (request.topics, rates) == (("mail",), {"a=b": 50, "mail": 0})
@@ -383,5 +383,5 @@ def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch: pytest.M
 
     monkeypatch.setattr("importlib.util.find_spec", without)
 
-    assert exit_status("--export", "x", "--plot", "x.png") == 1
+    assert report_exit_code("--export", "x", "--plot", "x.png") == 1
     assert capsys.readouterr().err == "later: --plot needs matplotlib: pip install 'later[spark]'\n"

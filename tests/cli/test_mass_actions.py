@@ -12,7 +12,7 @@ import pytest
 from tests.cli.api_stub import NOW_S, ApiStub, Capture, Reply, dead_task, exit_code_of, problem_reply, tasks_page
 
 
-class TypedInput(io.StringIO):
+class TerminalInput(io.StringIO):
     """Standard input that is a terminal."""
 
     def isatty(self) -> bool:
@@ -20,7 +20,7 @@ class TypedInput(io.StringIO):
 
 
 def type_answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(sys, "stdin", TypedInput(text))
+    monkeypatch.setattr(sys, "stdin", TerminalInput(text))
 
 
 TOPIC_REPLY = Reply(200, {"topic": "order", "delay": 1000, "unack": 7, "error": 4, "dead": 200})
@@ -217,7 +217,7 @@ def test_an_interrupted_action_prints_what_was_done(
     def stop(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("later.cli.commands.mass.time.sleep", stop)
+    monkeypatch.setattr("later.cli.commands.mass_actions.time.sleep", stop)
     api.replies = [Reply(200, {"redriven": 200, "more": True})]
     assert exit_code_of(*REDRIVE, "--yes", "--rate", "20") == 130
     assert capsys.readouterr() == ("200 tasks redriven\n", "later: the same command goes on with the rest\n\n")

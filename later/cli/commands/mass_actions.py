@@ -18,7 +18,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskProgressColumn, TimeRemainingColumn
 
 from later.cli.api_paths import scope_path
-from later.cli.commands.listing import ListRange, fetch_tasks
+from later.cli.commands.listing import TaskFilter, fetch_tasks
 from later.cli.console import notify, printable
 from later.cli.options import ActionOptions
 from later.cli.progress import ProgressBar
@@ -28,7 +28,7 @@ from later.client.http import ApiClient, CallFailed, Unavailable
 from later.core.explain import format_duration
 from later.core.policy_scopes import topic_scope
 
-CHUNK = 5000
+CHUNK_SIZE = 5000
 """Tasks in a call: few enough for a quick answer, and other calls need not wait for long."""
 MAX_PAUSE_S = 86_400.0
 """The longest pause between two chunks."""
@@ -64,11 +64,11 @@ class MassAction(NamedTuple):
 
     path: str
     fields: Mapping[str, Any]
-    done: str
+    count_field: str
     rate: float | None = None
 
 
-class ChunkedAction:
+class ChunkRunner:
     """A mass action, carried out chunk by chunk.
 
     `done` counts its tasks. If it is not `exact`, calls that were not answered may have done more.
@@ -83,7 +83,7 @@ class ChunkedAction:
         sleep: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
-        self.done = 0
+        self.count = 0
         self.exact = True
         self._client = client
         self._progress = progress
@@ -98,13 +98,13 @@ class ChunkedAction:
             CallFailed: A chunk did not get through, nor did it when it was repeated. The other tasks are as they were.
         """
         rate = action.rate
-        limit = CHUNK if rate is None else min(max(math.floor(rate * CHUNK_S), 1), CHUNK)
+        limit = CHUNK_SIZE if rate is None else min(max(math.floor(rate * CHUNK_S), 1), CHUNK_SIZE)
         min_pause_s = 0.0 if rate is None else min(limit / rate, MAX_PAUSE_S)  # the lost call may be under way
         while True:
             started = self._clock()
             answer = self._retry.call(lambda: self._call(action, limit), min_pause_s)
-            done = int(answer[action.done])
-            self.done += done
+            done = int(answer[action.count_field])
+            self.count += done
             self._progress.advance(done)
             if not done or answer.get("more") is not True:
                 return
@@ -133,13 +133,13 @@ def purge_topic(client: ApiClient, topic: str, states: Sequence[str], options: A
     return _carry_out(client, "purge", action, select, options)
 
 
-def purge_dead(client: ApiClient, dead: ListRange, options: ActionOptions) -> int:
+def purge_dead(client: ApiClient, dead: TaskFilter, options: ActionOptions) -> int:
     """Remove the dead tasks in a range, if they died before now. Raises CallFailed."""
     action = MassAction(_topic_path(dead.topic) + "/purge", {"states": ["dead"], **_filters_until_now(dead)}, "purged")
     return _carry_out(client, "purge", action, lambda: _select_dead(client, dead), options)
 
 
-def redrive_dead(client: ApiClient, dead: ListRange, rate: float | None, options: ActionOptions) -> int:
+def redrive_dead(client: ApiClient, dead: TaskFilter, rate: float | None, options: ActionOptions) -> int:
     """Redrive the dead tasks in a range, if they died before now. Raises CallFailed."""
     if rate is not None and rate <= 0:
         raise click.UsageError("--rate: expected more than 0 a second.")
@@ -152,7 +152,7 @@ def _topic_path(topic: str) -> str:
     return scope_path(topic_scope(topic))
 
 
-def _filters_until_now(dead: ListRange) -> dict[str, Any]:
+def _filters_until_now(dead: TaskFilter) -> dict[str, Any]:
     """Return the filters of a call, which exclude tasks that die from now on."""
     now = math.ceil(time.time() * 1000) / 1000
     before = now if dead.before is None else min(dead.before, now)
@@ -160,7 +160,7 @@ def _filters_until_now(dead: ListRange) -> dict[str, Any]:
     return {name: value for name, value in filters.items() if value is not None}
 
 
-def _select_dead(client: ApiClient, dead: ListRange) -> Selection:
+def _select_dead(client: ApiClient, dead: TaskFilter) -> Selection:
     """Count the dead tasks in a range: one by one if there is a filter, which takes a while."""
     filters = {
         "reason": dead.reason,
@@ -197,34 +197,34 @@ def _carry_out(
     rate = action.rate
     pace = "" if rate is None else f", {rate:g} a second, for {format_duration(round(selection.size / rate * 1000))}"
     if not click.confirm(printable(f"{verb} {selection}{pace}?"), err=True):
-        notify(f"nothing was {action.done}")
+        notify(f"nothing was {action.count_field}")
         return 1
     return _run(client, action, selection.size, options)
 
 
 def _run(client: ApiClient, action: MassAction, total: int | None, options: ActionOptions) -> int:
     with ProgressBar(total, *_columns()) as bar:
-        chunks = ChunkedAction(client, bar, retries=options.retries, sleep=time.sleep, clock=time.monotonic)
+        chunks = ChunkRunner(client, bar, retries=options.retries, sleep=time.sleep, clock=time.monotonic)
         stopped: BaseException | None = None
         try:
             chunks.run(action)
         except (CallFailed, KeyboardInterrupt) as error:
             stopped = error
     if stopped is None:
-        return _print_result(action, chunks.done, options, exact=chunks.exact)
-    if chunks.done or not chunks.exact:
-        _print_result(action, chunks.done, options, exact=chunks.exact)
+        return _print_result(action, chunks.count, options, exact=chunks.exact)
+    if chunks.count or not chunks.exact:
+        _print_result(action, chunks.count, options, exact=chunks.exact)
         notify("the same command goes on with the rest")
     raise stopped
 
 
 def _print_result(action: MassAction, done: int, options: ActionOptions, *, exact: bool = True) -> int:
     if options.as_json:
-        print(json.dumps({action.done: done, "exact": exact}))
+        print(json.dumps({action.count_field: done, "exact": exact}))
     elif exact:
-        print(f"{_count_tasks(done)} {action.done}")
+        print(f"{_count_tasks(done)} {action.count_field}")
     else:
-        print(f"at least {_count_tasks(done)} {action.done}: calls that were not answered may have done more")
+        print(f"at least {_count_tasks(done)} {action.count_field}: calls that were not answered may have done more")
     return 0
 
 
