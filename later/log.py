@@ -1,4 +1,4 @@
-"""Log output on standard error, for people or for machines, and never with a secret in it."""
+"""Log output on standard error, for people or for machines, without any secret."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def setup(format: str, level: str, stream: TextIO | None = None, process: int | 
     the configuration that they found.
     """
     out = _SafeStream(stream or sys.stderr)
-    before: list[Processor] = [*_SAFE]  # for our own events and for those of libraries; then comes `render`
+    shared: list[Processor] = [*_SAFETY_PROCESSORS]  # for our own events and for those of libraries
     if format == "json":
-        before.insert(0, structlog.processors.TimeStamper(fmt="iso", utc=True))
-        render: list[Processor] = [structlog.processors.JSONRenderer()]
+        shared.insert(0, structlog.processors.TimeStamper(fmt="iso", utc=True))
+        renderers: list[Processor] = [structlog.processors.JSONRenderer()]
     else:
-        before.insert(0, structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False))
+        shared.insert(0, structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False))
         console = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
-        render = [escape_unprintable, console]
+        renderers = [escape_unprintable, console]
     if process is not None:
 
         def add_process(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
             event["process"] = process
             return event
 
-        before.insert(0, add_process)
+        shared.insert(0, add_process)
     structlog.configure(
-        processors=[structlog.processors.add_log_level, *before, *render],
+        processors=[structlog.processors.add_log_level, *shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(out),  # type: ignore[arg-type] # it only writes and flushes
         cache_logger_on_first_use=True,
@@ -52,8 +52,8 @@ def setup(format: str, level: str, stream: TextIO | None = None, process: int | 
     handler: logging.StreamHandler[_SafeStream] = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
-            foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, *before],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+            foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, *shared],
         )
     )
     root = logging.getLogger()
@@ -117,7 +117,7 @@ def escape_unprintable(logger: WrappedLogger, method: str, event: EventDict) -> 
     return event
 
 
-_SAFE: list[Processor] = [
+_SAFETY_PROCESSORS: list[Processor] = [
     structlog.processors.StackInfoRenderer(),
     structlog.processors.format_exc_info,  # as text, without local variables: they hold contents
     hide_secrets,

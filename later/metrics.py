@@ -107,7 +107,7 @@ class Metrics:
         self._topics: set[str] = set()
 
     def round_trip_observer(self, verb: str) -> Callable[[float], None]:
-        """Return what is called with the seconds of each round trip of the verb."""
+        """Return an observer of the round trips of a verb; it takes the seconds of each."""
         return self.store_round_trips.labels(verb).observe
 
     def count_throttled(self, topic: str) -> None:

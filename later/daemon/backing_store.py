@@ -10,7 +10,7 @@ from later.worker.ticker import Ticker, TickResult
 CHECK_EVERY_MS = 1000
 
 
-class EmbeddedBackend:
+class EmbeddedBackingStore:
     """The embedded store, with the ticker that restarts it; `description` says where its data is."""
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
@@ -41,7 +41,7 @@ class EmbeddedBackend:
         return self._store.why_unavailable()
 
 
-class ExternalBackend:
+class ExternalBackingStore:
     """A store at an address; `description` is that address without its secrets."""
 
     def __init__(self, config: Config) -> None:
@@ -61,8 +61,8 @@ class ExternalBackend:
         """Return None: only a call to the store can tell."""
 
 
-def build_backing_store(command: str, config: Config, metrics: Metrics) -> EmbeddedBackend | ExternalBackend:
+def build_backing_store(command: str, config: Config, metrics: Metrics) -> EmbeddedBackingStore | ExternalBackingStore:
     """Return the embedded store for an `up` without --redis, otherwise the external one."""
     if command == "up" and not config.redis_given:
-        return EmbeddedBackend(config, metrics)
-    return ExternalBackend(config)
+        return EmbeddedBackingStore(config, metrics)
+    return ExternalBackingStore(config)

@@ -15,8 +15,8 @@ from later.core.errors import LaterError
 log = structlog.get_logger("later.daemon")
 
 GC_THRESHOLD = 20_000
-"""Objects that are made between two collections of the youngest generation. Python's own 700 are a few tasks of one
-batch, and everything that the batch holds would be scanned again and again: a fifth of its time."""
+"""Objects that are made between two collections of the youngest generation. A few tasks of a batch reach Python's
+default of 700; the whole batch would be scanned again and again, which takes a fifth of its time."""
 
 
 class Lifecycle:
@@ -29,7 +29,7 @@ class Lifecycle:
         self._failure: LaterError | None = None
 
     async def run(self, start: Callable[[], Coroutine[None, None, None]], stop: Callable[[], Awaitable[None]]) -> int:
-        """Run until a signal or a failure; return the exit status. Raises whatever failed."""
+        """Run until a signal or a failure; return the exit status. Raises an error of `start` or `fail`."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.on_signal, number)

@@ -69,10 +69,10 @@ class Service:
             self._instance,
             metrics.round_trip_observer,
         )
-        ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
+        build_ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
         self._tickers = [
-            ticker("clock", self.measure_clock, CLOCK_EVERY_MS),
-            ticker("policies", self.read_policies, POLICIES_EVERY_MS),
+            build_ticker("clock", self.measure_clock, CLOCK_EVERY_MS),
+            build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
         ]
         self._sender = Sender(max_lookups=config.concurrency, user_agent=f"later/{__version__}")
         self._worker: Worker | None = None
@@ -87,7 +87,7 @@ class Service:
                 remember_ms=config.remember_ms,
                 random=random.random,
             )
-            self._tickers.append(ticker("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS))
+            self._tickers.append(build_ticker("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS))
         self._worker_started = False
         app = self._build_app(metrics, why_not_ready, exposition)
         self._runner = Runner(app, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)

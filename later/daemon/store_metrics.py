@@ -18,7 +18,7 @@ class StoreMetrics:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
-        self._named: dict[str, None] = {}
+        self._labelled: dict[str, None] = {}
         """Topics with a label of their own, in the order in which they got it."""
 
     async def tick(self, now: int) -> TickResult:
@@ -32,11 +32,11 @@ class StoreMetrics:
 
     async def _update(self, now: int) -> None:
         """Read all values first: a store that fails halfway must not leave half of them."""
-        stats, policies = self._store.stats, self._store.policies
+        stats = self._store.stats
         counts = self._sum_by_label(await stats.counts(now))
         remembered, server = await stats.remembered_ids(), await stats.server_facts()
-        current = await policies.current()
-        limited = [topic for topic in counts if topic != OTHER and current.for_topic(topic).concurrency]
+        policies = await self._store.policies.current()
+        limited = [topic for topic in counts if topic != OTHER and policies.for_topic(topic).concurrency]
         permits = await self._store.permits.in_use(limited, now)
         metrics = self._metrics
         for gauge in (metrics.tasks, metrics.tasks_due, metrics.oldest_due_age, metrics.topic_permits):
@@ -55,10 +55,10 @@ class StoreMetrics:
 
     def _sum_by_label(self, counts: dict[str, TopicCounts]) -> dict[str, TopicCounts]:
         """Return the counts by label: a topic keeps its own label while it has tasks, the rest are summed."""
-        topics = dict.fromkeys([*(topic for topic in self._named if topic in counts), *counts])
-        self._named = dict.fromkeys(islice(topics, MAX_TOPICS))
+        topics = dict.fromkeys([*(topic for topic in self._labelled if topic in counts), *counts])
+        self._labelled = dict.fromkeys(islice(topics, MAX_TOPICS))
         by_label: dict[str, TopicCounts] = {}
         for topic, count in counts.items():
-            label = topic if topic in self._named else OTHER
+            label = topic if topic in self._labelled else OTHER
             by_label[label] = by_label.get(label, NO_TASKS).plus(count)
         return by_label

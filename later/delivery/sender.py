@@ -38,9 +38,9 @@ LARGE_BODY_BYTES = 1 << 20
 class CallState(msgspec.Struct):
     """The state of one call, for its error handling."""
 
-    fresh: bool = False
+    has_new_connection: bool = False
     """True if a connection was opened for this call."""
-    decided: Reply | None = None
+    decisive_reply: Reply | None = None
     """The reply, once its status alone has decided the outcome, whatever happens to the body."""
 
 
@@ -100,9 +100,9 @@ class Sender:
                 finally:
                     response.close()  # closes nothing if the reply was read to its end
         except Exception:
-            if state.decided is None:
+            if state.decisive_reply is None:
                 raise
-            return state.decided
+            return state.decisive_reply
 
     async def _post(self, request: CallbackRequest, state: CallState) -> aiohttp.ClientResponse:
         """Post; post again on a new connection if an idle one was closed before the answer began.
@@ -114,7 +114,7 @@ class Sender:
         except (aiohttp.ServerDisconnectedError, OSError) as error:
             # An error that carries a message object says that an answer had begun.
             answer_began = isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
-            if state.fresh or not _had_connection(error) or answer_began:
+            if state.has_new_connection or not _had_connection(error) or answer_began:
                 raise
         return await _post_once(self._unpooled, request)
 
@@ -132,7 +132,7 @@ class Sender:
 
 
 def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    _current_call.get().fresh = True
+    _current_call.get().has_new_connection = True
     family, kind, protocol, _, _ = address
     return socket.socket(family, kind, protocol)
 
@@ -168,8 +168,10 @@ class CallbackRequest(NamedTuple):
         return cls(wire_url(task.callback), task.headers | headers, body)
 
 
-_PLAIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?([/?](%[0-9A-Fa-f]{2}|[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-])*)?")
-_NOT_PLAIN = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]+")
+_SENDABLE_URL = re.compile(
+    r"https?://[a-z0-9.-]+(:[0-9]{1,5})?([/?](%[0-9A-Fa-f]{2}|[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-])*)?"
+)
+_UNSENDABLE = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]+")
 
 
 @lru_cache(maxsize=4096)
@@ -178,11 +180,11 @@ def wire_url(callback: str) -> URL:
 
     Only what cannot stand in a request line is percent-encoded, and the host takes its ASCII form.
     """
-    if _PLAIN.fullmatch(callback):
+    if _SENDABLE_URL.fullmatch(callback):
         return URL(callback, encoded=True)
     url = URL(callback)
     target = re.split(r"(?=[/?#])", callback.partition("://")[2], maxsplit=1)[1:]
-    path = _NOT_PLAIN.sub(lambda match: quote(match[0], safe=""), "".join(target).partition("#")[0])
+    path = _UNSENDABLE.sub(lambda match: quote(match[0], safe=""), "".join(target).partition("#")[0])
     return URL(f"{url.scheme}://{url.raw_authority}{path}", encoded=True)
 
 
@@ -212,12 +214,12 @@ async def _read_reply(response: aiohttp.ClientResponse, state: CallState, deadli
     status, retry_after = response.status, response.headers.get(aiohttp.hdrs.RETRY_AFTER)
     if 200 <= status < 300:
         return Reply(status=status, body=await _read_body(response), retry_after=retry_after)
-    state.decided = Reply(status=status, body=None, retry_after=retry_after)
+    state.decisive_reply = Reply(status=status, body=None, retry_after=retry_after)
     if not response.content.is_eof():
         soon = asyncio.get_running_loop().time() + LINGER_S
         deadline.reschedule(min(soon, deadline.when() or soon))
     await _read_body(response)
-    return state.decided
+    return state.decisive_reply
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Files of a data directory, and the errors that its owner can mend."""
+"""Files of a data directory, and the error that says why it cannot hold a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
 class EmbeddedError(LaterError):
-    """The embedded store cannot run: the operator's fault or the machine's. The text says what to do."""
+    """The embedded store cannot run; the text says what the operator can do."""
 
 
 def socket_url(data: Path) -> str:

@@ -37,7 +37,7 @@ class EmbeddedStore:
         self._data = data.absolute()
         self._monotonic = monotonic
         self._locks = ExitStack()
-        self._lock = -1
+        self._lock_descriptor = -1
         self._server: Server | None = None
         self._up_since: int | None = None
         """Time (ms) of the first answer of this run of the server."""
@@ -64,9 +64,9 @@ class EmbeddedStore:
             prepare_directory(self._data)
             self._locks.enter_context(owner_lock(self._data))
             try:
-                self._lock = os.open(self._data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-                self._locks.callback(os.close, self._lock)
-                await take_lock_from_orphan(self._data, self._lock)
+                self._lock_descriptor = os.open(self._data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+                self._locks.callback(os.close, self._lock_descriptor)
+                await take_lock_from_orphan(self._data, self._lock_descriptor)
                 server = await self._start_server()
                 while await self._probe(self._now()) is not None:
                     if server.status is not None:
@@ -126,7 +126,7 @@ class EmbeddedStore:
             self._server.terminate()
 
     async def _start_server(self) -> Server:
-        self._server = server = await start_server(self._data, self._lock)
+        self._server = server = await start_server(self._data, self._lock_descriptor)
         self._up_since = self._restart_at = self._loading_logged_at = None
 
         def report_exit(_: asyncio.Future[int]) -> None:

@@ -20,7 +20,7 @@ from later.processes.rpc import Channel, RpcError, open_channel
 log = structlog.get_logger("later.processes")
 
 MAX_MISSED_CALLS = 3
-"""A process that misses this many calls in a row hangs."""
+"""A process that leaves this many calls in a row unanswered hangs."""
 
 _PROGRAM = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from later.processes.child_main import main; main()"
@@ -67,7 +67,7 @@ class Child:
         self.samples: MetricSamples = []
         self.failure_reported = False
         self._process = process
-        self._missed = 0
+        self._missed_calls = 0
         self._hung = asyncio.Event()
         self._update: asyncio.Task[bool] | None = None
 
@@ -107,11 +107,11 @@ class Child:
         Call it from one ticker only: called at each scrape, a short stall would be many missed calls.
         """
         if await self.update_samples():
-            self._missed = 0
+            self._missed_calls = 0
             self._hung.clear()
             return
-        self._missed += 1
-        if self._missed == MAX_MISSED_CALLS:
+        self._missed_calls += 1
+        if self._missed_calls == MAX_MISSED_CALLS:
             self._hung.set()
             log.warning("process hangs", process=self.number, pid=self.pid)
 
@@ -135,8 +135,8 @@ class Child:
     async def stop(self, timeout_s: float) -> None:
         """Ask the child to stop, and kill it if it has not exited within `timeout_s`.
 
-        Not by a signal: it may have received one already (systemd signals a whole control group), and a second one
-        forces its exit.
+        It is asked by a call and not by a signal: it may have received a signal already (systemd signals a whole
+        control group), and a second one would force its exit.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

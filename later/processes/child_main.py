@@ -23,7 +23,7 @@ log = structlog.get_logger("later.processes")
 START_TIMEOUT_S = 30.0
 """How long the supervisor may take for a call at the start: the machine is busy with starting all other processes."""
 EXPOSITION_TIMEOUT_S = 3.0
-"""How long it may take to call all processes for their samples: one that hangs costs a second."""
+"""How long the supervisor may take to get the samples of all processes: one that hangs costs a second."""
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ class ChildProcess:
         channel.closed.add_done_callback(stop_without_supervisor)
 
     def handlers(self) -> Handlers:
-        return {"stop": self.on_stop, "samples": self.on_samples, "collect": self.on_collect}
+        return {"stop": self.on_stop, "samples": self.on_samples, "store_samples": self.on_store_samples}
 
     async def run(self) -> int:
         """Return the exit status. The supervisor logs why it failed: once, for all processes."""
@@ -129,8 +129,8 @@ class ChildProcess:
     async def on_samples(self, _: None) -> MetricSamples:
         return self._metrics.process_samples()
 
-    async def on_collect(self, _: None) -> StoreSnapshot:
-        """Return the store's metrics as they are now; of an unavailable store, only that it is down."""
+    async def on_store_samples(self, _: None) -> StoreSnapshot:
+        """Return the samples of the store's metrics as they are now; if it is unavailable, only that it is down."""
         try:
             await self._started_service().store_metrics.tick(await monotonic_ms())
         except LaterError as error:

@@ -8,7 +8,7 @@ from later.metrics import Metrics, MetricSamples, sum_samples
 
 
 class ProcessMetrics:
-    """Samples by process number; processes that had the same number before are added to it.
+    """The samples of all processes, by process number: those of an exited process are kept under its number.
 
     Each number is summed for itself and the sums are added in order, so that rounding never lets a sum go down when a
     process exits: Prometheus takes a counter that goes down for one that was reset, and counts all of it again.

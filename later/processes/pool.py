@@ -16,7 +16,7 @@ log = structlog.get_logger("later.processes")
 
 
 class PoolEntry:
-    """The place of one process, by its number: the child that runs, or when (ms) the next one starts."""
+    """One process of the pool, by its number: the child that runs, or when (ms) the next one starts."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -29,8 +29,8 @@ class PoolEntry:
 class ProcessPool:
     """All child processes.
 
-    `handlers` makes the handlers of a child's calls. `on_unexpected_exit` is called for each child that exited unasked;
-    `on_exit` as soon as any child exits.
+    `handlers` returns the handlers of a child's calls. `on_unexpected_exit` is called for each child that exited
+    unasked, `on_exit` as soon as any child exits.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class ProcessPool:
     ) -> None:
         self._command = command
         self._config = config
-        self._slots = [PoolEntry(number) for number in range(1, config.processes + 1)]
+        self._entries = [PoolEntry(number) for number in range(1, config.processes + 1)]
         self._handlers = handlers
         self._on_unexpected_exit = on_unexpected_exit
         self.on_exit: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[Child]:
         """Iterate over the children that run, whether they are up or still starting."""
-        return (slot.child for slot in self._slots if slot.child is not None)
+        return (entry.child for entry in self._entries if entry.child is not None)
 
     @property
     def up(self) -> list[Child]:
@@ -58,12 +58,12 @@ class ProcessPool:
 
     def why_not_ready(self) -> str | None:
         """Return one line on missing or hanging processes; None if all are up and answer."""
-        missing = len(self._slots) - len(self.up)
+        missing = len(self._entries) - len(self.up)
         if missing:
-            return f"{missing} of {len(self._slots)} processes {'is' if missing == 1 else 'are'} being started"
+            return f"{missing} of {len(self._entries)} processes {'is' if missing == 1 else 'are'} being started"
         hung = sum(child.is_hung for child in self.up)
         if hung:
-            return f"{hung} of {len(self._slots)} processes {'does' if hung == 1 else 'do'} not answer"
+            return f"{hung} of {len(self._entries)} processes {'does' if hung == 1 else 'do'} not answer"
         return None
 
     async def check(self, now: int) -> int | None:
@@ -71,18 +71,18 @@ class ProcessPool:
 
         Returns when (ms) the next delay is over; None if all processes run.
         """
-        for slot in self._slots:
-            child = slot.child
+        for entry in self._entries:
+            child = entry.child
             if child is not None and child.status is not None:
                 child.close()
                 self._on_unexpected_exit(child)
-                delay_ms = slot.backoff.next_delay_ms(now - slot.started_at)
-                slot.child, slot.start_at = None, now + delay_ms
+                delay_ms = entry.backoff.next_delay_ms(now - entry.started_at)
+                entry.child, entry.start_at = None, now + delay_ms
                 delay_s, status = delay_ms // 1000, child.status
-                log.warning("process exited", process=slot.number, pid=child.pid, status=status, restart_in_s=delay_s)
-            if slot.child is None and slot.start_at <= now:
-                await self._start(slot, now)
-        return min((slot.start_at for slot in self._slots if slot.child is None), default=None)
+                log.warning("process exited", process=entry.number, pid=child.pid, status=status, restart_in_s=delay_s)
+            if entry.child is None and entry.start_at <= now:
+                await self._start(entry, now)
+        return min((entry.start_at for entry in self._entries if entry.child is None), default=None)
 
     async def stop(self, timeout_s: float) -> None:
         """Ask all children to stop, and kill those that take longer. `check` must not be called again."""
@@ -93,14 +93,14 @@ class ProcessPool:
         for child in self:
             child.kill()
 
-    async def _start(self, slot: PoolEntry, now: int) -> None:
-        slot.started_at = now
+    async def _start(self, entry: PoolEntry, now: int) -> None:
+        entry.started_at = now
         try:
-            slot.child = child = await start_child(slot.number, self._command, self._config)
+            entry.child = child = await start_child(entry.number, self._command, self._config)
         except Exception as error:  # the other processes must start, whatever went wrong, and this one must be delayed
-            slot.start_at = now + slot.backoff.next_delay_ms(0)
+            entry.start_at = now + entry.backoff.next_delay_ms(0)
             reason = str(error) if isinstance(error, OSError) else repr(error)
-            log.warning("process cannot be started", process=slot.number, reason=reason)
+            log.warning("process cannot be started", process=entry.number, reason=reason)
             return
         child.channel.serve(self._handlers(child))
         child.exited.add_done_callback(lambda _: self.on_exit())

@@ -20,13 +20,13 @@ class ReservedPort:
     `addresses` are numeric: a name may resolve to something else a minute later, or to nothing.
     """
 
-    def __init__(self, host: str, sockets: list[socket.socket], held: ExitStack) -> None:
+    def __init__(self, host: str, sockets: list[socket.socket], stack: ExitStack) -> None:
         self.addresses = [_numeric_address(*sock.getsockname()) for sock in sockets]
         self.address = Address(host, self.addresses[0].port)
-        self._held = held
+        self._stack = stack
 
     def close(self) -> None:
-        self._held.close()
+        self._stack.close()
 
 
 async def reserve_port(address: Address) -> ReservedPort:
@@ -38,13 +38,13 @@ async def reserve_port(address: Address) -> ReservedPort:
     resolved = await asyncio.get_running_loop().getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    with ExitStack() as held:
+    with ExitStack() as stack:
         sockets: list[socket.socket] = []
         port = address.port
         for family, _, _, _, (host, _, *scope) in dict.fromkeys(resolved):
-            sockets.append(held.enter_context(_hold(family, (host, port, *scope))))
+            sockets.append(stack.enter_context(_reserve(family, (host, port, *scope))))
             port = sockets[0].getsockname()[1]
-        return ReservedPort(address.host, sockets, held.pop_all())
+        return ReservedPort(address.host, sockets, stack.pop_all())
     raise AssertionError("an exit stack swallows nothing")
 
 
@@ -53,7 +53,7 @@ def _numeric_address(host: str, port: int, flow: int = 0, scope: int = 0) -> Add
     return Address(f"{host}%{scope}" if scope else host, port)
 
 
-def _hold(family: int, address: tuple[object, ...]) -> socket.socket:
+def _reserve(family: int, address: tuple[object, ...]) -> socket.socket:
     """Return a socket that is bound to the address, that does not listen, and beside which our processes can bind.
 
     Of several processes that want an address at the same moment, one gets it: the kernel lets only one socket listen.

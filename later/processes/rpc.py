@@ -26,7 +26,7 @@ log = structlog.get_logger("later.processes")
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_UNREAD_BYTES = 1024 * 1024
-"""Bytes that may wait for a peer that reads nothing; no further call is sent to it then."""
+"""Bytes that may wait for a peer that reads nothing; beyond them, no further call is sent to it."""
 
 Handlers = Mapping[str, Callable[[Any], Awaitable[Any]]]
 """The methods of one end. A handler gets the call's parameters as they are decoded from JSON."""
@@ -146,7 +146,7 @@ class Channel:
 
 
 class StoreSnapshot(msgspec.Struct):
-    """Samples of the store's metrics, by metric, as one process read them; `failure` says why there are none."""
+    """Samples of the store's metrics, by metric, as one process read them; `failure` says why most are missing."""
 
     samples: dict[str, MetricSamples]
     failure: str | None = None

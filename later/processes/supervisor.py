@@ -33,10 +33,10 @@ log = structlog.get_logger("later.processes")
 CHECK_EVERY_MS = 1000
 PROCESS_METRICS_EVERY_MS = 2000
 STORE_METRICS_EVERY_MS = 15_000
-COLLECT_TIMEOUT_S = 60.0
+STORE_SAMPLES_TIMEOUT_S = 60.0
 """How long a process may take to read the metrics of the whole store: each of its calls has the store's own timeout."""
 STOP_GRACE_S = 10.0
-"""How much longer than --drain a process may take to stop: to settle, to return leases, to report its exit."""
+"""How much longer than --drain a process may take to stop: to settle, to give tasks back, to report its exit."""
 
 
 def run(command: str, config: Config) -> int:
@@ -59,13 +59,13 @@ class Supervisor:
         self._children = ProcessPool(
             command, config, handlers=self.handlers, on_unexpected_exit=self.on_unexpected_exit
         )
-        ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
-        self._check_ticker = ticker("processes", self.check_children, CHECK_EVERY_MS)
-        self._process_ticker = ticker("process_metrics", self.update_process_metrics, PROCESS_METRICS_EVERY_MS)
-        self._store_ticker = ticker("store_metrics", self.update_store_metrics, STORE_METRICS_EVERY_MS)
+        build_ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
+        self._check_ticker = build_ticker("processes", self.check_children, CHECK_EVERY_MS)
+        self._process_ticker = build_ticker("process_metrics", self.update_process_metrics, PROCESS_METRICS_EVERY_MS)
+        self._store_ticker = build_ticker("store_metrics", self.update_store_metrics, STORE_METRICS_EVERY_MS)
         self._children.on_exit = self._check_ticker.wake
         self._port: ReservedPort | None = None
-        self._logged: set[str] = set()
+        self._logged_events: set[str] = set()
         self._have_been_up: set[int] = set()
 
     async def run(self) -> int:
@@ -123,7 +123,7 @@ class Supervisor:
         up = self._children.up
         for child in sorted(up, key=lambda child: child.is_hung):
             with suppress(RpcError):
-                answer = await child.call("collect", timeout_s=COLLECT_TIMEOUT_S)
+                answer = await child.call("store_samples", timeout_s=STORE_SAMPLES_TIMEOUT_S)
                 snapshot = msgspec.convert(answer, StoreSnapshot)
                 self._process_metrics.update_store(snapshot.samples)
                 if snapshot.failure is not None:
@@ -195,6 +195,6 @@ class Supervisor:
 
     def _is_first(self, event: str) -> bool:
         """Return True the first time: a process that is restarted logs nothing again."""
-        first = event not in self._logged
-        self._logged.add(event)
+        first = event not in self._logged_events
+        self._logged_events.add(event)
         return first

@@ -53,17 +53,17 @@ class Peer:
         self._process = process
 
     def handlers(self) -> Handlers:
-        return {"samples": self.on_samples, "collect": self.on_collect, "stop": self.on_stop}
+        return {"samples": self.on_samples, "store_samples": self.on_store_samples, "stop": self.on_stop}
 
     async def on_samples(self, _: None) -> list[Any]:
         self.calls.append("samples")
         await self.awake.wait()
         return []
 
-    async def on_collect(self, _: None) -> str:
-        self.calls.append("collect")
+    async def on_store_samples(self, _: None) -> str:
+        self.calls.append("store_samples")
         await self.awake.wait()
-        return "collected"
+        return "its samples"
 
     async def on_stop(self, _: None) -> None:
         self._process.exit(3)
@@ -134,14 +134,14 @@ async def test_a_cancelled_update_does_not_cancel_the_others(child: Child, peer:
 
 async def test_a_pending_call_fails_as_soon_as_the_child_hangs(child: Child, peer: Peer) -> None:
     peer.awake.clear()
-    pending = asyncio.create_task(child.call("collect", timeout_s=60))
+    pending = asyncio.create_task(child.call("store_samples", timeout_s=60))
     for _ in range(MAX_MISSED_CALLS):
         await child.check()
-    with pytest.raises(RpcError, match="process 2 hangs: collect"):
+    with pytest.raises(RpcError, match="process 2 hangs: store_samples"):
         await pending
     peer.awake.set()
     await child.check()
-    assert await child.call("collect", timeout_s=60) == "collected"
+    assert await child.call("store_samples", timeout_s=60) == "its samples"
 
 
 async def test_a_failure_while_stopping_is_logged(child: Child) -> None:
