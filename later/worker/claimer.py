@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable
 
 from later.core.errors import LaterError
+from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.open import Store
-from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopics, WorkerSnapshot
+from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopics
 from later.worker.fair_share import FairShare
 from later.worker.throttle import Throttle
 from later.worker.ticker import TickResult
@@ -46,15 +48,18 @@ class Claimer:
         self.wake_error = wake_error
         self._metrics = metrics
         self._held_read_at = 0
-        self._hold_ends_at: int | None = None
+        self._hold_ends_at = math.inf
         """The first end (ms) of a hold that is known."""
-        self.needs_slot = False
-        """True if a lack of slots left due tasks behind: then a slot that becomes free must end the ticker's sleep."""
 
     async def tick(self, now: int) -> TickResult:
-        self.needs_slot = True
+        self._fair_share.tasks_wait = True
         policies = await self._store.policies.current()
-        snapshot = await self._read_snapshot(now)
+        limit = len(self._fair_share.in_use_by_topic) + self._fair_share.free + self._throttle.count_blocked(now)
+        with_held = not self._held_read_at <= now < min(self._held_read_at + HELD_EVERY_MS, self._hold_ends_at)
+        snapshot = await self._store.tasks.worker_snapshot(limit, held=with_held)
+        if with_held:
+            self._held_read_at = now
+            self._hold_ends_at = min((end for end in snapshot.hold_ends if end > now), default=math.inf)
         if snapshot.unack_at is not None:
             self.wake_unack(snapshot.unack_at)
         if snapshot.error_at is not None:
@@ -71,11 +76,7 @@ class Claimer:
             )
             requests = await self._throttle.acquire_permits(planned, due.topics, policies, now)
         if policies.settings:
-            default_ms = policies.daemon.timeout_ms
-            requests = [
-                request._replace(lease_extra_ms=policies.for_topic(request.topic).timeout_ms - default_ms)
-                for request in requests
-            ]
+            requests = [_with_lease_of_topic(request, policies) for request in requests]
         results = await self._store.tasks.claim(requests, now, now + self._lease_ms)
         claimed = [result for result in results if isinstance(result, ClaimResult)]
         claims = [claim for result in claimed for claim in result.claims]
@@ -83,27 +84,12 @@ class Claimer:
             self._deliver(claim)
         self._metrics.orphan_entries.inc(sum(result.orphans for result in claimed))
         await self._throttle.on_claim_end(requests, results)
-        self._note_hold_ends(request.hold_until for request in requests if request.hold_until is not None)
+        hold_ends = [request.hold_until for request in requests if request.hold_until is not None]
+        self._hold_ends_at = min([self._hold_ends_at, *hold_ends])
         for result in results:
             if isinstance(result, LaterError):
                 raise result
         return TickResult(len(claims), self._next_due(due, requests, results, now))
-
-    async def _read_snapshot(self, now: int) -> WorkerSnapshot:
-        """Read which topics are due; held topics only at intervals, because nothing of them can be claimed yet."""
-        is_recent = self._held_read_at <= now < self._held_read_at + HELD_EVERY_MS
-        with_held = not is_recent or (self._hold_ends_at is not None and now >= self._hold_ends_at)
-        limit = len(self._fair_share.in_use_by_topic) + self._fair_share.free + self._throttle.count_blocked(now)
-        snapshot = await self._store.tasks.worker_snapshot(limit, held=with_held)
-        if with_held:
-            self._held_read_at, self._hold_ends_at = now, None
-            self._note_hold_ends(end for end in snapshot.hold_ends if end > now)
-        return snapshot
-
-    def _note_hold_ends(self, ends: Iterable[int]) -> None:
-        """Limit the ticker's sleep to the first of these ends (ms)."""
-        known = [] if self._hold_ends_at is None else [self._hold_ends_at]
-        self._hold_ends_at = min([*known, *ends], default=None)
 
     def _next_due(
         self, due: DueTopics, requests: list[ClaimRequest], results: list[ClaimResult | LaterError], now: int
@@ -122,6 +108,13 @@ class Claimer:
             for (topic, _), at in times.items()
             if self._fair_share.share(topic)
         ]
-        self.needs_slot = len(next_times) < len(times)
-        next_times += [at for at in (due.more_at, self._hold_ends_at) if at is not None]
-        return min(next_times, default=None)
+        self._fair_share.tasks_wait = len(next_times) < len(times)
+        if due.more_at is not None:
+            next_times.append(due.more_at)
+        next_at = min([self._hold_ends_at, *next_times])
+        return None if next_at == math.inf else int(next_at)
+
+
+def _with_lease_of_topic(request: ClaimRequest, policies: Policies) -> ClaimRequest:
+    extra_ms = policies.for_topic(request.topic).timeout_ms - policies.daemon.timeout_ms
+    return request._replace(lease_extra_ms=extra_ms)

@@ -55,9 +55,9 @@ class DeliveryPool:
         remember_ms: int,
         metrics: Metrics,
         random: Callable[[], float],
-        on_slot_free: Callable[[bool], None],
+        wake: Callable[[], None],
     ) -> None:
-        """`on_slot_free` is called when a slot becomes free, with True if its topic may start what it could not."""
+        """`wake` is called when a slot becomes free that a due task waited for."""
         self._store = store
         self._settle_one = GroupCommit(store.tasks.settle, queue_timeout_s=store.client.timeout_s)
         self._sender = sender
@@ -67,7 +67,7 @@ class DeliveryPool:
         self._metrics = metrics
         self._count_outcome = {kind: metrics.deliveries.labels(kind.value).inc for kind in OutcomeKind}
         self._random = random
-        self.on_slot_free = on_slot_free
+        self.wake = wake
         self._running: set[asyncio.Task[None]] = set()
         self._attempting: set[asyncio.Task[Any] | None] = set()
         """Deliveries that have no outcome yet."""
@@ -85,7 +85,8 @@ class DeliveryPool:
             unblocked = self._throttle.on_delivery_end(claim.topic)
             if not delivery.cancelled() and (error := delivery.exception()) is not None:
                 log.error("delivery crashed", id=claim.id, topic=claim.topic, exc_info=error)
-            self.on_slot_free(unblocked)
+            if unblocked or self._fair_share.tasks_wait:
+                self.wake()
 
         delivery.add_done_callback(free_slot)
 

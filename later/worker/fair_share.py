@@ -21,6 +21,8 @@ class FairShare:
         self.free = slots
         self.in_use_by_topic: Counter[str] = Counter()
         """How many slots each topic holds; a topic that holds none is missing."""
+        self.tasks_wait = False
+        """True if a lack of slots left due tasks behind: then a slot that becomes free must end the ticker's sleep."""
 
     @property
     def total_in_use(self) -> int:
@@ -45,7 +47,7 @@ class FairShare:
         return share(self.free, self.in_use_by_topic[topic])
 
     def plan(
-        self, due: Sequence[DueTopic], now: int, limit: Callable[[str], int | None] = lambda topic: None
+        self, due: Sequence[DueTopic], now: int, limit: Callable[[str], int | None] | None = None
     ) -> list[ClaimRequest]:
         """Return how many tasks to claim from each due topic, in the order of turns; at most `limit(topic)` from one.
 
@@ -57,7 +59,7 @@ class FairShare:
         for entry in due:
             if entry.at <= now:
                 shards.setdefault(entry.topic, []).append(entry.shard)
-        limits = {topic: most for topic in shards if (most := limit(topic)) is not None}
+        limits = {} if limit is None else {topic: most for topic in shards if (most := limit(topic)) is not None}
         claimable = [topic for topic in shards if limits.get(topic) != 0]
         topics_to_come = sum(1 for topic in claimable if self.share(topic))
         free = self.free

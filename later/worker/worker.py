@@ -52,7 +52,7 @@ class Worker:
             remember_ms=remember_ms,
             metrics=metrics,
             random=random,
-            on_slot_free=self.on_slot_free,
+            wake=self.wake,
         )
         self.unack = Requeuer(Bucket.UNACK, store=store, metrics=metrics, on_requeued=self.wake)
         self.error = Requeuer(Bucket.ERROR, store=store, metrics=metrics, on_requeued=self.wake)
@@ -105,10 +105,6 @@ class Worker:
     def wake(self, due_at: int | None = None) -> None:
         """Claim due tasks now, or at `due_at` (ms)."""
         self.delay_ticker.wake(due_at)
-
-    def on_slot_free(self, unblocked: bool) -> None:
-        if unblocked or self.claimer.needs_slot:
-            self.wake()
 
     async def tick_unack(self, now: int) -> TickResult:
         """Requeue tasks whose lease expired, then trim: a failure to trim must not delay them."""

@@ -112,7 +112,7 @@ class TestConcurrency:
         worker = ManualWorker(store, sender := FakeSender())
         await set_policy(worker, "order", concurrency=1)
         woken: list[bool] = []
-        worker.deliveries.on_slot_free = woken.append
+        worker.deliveries.wake = lambda: woken.append(True)
         for _ in range(19):
             sender.may_answer.clear()
             await worker.claimer.tick(NOW)
