@@ -24,12 +24,12 @@ class StoreFixture(Store):
 
     redis: Redis
 
-    def permits_of(self, instance: str = "this") -> Permits:
-        """Return the permits as another instance takes them."""
+    def new_permits(self, instance: str = "this") -> Permits:
+        """Return permits as another instance has them."""
         return Permits(self.client, self.keys, instance)
 
-    def policies_anew(self, daemon: Policy = DEFAULT_POLICY) -> PolicyBook:
-        """Return the policies as another process knows them."""
+    def new_policy_book(self, daemon: Policy = DEFAULT_POLICY) -> PolicyBook:
+        """Return a policy book as another process has it."""
         return PolicyBook(self.client, self.keys, daemon, time.monotonic)
 
 

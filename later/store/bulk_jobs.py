@@ -17,7 +17,7 @@ from later.store.scripts import Argument, Command
 from later.store.types import JobBatch, JobCounts
 
 TRIM_LIMIT = 100
-"""Jobs of each shard that one `trim` forgets at most."""
+"""The most jobs of each shard that one `trim` forgets."""
 
 
 def batch_digest(content: bytes) -> bytes:
@@ -48,15 +48,15 @@ class BulkJobs:
     async def counts(self, job: str) -> JobCounts:
         """Return the job's counts. Raises NotFound if nothing was counted into it, or if it was forgotten."""
         created = await self._client.execute_all("job", [("HGET", s.job(job), "created") for s in self._keys.shards])
-        home = self._keys.shard_of(job)
-        valid, refused = await self._client.execute("job", ("HMGET", home.job(job), "valid", "refused"))
+        own_shard = self._keys.shard_of(job)
+        valid, refused = await self._client.execute("job", ("HMGET", own_shard.job(job), "valid", "refused"))
         if valid is None and refused is None and not any(created):
             raise NotFound(job)
-        total = sum(int(count or 0) for count in created)
-        return JobCounts(total, max(int(valid or 0) - total, 0), int(refused or 0))
+        total_created = sum(int(count or 0) for count in created)
+        return JobCounts(total_created, max(int(valid or 0) - total_created, 0), int(refused or 0))
 
     async def trim(self, now: int) -> None:
-        """Forget jobs that may be forgotten: nothing was counted into them for long enough."""
+        """Forget jobs into which nothing was counted for long enough."""
         found = await self._client.execute_all(
             "trim",
             [("ZRANGEBYSCORE", s.jobs, "-inf", now, "LIMIT", 0, TRIM_LIMIT) for s in self._keys.shards],

@@ -125,7 +125,7 @@ class Client:
                     await self._check(self._execute)
                     self._check = None
         except TimeoutError:
-            raise self._timed_out() from None
+            raise self._timeout_error() from None
 
     async def execute(self, verb: str, command: Command) -> Any:
         """Return one command's answer.
@@ -184,7 +184,7 @@ class Client:
                         answers[i] = answer
         except TimeoutError:
             await self._connections.drop_idle()
-            raise self._timed_out() from None
+            raise self._timeout_error() from None
         except (errors.RedisError, OSError) as error:
             await self._connections.drop_idle()  # what ended one connection has often ended all
             raise translate(error) from error
@@ -196,7 +196,7 @@ class Client:
             await self._connections.drop_idle()  # the server was demoted: a new connection may find the new primary
         return [translate(answer) if isinstance(answer, Exception) else answer for answer in answers]
 
-    def _timed_out(self) -> StoreDown:
+    def _timeout_error(self) -> StoreDown:
         return StoreDown(f"the store did not answer within {self.timeout_s:g} s")
 
 

@@ -1,7 +1,7 @@
 """A cursor over one of a topic's buckets, in all shards at once: by score, then by packed id.
 
-That order is total, and a position in it keeps its meaning whatever comes and goes: a task that stays where it is, is
-met exactly once.
+That order is total, and a position in it keeps its meaning while tasks come and go: a task that stays where it is, is
+returned exactly once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BucketEntry(NamedTuple):
 
 
 class Listing:
-    """Reads pages."""
+    """Lists the tasks of a topic's bucket, page by page."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client

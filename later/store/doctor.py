@@ -1,8 +1,8 @@
-"""The doctor: it checks that every task is in exactly one bucket, every bucket entry is a task, every wake entry right.
+"""The doctor: it checks that each task is in exactly one bucket, each entry has a body, each wake entry is right.
 
 It reads the whole store in slices, beside workers that move tasks all the time. A suspect in a slice may only have
-moved between two commands; so one script that sees all buckets of its shard examines each suspect again. Nothing is
-kept of what was read but the names of the topics: a store of millions of tasks would not fit.
+moved between two commands; so one script that sees all buckets of its shard examines each suspect again. Only the
+bucket keys are kept in memory: a store of millions of tasks would not fit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SLICE = 200
 """Ids read at once: their bodies may have 1 MiB each, and the store serves no other client meanwhile."""
 SCAN_SLICE = 1000
 PREFERENCE = (Bucket.UNACK, Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
-"""Where a task stays that is in several buckets: its delivery may be under way, or its pause not over."""
+"""The order in which a task in several buckets prefers them: its delivery may be under way, or its pause not over."""
 UNKNOWN_TOPIC = b"unknown"
-"""Fallback topic for tasks whose own topic cannot be determined."""
+"""The topic for a task whose body cannot be read."""
 
 
 class Defect(StrEnum):
@@ -68,20 +68,20 @@ class Finding(NamedTuple):
     where: tuple[str, ...]
 
     def __str__(self) -> str:
-        topic = "" if self.topic is None else f"topic '{_text(self.topic)}', "
+        topic = "" if self.topic is None else f"topic '{_printable(self.topic)}', "
         where = f": {', '.join(self.where)}" if self.where else ""
         subject = f"bucket {self.bucket}" if self.id is None else f"task {unpack_id(self.id)!r}"
         return f"{subject} ({topic}shard {self.shard}) {DESCRIPTIONS[self.kind]}{where}"
 
 
 class _Examination(NamedTuple):
-    """The state of an id at one moment: the bucket keys that hold it, and those that may hold it."""
+    """The state of an id at one moment: the keys of the buckets that hold it, and of those that are allowed to."""
 
     shard: Shard
     id: bytes
     body: bytes | None
     leftovers: list[bytes]
-    """Keys of attempts and outcomes that hold the id."""
+    """Those of the keys `attempts` and `outcome` that hold the id."""
     found_in: list[bytes]
     allowed: list[bytes]
 
@@ -95,7 +95,7 @@ class _Examination(NamedTuple):
         return None if self.found_in[0] in self.allowed else Defect.MISPLACED
 
     def reporting_key(self) -> bytes:
-        """Return the one key whose reading reports this id, so that it is reported once, however often it is read."""
+        """Return the key that reports this id: it is read from several keys, but reported from one only."""
         if self.body is None:
             return [*self.found_in, *self.leftovers][0]
         misplaced = [key for key in self.found_in if key not in self.allowed]
@@ -105,15 +105,15 @@ class _Examination(NamedTuple):
 
     def finding(self, kind: Defect) -> Finding:
         topic = None if self.body is None else _topic_of(self.body)
-        buckets = [_locate(self.shard, key) for key in self.found_in]
-        where = [f"{bucket}:{_text(name)}" for bucket, name in buckets]
+        buckets = [_bucket_and_topic(self.shard, key) for key in self.found_in]
+        where = [f"{bucket}:{_printable(name)}" for bucket, name in buckets]
         if kind is Defect.LEFTOVER:
             where = ["attempts" if key == self.shard.attempts else "outcome" for key in self.leftovers]
         return Finding(kind, self.shard.index, self.id, topic, None, tuple(where))
 
 
 class Doctor:
-    """Examines and repairs. `tasks` and `entries` (of buckets) count what the latest examination has read.
+    """Examines and repairs a store. `tasks` and `entries` are the numbers of tasks and bucket entries read last.
 
     Every method raises StoreDown.
     """
@@ -127,7 +127,7 @@ class Doctor:
         """The bucket keys of each shard."""
 
     async def examine(self, now: int) -> AsyncIterator[Finding]:
-        """Yield what is wrong in the whole store. Each finding was true at one moment of the examination.
+        """Yield the defects of the whole store. Each finding was true at one moment of the examination.
 
         A finding may be repaired before the next one is asked for.
         """
@@ -148,7 +148,7 @@ class Doctor:
                 yield finding
 
     async def repair(self, finding: Finding, now: int) -> bool:
-        """Repair what was found, in its present state. Return False if nothing is wrong any more.
+        """Repair the subject of a finding, in its present state. Return False if nothing is wrong any more.
 
         A task stays in the first of the `PREFERENCE` buckets of its own topic that holds it. If none does, it becomes
         due now, or, if its body cannot be read, dead in the topic "unknown". An id without a body is removed.
@@ -167,7 +167,7 @@ class Doctor:
             examination = await self._examine(shard, finding.id)
             body, allowed = examination.body, examination.allowed
             buckets = _distinct([*allowed, *self._buckets[shard.index]])
-            located = [_locate(shard, key) for key in buckets]
+            located = [_bucket_and_topic(shard, key) for key in buckets]
             fallback = 0 if body is None else 1 + buckets.index(_fallback_bucket(shard, body))
             keys = [shard.pool, shard.attempts, shard.outcome, *buckets, *(shard.wakes[at] for at, _ in located)]
             arguments: list[Argument] = [finding.id, body or b"", len(allowed), fallback, now]
@@ -179,7 +179,7 @@ class Doctor:
     async def _find_buckets(self, shard: Shard) -> list[bytes]:
         options = ("MATCH", shard.key_pattern, "COUNT", SCAN_SLICE)
         keys = {key async for found in self._scan(("SCAN",), options) for key in found}
-        return sorted(key for key in keys if shard.locate(key) is not None)
+        return sorted(key for key in keys if shard.parse_bucket_key(key) is not None)
 
     async def _suspects(self, shard: Shard) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield ids that may have a defect, each with the key whose reading made it a suspect."""
@@ -219,7 +219,7 @@ class Doctor:
         """Return entries of the bucket `key` that have no body, or the body of another topic's task."""
         if not ids:
             return []
-        topic = _locate(shard, key)[1]
+        topic = _bucket_and_topic(shard, key)[1]
         bodies = await self._client.execute("doctor", ("HMGET", shard.pool, *ids))
         return [
             id
@@ -248,7 +248,7 @@ class Doctor:
         return topic if await self._client.execute("doctor", command) else None
 
     async def _examine(self, shard: Shard, id: bytes) -> _Examination:
-        """Read all about one id at one moment; again if its topic turns out to have buckets that were not read."""
+        """Return the state of an id at one moment. Read it again if its topic has buckets that were not read."""
         known, allowed = self._buckets[shard.index], list[bytes]()
         while True:
             keys = _distinct([*allowed, *known])
@@ -259,7 +259,7 @@ class Doctor:
                 allowed = [shard.bucket(bucket, topic) for bucket in PREFERENCE]
             elif body is not None:  # it cannot be read, so any bucket may be its own
                 buckets = _distinct([*known, _fallback_bucket(shard, body)])
-                allowed = sorted(buckets, key=lambda key: PREFERENCE.index(_locate(shard, key)[0]))
+                allowed = sorted(buckets, key=lambda key: PREFERENCE.index(_bucket_and_topic(shard, key)[0]))
             else:
                 allowed = []
             if set(allowed) <= set(keys):
@@ -267,8 +267,8 @@ class Doctor:
                 return _Examination(shard, id, body, leftovers, [keys[i - 1] for i in found_in], allowed)
 
     async def _wake_findings(self, shard: Shard, now: int) -> AsyncIterator[Finding]:
-        """Check the wake entry of everything that has a bucket, or a wake entry."""
-        topics = {_locate(shard, key) for key in self._buckets[shard.index]}
+        """Yield the defects of the wake entries of all topics that have a bucket or a wake entry."""
+        topics = {_bucket_and_topic(shard, key) for key in self._buckets[shard.index]}
         for bucket in Bucket:
             async for entries in self._scan(("ZSCAN", shard.wakes[bucket]), ("COUNT", SLICE)):
                 topics |= {(bucket, topic) for topic, _ in entries}
@@ -300,9 +300,9 @@ def _wake_command(script: Script, shard: Shard, bucket: Bucket, topic: bytes, no
     return script.call([shard.bucket(bucket, topic), shard.wakes[bucket]], [topic, now])
 
 
-def _locate(shard: Shard, key: bytes) -> tuple[Bucket, bytes]:
+def _bucket_and_topic(shard: Shard, key: bytes) -> tuple[Bucket, bytes]:
     """Return the bucket and the topic of a bucket's key."""
-    located = shard.locate(key)
+    located = shard.parse_bucket_key(key)
     assert located is not None
     return located
 
@@ -328,6 +328,6 @@ def _distinct(keys: Iterable[bytes]) -> list[bytes]:
     return list(dict.fromkeys(keys))
 
 
-def _text(name: bytes) -> str:
+def _printable(name: bytes) -> str:
     """Return the name in a form that fits into one line, whatever its bytes."""
     return repr(name.decode("utf-8", "backslashreplace"))[1:-1]

@@ -19,12 +19,12 @@ from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_
 from later.store.dead_letters import Redrive, redrive_command
 from later.store.fanout import ShardTopic, fan_out
 from later.store.keys import Bucket, Keys
-from later.store.lookup import MAX_STARTS, Lookup, by_batches, changed_too_often
+from later.store.lookup import MAX_STARTS, Lookup, apply_in_batches, changed_too_often
 from later.store.scripts import Argument, Command
 from later.store.types import TaskEdit, TaskRecord
 
 CHANGED, OTHER_BODY = 1, 0
-"""Codes that a script returns for a task; any other says that the task is not in a bucket that the verb takes."""
+"""Codes that a script returns for a task. Any other code means that the task is in a bucket that the verb refuses."""
 
 Result = TaskRecord | LaterError
 Results = dict[str, Result]
@@ -32,7 +32,7 @@ Item = TypeVar("Item", TaskEdit, str)
 
 
 class _Change(NamedTuple):
-    """A task as it was read, what it becomes, and when it becomes due (None: its due time stays)."""
+    """A change of a task: the task as it was read, its new form, and its new due time (None: that stays)."""
 
     seen: StoredTask
     task: Task | UnreadableBody
@@ -40,7 +40,10 @@ class _Change(NamedTuple):
 
 
 class _Verb(NamedTuple, Generic[Item]):
-    """A verb: the change that an item makes (or a LaterError), the script's call, and the answer if nothing changed."""
+    """A verb. `decide` returns an item's change or raises LaterError; `build` returns the command that makes changes.
+
+    `explain` returns the result for a task that the verb did not change.
+    """
 
     name: str
     decide: Callable[[Item, StoredTask], _Change]
@@ -49,7 +52,7 @@ class _Verb(NamedTuple, Generic[Item]):
 
 
 class Edits:
-    """Changes and removes tasks by id, with an answer for each item. If StoreDown is raised, some may have changed."""
+    """Changes and removes tasks by id, with a result for each item. If StoreDown is raised, some may have changed."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
@@ -58,7 +61,7 @@ class Edits:
 
     async def update(self, edits: Sequence[TaskEdit]) -> list[Result]:
         """Edit tasks in delay or error; return where each is then. `Conflict` for one that is in flight or dead."""
-        return await _in_order(edits, partial(self._apply, _update_verb()))
+        return await _apply_in_order(edits, partial(self._apply, _update_verb()))
 
     async def run_now(self, ids: Sequence[str], now: int) -> list[Result]:
         """Make tasks in delay, error or dead due now; return where each is then. `Conflict` for one in flight."""
@@ -72,15 +75,18 @@ class Edits:
             back = await self._apply(redrive, dead)
             return results | {id: result for id, result in back.items() if not isinstance(result, Conflict)}
 
-        return await _in_order(ids, apply)
+        return await _apply_in_order(ids, apply)
 
     async def redrive(self, ids: Sequence[str], now: int) -> list[Result]:
         """Bring tasks back, dead → delay, due now; return where each is then. `Conflict` for one that is not dead."""
-        return await _in_order(ids, partial(self._apply, _redrive_verb(now)))
+        return await _apply_in_order(ids, partial(self._apply, _redrive_verb(now)))
 
     async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
-        """Remove tasks from any bucket and forget their ids, also those of ended tasks; `NotFound` if there is none."""
-        answers = await by_batches(ids, partial(self._delete, leave_dead=False))
+        """Remove tasks from any bucket and forget their ids; `NotFound` if there is no such task.
+
+        The ids of ended tasks are forgotten too.
+        """
+        answers = await apply_in_batches(ids, partial(self._delete, leave_dead=False))
         ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
         await self._client.execute_all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
         return _first_occurrences(ids, answers)
@@ -90,10 +96,10 @@ class Edits:
 
         The ids of ended tasks stay remembered.
         """
-        return _first_occurrences(ids, await by_batches(ids, partial(self._delete, leave_dead=True)))
+        return _first_occurrences(ids, await apply_in_batches(ids, partial(self._delete, leave_dead=True)))
 
     async def _apply(self, verb: _Verb[Item], items: list[Item]) -> Results:
-        """Return the results of the items, but for tasks whose body has changed since it was read."""
+        """Return the results of the items, except for tasks whose body has changed since it was read."""
 
         def locate(change: _Change) -> ShardTopic:
             return ShardTopic(change.seen.shard, change.seen.topic)
@@ -104,7 +110,7 @@ class Edits:
 
         results: Results = {}
         changes: list[_Change] = []
-        for item, stored in zip(items, await self._lookup.bodies([_id(item) for item in items]), strict=True):
+        for item, stored in zip(items, await self._lookup.stored_tasks([_id(item) for item in items]), strict=True):
             try:
                 if isinstance(stored, LaterError):
                     raise stored
@@ -138,7 +144,7 @@ class Edits:
 
         results: dict[str, str | LaterError] = {}
         for _ in range(MAX_STARTS):
-            looked_up = await self._lookup.bodies(left)
+            looked_up = await self._lookup.stored_tasks(left)
             results |= {id: error for id, error in zip(left, looked_up, strict=True) if isinstance(error, LaterError)}
             found = [stored for stored in looked_up if isinstance(stored, StoredTask)]
             answers = await fan_out(
@@ -156,7 +162,7 @@ class Edits:
         return results | dict.fromkeys(left, changed_too_often())
 
 
-async def _in_order(items: Sequence[Item], apply: Callable[[list[Item]], Awaitable[Results]]) -> list[Result]:
+async def _apply_in_order(items: Sequence[Item], apply: Callable[[list[Item]], Awaitable[Results]]) -> list[Result]:
     """Apply a verb to batches of items; return the results in order. Items of the same id go one after the other."""
     answers: list[Result] = []
     for batch in _split_batches(items):

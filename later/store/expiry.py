@@ -1,4 +1,4 @@
-"""The ends of tasks that no delivery causes: their ttl ends while they wait, or they were dead for long enough."""
+"""The ends of tasks without a delivery: a ttl ends while the task waits, or a dead task was kept for long enough."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_CURSORS: Mapping[int, int] = {}
 
 
 class Expiry:
-    """Ends tasks. Every method raises StoreDown."""
+    """Lets tasks expire, and removes dead tasks. Every method raises StoreDown."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client

@@ -61,7 +61,7 @@ class GroupCommit(Generic[Item, Answer]):
         return answer
 
     def _send(self) -> None:
-        """Send what waits, as far as round trips are free, after failing what has waited for too long."""
+        """Fail the items that have waited for too long, and send others while round trips are free."""
         latest = asyncio.get_running_loop().time() - self._queue_timeout_s
         while self._queue and self._queue[0].since <= latest:
             overdue = self._queue.popleft()

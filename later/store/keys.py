@@ -3,7 +3,7 @@
 | key                     | type   | meaning                                                                  |
 |-------------------------|--------|--------------------------------------------------------------------------|
 | `later:meta`            | hash   | the schema's version and the number of shards, written once              |
-| `later:workers`         | zset   | instance → its last heartbeat                                                |
+| `later:workers`         | zset   | instance → its last heartbeat                                            |
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → its settings, as JSON; `version`: when  |
 |                         |        | any of them was changed last, in µs                                      |
 | `{later:topics}:changes` | zset  | the scopes changed last → the version of their last change; and          |
@@ -15,13 +15,13 @@
 | `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"                   |
 | `{later:0}:outcome`     | hash   | id → the last failure                                                    |
 | `{later:0}:delay:<t>`   | zset   | id → due time; the same for `unack` (the end of its lease), `error` (the |
-|                         |        | end of its pause) and `dead` (when it died)                              |
+|                         |        | end of its pause) and `dead` (its time of death)                         |
 | `{later:0}:wake:delay`  | zset   | topic → earliest score in that bucket of it, or when its turn comes;     |
-|                         |        | the same for `unack`, `error` and `dead`. Of delay also holds: see       |
+|                         |        | the same for `unack`, `error` and `dead`. In delay also holds: see       |
 |                         |        | `holds.py`                                                               |
 | `{later:0}:expiry`      | zset   | `<topic>\0<id>` → when the task's ttl ends; only of tasks that have one  |
 | `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten                        |
-| `{later:0}:job:<job>`   | hash   | this shard's counts of a bulk job: `created`, and in the job's home      |
+| `{later:0}:job:<job>`   | hash   | this shard's counts of a bulk job: `created`, and in the job's own       |
 |                         |        | shard `valid`, `refused` and a field for each batch that was counted     |
 | `{later:0}:jobs`        | zset   | job → when it may be forgotten                                           |
 
@@ -75,8 +75,8 @@ class Shard:
     def job(self, job: str) -> bytes:
         return self._tag + b"job:" + job.encode()
 
-    def locate(self, key: bytes) -> tuple[Bucket, bytes] | None:
-        """Return the bucket and the topic that the key belongs to; None if it is not a bucket's key."""
+    def parse_bucket_key(self, key: bytes) -> tuple[Bucket, bytes] | None:
+        """Return the bucket and the topic of a bucket's key; None for any other key."""
         for bucket, start in self._buckets.items():
             if key.startswith(start):
                 return bucket, key[len(start) :]
@@ -92,11 +92,11 @@ class Keys:
         self.policies = b"{%s:topics}:policies" % prefix.encode()
         self.policy_changes = b"{%s:topics}:changes" % prefix.encode()
         self.ramps = b"{%s:topics}:ramps" % prefix.encode()
-        self._flow = prefix.encode() + b":flow:"
+        self._permits_prefix = prefix.encode() + b":flow:"
         self.shards = [Shard(prefix, index) for index in range(shards)]
 
     def permits(self, topic: str) -> bytes:
-        return self._flow + topic.encode()
+        return self._permits_prefix + topic.encode()
 
     def shard_of(self, task_id: str) -> Shard:
         """Return the shard of a task or job: the CRC-32 of its id's UTF-8, modulo the number of shards."""

@@ -1,7 +1,7 @@
 """Tasks by their ids alone.
 
-An id does not say its topic, and so not where its task is: the body says it. So the body is read first, or a topic is
-guessed; if it turns out to be another, the read starts over.
+An id does not name its topic, and so not the buckets of its task: the body does. So the body is read first, or the
+topic is guessed; if the guess is wrong, the read starts over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from later.store.scripts import Command
 from later.store.types import TaskRecord
 
 MAX_STARTS = 20
-"""How often a verb starts over if an id gets another task each time."""
+"""How often a verb starts over if another task has got the id each time."""
 MAX_SCORES = 2000
 """Scores read in one round trip."""
 
@@ -39,26 +39,25 @@ class Lookup:
 
     async def query(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
         """Return the tasks' records; `NotFound` for one that does not exist."""
-        return await by_batches(ids, self._query)
+        return await apply_in_batches(ids, self._query)
 
-    async def bodies(self, ids: Sequence[str]) -> list[StoredTask | LaterError]:
-        """Return the tasks as the pool holds them; `NotFound` for one that does not exist."""
+    async def stored_tasks(self, ids: Sequence[str]) -> list[StoredTask | LaterError]:
+        """Return the tasks as they are stored; `NotFound` for one that does not exist."""
         raws = await self._read("HMGET", lambda shard: shard.pool, ids)
         missing = [id for id, raw in zip(ids, raws, strict=True) if raw is None]
         ended = iter(await self._read("ZMSCORE", lambda shard: shard.done, missing))
-        bodies: list[StoredTask | LaterError] = []
+        found: list[StoredTask | LaterError] = []
         for id, raw in zip(ids, raws, strict=True):
             if isinstance(raw, LaterError):
-                bodies.append(raw)
+                found.append(raw)
             elif raw is None:
-                remembered = next(ended)
-                known = isinstance(remembered, LaterError)
-                bodies.append(remembered if known else NotFound(id, ended=remembered is not None))
+                until = next(ended)
+                found.append(until if isinstance(until, LaterError) else NotFound(id, ended=until is not None))
             else:
                 task = decode_task_or_error(id, raw)
                 topic = task.topic.encode() if isinstance(task, Task) else await self._search_topic(id)
-                bodies.append(StoredTask(id, self._keys.shard_of(id), topic, raw, task))
-        return bodies
+                found.append(StoredTask(id, self._keys.shard_of(id), topic, raw, task))
+        return found
 
     async def _query(self, left: list[str]) -> dict[str, TaskRecord | LaterError]:
         results: dict[str, TaskRecord | LaterError] = {}
@@ -109,7 +108,7 @@ class Lookup:
         return next(holding, b"")
 
 
-async def by_batches(
+async def apply_in_batches(
     ids: Sequence[str], verb: Callable[[list[str]], Awaitable[dict[str, Result | LaterError]]]
 ) -> list[Result | LaterError]:
     """Apply a verb to the distinct ids, `MAX_BODIES` at a time; return the results in the order of `ids`."""

@@ -103,9 +103,9 @@ def connect_store(
     instance: str,
     observer: Callable[[str], Callable[[float], None]],
 ) -> Store:
-    """Return the store for a daemon, which need not be up yet.
+    """Return a daemon's store, which need not be running yet.
 
-    The store is checked before the first command: nothing is written to one that cannot serve.
+    It is checked before the first command: nothing is written to a store that cannot serve.
     """
     check = partial(check_store, prefix=settings.prefix, shards=shards)
     redis = connect(settings.url, clock, settings.timeout_s)
@@ -114,7 +114,7 @@ def connect_store(
 
 
 async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int) -> Store:
-    """Open the store to look at it. It has the shards that its data was laid out with, or else `default_shards`.
+    """Open the store without checking it. It has the shards of its data, or `default_shards` if there is no data.
 
     Raises:
         StoreDown: the store cannot be reached.

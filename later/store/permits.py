@@ -13,7 +13,7 @@ from later.store.keys import Bucket, Keys, Shard
 from later.store.scripts import Argument, Command
 
 SAVED_MS = 250
-"""How much of its rate a topic may catch up on if it is asked for late. After a longer gap nothing is caught up on."""
+"""How many ms of its rate a topic may catch up on if permits are requested late; after a longer gap, none."""
 SLICE = 500
 """Commands, or topics, in one round trip."""
 
@@ -21,7 +21,7 @@ SLICE = 500
 class PermitRequest(NamedTuple):
     """An instance's deliveries of a topic in flight, how many more it wants, and how many granted ones it returns.
 
-    `lease_end` (ms) is when the permits end if the instance is lost; `rate` is per second; a limit of 0 is none.
+    `lease_end` (ms) is when the permits end if the instance is lost; `rate` is per second; 0 means no limit.
     """
 
     topic: str
@@ -34,14 +34,14 @@ class PermitRequest(NamedTuple):
 
 
 class PermitGrant(NamedTuple):
-    """The number of deliveries that may begin. `again_at` is when (ms) the rate allows more; None if it is no limit."""
+    """The number of deliveries that may begin. `again_at` (ms) is when the rate allows more; None if it allows all."""
 
     permits: int
     again_at: int | None
 
 
 class Permits:
-    """Holds topics and grants permits. `instance` names this process. Every method raises StoreDown."""
+    """Holds topics and takes permits for them. `instance` names this process. Every method raises StoreDown."""
 
     def __init__(self, client: Client, keys: Keys, instance: str) -> None:
         self._client = client

@@ -24,7 +24,7 @@ FRESH_S = 1.5
 CHANGES_KEPT = 1000
 """Changes that the store remembers: a process that has missed more reads all policies anew."""
 MAX_STARTS = 20
-"""How often a change starts over because another change came between."""
+"""How often a change starts over because another one was made in the meantime."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Settings).decode
@@ -64,7 +64,7 @@ class PolicyBook:
 
         Raises:
             Refused: the result is no valid policy.
-            Conflict: other changes came between each time.
+            Conflict: another change was made in the meantime each time.
             StoreDown: whether the policies were changed is not known.
         """
         async with self._changing:  # many at once in this process would make each other start over
@@ -95,9 +95,9 @@ class PolicyBook:
         asked_at = self._monotonic()
         known = "" if self._version is None else self._version
         command = scripts.POLICIES_SINCE.call(self._keys, [known])
-        version, everything, ramps, *changed = await self._client.execute("policies", command)
-        if changed or everything:
-            settings = {} if everything else dict(self.latest.settings)
+        version, is_complete, ramps, *changed = await self._client.execute("policies", command)
+        if changed or is_complete:
+            settings = {} if is_complete else dict(self.latest.settings)
             for name, written in pairs(changed):
                 level, _, scope_name = name.decode().partition(":")
                 scope = PolicyScope(Level(level), scope_name)

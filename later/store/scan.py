@@ -30,7 +30,7 @@ BUCKETS_AT_ONCE = 100
 
 
 class Position(NamedTuple):
-    """A position in a bucket's order: that of this entry, which need not exist."""
+    """A position in a bucket's order: the place of an entry, which need not exist."""
 
     score: int
     packed: bytes
@@ -46,9 +46,9 @@ class ScanRange(NamedTuple):
 
 
 class ScanSplit(NamedTuple):
-    """A part of a range: what lies after one position, up to another, in one topic's bucket in one shard.
+    """A part of a range: the tasks after one position, up to another, in one topic's bucket in one shard.
 
-    `tasks` is about how many there were when it was made.
+    `tasks` is about how many there were when the split was made.
     """
 
     topic: str
@@ -70,10 +70,10 @@ class Scanner:
 
     async def split(self, scan_range: ScanRange, size: int) -> list[ScanSplit]:
         """Return the range in splits of about `size` tasks at most, ordered by topic, bucket, shard and position."""
-        wholes = await self._whole_buckets(scan_range)
+        whole_buckets = await self._whole_buckets(scan_range)
         splits: list[ScanSplit] = []
-        for start in range(0, len(wholes), BUCKETS_AT_ONCE):
-            left = wholes[start : start + BUCKETS_AT_ONCE]
+        for start in range(0, len(whole_buckets), BUCKETS_AT_ONCE):
+            left = whole_buckets[start : start + BUCKETS_AT_ONCE]
             while left:
                 commands: list[Command] = []
                 for whole in left:

@@ -43,7 +43,7 @@ class WorkerSnapshot(NamedTuple):
 
     delay: DueTopics
     hold_ends: list[int]
-    """When the holds end, of those of these topics that are held."""
+    """The ends of the holds of those topics in `delay` that are held."""
     unack_at: int | None
     """When the first lease ends; None if nothing is in flight."""
     error_at: int | None
@@ -61,7 +61,7 @@ class ClaimRequest(NamedTuple):
     hold_until: int | None = None
     """Until when (ms) the topic is held if due tasks are left behind."""
     has_permits: bool = False
-    """True if permits were taken for it: it then passes a hold that an instance without permits has set."""
+    """True if permits were taken for it: the claim then passes a hold for a rate that another instance has set."""
 
 
 class Claim(NamedTuple):
@@ -103,7 +103,7 @@ class ReleaseResult(NamedTuple):
 
 
 class ExpiredTask(NamedTuple):
-    """A task whose ttl has ended. `failure` is its last one, `stored_failure` the same as the store has it."""
+    """A task whose ttl has ended. `failure` is its last failure, `stored_failure` the same in the store's form."""
 
     id: str
     topic: str
@@ -122,7 +122,7 @@ class DeadTask(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """A task and its place. `task` is the error if its body cannot be decoded; `score` is that in its bucket."""
+    """A task, its state and its score there. `task` is the error if its body cannot be decoded."""
 
     id: str
     topic: str

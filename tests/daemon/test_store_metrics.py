@@ -27,8 +27,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 async def test_permits_in_use_are_shown_for_limited_topics(store: StoreFixture) -> None:
     now = (await store.now()).low
     await store.tasks.create([a_task(topic=topic) for topic in ("limited", "plain")])
-    await store.policies_anew().change(topic_scope("limited"), lambda before: before.merge({"concurrency": 5}))
-    await store.permits_of().acquire([PermitRequest("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
+    await store.new_policy_book().change(topic_scope("limited"), lambda before: before.merge({"concurrency": 5}))
+    await store.new_permits().acquire([PermitRequest("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
     metrics = Metrics()
     await StoreMetrics(store, metrics).tick(0)
     assert value(metrics, "later_topic_permits", topic="limited") == 3

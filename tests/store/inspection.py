@@ -35,7 +35,7 @@ class StoreContents(NamedTuple):
     expiry: dict[tuple[str, str], int]
     """By topic and id."""
 
-    def locate(self, id: str) -> list[tuple[Bucket, str, int]]:
+    def entries_of(self, id: str) -> list[tuple[Bucket, str, int]]:
         """Return the task's entries: bucket, topic, score."""
         return [(*place, entries[id]) for place, entries in self.buckets.items() if id in entries]
 
@@ -52,7 +52,7 @@ async def read_contents(store: StoreFixture) -> StoreContents:
     sight = StoreContents(set(), {}, {}, {}, {}, {}, {}, {})
     names = (await ask(store, [("KEYS", "*")]))[0]
     for shard in store.keys.shards:
-        places = [(*where, name) for name in names if (where := shard.locate(name)) is not None]
+        places = [(*where, name) for name in names if (where := shard.parse_bucket_key(name)) is not None]
         hashes: list[Command] = [("HGETALL", key) for key in (shard.pool, shard.attempts, shard.outcome)]
         zsets = [shard.done, shard.expiry, *shard.wakes.values(), *(name for _, _, name in places)]
         pool, attempts, outcome, *sets = await ask(
@@ -87,7 +87,7 @@ def _scores(flat: Any) -> dict[bytes, int]:
 async def locate(store: StoreFixture, id: str) -> tuple[Bucket, int] | None:
     """Return the only bucket that holds a task, and its score there; None if the task is gone completely."""
     sight = await read_contents(store)
-    places = sight.locate(id)
+    places = sight.entries_of(id)
     assert len(places) == (1 if id in sight.pool else 0)
     if not places:
         assert id not in sight.attempts
@@ -143,7 +143,7 @@ async def findings(store: StoreFixture, now: int = NOW) -> list[Finding]:
 async def assert_sound(store: StoreFixture, now: int = NOW) -> StoreContents:
     """Assert that every task is in one bucket and every wake entry right, and that the doctor finds nothing."""
     sight = await read_contents(store)
-    assert all(len(sight.locate(id)) == 1 for id in sight.pool)
+    assert all(len(sight.entries_of(id)) == 1 for id in sight.pool)
     assert sum(map(len, sight.buckets.values())) == len(sight.pool)
     assert sight.wakes.keys() == sight.firsts.keys()
     assert all(at == sight.firsts[where] or sight.firsts[where] < at <= now for where, at in sight.wakes.items())

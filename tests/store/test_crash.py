@@ -28,7 +28,7 @@ ROUND_TRIPS = 18
 """Of `live`; a test says so if it is wrong."""
 
 
-class Line:
+class CutConnection:
     """A connection to the store that fails in one round trip and works again after it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,9 +49,9 @@ class Line:
 
 
 @pytest.fixture
-async def line(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> Line:
+async def line(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> CutConnection:
     await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
-    return Line(monkeypatch)
+    return CutConnection(monkeypatch)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def shards() -> int:
 every_cut = pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
 
 
-async def live(store: StoreFixture, task: Task) -> None:
+async def run_life(store: StoreFixture, task: Task) -> None:
     """Run a whole life of a task: created, failed, released, lost, given back, delivered."""
     await store.tasks.create([task])
     [claim] = await claim_due(store)
@@ -91,18 +91,20 @@ async def recover(store: StoreFixture) -> list[Task]:
     return delivered
 
 
-async def test_a_life_without_a_cut_takes_all_its_round_trips(store: StoreFixture, line: Line) -> None:
-    await live(store, TASK)
+async def test_a_life_without_a_cut_takes_all_its_round_trips(store: StoreFixture, line: CutConnection) -> None:
+    await run_life(store, TASK)
     assert line.trips == ROUND_TRIPS
     assert await recover(store) == []
 
 
 @every_cut
 @pytest.mark.parametrize("cut_at", range(ROUND_TRIPS))
-async def test_a_task_outlives_its_worker(store: StoreFixture, line: Line, cut_at: int, answer_lost: bool) -> None:
+async def test_a_task_outlives_its_worker(
+    store: StoreFixture, line: CutConnection, cut_at: int, answer_lost: bool
+) -> None:
     line.cut_at, line.answer_lost = cut_at, answer_lost
     with pytest.raises(StoreDown):
-        await live(store, TASK)
+        await run_life(store, TASK)
 
     contents = await assert_sound(store, MUCH_LATER)
     never_created = cut_at == 0 and not answer_lost
@@ -115,7 +117,7 @@ async def test_a_task_outlives_its_worker(store: StoreFixture, line: Line, cut_a
 
 @every_cut
 async def test_a_create_sent_again_by_its_caller_is_made_once(
-    store: StoreFixture, line: Line, answer_lost: bool
+    store: StoreFixture, line: CutConnection, answer_lost: bool
 ) -> None:
     line.cut_at, line.answer_lost = 0, answer_lost
     with pytest.raises(StoreDown):
@@ -126,7 +128,9 @@ async def test_a_create_sent_again_by_its_caller_is_made_once(
 
 @every_cut
 @pytest.mark.parametrize("settlement", [done, lambda claim: failed(claim, NOW + 10)], ids=["done", "failed"])
-async def test_a_settle_may_be_sent_again(store: StoreFixture, line: Line, settlement: Any, answer_lost: bool) -> None:
+async def test_a_settle_may_be_sent_again(
+    store: StoreFixture, line: CutConnection, settlement: Any, answer_lost: bool
+) -> None:
     await store.tasks.create([TASK])
     [claim] = await claim_due(store)
     line.cut_at, line.answer_lost = line.trips, answer_lost
@@ -138,7 +142,9 @@ async def test_a_settle_may_be_sent_again(store: StoreFixture, line: Line, settl
 
 
 @every_cut
-async def test_a_delete_sent_again_says_that_it_is_gone(store: StoreFixture, line: Line, answer_lost: bool) -> None:
+async def test_a_delete_sent_again_says_that_it_is_gone(
+    store: StoreFixture, line: CutConnection, answer_lost: bool
+) -> None:
     await store.tasks.create([TASK])
     line.cut_at, line.answer_lost = line.trips + 1, answer_lost
     with pytest.raises(StoreDown):
@@ -150,7 +156,7 @@ async def test_a_delete_sent_again_says_that_it_is_gone(store: StoreFixture, lin
 @every_cut
 @pytest.mark.parametrize("cut_after", range(3), ids=["scan", "look", "mend"])
 async def test_an_interrupted_repair_is_completed_by_the_next(
-    store: StoreFixture, line: Line, cut_after: int, answer_lost: bool
+    store: StoreFixture, line: CutConnection, cut_after: int, answer_lost: bool
 ) -> None:
     await store.tasks.create([TASK])
     shard = store.keys.shard_of(TASK.id)
@@ -161,4 +167,4 @@ async def test_an_interrupted_repair_is_completed_by_the_next(
         await Doctor(store.client, store.keys).repair(finding, NOW)
     for found in await findings(store):
         assert await Doctor(store.client, store.keys).repair(found, NOW)
-    assert (await assert_sound(store)).locate(TASK.id) == [(Bucket.DELAY, "order", NOW)]
+    assert (await assert_sound(store)).entries_of(TASK.id) == [(Bucket.DELAY, "order", NOW)]

@@ -92,7 +92,7 @@ async def test_many_topics_are_created_in_one_round_trip(store: StoreFixture) ->
     answers = await store.tasks.create([*tasks, tasks[7]])
     assert answers == [True] * 900 + [False]
     contents = await assert_sound(store)
-    assert all(contents.locate(task.id) == [(Bucket.DELAY, task.topic, NOW)] for task in tasks)
+    assert all(contents.entries_of(task.id) == [(Bucket.DELAY, task.topic, NOW)] for task in tasks)
 
 
 async def test_creating_no_tasks_does_nothing(store: StoreFixture) -> None:

@@ -155,7 +155,7 @@ class TestTaskInSeveralBuckets:
         assert await mended(store) == [Defect.SEVERAL]
         kept = min(second, Bucket.DELAY, key=PREFERENCE.index)
         score = NOW if kept is Bucket.DELAY else NOW + 7
-        assert (await assert_sound(store)).locate("a") == [(kept, "order", score)]
+        assert (await assert_sound(store)).entries_of("a") == [(kept, "order", score)]
 
     async def test_all_four_are_one_finding(self, store: StoreFixture) -> None:
         await create(store)
@@ -166,14 +166,14 @@ class TestTaskInSeveralBuckets:
             "dead:order, delay:order, error:order, unack:order"
         )
         assert await mended(store) == [Defect.SEVERAL]
-        assert (await read_contents(store)).locate("a") == [(Bucket.UNACK, "order", NOW - 1)]
+        assert (await read_contents(store)).entries_of("a") == [(Bucket.UNACK, "order", NOW - 1)]
 
     async def test_the_entry_in_another_topic_is_removed(self, store: StoreFixture) -> None:
         await create(store)
         await put(store, Bucket.UNACK, "other")
         await put(store, Bucket.ERROR, "third")
         assert await mended(store) == [Defect.SEVERAL]
-        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "order", NOW)]
+        assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "order", NOW)]
 
     async def test_two_of_other_topics_and_none_of_its_own(self, store: StoreFixture) -> None:
         await create(store)
@@ -181,7 +181,7 @@ class TestTaskInSeveralBuckets:
         await put(store, Bucket.UNACK, "other")
         await put(store, Bucket.ERROR, "third")
         assert await mended(store) == [Defect.SEVERAL]
-        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "order", NOW)]
+        assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "order", NOW)]
 
     async def test_a_body_that_cannot_be_read_stays_in_the_best(self, store: StoreFixture) -> None:
         await create(store)
@@ -189,7 +189,7 @@ class TestTaskInSeveralBuckets:
         await put(store, Bucket.ERROR, "z")
         await spoil(store)
         assert await mended(store) == [Defect.SEVERAL]
-        assert (await read_contents(store)).locate("a") == [(Bucket.ERROR, "z", NOW + 7)]
+        assert (await read_contents(store)).entries_of("a") == [(Bucket.ERROR, "z", NOW + 7)]
 
     async def test_the_delivery_under_way_still_counts(self, store: StoreFixture) -> None:
         await create(store)
@@ -208,21 +208,21 @@ class TestTaskInNoBucket:
         finding = await the_finding(store)
         assert (finding.kind, finding.id, finding.topic, finding.where) == (Defect.NOWHERE, b"a", b"lonely", ())
         assert await mended(store) == [Defect.NOWHERE]
-        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "lonely", NOW)]
+        assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "lonely", NOW)]
 
     async def test_with_a_body_that_cannot_be_read_it_is_dead(self, store: StoreFixture) -> None:
         await create(store)
         await take_out(store, Bucket.DELAY)
         await spoil(store)
         assert await mended(store) == [Defect.NOWHERE]
-        assert (await read_contents(store)).locate("a") == [(Bucket.DEAD, "unknown", NOW)]
+        assert (await read_contents(store)).entries_of("a") == [(Bucket.DEAD, "unknown", NOW)]
 
     async def test_an_empty_body_is_one_that_cannot_be_read(self, store: StoreFixture) -> None:
         await create(store)
         await take_out(store, Bucket.DELAY)
         await spoil(store, body=b"")
         assert await mended(store) == [Defect.NOWHERE]
-        assert (await read_contents(store)).locate("a") == [(Bucket.DEAD, "unknown", NOW)]
+        assert (await read_contents(store)).entries_of("a") == [(Bucket.DEAD, "unknown", NOW)]
 
     async def test_its_attempts_are_kept(self, store: StoreFixture) -> None:
         await create(store)
@@ -242,7 +242,7 @@ class TestTaskInABucketOfAnotherTopic:
         assert (finding.kind, finding.id, finding.topic) == (Defect.MISPLACED, b"a", b"other")
         assert finding.where == ("delay:order",)
         assert await mended(store) == [Defect.MISPLACED]
-        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "other", NOW)]
+        assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "other", NOW)]
 
 
 class TestEntryWithoutABody:
@@ -360,7 +360,7 @@ async def test_thousands_of_topics_and_tasks_are_read(store: StoreFixture) -> No
     assert [(finding.kind, finding.id) for finding in found] == [(Defect.NOWHERE, b"nowhere")]
     doctor = Doctor(store.client, store.keys)
     assert await doctor.repair(found[0], NOW)
-    assert (await read_contents(store)).locate("nowhere") == [(Bucket.DELAY, "topic-1", NOW)]
+    assert (await read_contents(store)).entries_of("nowhere") == [(Bucket.DELAY, "topic-1", NOW)]
 
 
 async def test_a_topic_that_appears_during_the_examination_is_seen(store: StoreFixture) -> None:
@@ -372,7 +372,7 @@ async def test_a_topic_that_appears_during_the_examination_is_seen(store: StoreF
     await create(store, "a", topic="new")
     nowhere = Finding(Defect.NOWHERE, store.keys.shard_of("a").index, b"a", b"old", None, ())
     assert not await doctor.repair(nowhere, NOW)
-    assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "new", NOW)]
+    assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "new", NOW)]
 
 
 def meddle(
@@ -406,7 +406,7 @@ class TestChangesDuringAnExamination:
         finding = await the_finding(store)
         meddle(store, monkeypatch, scripts.REPAIR, lambda: anew(store, "new"))
         assert not await Doctor(store.client, store.keys).repair(finding, NOW)
-        assert (await assert_sound(store)).locate("a") == [(Bucket.DELAY, "new", NOW)]
+        assert (await assert_sound(store)).entries_of("a") == [(Bucket.DELAY, "new", NOW)]
 
     async def test_a_task_that_was_deleted_is_not_brought_back(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
@@ -427,7 +427,7 @@ class TestChangesDuringAnExamination:
         finding = await the_finding(store)
         meddle(store, monkeypatch, scripts.REPAIR, lambda: store.tasks.settle([failed(claim, NOW + 9)]))
         assert await Doctor(store.client, store.keys).repair(finding, NOW)
-        assert (await assert_sound(store)).locate("a") == [(Bucket.ERROR, "order", NOW + 9)]
+        assert (await assert_sound(store)).entries_of("a") == [(Bucket.ERROR, "order", NOW + 9)]
 
     async def test_a_turn_that_came_during_the_examination_is_right(self, store: StoreFixture) -> None:
         long_ago, now = NOW - YEARS, (await store.now()).low

@@ -283,7 +283,7 @@ async def test_an_id_that_has_ended(store: StoreFixture, verb: Any) -> None:
 @VERBS
 async def test_a_topic_that_is_held_stays_held(store: StoreFixture, verb: Any) -> None:
     await a_task_in(store, "dead" if verb is redrive else "delay")
-    await store.permits_of().hold("order", NOW + 99_000, None, NOW)
+    await store.new_permits().hold("order", NOW + 99_000, None, NOW)
     await verb(store, **({"delay": 0} if verb is update else {}))
     assert (await read_contents(store)).wakes[Bucket.DELAY, store.keys.shard_of("a").index, "order"] == -(NOW + 99_000)
     assert await claim_due(store, SOON) == []
@@ -295,7 +295,7 @@ async def test_a_task_created_anew_since_it_was_read_is_as_its_new_body_says(
 ) -> None:
     await a_task_in(store, "delay", topic="mail")
     new = a_task(id="a", own_id=True, delay=90, content="new")
-    whole = store.edits._lookup.bodies
+    whole = store.edits._lookup.stored_tasks
     calls: list[int] = []
 
     async def then_changed(ids: Any) -> Any:
@@ -306,7 +306,7 @@ async def test_a_task_created_anew_since_it_was_read_is_as_its_new_body_says(
             await store.tasks.create([new])
         return read
 
-    monkeypatch.setattr(store.edits._lookup, "bodies", then_changed)
+    monkeypatch.setattr(store.edits._lookup, "stored_tasks", then_changed)
     found = await verb(store, **({"retry": 9} if verb is update else {}))
     assert (found.topic, getattr(found.task, "content", None)) == ("order", "new")
     assert getattr(found.task, "max_retry", None) == (9 if verb is update else 3)

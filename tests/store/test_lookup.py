@@ -80,7 +80,7 @@ class TestInEachBucket:
         await bring(store, bucket)
         await store.edits.delete(["a"])
         assert await store.tasks.create([a_task(id="a", own_id=True, topic="new", delay=1)]) == [True]
-        assert (await read_contents(store)).locate("a") == [(Bucket.DELAY, "new", NOW + 1000)]
+        assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "new", NOW + 1000)]
 
     async def test_a_task_is_deleted_only_while_it_is_pending(self, store: StoreFixture, bucket: Bucket) -> None:
         await bring(store, bucket)

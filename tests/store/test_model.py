@@ -65,7 +65,7 @@ Lane = tuple[int, str]
 
 
 @dataclass(kw_only=True, slots=True)
-class Living:
+class ModelTask:
     """A task in the model."""
 
     task: Task
@@ -81,7 +81,7 @@ class Model:
     """The expected contents of the store."""
 
     def __init__(self) -> None:
-        self.tasks: dict[str, Living] = {}
+        self.tasks: dict[str, ModelTask] = {}
         self.done: dict[str, int] = {}
         self.expiry: dict[tuple[str, str], int] = {}
         self.delay_wakes: dict[Lane, int] = {}
@@ -90,17 +90,17 @@ class Model:
         if task.own_id and (task.id in self.tasks or task.id in self.done):
             return False
         lane = (shard, task.topic)
-        self.tasks[task.id] = Living(task=task, lane=lane, bucket=Bucket.DELAY, score=task.execute_at)
+        self.tasks[task.id] = ModelTask(task=task, lane=lane, bucket=Bucket.DELAY, score=task.execute_at)
         self._wake_by(lane, self.tasks[task.id].score)
         if task.expires_at is not None:
             self.expiry[task.topic, task.id] = task.expires_at
         return True
 
-    def due(self, lane: Lane, now: int, limit: int) -> list[Living]:
+    def due(self, lane: Lane, now: int, limit: int) -> list[ModelTask]:
         waiting = [task for task in self.within(Bucket.DELAY, lane) if task.score <= now]
         return sorted(waiting, key=lambda living: (living.score, pack_id(living.task.id)))[:limit]
 
-    def claim(self, living: Living, claim: Claim) -> None:
+    def claim(self, living: ModelTask, claim: Claim) -> None:
         living.bucket, living.score = Bucket.UNACK, claim.lease_end
         living.begun, living.fence = living.begun + 1, claim.fence
 
@@ -111,7 +111,7 @@ class Model:
             self.delay_wakes[lane] = now
         return self.delay_wakes.get(lane)
 
-    def held(self, claim: Claim) -> Living | None:
+    def held(self, claim: Claim) -> ModelTask | None:
         living = self.tasks.get(claim.id)
         holds = living is not None and living.bucket is Bucket.UNACK and living.fence == claim.fence
         return living if holds else None
@@ -181,7 +181,7 @@ class Model:
         self._wake_by(living.lane, now)
         return True
 
-    def redrive(self, living: Living, due_at: int, now: int) -> bool:
+    def redrive(self, living: ModelTask, due_at: int, now: int) -> bool:
         living.bucket, living.score, living.begun, living.failure = Bucket.DELAY, due_at, 0, None
         living.task = renew_ttl(living.task, now)
         self._age(living)
@@ -203,10 +203,10 @@ class Model:
             self.delete(living.task.id)
         return len(gone)
 
-    def of(self, topic: str) -> list[Living]:
+    def of(self, topic: str) -> list[ModelTask]:
         return [living for living in self.tasks.values() if living.lane[1] == topic]
 
-    def _age(self, living: Living) -> None:
+    def _age(self, living: ModelTask) -> None:
         self.expiry.pop((living.task.topic, living.task.id), None)
         if living.task.expires_at is not None:
             self.expiry[living.task.topic, living.task.id] = living.task.expires_at
@@ -243,7 +243,7 @@ class Model:
             del self.done[id]
         return len(over)
 
-    def within(self, bucket: Bucket, lane: Lane) -> list[Living]:
+    def within(self, bucket: Bucket, lane: Lane) -> list[ModelTask]:
         return [living for living in self.tasks.values() if living.bucket is bucket and living.lane == lane]
 
     def first(self, bucket: Bucket, lane: Lane) -> int | None:
@@ -278,7 +278,7 @@ class Model:
             self._wake_at_first(lane)
 
 
-class Life(RuleBasedStateMachine):
+class StoreMachine(RuleBasedStateMachine):
     """Each rule does one thing to the store and the same to the model, and compares what they answer."""
 
     url: str
@@ -501,7 +501,7 @@ class Life(RuleBasedStateMachine):
         ids = ["a", *sorted(self.model.tasks)]
         return [ids[pick % len(ids)] for pick in picks]
 
-    def _check_claim(self, claim: Claim, living: Living, lease_end: int) -> None:
+    def _check_claim(self, claim: Claim, living: ModelTask, lease_end: int) -> None:
         shard, topic = living.lane
         assert claim.fence > self.fence[shard]
         self.fence[shard] = claim.fence
@@ -520,7 +520,7 @@ def one_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("shards", [1, 4])
 def test_the_store_holds_what_the_model_holds(one_server_url: str, shards: int) -> None:
-    machine = type("Machine", (Life,), {"url": one_server_url, "shards": shards})
+    machine = type("Machine", (StoreMachine,), {"url": one_server_url, "shards": shards})
     bounded = settings(
         max_examples=100,
         stateful_step_count=40,

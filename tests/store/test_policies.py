@@ -100,7 +100,7 @@ async def test_a_change_is_made_from_what_stands_in_the_store(book: PolicyBook, 
 
 
 async def test_of_many_changes_at_once_none_is_lost(store: StoreFixture) -> None:
-    books = [store.policies_anew() for _ in range(8)]
+    books = [store.new_policy_book() for _ in range(8)]
     fields = ["retry", "ttl", "timeout", "retry_base", "retry_cap", "concurrency", "rate", "ramp"]
     await asyncio.gather(*(book.change(ORDER, setting(**{f: 7})) for book, f in zip(books, fields, strict=True)))
     assert (await books[0].read()).settings_at(ORDER).fields == dict.fromkeys(fields, 7)
@@ -140,7 +140,7 @@ async def test_a_change_that_is_always_overtaken_is_a_conflict(
 async def test_only_what_was_changed_is_read(store: StoreFixture, book: PolicyBook) -> None:
     for n in range(3):
         await book.change(topic_scope(f"t{n}"), setting(retry=n))
-    reader = store.policies_anew()
+    reader = store.new_policy_book()
     await reader.read()
     await book.change(topic_scope("t1"), setting(retry=9))
     await store.redis.hset(store.keys.policies.decode(), "topic:t2", '{"fields":{"retry":8}}')
@@ -152,7 +152,7 @@ async def test_a_process_that_missed_too_many_changes_reads_everything(
     store: StoreFixture, book: PolicyBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(book_module, "CHANGES_KEPT", 3)
-    reader = store.policies_anew()
+    reader = store.new_policy_book()
     await book.change(topic_scope("gone"), setting(retry=1))
     await reader.read()
     await book.change(topic_scope("gone"), lambda before: NO_SETTINGS)
@@ -183,7 +183,7 @@ async def test_a_store_that_was_emptied_sets_nothing(store: StoreFixture, book: 
 async def test_any_name_will_do(store: StoreFixture, book: PolicyBook, name: str) -> None:
     for place in (topic_scope(name), namespace_scope(name.partition("/")[0])):
         await book.change(place, setting(retry=7))
-    assert (await store.policies_anew().read()).settings == {
+    assert (await store.new_policy_book().read()).settings == {
         place: Settings({"retry": 7}) for place in (topic_scope(name), namespace_scope(name.partition("/")[0]))
     }
 
@@ -195,7 +195,7 @@ async def test_a_full_store_takes_changes_of_policies(store: StoreFixture, book:
     try:
         await book.change(ORDER, setting(retry=8))
         await book.change(SHOP, setting(retry=9))
-        assert (await store.policies_anew().read()).settings.keys() == {ORDER, SHOP}
+        assert (await store.new_policy_book().read()).settings.keys() == {ORDER, SHOP}
     finally:
         await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
@@ -270,7 +270,7 @@ async def test_a_store_that_has_lost_its_last_change_is_read_anew_by_all(store: 
     before = await ask(store, [("DUMP", key) for key in keys])
     await book.change(topic_scope("lost"), setting(retry=2))
     await ask(store, [("RESTORE", key, 0, dumped, "REPLACE") for key, dumped in zip(keys, before, strict=True)])
-    await store.policies_anew().change(topic_scope("other"), setting(retry=3))
+    await store.new_policy_book().change(topic_scope("other"), setting(retry=3))
     policies = await book.read()
     assert {place.name for place in policies.settings} == {"order", "other"}
 

@@ -16,7 +16,7 @@ from later.store.scripts import BY_SHA, MAX_TASKS
 from later.store.types import BucketRange, Claim, MoveResult, Settlement
 from tests.builders import NOW, a_task
 from tests.store.inspection import StoreContents, ask, assert_sound, claim_due, died, done, failed, read_contents
-from tests.store.test_crash import Line
+from tests.store.test_crash import CutConnection
 from tests.store_fixture import StoreFixture
 
 ALL = [BucketRange("order", bucket) for bucket in PURGEABLE]
@@ -98,7 +98,7 @@ async def test_a_settle_of_what_was_in_flight_still_counts(store: StoreFixture) 
 
 async def test_a_topic_that_is_held_stays_held(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", delay=1), a_task(id="b", delay=1)])
-    await store.permits_of().hold("order", NOW + 99_000, None, NOW)
+    await store.new_permits().hold("order", NOW + 99_000, None, NOW)
     await store.dead_letters.purge(ALL, limit=1)
     assert {*(await read_contents(store)).wakes.values()} == {-(NOW + 99_000)}
 
@@ -199,7 +199,7 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
     while True:
         await store.redis.flushdb()
         tasks = await everywhere(store, each=30, ttl=60)
-        line = Line(monkeypatch)
+        line = CutConnection(monkeypatch)
         line.cut_at, line.answer_lost = cut_at, answer_lost
         try:
             await purge()

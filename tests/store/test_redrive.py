@@ -16,7 +16,7 @@ from later.store.scripts import BY_SHA
 from later.store.types import BucketRange, Claim, DueTopic, MoveResult, Settlement
 from tests.builders import NOW, a_task
 from tests.store.inspection import LEASE_MS, ask, assert_sound, claim_due, died, read_contents, release_due
-from tests.store.test_crash import Line
+from tests.store.test_crash import CutConnection
 from tests.store_fixture import StoreFixture
 
 THEN = NOW + 1_000_000
@@ -204,7 +204,7 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
     while True:
         await store.redis.flushdb()
         tasks = await dead(store, 230, ttl=60)
-        line = Line(monkeypatch)
+        line = CutConnection(monkeypatch)
         line.cut_at, line.answer_lost = cut_at, answer_lost
         try:
             await redrive(store)

@@ -240,9 +240,11 @@ class TestShards:
     def test_a_buckets_key_names_its_bucket_and_topic(self) -> None:
         shard = Keys("later", 1).shards[0]
         for topic in (b"order", b"a:b", b"delay:x", b"\xff*"):
-            assert [shard.locate(key) for key in shard.buckets(topic)] == [(bucket, topic) for bucket in Bucket]
+            assert [shard.parse_bucket_key(key) for key in shard.buckets(topic)] == [
+                (bucket, topic) for bucket in Bucket
+            ]
         others = [shard.pool, shard.done, shard.jobs, shard.job("delay:x"), *shard.wakes.values()]
-        assert [shard.locate(key) for key in others] == [None] * len(others)
+        assert [shard.parse_bucket_key(key) for key in others] == [None] * len(others)
 
 
 def test_glob_characters_match_only_themselves() -> None:

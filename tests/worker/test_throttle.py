@@ -105,7 +105,7 @@ class TestConcurrency:
         for worker in workers:
             await worker.deliveries.drain(60)
             await worker.throttle.stop()
-        assert await store.permits_of().in_use(["order"], NOW + 1000) == {"order": 0}
+        assert await store.new_permits().in_use(["order"], NOW + 1000) == {"order": 0}
 
     async def test_the_end_of_a_delivery_lets_another_start_at_once(self, store: StoreFixture) -> None:
         await create_due(store, 20)
@@ -212,7 +212,7 @@ class TestPaused:
         await set_policy(workers[0], "order", paused=True)
         await read_policies(workers)
         await pass_time(workers, NOW + 50)
-        await store.policies_anew().change(topic_scope("order"), lambda before: before.merge({"paused": None}))
+        await store.new_policy_book().change(topic_scope("order"), lambda before: before.merge({"paused": None}))
         await read_policies(workers)
         since = workers[0].at
         await pass_time(workers, since + 1000)
@@ -333,7 +333,7 @@ async def test_a_topic_that_an_outdated_worker_holds_again_is_resumed_again(stor
     await worker.work()
     await set_policy(worker, "order", paused=False)
     await worker.resumer.tick(NOW)
-    await store.permits_of("late").hold_paused([("order", shard.index) for shard in store.keys.shards])
+    await store.new_permits("late").hold_paused([("order", shard.index) for shard in store.keys.shards])
     worker.at = NOW + 500
     await worker.resumer.tick(worker.at)
     await worker.work()

@@ -73,8 +73,8 @@ class ManualWorker(Worker):
     ) -> None:
         self.clock = clock = Clock(lambda: self.at / 1000, lambda: self.at / 1000)
         self.at = NOW
-        self.policies = store.policies_anew(policy or DEFAULT_POLICY)
-        self.store = replace(store, clock=clock, policies=self.policies, permits=store.permits_of(instance))
+        self.policies = store.new_policy_book(policy or DEFAULT_POLICY)
+        self.store = replace(store, clock=clock, policies=self.policies, permits=store.new_permits(instance))
         self.metrics = Metrics()
         super().__init__(
             store=self.store,
