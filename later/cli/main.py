@@ -29,7 +29,7 @@ COMMANDS = {
     "namespaces": LazyCommand("later.cli.commands.topics:namespaces", "Set the policies of namespaces."),
     "bulk": LazyCommand("later.cli.bulk.group:bulk", "Create and manage tasks by the hundred million, with Spark."),
     "status": LazyCommand("later.cli.commands.status:status", "Show the store, its workers and its tasks."),
-    "doctor": LazyCommand("later.cli.commands.doctor:doctor", "Check the whole store, and repair it."),
+    "doctor": LazyCommand("later.cli.commands.doctor:doctor", "Check the whole store; with --repair, repair it."),
 }
 
 
@@ -38,7 +38,7 @@ COMMANDS = {
     lazy_commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="An option whose help names a variable LATER_… can also be set by that environment variable, or by a key in "
-    "later.toml (--config FILE). Precedence: command line, environment, file, default.",
+    "later.toml (--config FILE). The first that is set counts: command line, environment, file, default.",
 )
 @click.version_option(__version__, message="later %(version)s")
 def later() -> None:

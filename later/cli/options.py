@@ -121,8 +121,8 @@ def action_options(command: Command) -> Command:
     decorated: Any = with_options
     for option in (
         json_option,
-        retries_option("How often a request that failed is repeated."),
-        click.option("--dry-run", is_flag=True, help="Change nothing; print how many tasks it would affect."),
+        retries_option("How often a failed request is repeated."),
+        click.option("--dry-run", is_flag=True, help="Change nothing; print how many tasks would be changed."),
         click.option("--yes", is_flag=True, help="Do not ask for confirmation; required without a terminal."),
     ):
         decorated = option(decorated)
@@ -134,13 +134,17 @@ def action_options(command: Command) -> Command:
 
 def retries_option(help: str) -> Callable[[Command], Command]:
     """Return the decorator that gives a command --retries."""
-    return click.option("--retries", type=click.IntRange(0, 100), default=5, show_default=True, help=help)
+    return click.option(
+        "--retries", type=click.IntRange(0, 100), metavar="NUMBER", default=5, show_default=True, help=help
+    )
 
 
 def limit_option(command: Command) -> Command:
     """Give a command that lists tasks --limit."""
     limit = click.IntRange(1, MAX_LISTED)
-    return click.option("--limit", type=limit, default=50, show_default=True, help="Tasks listed at most.")(command)
+    return click.option(
+        "--limit", type=limit, metavar="NUMBER", default=50, show_default=True, help="Tasks listed at most."
+    )(command)
 
 
 def json_option(command: Command) -> Command:

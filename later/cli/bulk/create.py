@@ -45,14 +45,15 @@ MAX_ROW_CHARS = 200
 )
 @job_options
 @click.option("--spread", type=DURATION, default="0",
-              help="Delay tasks by up to this window, evenly spread; a row always has the same delay.")  # fmt: skip
+              help="Spread the tasks over this time: each is due later by a part of it, and a row always by the same "
+              "part.  [default: 0s]")  # fmt: skip
 @click.option("--rejects", callback=parse_output_directory, metavar="DIR",
-              help="Write rejected rows here: Parquet with key, row, field and reason.")  # fmt: skip
+              help="Directory for the rejected rows: Parquet with key, row, field and reason.")  # fmt: skip
 @overwrite_option("rejects")
-@click.option("--max-rejects", type=click.IntRange(0), default=0, show_default=True,
-              help="Exit with status 1 if more rows are rejected.")  # fmt: skip
+@click.option("--max-rejects", type=click.IntRange(0), metavar="NUMBER", default=0, show_default=True,
+              help="Exit with status 1 if more rows than this are rejected.")  # fmt: skip
 @click.option("--allow-duplicates", is_flag=True,
-              help="Accept rows without a key; one that is sent twice becomes two tasks.")  # fmt: skip
+              help="Accept rows without a key: if such a row is sent twice, it becomes two tasks.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Create nothing; report what would be rejected.")
 @spark_options
 @address_options
@@ -63,8 +64,9 @@ def create(
 ) -> int:  # fmt: skip
     """Create a task for each row.
 
-    Rows that /create would refuse are rejected and reported; the others are created. Run again with the same --job, it
-    creates what is missing, and nothing twice. Exit status 1 if more rows are rejected than --max-rejects.
+    INPUT is a path that Spark can read, or the name of a table (--format table). Rows that /create would refuse are
+    rejected and reported; the others become tasks. If you run the command again with the same --job, it creates the
+    tasks that are missing, and none twice. Exit status 1 if more rows are rejected than --max-rejects.
     """
     from later.bulk.jobs import run
     from later.cli.progress import counting_bar
@@ -89,10 +91,10 @@ def create(
 
 @click.command(epilog=examples("later bulk verify orders.parquet --job orders-2026-11-21 --column key=order_id"))
 @job_options
-@click.option("--max-missing", type=click.IntRange(0), default=0, show_default=True,
-              help="Exit with status 1 if more rows have no task.")  # fmt: skip
+@click.option("--max-missing", type=click.IntRange(0), metavar="NUMBER", default=0, show_default=True,
+              help="Exit with status 1 if more rows than this have no task.")  # fmt: skip
 @click.option("--missing", callback=parse_output_directory, metavar="DIR",
-              help="Write rows without a task here: Parquet with key, id and row.")  # fmt: skip
+              help="Directory for the rows without a task: Parquet with key, id and row.")  # fmt: skip
 @overwrite_option("missing")
 @spark_options
 @address_options
@@ -103,8 +105,9 @@ def verify(
 ) -> int:  # fmt: skip
     """Report for each row whether its task is pending, ended, dead or missing.
 
-    A missing task was rejected, deleted, or forgotten (--remember after it ended). Exit status 1 if more are missing
-    than --max-missing, counting rows that have no key or are corrupt.
+    INPUT and --job are those of `bulk create`. A missing task was rejected, deleted, or has ended longer ago than the
+    daemon's --remember. Exit status 1 if more rows have no task than --max-missing; rows that have no key or are
+    corrupt count, too.
     """
     from later.bulk.jobs import run
     from later.cli.progress import counting_bar
@@ -127,10 +130,10 @@ def verify(
 @address_options
 @json_option
 def cancel(*, job: JobOptions, yes: bool, spark: SparkOptions, address: LaterAddress, as_json: bool) -> int:
-    """Delete the tasks of the rows that are still pending.
+    """Delete the pending tasks of the rows.
 
-    Ended and dead tasks stay as they are. A cancelled task is forgotten: creating the job again creates it anew. Exit
-    status 1 if the job does not exist.
+    INPUT and --job are those of `bulk create`. Ended and dead tasks stay as they are. The id of a cancelled task is
+    forgotten: `bulk create` with the same --job creates the task again. Exit status 1 if the job does not exist.
     """
     from later.bulk.jobs import run
     from later.cli.progress import counting_bar

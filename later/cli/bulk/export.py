@@ -34,8 +34,8 @@ from later.store.keys import Bucket
               help="Export tasks in this state only; repeatable.  [default: all]")  # fmt: skip
 @due_time_options
 @click.option("--overwrite", is_flag=True, help="Replace an existing export in DIR.")
-@click.option("--partition-rows", type=click.IntRange(1000, 10_000_000), default=100_000, show_default=True,
-              help="About how many tasks one partition reads, and one file holds.")  # fmt: skip
+@click.option("--partition-rows", type=click.IntRange(1000, 10_000_000), metavar="NUMBER", default=100_000,
+              show_default=True, help="Tasks that one partition reads and one file holds, approximately.")  # fmt: skip
 @spark_options
 @store_options
 @json_option
@@ -45,9 +45,10 @@ def export(
 ) -> int:  # fmt: skip
     """Write the store's tasks to Parquet, with the columns of /query.
 
-    All tasks, or those of a topic, of some states, or due in a range of time (in unack: whose lease ends then; dead:
-    that died then). Each row was true when it was read; a task that moves meanwhile may be there twice, in both states,
-    or not at all. The store stays available: it is read in steps of a millisecond.
+    Exports all tasks, or those of a topic, in some states, or due in a range of time. The range applies in unack to the
+    end of the lease, in error to the time of the retry, in dead to the time of death. Each row is right at the time at
+    which it is read: a task that moves during the export may be there twice, in both states, or not at all. The store
+    stays available: it is read in steps of a millisecond.
     """
     from later.bulk.datasource.read_options import parse_read_options
     from later.bulk.jobs.export import export as write

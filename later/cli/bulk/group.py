@@ -15,14 +15,14 @@ from later.cli.groups import OrderedGroup
     "bulk",
     cls=OrderedGroup,
     epilog="Needs Spark, which is not installed with later: pip install 'later[spark]', and Java 17 or newer. "
-    "See docs/spark.md, for a laptop and for a cluster.",
+    "See docs/spark.md for the setup on a laptop and on a cluster.",
 )
 @click.pass_context
 def bulk(context: click.Context) -> None:
     """Create and manage tasks by the hundred million, with Spark.
 
-    From Parquet, CSV, JSON, ORC or a table. Every row becomes one task, or one rejected row with a reason. A job that
-    is run again, however it ended, creates no task twice.
+    The input is Parquet, CSV, JSON, ORC or a table. Every row becomes one task, or is rejected with a reason. A job
+    that is run again, however it ended, creates no task twice.
     """
     context.with_resource(handle_termination_signals())
 

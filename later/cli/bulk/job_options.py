@@ -139,9 +139,12 @@ _JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("path", metavar="INPUT"),
     click.option(
         "--job", required=True, callback=parse_job, metavar="TEXT",
-        help="The job's id, with which its tasks' ids begin. Use the same one whenever you mean the same rows.",
+        help="Id of the job; the ids of its tasks begin with it. Give the same id whenever you mean the same rows.",
     ),
-    click.option("--format", type=click.Choice(INPUT_FORMATS), help="[default: by the path's extension; parquet]"),
+    click.option(
+        "--format", type=click.Choice(INPUT_FORMATS),
+        help="Format of the input.  [default: by its extension, otherwise parquet]",
+    ),
     click.option(
         "--column", callback=parse_pairs, metavar="FIELD=COLUMN", multiple=True,
         help="Map a column of another name to a task's field, or to `key`; repeatable.",
@@ -152,14 +155,15 @@ _JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--option", callback=parse_pairs, metavar="NAME=VALUE", multiple=True,
-        help="Option of Spark's reader of that format, like sep=';'; repeatable.",
+        help="Option of Spark's reader of the format, like sep=';'; repeatable.",
     ),
     click.option("--ignore-others", is_flag=True, help="Ignore fields of JSON objects that are not a task's fields."),
     click.option(
-        "--batch", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Rows in one request."
+        "--batch", type=click.IntRange(1, 10_000), metavar="NUMBER", default=1000, show_default=True,
+        help="Rows per request.",
     ),
     click.option(
-        "--retries", type=click.IntRange(0, 100), default=8, show_default=True,
+        "--retries", type=click.IntRange(0, 100), metavar="NUMBER", default=8, show_default=True,
         help="How often a failed request is repeated before Spark retries the whole partition.",
     ),
 )  # fmt: skip
@@ -191,11 +195,12 @@ def spark_options(command: Command) -> Command:
         return command(spark=SparkOptions(master, conf), **others)
 
     decorated = click.option(
-        "--conf", callback=parse_conf, metavar="KEY=VALUE", multiple=True, help="Setting of Spark; repeatable.",
+        "--conf", callback=parse_conf, metavar="KEY=VALUE", multiple=True,
+        help="Setting of Spark, such as spark.driver.memory=4g; repeatable.",
     )(with_spark)  # fmt: skip
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--master", default=DEFAULT_MASTER, show_default=True, metavar="URL",
-        help="Where Spark runs: this machine, or spark://, yarn or k8s:// for a cluster.",
+        help="Spark's master: local[…] for this machine; spark://…, yarn or k8s://… for a cluster.",
     )(decorated)  # fmt: skip
 
 
@@ -230,9 +235,9 @@ def address_options(command: Command) -> Command:
     decorated = config_options(CLIENT_COMMAND, ("wait", "prefix", "store-timeout"))(with_address)
     return click.option(  # type: ignore[return-value]  # other keywords, the same result
         "--url", metavar="URL",
-        help="URL of later's API; or of the store: redis://, rediss:// or unix://, with its password in "
-        "LATER_REDIS_PASSWORD or in the file that LATER_REDIS_PASSWORD_FILE names."
-        "  [default: http://127.0.0.1:8080; LATER_URL for the API's]",
+        help="URL of later's API, or of the store: redis://, rediss:// or unix://. Put the store's password into "
+        "LATER_REDIS_PASSWORD, or into the file that LATER_REDIS_PASSWORD_FILE names."
+        "  [default: http://127.0.0.1:8080; LATER_URL, for the API only]",
     )(decorated)  # fmt: skip
 
 

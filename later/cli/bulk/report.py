@@ -75,13 +75,21 @@ def parse_plot_file(context: click.Context, parameter: click.Parameter, name: st
 )
 @click.option("--export", metavar="DIR", help="Directory that `later bulk export` wrote.")
 @click.option("--rejects", metavar="DIR", help="Directory with the rejects of a `later bulk create`.")
-@click.option("--days", type=click.IntRange(1, 31), default=3, show_default=True, help="Days ahead, from this hour on.")
+@click.option("--days", type=click.IntRange(1, 31), metavar="NUMBER", default=3, show_default=True,
+              help="Days to forecast, from the current hour on.")  # fmt: skip
 @click.option("--topic", "topics", callback=parse_topics, metavar="TEXT", multiple=True,
               help="Count this topic's tasks only; repeatable.  [default: all]")  # fmt: skip
 @click.option("--rate", "rates", callback=parse_rates, metavar="TOPIC=PER_SECOND", multiple=True,
-              help="A topic's rate, instead of its policy's; repeatable.")  # fmt: skip
-@click.option("--url", metavar="URL", help="URL of later's API, to ask for the topics' rates.  [default: do not ask]")
-@click.option("--plot", callback=parse_plot_file, metavar="FILE.png", help="Also draw the report as a picture.")
+              help="Rate of a topic, instead of that of its policy; repeatable.")  # fmt: skip
+@click.option(
+    "--url", metavar="URL", help="URL of later's API, to read the rates from the topics' policies.  [default: none]"
+)
+@click.option(
+    "--plot",
+    callback=parse_plot_file,
+    metavar="FILE.png",
+    help="Also draw the report into this file; needs matplotlib.",
+)
 @click.option("--wide", is_flag=True, help="Print more columns than fit into 80 characters.")
 @spark_options
 @config_options(CLIENT_COMMAND, ("wait",))
@@ -90,13 +98,14 @@ def report(
     *, export: str | None, rejects: str | None, days: int, topics: tuple[str, ...], rates: dict[str, float],
     plot: Path | None, wide: bool, spark: SparkOptions, as_json: bool, **flags: str | None,
 ) -> int:  # fmt: skip
-    """Report what falls due when, what died, and what was rejected.
+    """Forecast the due tasks of each hour, and count dead tasks and rejected rows.
 
-    For an export: the tasks that fall due in each hour, by topic. If a topic's rate cannot deliver them: the size of
-    the backlog, and when it is worked off. Rates are those of the topics' policies, asked at --url, or of --rate. Also
-    the dead tasks, by reason and by the host that was called. For a table of rejects: the rows by field and reason.
+    With --export, shows the tasks that fall due in each hour, by topic. If a topic's rate does not suffice to deliver
+    them, shows the size of the backlog, and when it is worked off. A topic's rate is that of --rate, or else that of
+    its policy, which is read from --url. Also shows the dead tasks, by reason and by the host of the callback. With
+    --rejects, shows the rejected rows, by field and reason.
 
-    Hours are UTC and begin now, by this machine's clock. Retries of failed deliveries are not forecast.
+    Hours are UTC, from the current one on, by this machine's clock. Retries of failed deliveries are not forecast.
     """
     if export is None and rejects is None:
         raise click.UsageError("Nothing to report on: expected --export, --rejects, or both.")

@@ -37,7 +37,7 @@ def dead() -> None:
 
     A task is dead when later has given it up: exhausted (its last retry failed), gone (the receiver answered 410),
     busy (the receiver was busy for a day), expired (its ttl ended), lost (its workers crashed again and again) or body
-    (its record cannot be read). It is kept for its topic's dead_keep.
+    (its record cannot be read). It is kept for as long as its topic's policy field dead_keep says.
     """
 
 

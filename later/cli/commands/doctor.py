@@ -20,7 +20,7 @@ from later.store.open import Store
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line: each finding, then a summary.")
 @config_options("doctor")
 def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
-    """Check the whole store, and repair it.
+    """Check the whole store; with --repair, repair it.
 
     Checks that every task is in exactly one bucket, that every entry of a bucket is a task, and that every entry of a
     wake set is right. Safe while workers run. Exit status 1 if something is wrong and was not repaired.

@@ -21,14 +21,19 @@ NO_WORKER = f"no worker heartbeat for {format_duration(HEARTBEAT_TIMEOUT_MS)}: n
 
 @click.command(epilog=examples("later status --data ./later-data", "later status --json"))
 @click.option(
-    "--topics", type=click.IntRange(0), default=20, show_default=True, help="Topics shown, those with most tasks due."
+    "--topics",
+    type=click.IntRange(0),
+    metavar="NUMBER",
+    default=20,
+    show_default=True,
+    help="Topics shown at most, those with the most due tasks first.",
 )
 @json_option
 @config_options("status")
 def status(*, topics: int, as_json: bool, **flags: str | None) -> int:
     """Show the store, its workers and its tasks.
 
-    Tasks are counted by state and topic, with the count of those that are due and how late the oldest of these is.
+    For each topic, shows how many tasks are in each state, how many are due, and how late the oldest due task is.
     """
     config = load_config("status", flags)
 

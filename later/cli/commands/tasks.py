@@ -36,8 +36,8 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
         "later create --from tasks.ndjson --job import-7",
     )
 )
-@click.option("--topic", metavar="TEXT", help="Topic of the task; required, as is --callback.")
-@click.option("--callback", metavar="URL", help="URL to POST to when the task is due.")
+@click.option("--topic", metavar="TEXT", help="Topic of the task; required without --from.")
+@click.option("--callback", metavar="URL", help="URL to POST to when the task is due; required without --from.")
 @click.option("--delay", type=DURATION, help="Time from now until the task is due.  [default: the topic's]")
 @click.option(
     "--execute-time",
@@ -45,7 +45,7 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
     metavar="SECONDS",
     help="Time when the task is due, in Unix seconds; not with --delay.",
 )
-@click.option("--retry", type=int, help="Retries after the first attempt.  [default: the topic's]")
+@click.option("--retry", type=int, metavar="NUMBER", help="Retries after the first attempt.  [default: the topic's]")
 @click.option("--content", metavar="TEXT", help="Content to POST.  [default: empty]")
 @click.option("--content-file", metavar="FILE", help="Read the content from a UTF-8 file; - is standard input.")
 @click.option(
@@ -53,14 +53,21 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
     help="Header to send with the POST; repeatable.",
 )  # fmt: skip
 @click.option("--ttl", type=DURATION, help="Age at which the task expires undelivered.  [default: the topic's]")
-@click.option("--id", metavar="TEXT", help="Id of your own; creating it again creates nothing.  [default: a new id]")
+@click.option(
+    "--id", metavar="TEXT", help="Id that you choose: creating it again creates nothing.  [default: a new id]"
+)
 @click.option("--from", "source", metavar="FILE", help="Create a task from each line of NDJSON; - is standard input. "
               "A line without an id gets a new one, so sending the file again creates its task again.")  # fmt: skip
-@click.option("--job", metavar="TEXT", help="With --from: count the tasks in this job.")
+@click.option("--job", metavar="TEXT", help="With --from: id of the bulk job that counts the tasks.")
 @click.option(
-    "--batch", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="With --from: lines per request."
+    "--batch",
+    type=click.IntRange(1, 10_000),
+    metavar="NUMBER",
+    default=1000,
+    show_default=True,
+    help="With --from: lines per request.",
 )
-@retries_option("With --from: how often a batch that failed is sent again.")
+@retries_option("With --from: how often a failed batch is sent again.")
 @json_option
 @client_options
 def create(
@@ -68,7 +75,7 @@ def create(
 ) -> int:
     """Create a task, or many from a file.
 
-    Prints the task's id, or the counts for the file; exit status 1 if a line was not created.
+    Prints the task's id; with --from, the counts of the file's lines, and exit status 1 if a line was not created.
     """
     if source is not None:
         if any(value is not None for value in task.values()):
@@ -99,7 +106,7 @@ def create(
 def query(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Show tasks by id.
 
-    Exit status 1 if one of them does not exist.
+    Exit status 1 if one of the tasks does not exist.
     """
     return call_for_each(client, "/query", ids, _print_json if as_json else _print_fields)
 
@@ -111,7 +118,7 @@ def query(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
 def delete(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Delete tasks in any state.
 
-    Prints their ids; exit status 1 if one of them does not exist.
+    Prints their ids; exit status 1 if one of the tasks does not exist.
     """
     return call_for_each(client, "/delete", ids, _print_json if as_json else _print_id)
 
@@ -147,15 +154,16 @@ def explain(*, client: ApiClient, id: str | None, topic: str | None, as_json: bo
 @click.command(epilog=examples("later update 35adbde5-77c4-4d65-adac-0082d91f2554 --delay 10m"))
 @click.argument("id")
 @click.option("--delay", type=DURATION, help="Time from now until the task is due.")
-@click.option("--execute-time", type=float, metavar="SECONDS", help="Time when the task is due, in Unix seconds.")
+@click.option("--execute-time", type=float, metavar="SECONDS",
+              help="Time when the task is due, in Unix seconds; not with --delay.")  # fmt: skip
 @click.option("--content", metavar="TEXT", help="Content to POST.")
 @click.option("--content-file", metavar="FILE", help="Read the content from a UTF-8 file; - is standard input.")
 @click.option("--callback", metavar="URL", help="URL to POST to.")
 @click.option(
     "--header", "headers", callback=parse_headers, metavar="'NAME: VALUE'", multiple=True,
-    help="Header to send with the POST; repeatable. These replace all headers of the task.",
+    help="Header to send with the POST; repeatable. The headers given replace all headers of the task.",
 )  # fmt: skip
-@click.option("--retry", type=int, help="Retries after the first attempt.")
+@click.option("--retry", type=int, metavar="NUMBER", help="Retries after the first attempt.")
 @click.option(
     "--ttl", type=DURATION, help="Age, from its creation, at which the task expires undelivered; 0: no limit."
 )
@@ -182,8 +190,8 @@ def update(*, client: ApiClient, id: str, as_json: bool, **changes: Any) -> int:
 def run_now(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Make tasks due now.
 
-    The tasks must be in delay, error or dead. Prints their ids; exit status 1 if one of them is in flight or does not
-    exist.
+    The tasks must be in delay, error or dead. Prints their ids; exit status 1 if one of the tasks is in flight
+    or does not exist.
     """
     return call_for_each(client, "/run-now", ids, _print_json if as_json else _print_id)
 

@@ -53,13 +53,15 @@ def topics() -> None:
 
 @topics.command("list", epilog=examples("later topics list", "later topics list --namespace shop --json"))
 @click.option("--namespace", metavar="TEXT", help="Only topics of this namespace.  [default: all]")
-@click.option("--limit", type=click.IntRange(1, MAX_LISTED), help="Topics listed at most.  [default: all]")
+@click.option(
+    "--limit", type=click.IntRange(1, MAX_LISTED), metavar="NUMBER", help="Topics listed at most.  [default: all]"
+)
 @json_lines_option
 @client_options
 def list_topics(*, client: ApiClient, namespace: str | None, limit: int | None, as_json: bool) -> int:
     """List topics with the counts of their tasks.
 
-    Counts by state, the count of tasks that are due, and how late the oldest of these is.
+    Shows how many tasks are in each state, how many are due, and how late the oldest due task is.
     """
     found = _fetch_topics(client, namespace)
     if as_json:
