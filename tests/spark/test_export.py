@@ -121,7 +121,7 @@ def test_an_export_reports_its_finished_spark_tasks(
     export_module.export(spark, options, Output(str(tmp_path / "to")), lambda *told: heard.append(told))
     assert {of for _, of in heard} == {3}
     assert heard == sorted(heard)
-    assert spark.sparkContext.getLocalProperty(progress.GROUP) is None
+    assert spark.sparkContext.getLocalProperty(progress.JOB_GROUP_PROPERTY) is None
 
 
 @pytest.mark.usefixtures("spark")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from later.bulk.jobs.output import Output, OutputDirectory
-from later.bulk.jobs.run import _run
+from later.bulk.jobs.run import _map_partitions
 from later.core.errors import LaterError
 
 
@@ -162,7 +162,7 @@ def test_a_name_is_not_read_again_as_a_pattern(spark: SparkSession, tmp_path: Pa
 
     spark.range(1).write.parquet(str(tmp_path / "rej-a:b"))
 
-    sums, rows = _run(spark.range(3).coalesce(1), reject_all, schema,
+    sums, rows = _map_partitions(spark.range(3).coalesce(1), reject_all, schema,
                       Output(str(tmp_path / name)))  # fmt: skip
 
     assert sums == {"rows": 1}

@@ -64,4 +64,4 @@ def test_every_job_reports_its_finished_tasks(
         assert listener.updates, name
         assert listener.updates == sorted(listener.updates), name
         assert all(done <= of <= FILES for done, of in listener.updates), name
-    assert spark.sparkContext.getLocalProperty(progress.GROUP) is None
+    assert spark.sparkContext.getLocalProperty(progress.JOB_GROUP_PROPERTY) is None

@@ -130,7 +130,7 @@ class ColumnReader:
         """Return the rows to send, and the rejected ones with their reasons."""
         columns = {name: decode(batch.column(name)) for name, decode in self._decoders.items()}
         keys = None if self._decode_keys is None else self._decode_keys(batch.column(KEY))
-        rejected = self._reject_rows(batch, keys, columns)
+        rejected = self._find_rejects(batch, keys, columns)
         count = batch.num_rows - len(rejected)
         if rejected:
             valid = [position for position in range(batch.num_rows) if position not in rejected]
@@ -153,7 +153,7 @@ class ColumnReader:
         payloads = Payloads(bodies, ids, None if keys is None else [key or None for key in keys])
         return Parsed(payloads, [rejected[i] for i in sorted(rejected)])
 
-    def _reject_rows(self, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]) -> dict[int, Reject]:
+    def _find_rejects(self, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]) -> dict[int, Reject]:
         """Return the rows that cannot be sent, by position: misread, without a key, or corrupt."""
         rejected: dict[int, Reject] = {}
         if self._csv is not None:

@@ -59,7 +59,7 @@ class InputFrame(NamedTuple):
 
     frame: DataFrame
     row_settings: RowSettings
-    unused: list[str]
+    ignored_columns: list[str]
 
 
 def check_input(job_input: JobInput) -> None:

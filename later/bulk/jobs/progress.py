@@ -14,8 +14,8 @@ from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
 
 INTERVAL_S = 0.5
-GROUP = "spark.jobGroup.id"
-"""The local property by which Spark groups the jobs that a thread starts."""
+JOB_GROUP_PROPERTY = "spark.jobGroup.id"
+"""The thread-local property by which Spark groups the jobs that a thread starts."""
 
 OnProgress = Callable[[int, int], None]
 """A function that takes the number of finished Spark tasks and of all of them."""
@@ -25,14 +25,14 @@ OnProgress = Callable[[int, int], None]
 def report_progress(spark: SparkSession, on_progress: OnProgress) -> Iterator[None]:
     """Report the progress of the jobs that this thread starts in the context, from a thread of its own."""
     context, group = spark.sparkContext, f"later-{uuid4()}"
-    previous = context.getLocalProperty(GROUP)
-    context.setLocalProperty(GROUP, group)
+    previous = context.getLocalProperty(JOB_GROUP_PROPERTY)
+    context.setLocalProperty(JOB_GROUP_PROPERTY, group)
     done = Event()
 
     def watch() -> None:
         while not done.wait(INTERVAL_S):
             with suppress(LaterError), translate_errors():  # the thread that waits for the jobs gets the error
-                finished, total = _count_tasks(context, group)
+                finished, total = _count_spark_tasks(context, group)
                 if total:
                     on_progress(finished, total)
 
@@ -43,11 +43,11 @@ def report_progress(spark: SparkSession, on_progress: OnProgress) -> Iterator[No
     finally:
         done.set()
         thread.join()
-        context.setLocalProperty(GROUP, previous)  # type: ignore[arg-type]  # None removes it
+        context.setLocalProperty(JOB_GROUP_PROPERTY, previous)  # type: ignore[arg-type]  # None removes it
 
 
-def _count_tasks(context: SparkContext, group: str) -> tuple[int, int]:
-    """Return the numbers of finished and of all tasks in the group's jobs."""
+def _count_spark_tasks(context: SparkContext, group: str) -> tuple[int, int]:
+    """Return the numbers of finished and of all Spark tasks in the group's jobs."""
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]

@@ -1,4 +1,4 @@
-"""The driver of `later bulk`'s jobs: one pass over the input each, exact sums, and a table of the rows at fault."""
+"""The jobs of `later bulk` on Spark's driver: each reads the input once, and returns exact sums and rows at fault."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from later.client.transport import CreateCounts
 from later.core.errors import LaterError
 
 MAX_EXAMPLES = 20
-"""Rows at fault that a report shows."""
+"""The number of rejected or missing rows that a report shows."""
 MAX_SHOWN_CHARS = 500
-"""Characters of a row that a report shows."""
+"""The number of characters of a row that a report shows."""
 INTERVAL_S = 0.5
 
 
@@ -40,10 +40,10 @@ class JobProgress(Protocol):
     """A display of a job's progress. Its methods are called from other threads."""
 
     def update_counts(self, counts: CreateCounts) -> None:
-        """Show what the store has counted since the job began."""
+        """Show the store's counts since the job began."""
 
     def update_partitions(self, finished: int, total: int) -> None:
-        """Show Spark's progress, which goes on while the store's counts stand still: in a job that is run again."""
+        """Show the progress of Spark's partitions. In a job that is run again, the store's counts may not grow."""
 
     def report_problem(self, reason: str) -> None:
         """Show that the target does not answer. The workers cannot send either; they keep trying."""
@@ -52,8 +52,8 @@ class JobProgress(Protocol):
 class CreateReport(NamedTuple):
     """The result of creating an input's tasks, with the first rejected rows as `examples`.
 
-    `created` is the store's count, which repeated attempts do not raise. `known` says that the store had counted tasks
-    for this job before.
+    `created` is the store's count, which repeated attempts do not raise. `job_existed` is True if the store had counted
+    tasks for this job before.
     """
 
     rows: int
@@ -62,7 +62,7 @@ class CreateReport(NamedTuple):
     rejected: int
     seconds: float
     examples: list[Reject]
-    known: bool = True
+    job_existed: bool = True
 
 
 class MissingTask(NamedTuple):
@@ -74,9 +74,9 @@ class MissingTask(NamedTuple):
 
 
 class StatusReport(NamedTuple):
-    """The numbers of rows by the status of their tasks, with the first rows without one as `examples`.
+    """The numbers of rows by the status of their tasks, with the first rows without a task as `examples`.
 
-    `known` says that the store has counted tasks for this job.
+    `job_exists` is True if the store has counted tasks for this job.
     """
 
     rows: int
@@ -87,7 +87,7 @@ class StatusReport(NamedTuple):
     unfit: int
     seconds: float
     examples: list[MissingTask]
-    known: bool = True
+    job_exists: bool = True
 
 
 def create(input_frame: InputFrame, target: Target, rejects: Output | None, progress: JobProgress) -> CreateReport:
@@ -100,19 +100,19 @@ def create(input_frame: InputFrame, target: Target, rejects: Output | None, prog
     job = input_frame.row_settings.job
     before = target.counts(job)
     started = time.monotonic()
-    max_rejects = MAX_EXAMPLES if rejects is None else None
-    task = TaskCreator(target=target, row_settings=input_frame.row_settings, max_examples=max_rejects)
+    max_examples = MAX_EXAMPLES if rejects is None else None
+    function = TaskCreator(target=target, row_settings=input_frame.row_settings, max_examples=max_examples)
     with (
-        _count_progress(target, job, before, progress),
+        _report_counts(target, job, before, progress),
         report_progress(input_frame.frame.sparkSession, progress.update_partitions),
     ):
-        sums, rows = _run(input_frame.frame, task, CREATE_SCHEMA, rejects)
+        sums, rows = _map_partitions(input_frame.frame, function, CREATE_SCHEMA, rejects)
     seconds = time.monotonic() - started
     accepted = sums["rows"] - sums["rejected"]
     created = min(max(_created_since(target, job, before), sums["created"]), accepted)
     examples = [Reject(row.key, row.row, row.field, row.reason) for row in rows]
     return CreateReport(
-        sums["rows"], created, accepted - created, sums["rejected"], seconds, examples, known=any(before)
+        sums["rows"], created, accepted - created, sums["rejected"], seconds, examples, job_existed=any(before)
     )
 
 
@@ -120,10 +120,12 @@ def validate(input_frame: InputFrame, target: Target, rejects: Output | None, on
     """Report what `create` would reject; create nothing. Raises: as `create` does."""
     target.counts(input_frame.row_settings.job)  # fail before Spark starts if nothing answers
     started = time.monotonic()
-    max_rejects = MAX_EXAMPLES if rejects is None else None
-    task = TaskCreator(target=target, row_settings=input_frame.row_settings, dry_run=True, max_examples=max_rejects)
+    max_examples = MAX_EXAMPLES if rejects is None else None
+    function = TaskCreator(
+        target=target, row_settings=input_frame.row_settings, dry_run=True, max_examples=max_examples
+    )
     with report_progress(input_frame.frame.sparkSession, on_progress):
-        sums, rows = _run(input_frame.frame, task, CREATE_SCHEMA, rejects)
+        sums, rows = _map_partitions(input_frame.frame, function, CREATE_SCHEMA, rejects)
     examples = [Reject(row.key, row.row, row.field, row.reason) for row in rows]
     return CreateReport(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
 
@@ -134,37 +136,39 @@ def verify(input_frame: InputFrame, target: Target, missing: Output | None, on_p
     Raises: as `create` does.
     """
     target.counts(input_frame.row_settings.job)  # fail before Spark starts if nothing answers
-    max_missing = MAX_EXAMPLES if missing is None else None
-    task = TaskVerifier(target=target, row_settings=input_frame.row_settings, max_examples=max_missing)
-    return _report_statuses(input_frame, task, missing, on_progress)
+    max_examples = MAX_EXAMPLES if missing is None else None
+    function = TaskVerifier(target=target, row_settings=input_frame.row_settings, max_examples=max_examples)
+    return _report_statuses(input_frame, function, missing, on_progress)
 
 
 def cancel(input_frame: InputFrame, target: Target, on_progress: OnProgress) -> StatusReport:
     """Delete the pending tasks of the input's rows; report the status that each had. Raises: as `create` does."""
-    known = any(target.counts(input_frame.row_settings.job))
-    task = TaskCanceller(target=target, row_settings=input_frame.row_settings)
-    return _report_statuses(input_frame, task, None, on_progress)._replace(known=known)
+    job_exists = any(target.counts(input_frame.row_settings.job))
+    function = TaskCanceller(target=target, row_settings=input_frame.row_settings)
+    return _report_statuses(input_frame, function, None, on_progress)._replace(job_exists=job_exists)
 
 
 def _report_statuses(
-    input_frame: InputFrame, task: TaskVerifier | TaskCanceller, missing: Output | None, on_progress: OnProgress
+    input_frame: InputFrame, function: TaskVerifier | TaskCanceller, missing: Output | None, on_progress: OnProgress
 ) -> StatusReport:
     started = time.monotonic()
     with report_progress(input_frame.frame.sparkSession, on_progress):
-        sums, rows = _run(input_frame.frame, task, STATUS_SCHEMA, missing)
+        sums, rows = _map_partitions(input_frame.frame, function, STATUS_SCHEMA, missing)
     seconds = time.monotonic() - started
     return StatusReport(**sums, seconds=seconds, examples=[MissingTask(row.key, row.id, row.row) for row in rows])
 
 
-def _run(frame: DataFrame, task: Any, schema: pa.Schema, output: Output | None) -> tuple[dict[str, Any], list[Row]]:
-    """Run the task on each partition. Return the sums of the tallies and the first of the other rows that came out.
+def _map_partitions(
+    frame: DataFrame, function: Any, schema: pa.Schema, output: Output | None
+) -> tuple[dict[str, Any], list[Row]]:
+    """Run the function on each partition. Return the sums of the tallies, and the first of the other rows.
 
-    With an `output`, all of those rows are written there.
+    With an `output`, all of the other rows are written there.
     """
     observation = Observation()
     numbers = tally_fields(schema)
     sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in numbers]
-    results = frame.mapInArrow(task, from_arrow_schema(schema))
+    results = frame.mapInArrow(function, from_arrow_schema(schema))
     rows = results.observe(observation, *sums).filter(F.col("rows").isNull()).drop(*numbers)
     if output is None:
         examples = _shorten(rows).collect()
@@ -175,14 +179,14 @@ def _run(frame: DataFrame, task: Any, schema: pa.Schema, output: Output | None) 
 
 
 def _shorten(rows: DataFrame) -> DataFrame:
-    """Cut each row to what is shown: contents of megabytes from many partitions would be too much for the driver."""
+    """Cut each row to MAX_SHOWN_CHARS: contents of megabytes from many partitions would be too much for the driver."""
     return rows.withColumns({name: F.left(name, F.lit(MAX_SHOWN_CHARS)) for name in ("key", "row")})
 
 
 def _created_since(target: Target, job: str, before: CreateCounts) -> int:
-    """Return how many tasks the store has counted since the job began, or 0 if it cannot be asked.
+    """Return the number of tasks that the store has counted since the job began; 0 if it does not answer.
 
-    The caller then uses the partitions' tallies, a lower bound.
+    The caller then uses the partitions' tallies, which are a lower bound.
     """
     try:
         with target.open_sender(job) as sender:
@@ -192,8 +196,8 @@ def _created_since(target: Target, job: str, before: CreateCounts) -> int:
 
 
 @contextmanager
-def _count_progress(target: Target, job: str, before: CreateCounts, progress: JobProgress) -> Iterator[None]:
-    """Report the job's counts during the context, from a thread that has nothing to do with Spark."""
+def _report_counts(target: Target, job: str, before: CreateCounts, progress: JobProgress) -> Iterator[None]:
+    """Report the job's counts during the context, from a thread that does not use Spark."""
     done = Event()
     thread = Thread(target=watch_counts, args=(target, job, before, progress, done), daemon=True)
     thread.start()
@@ -201,7 +205,7 @@ def _count_progress(target: Target, job: str, before: CreateCounts, progress: Jo
         yield
     finally:
         done.set()
-        thread.join(INTERVAL_S)  # an answer that takes longer is of no use any more
+        thread.join(INTERVAL_S)  # a later answer is not needed
 
 
 def watch_counts(target: Target, job: str, before: CreateCounts, progress: JobProgress, done: Event) -> None:

@@ -1,4 +1,4 @@
-"""A report's run: count in Spark, ask the API for the topics' rates, and put both together."""
+"""The steps of a report: count in Spark, ask the API for the topics' rates, and combine both."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from later.bulk.report.counts import ExportCounts, RejectCounts, Report, read_export, read_rejects
-from later.bulk.report.forecast import ReportWindow, TopicLimit, days_from, forecast_topics
+from later.bulk.report.forecast import ReportWindow, TopicLimit, forecast_topics, window_from_days
 from later.bulk.spark.session import open_session
 from later.client.http import ApiClient, CallFailed
 
 MAX_GROUPS = 20
-"""Topics, groups of dead tasks and groups of rejects that are listed; the others are summed."""
+"""The number of topics, groups of dead tasks and groups of rejects that are listed; the others are summed up."""
 
 
 class ReportRequest(NamedTuple):
-    """The directories that a report is about, and the topics of the export to count (empty: all)."""
+    """The directories that a report reads, and the topics of the export to count (empty: all)."""
 
     export: str | None
     rejects: str | None
@@ -33,17 +33,19 @@ class ReportCounts(NamedTuple):
     rejected: RejectCounts | None
 
 
-def count(request: ReportRequest, listed: Collection[str], master: str, conf: Mapping[str, str]) -> ReportCounts:
-    """Count in a Spark session on `master`; the `listed` topics are listed however few of their tasks fall due.
+def count_tables(
+    request: ReportRequest, always_listed: Collection[str], master: str, conf: Mapping[str, str]
+) -> ReportCounts:
+    """Count the tables in a Spark session on `master`. The `always_listed` topics are listed however few tasks are due.
 
     Raises:
-        LaterError: a table is missing, or is not of the kind that is expected there.
+        LaterError: A table is missing, or is not of the kind that is expected there.
     """
-    window = days_from(int(time.time() * 1000), request.days)
+    window = window_from_days(int(time.time() * 1000), request.days)
     exported = rejected = None
     with open_session(master, conf, "later bulk report") as spark:
         if request.export is not None:
-            exported = read_export(spark, request.export, request.topics, window, MAX_GROUPS, listed)
+            exported = read_export(spark, request.export, request.topics, window, MAX_GROUPS, always_listed)
         if request.rejects is not None:
             rejected = read_rejects(spark, request.rejects, MAX_GROUPS)
     return ReportCounts(window, exported, rejected)
@@ -52,7 +54,7 @@ def count(request: ReportRequest, listed: Collection[str], master: str, conf: Ma
 def build_report(
     counts: ReportCounts, rates: Mapping[str, float], client: ApiClient | None, warn: Callable[[str], None]
 ) -> Report:
-    """Put the counts beside the topics' limits; `warn` takes one line for people."""
+    """Combine the counts with the topics' limits. `warn` takes one line for people."""
     if counts.exported is None:
         return Report(counts.window, None, None, None, counts.rejected)
     due = counts.exported.due
@@ -65,7 +67,7 @@ def build_report(
 def find_limits(
     topics: Sequence[str], rates: Mapping[str, float], client: ApiClient | None, warn: Callable[[str], None]
 ) -> dict[str, TopicLimit]:
-    """Return the topics' limits: the given rate, otherwise that of the policy as applied.
+    """Return the topics' limits: the given rate, otherwise that of the effective policy.
 
     Without a client, or after its first failed call, the other topics are left out.
     """
@@ -83,8 +85,8 @@ def find_limits(
 
 def _policy_limit(topic: str, client: ApiClient) -> TopicLimit:
     path = f"/topics/{quote(topic, safe='', errors='surrogateescape')}/policy?applied=true"
-    applied = client.ask("GET", path)
+    effective_policy = client.ask("GET", path)
     try:
-        return TopicLimit(float(applied["rate"]["value"]), bool(applied["paused"]["value"]))
+        return TopicLimit(float(effective_policy["rate"]["value"]), bool(effective_policy["paused"]["value"]))
     except (KeyError, TypeError, ValueError):
         raise CallFailed("the answer has no rate: is the server at --url later?", 200) from None

@@ -1,4 +1,4 @@
-"""Counts of an export and of a table of rejects, made by Spark, so that only the counts leave it."""
+"""Counts of an export and of a table of rejects. Spark makes them, so that only the counts leave it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ EXPORT_COLUMNS = {
 }
 """The columns of an export that are counted, and their types."""
 REJECT_COLUMNS = {"key": "string", "field": "string", "reason": "string"}
-PENDING_STATES = ("delay", "error")
-"""The states whose tasks fall due."""
+WAITING_STATES = ("delay", "error")
+"""The states whose tasks wait until they are due."""
 OTHERS = "others"
 
 _HOST = r"(?i)^https?://(?:[^/?#@]*@)?(\[[^\]/?#]*\]|[^:/?#\[\]]+)"
-"""A pattern, because Java's parser refuses a host with an underscore, and fails the job on a text that is not a URL."""
+"""The host of a callback. Java's parser refuses hosts with an underscore, and fails the job if a text is not a URL."""
 _DETAILS = r"(?s)(, got |: line [0-9]+ column ).*$"
-"""The end of a reason that is about one row alone: the value, or its position in the line."""
+"""The end of a reason that differs from row to row: the value, or its position in the line."""
 
 
 class DeadGroup(NamedTuple):
@@ -58,7 +58,7 @@ class DeadGroup(NamedTuple):
 
 
 class DeadCounts(NamedTuple):
-    """Dead tasks by reason, the largest groups by reason and host, and the other groups' number and tasks."""
+    """Dead tasks by reason, the largest groups by reason and host, and the numbers of other groups and their tasks."""
 
     reasons: dict[str, int]
     groups: tuple[DeadGroup, ...]
@@ -80,7 +80,7 @@ class RejectGroup(NamedTuple):
 
 
 class RejectCounts(NamedTuple):
-    """The largest groups of rejected rows, and the other groups' number and rows."""
+    """The largest groups of rejected rows, and the numbers of other groups and their rows."""
 
     groups: tuple[RejectGroup, ...]
     other_groups: int
@@ -113,7 +113,7 @@ class Report(NamedTuple):
 
 
 def reject_group(field: str, reason: str, rows: int, key: str | None) -> RejectGroup:
-    """Return a group of rejects; its reason is without the field that a refusal begins with."""
+    """Return a group of rejects. Its reason does not begin with the field, as a refusal does."""
     return RejectGroup(field, reason.removeprefix(f"{field}: ") if field else reason, rows, key)
 
 
@@ -126,11 +126,11 @@ def read_export(
     topics: Collection[str],
     window: ReportWindow,
     max_groups: int,
-    listed: Collection[str],
+    always_listed: Collection[str],
 ) -> ExportCounts:
     """Count an export's tasks, of these topics or, if there are none, of all.
 
-    Lists at most `max_groups` of each kind, and also the `listed` topics, if they are to be counted.
+    The result lists at most `max_groups` of each kind, and also the `always_listed` topics, if they are counted.
 
     Raises:
         LaterError: The directory does not exist, or is not an export.
@@ -138,14 +138,14 @@ def read_export(
     with translate_errors():
         export = _read_table(spark, directory, "an export", EXPORT_COLUMNS)
         written_at = export.agg(F.unix_millis(F.max("_metadata.file_modification_time"))).collect()[0][0]
-        missing: set[str] = {*topics, *listed}
+        missing: set[str] = {*topics, *always_listed}
         if missing:
             found = export.where(F.col("topic").isin(*missing)).select("topic").distinct().collect()
             missing -= {row["topic"] for row in found}
         if topics:
             export = export.where(F.col("topic").isin(*topics))
-            listed = [name for name in listed if name in topics]
-        states, due = count_due(export, window, max_groups, listed)
+            always_listed = [name for name in always_listed if name in topics]
+        states, due = count_due(export, window, max_groups, always_listed)
         return ExportCounts(states, due, count_dead(export, max_groups), written_at or None, tuple(sorted(missing)))
 
 
@@ -166,9 +166,9 @@ def _read_table(spark: SparkSession, directory: str, kind: str, columns: dict[st
         if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
             raise LaterError(f"{directory} is not {kind}: no Parquet in it") from None
         raise
-    missing = describe_missing_columns(columns, {field.name: field.dataType.typeName() for field in table.schema})
-    if missing:
-        raise LaterError(f"{directory} is not {kind}: {missing}")
+    problem = describe_missing_columns(columns, {field.name: field.dataType.typeName() for field in table.schema})
+    if problem:
+        raise LaterError(f"{directory} is not {kind}: {problem}")
     return table
 
 
@@ -185,36 +185,36 @@ def describe_missing_columns(expected: dict[str, str], found: dict[str, str]) ->
 
 
 def count_due(
-    export: DataFrame, window: ReportWindow, max_topics: int, listed: Collection[str]
+    export: DataFrame, window: ReportWindow, max_topics: int, always_listed: Collection[str]
 ) -> tuple[dict[str, int], DueCounts]:
-    """Return the tasks by state, and the due tasks of the largest topics and of the `listed` ones."""
+    """Return the tasks by state, and the due tasks of the largest topics and of the `always_listed` ones."""
     due_ms = F.unix_millis("due_at")
-    hour = F.expr(f"unix_millis(due_at) div {HOUR_MS}") - F.lit(window.first_hour)
-    slot = F.when(due_ms < window.now, F.lit(OVERDUE).cast("long")).otherwise(F.least(hour, F.lit(window.hours)))
-    is_pending = F.col("state").isin(*PENDING_STATES)
-    by = (_string("state"), _string("topic"), F.when(is_pending, slot).alias("slot"))
-    counts = export.groupBy(*by).agg(F.count("*").alias("tasks"))
+    due_hour = F.expr(f"unix_millis(due_at) div {HOUR_MS}") - F.lit(window.first_hour)
+    hour = F.when(due_ms < window.now, F.lit(OVERDUE).cast("long")).otherwise(F.least(due_hour, F.lit(window.hours)))
+    is_waiting = F.col("state").isin(*WAITING_STATES)
+    by = (_string("state"), _string("topic"), F.when(is_waiting, hour).alias("hour"))
+    counts = export.groupBy(*by).agg(F.count("*").alias("count"))
     with _cached(counts) as cached:
-        states = {row["state"]: row["tasks"] for row in _sum_by(cached, "state").collect()}
-        due = cached.where("slot is not null").groupBy("topic", "slot").agg(F.sum("tasks").alias("tasks"))
-        return _largest_first(states), _count_topics(due, window, max_topics, listed)
+        states = {row["state"]: row["count"] for row in _sum_by(cached, "state").collect()}
+        due = cached.where("hour is not null").groupBy("topic", "hour").agg(F.sum("count").alias("count"))
+        return _largest_first(states), _count_topics(due, window, max_topics, always_listed)
 
 
-def _count_topics(due: DataFrame, window: ReportWindow, max_topics: int, listed: Collection[str]) -> DueCounts:
+def _count_topics(due: DataFrame, window: ReportWindow, max_topics: int, always_listed: Collection[str]) -> DueCounts:
     ranked = due.groupBy("topic").agg(
-        F.sum(F.when(F.col("slot") < window.hours, F.col("tasks")).otherwise(0)).alias("to_deliver"),
-        F.sum("tasks").alias("tasks"),
+        F.sum(F.when(F.col("hour") < window.hours, F.col("count")).otherwise(0)).alias("to_deliver"),
+        F.sum("count").alias("count"),
     )
-    largest = ranked.orderBy(F.desc("to_deliver"), F.desc("tasks"), "topic").limit(max_topics).select("topic").collect()
-    names = {row["topic"] for row in largest} | set(listed)
+    largest = ranked.orderBy(F.desc("to_deliver"), F.desc("count"), "topic").limit(max_topics).select("topic").collect()
+    names = {row["topic"] for row in largest} | set(always_listed)
     is_listed = F.col("topic").isin(*names) if names else F.lit(False)
-    rows = due.where(is_listed).select("topic", "slot", "tasks").collect()
+    rows = due.where(is_listed).select("topic", "hour", "count").collect()
     others = due.where(~is_listed)
-    other_rows = _sum_by(others, "slot").collect()
+    other_rows = _sum_by(others, "hour").collect()
     other_topics = others.agg(F.count_distinct("topic")).collect()[0][0]
-    loads = loads_from_counts([(row["topic"], row["slot"], row["tasks"]) for row in rows], window)
+    loads = loads_from_counts([(row["topic"], row["hour"], row["count"]) for row in rows], window)
     loads += [empty_load(topic, window) for topic in sorted(names - {load.topic for load in loads})]
-    other_loads = loads_from_counts([(OTHERS, row["slot"], row["tasks"]) for row in other_rows], window)
+    other_loads = loads_from_counts([(OTHERS, row["hour"], row["count"]) for row in other_rows], window)
     return DueCounts(window, tuple(loads), sum_loads(OTHERS, other_loads, window), other_topics)
 
 
@@ -227,16 +227,16 @@ def count_dead(export: DataFrame, max_groups: int) -> DeadCounts:
             F.lower(F.regexp_extract(F.coalesce("callback", F.lit("")), _HOST, 1)).alias("host"),
         )
         .agg(
-            F.count("*").alias("tasks"),
+            F.count("*").alias("count"),
             F.max(F.unix_millis("died_at")).alias("latest"),
             F.mode(F.coalesce(F.col("last_error.status"), F.lit(0))).alias("status"),
         )
     )
     with _cached(counts) as cached:
-        reasons = {row["reason"]: row["tasks"] for row in _sum_by(cached, "reason").collect()}
+        reasons = {row["reason"]: row["count"] for row in _sum_by(cached, "reason").collect()}
         largest = _largest(cached, max_groups)
         groups = [
-            DeadGroup(row["reason"], row["host"], row["tasks"], row["latest"], row["status"] or None) for row in largest
+            DeadGroup(row["reason"], row["host"], row["count"], row["latest"], row["status"] or None) for row in largest
         ]
         return DeadCounts(_largest_first(reasons), tuple(groups), *_count_others(cached, largest))
 
@@ -244,10 +244,10 @@ def count_dead(export: DataFrame, max_groups: int) -> DeadCounts:
 def count_rejects(rejects: DataFrame, max_groups: int) -> RejectCounts:
     """Count the rejects by field and by reason, without the details of a single row."""
     reason = F.regexp_replace(F.coalesce("reason", F.lit("")), _DETAILS, "").alias("reason")
-    counts = rejects.groupBy(_string("field"), reason).agg(F.count("*").alias("tasks"), F.min("key").alias("key"))
+    counts = rejects.groupBy(_string("field"), reason).agg(F.count("*").alias("count"), F.min("key").alias("key"))
     with _cached(counts) as cached:
         largest = _largest(cached, max_groups)
-        groups = [reject_group(row["field"], row["reason"], row["tasks"], row["key"]) for row in largest]
+        groups = [reject_group(row["field"], row["reason"], row["count"], row["key"]) for row in largest]
         return RejectCounts(tuple(groups), *_count_others(cached, largest))
 
 
@@ -257,18 +257,18 @@ def _string(column: str, name: str = "") -> Column:
 
 
 def _largest(groups: DataFrame, limit: int) -> Sequence[Any]:
-    return groups.orderBy(F.desc("tasks"), *groups.columns[:2]).limit(limit).collect()
+    return groups.orderBy(F.desc("count"), *groups.columns[:2]).limit(limit).collect()
 
 
 def _count_others(groups: DataFrame, listed: Sequence[Any]) -> tuple[int, int]:
     """Return the number of groups that are not listed, and the sum of their tasks."""
-    counted = groups.agg(F.count("*").alias("groups"), F.coalesce(F.sum("tasks"), F.lit(0)).alias("tasks"))
+    counted = groups.agg(F.count("*").alias("groups"), F.coalesce(F.sum("count"), F.lit(0)).alias("count"))
     all_groups, tasks = counted.collect()[0]
-    return all_groups - len(listed), tasks - sum(row["tasks"] for row in listed)
+    return all_groups - len(listed), tasks - sum(row["count"] for row in listed)
 
 
 def _sum_by(counts: DataFrame, column: str) -> DataFrame:
-    return counts.groupBy(column).agg(F.sum("tasks").alias("tasks"))
+    return counts.groupBy(column).agg(F.sum("count").alias("count"))
 
 
 def _largest_first(counts: dict[str, int]) -> dict[str, int]:
@@ -277,7 +277,7 @@ def _largest_first(counts: dict[str, int]) -> dict[str, int]:
 
 @contextmanager
 def _cached(counts: DataFrame) -> Iterator[DataFrame]:
-    """Keep counts that are read several times, in as many partitions as there are cores.
+    """Cache counts that are read several times, in as many partitions as there are cores.
 
     Spark does not coalesce the partitions of a cached frame: with its default of 200, each read would take seconds.
     """

@@ -13,11 +13,11 @@ from typing import NamedTuple
 HOUR_MS = 3_600_000
 DAY_HOURS = 24
 OVERDUE = -1
-"""The slot of overdue tasks. Hours have the slots from 0 on; tasks due later have the one after the last hour's."""
+"""The hour of overdue tasks. The window's hours count from 0; tasks due later have the hour after the last."""
 
 
 class ReportWindow(NamedTuple):
-    """The hours of a report, from the current one on, of which only the rest counts."""
+    """The hours of a report, counted from 0. The first is the current one, of which only the rest counts."""
 
     now: int
     hours: int
@@ -31,34 +31,34 @@ class ReportWindow(NamedTuple):
     def end(self) -> int:
         return (self.first_hour + self.hours) * HOUR_MS
 
-    def hour_start(self, slot: int) -> int:
-        """Return when an hour begins."""
-        return (self.first_hour + slot) * HOUR_MS
+    def hour_start(self, hour: int) -> int:
+        """Return the time when an hour begins."""
+        return (self.first_hour + hour) * HOUR_MS
 
-    def remaining_start(self, slot: int) -> int:
-        """Return when the rest of an hour begins: for the current hour that is now."""
-        return max(self.hour_start(slot), self.now)
+    def remaining_start(self, hour: int) -> int:
+        """Return the time when the rest of an hour begins: for the current hour that is now."""
+        return max(self.hour_start(hour), self.now)
 
-    def remaining_seconds(self, slot: int) -> float:
-        """Return the length of the rest of an hour."""
-        return (self.hour_start(slot + 1) - self.remaining_start(slot)) / 1000
+    def remaining_seconds(self, hour: int) -> float:
+        """Return the length of the rest of an hour, in seconds."""
+        return (self.hour_start(hour + 1) - self.remaining_start(hour)) / 1000
 
 
-def days_from(now: int, days: int) -> ReportWindow:
+def window_from_days(now: int, days: int) -> ReportWindow:
     return ReportWindow(now, days * DAY_HOURS)
 
 
 class Load(NamedTuple):
-    """The number of tasks of a topic, or of several, that fell due before now, fall due in each hour, or later."""
+    """The numbers of tasks of a topic, or of several: those overdue, those due in each hour, and those due later."""
 
     topic: str
     overdue: int
-    hours: tuple[int, ...]
+    due_per_hour: tuple[int, ...]
     later: int
 
     @property
     def in_window(self) -> int:
-        return sum(self.hours)
+        return sum(self.due_per_hour)
 
     @property
     def to_deliver(self) -> int:
@@ -71,32 +71,32 @@ class Load(NamedTuple):
 
     @property
     def busiest_hour(self) -> int:
-        """The slot of the hour with the most due tasks, the first of several."""
-        return max(range(len(self.hours)), key=self.hours.__getitem__)
+        """The hour with the most due tasks, the first of several."""
+        return max(range(len(self.due_per_hour)), key=self.due_per_hour.__getitem__)
 
 
 def loads_from_counts(counts: Iterable[tuple[str, int, int]], window: ReportWindow) -> list[Load]:
-    """Return the loads of counts by (topic, slot), the largest first."""
-    slots: dict[str, list[int]] = {}
-    for topic, slot, count in counts:
-        slots.setdefault(topic, [0] * (window.hours + 2))[slot - OVERDUE] += count
-    loads = [Load(topic, due[0], tuple(due[1:-1]), due[-1]) for topic, due in slots.items()]
+    """Return the loads that make up these counts of (topic, hour, tasks), the largest first."""
+    hours_by_topic: dict[str, list[int]] = {}
+    for topic, hour, count in counts:
+        hours_by_topic.setdefault(topic, [0] * (window.hours + 2))[hour - OVERDUE] += count
+    loads = [Load(topic, due[0], tuple(due[1:-1]), due[-1]) for topic, due in hours_by_topic.items()]
     return sorted(loads, key=lambda load: (-load.to_deliver, -load.later, load.topic))
 
 
 def empty_load(topic: str, window: ReportWindow) -> Load:
-    """Return the load of a topic of which nothing falls due."""
+    """Return the load of a topic without due tasks."""
     return Load(topic, 0, (0,) * window.hours, 0)
 
 
 def sum_loads(topic: str, loads: Sequence[Load], window: ReportWindow) -> Load:
     """Return the sum of loads, under a name of its own."""
-    hours = [sum(due) for due in zip(*(load.hours for load in loads), strict=True)] or [0] * window.hours
+    hours = [sum(due) for due in zip(*(load.due_per_hour for load in loads), strict=True)] or [0] * window.hours
     return Load(topic, sum(load.overdue for load in loads), tuple(hours), sum(load.later for load in loads))
 
 
 class TopicLimit(NamedTuple):
-    """The limit of a topic's policy: deliveries a second, 0 for no limit; nothing is delivered while it is paused."""
+    """The limit of a topic: deliveries per second (0: no limit). While the topic is paused, nothing is delivered."""
 
     rate: float
     paused: bool = False
@@ -126,13 +126,13 @@ class TopicForecast(NamedTuple):
         """The tasks of each hour beyond those that can be delivered in it."""
         if self.limit is None:
             return [0.0] * self.window.hours
-        capacity = [self.limit.per_second * self.window.remaining_seconds(slot) for slot in range(self.window.hours)]
-        return [max(0.0, due - limit) for due, limit in zip(self.load.hours, capacity, strict=True)]
+        capacity = [self.limit.per_second * self.window.remaining_seconds(hour) for hour in range(self.window.hours)]
+        return [max(0.0, due - limit) for due, limit in zip(self.load.due_per_hour, capacity, strict=True)]
 
     @property
     def hours_over_rate(self) -> list[int]:
-        """The slots of hours in which more falls due than can be delivered."""
-        return [slot for slot, more in enumerate(self.excess_per_hour) if more]
+        """The hours in which more tasks fall due than can be delivered."""
+        return [hour for hour, excess in enumerate(self.excess_per_hour) if excess]
 
     @property
     def peak_backlog(self) -> float:
@@ -146,17 +146,17 @@ class TopicForecast(NamedTuple):
 
     @property
     def worked_off_at(self) -> int | None:
-        """The time when the last backlog is worked off; None without a backlog, or if one outlasts the window."""
+        """The time when the last backlog is worked off; None without a backlog, or if it outlasts the window."""
         if self.limit is None or self.final_backlog:
             return None
         carried = (self.load.overdue, *self.backlog)
-        behind = [slot for slot in range(self.window.hours) if carried[slot]]
-        if not behind:
+        hours_with_backlog = [hour for hour in range(self.window.hours) if carried[hour]]
+        if not hours_with_backlog:
             return None
-        slot = behind[-1]
+        hour = hours_with_backlog[-1]
         # The backlog shrinks by the rate and grows by the tasks that fall due meanwhile.
-        per_second = self.limit.per_second - self.load.hours[slot] / self.window.remaining_seconds(slot)
-        return self.window.remaining_start(slot) + math.ceil(carried[slot] / per_second * 1000)
+        per_second = self.limit.per_second - self.load.due_per_hour[hour] / self.window.remaining_seconds(hour)
+        return self.window.remaining_start(hour) + math.ceil(carried[hour] / per_second * 1000)
 
 
 def forecast_topic(window: ReportWindow, load: Load, limit: TopicLimit | None) -> TopicForecast:
@@ -165,8 +165,8 @@ def forecast_topic(window: ReportWindow, load: Load, limit: TopicLimit | None) -
         return TopicForecast(window, load, None, ())
     backlog: list[float] = []
     left: float = load.overdue
-    for slot, due in enumerate(load.hours):
-        left = max(0.0, left + due - limit.per_second * window.remaining_seconds(slot))
+    for hour, due in enumerate(load.due_per_hour):
+        left = max(0.0, left + due - limit.per_second * window.remaining_seconds(hour))
         backlog.append(left)
     return TopicForecast(window, load, limit, tuple(backlog))
 
@@ -184,12 +184,12 @@ class DueForecast(NamedTuple):
         return sum_loads("all topics", [*(topic.load for topic in self.topics), self.others], self.window)
 
     def busiest(self, limit: int) -> tuple[TopicForecast, ...]:
-        """Return the first topics, without those of which nothing falls due."""
+        """Return the first topics, without those that have no due tasks."""
         return tuple(topic for topic in self.topics[:limit] if topic.load.tasks)
 
-    def remaining(self, skip: int) -> Load | None:
-        """Return the sum of all topics after the first `skip`; None if there are none with due tasks."""
-        rest = [topic.load for topic in self.topics[skip:] if topic.load.tasks]
+    def sum_after(self, count: int) -> Load | None:
+        """Return the sum of all topics after the first `count`; None if they have no due tasks."""
+        rest = [topic.load for topic in self.topics[count:] if topic.load.tasks]
         if not rest and not self.other_topics:
             return None
         return sum_loads("others", [*rest, self.others], self.window)
@@ -199,13 +199,13 @@ class DueForecast(NamedTuple):
         """True if any topic's limit is known."""
         return any(topic.limit is not None for topic in self.topics)
 
-    def backlog(self, slot: int) -> float:
+    def backlog(self, hour: int) -> float:
         """Return the backlog at the end of an hour, of all topics with a known limit."""
-        return sum(topic.backlog[slot] for topic in self.topics if topic.backlog)
+        return sum(topic.backlog[hour] for topic in self.topics if topic.backlog)
 
 
 class DueCounts(NamedTuple):
-    """The counts: the loads of the largest topics, the sum of the others, and the number of these."""
+    """Counts of due tasks: the loads of the largest topics, and the sum and the number of the others."""
 
     window: ReportWindow
     topics: tuple[Load, ...]
@@ -214,6 +214,6 @@ class DueCounts(NamedTuple):
 
 
 def forecast_topics(due: DueCounts, limits: Mapping[str, TopicLimit]) -> DueForecast:
-    """Return the forecasts of counts, with the limits of the topics that have a known one."""
+    """Return the forecasts for these counts. Topics that are missing in `limits` have an unknown limit."""
     topics = tuple(forecast_topic(due.window, load, limits.get(load.topic)) for load in due.topics)
     return DueForecast(due.window, topics, due.others, due.other_topics)

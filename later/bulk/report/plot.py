@@ -20,29 +20,29 @@ from later.bulk.report.counts import OTHERS, DeadCounts, RejectCounts, Report
 from later.bulk.report.forecast import DAY_HOURS, HOUR_MS, DueForecast, Load, ReportWindow, TopicForecast
 
 TOPIC_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
-"""Colours of the topics that are drawn apart; the colour-blind can distinguish them (Okabe and Ito,
+"""Colours of the topics that have bars of their own. The colour-blind can distinguish them (Okabe and Ito,
 https://jfly.uni-koeln.de/color/)."""
 REASON_COLOURS = ("#8c2d19", "#c8553d", "#e59572", "#f2c6a8", "#6e4b7e", "#a98bb8")
-"""Colours of the reasons of death."""
-GREY, SLATE, INK = "#b8bec6", "#57606a", "#24292f"
+"""Colours of the reasons why tasks are dead."""
+GREY, SLATE, TEXT_COLOUR = "#b8bec6", "#57606a", "#24292f"
 MAX_BARS = 12
 """Bars of a panel of dead tasks or of rejects."""
 MAX_LEGEND_CHARS, MAX_BAR_CHARS = 28, 64
 """Characters of a name in a legend, and beside a bar."""
 WIDTH, DPI = 12.0, 110
-"""In inches, and pixels an inch."""
+"""The width in inches, and the pixels per inch."""
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a topic may contain two $
     "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
+    "text.color": TEXT_COLOUR,
+    "axes.labelcolor": TEXT_COLOUR,
     "axes.edgecolor": "#8c959f",
     "axes.titlesize": 11.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titlepad": 10,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    "xtick.color": TEXT_COLOUR,
+    "ytick.color": TEXT_COLOUR,
     "legend.fontsize": 9,
     "legend.frameon": False,
     "hatch.linewidth": 1.2,
@@ -61,12 +61,14 @@ def draw(report: Report, file: Path) -> None:
     due, dead, rejected = report.due, report.dead, report.rejected
     panels: list[Panel] = []
     if due is not None:
-        panels.append(Panel(7.0 if _behind(due) else 4.4, lambda figure: _draw_hours(figure, due)))
+        panels.append(Panel(7.0 if _topics_with_backlog(due) else 4.4, lambda figure: _draw_hours(figure, due)))
     if dead is not None and dead.tasks:
-        panels.append(Panel(_height(len(_by_host(dead))), lambda figure: _draw_dead(figure.subplots(), dead)))
+        panels.append(
+            Panel(_bars_height(len(_count_by_host(dead))), lambda figure: _draw_dead(figure.subplots(), dead))
+        )
     if rejected is not None and rejected.rows:
         bars = min(len(rejected.groups) + 1, MAX_BARS)
-        panels.append(Panel(_height(bars), lambda figure: _draw_rejects(figure.subplots(), rejected)))
+        panels.append(Panel(_bars_height(bars), lambda figure: _draw_rejects(figure.subplots(), rejected)))
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # characters that the font lacks are drawn as boxes
         heights = [panel.height for panel in panels] or [1.0]
@@ -81,7 +83,7 @@ def draw(report: Report, file: Path) -> None:
         figure.savefig(file, format="png")
 
 
-def _height(bars: int) -> float:
+def _bars_height(bars: int) -> float:
     return 1.1 + 0.28 * bars
 
 
@@ -89,8 +91,8 @@ def _height(bars: int) -> float:
 
 
 def _draw_hours(figure: SubFigure, due: DueForecast) -> None:
-    """Draw the due tasks and, if the rates leave a backlog, the backlog below."""
-    if not _behind(due):
+    """Draw the due tasks and, if the rates leave a backlog, the backlog below them."""
+    if not _topics_with_backlog(due):
         _draw_due(figure.subplots(), due)
         return
     upper, lower = figure.subplots(2, height_ratios=(1.7, 1))
@@ -109,10 +111,10 @@ def _draw_due(axes: Axes, due: DueForecast) -> None:
         bottom = _stack_bars(axes, bottom, topic.load, colours[topic.load.topic])
         over, excess = topic.hours_over_rate, topic.excess_per_hour
         axes.bar(  # hatch the part that the rate does not deliver in the hour
-            over, [-excess[slot] for slot in over], width=0.92, bottom=[bottom[slot] for slot in over],
+            over, [-excess[hour] for hour in over], width=0.92, bottom=[bottom[hour] for hour in over],
             align="edge", fill=False, hatch="////", edgecolor="white", linewidth=0,
         )  # fmt: skip
-    others = due.remaining(len(TOPIC_COLOURS))
+    others = due.sum_after(len(TOPIC_COLOURS))
     if others is not None:
         bottom = _stack_bars(axes, bottom, others, GREY)
     axes.set_ylim(0, max(*bottom, 1) * 1.08)
@@ -126,29 +128,29 @@ def _draw_due(axes: Axes, due: DueForecast) -> None:
 
 def _stack_bars(axes: Axes, bottom: Sequence[float], load: Load, colour: str) -> list[float]:
     label = _legend_label(load.topic)
-    axes.bar(range(len(bottom)), load.hours, width=0.92, bottom=bottom, align="edge", color=colour, label=label)
-    return [below + due for below, due in zip(bottom, load.hours, strict=True)]
+    axes.bar(range(len(bottom)), load.due_per_hour, width=0.92, bottom=bottom, align="edge", color=colour, label=label)
+    return [below + due for below, due in zip(bottom, load.due_per_hour, strict=True)]
 
 
-def _draw_rate(axes: Axes, lowest: TopicForecast) -> None:
-    """Draw the rate of the lowest topic if it is above it; any other's line would cross bars of other topics."""
-    if lowest.limit is None or not lowest.hours_over_rate:
+def _draw_rate(axes: Axes, bottom_topic: TopicForecast) -> None:
+    """Draw the bottom topic's rate as a line if the topic exceeds it. Another topic's line would cross other bars."""
+    if bottom_topic.limit is None or not bottom_topic.hours_over_rate:
         return
-    rate, name = lowest.limit.per_second * 3600, _shorten(lowest.load.topic, MAX_LEGEND_CHARS - 8)
-    label = f"{name} is paused" if lowest.limit.paused else f"rate of {name}:\n{rate:,.0f} an hour"
+    rate, name = bottom_topic.limit.per_second * 3600, _shorten(bottom_topic.load.topic, MAX_LEGEND_CHARS - 8)
+    label = f"{name} is paused" if bottom_topic.limit.paused else f"rate of {name}:\n{rate:,.0f} an hour"
     if rate < axes.get_ylim()[1]:
-        axes.axhline(rate, color=INK, linestyle="--", linewidth=1.3, label=label)
+        axes.axhline(rate, color=TEXT_COLOUR, linestyle="--", linewidth=1.3, label=label)
     else:
-        axes.plot([], [], color=INK, linestyle="--", linewidth=1.3, label=f"{label}\n(beyond the picture)")
+        axes.plot([], [], color=TEXT_COLOUR, linestyle="--", linewidth=1.3, label=f"{label}\n(beyond the picture)")
 
 
-def _behind(due: DueForecast) -> list[TopicForecast]:
-    """Return the topics with a backlog at any time."""
+def _topics_with_backlog(due: DueForecast) -> list[TopicForecast]:
+    """Return the topics that have a backlog at any time."""
     return [topic for topic in due.topics if topic.is_limited and (topic.load.overdue or topic.peak_backlog)]
 
 
 def _draw_backlog(axes: Axes, due: DueForecast) -> None:
-    window, topics, colours = due.window, _behind(due), _colours(due)
+    window, topics, colours = due.window, _topics_with_backlog(due), _colours(due)
     labels: list[str] = []
     for topic in topics:
         end = f"{topic.final_backlog:,.0f} left at the end"
@@ -173,15 +175,15 @@ def _colours(due: DueForecast) -> Mapping[str, str]:
 
 
 def _style_hours(axes: Axes, window: ReportWindow) -> None:
-    """Label some twelve hours, with the date at midnight, and put the legend beside the axes."""
+    """Label at most twelve hours, with the date at midnight, and put the legend beside the axes."""
     step = next(step for step in (2, 3, 6, 12, 24, 48, 96) if window.hours / step <= 12)
-    slots = [slot for slot in range(window.hours) if (window.first_hour + slot) % step == 0]
+    hours = [hour for hour in range(window.hours) if (window.first_hour + hour) % step == 0]
     labels: list[str] = []
-    for slot in slots:
-        is_midnight = (window.first_hour + slot) % DAY_HOURS == 0
-        labels.append(_format(window.hour_start(slot), "%H:%M\n%a %d %b" if is_midnight else "%H:%M"))
+    for hour in hours:
+        is_midnight = (window.first_hour + hour) % DAY_HOURS == 0
+        labels.append(_format(window.hour_start(hour), "%H:%M\n%a %d %b" if is_midnight else "%H:%M"))
     axes.set_xlim(0, window.hours)
-    axes.set_xticks(slots, labels)
+    axes.set_xticks(hours, labels)
     axes.set_xlabel("hour (UTC)")
     _style_axes(axes, axes.yaxis)
     handles, names = axes.get_legend_handles_labels()
@@ -194,7 +196,7 @@ def _style_hours(axes: Axes, window: ReportWindow) -> None:
 # Dead tasks and rejects
 
 
-def _by_host(dead: DeadCounts) -> dict[str, dict[str, int]]:
+def _count_by_host(dead: DeadCounts) -> dict[str, dict[str, int]]:
     """Return the counts by host and reason, the largest hosts first."""
     hosts: dict[str, dict[str, int]] = {}
     for group in dead.groups:
@@ -204,7 +206,7 @@ def _by_host(dead: DeadCounts) -> dict[str, dict[str, int]]:
 
 
 def _draw_dead(axes: Axes, dead: DeadCounts) -> None:
-    hosts = _by_host(dead)
+    hosts = _count_by_host(dead)
     left = [0] * len(hosts)
     for reason, colour in zip(dead.reasons, REASON_COLOURS, strict=False):
         counts = [by_reason.get(reason, 0) for by_reason in hosts.values()]
@@ -240,11 +242,11 @@ def _style_bars(axes: Axes, names: Sequence[str], counts: Sequence[int]) -> None
 # All panels
 
 
-def _style_axes(axes: Axes, numbers: Any) -> None:
-    """Style the axes; `numbers` is the axis of the counts."""
-    numbers.set_major_locator(MaxNLocator(6, integer=True))
-    numbers.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.grid(visible=True, axis=numbers.axis_name, color=GREY, alpha=0.5, linewidth=0.6)
+def _style_axes(axes: Axes, count_axis: Any) -> None:
+    """Style the axes, of which `count_axis` has the counts."""
+    count_axis.set_major_locator(MaxNLocator(6, integer=True))
+    count_axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.grid(visible=True, axis=count_axis.axis_name, color=GREY, alpha=0.5, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -31,7 +31,7 @@ _STOPPING = (
 """Texts of errors that Spark raises for any call while its Java ends."""
 _STACK = "JVM stacktrace:"
 _CAUSE = re.compile(r"^Caused by: (.*)", re.MULTILINE)
-_STATE = re.compile(r"\s*SQLSTATE: \w{5}")
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}")
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def spark_error(text: str) -> str:
     message = message[failed.end() :] if failed else message
     while match := _JAVA_CLASS.match(message) or _CONDITION.match(message):
         message = message[match.end() :]
-    state = _STATE.search(message)
+    state = _SQLSTATE.search(message)
     return _one_line(message[: state.start()] if state else message.partition("\n")[0])
 
 

@@ -38,7 +38,7 @@ _CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _NO_REASON = re.compile(r"WARNING: |\d\d/\d\d/\d\d [\d:]+ |Using Spark's|Setting |To adjust|\s+at |\s+\.\.\. ")
 """Lines of Java that do not say why it exited."""
 
-Output = IO[bytes] | int
+JavaOutput = IO[bytes] | int
 """A file for what Java and the workers write, or the number of a file descriptor."""
 
 
@@ -101,7 +101,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _new_session(settings: Mapping[str, str], output: Output) -> Iterator[SparkSession]:
+def _new_session(settings: Mapping[str, str], output: JavaOutput) -> Iterator[SparkSession]:
     conf, master = SparkConf().setAll(list(settings.items())), settings["spark.master"]
     stack = ExitStack()
     try:
@@ -166,7 +166,7 @@ def _set_environment(variables: Mapping[str, str | None]) -> None:
 
 
 @contextmanager
-def _java_gateway(conf: SparkConf, output: Output) -> Iterator[JavaGateway | None]:
+def _java_gateway(conf: SparkConf, output: JavaOutput) -> Iterator[JavaGateway | None]:
     """Start Spark's Java, which writes to `output`, and stop it at the end.
 
     Yields None if an earlier session left a Java in this process, which Spark uses again.
@@ -194,7 +194,7 @@ def _java_gateway(conf: SparkConf, output: Output) -> Iterator[JavaGateway | Non
                 gateway.proc.wait()
 
 
-def _java_error(output: Output) -> str:
+def _java_error(output: JavaOutput) -> str:
     """Return the last lines of Java's output that say why it exited."""
     if isinstance(output, int):
         return "the reason is above"

@@ -84,7 +84,7 @@ def create(
         notify(f"rejected: {_describe_row(reject.key, reject.reason, reject.row)}")
     if report.rejected:
         notify(_describe_output(rejects, "rejects"))
-    if report.existing and not report.known:
+    if report.existing and not report.job_existed:
         notify(f"{report.existing:,} already existed though the job is new: rows with the same key are one task")
     return 1 if report.rejected > max_rejects else 0
 
@@ -148,7 +148,7 @@ def cancel(*, job: JobOptions, yes: bool, spark: SparkOptions, address: LaterAdd
     with _open_input(job, spark) as input_frame, counting_bar("partitions", None) as bar:
         report = run.cancel(input_frame, job.build_target(address), bar.update)
     _print_statuses(report, "cancelled", as_json=as_json)
-    return 1 if _warn_without_tasks(report) and not report.known else 0
+    return 1 if _warn_without_tasks(report) and not report.job_exists else 0
 
 
 def _build_output(directory: str | None, overwrite: bool) -> Output | None:
@@ -166,8 +166,8 @@ def _open_input(job: JobOptions, spark: SparkOptions) -> Iterator[InputFrame]:
 
     with open_session(spark.master, spark.conf, f"later bulk {job.id}") as session, translate_errors():
         input_frame = spark_input.read_input(session, job.input, job.id)
-        if input_frame.unused:
-            notify(f"ignored columns (not task fields): {', '.join(input_frame.unused)}")
+        if input_frame.ignored_columns:
+            notify(f"ignored columns (not task fields): {', '.join(input_frame.ignored_columns)}")
         yield input_frame
 
 
@@ -250,7 +250,7 @@ def _print_statuses(report: StatusReport, pending: str, *, as_json: bool) -> Non
         result = report._asdict()
         result[pending] = result.pop("pending")
         result["seconds"] = round(report.seconds, 3)
-        del result["examples"], result["known"]
+        del result["examples"], result["job_exists"]
         print(json.dumps(result))
         return
     counts = {pending: report.pending, "ended": report.ended, "dead": report.dead}

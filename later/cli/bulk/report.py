@@ -115,7 +115,7 @@ def report(
     from later.bulk.report import build
     from later.cli.bulk.report_view import print_json, print_text
 
-    counts = build.count(build.ReportRequest(export, rejects, topics, days), rates, spark.master, spark.conf)
+    counts = build.count_tables(build.ReportRequest(export, rejects, topics, days), rates, spark.master, spark.conf)
     built = build.build_report(counts, rates, client, notify)
     if as_json:
         print_json(built)

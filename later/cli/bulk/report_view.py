@@ -109,13 +109,13 @@ class _Column(NamedTuple):
     over_rate: frozenset[int] = frozenset()
 
     def due(self, hour: int) -> str:
-        number = _format_number(self.load.hours[hour])
+        number = _format_number(self.load.due_per_hour[hour])
         return OVER_RATE + number if hour in self.over_rate else number
 
 
 def _print_hours(due: DueForecast, max_topics: int) -> None:
     """Print the hours with due tasks or a backlog: the sum, the busiest topics, and the sum of the others."""
-    topics, others, with_backlog = due.busiest(max_topics), due.remaining(max_topics), due.has_limits
+    topics, others, with_backlog = due.busiest(max_topics), due.sum_after(max_topics), due.has_limits
     columns = [_Column(_shorten(t.load.topic, HEADER_CHARS), t.load, frozenset(t.hours_over_rate)) for t in topics]
     if others is not None:
         columns.append(_Column("others", others))
@@ -126,7 +126,7 @@ def _print_hours(due: DueForecast, max_topics: int) -> None:
     _add_row(table, ["overdue", *(_format_number(column.load.overdue) for column in columns), EMPTY][: len(headers)])
     for hour in range(due.window.hours):
         backlog = round(due.backlog(hour))
-        if backlog or due.total.hours[hour]:
+        if backlog or due.total.due_per_hour[hour]:
             cells = [_format_hour(due.window, hour), *(column.due(hour) for column in columns), _format_number(backlog)]
             _add_row(table, cells[: len(headers)])
     _add_row(table, ["later", *(_format_number(column.load.later) for column in columns), EMPTY][: len(headers)])
@@ -169,8 +169,8 @@ def _load_cells(window: ReportWindow, load: Load) -> dict[str, str]:
     return {
         "overdue": _format_number(load.overdue),
         "in hours": _format_number(load.in_window),
-        "busiest hour": _format_hour(window, busiest) if load.hours[busiest] else EMPTY,
-        "due in it": _format_number(load.hours[busiest]),
+        "busiest hour": _format_hour(window, busiest) if load.due_per_hour[busiest] else EMPTY,
+        "due in it": _format_number(load.due_per_hour[busiest]),
     }
 
 
@@ -288,7 +288,9 @@ def report_json(report: Report) -> dict[str, Any]:
 
 
 def _load_json(window: ReportWindow, load: Load) -> dict[str, Any]:
-    hours = [{"hour": rfc3339(window.hour_start(hour) / 1000), "due": due} for hour, due in enumerate(load.hours)]
+    hours = [
+        {"hour": rfc3339(window.hour_start(hour) / 1000), "due": due} for hour, due in enumerate(load.due_per_hour)
+    ]
     return {"overdue": load.overdue, "in_hours": load.in_window, "later": load.later, "hours": hours}
 
 

@@ -40,7 +40,7 @@ def a_topic_forecast(
 
 
 def a_due_forecast(*topics: Load, limits: Mapping[str, TopicLimit], window: ReportWindow | None = None) -> DueForecast:
-    window = window or a_window(len(topics[0].hours))
+    window = window or a_window(len(topics[0].due_per_hour))
     return forecast_topics(DueCounts(window, topics, a_load(*([0] * window.hours), topic="others"), 0), limits)
 
 

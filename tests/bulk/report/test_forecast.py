@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from later.bulk.report.forecast import OVERDUE, Load, TopicLimit, days_from, loads_from_counts
+from later.bulk.report.forecast import OVERDUE, Load, TopicLimit, loads_from_counts, window_from_days
 from tests.bulk.report.builders import EIGHT, HOUR, a_due_forecast, a_load, a_topic_forecast, a_window
 
 # Hours
 
 
 def test_the_first_hour_is_the_rest_of_the_current_one() -> None:
-    window = days_from(EIGHT + 45 * 60_000, days=3)
+    window = window_from_days(EIGHT + 45 * 60_000, days=3)
 
     assert (window.hours, window.hour_start(0)) == (72, EIGHT)
     assert (window.remaining_start(0), window.remaining_seconds(0)) == (EIGHT + 45 * 60_000, 900)
@@ -100,5 +100,5 @@ def test_the_backlogs_of_topics_add_up() -> None:
 
     due = a_due_forecast(*topics, limits={"order": TopicLimit(1), "mail": TopicLimit(1)})
 
-    assert [due.backlog(slot) for slot in range(2)] == [3700, 0]
+    assert [due.backlog(hour) for hour in range(2)] == [3700, 0]
     assert due.total == Load("all topics", 0, (10_950, 0), 0)

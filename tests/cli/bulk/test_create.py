@@ -188,14 +188,14 @@ class TestCreate:
         assert bulk_exit_code("create", "in", "--job", "j", "--dry-run", "--json") == 1
         assert json.loads(capsys.readouterr().out)["valid"] == 988_000
 
-    @pytest.mark.parametrize("known", [True, False])
+    @pytest.mark.parametrize("job_existed", [True, False])
     def test_rows_with_the_same_key_are_reported_if_the_job_is_new(
-        self, known: bool, spark: FakeSpark, capsys: Capture
+        self, job_existed: bool, spark: FakeSpark, capsys: Capture
     ) -> None:
-        spark.answer = FEW._replace(known=known)
+        spark.answer = FEW._replace(job_existed=job_existed)
         assert bulk_exit_code("create", "in", "--job", "j") == 0
         warning = "later: 2 already existed though the job is new: rows with the same key are one task\n"
-        assert capsys.readouterr().err == ("" if known else warning)
+        assert capsys.readouterr().err == ("" if job_existed else warning)
 
     def test_an_empty_input_is_not_an_error(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = CreateReport(0, 0, 0, 0, 0.0, [])
@@ -303,10 +303,10 @@ class TestVerify:
 
     def test_a_hint_is_printed_if_no_row_has_a_task(self, spark: FakeSpark, capsys: Capture) -> None:
         spark.answer = FOUND._replace(pending=0, dead=0, ended=0, missing=3)
-        for words, known, code in (
+        for words, job_exists, code in (
             (["verify"], True, 1), (["cancel", "--yes"], False, 1), (["cancel", "--yes"], True, 0),
         ):  # fmt: skip
-            spark.answer = spark.answer._replace(known=known)
+            spark.answer = spark.answer._replace(job_exists=job_exists)
             assert bulk_exit_code(words[0], "in", "--job", "j", *words[1:]) == code
             assert "later: none of the rows has a task: --job and the key's column" in capsys.readouterr().err
 

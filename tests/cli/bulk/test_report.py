@@ -307,7 +307,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
             calls.append((request, rates))
             return counts
 
-        monkeypatch.setattr(report_build, "count", count)
+        monkeypatch.setattr(report_build, "count_tables", count)
         return calls
 
     return returning
