@@ -23,7 +23,7 @@ from later.option_types import (
 _TYPES = {
     ValueKind.DURATION: duration_s,
     ValueKind.INTEGER: any_integer,
-    ValueKind.SHARE: any_share,
+    ValueKind.FRACTION: any_share,
     ValueKind.RATE: any_rate,
     ValueKind.SWITCH: switch,
 }

@@ -24,7 +24,7 @@ from later.core.validation import (
 
 
 def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
-    """Return the task that `draft` requests at `now` (ms, the high end of the store's time), by its topic's policy.
+    """Return the task that `draft` requests at `now` (ms, the high end of the store's time), under its topic's policy.
 
     `fresh_id` is the id of a task whose caller chose none.
 
@@ -50,7 +50,7 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
 
 
 def resolve_execute_at(draft: Draft, policy: Policy, now: int) -> int:
-    """Return the time (ms) at which the draft is due, by its own fields and its topic's policy.
+    """Return the time (ms) at which the draft is due, from its own fields and its topic's policy.
 
     Raises:
         Refused: the delay or time is wrong, too far ahead, or not allowed by the policy.
@@ -73,15 +73,17 @@ def resolve_execute_at(draft: Draft, policy: Policy, now: int) -> int:
 def _requested_execute_at(draft: Draft, now: int) -> int | None:
     """Return the time that the draft itself requests, or None if it leaves the time to its topic's policy."""
     if draft.execute_time is not None:
+        field, value = "execute_time", draft.execute_time
         if draft.delay is not None:
-            raise Refused("execute_time: expected either delay or execute_time, got both", "execute_time")
-        if not math.isfinite(draft.execute_time):
-            raise refusal("execute_time", draft.execute_time)
-        execute_at, field, value = max(to_milliseconds(draft.execute_time), now), "execute_time", draft.execute_time
+            raise Refused("execute_time: expected either delay or execute_time, got both", field)
+        if not math.isfinite(value):
+            raise refusal(field, value)
+        execute_at = max(to_milliseconds(value), now)
     elif draft.delay is not None:
-        if not 0 <= draft.delay < math.inf:
-            raise refusal("delay", draft.delay)
-        execute_at, field, value = now + to_milliseconds(draft.delay), "delay", draft.delay
+        field, value = "delay", draft.delay
+        if not 0 <= value < math.inf:
+            raise refusal(field, value)
+        execute_at = now + to_milliseconds(value)
     else:
         return None
     if execute_at - now > MAX_AHEAD_MS:
@@ -90,10 +92,10 @@ def _requested_execute_at(draft: Draft, now: int) -> int | None:
 
 
 def resolve_ttl_ms(ttl: float | None, policy: Policy) -> int | None:
-    """Return the time to live, by the task's own `ttl` (s) and its topic's policy; None if there is no limit.
+    """Return the ttl in ms, from the task's own `ttl` (s) and its topic's policy; None if the task does not expire.
 
     Raises:
-        Refused: it is not a positive number.
+        Refused: the ttl is not a positive number.
     """
     if ttl is None:
         return policy.ttl_ms or None

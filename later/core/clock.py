@@ -16,7 +16,7 @@ import msgspec
 from later.core.errors import StoreDown
 
 SLACK_MS = 1
-"""Added to the high end, because the answer is cut to whole units and clocks tick unevenly."""
+"""Added to the high end, because the store cuts its answer to whole microseconds and clocks tick unevenly."""
 
 MAX_WALL_DRIFT_S = 0.05
 """If wall and monotonic time move apart by more than this, the machine was suspended or its clock was set."""
@@ -33,7 +33,7 @@ def rfc3339(ms: int) -> str:
 
 @lru_cache(maxsize=256)
 def _format_second(seconds: int) -> str:
-    """Return a second, cached because tasks that are due in the same second mostly follow one another."""
+    """Return a time in whole seconds as text, cached because tasks due in the same second mostly follow one another."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 

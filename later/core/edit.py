@@ -16,9 +16,9 @@ from later.core.validation import check_callback, check_content, check_headers, 
 
 
 class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The requested changes of the task `id`, in the units of a `Draft`; a field that is None stays as it is.
+    """The requested changes of the task `id`, in the units of a `Draft`. A field that is None stays as it is.
 
-    A ttl of None is a change, too: the task does not expire any more.
+    `ttl` differs: UNSET leaves it as it is, and None removes it, so that the task never expires.
     """
 
     id: str | None = None
@@ -74,7 +74,7 @@ def edit(task: Task, changes: TaskChanges, policies: Policies, now: int) -> Task
 
 
 def renew_ttl(task: Task, now: int) -> Task:
-    """Return the task as it is brought back from the dead: its ttl counts from now."""
+    """Return a dead task that is redriven or run now: its ttl, if it has one, counts from now."""
     if task.expires_at is None:
         return task
     return msgspec.structs.replace(task, expires_at=now + task.expires_at - task.ttl_starts_at, renewed_at=now)

@@ -26,7 +26,7 @@ class TooLarge(Refused):
 class NotFound(LaterError):
     """Nobody's fault: there is no such task, or no longer.
 
-    `ended` is true while the id is remembered: the task was delivered, or its dead record was removed.
+    `ended` is true while the id is remembered: the task was done, or it was dead and its retention is over.
     """
 
     def __init__(self, task_id: str, *, ended: bool = False) -> None:

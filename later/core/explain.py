@@ -16,7 +16,7 @@ from later.core.task import Task
 SLOT_WAIT_MS = 1000
 """If tasks of a topic without limits are due for this long while others of it are in flight, they wait for a slot."""
 SHORT_HOLD_MS = 1100
-"""Longest hold of a topic that a rate (beyond the time of one task) or a resume causes."""
+"""The longest hold that a resume or a rate causes (a low rate: one task's time). A receiver asks for longer ones."""
 RELEVANT_FIELDS = (
     "paused",
     "rate",
@@ -78,20 +78,20 @@ class Explanation(NamedTuple):
     details: Details
 
 
-def explain_task(task: TaskFacts, topic: TopicFacts, now: int) -> Explanation:
-    """Explain why `task`, which is of `topic`, has not run by `now`."""
-    reasons = _REASONS_BY_STATE[task.state](task, topic, now)
-    body, is_dead = task.task, task.state == "dead"
+def explain_task(facts: TaskFacts, topic: TopicFacts, now: int) -> Explanation:
+    """Explain why a task of `topic` has not run by `now`."""
+    reasons = _REASONS_BY_STATE[facts.state](facts, topic, now)
+    task, is_dead = facts.task, facts.state == "dead"
     details = {
-        "id": task.id,
+        "id": facts.id,
         "topic": topic.name,
-        "state": task.state,
-        "died_at" if is_dead else "due_at": rfc3339(task.score),
-        **({"dead_for_s": (now - task.score) / 1000} if is_dead else {"due_in_s": (task.score - now) / 1000}),
-        "attempts": task.attempts,
-        "failures": 0 if task.failure is None else task.failure.failures,
-        "max_retry": None if body is None else body.max_retry,
-        "expires_at": None if body is None or body.expires_at is None else rfc3339(body.expires_at),
+        "state": facts.state,
+        "died_at" if is_dead else "due_at": rfc3339(facts.score),
+        **({"dead_for_s": (now - facts.score) / 1000} if is_dead else {"due_in_s": (facts.score - now) / 1000}),
+        "attempts": facts.attempts,
+        "failures": 0 if facts.failure is None else facts.failure.failures,
+        "max_retry": None if task is None else task.max_retry,
+        "expires_at": None if task is None or task.expires_at is None else rfc3339(task.expires_at),
         **_topic_details(topic, now),
     }
     return Explanation("; ".join(reasons), details)
@@ -101,10 +101,13 @@ def explain_topic(topic: TopicFacts, now: int) -> Explanation:
     """Explain why the tasks of `topic` have not run by `now`."""
     if topic.due:
         overdue_ms = 0 if topic.oldest_due_at is None else now - topic.oldest_due_at
-        reasons = [*_obstacles(topic, now), f"{_tasks(topic.due)} due, the oldest for {format_duration(overdue_ms)}"]
+        reasons = [
+            *_obstacles(topic, now),
+            f"{_tasks_are(topic.due)} due, the oldest for {format_duration(overdue_ms)}",
+        ]
     else:
         counts = ((topic.unack, "in flight"), (topic.error, "between two attempts"), (topic.dead, "dead"))
-        others = [f"{_tasks(count)} {where}" for count, where in counts if count]
+        others = [f"{_tasks_are(count)} {where}" for count, where in counts if count]
         if topic.next_due_at is not None and topic.delay:
             others.insert(0, f"the next is due in {format_duration(topic.next_due_at - now)}")
         reasons = [
@@ -117,54 +120,55 @@ def explain_topic(topic: TopicFacts, now: int) -> Explanation:
 # Tasks, by state
 
 
-def _explain_delay(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
-    if task.score > now:
-        yield f"due in {format_duration(task.score - now)}"
-        yield from _obstacles_at(task.score, topic, now)
+def _explain_delay(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
+    if facts.score > now:
+        yield f"due in {format_duration(facts.score - now)}"
+        yield from _obstacles_at(facts.score, topic, now)
     else:
         yield from _obstacles(topic, now)
-        yield f"due for {format_duration(now - task.score)}"
+        yield f"due for {format_duration(now - facts.score)}"
         if topic.due > 1 and topic.oldest_due_at is not None:
             oldest = format_duration(now - topic.oldest_due_at)
             yield f"{topic.due:,} tasks of its topic are due, the oldest for {oldest}"
-    if task.failure is not None:
-        is_busy = task.failure.busy_since is not None
-        yield f"{'its receiver was busy' if is_busy else _retry(task, task.failure)}, {_last_error(task.failure)}"
-    yield from _expiry(task, now)
+    failure = facts.failure
+    if failure is not None:
+        reason = _retry_count(facts, failure) if failure.busy_since is None else "its receiver was busy"
+        yield f"{reason}, {_last_error(failure)}"
+    yield from _expiry(facts, now)
 
 
-def _explain_error(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
-    failure = task.failure
-    is_ahead = task.score > now
-    when = f"at {format_time(task.score, now)}" if is_ahead else f"due for {format_duration(now - task.score)}"
+def _explain_error(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
+    failure = facts.failure
+    is_ahead = facts.score > now
+    when = f"at {format_time(facts.score, now)}" if is_ahead else f"due for {format_duration(now - facts.score)}"
     if failure is None:
         yield f"its next attempt is {when}"
     elif failure.busy_since is not None:
         yield f"its receiver was busy: next attempt {when}, {_last_error(failure)}"
     else:
-        yield f"{_retry(task, failure)} {when}, {_last_error(failure)}"
-    yield from _obstacles_at(task.score, topic, now) if is_ahead else _obstacles(topic, now)
-    yield from _expiry(task, now)
+        yield f"{_retry_count(facts, failure)} {when}, {_last_error(failure)}"
+    yield from _obstacles_at(facts.score, topic, now) if is_ahead else _obstacles(topic, now)
+    yield from _expiry(facts, now)
 
 
-def _explain_unack(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
-    if task.score > now:
-        claimed_at = task.score - task.lease_ms
-        yield f"in flight for {format_duration(now - claimed_at)} on attempt {task.attempts}"
+def _explain_unack(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
+    if facts.score > now:
+        claimed_at = facts.score - facts.lease_ms
+        yield f"in flight for {format_duration(now - claimed_at)} on attempt {facts.attempts}"
     else:
-        ago = format_duration(now - task.score)
-        yield f"the lease of attempt {task.attempts} expired {ago} ago: it will be retried"
+        ago = format_duration(now - facts.score)
+        yield f"the lease of attempt {facts.attempts} expired {ago} ago: it will be retried"
         yield from _missing_workers(topic, now)
 
 
-def _explain_dead(task: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
-    failure = task.failure
+def _explain_dead(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
+    failure = facts.failure
     if failure is None:
         yield "dead for an unknown reason"
     elif failure.reason == "exhausted":
         retries = "its retries were"
-        if task.task is not None:
-            count = task.task.max_retry
+        if facts.task is not None:
+            count = facts.task.max_retry
             names = {0: "it had no retries, which were", 1: "its 1 retry was"}
             retries = names.get(count, f"its {count} retries were")
         last = failure.message.partition(", the last: ")[2] or failure.message
@@ -183,22 +187,22 @@ _REASONS_BY_STATE = {
 }
 
 
-def _expiry(task: TaskFacts, now: int) -> Iterator[str]:
+def _expiry(facts: TaskFacts, now: int) -> Iterator[str]:
     """Yield the reason why the task will never be delivered, if there is one."""
-    if task.task is None:
+    if facts.task is None:
         yield "its body cannot be read: it will be moved to dead"
         return
-    expires_at = task.task.expires_at
+    expires_at = facts.task.expires_at
     if expires_at is None:
         return
     if expires_at <= now:
         yield f"its ttl ended {format_duration(now - expires_at)} ago: it will not be delivered"
-    elif expires_at <= task.score:
+    elif expires_at <= facts.score:
         yield f"its ttl ends before that, at {format_time(expires_at, now)}: it will not be delivered"
 
 
-def _retry(task: TaskFacts, failure: Failure) -> str:
-    limit = "" if task.task is None else f" of {task.task.max_retry}"
+def _retry_count(facts: TaskFacts, failure: Failure) -> str:
+    limit = "" if facts.task is None else f" of {facts.task.max_retry}"
     return f"retry {max(failure.failures, 1)}{limit}"
 
 
@@ -218,8 +222,12 @@ def _obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
     if topic.held_until is not None and topic.held_until > now:
         yield _hold_reason(topic, topic.held_until, now)
     limit = topic.policy.concurrency
-    is_late = topic.oldest_due_at is not None and now - topic.oldest_due_at >= SLOT_WAIT_MS
-    if topic.unack >= limit if limit else topic.unack and is_late:
+    if limit:
+        is_full = topic.unack >= limit
+    else:
+        is_late = topic.oldest_due_at is not None and now - topic.oldest_due_at >= SLOT_WAIT_MS
+        is_full = topic.unack > 0 and is_late
+    if is_full:
         yield f"{topic.unack} of its topic's deliveries are in flight: it has no free slot"
     if topic.full_speed_at is not None and topic.full_speed_at > now:
         yield f"its topic is in slow start until {format_time(topic.full_speed_at, now)}"
@@ -263,11 +271,11 @@ def _hold_reason(topic: TopicFacts, until: int, now: int) -> str:
 
 def _topic_details(topic: TopicFacts, now: int) -> Details:
     policy = format_policy(topic.policy)
-    oldest, held_until = topic.oldest_due_at, topic.held_until
+    oldest_due_at, held_until = topic.oldest_due_at, topic.held_until
     return {
         "counts": {"delay": topic.delay, "unack": topic.unack, "error": topic.error, "dead": topic.dead},
         "due": topic.due,
-        "oldest_lateness_s": None if oldest is None else (now - oldest) / 1000,
+        "oldest_lateness_s": None if oldest_due_at is None else (now - oldest_due_at) / 1000,
         "next_due_at": None if topic.next_due_at is None else rfc3339(topic.next_due_at),
         "paused": topic.paused or topic.policy.paused,
         "held_until": rfc3339(held_until) if held_until is not None and held_until > now else None,
@@ -297,5 +305,5 @@ def format_time(ms: int, now: int) -> str:
     return text[11:] if text[:10] == rfc3339(now)[:10] else text
 
 
-def _tasks(count: int) -> str:
+def _tasks_are(count: int) -> str:
     return "1 task is" if count == 1 else f"{count:,} tasks are"

@@ -10,8 +10,8 @@ import msgspec
 MANY_COMMAS = 500_000
 """An array with fewer commas has few enough elements to be split before they are counted against a limit."""
 
-_decode = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_scan = json.JSONDecoder(parse_int=float).raw_decode  # float: Python refuses to read integers of many digits
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_element = json.JSONDecoder(parse_int=float).raw_decode  # float: Python refuses to read integers of many digits
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -27,7 +27,7 @@ def split_array(document: bytes, limit: int | None = None) -> list[bytes]:
     """
     if limit is None or document.count(b",") < MANY_COMMAS:
         try:
-            return [bytes(element) for element in _decode(document)]
+            return [bytes(element) for element in _decode_array(document)]
         except (ValueError, RecursionError):
             pass  # an element may be malformed; the scanner finds out
     return _scan_array(document.decode("utf-8", "surrogateescape"), limit)
@@ -35,21 +35,21 @@ def split_array(document: bytes, limit: int | None = None) -> list[bytes]:
 
 def _scan_array(text: str, limit: int | None) -> list[bytes]:
     elements: list[bytes] = []
-    at = _skip_space(text, text.index("[") + 1)
+    position = _skip_space(text, text.index("[") + 1)
     while limit is None or len(elements) <= limit:
-        _, end = _scan(text, at)
-        elements.append(text[at:end].encode("utf-8", "surrogateescape"))
-        at = _skip_space(text, end)
-        if text.startswith("]", at):
-            if _skip_space(text, at + 1) != len(text):
-                raise json.JSONDecodeError("Extra data", text, at + 1)
+        _, end = _decode_element(text, position)
+        elements.append(text[position:end].encode("utf-8", "surrogateescape"))
+        position = _skip_space(text, end)
+        if text.startswith("]", position):
+            if _skip_space(text, position + 1) != len(text):
+                raise json.JSONDecodeError("Extra data", text, position + 1)
             break
-        if not text.startswith(",", at):
-            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-        at = _skip_space(text, at + 1)
+        if not text.startswith(",", position):
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+        position = _skip_space(text, position + 1)
     return elements
 
 
-def _skip_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
+def _skip_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position

@@ -16,7 +16,7 @@ from msgspec import inspect
 
 from later.core.errors import Refused
 from later.core.task import Draft
-from later.core.validation import EXPECTED, format_value, refusal, utf8_size
+from later.core.validation import EXPECTED, escape_name, format_value, refusal, utf8_size
 
 RESERVED_FIELDS = frozenset({"method", "raw", "context", "tags", "timeout", "cron", "backoff"})
 """Names of fields that a later version may take."""
@@ -89,9 +89,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def unknown_field(name: str) -> Refused:
     """Return the refusal of a field that a body must not have."""
-    printable = repr(name[:80])[1:-1]
-    what = "not a field of this version" if name in RESERVED_FIELDS else "unknown field"
-    return Refused(f"{printable}: {what}", printable)
+    shown = escape_name(name)
+    reason = "not a field of this version" if name in RESERVED_FIELDS else "unknown field"
+    return Refused(f"{shown}: {reason}", shown)
 
 
 @lru_cache

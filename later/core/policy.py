@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from later.core.errors import Refused
-from later.core.validation import MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, format_value, to_milliseconds
+from later.core.validation import MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, escape_name, format_value, to_milliseconds
 
 PolicyValue = bool | int | float | str
 """A field's value as it is written in JSON."""
@@ -87,7 +87,7 @@ class ValueKind(StrEnum):
 
     DURATION = "duration"
     INTEGER = "integer"
-    SHARE = "share"
+    FRACTION = "fraction"
     RATE = "rate"
     SWITCH = "switch"
     CHOICE = "choice"
@@ -136,7 +136,7 @@ class PolicyField(NamedTuple):
                 return value
             case int() | float() if self.kind is ValueKind.DURATION and self.minimum <= value <= self.maximum:
                 return to_milliseconds(value)
-            case int() | float() if self.kind in (ValueKind.SHARE, ValueKind.RATE):
+            case int() | float() if self.kind in (ValueKind.FRACTION, ValueKind.RATE):
                 if value == 0 or self.minimum <= value <= self.maximum:
                     return float(value or 0)
         raise ValueError
@@ -146,7 +146,7 @@ class PolicyField(NamedTuple):
         match self.kind:
             case ValueKind.DURATION:
                 return plain_number(value / 1000)
-            case ValueKind.SHARE | ValueKind.RATE:
+            case ValueKind.FRACTION | ValueKind.RATE:
                 return plain_number(value)
             case ValueKind.CHOICE:
                 return str(value)
@@ -229,7 +229,7 @@ POLICY_FIELDS = {
         ),
         PolicyField(
             "retry_jitter",
-            ValueKind.SHARE,
+            ValueKind.FRACTION,
             "a number from 0 to 1",
             "Longest random extension of a pause, as a share of it: 0 to 1.",
             maximum=1,
@@ -284,8 +284,8 @@ def parse_policy_fields(values: Mapping[str, object]) -> dict[str, PolicyValue |
     for name, value in values.items():
         field = POLICY_FIELDS.get(name)
         if field is None:
-            printable = repr(name[:80])[1:-1]
-            raise Refused(f"{printable}: no field of a policy; there are {', '.join(POLICY_FIELDS)}", printable)
+            shown = escape_name(name)
+            raise Refused(f"{shown}: no field of a policy; there are {', '.join(POLICY_FIELDS)}", shown)
         try:
             fields[name] = None if value is None else field.format(field.parse(value))
         except (ValueError, OverflowError):

@@ -57,7 +57,7 @@ def namespace_from_topic(topic: str) -> str:
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The fields that one topic or namespace sets. `tick_time_ms` has no effect; it is stored for Pulsar's API."""
 
-    fields: dict[str, PolicyValue] = {}  # a field's default: msgspec copies it
+    fields: dict[str, PolicyValue] = {}  # msgspec copies a mutable default
     tick_time_ms: int | None = None
 
     def merge(self, fields: Mapping[str, PolicyValue | None]) -> Settings:
@@ -98,9 +98,9 @@ class Policies:
 
     def for_scope(self, scope: PolicyScope) -> Policy:
         """Return the policy that applies to a topic or a namespace."""
-        known = self._applied.get(scope)
-        if known is not None:
-            return known
+        cached = self._applied.get(scope)
+        if cached is not None:
+            return cached
         inherited = self.daemon if scope.parent is None else self.for_scope(scope.parent)
         if scope not in self.settings:
             return inherited  # not cached: there is no limit to the number of such topics

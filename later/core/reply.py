@@ -1,4 +1,4 @@
-"""The reply of a receiver: its status, body and Retry-After, read by the callback's contract."""
+"""A receiver's reply: its status, body and Retry-After, and the outcome that they mean."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_reply(reply: Reply, now: int, ack: Ack) -> Outcome:
-    """Return the outcome that a reply means if its receiver confirms by `ack`. A Retry-After date counts from `now`."""
+    """Return the outcome that a reply means if its topic has this `ack`. A Retry-After date counts from `now`."""
     status = reply.status
     if status in BUSY_STATUSES:
         return _busy("status", f"answered {status}", reply, now)
@@ -59,10 +59,10 @@ def _parse_code(reply: Reply, now: int, ack: Ack) -> Outcome:
 
 
 def _parse_object(body: bytes | None) -> dict[str, object]:
-    """Return the fields of a JSON object, or none if the body is anything else.
+    """Return the fields of a JSON object, or an empty dictionary if the body is anything else.
 
-    Not with msgspec: it rejects lone surrogates, with which a JavaScript string ends if it was cut, and a failure
-    would count as done.
+    msgspec is no help here: it rejects lone surrogates, with which a JavaScript string ends if it was cut, and then a
+    failure would count as done.
     """
     if not body:
         return {}

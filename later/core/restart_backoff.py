@@ -11,7 +11,7 @@ STABLE_MS = 60_000
 
 
 class RestartBackoff:
-    """The exits in a row of one process, and the delay that follows from them."""
+    """The delay before the next restart of one process, which grows with each exit in a row."""
 
     def __init__(self, delays_s: Sequence[int] = RESTART_DELAYS_S) -> None:
         self._delays_s = delays_s

@@ -122,7 +122,7 @@ def _judge_busy(
         policy.retry_pause_ms(1, random) if requested_ms is None else min(max(requested_ms, MIN_BUSY_PAUSE_MS), DAY_MS)
     )
     failure = Failure(last.failures, outcome.reason, outcome.status, message, now, busy_since, attempt)
-    return _retry(task, failure, pause_ms)
+    return _retry_unless_expired(task, failure, pause_ms)
 
 
 def _judge_failed(
@@ -134,10 +134,10 @@ def _judge_failed(
         failure = Failure(failures, "exhausted", outcome.status, message, now, None, attempt)
         return Verdict(SettleTarget.DEAD, now, failure)
     failure = Failure(failures, outcome.reason, outcome.status, message, now, None, attempt)
-    return _retry(task, failure, policy.retry_pause_ms(failures, random))
+    return _retry_unless_expired(task, failure, policy.retry_pause_ms(failures, random))
 
 
-def _retry(task: Task, failure: Failure, pause_ms: int) -> Verdict:
+def _retry_unless_expired(task: Task, failure: Failure, pause_ms: int) -> Verdict:
     if is_expired(task, failure.at):
         return Verdict(SettleTarget.DEAD, failure.at, expiry_failure(failure, failure.at))
     return Verdict(SettleTarget.ERROR, failure.at + max(pause_ms, MIN_PAUSE_MS), failure)
@@ -151,16 +151,16 @@ def judge_unsent(task: Task, attempt: int, last: Failure | None, now: int) -> Ve
     last = last or NO_FAILURE
     if is_expired(task, now):
         return Verdict(SettleTarget.DEAD, now, expiry_failure(last, now, attempt))
-    lost = attempt - 1 - last.attempt
-    if lost > MAX_LOST_LEASES:
-        failure = _give_up(last, attempt, now, "lost", f"{lost} leases were lost in a row")
+    lost_leases = attempt - 1 - last.attempt
+    if lost_leases > MAX_LOST_LEASES:
+        failure = _final_failure(last, attempt, now, "lost", f"{lost_leases} leases were lost in a row")
         return Verdict(SettleTarget.DEAD, now, failure)
     return None
 
 
 def judge_unreadable(attempt: int, error: UnreadableBody, now: int) -> Verdict:
     """Return the verdict on a task whose body cannot be decoded: dead, and the body is kept as it is."""
-    return Verdict(SettleTarget.DEAD, now, _give_up(NO_FAILURE, attempt, now, "body", str(error)))
+    return Verdict(SettleTarget.DEAD, now, _final_failure(NO_FAILURE, attempt, now, "body", str(error)))
 
 
 def is_expired(task: Task, now: int) -> bool:
@@ -175,10 +175,10 @@ def expiry_failure(last: Failure | None, now: int, attempt: int | None = None) -
     """
     last = last or NO_FAILURE
     made = last.attempt if attempt is None else attempt
-    return _give_up(last, made, now, "expired", "its ttl ended before it was done")
+    return _final_failure(last, made, now, "expired", "its ttl ended before it was done")
 
 
-def _give_up(last: Failure, attempt: int, now: int, reason: str, message: str) -> Failure:
+def _final_failure(last: Failure, attempt: int, now: int, reason: str, message: str) -> Failure:
     return Failure(last.failures, reason, last.status, _shorten(message), now, None, attempt)
 
 

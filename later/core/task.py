@@ -51,7 +51,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: int | None
     """The time from which on it is not delivered any more; None: it does not expire."""
     renewed_at: int | None = None
-    """The time from which its ttl counts if it was brought back from the dead; None: since its creation."""
+    """The time at which it was last brought back from `dead`, from which its ttl counts; None: it never was."""
 
     @property
     def ttl_starts_at(self) -> int:
@@ -138,8 +138,8 @@ def decode_task_or_error(task_id: str, body: bytes) -> Task | UnreadableBody:
         return error
 
 
-class _RandomPool:
-    """A pool of random bytes. Asking the system for each id takes a quarter of the time of a batch's task."""
+class _RandomBytes:
+    """Random bytes, read from the system in blocks: reading them for each id takes a quarter of a batch's time."""
 
     def __init__(self) -> None:
         self._chunks: Iterator[bytes] = iter(())
@@ -147,31 +147,34 @@ class _RandomPool:
 
     def next(self) -> bytes:
         """Return sixteen fresh bytes."""
-        for chunk in self._chunks:
-            return chunk
-        block = os.urandom(4096)
-        self._chunks = iter([block[start : start + 16] for start in range(0, len(block), 16)])
-        return self.next()
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            block = os.urandom(4096)
+            self._chunks = iter([block[start : start + 16] for start in range(0, len(block), 16)])
+            chunk = next(self._chunks)
+        return chunk
 
     def _clear(self) -> None:
         """Drop the bytes after a fork; otherwise parent and child would generate the same ids."""
         self._chunks = iter(())
 
 
-_random_pool = _RandomPool()
+_random_bytes = _RandomBytes()
 
 
 def new_id() -> str:
     """Return an id for a task whose caller chose none: a UUID of version 4 (RFC 9562)."""
-    random = _random_pool.next()
+    random = _random_bytes.next()
     text = random.hex()
-    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANT[random[8] >> 6]}{text[17:20]}-{text[20:]}"
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANT_DIGITS[random[8] >> 6]}{text[17:20]}-{text[20:]}"
 
 
-_VARIANT = "89ab"
-_RFC_VARIANT = range(0x80, 0xC0)
+_VARIANT_DIGITS = "89ab"
+"""The first digit of byte 8 in a UUID of the variant that RFC 9562 defines."""
+_VARIANT_BYTES = range(0x80, 0xC0)
+"""The values of that byte."""
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-"""A canonical UUID: in lower case, of the RFC's variant."""
+"""A canonical UUID: in lower case, of the variant that RFC 9562 defines."""
 
 
 def pack_id(task_id: str) -> bytes:
@@ -183,8 +186,8 @@ def pack_id(task_id: str) -> bytes:
 
 
 def unpack_id(stored: bytes) -> str:
-    """Invert `pack_id`. Bytes that cannot be an id are escaped."""
-    if len(stored) == 16 and stored[8] in _RFC_VARIANT:
+    """Return the id that `pack_id` packed into `stored`. Bytes that cannot be an id are escaped."""
+    if len(stored) == 16 and stored[8] in _VARIANT_BYTES:
         text = stored.hex()
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
     return stored.decode("utf-8", "backslashreplace")

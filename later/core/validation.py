@@ -76,11 +76,16 @@ def format_value(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
+def escape_name(name: str) -> str:
+    """Return the first 80 characters of an unknown field's name, escaped so that a refusal stays one line."""
+    return repr(name[:80])[1:-1]
+
+
 # Times
 
 
 _MAX_EXACT = 2**53
-"""Up to this limit, a float that is whole is exactly the number that was written."""
+"""Up to this limit, a whole float is exactly the number that was written."""
 
 
 def to_milliseconds(seconds: float) -> int:
@@ -94,7 +99,7 @@ def to_milliseconds(seconds: float) -> int:
 
 
 def parse_time(field: str, value: float | str) -> int:
-    """Convert a time to ms since the Unix epoch, rounded up and cut to what a clock can show.
+    """Convert a time to ms since the Unix epoch, rounded up and cut to ±2^53, up to which floats are exact.
 
     Raises:
         Refused: it is neither a number of seconds nor an RFC 3339 time.
@@ -194,7 +199,7 @@ def check_callback(text: str | None) -> str:
 
 
 def check_content(text: str | None) -> str:
-    """Check the content, and return it; an absent one is empty.
+    """Check the content, and return it; without content, return an empty string.
 
     Raises:
         Refused: it is not Unicode.
