@@ -1,4 +1,4 @@
-"""The application: one table of routes, each a path, a method and the handler that answers."""
+"""The application: one table of routes, each a method, a path and the handler that answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
 from later.api.edits import EditHandlers
@@ -16,27 +17,27 @@ from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
-from later.api.server import FAST_ROUTES, FastHandler
+from later.api.server import FAST_ROUTES
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
 from later.metrics import Metrics
 from later.store.open import Store
 from later.store.policies import PolicyBook
 
-TOPIC = "/topics/{topic:[^/]+}"
+TOPIC_PATH = "/topics/{topic:[^/]+}"
 """The path of a topic. A `/` in its name comes percent-encoded; braces are not allowed in aiohttp's default pattern."""
-NAMESPACE = "/namespaces/{namespace:[^/]+}"
-PULSAR_NAMESPACE = "/admin/v2/namespaces/public/{namespace:[^/]+}"
+NAMESPACE_PATH = "/namespaces/{namespace:[^/]+}"
+PULSAR_NAMESPACE_PATH = "/admin/v2/namespaces/public/{namespace:[^/]+}"
 """The path of a namespace in Pulsar's API. The tenant `public` is the only one."""
-PULSAR_TOPIC = "/admin/v2/persistent/public/{namespace:[^/]+}/{topic:[^/]+}"
+PULSAR_TOPIC_PATH = "/admin/v2/persistent/public/{namespace:[^/]+}/{topic:[^/]+}"
 
 
 class Route(NamedTuple):
-    """A path, the handler that answers there, and the method. A `fast` POST route bypasses the router."""
+    """A method, a path, and the handler that answers there. A `fast` POST route bypasses the router."""
 
     method: str
     path: str
-    handler: FastHandler
+    handler: Handler
     fast: bool = False
 
 
@@ -88,15 +89,15 @@ def build_app(
         Route("POST", "/create/batch", batches.create),
         Route("POST", "/query/batch", batches.query),
         Route("POST", "/delete/batch", batches.delete),
-        Route("GET", "/jobs/{id}", batches.job),
+        Route("GET", "/jobs/{id}", batches.show_job),
         Route("POST", "/list", listing.list_tasks),
         Route("POST", "/update", edits.update),
         Route("POST", "/run-now", edits.run_now),
         Route("POST", "/redrive", edits.redrive),
-        Route("POST", f"{TOPIC}/purge", edits.purge),
+        Route("POST", f"{TOPIC_PATH}/purge", edits.purge),
         Route("POST", "/explain", explain.explain),
         Route("GET", "/topics", topics.list_topics),
-        Route("GET", TOPIC, topics.show),
+        Route("GET", TOPIC_PATH, topics.show),
     ]
     return _application(
         [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)]
@@ -112,19 +113,24 @@ def build_health_app(
 
 def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
     """Return the routes of policies, later's own and Pulsar's."""
-    topic = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_topic_scope)
-    namespace = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_namespace_scope)
-    routes = [Route("POST", f"{TOPIC}/pause", topic.pause), Route("POST", f"{TOPIC}/resume", topic.resume)]
-    for path, handlers in ((f"{TOPIC}/policy", topic), (f"{NAMESPACE}/policy", namespace)):
+    topics = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_topic_scope)
+    namespaces = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_namespace_scope)
+    routes = [
+        Route("POST", f"{TOPIC_PATH}/pause", topics.pause),
+        Route("POST", f"{TOPIC_PATH}/resume", topics.resume),
+    ]
+    for scope_path, handlers in ((TOPIC_PATH, topics), (NAMESPACE_PATH, namespaces)):
+        path = f"{scope_path}/policy"
         routes += [
             Route("GET", path, handlers.show),
             Route("PUT", path, handlers.replace),
             Route("PATCH", path, handlers.merge),
             Route("DELETE", path, handlers.remove),
         ]
-    for scope, parse_scope in ((PULSAR_NAMESPACE, parse_namespace_scope), (PULSAR_TOPIC, parse_persistent_topic)):
+    pulsar_scopes = ((PULSAR_NAMESPACE_PATH, parse_namespace_scope), (PULSAR_TOPIC_PATH, parse_persistent_topic))
+    for scope_path, parse_scope in pulsar_scopes:
         pulsar = PulsarHandlers(policies=policies, max_body=max_body, parse_scope=parse_scope)
-        path = f"{scope}/delayedDelivery"
+        path = f"{scope_path}/delayedDelivery"
         routes += [
             Route("GET", path, pulsar.show),
             Route("POST", path, pulsar.change),
@@ -145,7 +151,7 @@ def _health_routes(
 
 
 def _application(routes: Sequence[Route]) -> web.Application:
-    """Build an application of these routes. Handlers limit bodies themselves; aiohttp's own limit is out of reach."""
+    """Build an application of these routes. Handlers limit bodies themselves, so aiohttp's limit is their largest."""
     app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BATCH_BYTES)
     for method, path, handler, _ in routes:
         # a GET route answers HEAD, too

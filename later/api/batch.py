@@ -1,4 +1,4 @@
-"""The calls for many tasks: each item is validated by itself, and the valid ones share one round trip.
+"""The calls for many tasks: each item is validated by itself, and the valid items share one round trip.
 
 A bulk job counts what its batches created exactly, even if a batch has to be sent again.
 """
@@ -48,10 +48,11 @@ log = structlog.get_logger()
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+View = TypeVar("View")
 
 
 class ErrorCounts(NamedTuple):
-    """The numbers of a batch's items that are missing, were refused, and failed."""
+    """The numbers of a batch's items that are missing, were refused, or failed."""
 
     missing: int
     refused: int
@@ -99,7 +100,7 @@ class BatchHandlers:
             if batch is not None:
                 with suppress(StoreDown):
                     await self._store.bulk_jobs.uncount_failed(batch, answers)
-        return json_response(self._summarize_created(tasks, answers))
+        return json_response(self._finish_create(tasks, answers))
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query/batch`."""
@@ -133,7 +134,7 @@ class BatchHandlers:
             )
         )
 
-    async def job(self, request: web.Request) -> web.StreamResponse:
+    async def show_job(self, request: web.Request) -> web.StreamResponse:
         """`GET /jobs/{id}`."""
         job = _check_job(request.match_info["id"])
         try:
@@ -166,10 +167,10 @@ class BatchHandlers:
                 await asyncio.sleep(0)
         return validated
 
-    def _summarize_created(
+    def _finish_create(
         self, tasks: Sequence[Task | Refused], answers: Sequence[bool | LaterError]
     ) -> BatchCreateResponse:
-        """Return the answer to a create; count its items in the metrics, and wake the ticker for the earliest task."""
+        """Count the items in the metrics, wake the delay ticker for the earliest new task, and return the answer."""
         pairs = list(zip(tasks, answers, strict=True))
         errors = _count_errors(answers)
         created = [task for task, answer in pairs if isinstance(task, Task) and answer is True]
@@ -213,7 +214,7 @@ def _count_errors(answers: Sequence[object]) -> ErrorCounts:
     return ErrorCounts(missing, refused, len(failures))
 
 
-def _result(answer: Answer | LaterError, view: Callable[[Answer], Item]) -> Item | BatchItemError:
+def _result(answer: Answer | LaterError, view: Callable[[Answer], View]) -> View | BatchItemError:
     return BatchItemError(error_body(answer)) if isinstance(answer, LaterError) else view(answer)
 
 

@@ -24,19 +24,15 @@ def split_items(body: bytes, content_type: str) -> list[bytes]:
     """
     if content_type == NDJSON:
         items = list(islice((line for line in io.BytesIO(body) if not line.isspace()), MAX_ITEMS + 1))
+    elif not _OPENING.match(body):
+        raise Refused(f"expected a JSON array of bodies, or lines of them with Content-Type: {NDJSON}")
     else:
-        items = _split_array(body)
+        try:
+            items = split_array(body, MAX_ITEMS)
+        except ValueError as error:
+            raise Refused(f"expected a JSON array: {error}") from None
+        except RecursionError:
+            raise Refused("expected a JSON array, got it nested too deeply") from None
     if len(items) > MAX_ITEMS:
         raise TooLarge(f"expected at most {MAX_ITEMS} items, got more")
     return items
-
-
-def _split_array(body: bytes) -> list[bytes]:
-    if not _OPENING.match(body):
-        raise Refused(f"expected a JSON array of bodies, or lines of them with Content-Type: {NDJSON}")
-    try:
-        return split_array(body, MAX_ITEMS)
-    except ValueError as error:
-        raise Refused(f"expected a JSON array: {error}") from None
-    except RecursionError:
-        raise Refused("expected a JSON array, got it nested too deeply") from None

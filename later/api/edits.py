@@ -35,13 +35,13 @@ from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
 log = structlog.get_logger("later.edits")
 
 
-class PurgeStates(NamedTuple):
-    """A purge of all tasks in these states, in the order in which they are emptied."""
+class StatesPurge(NamedTuple):
+    """A purge of all tasks in these states, one state after the other."""
 
     states: Sequence[Bucket]
 
 
-class PurgeDead(NamedTuple):
+class DeadPurge(NamedTuple):
     """A purge of the dead tasks that died within a range of times, for one reason or (None) any."""
 
     dead: BucketRange
@@ -62,8 +62,8 @@ class EditHandlers:
         self._store = store
         timeout_s = store.client.timeout_s
         self._update = GroupCommit(store.edits.update, queue_timeout_s=timeout_s)
-        self._run_now = GroupCommit(self._at_store_time(store.edits.run_now), queue_timeout_s=timeout_s)
-        self._redrive = GroupCommit(self._at_store_time(store.edits.redrive), queue_timeout_s=timeout_s)
+        self._run_now = GroupCommit(self._with_store_time(store.edits.run_now), queue_timeout_s=timeout_s)
+        self._redrive = GroupCommit(self._with_store_time(store.edits.redrive), queue_timeout_s=timeout_s)
         self._max_body = max_body
         self._pending_writes = pending_writes
         self._wake_delay_ticker = wake_delay_ticker
@@ -93,7 +93,7 @@ class EditHandlers:
         """`POST /redrive`."""
         body = parse_redrive_request(await read_body(request, self._max_body))
         if body.id is None:
-            return await self._redrive_dead(body)
+            return await self._redrive_topic(body)
         for field in RedriveRequest.__struct_fields__:
             if field != "id" and getattr(body, field) is not None:
                 raise Refused(f"{field}: expected either an id alone, or a topic, got both", field)
@@ -102,7 +102,7 @@ class EditHandlers:
             self._wake_if_in_delay(await self._redrive(id))
         return json_response({"redriven": 1})
 
-    async def _redrive_dead(self, body: RedriveRequest) -> web.StreamResponse:
+    async def _redrive_topic(self, body: RedriveRequest) -> web.StreamResponse:
         """Redrive the dead tasks of a topic."""
         if body.topic is None:
             raise Refused("topic: expected an id or a topic, got neither", "topic")
@@ -125,19 +125,19 @@ class EditHandlers:
         body = parse_purge_request(content) if content.strip() else PurgeRequest()
         purge, limit = _parse_purge(topic, body), _check_limit(body.limit)
         match purge:
-            case PurgeStates(states):
+            case StatesPurge(states):
                 result = await self._store.dead_letters.purge([BucketRange(topic, state) for state in states], limit)
-            case PurgeDead(dead, None):
+            case DeadPurge(dead, None):
                 result = await self._store.dead_letters.purge([dead], limit)
-            case PurgeDead(dead, str(reason)):
+            case DeadPurge(dead, str(reason)):
                 result = await self._store.dead_letters.purge_dead(dead, reason, limit)
         log.info("topic purged", topic=topic, tasks=result.moved)
         return _move_response("purged", result)
 
-    def _at_store_time(
+    def _with_store_time(
         self, call: Callable[[Sequence[str], int], Awaitable[list[TaskRecord | LaterError]]]
     ) -> Callable[[Sequence[str]], Awaitable[list[TaskRecord | LaterError]]]:
-        """Return the call with the time (ms, the high end of the store's time) at which it is made."""
+        """Return a call that passes the store's time (ms, the high end) at that moment on to `call`."""
 
         async def call_now(ids: Sequence[str]) -> list[TaskRecord | LaterError]:
             return await call(ids, (await self._store.now()).high)
@@ -149,7 +149,7 @@ class EditHandlers:
             self._wake_delay_ticker(record.score)
 
 
-def _parse_purge(topic: str, body: PurgeRequest) -> PurgeStates | PurgeDead:
+def _parse_purge(topic: str, body: PurgeRequest) -> StatesPurge | DeadPurge:
     """Return what to purge of a topic: with a time range or a reason only dead tasks, otherwise whole states.
 
     Raises:
@@ -164,11 +164,11 @@ def _parse_purge(topic: str, body: PurgeRequest) -> PurgeStates | PurgeDead:
             raise refusal("states", state, EXPECTED["states"])
     only_dead = [field for field in ("died_after", "died_before", "reason") if getattr(body, field) is not None]
     if not only_dead:
-        return PurgeStates([state for state in PURGEABLE if body.states is None or state in body.states])
+        return StatesPurge([state for state in PURGEABLE if body.states is None or state in body.states])
     if {*(body.states or ["dead"])} != {"dead"}:
         field = only_dead[0]
         raise Refused(f'{field}: expected it with "states": ["dead"] alone, for only the dead have died', field)
-    return PurgeDead(_parse_dead_range(topic, body), body.reason)
+    return DeadPurge(_parse_dead_range(topic, body), body.reason)
 
 
 def _parse_dead_range(topic: str, body: RedriveRequest | PurgeRequest) -> BucketRange:
@@ -187,5 +187,5 @@ def _check_limit(limit: int | None) -> int | None:
     return limit
 
 
-def _move_response(verb: str, result: MoveResult) -> web.StreamResponse:
-    return json_response({verb: result.moved, "more": True} if result.more else {verb: result.moved})
+def _move_response(key: str, result: MoveResult) -> web.StreamResponse:
+    return json_response({key: result.moved, "more": True} if result.more else {key: result.moved})

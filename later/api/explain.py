@@ -17,7 +17,7 @@ from later.store.stats import HEARTBEAT_TIMEOUT_MS
 
 
 class ExplainHandlers:
-    """The handler of explains. `lease_ms` is the workers' lease for the daemon's own timeout."""
+    """The handler of `/explain`. `lease_ms` is the length of a lease if the daemon's timeout applies to the topic."""
 
     def __init__(
         self,
@@ -40,9 +40,7 @@ class ExplainHandlers:
             raise Refused(f"id: expected either an id or a topic, got {got}", "id")
         if body.id is not None:
             return await self._explain_task(check_id(body.id))
-        return await self._explain_topic(parse_topic(body.topic))
-
-    async def _explain_topic(self, name: str) -> web.StreamResponse:
+        name = parse_topic(body.topic)
         with self._pending_writes.reserve():
             now = (await self._store.now()).low
             explanation = explain_topic(await self._topic_facts(name, now), now)
@@ -55,7 +53,7 @@ class ExplainHandlers:
                 raise record
             now = (await self._store.now()).low
             topic = await self._topic_facts(record.topic, now)
-        task = TaskFacts(
+        facts = TaskFacts(
             id=record.id,
             state=record.state.value,
             score=record.score,
@@ -64,7 +62,7 @@ class ExplainHandlers:
             task=record.task if isinstance(record.task, Task) else None,
             lease_ms=self._lease_ms + topic.policy.timeout_ms - self._store.policies.latest.daemon.timeout_ms,
         )
-        explanation = explain_task(task, topic, now)
+        explanation = explain_task(facts, topic, now)
         last_error = last_error_view(record.failure)
         return json_response({"sentence": explanation.sentence, **explanation.details, "last_error": last_error})
 

@@ -1,4 +1,4 @@
-"""The calls of monitoring: liveness, readiness and metrics."""
+"""The calls for monitoring: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HealthHandlers:
-    """Handlers of monitoring.
+    """Handlers of liveness, readiness and metrics.
 
-    `why_not_ready` returns a reason in one line, or None if all is well; `exposition` returns all metrics in
+    `why_not_ready` returns a reason in one line, or None if the daemon is ready. `exposition` returns all metrics in
     Prometheus' text format.
     """
 

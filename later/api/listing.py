@@ -17,7 +17,7 @@ from later.store.types import BucketRange
 
 
 class ListHandlers:
-    """The handler of listings."""
+    """The handler of `/list`."""
 
     def __init__(self, *, store: Store, max_body: int, pending_writes: PendingWrites) -> None:
         self._store = store
@@ -27,9 +27,14 @@ class ListHandlers:
     async def list_tasks(self, request: web.Request) -> web.StreamResponse:
         """`POST /list`."""
         body = parse_list_request(await read_body(request, self._max_body))
+        topic = parse_topic(body.topic)
+        try:
+            bucket = Bucket.DELAY if body.state is None else Bucket(body.state)
+        except ValueError:
+            raise refusal("state", body.state, EXPECTED["state"]) from None
         bucket_range = BucketRange(
-            topic=parse_topic(body.topic),
-            bucket=_parse_state(body.state),
+            topic=topic,
+            bucket=bucket,
             since=None if body.due_after is None else parse_time("due_after", body.due_after),
             before=None if body.due_before is None else parse_time("due_before", body.due_before),
             after=None if body.cursor is None else _parse_cursor(body.cursor),
@@ -39,13 +44,6 @@ class ListHandlers:
             page = await self._store.listing.page(bucket_range, limit)
         cursor = encode_cursor(f"{page.tasks[-1].score} {page.tasks[-1].id}") if page.more else None
         return json_response(ListResponse(tasks=[task_view(record) for record in page.tasks], cursor=cursor))
-
-
-def _parse_state(state: str | None) -> Bucket:
-    try:
-        return Bucket.DELAY if state is None else Bucket(state)
-    except ValueError:
-        raise refusal("state", state, EXPECTED["state"]) from None
 
 
 def _parse_cursor(cursor: str) -> tuple[int, str]:

@@ -8,7 +8,10 @@ from later.core.errors import StoreDown
 
 
 class PendingWrites:
-    """The number of tasks, of all requests, that wait for the store. New requests are refused from `limit` on."""
+    """The number of tasks, of all requests, that wait for the store; reads count, too.
+
+    While `limit` tasks or more wait, new requests are refused.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -12,7 +12,7 @@ DEFAULT_PAGE_SIZE = 100
 
 
 def parse_page_size(limit: int | str | None) -> int:
-    """Return how many entries a page has at most, given as a number or as a parameter's text.
+    """Return the size of a page, from the number in a body or the text in a query; without one, the default.
 
     Raises:
         Refused: it is not from 1 to 1000.

@@ -53,7 +53,7 @@ class PolicyHandlers:
         return await self._change(self._parse_scope(request), lambda _: NO_SETTINGS)
 
     async def pause(self, request: web.Request) -> web.StreamResponse:
-        """`POST …/pause`: no more tasks are claimed; deliveries under way finish."""
+        """`POST …/pause`: no more tasks are claimed; deliveries in flight finish."""
         return await self._set_paused(request, paused=True)
 
     async def resume(self, request: web.Request) -> web.StreamResponse:

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """An error in an answer. `field` is the part of the request that is wrong; `ended` is that of `NotFound`."""
+    """An error in an answer. `field` is the part of the request that is wrong; `ended` is as in `NotFound`."""
 
     status: int
     detail: str
@@ -52,7 +52,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def error_response(request: web.BaseRequest, error: Exception) -> web.Response:
-    """Return the answer to an error, and log it if it is a fault of our own. Call it while the error is handled."""
+    """Return the answer to an error, and log it if it is a fault of later. Call it in the error's `except` block."""
     match error:
         case web.HTTPNotFound():
             body = ErrorBody(status=404, detail="there is nothing at this path")
@@ -88,7 +88,7 @@ def error_body(error: LaterError) -> ErrorBody:
 
 
 def problem_response(error: ErrorBody, headers: dict[str, str] | None = None) -> web.Response:
-    """Return the answer that is this error, with these headers."""
+    """Return the answer that reports this error, with these headers."""
     problem = Problem(
         title=_TITLES.get(error.status) or HTTPStatus(error.status).phrase,
         status=error.status,

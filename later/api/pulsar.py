@@ -25,12 +25,12 @@ from later.store.policies import PolicyBook
 
 ACTIVE = "active"
 TICK_TIME = "tickTime"
-LIMIT = "maxDeliveryDelayInMillis"
+MAX_DELAY = "maxDeliveryDelayInMillis"
 DEFAULT_TICK_TIME_MS = 1000
 """Pulsar's default (`delayedDeliveryTickTimeMillis`)."""
 
 _MILLISECONDS = f"an integer of milliseconds from 0 to {MAX_TTL_MS}"
-_EXPECTED = {ACTIVE: "true or false", TICK_TIME: _MILLISECONDS, LIMIT: _MILLISECONDS}
+_EXPECTED = {ACTIVE: "true or false", TICK_TIME: _MILLISECONDS, MAX_DELAY: _MILLISECONDS}
 
 
 class PulsarHandlers:
@@ -50,7 +50,7 @@ class PulsarHandlers:
         if not is_applied:
             return json_response(_settings_view(policies.settings_at(scope)))
         policy, tick_time_ms = policies.for_scope(scope), _applied_tick_time_ms(policies, scope)
-        return json_response({ACTIVE: policy.delays, TICK_TIME: tick_time_ms, LIMIT: policy.max_delay_ms})
+        return json_response({ACTIVE: policy.delays, TICK_TIME: tick_time_ms, MAX_DELAY: policy.max_delay_ms})
 
     async def change(self, request: web.Request) -> web.StreamResponse:
         """`POST …/delayedDelivery`: set the fields in the body, and no others."""
@@ -59,8 +59,8 @@ class PulsarHandlers:
         fields: dict[str, PolicyValue | None] = {}
         if ACTIVE in values:
             fields["delays"] = values[ACTIVE]
-        if LIMIT in values:
-            fields["max_delay"] = POLICY_FIELDS["max_delay"].format(values[LIMIT])
+        if MAX_DELAY in values:
+            fields["max_delay"] = POLICY_FIELDS["max_delay"].format(values[MAX_DELAY])
 
         def edit(settings: Settings) -> Settings:
             tick_time_ms = values.get(TICK_TIME, settings.tick_time_ms)
@@ -80,25 +80,25 @@ class PulsarHandlers:
     async def _edit(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:
         try:
             await self._policies.change(scope, edit)
-        except Refused as error:  # the limit is below the default delay, which has no name in Pulsar
-            raise Refused(f"{LIMIT}: {error.detail.removeprefix(f'{error.field}: ')}", LIMIT) from None
+        except Refused as error:  # max_delay would be below default_delay, which has no name in Pulsar
+            raise Refused(f"{MAX_DELAY}: {error.detail.removeprefix(f'{error.field}: ')}", MAX_DELAY) from None
         return web.Response(status=204)
 
 
 def parse_persistent_topic(request: web.Request) -> PolicyScope:
-    """Return the topic that the path names by its namespace and its name within. Raises Refused."""
+    """Return the topic that the path names in two parts: its namespace, and its name in it. Raises Refused."""
     return topic_scope(parse_topic(f"{parse_namespace_scope(request).name}/{path_parameter(request, 'topic')}"))
 
 
 def _settings_view(settings: Settings) -> dict[str, PolicyValue] | None:
     """Return all three fields if one is set, otherwise None. Pulsar's tooling cannot read only some of them."""
-    delays, limit = settings.fields.get("delays"), settings.fields.get("max_delay")
-    if delays is None and limit is None and settings.tick_time_ms is None:
+    delays, max_delay = settings.fields.get("delays"), settings.fields.get("max_delay")
+    if delays is None and max_delay is None and settings.tick_time_ms is None:
         return None
     return {
         ACTIVE: True if delays is None else delays,
         TICK_TIME: DEFAULT_TICK_TIME_MS if settings.tick_time_ms is None else settings.tick_time_ms,
-        LIMIT: 0 if limit is None else POLICY_FIELDS["max_delay"].parse(limit),
+        MAX_DELAY: 0 if max_delay is None else POLICY_FIELDS["max_delay"].parse(max_delay),
     }
 
 
@@ -110,7 +110,7 @@ def _applied_tick_time_ms(policies: Policies, scope: PolicyScope | None) -> int:
 
 
 def _check_fields(values: Mapping[str, object]) -> dict[str, Any]:
-    """Return the fields of a body; null is the same as absent. Raises Refused, with the name of the first wrong one."""
+    """Return the fields of a body that are not null. Raises Refused, with the name of the first wrong field."""
     for name, value in values.items():
         if name not in _EXPECTED:
             raise unknown_field(name)

@@ -12,7 +12,7 @@ from later.core import validation
 from later.core.edit import TaskChanges
 from later.core.errors import Refused, TooLarge
 from later.core.json_body import body_parser
-from later.core.validation import EXPECTED_TIME, check_id, format_value, refusal
+from later.core.validation import EXPECTED_TIME, check_id, escape_name, format_value, refusal
 
 EXPECTED = {
     **validation.EXPECTED,
@@ -154,8 +154,8 @@ def parse_query(request: web.Request, *names: str) -> dict[str, str]:
         raise Refused("expected a query of percent-encoded UTF-8") from None
     for name in request.query:
         if name not in names:
-            printable = repr(name[:80])[1:-1]
-            raise Refused(f"{printable}: unknown parameter", printable)
+            shown = escape_name(name)
+            raise Refused(f"{shown}: unknown parameter", shown)
         if len(request.query.getall(name)) > 1:
             raise Refused(f"{name}: expected it once, got it more than once", name)
     return dict(request.query)

@@ -1,4 +1,4 @@
-"""JSON answers of status 200, written in one piece with a head of our own."""
+"""JSON answers of status 200: status line, headers and body are written in one piece."""
 
 from __future__ import annotations
 

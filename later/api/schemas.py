@@ -1,4 +1,4 @@
-"""Schemas of answers about tasks, and the views in them of what the store holds."""
+"""Schemas of answers about tasks, and the functions that fill them from the store's records."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class BatchQueryResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `/delete/batch`. `kept` counts dead tasks that were left because only pending ones were meant."""
+    """The answer to `/delete/batch`. With `pending`, `kept` counts dead tasks, which are not deleted."""
 
     deleted: int
     missing: int
@@ -115,15 +115,15 @@ class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expiry_warning(task: Task, created: bool) -> str | UnsetType:
-    """Return the warning that a task just created expires before it is due, if it does."""
-    is_never_due = created and task.expires_at is not None and task.expires_at <= task.execute_at
-    return EXPIRES_BEFORE_DUE if is_never_due else UNSET
+    """Return a warning if a task was created that expires before it is due, otherwise UNSET."""
+    expires_first = task.expires_at is not None and task.expires_at <= task.execute_at
+    return EXPIRES_BEFORE_DUE if created and expires_first else UNSET
 
 
 def task_view(record: TaskRecord) -> TaskView:
     """Return the view of a task for a query's answer."""
     task = record.task if isinstance(record.task, Task) else None
-    is_dead, score = record.state is Bucket.DEAD, rfc3339(record.score)
+    is_dead, score_time = record.state is Bucket.DEAD, rfc3339(record.score)
     return TaskView(
         id=record.id,
         topic=record.topic,
@@ -134,8 +134,8 @@ def task_view(record: TaskRecord) -> TaskView:
         content=None if task is None else task.content,
         creat_time=record.created_time_s,
         state=record.state.value,
-        due_at=UNSET if is_dead else score,
-        died_at=score if is_dead else UNSET,
+        due_at=UNSET if is_dead else score_time,
+        died_at=score_time if is_dead else UNSET,
         attempts=record.attempts,
         last_error=last_error_view(record.failure),
         headers=UNSET if task is None or not task.headers else list(task.headers),

@@ -81,12 +81,12 @@ class _TopicPage(NamedTuple):
 
 
 def _counts_view(counts: TopicCounts, now: int) -> dict[str, float | None]:
-    oldest = counts.oldest_due_at
+    oldest_due_at = counts.oldest_due_at
     return {
         "delay": counts.delay,
         "unack": counts.unack,
         "error": counts.error,
         "dead": counts.dead,
         "due": counts.due,
-        "oldest_lateness_s": None if oldest is None else (now - oldest) / 1000,
+        "oldest_lateness_s": None if oldest_due_at is None else (now - oldest_due_at) / 1000,
     }
