@@ -1,21 +1,17 @@
-"""Pauses, rates, concurrency and waits over several workers on one store, with time as a value."""
+"""Pauses, rates, concurrency and `Retry-After` over several workers on one store, with time as a value."""
 
 from __future__ import annotations
 
 import pytest
 
 from later.core.policy import Policy
-from later.core.policy_scopes import namespace_scope, topic_scope
+from later.core.policy_scopes import topic_scope
 from later.store.keys import Bucket
 from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
 from tests.store.inspection import read_contents
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import FAILED, FakeSender, ManualWorker, busy
-
-
-async def set_policy(worker: ManualWorker, name: str, **fields: object) -> None:
-    await worker.policies.change(topic_scope(name), lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
 
 async def create_due(store: StoreFixture, count: int, topic: str = "order") -> None:
@@ -53,7 +49,7 @@ class TestRate:
     async def test_a_rate_is_exact_over_workers_and_shards(self, store: StoreFixture, rate: int, seconds: int) -> None:
         await create_due(store, rate * seconds * 2)
         workers = build_workers(store, sender := FakeSender())
-        await set_policy(workers[0], "order", rate=rate)
+        await workers[0].set_policy("order", rate=rate)
         await read_policies(workers)
         await pass_time(workers, NOW + seconds * 1000)
         assert len(sender.calls) == pytest.approx(rate * seconds, rel=0.05)
@@ -63,7 +59,7 @@ class TestRate:
     async def test_few_tasks_are_delivered_at_once_and_unused_permits_returned(self, store: StoreFixture) -> None:
         await create_due(store, 3)
         worker = ManualWorker(store, sender := FakeSender())
-        await set_policy(worker, "order", rate=1000)
+        await worker.set_policy("order", rate=1000)
         await pass_time([worker], NOW + 100)
         assert len(sender.calls) == 3
         await store.tasks.create([a_task(id=f"more-{n}") for n in range(97)])
@@ -73,7 +69,7 @@ class TestRate:
     async def test_a_limited_topic_is_not_claimed_before_there_are_permits(self, store: StoreFixture) -> None:
         await create_due(store, 100)
         worker = ManualWorker(store, FakeSender())
-        await set_policy(worker, "order", rate=1)
+        await worker.set_policy("order", rate=1)
         await worker.work()
         result = await worker.claimer.tick(NOW + 10)
         assert result.moved == 0
@@ -84,7 +80,7 @@ class TestRate:
         await create_due(store, 500)
         await create_due(store, 200, "healthy")
         worker = ManualWorker(store, sender := FakeSender())
-        await set_policy(worker, "order", rate=1)
+        await worker.set_policy("order", rate=1)
         await pass_time([worker], NOW + 30)
         assert sum(call.id.startswith("healthy") for call in sender.calls) == 200
 
@@ -93,7 +89,7 @@ class TestConcurrency:
     async def test_all_workers_together_deliver_no_more_than_the_limit(self, store: StoreFixture) -> None:
         await create_due(store, 100)
         workers = build_workers(store, sender := FakeSender())
-        await set_policy(workers[0], "order", concurrency=5)
+        await workers[0].set_policy("order", concurrency=5)
         await read_policies(workers)
         sender.may_answer.clear()
         for at in range(NOW, NOW + 1000, 50):
@@ -110,7 +106,7 @@ class TestConcurrency:
     async def test_the_end_of_a_delivery_lets_another_start_at_once(self, store: StoreFixture) -> None:
         await create_due(store, 20)
         worker = ManualWorker(store, sender := FakeSender())
-        await set_policy(worker, "order", concurrency=1)
+        await worker.set_policy("order", concurrency=1)
         woken: list[bool] = []
         worker.deliveries.wake = lambda: woken.append(True)
         for _ in range(19):
@@ -125,7 +121,7 @@ class TestConcurrency:
     async def test_permits_of_a_lost_worker_expire_with_its_leases(self, store: StoreFixture) -> None:
         await create_due(store, 10)
         lost, other = build_workers(store, sender := FakeSender(), 2)
-        await set_policy(lost, "order", concurrency=5)
+        await lost.set_policy("order", concurrency=5)
         await read_policies([other])
         sender.may_answer.clear()
         await lost.claimer.tick(NOW)
@@ -145,7 +141,7 @@ class TestConcurrency:
             await create_due(store, 3, topic)
         holder, worker = build_workers(store, sender := FakeSender(), 2, slots=64)
         for topic in topics:
-            await set_policy(holder, topic, concurrency=1)
+            await holder.set_policy(topic, concurrency=1)
         await read_policies([worker])
         sender.may_answer.clear()
         for _ in range(5):
@@ -164,7 +160,7 @@ class TestPaused:
     async def test_a_paused_topic_is_neither_claimed_nor_read_again(self, store: StoreFixture) -> None:
         await create_due(store, 50)
         worker = ManualWorker(store, sender := FakeSender())
-        await set_policy(worker, "order", paused=True)
+        await worker.set_policy("order", paused=True)
         await worker.work()
         assert sender.calls == []
         await store.redis.config_resetstat()
@@ -174,7 +170,7 @@ class TestPaused:
 
     async def test_tasks_are_created_during_a_pause(self, store: StoreFixture) -> None:
         worker = ManualWorker(store, sender := FakeSender())
-        await set_policy(worker, "order", paused=True)
+        await worker.set_policy("order", paused=True)
         await create_due(store, 5)
         await worker.work()
         await create_due(store, 10)
@@ -185,7 +181,7 @@ class TestPaused:
         task = a_task(delay=1, ttl=5)
         await store.tasks.create([task])
         worker = ManualWorker(store, sender := FakeSender())
-        await set_policy(worker, "order", paused=True)
+        await worker.set_policy("order", paused=True)
         worker.at = NOW + 2_000
         await worker.work()
         worker.at = NOW + 5_000
@@ -198,7 +194,7 @@ class TestPaused:
         worker = ManualWorker(store, sender := FakeSender(FAILED))
         sender.may_answer.clear()
         await worker.tick()
-        await set_policy(worker, "order", paused=True)
+        await worker.set_policy("order", paused=True)
         sender.may_answer.set()
         await worker.deliveries.drain(60)
         worker.at = NOW + 60_000
@@ -209,7 +205,7 @@ class TestPaused:
     async def test_a_topic_resumed_by_another_process_starts_slowly(self, store: StoreFixture) -> None:
         await create_due(store, 3000)
         workers = build_workers(store, sender := FakeSender(), 2)
-        await set_policy(workers[0], "order", paused=True)
+        await workers[0].set_policy("order", paused=True)
         await read_policies(workers)
         await pass_time(workers, NOW + 50)
         await store.new_policy_book().change(topic_scope("order"), lambda before: before.merge({"paused": None}))
@@ -225,9 +221,9 @@ class TestPaused:
     async def test_a_topic_without_a_ramp_resumes_at_full_speed(self, store: StoreFixture) -> None:
         await create_due(store, 150)
         worker = ManualWorker(store, sender := FakeSender())
-        await set_policy(worker, "order", paused=True, ramp=0)
+        await worker.set_policy("order", paused=True, ramp=0)
         await worker.work()
-        await set_policy(worker, "order", paused=False)
+        await worker.set_policy("order", paused=False)
         await worker.resumer.tick(NOW)
         worker.at = NOW + 100
         await worker.work()
@@ -237,24 +233,23 @@ class TestPaused:
         await create_due(store, 3, "shop/a")
         await create_due(store, 3, "shop/b")
         worker = ManualWorker(store, sender := FakeSender())
-        await worker.policies.change(namespace_scope("shop"), lambda before: before.merge({"paused": True}))
-        await set_policy(worker, "shop/b", paused=False, ramp=0)
+        await worker.set_namespace_policy("shop", paused=True)
+        await worker.set_policy("shop/b", paused=False, ramp=0)
         await worker.work()
         assert {call.id[:6] for call in sender.calls} == {"shop/b"}
 
 
-class TestWaits:
+class TestRetryAfter:
     async def test_no_worker_calls_a_receiver_before_its_retry_after_is_over(self, store: StoreFixture) -> None:
         await create_due(store, 600)
         workers = build_workers(store, sender := FakeSender(busy(5_000)), 2)
         await workers[0].work()
-        before = len(sender.calls)
+        calls_before = len(sender.calls)
         workers[1].at = NOW + 100
         await pass_time(workers, NOW + 5_000)
-        assert len(sender.calls) == before
+        assert len(sender.calls) == calls_before
         await pass_time(workers, NOW + 5_500)
-        after = len(sender.calls) - before
-        assert 0 < after <= 2 * 40
+        assert 0 < len(sender.calls) - calls_before <= 2 * 40
 
     async def test_deliveries_claimed_while_a_retry_after_arrives_count_for_its_ramp(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
@@ -282,7 +277,7 @@ class TestWaits:
         await pass_time([worker], NOW + 100)
         assert len(sender.calls) == 300
 
-    async def test_other_topics_are_delivered_meanwhile(self, store: StoreFixture) -> None:
+    async def test_other_topics_are_delivered_during_a_retry_after(self, store: StoreFixture) -> None:
         await create_due(store, 1)
         worker = ManualWorker(store, sender := FakeSender(busy(60_000)))
         await worker.work()
@@ -295,11 +290,11 @@ class TestRaisedLimits:
     async def test_a_raised_rate_is_reached_gradually(self, store: StoreFixture) -> None:
         await create_due(store, 3000)
         worker = ManualWorker(store, sender := FakeSender())
-        await set_policy(worker, "order", rate=10, ramp=4)
+        await worker.set_policy("order", rate=10, ramp=4)
         await pass_time([worker], NOW + 1000)
-        before = len(sender.calls)
-        assert before == pytest.approx(10, abs=1)
-        await set_policy(worker, "order", rate=500)
+        calls_before = len(sender.calls)
+        assert calls_before == pytest.approx(10, abs=1)
+        await worker.set_policy("order", rate=500)
         await pass_time([worker], NOW + 6000)
         counts = [sum(NOW + s <= call.at < NOW + s + 1000 for call in sender.calls) for s in range(1000, 6000, 1000)]
         assert counts == sorted(counts)
@@ -309,9 +304,9 @@ class TestRaisedLimits:
     async def test_a_removed_rate_is_left_gradually(self, store: StoreFixture) -> None:
         await create_due(store, 2000)
         worker = ManualWorker(store, sender := FakeSender())
-        await set_policy(worker, "order", rate=10, ramp=10)
+        await worker.set_policy("order", rate=10, ramp=10)
         await pass_time([worker], NOW + 500)
-        await set_policy(worker, "order", rate=None)
+        await worker.set_policy("order", rate=None)
         await pass_time([worker], NOW + 1000)
         assert 5 < len(sender.calls) < 5 + 60
 
@@ -329,9 +324,9 @@ class TestRaisedLimits:
 async def test_a_topic_that_an_outdated_worker_holds_again_is_resumed_again(store: StoreFixture) -> None:
     await create_due(store, 5)
     worker = ManualWorker(store, sender := FakeSender())
-    await set_policy(worker, "order", paused=True, ramp=0)
+    await worker.set_policy("order", paused=True, ramp=0)
     await worker.work()
-    await set_policy(worker, "order", paused=False)
+    await worker.set_policy("order", paused=False)
     await worker.resumer.tick(NOW)
     await store.new_permits("late").hold_paused([("order", shard.index) for shard in store.keys.shards])
     worker.at = NOW + 500
@@ -344,7 +339,7 @@ async def test_damaged_permits_of_one_topic_stop_no_other(store: StoreFixture) -
     await create_due(store, 3, "broken")
     await create_due(store, 3, "healthy")
     worker = ManualWorker(store, sender := FakeSender())
-    await set_policy(worker, "broken", concurrency=1)
+    await worker.set_policy("broken", concurrency=1)
     await store.redis.set(store.keys.permits("broken").decode(), "no hash")
     await worker.work()
     assert {call.id for call in sender.calls} == {"healthy-0", "healthy-1", "healthy-2"}

@@ -15,11 +15,9 @@ from later.store.tasks import MAX_CLAIM_BYTES
 from later.store.types import ClaimRequest
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
-from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, FakeSender, ManualWorker, busy
+from tests.worker.workers import DONE, FAILED, GONE, LEASE_MS, MAX_LATE_MS, FakeSender, ManualWorker, busy
 
-DAY = 86_400_000
-LOW = 2
-"""Everything may happen this many ms late, because the time of the store is known as an interval."""
+DAY_MS = 86_400_000
 
 
 async def a_worker_with(store: StoreFixture, task: Task, *answers: Outcome) -> tuple[ManualWorker, FakeSender]:
@@ -36,7 +34,7 @@ async def test_a_task_is_not_delivered_before_it_is_due(store: StoreFixture) -> 
     assert sender.calls == []
 
 
-async def test_a_due_task_is_delivered_once_and_gone(store: StoreFixture) -> None:
+async def test_a_due_task_is_delivered_once_and_removed(store: StoreFixture) -> None:
     task = a_task(delay=15)
     worker, sender = await a_worker_with(store, task)
     worker.at = NOW + 15_000
@@ -103,9 +101,9 @@ async def test_a_busy_receiver_gets_the_pause_of_its_retry_after(store: StoreFix
 
 async def test_a_task_whose_receiver_is_busy_for_a_day_dies(store: StoreFixture) -> None:
     task = a_task()
-    worker, _ = await a_worker_with(store, task, *[busy(retry_after_ms=DAY // 2)] * 9)
+    worker, _ = await a_worker_with(store, task, *[busy(retry_after_ms=DAY_MS // 2)] * 9)
     await worker.work()
-    await worker.work_until(NOW + 2 * DAY, step=DAY // 8)
+    await worker.work_until(NOW + 2 * DAY_MS, step=DAY_MS // 8)
     found = await worker.find(task)
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "busy")
 
@@ -122,20 +120,20 @@ async def test_an_expired_lease_spends_no_retry(store: StoreFixture) -> None:
     task = a_task(max_retry=0)
     worker, sender = await a_worker_with(store, task)
     await store.tasks.claim(requests_for(store, task), NOW, NOW + LEASE_MS)
-    worker.at = NOW + LEASE_MS + LOW
+    worker.at = NOW + LEASE_MS + MAX_LATE_MS
     await worker.work()
     assert [call.attempt for call in sender.calls] == [2]
     assert await worker.is_gone(task)
 
 
-async def test_a_task_that_crashes_its_workers_dies_after_16_lost_leases(store: StoreFixture) -> None:
+async def test_a_task_that_crashes_its_workers_dies_with_the_17th_lost_lease(store: StoreFixture) -> None:
     task = a_task()
     worker, sender = await a_worker_with(store, task)
     for crash in range(17):
         worker.at = NOW + crash * LEASE_MS
         await store.tasks.release(Bucket.UNACK, (await store.tasks.due_topics(Bucket.UNACK, 10)).topics, worker.at)
         await store.tasks.claim(requests_for(store, task), worker.at, worker.at + LEASE_MS)
-    worker.at += LEASE_MS + LOW
+    worker.at += LEASE_MS + MAX_LATE_MS
     await worker.work()
     found = await worker.find(task)
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "lost")
@@ -172,7 +170,7 @@ async def test_a_late_answer_does_not_settle_a_new_task_of_the_same_id(store: St
 async def test_an_expired_task_dies_undelivered(store: StoreFixture) -> None:
     task = a_task(delay=900, ttl=60)
     worker, sender = await a_worker_with(store, task)
-    worker.at = NOW + 60_000 + LOW
+    worker.at = NOW + 60_000 + MAX_LATE_MS
     await worker.work()
     found = await worker.find(task)
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
@@ -183,7 +181,7 @@ async def test_a_task_expires_during_a_pause_between_attempts(store: StoreFixtur
     task = a_task(ttl=5)
     worker, sender = await a_worker_with(store, task, FAILED)
     await worker.work()
-    worker.at = NOW + 5_000 + LOW
+    worker.at = NOW + 5_000 + MAX_LATE_MS
     await worker.work()
     found = await worker.find(task)
     assert (found.state, found.failure and found.failure.reason) == (Bucket.DEAD, "expired")
@@ -250,15 +248,15 @@ async def test_a_task_larger_than_the_claim_limit_is_delivered(
 async def test_a_delivery_whose_lease_is_nearly_over_is_not_started(store: StoreFixture) -> None:
     task = a_task()
     worker, sender = await a_worker_with(store, task)
-    claims = (await store.tasks.claim(requests_for(store, task), NOW, NOW + LEASE_MS))[0]
-    assert not isinstance(claims, Exception)
+    [result] = await store.tasks.claim(requests_for(store, task), NOW, NOW + LEASE_MS)
+    assert not isinstance(result, Exception)
     worker.at = NOW + LEASE_MS - 15_000
-    await worker.deliveries.deliver(claims.claims[0])
+    await worker.deliveries.deliver(result.claims[0])
     found = await worker.find(task)
     assert (sender.calls, found.state, found.attempts) == ([], Bucket.DELAY, 0)
 
 
-async def test_a_stop_returns_the_leases_of_deliveries_that_take_too_long(store: StoreFixture) -> None:
+async def test_a_stop_gives_back_the_tasks_of_deliveries_that_take_too_long(store: StoreFixture) -> None:
     task = a_task()
     worker, sender = await a_worker_with(store, task)
     sender.may_answer.clear()

@@ -1,4 +1,4 @@
-"""A worker for tests: the test sets the time, and chooses the outcomes of its deliveries."""
+"""A worker for tests: a test sets the time and chooses the outcomes of deliveries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 from later.core.clock import Clock
 from later.core.errors import LaterError
 from later.core.policy import DEFAULT_POLICY, Policy
+from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.metrics import Metrics
@@ -21,6 +22,8 @@ TIMEOUT_MS = 15_000
 LEASE_MS = 30_000
 TICK_MS = 100
 REMEMBER_MS = 7 * 86_400_000
+MAX_LATE_MS = 2
+"""Everything may happen this late, because the time of the store is known as an interval."""
 
 DONE = Outcome(kind=OutcomeKind.DONE, status=200)
 FAILED = Outcome(kind=OutcomeKind.FAILED, reason="status", status=500, message="answered 500")
@@ -115,6 +118,17 @@ class ManualWorker(Worker):
         while self.at < at:
             self.at = min(self.at + step, at)
             await self.work()
+
+    async def set_policy(self, topic: str, **fields: object) -> None:
+        """Set these fields of the topic's policy."""
+        await self._change_policy(topic_scope(topic), fields)
+
+    async def set_namespace_policy(self, namespace: str, **fields: object) -> None:
+        """Set these fields of the namespace's policy."""
+        await self._change_policy(namespace_scope(namespace), fields)
+
+    async def _change_policy(self, scope: PolicyScope, fields: dict[str, object]) -> None:
+        await self.policies.change(scope, lambda before: before.merge(fields))  # type: ignore[arg-type]  # as written
 
     async def find(self, task: Task) -> TaskRecord:
         answer = (await self.store.lookup.query([task.id]))[0]
