@@ -73,7 +73,7 @@ class Receiver:
     """A server with one behavior for each connection; the last one repeats."""
 
     def __init__(self, *behaviors: Behavior) -> None:
-        self._talks = behaviors
+        self._behaviors = behaviors
         self._serving: set[asyncio.Task[None]] = set()
         self.connections = 0
         self.url = ""
@@ -95,7 +95,7 @@ class Receiver:
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
-        behavior = self._talks[min(self.connections, len(self._talks) - 1)]
+        behavior = self._behaviors[min(self.connections, len(self._behaviors) - 1)]
         self.connections += 1
         try:
             await behavior(Connection(reader, writer))

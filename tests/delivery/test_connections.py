@@ -93,8 +93,8 @@ class TestNoConnection:
         assert (outcome.reason, outcome.message) == ("connect", "no connection: TLS failed: WRONG_VERSION_NUMBER")
 
 
-def closes_idle(beginning: bytes = b"", *, reset: bool = False) -> Behavior:
-    """Answer one request; close the connection at the second, after the beginning of an answer if there is one."""
+def closes_when_idle(beginning: bytes = b"", *, reset: bool = False) -> Behavior:
+    """Answer one request; at the second, send the `beginning` of an answer and close the connection."""
 
     async def behavior(connection: Connection) -> None:
         await connection.read_request()
@@ -126,14 +126,14 @@ class TestKeptConnection:
         assert receiver.connections == 1
 
     async def test_a_connection_is_reused_after_an_error_with_a_late_body(self) -> None:
-        async def hesitate(connection: Connection) -> None:
+        async def send_body_late(connection: Connection) -> None:
             for _ in range(2):
                 await connection.read_request()
                 await connection.write(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n")
                 await asyncio.sleep(0.01)
                 await connection.write(b"no")
 
-        async with Receiver(hesitate).listen() as receiver, a_sender() as sender:
+        async with Receiver(send_body_late).listen() as receiver, a_sender() as sender:
             for _ in range(2):
                 await sender.send(a_task(callback=receiver.url), 1, NOW)
         assert receiver.connections == 1
@@ -141,13 +141,13 @@ class TestKeptConnection:
     @pytest.mark.parametrize("reset", [False, True])
     @pytest.mark.parametrize("content", ["hello", "x" * 2_000_000], ids=["short", "long"])
     async def test_a_request_is_repeated_if_an_idle_connection_was_closed(self, reset: bool, content: str) -> None:
-        async with Receiver(closes_idle(reset=reset), answers(BUSY)).listen() as receiver, a_sender() as sender:
+        async with Receiver(closes_when_idle(reset=reset), answers(BUSY)).listen() as receiver, a_sender() as sender:
             await sender.send(a_task(callback=receiver.url), 1, NOW)
             outcome = await sender.send(a_task(callback=receiver.url, content=content), 1, NOW)
         assert (outcome.kind, receiver.connections) == (OutcomeKind.BUSY, 2)
 
     async def test_a_request_is_repeated_only_once(self) -> None:
-        async with Receiver(closes_idle(), answers_and_closes(b"")).listen() as receiver, a_sender() as sender:
+        async with Receiver(closes_when_idle(), answers_and_closes(b"")).listen() as receiver, a_sender() as sender:
             await sender.send(a_task(callback=receiver.url), 1, NOW)
             outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
         assert (outcome.reason, receiver.connections) == ("reply", 2)
@@ -159,13 +159,13 @@ class TestKeptConnection:
 
     @pytest.mark.parametrize("beginning", [b"H", b"HTTP/1.1 20", DONE[:-1]])
     async def test_a_request_is_not_repeated_once_its_answer_has_begun(self, beginning: bytes) -> None:
-        async with Receiver(closes_idle(beginning)).listen() as receiver, a_sender() as sender:
+        async with Receiver(closes_when_idle(beginning)).listen() as receiver, a_sender() as sender:
             await sender.send(a_task(callback=receiver.url), 1, NOW)
             outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
         assert (outcome.reason, receiver.connections) == ("reply", 1)
 
     async def test_a_repeated_request_has_the_same_deadline(self) -> None:
-        outcome = await deliver_to(closes_idle(), never_answers, calls=2, timeout_ms=SHORT_MS)
+        outcome = await deliver_to(closes_when_idle(), never_answers, calls=2, timeout_ms=SHORT_MS)
         assert outcome.reason == "timeout"
 
     async def test_a_connection_closed_while_idle_is_not_used(self) -> None:
@@ -254,8 +254,8 @@ class TestNames:
             raise RuntimeError("can't start new thread")
 
         async with Receiver(answers(DONE)).listen() as receiver, a_sender(max_lookups=1) as sender:
-            with monkeypatch.context() as machine:
-                machine.setattr(threading.Thread, "start", cannot_start)
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", cannot_start)
                 first = await call(sender, receiver, "receiver.example")
             second = await call(sender, receiver, "receiver.example")
         assert (first.reason, second.kind, names.lookups) == ("connect", OutcomeKind.DONE, ["receiver.example"])

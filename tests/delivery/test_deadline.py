@@ -35,7 +35,7 @@ async def test_a_receiver_that_never_answers_is_a_timeout() -> None:
 async def test_a_receiver_that_reads_nothing_is_a_timeout() -> None:
     never = asyncio.Event()
 
-    async def read_nothing(_wire: Connection) -> None:
+    async def read_nothing(_connection: Connection) -> None:
         await never.wait()
 
     assert (await deliver_to(read_nothing, timeout_ms=SHORT_MS, content="x" * 20_000_000)).reason == "timeout"

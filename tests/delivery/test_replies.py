@@ -22,7 +22,7 @@ A_MINUTE_AGO = "Fri, 15 Jan 2027 07:59:00 GMT"
 IN_TWO_DAYS = "Sun, 17 Jan 2027 08:00:00 GMT"
 
 
-class Answer(aiohttp.ClientResponse):
+class MockResponse(aiohttp.ClientResponse):
     """A response as aioresponses 0.7 builds it, with the argument that aiohttp requires since 3.14."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -39,7 +39,7 @@ async def outcome_from(sender: PolicySender, status: int = 200, body: bytes = b"
     """Return the outcome of a call that gets this answer; `Retry_After="5"` is the header Retry-After."""
     header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
     with aioresponses() as receiver:
-        receiver.post(URL, status=status, body=body, headers=header_fields, response_class=Answer)
+        receiver.post(URL, status=status, body=body, headers=header_fields, response_class=MockResponse)
         return await sender.send(a_task(callback=URL), 1, NOW)
 
 
@@ -50,7 +50,7 @@ async def outcome_from_error(sender: PolicySender, error: Exception) -> Outcome:
 
 
 def pad(body: bytes, size: int) -> bytes:
-    """Return the same JSON, pad to `size` bytes."""
+    """Return the same JSON, padded to `size` bytes."""
     return body + b" " * (size - len(body))
 
 

@@ -204,12 +204,12 @@ class TestReply:
         )
 
     async def test_an_answer_may_come_before_the_request_was_read(self) -> None:
-        async def interrupt(connection: Connection) -> None:
+        async def answer_early(connection: Connection) -> None:
             await connection.read_head()
             await connection.write(BUSY)
             await connection.wait_closed()
 
-        assert (await deliver_to(interrupt, content="x" * 20_000_000)).kind is OutcomeKind.BUSY
+        assert (await deliver_to(answer_early, content="x" * 20_000_000)).kind is OutcomeKind.BUSY
 
     async def test_a_long_reply_is_not_drained_and_its_connection_not_reused(self) -> None:
         async def never_end(connection: Connection) -> None:

@@ -15,7 +15,7 @@ from tests.embedded.stores import send
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """A directory that does not exist yet. Not below pytest's tmp_path: that may be too long for a socket."""
+    """A directory that does not exist yet. It is not below pytest's tmp_path, which may be too long for a socket."""
     with tempfile.TemporaryDirectory(prefix="later-", dir="/tmp", ignore_cleanup_errors=True) as parent:
         yield Path(parent) / "data"
         with suppress(redis.RedisError):  # a failed test leaves its server running

@@ -1,4 +1,4 @@
-"""Embedded stores that run, and processes beside them, for the tests."""
+"""Running embedded stores, and other processes that use their directories."""
 
 # ruff: noqa: ASYNC110 - other processes raise no events
 
@@ -35,7 +35,7 @@ async def a_store(data: Path, clock: Callable[[], float] = time.monotonic) -> As
 
 @contextmanager
 def a_process(script: str, data: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run one of the helper scripts, from its line "up" on."""
+    """Run a script of this folder; wait until it prints "up"."""
     command = [sys.executable, str(HERE / script), str(data)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -15,7 +15,7 @@ from tests.embedded.stores import a_process, a_store, is_running, send, server_p
 
 
 async def test_a_directory_in_use_is_refused_with_its_owner(data: Path) -> None:
-    with a_process("owner_script.py", data) as owner:
+    with a_process("store_owner.py", data) as owner:
         with pytest.raises(EmbeddedError, match=rf"in use by another `later up` \(pid {owner.pid}\)"):
             await EmbeddedStore(data).start()
         assert send(data, "PING")
@@ -31,7 +31,7 @@ async def test_a_second_start_of_a_running_store_is_refused_and_leaves_it_runnin
 
 @pytest.mark.parametrize("suspended", [False, True])
 async def test_an_orphaned_server_is_stopped_and_its_data_kept(data: Path, suspended: bool) -> None:
-    with a_process("owner_script.py", data) as owner:
+    with a_process("store_owner.py", data) as owner:
         send(data, "SET", "task", "kept")
         owner.kill()
     orphan = server_pid(data)
@@ -46,20 +46,20 @@ async def test_an_orphaned_server_is_stopped_and_its_data_kept(data: Path, suspe
 async def test_an_orphan_that_ignores_sigterm_is_killed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "STOP_TIMEOUT_S", 0.2)
     data.mkdir()
-    with a_process("deaf_script.py", data) as deaf:
+    with a_process("unresponsive_server.py", data) as orphan:
         async with a_store(data):
-            assert deaf.wait() == -signal.SIGKILL
+            assert orphan.wait() == -signal.SIGKILL
             assert send(data, "PING")
 
 
 async def test_a_lock_of_an_unknown_process_is_reported(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "STOP_TIMEOUT_S", 0.1)
     data.mkdir()
-    with a_process("deaf_script.py", data) as stranger:
+    with a_process("unresponsive_server.py", data) as holder:
         (data / "store.sock").unlink()
         with pytest.raises(EmbeddedError, match="fuser"):
             await EmbeddedStore(data).start()
-        assert stranger.poll() is None
+        assert holder.poll() is None
 
 
 async def test_a_stale_socket_and_a_reused_pid_do_no_harm(data: Path) -> None:

@@ -49,7 +49,7 @@ async def test_a_minute_of_uptime_resets_the_delay(data: Path) -> None:
         assert await store.check(61_000) == 62_000
 
 
-async def test_it_says_why_it_is_unavailable(data: Path) -> None:
+async def test_a_store_says_why_it_is_unavailable(data: Path) -> None:
     seconds = [0.0]
     async with a_store(data, clock=lambda: seconds[0]) as store:
         await kill_server(store, data)

@@ -38,8 +38,8 @@ async def test_an_unwritable_directory_is_refused(data: Path, monkeypatch: pytes
         await EmbeddedStore(data).start()
 
 
-async def append_only_file(data: Path) -> Path:
-    """That of a store that has kept two writes and was stopped."""
+async def write_append_only_file(data: Path) -> Path:
+    """Write two keys to a store, stop it, and return its append-only file."""
     async with a_store(data):
         send(data, "SET", "first", "kept")
         send(data, "SET", "second", "kept")
@@ -48,16 +48,16 @@ async def append_only_file(data: Path) -> Path:
 
 
 async def test_a_damaged_file_is_refused_with_the_last_lines_of_the_log(data: Path) -> None:
-    file = await append_only_file(data)
+    file = await write_append_only_file(data)
     file.write_bytes(file.read_bytes().replace(b"SELECT", b"GARBAGE"))
-    for _ in range(2):  # the first leaves no lock
+    for _ in range(2):  # the first start leaves no lock
         with pytest.raises(EmbeddedError, match=r"exit status 1.*Bad file format.*Copy .* first") as refused:
             await EmbeddedStore(data).start()
         assert "\n" not in str(refused.value)
 
 
 async def test_a_truncated_last_record_costs_no_other(data: Path) -> None:
-    file = await append_only_file(data)
+    file = await write_append_only_file(data)
     file.write_bytes(file.read_bytes()[:-3])
     async with a_store(data):
         assert send(data, "MGET", "first", "second") == ["kept", None]

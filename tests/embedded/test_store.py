@@ -46,8 +46,8 @@ async def test_stop_leaves_no_process_no_socket_and_no_lock(data: Path) -> None:
         await store.stop()
         assert not is_running(pid)
         assert not (data / "store.sock").exists()
-        async with a_store(data) as next_one:
-            assert next_one.why_unavailable() is None
+        async with a_store(data) as again:
+            assert again.why_unavailable() is None
 
 
 async def test_stop_may_be_called_twice_and_before_start(data: Path) -> None:
@@ -87,7 +87,7 @@ async def test_a_cancelled_start_leaves_no_process_and_no_lock(data: Path, monke
 
 
 async def test_kill_9_of_owner_and_server_leaves_the_data_and_no_lock(data: Path) -> None:
-    with a_process("owner_script.py", data) as owner:
+    with a_process("store_owner.py", data) as owner:
         send(data, "SET", "task", "kept")
         owner.kill()
         os.kill(server_pid(data), signal.SIGKILL)

@@ -22,7 +22,7 @@ PATHS = ["/a:b", "/ä b", "/\udcff", "/usr/lib"]
 
 
 class FakeProcess:
-    """What asyncio knows of a process: it runs until it exits, or is killed."""
+    """A process as asyncio shows it: it runs until it exits or is killed."""
 
     pid = 4711
 
@@ -44,11 +44,11 @@ class FakeProcess:
 
 
 class Peer:
-    """The child's end of the channel: it records its calls, and answers as long as it is `awake`."""
+    """The child's end of the channel: it records its calls, and answers while `may_answer` is set."""
 
     def __init__(self, process: FakeProcess) -> None:
-        self.awake = asyncio.Event()
-        self.awake.set()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.calls: list[str] = []
         self._process = process
 
@@ -57,12 +57,12 @@ class Peer:
 
     async def on_samples(self, _: None) -> list[Any]:
         self.calls.append("samples")
-        await self.awake.wait()
+        await self.may_answer.wait()
         return []
 
     async def on_store_samples(self, _: None) -> str:
         self.calls.append("store_samples")
-        await self.awake.wait()
+        await self.may_answer.wait()
         return "its samples"
 
     async def on_stop(self, _: None) -> None:
@@ -97,20 +97,20 @@ async def child(process: FakeProcess, peer: Peer, monkeypatch: pytest.MonkeyPatc
     await child.exited
 
 
-async def test_a_child_that_misses_call_after_call_hangs_until_it_answers(child: Child, peer: Peer) -> None:
-    peer.awake.clear()
+async def test_a_child_that_leaves_calls_unanswered_is_hung_until_it_answers(child: Child, peer: Peer) -> None:
+    peer.may_answer.clear()
     with capture_logs() as logs:
         for missed in range(MAX_MISSED_CALLS + 2):
             assert child.is_hung == (missed >= MAX_MISSED_CALLS)
             await child.check()
     assert logs == [{"event": "process hangs", "log_level": "warning", "process": 2, "pid": 4711}]
-    peer.awake.set()
+    peer.may_answer.set()
     await child.check()
     assert not child.is_hung
 
 
 async def test_frequent_scrapes_do_not_make_a_child_count_as_hung(child: Child, peer: Peer) -> None:
-    peer.awake.clear()
+    peer.may_answer.clear()
     with capture_logs() as logs:
         assert [await child.update_samples() for _ in range(MAX_MISSED_CALLS + 2)] == [False] * (MAX_MISSED_CALLS + 2)
     assert not child.is_hung
@@ -133,13 +133,13 @@ async def test_a_cancelled_update_does_not_cancel_the_others(child: Child, peer:
 
 
 async def test_a_pending_call_fails_as_soon_as_the_child_hangs(child: Child, peer: Peer) -> None:
-    peer.awake.clear()
+    peer.may_answer.clear()
     pending = asyncio.create_task(child.call("store_samples", timeout_s=60))
     for _ in range(MAX_MISSED_CALLS):
         await child.check()
     with pytest.raises(RpcError, match="process 2 hangs: store_samples"):
         await pending
-    peer.awake.set()
+    peer.may_answer.set()
     await child.check()
     assert await child.call("store_samples", timeout_s=60) == "its samples"
 

@@ -1,4 +1,4 @@
-"""The metrics of all processes together: no count is ever lost or made twice."""
+"""The metrics of all processes together: nothing is lost or counted twice."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from later.processes.pool import ProcessPool
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> ProcessPool:
-    """A pool of two, on a machine that has lost its Python."""
+    """A pool of two processes, on a machine without its Python."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
     return a_pool()
 

@@ -1,4 +1,4 @@
-"""A process that owns an embedded store until it is killed: `python owner_script.py DIRECTORY`."""
+"""A process that owns an embedded store until it is killed: `python store_owner.py DIRECTORY`."""
 
 from __future__ import annotations
 
