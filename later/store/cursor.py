@@ -16,8 +16,8 @@ from later.core.task import decode_task_or_error, pack_id, unpack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, build_record, pairs, parse_rows
-from later.store.fanout import ShardTopic, fan_out
-from later.store.keys import Keys, Shard
+from later.store.fanout import fan_out
+from later.store.keys import Keys, Shard, ShardTopic
 from later.store.scripts import Argument, Command
 from later.store.types import BucketRange, Page, TaskRecord
 

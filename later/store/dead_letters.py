@@ -16,8 +16,8 @@ from later.store.client import Client
 from later.store.codec import MAX_BODIES, parse_failure, raise_errors
 from later.store.cursor import BucketCursor, BucketEntry
 from later.store.expiry import Expiry
-from later.store.fanout import ShardTopic, fan_out
-from later.store.keys import Bucket, Keys, Shard
+from later.store.fanout import fan_out
+from later.store.keys import Bucket, Keys, Shard, ShardTopic
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import BucketRange, DeadTask, MoveResult
 

@@ -17,8 +17,8 @@ from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket
 from later.store.dead_letters import Redrive, redrive_command
-from later.store.fanout import ShardTopic, fan_out
-from later.store.keys import Bucket, Keys
+from later.store.fanout import fan_out
+from later.store.keys import Bucket, Keys, ShardTopic
 from later.store.lookup import MAX_STARTS, Lookup, apply_in_batches, changed_too_often
 from later.store.scripts import Argument, Command
 from later.store.types import TaskEdit, TaskRecord

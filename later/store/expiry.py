@@ -10,8 +10,8 @@ from later.core.task import Task, decode_task_or_error, pack_id, unpack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, parse_failure
-from later.store.fanout import ShardTopic, fan_out, parse_flags
-from later.store.keys import Bucket, Keys, parse_expiry_member
+from later.store.fanout import fan_out, parse_flags
+from later.store.keys import Bucket, Keys, ShardTopic, parse_expiry_member
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import DeadTask, DeadTopics, DueTopic, ExpiredTask
 

@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from later.core.errors import LaterError
 from later.store.client import Client
-from later.store.keys import Shard
-from later.store.scripts import MAX_TASKS, Command
+from later.store.keys import ItemGroup, ShardTopic, group_items
+from later.store.scripts import Command
 
 Item = TypeVar("Item")
-
-
-class ShardTopic(NamedTuple):
-    """A topic in one shard: the tasks that one script call can reach. Commands that name no topic have b""."""
-
-    shard: Shard
-    topic: bytes
-
-
-class ItemGroup(NamedTuple, Generic[Item]):
-    """The items of one call, and their positions among all items."""
-
-    target: ShardTopic
-    items: list[Item]
-    positions: list[int]
-
-
-def group_items(items: Sequence[Item], targets: Iterable[ShardTopic]) -> list[ItemGroup[Item]]:
-    """Group the items by their targets, at most `MAX_TASKS` in a group."""
-    latest: dict[ShardTopic, ItemGroup[Item]] = {}
-    groups: list[ItemGroup[Item]] = []
-    for position, (item, target) in enumerate(zip(items, targets, strict=True)):
-        group = latest.get(target)
-        if group is None or len(group.items) == MAX_TASKS:
-            group = latest[target] = ItemGroup(target, [], [])
-            groups.append(group)
-        group.items.append(item)
-        group.positions.append(position)
-    return groups
 
 
 def spread_answers(

@@ -32,8 +32,14 @@ many at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Generic, NamedTuple, TypeVar
 from zlib import crc32
+
+from later.store.scripts import MAX_TASKS
+
+Item = TypeVar("Item")
 
 SCHEMA_VERSION = 1
 
@@ -103,6 +109,35 @@ class Keys:
         if len(self.shards) == 1:
             return self.shards[0]
         return self.shards[crc32(task_id.encode()) % len(self.shards)]
+
+
+class ShardTopic(NamedTuple):
+    """A topic in one shard: the tasks that one script call can reach. Commands that name no topic have b""."""
+
+    shard: Shard
+    topic: bytes
+
+
+class ItemGroup(NamedTuple, Generic[Item]):
+    """The items of one call, and their positions among all items."""
+
+    target: ShardTopic
+    items: list[Item]
+    positions: list[int]
+
+
+def group_items(items: Sequence[Item], targets: Iterable[ShardTopic]) -> list[ItemGroup[Item]]:
+    """Group the items by their targets, at most `MAX_TASKS` in a group: those that one script call can reach."""
+    latest: dict[ShardTopic, ItemGroup[Item]] = {}
+    groups: list[ItemGroup[Item]] = []
+    for position, (item, target) in enumerate(zip(items, targets, strict=True)):
+        group = latest.get(target)
+        if group is None or len(group.items) == MAX_TASKS:
+            group = latest[target] = ItemGroup(target, [], [])
+            groups.append(group)
+        group.items.append(item)
+        group.positions.append(position)
+    return groups
 
 
 def expiry_member(topic: bytes, packed_id: bytes) -> bytes:

@@ -14,8 +14,8 @@ from later.core.task import Task, decode_task_or_error, pack_id
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket, parse_rows
-from later.store.fanout import ShardTopic, fan_out
-from later.store.keys import Bucket, Keys, Shard
+from later.store.fanout import fan_out
+from later.store.keys import Bucket, Keys, Shard, ShardTopic
 from later.store.scripts import Command
 from later.store.types import TaskRecord
 

@@ -17,9 +17,9 @@ from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
 from later.store.codec import parse_failure, parse_time
-from later.store.fanout import ShardTopic, fan_out, group_items, parse_flags, spread_answers
+from later.store.fanout import parse_flags, spread_answers
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until
-from later.store.keys import Bucket, Keys
+from later.store.keys import Bucket, Keys, ShardTopic, group_items
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
     Claim,
@@ -143,23 +143,22 @@ class Tasks:
                 has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
                 arguments += [pack_id(claim.id), claim.fence, verdict.target.value, time, failure, int(has_ttl)]
             commands.append(scripts.SETTLE.call(keys, arguments))
-
         answers = await self._client.execute_each("settle", commands)
         return spread_answers(groups, answers, parse_flags)
 
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
         """Return claims that were not delivered, unack → delay; False if the lease was lost. Raises StoreDown."""
-
-        def build(target: ShardTopic, some: list[Claim]) -> Command:
-            shard, topic = target
+        commands: list[Command] = []
+        groups = group_items(claims, [self._locate(claim) for claim in claims])
+        for (shard, topic), some, _ in groups:
             delay, unack, _, _ = shard.buckets(topic)
             keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
             arguments: list[Argument] = [topic]
             for claim in some:
                 arguments += [pack_id(claim.id), claim.fence, claim.due_at]
-            return scripts.GIVE_BACK.call(keys, arguments)
-
-        return await fan_out(self._client, "give_back", claims, self._locate, build, parse_flags)
+            commands.append(scripts.GIVE_BACK.call(keys, arguments))
+        answers = await self._client.execute_each("give_back", commands)
+        return spread_answers(groups, answers, parse_flags)
 
     async def release(self, bucket: Bucket, topics: Sequence[DueTopic], now: int) -> list[ReleaseResult | LaterError]:
         """Move tasks whose lease or retry pause has ended, unack or error → delay, at most 500 of each topic.
