@@ -1,4 +1,4 @@
-"""The fixture of the frontend."""
+"""The fixture of the API."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.api.frontend import Frontend, serve_frontend
+from tests.api.api_fixture import ApiFixture, serve_api
 
 
 @pytest.fixture
-async def frontend() -> AsyncIterator[Frontend]:
-    """A frontend on an empty store of one shard."""
-    async with serve_frontend() as built:
+async def api() -> AsyncIterator[ApiFixture]:
+    """The API on an empty store of one shard."""
+    async with serve_api() as built:
         yield built

@@ -1,4 +1,4 @@
-"""Tasks in each state, stored without the frontend. The id is the state; a dead task died a minute ago."""
+"""Tasks in each state, stored without an API call. The id is the state; a dead task died a minute ago."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.store.types import ClaimRequest, Settlement
-from tests.api.frontend import Frontend
+from tests.api.api_fixture import ApiFixture
 from tests.builders import NOW, a_task
 
 STATES = ["delay", "unack", "error", "dead"]
@@ -15,12 +15,12 @@ DIED_AT = NOW - 60_000
 
 
 async def put_task(
-    frontend: Frontend, state: str, id: str | None = None, failure: Failure = FAILURE, **changes: Any
+    api: ApiFixture, state: str, id: str | None = None, failure: Failure = FAILURE, **changes: Any
 ) -> str:
     """Store a task in this state and return its id. It is due in a minute, or its lease or pause ends in 30 s."""
     id = id or state
     created_at = NOW - 120_000
-    await frontend.store.tasks.create(
+    await api.store.tasks.create(
         [
             a_task(
                 **{
@@ -35,18 +35,18 @@ async def put_task(
     )
     if state == "delay":
         return id
-    want = ClaimRequest(changes.get("topic", "order"), frontend.keys.shard_of(id).index, 1)
-    [answer] = await frontend.store.tasks.claim([want], NOW - 120_000, NOW + 30_000)
+    request = ClaimRequest(changes.get("topic", "order"), api.keys.shard_of(id).index, 1)
+    [answer] = await api.store.tasks.claim([request], NOW - 120_000, NOW + 30_000)
     assert not isinstance(answer, Exception)
     verdicts = {
         "error": Verdict(SettleTarget.ERROR, NOW + 30_000, failure),
         "dead": Verdict(SettleTarget.DEAD, DIED_AT, failure),
     }
     if state in verdicts:
-        await frontend.store.tasks.settle([Settlement(answer.claims[0], verdicts[state], None)])
+        await api.store.tasks.settle([Settlement(answer.claims[0], verdicts[state], None)])
     return id
 
 
-async def put_all_states(frontend: Frontend, **changes: Any) -> None:
+async def put_all_states(api: ApiFixture, **changes: Any) -> None:
     for state in STATES:
-        await put_task(frontend, state, **changes)
+        await put_task(api, state, **changes)

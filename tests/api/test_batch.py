@@ -11,24 +11,24 @@ from structlog.testing import capture_logs
 from later.core.errors import LaterError, StoreFault
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from tests.api.frontend import (
+from tests.api.api_fixture import (
     MINIMAL,
     Answer,
-    Frontend,
+    ApiFixture,
     bad_request,
+    create_bodies,
     create_result,
-    creates,
-    ids_by_shard,
+    id_per_shard,
     item_error,
     ok,
-    serve_frontend,
+    serve_api,
 )
 from tests.builders import NOW
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
-DELAY = {"status": 400, "detail": "delay: expected a number of seconds ≥ 0, got -5", "field": "delay"}
-ID = "id: expected 1 to 128 characters of A-Za-z0-9._~:-, got"
-NO_ARRAY = "expected a JSON array of bodies, or lines of them with Content-Type: application/x-ndjson"
+DELAY_ERROR = {"status": 400, "detail": "delay: expected a number of seconds ≥ 0, got -5", "field": "delay"}
+ID_EXPECTED = "id: expected 1 to 128 characters of A-Za-z0-9._~:-, got"
+NOT_AN_ARRAY = "expected a JSON array of bodies, or lines of them with Content-Type: application/x-ndjson"
 BATCHES = ["/create/batch", "/query/batch", "/delete/batch"]
 
 
@@ -37,78 +37,78 @@ def too_large(detail: str) -> Answer:
 
 
 class TestCreate:
-    async def test_valid_items_are_stored_although_others_are_refused(self, frontend: Frontend) -> None:
+    async def test_valid_items_are_stored_although_others_are_refused(self, api: ApiFixture) -> None:
         batch = [{**MINIMAL, "id": "a"}, {**MINIMAL, "delay": -5}, 5, {**MINIMAL, "id": "b", "delay": 60, "ttl": 1}]
         warning = "The task will expire before it is due and never be delivered."
-        assert await frontend.post("/create/batch", batch) == ok(
+        assert await api.post("/create/batch", batch) == ok(
             created=2,
             existing=0,
             refused=2,
             failed=0,
             results=[
                 create_result("a"),
-                {"error": DELAY},
+                {"error": DELAY_ERROR},
                 item_error(400, "expected a JSON object, got a number"),
                 {**create_result("b"), "warning": warning},
             ],
         )
-        assert (await frontend.post("/query", {"id": "b"}))[0] == 200
+        assert (await api.post("/query", {"id": "b"}))[0] == 200
 
-    async def test_the_answer_is_in_the_contracts_order(self, frontend: Frontend) -> None:
-        async with frontend.http.post("/create/batch", json=[*creates("a"), {}]) as response:
+    async def test_the_answer_is_in_the_contracts_order(self, api: ApiFixture) -> None:
+        async with api.http.post("/create/batch", json=[*create_bodies("a"), {}]) as response:
             text = await response.text()
         assert text.startswith(
             '{"created":1,"existing":0,"refused":1,"failed":0,"results":[{"id":"a","created":true},'
             '{"error":{"status":400,"detail":"'
         )
 
-    async def test_a_duplicate_id_in_a_batch_is_created_once(self, frontend: Frontend) -> None:
-        assert await frontend.post("/create/batch", creates("a", "a")) == ok(
+    async def test_a_duplicate_id_in_a_batch_is_created_once(self, api: ApiFixture) -> None:
+        assert await api.post("/create/batch", create_bodies("a", "a")) == ok(
             created=1, existing=1, refused=0, failed=0, results=[create_result("a"), create_result("a", False)]
         )
 
-    async def test_generated_ids_are_returned(self, frontend: Frontend) -> None:
-        _, answer = await frontend.post("/create/batch", [MINIMAL, MINIMAL])
+    async def test_generated_ids_are_returned(self, api: ApiFixture) -> None:
+        _, answer = await api.post("/create/batch", [MINIMAL, MINIMAL])
         first, second = answer["results"]
         assert (first["created"], second["created"]) == (True, True)
         assert first["id"] != second["id"]
 
-    async def test_a_batch_reports_its_earliest_due_time(self, frontend: Frontend) -> None:
+    async def test_a_batch_reports_its_earliest_due_time(self, api: ApiFixture) -> None:
         delays = [7, 2, 9]
-        await frontend.post("/create/batch", [{**MINIMAL, "id": str(delay), "delay": delay} for delay in delays])
-        await frontend.post("/create/batch", [{**MINIMAL, "id": "2", "delay": 1}, {**MINIMAL, "delay": -5}])
-        assert frontend.wakes == [NOW + 2000]
+        await api.post("/create/batch", [{**MINIMAL, "id": str(delay), "delay": delay} for delay in delays])
+        await api.post("/create/batch", [{**MINIMAL, "id": "2", "delay": 1}, {**MINIMAL, "delay": -5}])
+        assert api.wakes == [NOW + 2000]
 
-    async def test_items_are_counted(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", [*creates("a", "a", "b"), {}])
+    async def test_items_are_counted(self, api: ApiFixture) -> None:
+        await api.post("/create/batch", [*create_bodies("a", "a", "b"), {}])
         names = ("later_tasks_created_total", "later_tasks_duplicate_total", "later_tasks_refused_total")
-        assert [frontend.metric(name) for name in names] == [2, 1, 1]
+        assert [api.metric(name) for name in names] == [2, 1, 1]
 
     async def test_an_item_may_be_as_large_as_a_single_call_and_no_larger(self) -> None:
-        async with serve_frontend(max_body=100) as frontend:
-            frame = len(json.dumps({**MINIMAL, "content": ""}))
-            batch = [{**MINIMAL, "content": "x" * (size - frame)} for size in (100, 101)]
-            _, answer = await frontend.post("/create/batch", batch)
+        async with serve_api(max_body=100) as api:
+            overhead = len(json.dumps({**MINIMAL, "content": ""}))
+            batch = [{**MINIMAL, "content": "x" * (size - overhead)} for size in (100, 101)]
+            _, answer = await api.post("/create/batch", batch)
         assert (answer["created"], answer["refused"]) == (1, 1)
         assert answer["results"][1] == item_error(413, "expected a body of at most 100 bytes")
 
 
-class TestShapes:
+class TestBodies:
     @pytest.mark.parametrize("path", BATCHES)
     @pytest.mark.parametrize(("body", "headers"), [(b"[]", {}), (b" [ ]\n", {}), (b"", NDJSON), (b"\n \n", NDJSON)])
     async def test_an_empty_batch_has_no_results(
-        self, frontend: Frontend, path: str, body: bytes, headers: dict[str, str]
+        self, api: ApiFixture, path: str, body: bytes, headers: dict[str, str]
     ) -> None:
-        status, answer = await frontend.post(path, body, headers=headers)
+        status, answer = await api.post(path, body, headers=headers)
         assert (status, list(answer.values())) == (200, [0, 0, 0, 0, []])
 
     @pytest.mark.parametrize("content_type", ["application/x-ndjson", "Application/X-NDJSON; charset=utf-8"])
-    async def test_ndjson_is_accepted_like_an_array(self, frontend: Frontend, content_type: str) -> None:
+    async def test_ndjson_is_accepted_like_an_array(self, api: ApiFixture, content_type: str) -> None:
         lines = b'\n{"id": "a"}\r\n\n  \n{"id": NaN}\n{"id": "b"} {"id": "c"}\n{"id": "d"}'
-        _, answer = await frontend.post("/query/batch", lines, headers={"Content-Type": content_type})
+        _, answer = await api.post("/query/batch", lines, headers={"Content-Type": content_type})
         assert answer["results"] == [
             item_error(404, "no task has the id 'a'"),
-            item_error(400, f"{ID} nan", field="id"),
+            item_error(400, f"{ID_EXPECTED} nan", field="id"),
             item_error(400, "expected JSON: Extra data: line 1 column 13 (char 12)"),
             item_error(404, "no task has the id 'd'"),
         ]
@@ -125,12 +125,12 @@ class TestShapes:
         ],
     )
     async def test_a_malformed_item_spoils_no_other(
-        self, frontend: Frontend, item: str, error: tuple[str, str | None]
+        self, api: ApiFixture, item: str, error: tuple[str, str | None]
     ) -> None:
-        first, last = (json.dumps(good) for good in creates("a", "b"))
+        first, last = (json.dumps(good) for good in create_bodies("a", "b"))
         body = f" [ {first} ,\n{item}, {last} ] ".encode("utf-8", "surrogateescape")
         detail, field = error
-        assert await frontend.post("/create/batch", body) == ok(
+        assert await api.post("/create/batch", body) == ok(
             created=2,
             existing=0,
             refused=1,
@@ -146,9 +146,9 @@ class TestShapes:
     @pytest.mark.parametrize(
         ("body", "detail"),
         [
-            (b"", NO_ARRAY),
-            (b"{}", NO_ARRAY),
-            (b"\xef\xbb\xbf[]", NO_ARRAY),
+            (b"", NOT_AN_ARRAY),
+            (b"{}", NOT_AN_ARRAY),
+            (b"\xef\xbb\xbf[]", NOT_AN_ARRAY),
             (b"[{}", "expected a JSON array: Expecting ',' delimiter: line 1 column 4 (char 3)"),
             (b"[{},]", "expected a JSON array: Expecting value: line 1 column 5 (char 4)"),
             (b"[{} {}]", "expected a JSON array: Expecting ',' delimiter: line 1 column 5 (char 4)"),
@@ -159,74 +159,74 @@ class TestShapes:
         ids=range(9),
     )  # fmt: skip
     async def test_a_body_that_is_not_an_array_is_refused(
-        self, frontend: Frontend, path: str, body: bytes, detail: str
+        self, api: ApiFixture, path: str, body: bytes, detail: str
     ) -> None:
-        assert await frontend.post(path, body) == bad_request(detail)
+        assert await api.post(path, body) == bad_request(detail)
 
     @pytest.mark.parametrize("path", BATCHES)
-    async def test_ten_thousand_items_are_accepted_and_no_more(self, frontend: Frontend, path: str) -> None:
+    async def test_ten_thousand_items_are_accepted_and_no_more(self, api: ApiFixture, path: str) -> None:
         refusal = too_large("expected at most 10000 items, got more")
         for count in (10_000, 10_001):
             array, lines = b"[" + b",".join([b"{}"] * count) + b"]", b"{}\n" * count
-            answers = [await frontend.post(path, array), await frontend.post(path, lines, headers=NDJSON)]
+            answers = [await api.post(path, array), await api.post(path, lines, headers=NDJSON)]
             for status, answer in answers:
                 assert (status, answer["refused"]) == (200, 10_000) if count == 10_000 else (status, answer) == refusal
 
-    async def test_ten_thousand_tasks_are_created(self, frontend: Frontend) -> None:
-        _, answer = await frontend.post("/create/batch", creates(*map(str, range(10_000))))
+    async def test_ten_thousand_tasks_are_created(self, api: ApiFixture) -> None:
+        _, answer = await api.post("/create/batch", create_bodies(*map(str, range(10_000))))
         assert (answer["created"], len(answer["results"])) == (10_000, 10_000)
 
     @pytest.mark.parametrize("path", BATCHES)
-    async def test_millions_of_items_are_never_held_in_memory(self, frontend: Frontend, path: str) -> None:
+    async def test_millions_of_items_are_never_held_in_memory(self, api: ApiFixture, path: str) -> None:
         body = b"[" + b"{}," * 1_000_000 + b"{}]"
-        async with frontend.http.post(path, data=BytesIO(body)) as response:
+        async with api.http.post(path, data=BytesIO(body)) as response:
             assert response.status == 413
 
     @pytest.mark.parametrize("path", BATCHES)
-    async def test_more_than_16_mebibytes_are_413(self, frontend: Frontend, path: str) -> None:
-        async with frontend.http.post(path, data=BytesIO(b" " * (16 * 1024 * 1024 + 1))) as response:
+    async def test_more_than_16_mebibytes_are_413(self, api: ApiFixture, path: str) -> None:
+        async with api.http.post(path, data=BytesIO(b" " * (16 * 1024 * 1024 + 1))) as response:
             answer = response.status, await response.json(content_type=None)
         assert answer == too_large("expected a body of at most 16777216 bytes")
 
-    async def test_many_commas_in_few_items_are_accepted(self, frontend: Frontend) -> None:
+    async def test_many_commas_in_few_items_are_accepted(self, api: ApiFixture) -> None:
         batch = [{**MINIMAL, "content": "," * 300_000}, {**MINIMAL, "content": "," * 300_000}]
         body = json.dumps(batch).encode()
-        assert (await frontend.post("/create/batch", body))[1]["created"] == 2
+        assert (await api.post("/create/batch", body))[1]["created"] == 2
 
 
 class TestDryRun:
-    async def test_a_dry_run_reports_refusals_and_stores_nothing(self, frontend: Frontend) -> None:
-        batch = [*creates("a"), {**MINIMAL, "delay": -5}]
-        _, answer = await frontend.post("/create/batch?dry_run=true&job=j", batch)
-        results = [{"id": "a", "created": False}, {"error": DELAY}]
+    async def test_a_dry_run_reports_refusals_and_stores_nothing(self, api: ApiFixture) -> None:
+        batch = [*create_bodies("a"), {**MINIMAL, "delay": -5}]
+        _, answer = await api.post("/create/batch?dry_run=true&job=j", batch)
+        results = [{"id": "a", "created": False}, {"error": DELAY_ERROR}]
         assert answer == {"created": 0, "existing": 0, "refused": 1, "failed": 0, "results": results}
-        _, answer = await frontend.post("/query/batch", [{"id": "a"}])
+        _, answer = await api.post("/query/batch", [{"id": "a"}])
         assert answer["missing"] == 1
-        async with frontend.http.get("/jobs/j") as response:
+        async with api.http.get("/jobs/j") as response:
             assert response.status == 404
 
     @pytest.mark.parametrize("path", ["/create/batch?dry_run=", "/delete/batch?pending="])
-    async def test_a_switch_is_true_or_false(self, frontend: Frontend, path: str) -> None:
-        status, answer = await frontend.post(path + "yes", [])
+    async def test_a_switch_is_true_or_false(self, api: ApiFixture, path: str) -> None:
+        status, answer = await api.post(path + "yes", [])
         assert (status, answer["field"]) == (400, path.partition("?")[2][:-1])
 
 
 class TestQueryAndDelete:
-    async def test_each_id_is_looked_up(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", creates("a", "b"))
-        status, answer = await frontend.post("/query/batch", [{"id": "b"}, {"id": "x"}, {"id": " "}, {"id": "a"}, {}])
+    async def test_each_id_is_looked_up(self, api: ApiFixture) -> None:
+        await api.post("/create/batch", create_bodies("a", "b"))
+        status, answer = await api.post("/query/batch", [{"id": "b"}, {"id": "x"}, {"id": " "}, {"id": "a"}, {}])
         first, *rest, last, none = answer.pop("results")
         assert (status, answer) == (200, {"found": 2, "missing": 1, "refused": 2, "failed": 0})
-        assert [first, last] == [(await frontend.post("/query", {"id": id}))[1] for id in "ba"]
+        assert [first, last] == [(await api.post("/query", {"id": id}))[1] for id in "ba"]
         assert [*rest, none] == [
             item_error(404, "no task has the id 'x'"),
-            item_error(400, f'{ID} " "', field="id"),
-            item_error(400, f"{ID} nothing", field="id"),
+            item_error(400, f'{ID_EXPECTED} " "', field="id"),
+            item_error(400, f"{ID_EXPECTED} nothing", field="id"),
         ]
 
-    async def test_each_id_is_deleted(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", creates("a", "b", "c"))
-        assert await frontend.post("/delete/batch", [{"id": "b"}, {"id": "x"}, {"id": "a"}, {"x": 1}]) == ok(
+    async def test_each_id_is_deleted(self, api: ApiFixture) -> None:
+        await api.post("/create/batch", create_bodies("a", "b", "c"))
+        assert await api.post("/delete/batch", [{"id": "b"}, {"id": "x"}, {"id": "a"}, {"x": 1}]) == ok(
             deleted=2,
             missing=1,
             refused=1,
@@ -238,78 +238,76 @@ class TestQueryAndDelete:
                 item_error(400, "x: unknown field", field="x"),
             ],
         )
-        _, answer = await frontend.post("/query/batch", [{"id": id} for id in "abc"])
+        _, answer = await api.post("/query/batch", [{"id": id} for id in "abc"])
         assert (answer["found"], answer["missing"]) == (1, 2)
 
-    async def test_with_pending_only_pending_tasks_are_deleted(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", creates("a", "b", "c"))
-        shard = frontend.keys.shards[0]
+    async def test_with_pending_only_pending_tasks_are_deleted(self, api: ApiFixture) -> None:
+        await api.post("/create/batch", create_bodies("a", "b", "c"))
+        shard = api.keys.shards[0]
         dead, delay = shard.bucket(Bucket.DEAD, b"order"), shard.bucket(Bucket.DELAY, b"order")
-        await frontend.client.execute_all("test", [("ZADD", dead, NOW, pack_id("a")), ("ZREM", delay, pack_id("a"))])
-        await frontend.client.execute("test", ("ZADD", shard.done, NOW, pack_id("z")))
-        _, answer = await frontend.post("/delete/batch?pending=true", [{"id": id} for id in "abz"])
+        await api.client.execute_all("test", [("ZADD", dead, NOW, pack_id("a")), ("ZREM", delay, pack_id("a"))])
+        await api.client.execute("test", ("ZADD", shard.done, NOW, pack_id("z")))
+        _, answer = await api.post("/delete/batch?pending=true", [{"id": id} for id in "abz"])
         ended = item_error(404, "no task has the id 'z': it has ended", ended=True)
         kept = item_error(409, "the task 'a' is dead: it is not pending")
         assert answer.pop("results") == [kept, {"id": "b"}, ended]
         assert answer == {"deleted": 1, "missing": 1, "kept": 1, "refused": 0, "failed": 0}
-        _, again = await frontend.post("/create/batch", creates("z"))
+        _, again = await api.post("/create/batch", create_bodies("z"))
         assert again["existing"] == 1
 
-    async def test_a_batch_of_dead_tasks_only_is_not_a_failure(self, frontend: Frontend) -> None:
-        await frontend.post("/create/batch", creates("a"))
-        dead = frontend.keys.shards[0].bucket(Bucket.DEAD, b"order")
-        await frontend.client.execute("test", ("ZADD", dead, NOW, pack_id("a")))
-        status, answer = await frontend.post("/delete/batch?pending=true", [{"id": "a"}])
+    async def test_a_batch_of_dead_tasks_only_is_not_a_failure(self, api: ApiFixture) -> None:
+        await api.post("/create/batch", create_bodies("a"))
+        dead = api.keys.shards[0].bucket(Bucket.DEAD, b"order")
+        await api.client.execute("test", ("ZADD", dead, NOW, pack_id("a")))
+        status, answer = await api.post("/delete/batch?pending=true", [{"id": "a"}])
         assert (status, answer["deleted"], answer["kept"]) == (200, 0, 1)
 
-    async def test_an_id_that_has_ended_says_so(self, frontend: Frontend) -> None:
-        await frontend.client.execute("test", ("ZADD", frontend.keys.shards[0].done, NOW, pack_id("a")))
-        _, answer = await frontend.post("/query/batch", [{"id": "a"}])
+    async def test_an_id_that_has_ended_says_so(self, api: ApiFixture) -> None:
+        await api.client.execute("test", ("ZADD", api.keys.shards[0].done, NOW, pack_id("a")))
+        _, answer = await api.post("/query/batch", [{"id": "a"}])
         assert answer["results"] == [item_error(404, "no task has the id 'a': it has ended", ended=True)]
 
 
 class TestUnavailableShard:
     async def test_only_the_items_of_the_shard_fail(self) -> None:
-        async with serve_frontend(shards=2) as frontend:
-            here, gone = ids_by_shard(frontend)
-            frontend.client.shards_down = [1]
-            lost = item_error(503, "the store is gone")
-            assert await frontend.post("/create/batch", [*creates(here, gone), {**MINIMAL, "delay": -5}]) == ok(
-                created=1, existing=0, refused=1, failed=1, results=[create_result(here), lost, {"error": DELAY}]
+        async with serve_api(shards=2) as api:
+            up, down = id_per_shard(api)
+            api.client.shards_down = [1]
+            failed = item_error(503, "the store is gone")
+            assert await api.post("/create/batch", [*create_bodies(up, down), {**MINIMAL, "delay": -5}]) == ok(
+                created=1, existing=0, refused=1, failed=1, results=[create_result(up), failed, {"error": DELAY_ERROR}]
             )
-            assert frontend.metric("later_tasks_created_total") == 1
-            ids = [{"id": here}, {"id": gone}]
-            _, answer = await frontend.post("/query/batch", ids)
-            assert (answer["found"], answer["failed"], answer["results"][1]) == (1, 1, lost)
-            _, deleted = await frontend.post("/delete/batch", ids)
-            assert (deleted["deleted"], deleted["failed"], deleted["results"][1]) == (1, 1, lost)
+            assert api.metric("later_tasks_created_total") == 1
+            ids = [{"id": up}, {"id": down}]
+            _, answer = await api.post("/query/batch", ids)
+            assert (answer["found"], answer["failed"], answer["results"][1]) == (1, 1, failed)
+            _, deleted = await api.post("/delete/batch", ids)
+            assert (deleted["deleted"], deleted["failed"], deleted["results"][1]) == (1, 1, failed)
 
     @pytest.mark.parametrize("path", BATCHES)
     async def test_a_batch_without_any_success_is_503(self, path: str) -> None:
-        async with serve_frontend(shards=2) as frontend:
-            _, gone = ids_by_shard(frontend)
-            frontend.client.shards_down = [1]
-            items = creates(gone) if path == "/create/batch" else [{"id": gone}]
-            async with frontend.http.post(path, json=[*items, {"colour": 1}]) as response:
+        async with serve_api(shards=2) as api:
+            _, down = id_per_shard(api)
+            api.client.shards_down = [1]
+            items = create_bodies(down) if path == "/create/batch" else [{"id": down}]
+            async with api.http.post(path, json=[*items, {"colour": 1}]) as response:
                 assert (response.status, response.headers["Retry-After"]) == (503, "1")
                 assert (await response.json(content_type=None))["detail"] == "the store is gone"
 
     async def test_a_missing_task_counts_as_an_answer(self) -> None:
-        async with serve_frontend(shards=2) as frontend:
-            here, gone = ids_by_shard(frontend)
-            frontend.client.shards_down = [1]
-            status, answer = await frontend.post("/query/batch", [{"id": here}, {"id": gone}])
+        async with serve_api(shards=2) as api:
+            up, down = id_per_shard(api)
+            api.client.shards_down = [1]
+            status, answer = await api.post("/query/batch", [{"id": up}, {"id": down}])
         assert (status, answer["missing"], answer["failed"]) == (200, 1, 1)
 
-    async def test_a_store_fault_is_reported_and_logged(
-        self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_store_fault_is_reported_and_logged(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         async def create(tasks: list[object], batch: object) -> list[bool | LaterError]:
             return [True, StoreFault("the store answered an error: x")]
 
-        monkeypatch.setattr(frontend.store.tasks, "create", create)
+        monkeypatch.setattr(api.store.tasks, "create", create)
         with capture_logs() as logs:
-            _, answer = await frontend.post("/create/batch", creates("a", "b"))
+            _, answer = await api.post("/create/batch", create_bodies("a", "b"))
         assert answer["results"] == [create_result("a"), item_error(500, "the store answered an error: x")]
         assert logs == [
             {

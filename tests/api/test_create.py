@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from later.core.policy import Policy
-from tests.api.frontend import MINIMAL, Answer, Frontend, bad_request, serve_frontend
+from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, serve_api
 from tests.builders import NOW
 
 NOW_S = NOW // 1000
@@ -30,29 +30,29 @@ def with_json(field: str, text: str) -> bytes:
     return f'{json.dumps(MINIMAL)[:-1]}, "{field}": {text}}}'.encode()
 
 
-async def create_and_query(frontend: Frontend, **fields: Any) -> dict[str, Any]:
+async def create_and_query(api: ApiFixture, **fields: Any) -> dict[str, Any]:
     """Create a task with these fields, and return it as a query shows it."""
-    status, answer = await frontend.post("/create", {**MINIMAL, **fields})
+    status, answer = await api.post("/create", {**MINIMAL, **fields})
     assert status == 200, answer
-    status, task = await frontend.post("/query", {"id": answer["id"]})
+    status, task = await api.post("/query", {"id": answer["id"]})
     assert status == 200
     return dict(task)
 
 
-async def test_a_task_is_created_under_a_new_uuid(frontend: Frontend) -> None:
-    status, answer = await frontend.post("/create", MINIMAL)
+async def test_a_task_is_created_under_a_new_uuid(api: ApiFixture) -> None:
+    status, answer = await api.post("/create", MINIMAL)
     assert status == 200
     assert answer.keys() == {"id"}
     assert UUID.fullmatch(answer["id"])
 
 
-async def test_a_callers_own_id_is_created_once(frontend: Frontend) -> None:
-    assert await frontend.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
-    assert await frontend.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": False})
+async def test_a_callers_own_id_is_created_once(api: ApiFixture) -> None:
+    assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
+    assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": False})
 
 
-async def test_absent_fields_have_defaults(frontend: Frontend) -> None:
-    task = await create_and_query(frontend, id="a")
+async def test_absent_fields_have_defaults(api: ApiFixture) -> None:
+    task = await create_and_query(api, id="a")
     assert task == {
         "id": "a", "topic": "order", "execute_time": NOW_S, "max_retry": 3, "has_retry": 0,
         "callback": "http://127.0.0.1:8888/success", "content": "", "creat_time": NOW_S, "state": "delay",
@@ -85,8 +85,8 @@ async def test_absent_fields_have_defaults(frontend: Frontend) -> None:
         (dict.fromkeys(["delay", "execute_time", "retry", "content", "headers", "ttl", "id"]), {"max_retry": 3}),
     ],
 )
-async def test_a_valid_field_is_accepted(frontend: Frontend, fields: dict[str, Any], shown: dict[str, Any]) -> None:
-    task = await create_and_query(frontend, **fields)
+async def test_a_valid_field_is_accepted(api: ApiFixture, fields: dict[str, Any], shown: dict[str, Any]) -> None:
+    task = await create_and_query(api, **fields)
     assert {name: task[name] for name in shown} == shown
 
 
@@ -146,76 +146,74 @@ async def test_a_valid_field_is_accepted(frontend: Frontend, fields: dict[str, A
         ("cron", '"* * * * *"', "cron: not a field of this version"),
     ],
 )
-async def test_a_field_is_refused_by_name(frontend: Frontend, field: str, text: str, detail: str) -> None:
-    assert await frontend.post("/create", with_json(field, text)) == bad_request(detail, field)
-    assert frontend.metric("later_tasks_refused_total") == 1
+async def test_a_field_is_refused_by_name(api: ApiFixture, field: str, text: str, detail: str) -> None:
+    assert await api.post("/create", with_json(field, text)) == bad_request(detail, field)
+    assert api.metric("later_tasks_refused_total") == 1
 
 
 @pytest.mark.parametrize("name", ["method", "raw", "context", "tags", "timeout", "cron", "backoff"])
-async def test_reserved_names_are_refused(frontend: Frontend, name: str) -> None:
-    assert await frontend.post("/create", with_json(name, "1")) == bad_request(
-        f"{name}: not a field of this version", name
-    )
+async def test_reserved_names_are_refused(api: ApiFixture, name: str) -> None:
+    assert await api.post("/create", with_json(name, "1")) == bad_request(f"{name}: not a field of this version", name)
 
 
-async def test_the_first_wrong_field_is_named(frontend: Frontend) -> None:
+async def test_the_first_wrong_field_is_named(api: ApiFixture) -> None:
     body = {**MINIMAL, "retry": "x", "delay": "y", "colour": 1}
-    assert await frontend.post("/create", body) == bad_request(f'retry: expected {RETRY}, got "x"', "retry")
+    assert await api.post("/create", body) == bad_request(f'retry: expected {RETRY}, got "x"', "retry")
 
 
-async def test_delay_and_execute_time_exclude_each_other(frontend: Frontend) -> None:
-    answer = await frontend.post("/create", {**MINIMAL, "delay": 1, "execute_time": NOW_S})
+async def test_delay_and_execute_time_exclude_each_other(api: ApiFixture) -> None:
+    answer = await api.post("/create", {**MINIMAL, "delay": 1, "execute_time": NOW_S})
     assert answer == bad_request("execute_time: expected either delay or execute_time, got both", "execute_time")
 
 
-async def test_the_last_value_of_a_duplicate_key_counts(frontend: Frontend) -> None:
+async def test_the_last_value_of_a_duplicate_key_counts(api: ApiFixture) -> None:
     for wrong in ('"x"', "NaN", "1"):
         body = with_json("delay", f'{wrong}, "delay": 10, "id": "{len(wrong)}"')
-        assert (await frontend.post("/create", body))[0] == 200
-        _, task = await frontend.post("/query", {"id": str(len(wrong))})
+        assert (await api.post("/create", body))[0] == 200
+        _, task = await api.post("/query", {"id": str(len(wrong))})
         assert task["due_at"] == "2027-01-15T08:00:10.000Z"
 
 
 async def test_a_delay_over_the_policys_limit_is_refused_in_zaqars_words() -> None:
-    async with serve_frontend(policy=Policy(max_delay_ms=900_000)) as frontend:
-        answer = await frontend.post("/create", {**MINIMAL, "delay": 901})
+    async with serve_api(policy=Policy(max_delay_ms=900_000)) as api:
+        answer = await api.post("/create", {**MINIMAL, "delay": 901})
         assert answer == bad_request("Exceeds max allowed delivery delay of 900000 milliseconds", "delay")
-        assert (await frontend.post("/create", {**MINIMAL, "delay": 900}))[0] == 200
+        assert (await api.post("/create", {**MINIMAL, "delay": 900}))[0] == 200
 
 
-async def test_a_task_that_expires_before_it_is_due_is_accepted_with_a_warning(frontend: Frontend) -> None:
+async def test_a_task_that_expires_before_it_is_due_is_accepted_with_a_warning(api: ApiFixture) -> None:
     body = {**MINIMAL, "id": "a", "delay": 60, "ttl": 60}
     warning = "The task will expire before it is due and never be delivered."
-    assert await frontend.post("/create", body) == (200, {"id": "a", "created": True, "warning": warning})
-    assert await frontend.post("/create", body) == (200, {"id": "a", "created": False})
+    assert await api.post("/create", body) == (200, {"id": "a", "created": True, "warning": warning})
+    assert await api.post("/create", body) == (200, {"id": "a", "created": False})
 
 
-async def test_a_task_that_is_due_before_it_expires_has_no_warning(frontend: Frontend) -> None:
-    assert await frontend.post("/create", {**MINIMAL, "id": "a", "delay": 60, "ttl": 60.001}) == (
+async def test_a_task_that_is_due_before_it_expires_has_no_warning(api: ApiFixture) -> None:
+    assert await api.post("/create", {**MINIMAL, "id": "a", "delay": 60, "ttl": 60.001}) == (
         200,
         {"id": "a", "created": True},
     )
 
 
-async def test_a_create_reports_the_due_time_of_a_new_task(frontend: Frontend) -> None:
-    await frontend.post("/create", {**MINIMAL, "id": "a", "delay": 10})
-    await frontend.post("/create", {**MINIMAL, "id": "b", "delay": 10, "ttl": 5})
-    await frontend.post("/create", {**MINIMAL, "id": "a", "delay": 1})
-    await frontend.post("/create", {**MINIMAL, "delay": -1})
-    assert frontend.wakes == [NOW + 10_000, NOW + 10_000]
+async def test_a_create_reports_the_due_time_of_a_new_task(api: ApiFixture) -> None:
+    await api.post("/create", {**MINIMAL, "id": "a", "delay": 10})
+    await api.post("/create", {**MINIMAL, "id": "b", "delay": 10, "ttl": 5})
+    await api.post("/create", {**MINIMAL, "id": "a", "delay": 1})
+    await api.post("/create", {**MINIMAL, "delay": -1})
+    assert api.wakes == [NOW + 10_000, NOW + 10_000]
 
 
-async def test_creates_are_counted(frontend: Frontend) -> None:
+async def test_creates_are_counted(api: ApiFixture) -> None:
     for id in ("a", "b", "a", " "):
-        await frontend.post("/create", {**MINIMAL, "id": id})
+        await api.post("/create", {**MINIMAL, "id": id})
     names = ("later_tasks_created_total", "later_tasks_duplicate_total", "later_tasks_refused_total")
-    assert [frontend.metric(name) for name in names] == [2, 1, 1]
+    assert [api.metric(name) for name in names] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/json; a=b"])
-async def test_any_content_type_is_accepted(frontend: Frontend, content_type: str) -> None:
+async def test_any_content_type_is_accepted(api: ApiFixture, content_type: str) -> None:
     body = json.dumps(MINIMAL).encode()
-    status, _ = await frontend.post("/create", body, headers={"Content-Type": content_type})
+    status, _ = await api.post("/create", body, headers={"Content-Type": content_type})
     assert status == 200
 
 
@@ -245,22 +243,22 @@ NOT_AN_OBJECT: list[tuple[bytes, str]] = [
 
 @pytest.mark.parametrize(("body", "detail"), NOT_AN_OBJECT, ids=range(len(NOT_AN_OBJECT)))
 @pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
-async def test_a_body_that_is_not_an_object_is_refused(frontend: Frontend, path: str, body: bytes, detail: str) -> None:
-    assert await frontend.post(path, body) == bad_request(detail)
+async def test_a_body_that_is_not_an_object_is_refused(api: ApiFixture, path: str, body: bytes, detail: str) -> None:
+    assert await api.post(path, body) == bad_request(detail)
 
 
-async def test_a_name_of_megabytes_is_refused_in_one_line(frontend: Frontend) -> None:
-    status, answer = await frontend.post("/create", {"x" * 1_000_000: 1})
+async def test_a_name_of_megabytes_is_refused_in_one_line(api: ApiFixture) -> None:
+    status, answer = await api.post("/create", {"x" * 1_000_000: 1})
     assert (status, answer["detail"]) == (400, f"{'x' * 80}: unknown field")
 
 
-async def test_an_unprintable_name_is_shown_escaped(frontend: Frontend) -> None:
-    answer: Answer = await frontend.post("/create", rb'{"\ud800\n": 1}')
+async def test_an_unprintable_name_is_shown_escaped(api: ApiFixture) -> None:
+    answer: Answer = await api.post("/create", rb'{"\ud800\n": 1}')
     assert answer == bad_request(r"\ud800\n: unknown field", r"\ud800\n")
 
 
 @pytest.mark.parametrize("path", ["/create", "/create/batch"])
-async def test_no_refusal_shows_the_value_of_a_header(frontend: Frontend, path: str) -> None:
+async def test_no_refusal_shows_the_value_of_a_header(api: ApiFixture, path: str) -> None:
     headers: list[object] = [
         {"X-A": "hush", "Host": "hush"},
         {"X-A": "hush", "X-B": 5},
@@ -276,7 +274,7 @@ async def test_no_refusal_shows_the_value_of_a_header(frontend: Frontend, path: 
     ]
     for value in headers:
         text = json.dumps({**MINIMAL, "headers": value})
-        status, answer = await frontend.post(path, (text if path == "/create" else f"[{text}]").encode())
+        status, answer = await api.post(path, (text if path == "/create" else f"[{text}]").encode())
         error = answer if path == "/create" else answer["results"][0]["error"]
         assert (error["status"], error["field"]) == (400, "headers")
         assert "hush" not in str(answer), (status, answer)

@@ -10,18 +10,18 @@ import pytest
 
 from later.api.requests import EXPECTED
 from later.core.policy import Policy
-from tests.api.frontend import MINIMAL, Answer, Frontend, bad_request, ok, serve_frontend
+from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, ok, serve_api
 from tests.api.states import DIED_AT, STATES, put_all_states, put_task
 from tests.builders import NOW
 
 NO_TASK = "no task has the id 'a'"
-SECOND = NOW // 1000
-ID = EXPECTED["id"]
+NOW_S = NOW // 1000
+ID_EXPECTED = EXPECTED["id"]
 
 
 @pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
-async def frontend(request: pytest.FixtureRequest) -> AsyncIterator[Frontend]:
-    async with serve_frontend(shards=request.param, policy=Policy(max_delay_ms=900_000)) as built:
+async def api(request: pytest.FixtureRequest) -> AsyncIterator[ApiFixture]:
+    async with serve_api(shards=request.param, policy=Policy(max_delay_ms=900_000)) as built:
         yield built
 
 
@@ -33,43 +33,43 @@ def missing(detail: str, **more: object) -> Answer:
     return 404, {"type": "about:blank", "title": "Not Found", "status": 404, "detail": detail, **more}
 
 
-async def query(frontend: Frontend, id: str) -> Any:
-    status, task = await frontend.post("/query", {"id": id})
+async def query(api: ApiFixture, id: str) -> Any:
+    status, task = await api.post("/query", {"id": id})
     assert status == 200
     return task
 
 
-async def states_by_id(frontend: Frontend) -> dict[str, str]:
+async def states_by_id(api: ApiFixture) -> dict[str, str]:
     """Return the states of all tasks by id."""
     states: dict[str, str] = {}
     for state in STATES:
-        _, page = await frontend.post("/list", {"topic": "order", "state": state, "limit": 1000})
+        _, page = await api.post("/list", {"topic": "order", "state": state, "limit": 1000})
         states |= {task["id"]: state for task in page["tasks"]}
     return states
 
 
 class TestUpdate:
     @pytest.mark.parametrize("state", ["delay", "error"])
-    async def test_it_answers_as_a_query_does(self, frontend: Frontend, state: str) -> None:
-        await put_task(frontend, state)
-        answer = await frontend.post("/update", {"id": state, "content": "other", "headers": {"X-B": "b"}, "retry": 7})
-        assert answer == (200, await query(frontend, state))
+    async def test_it_answers_as_a_query_does(self, api: ApiFixture, state: str) -> None:
+        await put_task(api, state)
+        answer = await api.post("/update", {"id": state, "content": "other", "headers": {"X-B": "b"}, "retry": 7})
+        assert answer == (200, await query(api, state))
         task = answer[1]
         assert (task["content"], task["headers"], task["max_retry"], task["state"]) == ("other", ["X-B"], 7, state)
 
     @pytest.mark.parametrize("state", ["delay", "error"])
-    async def test_a_new_delay_counts_from_now(self, frontend: Frontend, state: str) -> None:
-        await put_task(frontend, state)
-        status, task = await frontend.post("/update", {"id": state, "delay": 2.5})
+    async def test_a_new_delay_counts_from_now(self, api: ApiFixture, state: str) -> None:
+        await put_task(api, state)
+        status, task = await api.post("/update", {"id": state, "delay": 2.5})
         assert (status, task["state"], task["due_at"]) == (200, "delay", "2027-01-15T08:00:02.500Z")
-        assert (task["execute_time"], task["creat_time"]) == (SECOND + 3, SECOND - 120)
+        assert (task["execute_time"], task["creat_time"]) == (NOW_S + 3, NOW_S - 120)
         assert task["has_retry"] == (1 if state == "error" else 0)
-        assert frontend.wakes == [NOW + 2500]
+        assert api.wakes == [NOW + 2500]
 
-    async def test_a_new_execute_time_replaces_the_old(self, frontend: Frontend) -> None:
-        await put_task(frontend, "delay")
-        _, task = await frontend.post("/update", {"id": "delay", "execute_time": SECOND + 60})
-        assert (task["due_at"], task["execute_time"]) == ("2027-01-15T08:01:00.000Z", SECOND + 60)
+    async def test_a_new_execute_time_replaces_the_old(self, api: ApiFixture) -> None:
+        await put_task(api, "delay")
+        _, task = await api.post("/update", {"id": "delay", "execute_time": NOW_S + 60})
+        assert (task["due_at"], task["execute_time"]) == ("2027-01-15T08:01:00.000Z", NOW_S + 60)
 
     @pytest.mark.parametrize(
         ("state", "detail"),
@@ -78,48 +78,48 @@ class TestUpdate:
             ("dead", "task 'dead' is dead: /redrive or /run-now bring it back, then it can be edited"),
         ],
     )
-    async def test_a_task_that_is_not_waiting_is_409(self, frontend: Frontend, state: str, detail: str) -> None:
-        await put_task(frontend, state)
-        before = await query(frontend, state)
-        assert await frontend.post("/update", {"id": state, "content": "other"}) == conflict(detail)
-        assert await query(frontend, state) == before
+    async def test_a_task_that_is_not_waiting_is_409(self, api: ApiFixture, state: str, detail: str) -> None:
+        await put_task(api, state)
+        before = await query(api, state)
+        assert await api.post("/update", {"id": state, "content": "other"}) == conflict(detail)
+        assert await query(api, state) == before
 
-    async def test_an_unknown_id_is_404(self, frontend: Frontend) -> None:
-        assert await frontend.post("/update", {"id": "a", "delay": 1}) == missing(NO_TASK)
+    async def test_an_unknown_id_is_404(self, api: ApiFixture) -> None:
+        assert await api.post("/update", {"id": "a", "delay": 1}) == missing(NO_TASK)
 
-    async def test_an_update_obeys_the_policy_of_the_topic(self, frontend: Frontend) -> None:
-        await put_task(frontend, "delay")
+    async def test_an_update_obeys_the_policy_of_the_topic(self, api: ApiFixture) -> None:
+        await put_task(api, "delay")
         detail = "Exceeds max allowed delivery delay of 900000 milliseconds"
-        assert await frontend.post("/update", {"id": "delay", "delay": 901}) == bad_request(detail, "delay")
-        await frontend.request("PATCH", "/topics/order/policy", {"max_delay": 0, "delays": False})
+        assert await api.post("/update", {"id": "delay", "delay": 901}) == bad_request(detail, "delay")
+        await api.request("PATCH", "/topics/order/policy", {"max_delay": 0, "delays": False})
         detail = "delay: expected none, for the topic's policy allows no delays"
-        assert await frontend.post("/update", {"id": "delay", "delay": 1}) == bad_request(detail, "delay")
+        assert await api.post("/update", {"id": "delay", "delay": 1}) == bad_request(detail, "delay")
 
-    async def test_a_ttl_counts_from_the_creation_and_null_removes_it(self, frontend: Frontend) -> None:
-        await put_task(frontend, "delay")
-        _, task = await frontend.post("/update", {"id": "delay", "ttl": 600})
+    async def test_a_ttl_counts_from_the_creation_and_null_removes_it(self, api: ApiFixture) -> None:
+        await put_task(api, "delay")
+        _, task = await api.post("/update", {"id": "delay", "ttl": 600})
         assert task["expires_at"] == "2027-01-15T08:08:00.000Z"
-        _, task = await frontend.post("/update", {"id": "delay", "ttl": None})
+        _, task = await api.post("/update", {"id": "delay", "ttl": None})
         assert "expires_at" not in task
 
-    async def test_null_means_absent_except_for_a_ttl(self, frontend: Frontend) -> None:
-        await put_task(frontend, "delay", ttl=600)
-        before = await query(frontend, "delay")
+    async def test_null_means_absent_except_for_a_ttl(self, api: ApiFixture) -> None:
+        await put_task(api, "delay", ttl=600)
+        before = await query(api, "delay")
         body = {"id": "delay", "delay": None, "content": None, "callback": None, "headers": None, "execute_time": None}
-        assert await frontend.post("/update", {**body, "retry": 3}) == (200, before)
+        assert await api.post("/update", {**body, "retry": 3}) == (200, before)
 
     @pytest.mark.parametrize("body", [{"id": "a"}, {"id": "a", "delay": None, "content": None}])
-    async def test_an_update_without_changes_is_refused(self, frontend: Frontend, body: object) -> None:
+    async def test_an_update_without_changes_is_refused(self, api: ApiFixture, body: object) -> None:
         fields = "delay, execute_time, content, callback, headers, retry, ttl"
         detail = f"expected something to change: {fields}; got none of these"
-        assert await frontend.post("/update", body) == bad_request(detail)
+        assert await api.post("/update", body) == bad_request(detail)
 
     @pytest.mark.parametrize(
         ("fields", "detail"),
         [
-            ({"id": None}, f"id: expected {ID}, got nothing"),
-            ({"id": 5}, f"id: expected {ID}, got 5"),
-            ({"id": "a/b"}, f'id: expected {ID}, got "a/b"'),
+            ({"id": None}, f"id: expected {ID_EXPECTED}, got nothing"),
+            ({"id": 5}, f"id: expected {ID_EXPECTED}, got 5"),
+            ({"id": "a/b"}, f'id: expected {ID_EXPECTED}, got "a/b"'),
             ({"topic": "mail"}, "topic: unknown field"),
             ({"state": "dead"}, "state: unknown field"),
             ({"timeout": 5}, "timeout: not a field of this version"),
@@ -137,56 +137,54 @@ class TestUpdate:
             ({"ttl": True}, f"ttl: expected {EXPECTED['ttl']}, got true"),
         ],
     )  # fmt: skip
-    async def test_a_wrong_field_is_refused_by_name(
-        self, frontend: Frontend, fields: dict[str, Any], detail: str
-    ) -> None:
-        await put_task(frontend, "delay")
-        before = await query(frontend, "delay")
-        answer = await frontend.post("/update", {"id": "delay", "content": "other", **fields})
+    async def test_a_wrong_field_is_refused_by_name(self, api: ApiFixture, fields: dict[str, Any], detail: str) -> None:
+        await put_task(api, "delay")
+        before = await query(api, "delay")
+        answer = await api.post("/update", {"id": "delay", "content": "other", **fields})
         assert answer == bad_request(detail, detail.partition(":")[0])
-        assert await query(frontend, "delay") == before
+        assert await query(api, "delay") == before
 
-    async def test_concurrent_updates_are_each_answered(self, frontend: Frontend) -> None:
-        ids = [await put_task(frontend, "delay", f"n{n}") for n in range(30)]
+    async def test_concurrent_updates_are_each_answered(self, api: ApiFixture) -> None:
+        ids = [await put_task(api, "delay", f"n{n}") for n in range(30)]
         bodies = [{"id": id, "delay": n} for n, id in enumerate([*ids, "none"])]
-        answers = await asyncio.gather(*(frontend.post("/update", body) for body in bodies))
+        answers = await asyncio.gather(*(api.post("/update", body) for body in bodies))
         assert [status for status, _ in answers] == [200] * 30 + [404]
-        assert [task["execute_time"] - SECOND for _, task in answers[:-1]] == list(range(30))
+        assert [task["execute_time"] - NOW_S for _, task in answers[:-1]] == list(range(30))
 
 
 class TestRunNow:
     @pytest.mark.parametrize("state", ["delay", "error", "dead"])
-    async def test_a_task_that_is_run_now_is_due_now(self, frontend: Frontend, state: str) -> None:
-        await put_task(frontend, state)
-        answer = await frontend.post("/run-now", {"id": state})
-        assert answer == (200, await query(frontend, state))
+    async def test_a_task_that_is_run_now_is_due_now(self, api: ApiFixture, state: str) -> None:
+        await put_task(api, state)
+        answer = await api.post("/run-now", {"id": state})
+        assert answer == (200, await query(api, state))
         assert (answer[1]["state"], answer[1]["due_at"]) == ("delay", "2027-01-15T08:00:00.000Z")
         assert (answer[1]["execute_time"], answer[1]["has_retry"]) == (
-            SECOND + 60 if state == "delay" else SECOND - 120,
+            NOW_S + 60 if state == "delay" else NOW_S - 120,
             1 if state == "error" else 0,
         )
-        assert frontend.wakes == [NOW]
+        assert api.wakes == [NOW]
 
-    async def test_a_task_in_flight_is_409(self, frontend: Frontend) -> None:
-        await put_task(frontend, "unack")
+    async def test_a_task_in_flight_is_409(self, api: ApiFixture) -> None:
+        await put_task(api, "unack")
         detail = "task 'unack' is in flight: it runs already"
-        assert await frontend.post("/run-now", {"id": "unack"}) == conflict(detail)
+        assert await api.post("/run-now", {"id": "unack"}) == conflict(detail)
 
-    async def test_an_unknown_id_is_404(self, frontend: Frontend) -> None:
-        assert await frontend.post("/run-now", {"id": "a"}) == missing(NO_TASK)
+    async def test_an_unknown_id_is_404(self, api: ApiFixture) -> None:
+        assert await api.post("/run-now", {"id": "a"}) == missing(NO_TASK)
 
-    async def test_another_field_is_refused(self, frontend: Frontend) -> None:
-        assert await frontend.post("/run-now", {"id": "a", "delay": 5}) == bad_request("delay: unknown field", "delay")
+    async def test_another_field_is_refused(self, api: ApiFixture) -> None:
+        assert await api.post("/run-now", {"id": "a", "delay": 5}) == bad_request("delay: unknown field", "delay")
 
 
 class TestRedriveOne:
-    async def test_a_redriven_task_is_due_now(self, frontend: Frontend) -> None:
-        await put_task(frontend, "dead", ttl=600)
-        assert await frontend.post("/redrive", {"id": "dead"}) == ok(redriven=1)
-        task = await query(frontend, "dead")
+    async def test_a_redriven_task_is_due_now(self, api: ApiFixture) -> None:
+        await put_task(api, "dead", ttl=600)
+        assert await api.post("/redrive", {"id": "dead"}) == ok(redriven=1)
+        task = await query(api, "dead")
         assert (task["state"], task["due_at"], task["last_error"]) == ("delay", "2027-01-15T08:00:00.000Z", None)
-        assert (task["creat_time"], task["expires_at"]) == (SECOND - 120, "2027-01-15T08:10:00.000Z")
-        assert frontend.wakes == [NOW]
+        assert (task["creat_time"], task["expires_at"]) == (NOW_S - 120, "2027-01-15T08:10:00.000Z")
+        assert api.wakes == [NOW]
 
     @pytest.mark.parametrize(
         ("state", "detail"),
@@ -196,50 +194,50 @@ class TestRedriveOne:
             ("unack", "task 'unack' is in flight, not dead: wait for what its delivery comes to"),
         ],
     )
-    async def test_a_task_that_is_not_dead_is_409(self, frontend: Frontend, state: str, detail: str) -> None:
-        await put_task(frontend, state)
-        assert await frontend.post("/redrive", {"id": state}) == conflict(detail)
+    async def test_a_task_that_is_not_dead_is_409(self, api: ApiFixture, state: str, detail: str) -> None:
+        await put_task(api, state)
+        assert await api.post("/redrive", {"id": state}) == conflict(detail)
 
-    async def test_an_unknown_id_is_404(self, frontend: Frontend) -> None:
-        assert await frontend.post("/redrive", {"id": "a"}) == missing(NO_TASK)
+    async def test_an_unknown_id_is_404(self, api: ApiFixture) -> None:
+        assert await api.post("/redrive", {"id": "a"}) == missing(NO_TASK)
 
     @pytest.mark.parametrize(
         ("field", "value"),
         [("topic", "order"), ("died_after", 5), ("died_before", 5), ("reason", "gone"), ("rate", 1), ("limit", 1)],
     )
-    async def test_an_id_excludes_other_fields(self, frontend: Frontend, field: str, value: object) -> None:
+    async def test_an_id_excludes_other_fields(self, api: ApiFixture, field: str, value: object) -> None:
         detail = f"{field}: expected either an id alone, or a topic, got both"
-        assert await frontend.post("/redrive", {"id": "a", field: value}) == bad_request(detail, field)
+        assert await api.post("/redrive", {"id": "a", field: value}) == bad_request(detail, field)
 
 
 class TestRedriveMany:
-    async def test_a_redrive_moves_the_dead_tasks_of_one_topic_only(self, frontend: Frontend) -> None:
-        await put_all_states(frontend)
-        await put_task(frontend, "dead", "other", topic="mail")
-        await put_task(frontend, "dead", "more")
-        assert await frontend.post("/redrive", {"topic": "default/order"}) == ok(redriven=2)
-        assert await states_by_id(frontend) == {
+    async def test_a_redrive_moves_the_dead_tasks_of_one_topic_only(self, api: ApiFixture) -> None:
+        await put_all_states(api)
+        await put_task(api, "dead", "other", topic="mail")
+        await put_task(api, "dead", "more")
+        assert await api.post("/redrive", {"topic": "default/order"}) == ok(redriven=2)
+        assert await states_by_id(api) == {
             "delay": "delay", "unack": "unack", "error": "error", "dead": "delay", "more": "delay",
         }  # fmt: skip
-        assert (await query(frontend, "other"))["state"] == "dead"
-        assert frontend.wakes == [NOW]
+        assert (await query(api, "other"))["state"] == "dead"
+        assert api.wakes == [NOW]
 
-    async def test_a_redrive_without_dead_tasks_wakes_no_ticker(self, frontend: Frontend) -> None:
-        assert await frontend.post("/redrive", {"topic": "order"}) == ok(redriven=0)
-        assert frontend.wakes == []
+    async def test_a_redrive_without_dead_tasks_wakes_no_ticker(self, api: ApiFixture) -> None:
+        assert await api.post("/redrive", {"topic": "order"}) == ok(redriven=0)
+        assert api.wakes == []
 
-    async def test_a_rate_spreads_the_due_times(self, frontend: Frontend) -> None:
+    async def test_a_rate_spreads_the_due_times(self, api: ApiFixture) -> None:
         for n in range(5):
-            await put_task(frontend, "dead", f"n{n}")
-        assert await frontend.post("/redrive", {"topic": "order", "rate": 0.5}) == ok(redriven=5)
-        dues = [(await query(frontend, f"n{n}"))["due_at"][17:23] for n in range(5)]
+            await put_task(api, "dead", f"n{n}")
+        assert await api.post("/redrive", {"topic": "order", "rate": 0.5}) == ok(redriven=5)
+        dues = [(await query(api, f"n{n}"))["due_at"][17:23] for n in range(5)]
         assert sorted(dues) == ["00.000", "02.000", "04.000", "06.000", "08.000"]
 
-    async def test_a_limit_reports_that_there_are_more(self, frontend: Frontend) -> None:
+    async def test_a_limit_reports_that_there_are_more(self, api: ApiFixture) -> None:
         for n in range(5):
-            await put_task(frontend, "dead", f"n{n}")
-        assert await frontend.post("/redrive", {"topic": "order", "limit": 3}) == ok(redriven=3, more=True)
-        assert await frontend.post("/redrive", {"topic": "order", "limit": 3}) == ok(redriven=2)
+            await put_task(api, "dead", f"n{n}")
+        assert await api.post("/redrive", {"topic": "order", "limit": 3}) == ok(redriven=3, more=True)
+        assert await api.post("/redrive", {"topic": "order", "limit": 3}) == ok(redriven=2)
 
     @pytest.mark.parametrize(
         ("bounds", "count"),
@@ -254,10 +252,10 @@ class TestRedriveMany:
         ],
     )
     async def test_a_redrive_moves_only_the_selected_tasks(
-        self, frontend: Frontend, bounds: dict[str, Any], count: int
+        self, api: ApiFixture, bounds: dict[str, Any], count: int
     ) -> None:
-        await put_task(frontend, "dead")
-        assert await frontend.post("/redrive", {"topic": "order", **bounds}) == ok(redriven=count)
+        await put_task(api, "dead")
+        assert await api.post("/redrive", {"topic": "order", **bounds}) == ok(redriven=count)
 
     @pytest.mark.parametrize(
         ("body", "detail"),
@@ -278,40 +276,40 @@ class TestRedriveMany:
             ({"topic": "order", "states": ["dead"]}, "states: unknown field"),
         ],
     )
-    async def test_a_wrong_field_is_refused_by_name(self, frontend: Frontend, body: object, detail: str) -> None:
-        await put_task(frontend, "dead")
-        assert await frontend.post("/redrive", body) == bad_request(detail, detail.partition(":")[0])
-        assert (await query(frontend, "dead"))["state"] == "dead"
+    async def test_a_wrong_field_is_refused_by_name(self, api: ApiFixture, body: object, detail: str) -> None:
+        await put_task(api, "dead")
+        assert await api.post("/redrive", body) == bad_request(detail, detail.partition(":")[0])
+        assert (await query(api, "dead"))["state"] == "dead"
 
 
 class TestPurge:
     @pytest.mark.parametrize("body", [{}, None, b"", b" ", {"states": ["dead", "delay", "error", "dead"]}])
-    async def test_a_purge_removes_all_but_tasks_in_flight(self, frontend: Frontend, body: object) -> None:
-        await put_all_states(frontend)
-        await put_task(frontend, "dead", "other", topic="mail")
-        assert await frontend.request("POST", "/topics/order/purge", body) == ok(purged=3)
-        assert await states_by_id(frontend) == {"unack": "unack"}
-        assert (await query(frontend, "other"))["state"] == "dead"
+    async def test_a_purge_removes_all_but_tasks_in_flight(self, api: ApiFixture, body: object) -> None:
+        await put_all_states(api)
+        await put_task(api, "dead", "other", topic="mail")
+        assert await api.request("POST", "/topics/order/purge", body) == ok(purged=3)
+        assert await states_by_id(api) == {"unack": "unack"}
+        assert (await query(api, "other"))["state"] == "dead"
 
     @pytest.mark.parametrize("state", ["delay", "error", "dead"])
-    async def test_a_purge_removes_only_the_named_state(self, frontend: Frontend, state: str) -> None:
-        await put_all_states(frontend)
-        assert await frontend.post("/topics/order/purge", {"states": [state]}) == ok(purged=1)
-        assert {*await states_by_id(frontend)} == {*STATES} - {state}
+    async def test_a_purge_removes_only_the_named_state(self, api: ApiFixture, state: str) -> None:
+        await put_all_states(api)
+        assert await api.post("/topics/order/purge", {"states": [state]}) == ok(purged=1)
+        assert {*await states_by_id(api)} == {*STATES} - {state}
 
-    async def test_a_purge_forgets_ids(self, frontend: Frontend) -> None:
-        await put_task(frontend, "dead", "a")
-        await frontend.post("/topics/order/purge", {})
-        assert await frontend.post("/create", {**MINIMAL, "id": "a"}) == ok(id="a", created=True)
+    async def test_a_purge_forgets_ids(self, api: ApiFixture) -> None:
+        await put_task(api, "dead", "a")
+        await api.post("/topics/order/purge", {})
+        assert await api.post("/create", {**MINIMAL, "id": "a"}) == ok(id="a", created=True)
 
-    async def test_a_topic_with_a_slash_is_purged(self, frontend: Frontend) -> None:
-        await put_task(frontend, "dead", "a", topic="shop/order")
-        assert await frontend.request("POST", "/topics/shop%2Forder/purge", {}) == ok(purged=1)
+    async def test_a_topic_with_a_slash_is_purged(self, api: ApiFixture) -> None:
+        await put_task(api, "dead", "a", topic="shop/order")
+        assert await api.request("POST", "/topics/shop%2Forder/purge", {}) == ok(purged=1)
 
-    async def test_a_limit_reports_that_there_are_more(self, frontend: Frontend) -> None:
-        await put_all_states(frontend)
-        assert await frontend.post("/topics/order/purge", {"limit": 2}) == ok(purged=2, more=True)
-        assert await frontend.post("/topics/order/purge", {"limit": 2}) == ok(purged=1)
+    async def test_a_limit_reports_that_there_are_more(self, api: ApiFixture) -> None:
+        await put_all_states(api)
+        assert await api.post("/topics/order/purge", {"limit": 2}) == ok(purged=2, more=True)
+        assert await api.post("/topics/order/purge", {"limit": 2}) == ok(purged=1)
 
     @pytest.mark.parametrize(
         ("bounds", "gone"),
@@ -324,11 +322,11 @@ class TestPurge:
         ],
     )
     async def test_a_purge_removes_only_the_selected_dead_tasks(
-        self, frontend: Frontend, bounds: dict[str, Any], gone: bool
+        self, api: ApiFixture, bounds: dict[str, Any], gone: bool
     ) -> None:
-        await put_all_states(frontend)
-        assert await frontend.post("/topics/order/purge", bounds) == ok(purged=int(gone))
-        assert {*await states_by_id(frontend)} == {*STATES} - ({"dead"} if gone else set())
+        await put_all_states(api)
+        assert await api.post("/topics/order/purge", bounds) == ok(purged=int(gone))
+        assert {*await states_by_id(api)} == {*STATES} - ({"dead"} if gone else set())
 
     @pytest.mark.parametrize(
         ("body", "detail"),
@@ -349,20 +347,20 @@ class TestPurge:
             ({"died_before": "x"}, f'died_before: expected {EXPECTED["died_before"]}, got "x"'),
         ],
     )  # fmt: skip
-    async def test_a_wrong_field_is_refused_by_name(self, frontend: Frontend, body: object, detail: str) -> None:
-        await put_all_states(frontend)
-        assert await frontend.post("/topics/order/purge", body) == bad_request(detail, detail.partition(":")[0])
-        assert {*await states_by_id(frontend)} == {*STATES}
+    async def test_a_wrong_field_is_refused_by_name(self, api: ApiFixture, body: object, detail: str) -> None:
+        await put_all_states(api)
+        assert await api.post("/topics/order/purge", body) == bad_request(detail, detail.partition(":")[0])
+        assert {*await states_by_id(api)} == {*STATES}
 
-    async def test_a_query_parameter_is_refused(self, frontend: Frontend) -> None:
-        answer = await frontend.request("POST", "/topics/order/purge?states=dead", {})
+    async def test_a_query_parameter_is_refused(self, api: ApiFixture) -> None:
+        answer = await api.request("POST", "/topics/order/purge?states=dead", {})
         assert answer == bad_request("states: unknown parameter", "states")
 
 
 @pytest.mark.parametrize("path", ["/update", "/run-now", "/redrive", "/topics/order/purge", "/list", "/explain"])
 @pytest.mark.parametrize("body", [b"[]", b"5", b"{", b"\xff", b'"a"', b"\xef\xbb\xbf{}", b"[" * 5000])
-async def test_a_body_that_is_not_an_object_is_refused(frontend: Frontend, path: str, body: bytes) -> None:
-    status, answer = await frontend.post(path, body)
+async def test_a_body_that_is_not_an_object_is_refused(api: ApiFixture, path: str, body: bytes) -> None:
+    status, answer = await api.post(path, body)
     assert (status, answer["title"]) == (400, "Bad Request")
 
 
@@ -379,6 +377,6 @@ async def test_a_body_that_is_not_an_object_is_refused(frontend: Frontend, path:
         ("/explain", {"topic": "order"}),
     ],
 )
-async def test_an_unavailable_store_is_503(frontend: Frontend, path: str, body: object) -> None:
-    frontend.client.shards_down = range(16)
-    assert (await frontend.post(path, body))[0] == 503
+async def test_an_unavailable_store_is_503(api: ApiFixture, path: str, body: object) -> None:
+    api.client.shards_down = range(16)
+    assert (await api.post(path, body))[0] == 503

@@ -10,27 +10,27 @@ import pytest
 from later.core.task import pack_id
 from later.core.validation import EXPECTED
 from later.store.permits import Permits
-from tests.api.frontend import Frontend, bad_request, serve_frontend
+from tests.api.api_fixture import ApiFixture, bad_request, serve_api
 from tests.api.states import STATES, put_all_states, put_task
 from tests.builders import NOW, a_task
 
 
 @pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
-async def frontend(request: pytest.FixtureRequest) -> AsyncIterator[Frontend]:
-    """A frontend with a worker that sends heartbeats."""
-    async with serve_frontend(shards=request.param) as built:
+async def api(request: pytest.FixtureRequest) -> AsyncIterator[ApiFixture]:
+    """The API on a store with a worker that sends heartbeats."""
+    async with serve_api(shards=request.param) as built:
         await built.store.stats.heartbeat("worker", NOW - 2)
         yield built
 
 
-async def explain(frontend: Frontend, **body: str) -> dict[str, Any]:
-    status, answer = await frontend.post("/explain", body)
+async def explain(api: ApiFixture, **body: str) -> dict[str, Any]:
+    status, answer = await api.post("/explain", body)
     assert status == 200, answer
     return dict(answer)
 
 
-def permits(frontend: Frontend) -> Permits:
-    return Permits(frontend.client, frontend.keys, "this")
+def permits(api: ApiFixture) -> Permits:
+    return Permits(api.client, api.keys, "this")
 
 
 @pytest.mark.parametrize(
@@ -42,56 +42,56 @@ def permits(frontend: Frontend) -> Permits:
         ("dead", "dead because answered 503"),
     ],
 )
-async def test_a_task_in_each_state_is_explained(frontend: Frontend, state: str, sentence: str) -> None:
-    await put_all_states(frontend)
-    answer = await explain(frontend, id=state)
-    _, task = await frontend.post("/query", {"id": state})
+async def test_a_task_in_each_state_is_explained(api: ApiFixture, state: str, sentence: str) -> None:
+    await put_all_states(api)
+    answer = await explain(api, id=state)
+    _, task = await api.post("/query", {"id": state})
     assert (answer["sentence"], answer["state"], answer["last_error"]) == (sentence, state, task["last_error"])
     assert (answer.get("due_at"), answer.get("died_at")) == (task.get("due_at"), task.get("died_at"))
     assert answer["counts"] == dict.fromkeys(STATES, 1)
     assert (answer["workers"], answer["last_beat_s"]) == (1, 0)
 
 
-async def test_a_lease_is_as_long_as_its_topics_timeout_makes_it(frontend: Frontend) -> None:
-    await frontend.request("PATCH", "/topics/order/policy", {"timeout": 20})
-    await put_task(frontend, "unack")
-    assert (await explain(frontend, id="unack"))["sentence"] == "in flight for 5 s on attempt 1"
+async def test_a_lease_is_as_long_as_its_topics_timeout_makes_it(api: ApiFixture) -> None:
+    await api.request("PATCH", "/topics/order/policy", {"timeout": 20})
+    await put_task(api, "unack")
+    assert (await explain(api, id="unack"))["sentence"] == "in flight for 5 s on attempt 1"
 
 
-async def test_a_pause_is_named_as_the_reason(frontend: Frontend) -> None:
-    await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await frontend.request("PATCH", "/topics/order/policy", {"paused": True})
-    answer = await explain(frontend, id="a")
+async def test_a_pause_is_named_as_the_reason(api: ApiFixture) -> None:
+    await api.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
+    await api.request("PATCH", "/topics/order/policy", {"paused": True})
+    answer = await explain(api, id="a")
     assert (answer["sentence"], answer["paused"]) == ("its topic is paused; due for 12 s", True)
-    await permits(frontend).hold_paused([("order", shard.index) for shard in frontend.keys.shards])
-    assert (await explain(frontend, topic="order"))["sentence"] == (
+    await permits(api).hold_paused([("order", shard.index) for shard in api.keys.shards])
+    assert (await explain(api, topic="order"))["sentence"] == (
         "its topic is paused; 1 task is due, the oldest for 12 s"
     )
 
 
-async def test_a_hold_is_named_as_the_reason(frontend: Frontend) -> None:
-    await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await permits(frontend).hold("order", NOW + 245_000, None, NOW)
-    answer = await explain(frontend, id="a")
+async def test_a_hold_is_named_as_the_reason(api: ApiFixture) -> None:
+    await api.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
+    await permits(api).hold("order", NOW + 245_000, None, NOW)
+    answer = await explain(api, id="a")
     assert answer["sentence"] == "its topic is held until 08:04:05Z, as its receiver asked; due for 12 s"
     assert answer["held_until"] == "2027-01-15T08:04:05.000Z"
-    await frontend.request("PATCH", "/topics/order/policy", {"rate": 10})
-    await permits(frontend).resume({"order": (NOW + 245_000, None)}, NOW)  # is not paused: stays as it is
-    assert (await explain(frontend, id="a"))["held_until"] == "2027-01-15T08:04:05.000Z"
+    await api.request("PATCH", "/topics/order/policy", {"rate": 10})
+    await permits(api).resume({"order": (NOW + 245_000, None)}, NOW)  # is not paused: stays as it is
+    assert (await explain(api, id="a"))["held_until"] == "2027-01-15T08:04:05.000Z"
 
 
-async def test_slow_start_is_named_as_the_reason(frontend: Frontend) -> None:
-    await frontend.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
-    await permits(frontend).hold("order", NOW - 5000, NOW + 5000, NOW)
-    answer = await explain(frontend, topic="order")
+async def test_slow_start_is_named_as_the_reason(api: ApiFixture) -> None:
+    await api.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
+    await permits(api).hold("order", NOW - 5000, NOW + 5000, NOW)
+    answer = await explain(api, topic="order")
     assert answer["sentence"] == ("its topic is in slow start until 08:00:05Z; 1 task is due, the oldest for 12 s")
     assert answer["held_until"] is None
 
 
-async def test_a_store_without_workers_is_named_as_the_reason(frontend: Frontend) -> None:
-    await frontend.store.stats.remove_worker("worker")
-    await put_task(frontend, "delay")
-    answer = await explain(frontend, id="delay")
+async def test_a_store_without_workers_is_named_as_the_reason(api: ApiFixture) -> None:
+    await api.store.stats.remove_worker("worker")
+    await put_task(api, "delay")
+    answer = await explain(api, id="delay")
     assert answer["sentence"] == "due in 60 s; no worker is running"
     assert (answer["workers"], answer["last_beat_s"]) == (0, None)
 
@@ -105,17 +105,17 @@ async def test_a_store_without_workers_is_named_as_the_reason(frontend: Frontend
     ],
 )
 async def test_a_worker_without_a_heartbeat_for_ten_seconds_counts_as_gone(
-    frontend: Frontend, age_ms: int, workers: int, sentence: str
+    api: ApiFixture, age_ms: int, workers: int, sentence: str
 ) -> None:
-    await frontend.store.stats.remove_worker("worker")
-    await frontend.store.stats.heartbeat("silent", NOW - 2 - age_ms)
-    answer = await explain(frontend, topic="order")
+    await api.store.stats.remove_worker("worker")
+    await api.store.stats.heartbeat("silent", NOW - 2 - age_ms)
+    answer = await explain(api, topic="order")
     assert (answer["sentence"], answer["workers"], answer["last_beat_s"]) == (sentence, workers, age_ms / 1000)
 
 
-async def test_a_topic_is_explained(frontend: Frontend) -> None:
-    await put_all_states(frontend, topic="shop/order")
-    answer = await explain(frontend, topic="shop/order")
+async def test_a_topic_is_explained(api: ApiFixture) -> None:
+    await put_all_states(api, topic="shop/order")
+    answer = await explain(api, topic="shop/order")
     assert answer["sentence"] == (
         "none of its tasks is due: the next is due in 60 s, "
         "1 task is in flight, 1 task is between two attempts, 1 task is dead"
@@ -123,11 +123,11 @@ async def test_a_topic_is_explained(frontend: Frontend) -> None:
     assert (answer["topic"], answer["next_due_at"]) == ("shop/order", "2027-01-15T08:01:00.000Z")
 
 
-async def test_a_task_with_an_unreadable_body_is_explained(frontend: Frontend) -> None:
-    await put_task(frontend, "delay")
-    shard = frontend.keys.shard_of("delay")
-    await frontend.client._redis.hset(shard.pool.decode(), pack_id("delay"), b"\xc1")
-    assert (await explain(frontend, id="delay"))["max_retry"] is None
+async def test_a_task_with_an_unreadable_body_is_explained(api: ApiFixture) -> None:
+    await put_task(api, "delay")
+    shard = api.keys.shard_of("delay")
+    await api.client._redis.hset(shard.pool.decode(), pack_id("delay"), b"\xc1")
+    assert (await explain(api, id="delay"))["max_retry"] is None
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ async def test_a_task_with_an_unreadable_body_is_explained(frontend: Frontend) -
         ({"state": "dead"}, "state: unknown field"),
     ],
 )
-async def test_a_wrong_field_is_refused_by_name(frontend: Frontend, body: object, detail: str) -> None:
-    assert await frontend.post("/explain", body) == bad_request(detail, detail.partition(":")[0])
+async def test_a_wrong_field_is_refused_by_name(api: ApiFixture, body: object, detail: str) -> None:
+    assert await api.post("/explain", body) == bad_request(detail, detail.partition(":")[0])
 
 
-async def test_an_unknown_id_is_404(frontend: Frontend) -> None:
-    status, answer = await frontend.post("/explain", {"id": "a"})
+async def test_an_unknown_id_is_404(api: ApiFixture) -> None:
+    status, answer = await api.post("/explain", {"id": "a"})
     assert (status, answer["detail"]) == (404, "no task has the id 'a'")

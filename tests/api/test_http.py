@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from later.api.app import build_health_app
 from later.core.errors import StoreFault, StoreMismatch
-from tests.api.frontend import MINIMAL, Frontend, read_answer, serve_frontend
+from tests.api.api_fixture import MINIMAL, ApiFixture, read_answer, serve_api
 from tests.builders import NOW
 
 STORE_CALLS = [
@@ -37,8 +37,8 @@ def problem(status: int, title: str, detail: str) -> tuple[int, dict[str, Any]]:
 
 def create_of_size(size: int) -> bytes:
     """Return the body of a create, of exactly this size in bytes."""
-    frame = len(json.dumps({**MINIMAL, "content": ""}))
-    return json.dumps({**MINIMAL, "content": "x" * (size - frame)}).encode()
+    overhead = len(json.dumps({**MINIMAL, "content": ""}))
+    return json.dumps({**MINIMAL, "content": "x" * (size - overhead)}).encode()
 
 
 async def stream(body: bytes) -> AsyncIterator[bytes]:
@@ -48,120 +48,116 @@ async def stream(body: bytes) -> AsyncIterator[bytes]:
 
 class TestPaths:
     @pytest.mark.parametrize("path", ["/", "/creates", "/create/", "/jobs", "/%2e%2e/x"])
-    async def test_an_unknown_path_is_404(self, frontend: Frontend, path: str) -> None:
-        assert await frontend.post(path, {}) == problem(404, "Not Found", "there is nothing at this path")
+    async def test_an_unknown_path_is_404(self, api: ApiFixture, path: str) -> None:
+        assert await api.post(path, {}) == problem(404, "Not Found", "there is nothing at this path")
 
     @pytest.mark.parametrize("path", [path for path, _ in STORE_CALLS])
-    async def test_calls_take_only_post(self, frontend: Frontend, path: str) -> None:
-        async with frontend.http.get(path) as response:
+    async def test_calls_take_only_post(self, api: ApiFixture, path: str) -> None:
+        async with api.http.get(path) as response:
             assert response.headers["Allow"] == "POST"
             answer = response.status, await read_answer(response)
         assert answer == problem(405, "Method Not Allowed", "this path does not take GET")
 
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/jobs/a"])
-    async def test_read_calls_take_only_get(self, frontend: Frontend, path: str) -> None:
-        async with frontend.http.post(path) as response:
+    async def test_read_calls_take_only_get(self, api: ApiFixture, path: str) -> None:
+        async with api.http.post(path) as response:
             assert (response.status, response.headers["Allow"]) == (405, "GET,HEAD")
 
 
 class TestSizes:
-    async def test_a_body_of_a_mebibyte_is_accepted(self, frontend: Frontend) -> None:
-        assert (await frontend.post("/create", create_of_size(MEBIBYTE)))[0] == 200
+    async def test_a_body_of_a_mebibyte_is_accepted(self, api: ApiFixture) -> None:
+        assert (await api.post("/create", create_of_size(MEBIBYTE)))[0] == 200
 
     @pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
-    async def test_a_byte_more_is_413_and_ends_the_connection(self, frontend: Frontend, path: str) -> None:
-        async with frontend.http.post(path, data=BytesIO(create_of_size(MEBIBYTE + 1))) as response:
+    async def test_a_body_a_byte_larger_is_413_and_ends_the_connection(self, api: ApiFixture, path: str) -> None:
+        async with api.http.post(path, data=BytesIO(create_of_size(MEBIBYTE + 1))) as response:
             assert response.headers["Connection"] == "close"
             answer = response.status, await read_answer(response)
         assert answer == problem(413, "Content Too Large", "expected a body of at most 1048576 bytes")
 
     async def test_the_limit_of_a_body_is_configurable(self) -> None:
-        async with serve_frontend(max_body=200) as frontend:
-            assert (await frontend.post("/create", create_of_size(200)))[0] == 200
-            assert (await frontend.post("/create", create_of_size(201)))[0] == 413
+        async with serve_api(max_body=200) as api:
+            assert (await api.post("/create", create_of_size(200)))[0] == 200
+            assert (await api.post("/create", create_of_size(201)))[0] == 413
 
-    async def test_a_body_of_unknown_length_is_limited_too(self, frontend: Frontend) -> None:
-        async with frontend.http.post("/create", data=stream(create_of_size(MEBIBYTE))) as response:
+    async def test_a_body_of_unknown_length_is_limited_too(self, api: ApiFixture) -> None:
+        async with api.http.post("/create", data=stream(create_of_size(MEBIBYTE))) as response:
             assert response.status == 200
-        async with frontend.http.post("/create", data=stream(create_of_size(MEBIBYTE + 1))) as response:
+        async with api.http.post("/create", data=stream(create_of_size(MEBIBYTE + 1))) as response:
             assert response.status == 413
 
     @pytest.mark.parametrize(
         ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("Identity", bytes)]
     )
     async def test_a_compressed_body_is_limited_by_its_decompressed_size(
-        self, frontend: Frontend, encoding: str, compress: Any
+        self, api: ApiFixture, encoding: str, compress: Any
     ) -> None:
         for size, status in ((MEBIBYTE, 200), (MEBIBYTE + 1, 413), (20 * MEBIBYTE, 413)):
             headers = {"Content-Encoding": encoding}
-            async with frontend.http.post(
+            async with api.http.post(
                 "/create", data=BytesIO(compress(create_of_size(size))), headers=headers
             ) as response:
                 assert response.status == status
 
-    async def test_a_body_that_is_not_compressed_as_it_says_is_refused(self, frontend: Frontend) -> None:
+    async def test_a_body_that_is_not_compressed_as_it_says_is_refused(self, api: ApiFixture) -> None:
         detail = "expected a whole body, compressed as Content-Encoding says, if at all"
-        answer = await frontend.post("/create", create_of_size(200), headers={"Content-Encoding": "gzip"})
+        answer = await api.post("/create", create_of_size(200), headers={"Content-Encoding": "gzip"})
         assert answer == problem(400, "Bad Request", detail)
 
-    async def test_a_client_that_disconnects_within_its_body_affects_no_other(self, frontend: Frontend) -> None:
+    async def test_a_client_that_disconnects_within_its_body_affects_no_other(self, api: ApiFixture) -> None:
         with capture_logs() as logs:
-            _, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
+            _, writer = await asyncio.open_connection(api.http.host, api.http.port)
             writer.write(b"POST /create HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{")
             await writer.drain()
             writer.close()
             await writer.wait_closed()
-            assert (await frontend.post("/create", MINIMAL))[0] == 200
+            assert (await api.post("/create", MINIMAL))[0] == 200
         assert logs == []
 
 
 class TestUnavailableStore:
     @pytest.mark.parametrize(("path", "body"), STORE_CALLS)
-    async def test_a_call_is_503_with_a_reason_and_retry_after(
-        self, frontend: Frontend, path: str, body: object
-    ) -> None:
-        frontend.server.connected = False
-        async with frontend.http.post(path, json=body) as response:
+    async def test_a_call_is_503_with_a_reason_and_retry_after(self, api: ApiFixture, path: str, body: object) -> None:
+        api.server.connected = False
+        async with api.http.post(path, json=body) as response:
             assert response.headers["Retry-After"] == "1"
             status, answer = response.status, await read_answer(response)
         assert answer.pop("detail").startswith("the store cannot be reached: ")
         assert (status, answer) == (503, {"type": "about:blank", "title": "Service Unavailable", "status": 503})
 
-    async def test_a_job_is_503_too(self, frontend: Frontend) -> None:
-        frontend.server.connected = False
-        assert (await frontend.get("/jobs/a"))[0] == 503
+    async def test_a_job_is_503_too(self, api: ApiFixture) -> None:
+        api.server.connected = False
+        assert (await api.get("/jobs/a"))[0] == 503
 
-    async def test_a_wrong_request_is_still_400(self, frontend: Frontend) -> None:
-        frontend.server.connected = False
-        assert (await frontend.post("/create", {"colour": 1}))[0] == 400
+    async def test_a_wrong_request_is_still_400(self, api: ApiFixture) -> None:
+        api.server.connected = False
+        assert (await api.post("/create", {"colour": 1}))[0] == 400
 
-    async def test_a_task_that_was_not_stored_is_not_reported_as_created(self, frontend: Frontend) -> None:
-        frontend.server.connected = False
-        await frontend.post("/create", MINIMAL)
-        assert frontend.wakes == []
-        assert frontend.metric("later_tasks_created_total") == 0
+    async def test_a_task_that_was_not_stored_is_not_reported_as_created(self, api: ApiFixture) -> None:
+        api.server.connected = False
+        await api.post("/create", MINIMAL)
+        assert api.wakes == []
+        assert api.metric("later_tasks_created_total") == 0
 
-    async def test_a_store_that_does_not_match_is_503(
-        self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def misfit(*_: object) -> None:
+    async def test_a_store_that_does_not_match_is_503(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def fail(*_: object) -> None:
             raise StoreMismatch("--shards 2: the store was laid out with 1")
 
-        monkeypatch.setattr(frontend.client, "execute_each", misfit)
-        async with frontend.http.post("/create", json=MINIMAL) as response:
+        monkeypatch.setattr(api.client, "execute_each", fail)
+        async with api.http.post("/create", json=MINIMAL) as response:
             assert (response.status, response.headers["Retry-After"]) == (503, "1")
             assert (await read_answer(response))["detail"] == "--shards 2: the store was laid out with 1"
 
 
 class TestInternalErrors:
-    async def broken(self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch, error: Exception) -> Any:
+    async def post_to_broken_store(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch, error: Exception) -> Any:
         async def fail(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(frontend.client, "execute_each", fail)
+        monkeypatch.setattr(api.client, "execute_each", fail)
         body = {**MINIMAL, "content": "hush", "headers": {"X-A": "hush"}}
         with capture_logs() as logs:
-            answer = await frontend.post("/create?key=hush", body, headers={"Authorization": "hush"})
+            answer = await api.post("/create?key=hush", body, headers={"Authorization": "hush"})
         assert "hush" not in str(logs)
         assert [(entry["event"], entry["path"], entry["exc_info"]) for entry in logs] == [
             ("request failed", "/create", True)
@@ -169,34 +165,32 @@ class TestInternalErrors:
         return answer
 
     async def test_an_unexpected_error_is_500_and_logged(
-        self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
+        self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        answer = await self.broken(frontend, monkeypatch, ZeroDivisionError("hush"))
+        answer = await self.post_to_broken_store(api, monkeypatch, ZeroDivisionError("hush"))
         detail = "this is a fault of later's own: its log says more"
         assert answer == problem(500, "Internal Server Error", detail)
 
-    async def test_a_store_fault_is_500_with_its_text(
-        self, frontend: Frontend, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        answer = await self.broken(frontend, monkeypatch, StoreFault("task 'a' is in no bucket"))
+    async def test_a_store_fault_is_500_with_its_text(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+        answer = await self.post_to_broken_store(api, monkeypatch, StoreFault("task 'a' is in no bucket"))
         assert answer == problem(500, "Internal Server Error", "task 'a' is in no bucket")
 
 
 class TestHealth:
-    async def test_a_process_that_answers_is_alive(self, frontend: Frontend) -> None:
-        frontend.readiness[0] = "the store is away"
-        assert await frontend.get("/livez") == (200, {"status": "alive"})
+    async def test_a_process_that_answers_is_alive(self, api: ApiFixture) -> None:
+        api.not_ready_reason = "the store is away"
+        assert await api.get("/livez") == (200, {"status": "alive"})
 
-    async def test_it_is_ready_if_there_is_no_reason_against_it(self, frontend: Frontend) -> None:
-        assert await frontend.get("/readyz") == (200, {"status": "ready"})
+    async def test_it_is_ready_if_there_is_no_reason_against_it(self, api: ApiFixture) -> None:
+        assert await api.get("/readyz") == (200, {"status": "ready"})
 
-    async def test_if_it_is_not_ready_it_says_why(self, frontend: Frontend) -> None:
-        frontend.readiness[0] = "the store is away"
-        assert await frontend.get("/readyz") == problem(503, "Service Unavailable", "the store is away")
+    async def test_if_it_is_not_ready_it_says_why(self, api: ApiFixture) -> None:
+        api.not_ready_reason = "the store is away"
+        assert await api.get("/readyz") == problem(503, "Service Unavailable", "the store is away")
 
-    async def test_metrics_are_prometheus_text(self, frontend: Frontend) -> None:
-        await frontend.post("/create", MINIMAL)
-        async with frontend.http.get("/metrics") as response:
+    async def test_metrics_are_prometheus_text(self, api: ApiFixture) -> None:
+        await api.post("/create", MINIMAL)
+        async with api.http.get("/metrics") as response:
             assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
             text = await response.text()
         assert "\nlater_tasks_created_total 1.0\n" in text
@@ -213,21 +207,21 @@ class TestHealth:
         assert names <= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 
     async def test_the_workers_health_app_has_no_other_routes(self) -> None:
-        async def ready() -> None:
+        async def is_ready() -> None:
             return None
 
-        async def none() -> bytes:
+        async def no_metrics() -> bytes:
             return b""
 
-        app = build_health_app(why_not_ready=ready, exposition=none)
+        app = build_health_app(why_not_ready=is_ready, exposition=no_metrics)
         async with TestClient(TestServer(app)) as http:
             statuses = [(await http.get(path)).status for path in ("/livez", "/readyz", "/metrics", "/create")]
         assert statuses == [200, 200, 200, 404]
 
 
-async def test_concurrent_callers_each_get_their_own_answer(frontend: Frontend) -> None:
+async def test_concurrent_callers_each_get_their_own_answer(api: ApiFixture) -> None:
     async with ClientSession() as session:
-        url = str(frontend.http.make_url("/create"))
+        url = str(api.http.make_url("/create"))
 
         async def create(number: int) -> Any:
             async with session.post(url, json={**MINIMAL, "id": f"n{number}", "delay": number}) as response:
@@ -235,4 +229,4 @@ async def test_concurrent_callers_each_get_their_own_answer(frontend: Frontend) 
 
         answers = await asyncio.gather(*(create(number) for number in range(100)))
     assert answers == [{"id": f"n{number}", "created": True} for number in range(100)]
-    assert sorted(frontend.wakes) == [NOW + 1000 * number for number in range(100)]
+    assert sorted(api.wakes) == [NOW + 1000 * number for number in range(100)]

@@ -7,44 +7,44 @@ from typing import Any
 import pytest
 
 from later.core.policy import Policy
-from tests.api.frontend import MINIMAL, Answer, Frontend, bad_request, serve_frontend
+from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, serve_api
 
 NAMESPACE = "/admin/v2/namespaces/public/shop/delayedDelivery"
 TOPIC = "/admin/v2/persistent/public/shop/order/delayedDelivery"
 LEVELS = [(NAMESPACE, "/namespaces/shop/policy"), (TOPIC, "/topics/shop%2Forder/policy")]
-DONE = (204, None)
+NO_CONTENT = (204, None)
 MILLISECONDS = "an integer of milliseconds from 0 to 31561920000000"
 
-both_levels = pytest.mark.parametrize(("path", "native"), LEVELS, ids=["namespace", "topic"])
+both_levels = pytest.mark.parametrize(("path", "policy_path"), LEVELS, ids=["namespace", "topic"])
 
 
 def delayed_delivery(active: bool, tick_time: int, limit: int) -> Answer:
     return 200, {"active": active, "tickTime": tick_time, "maxDeliveryDelayInMillis": limit}
 
 
-async def create(frontend: Frontend, topic: str = "shop/order", **fields: Any) -> Answer:
-    return await frontend.post("/create", {**MINIMAL, "topic": topic, **fields})
+async def create(api: ApiFixture, topic: str = "shop/order", **fields: Any) -> Answer:
+    return await api.post("/create", {**MINIMAL, "topic": topic, **fields})
 
 
-async def limit(frontend: Frontend, topic: str) -> int:
+async def find_limit(api: ApiFixture, topic: str) -> int:
     """Return the limit (ms) on delays that a create in this topic meets; 0 if there is no limit."""
-    status, answer = await create(frontend, topic, delay=315_000_000)
+    status, answer = await create(api, topic, delay=315_000_000)
     assert status == 200 or answer["field"] == "delay"
     return 0 if status == 200 else int(answer["detail"].split()[-2])
 
 
 @both_levels
 class TestOneLevel:
-    async def test_nothing_set_is_null(self, frontend: Frontend, path: str, native: str) -> None:
-        assert await frontend.request("GET", path) == (200, None)
-        await frontend.request("PUT", native, {"retry": 1, "default_delay": 5})
-        assert await frontend.request("GET", path) == (200, None)
+    async def test_nothing_set_is_null(self, api: ApiFixture, path: str, policy_path: str) -> None:
+        assert await api.request("GET", path) == (200, None)
+        await api.request("PUT", policy_path, {"retry": 1, "default_delay": 5})
+        assert await api.request("GET", path) == (200, None)
 
-    async def test_all_three_are_set_and_shown(self, frontend: Frontend, path: str, native: str) -> None:
+    async def test_all_three_are_set_and_shown(self, api: ApiFixture, path: str, policy_path: str) -> None:
         body = {"active": True, "tickTime": 2000, "maxDeliveryDelayInMillis": 5001}
-        assert await frontend.request("POST", path, body) == DONE
-        assert await frontend.request("GET", path) == (200, body)
-        assert await frontend.request("GET", native) == (200, {"max_delay": 5.001, "delays": True})
+        assert await api.request("POST", path, body) == NO_CONTENT
+        assert await api.request("GET", path) == (200, body)
+        assert await api.request("GET", policy_path) == (200, {"max_delay": 5.001, "delays": True})
 
     @pytest.mark.parametrize(
         ("body", "shown", "fields"),
@@ -70,45 +70,45 @@ class TestOneLevel:
         ],
     )
     async def test_only_named_fields_are_set(
-        self, frontend: Frontend, path: str, native: str, body: Any, shown: Answer, fields: Any
+        self, api: ApiFixture, path: str, policy_path: str, body: Any, shown: Answer, fields: Any
     ) -> None:
-        assert await frontend.request("POST", path, body) == DONE
-        assert await frontend.request("GET", path) == shown
-        assert await frontend.request("GET", native) == (200, fields)
+        assert await api.request("POST", path, body) == NO_CONTENT
+        assert await api.request("GET", path) == shown
+        assert await api.request("GET", policy_path) == (200, fields)
 
-    async def test_unnamed_fields_stay_as_they_are(self, frontend: Frontend, path: str, native: str) -> None:
-        await frontend.request("PUT", native, {"retry": 1, "max_delay": 5, "delays": False})
-        await frontend.request("POST", path, {"tickTime": 7})
-        assert await frontend.request("GET", path) == delayed_delivery(False, 7, 5000)
-        await frontend.request("POST", path, {"active": True, "maxDeliveryDelayInMillis": None})
-        assert await frontend.request("GET", path) == delayed_delivery(True, 7, 5000)
-        assert await frontend.request("GET", native) == (200, {"max_delay": 5, "delays": True, "retry": 1})
+    async def test_unnamed_fields_stay_as_they_are(self, api: ApiFixture, path: str, policy_path: str) -> None:
+        await api.request("PUT", policy_path, {"retry": 1, "max_delay": 5, "delays": False})
+        await api.request("POST", path, {"tickTime": 7})
+        assert await api.request("GET", path) == delayed_delivery(False, 7, 5000)
+        await api.request("POST", path, {"active": True, "maxDeliveryDelayInMillis": None})
+        assert await api.request("GET", path) == delayed_delivery(True, 7, 5000)
+        assert await api.request("GET", policy_path) == (200, {"max_delay": 5, "delays": True, "retry": 1})
 
-    async def test_both_apis_see_the_same_policy(self, frontend: Frontend, path: str, native: str) -> None:
-        await frontend.request("PUT", native, {"max_delay": 60.5})
-        assert await frontend.request("GET", path) == delayed_delivery(True, 1000, 60_500)
-        await frontend.request("POST", path, {"active": False, "maxDeliveryDelayInMillis": 0})
-        assert await frontend.request("GET", native) == (200, {"max_delay": 0, "delays": False})
-        await frontend.request("DELETE", native)
-        assert await frontend.request("GET", path) == (200, None)
+    async def test_both_apis_see_the_same_policy(self, api: ApiFixture, path: str, policy_path: str) -> None:
+        await api.request("PUT", policy_path, {"max_delay": 60.5})
+        assert await api.request("GET", path) == delayed_delivery(True, 1000, 60_500)
+        await api.request("POST", path, {"active": False, "maxDeliveryDelayInMillis": 0})
+        assert await api.request("GET", policy_path) == (200, {"max_delay": 0, "delays": False})
+        await api.request("DELETE", policy_path)
+        assert await api.request("GET", path) == (200, None)
 
     async def test_the_tick_time_survives_changes_by_the_other_api(
-        self, frontend: Frontend, path: str, native: str
+        self, api: ApiFixture, path: str, policy_path: str
     ) -> None:
-        await frontend.request("POST", path, {"tickTime": 7})
+        await api.request("POST", path, {"tickTime": 7})
         for method, body in (("PATCH", {"max_delay": 5}), ("PUT", {"retry": 1}), ("PUT", {})):
-            await frontend.request(method, native, body)
-        assert await frontend.request("GET", path) == delayed_delivery(True, 7, 0)
-        await frontend.request("DELETE", native)
-        assert await frontend.request("GET", path) == (200, None)
+            await api.request(method, policy_path, body)
+        assert await api.request("GET", path) == delayed_delivery(True, 7, 0)
+        await api.request("DELETE", policy_path)
+        assert await api.request("GET", path) == (200, None)
 
-    async def test_removal_leaves_the_other_fields(self, frontend: Frontend, path: str, native: str) -> None:
-        await frontend.request("PUT", native, {"retry": 1, "max_delay": 5, "delays": False})
-        await frontend.request("POST", path, {"tickTime": 7})
-        assert await frontend.request("DELETE", path) == DONE
-        assert await frontend.request("GET", path) == (200, None)
-        assert await frontend.request("GET", native) == (200, {"retry": 1})
-        assert await frontend.request("DELETE", path) == DONE
+    async def test_removal_leaves_the_other_fields(self, api: ApiFixture, path: str, policy_path: str) -> None:
+        await api.request("PUT", policy_path, {"retry": 1, "max_delay": 5, "delays": False})
+        await api.request("POST", path, {"tickTime": 7})
+        assert await api.request("DELETE", path) == NO_CONTENT
+        assert await api.request("GET", path) == (200, None)
+        assert await api.request("GET", policy_path) == (200, {"retry": 1})
+        assert await api.request("DELETE", path) == NO_CONTENT
 
     @pytest.mark.parametrize(
         ("field", "text", "detail"),
@@ -133,71 +133,71 @@ class TestOneLevel:
         ],
     )
     async def test_a_wrong_field_is_refused_by_its_pulsar_name_and_nothing_is_applied(
-        self, frontend: Frontend, path: str, native: str, field: str, text: str, detail: str
+        self, api: ApiFixture, path: str, policy_path: str, field: str, text: str, detail: str
     ) -> None:
         given = {"active": "false", "tickTime": "9", "maxDeliveryDelayInMillis": "9", field: text}
         body = ", ".join(f'"{name}": {value}' for name, value in given.items())
-        await frontend.request("PUT", native, {"retry": 1})
-        assert await frontend.request("POST", path, f"{{{body}}}".encode()) == bad_request(f"{field}: {detail}", field)
-        assert await frontend.request("GET", path) == (200, None)
-        assert await frontend.request("GET", native) == (200, {"retry": 1})
+        await api.request("PUT", policy_path, {"retry": 1})
+        assert await api.request("POST", path, f"{{{body}}}".encode()) == bad_request(f"{field}: {detail}", field)
+        assert await api.request("GET", path) == (200, None)
+        assert await api.request("GET", policy_path) == (200, {"retry": 1})
 
-    async def test_a_body_that_is_not_an_object_is_refused(self, frontend: Frontend, path: str, native: str) -> None:
+    async def test_a_body_that_is_not_an_object_is_refused(self, api: ApiFixture, path: str, policy_path: str) -> None:
         for body, kind in ((b"", "nothing"), (b"null", "null"), (b"[]", "an array"), (b"5", "a number")):
-            assert await frontend.request("POST", path, body) == bad_request(f"expected a JSON object, got {kind}")
+            assert await api.request("POST", path, body) == bad_request(f"expected a JSON object, got {kind}")
 
     async def test_a_limit_below_the_default_delay_is_refused_by_its_pulsar_name(
-        self, frontend: Frontend, path: str, native: str
+        self, api: ApiFixture, path: str, policy_path: str
     ) -> None:
-        await frontend.request("PUT", native, {"default_delay": 10})
-        assert await frontend.request("POST", path, {"tickTime": 7, "maxDeliveryDelayInMillis": 9999}) == bad_request(
+        await api.request("PUT", policy_path, {"default_delay": 10})
+        assert await api.request("POST", path, {"tickTime": 7, "maxDeliveryDelayInMillis": 9999}) == bad_request(
             "maxDeliveryDelayInMillis: expected a default_delay of at most the max_delay that applies, 9.999 s, got 10",
             "maxDeliveryDelayInMillis",
         )
-        assert await frontend.request("GET", path) == (200, None)
-        assert await frontend.request("POST", path, {"maxDeliveryDelayInMillis": 10_000}) == DONE
+        assert await api.request("GET", path) == (200, None)
+        assert await api.request("POST", path, {"maxDeliveryDelayInMillis": 10_000}) == NO_CONTENT
 
-    async def test_other_methods_are_405(self, frontend: Frontend, path: str, native: str) -> None:
-        async with frontend.http.put(path, json={}) as response:
+    async def test_other_methods_are_405(self, api: ApiFixture, path: str, policy_path: str) -> None:
+        async with api.http.put(path, json={}) as response:
             assert (response.status, response.headers["Allow"]) == (405, "DELETE,GET,HEAD,POST")
 
-    async def test_an_unavailable_store_is_503(self, frontend: Frontend, path: str, native: str) -> None:
-        frontend.server.connected = False
+    async def test_an_unavailable_store_is_503(self, api: ApiFixture, path: str, policy_path: str) -> None:
+        api.server.connected = False
         for method in ("GET", "POST", "DELETE"):
-            assert (await frontend.request(method, path, {"tickTime": 7}))[0] == 503
+            assert (await api.request(method, path, {"tickTime": 7}))[0] == 503
 
-    async def test_another_tenant_is_404(self, frontend: Frontend, path: str, native: str) -> None:
+    async def test_another_tenant_is_404(self, api: ApiFixture, path: str, policy_path: str) -> None:
         for method in ("GET", "POST", "DELETE"):
-            assert (await frontend.request(method, path.replace("public", "acme"), {"active": True}))[0] == 404
-        assert await frontend.request("GET", path) == (200, None)
+            assert (await api.request(method, path.replace("public", "acme"), {"active": True}))[0] == 404
+        assert await api.request("GET", path) == (200, None)
 
-    async def test_applied_is_true_or_false(self, frontend: Frontend, path: str, native: str) -> None:
-        assert await frontend.request("GET", f"{path}?applied=false") == (200, None)
-        status, answer = await frontend.request("GET", f"{path}?applied=yes")
+    async def test_applied_is_true_or_false(self, api: ApiFixture, path: str, policy_path: str) -> None:
+        assert await api.request("GET", f"{path}?applied=false") == (200, None)
+        status, answer = await api.request("GET", f"{path}?applied=yes")
         assert (status, answer["field"]) == (400, "applied")
 
     async def test_other_parameters_of_pulsars_clients_are_ignored(
-        self, frontend: Frontend, path: str, native: str
+        self, api: ApiFixture, path: str, policy_path: str
     ) -> None:
-        assert await frontend.request("GET", f"{path}?authoritative=false&isGlobal=false") == (200, None)
+        assert await api.request("GET", f"{path}?authoritative=false&isGlobal=false") == (200, None)
 
 
 class TestApplied:
     @pytest.mark.parametrize("path", [NAMESPACE, TOPIC])
     async def test_without_settings_the_daemon_applies(self, path: str) -> None:
-        async with serve_frontend(policy=Policy(max_delay_ms=900_000, delays=False)) as frontend:
-            assert await frontend.request("GET", f"{path}?applied=true") == delayed_delivery(False, 1000, 900_000)
+        async with serve_api(policy=Policy(max_delay_ms=900_000, delays=False)) as api:
+            assert await api.request("GET", f"{path}?applied=true") == delayed_delivery(False, 1000, 900_000)
 
     async def test_each_field_comes_from_the_lowest_level(self) -> None:
-        async with serve_frontend(policy=Policy(max_delay_ms=900_000)) as frontend:
-            await frontend.request("POST", NAMESPACE, {"active": False, "tickTime": 7})
-            assert await frontend.request("GET", f"{TOPIC}?applied=true") == delayed_delivery(False, 7, 900_000)
-            await frontend.request("POST", TOPIC, {"maxDeliveryDelayInMillis": 0})
-            assert await frontend.request("GET", f"{TOPIC}?applied=true") == delayed_delivery(False, 7, 0)
-            assert await frontend.request("GET", TOPIC) == delayed_delivery(True, 1000, 0)
-            await frontend.request("POST", TOPIC, {"active": True, "tickTime": 9})
-            assert await frontend.request("GET", f"{TOPIC}?applied=true") == delayed_delivery(True, 9, 0)
-            assert await frontend.request("GET", f"{NAMESPACE}?applied=true") == delayed_delivery(False, 7, 900_000)
+        async with serve_api(policy=Policy(max_delay_ms=900_000)) as api:
+            await api.request("POST", NAMESPACE, {"active": False, "tickTime": 7})
+            assert await api.request("GET", f"{TOPIC}?applied=true") == delayed_delivery(False, 7, 900_000)
+            await api.request("POST", TOPIC, {"maxDeliveryDelayInMillis": 0})
+            assert await api.request("GET", f"{TOPIC}?applied=true") == delayed_delivery(False, 7, 0)
+            assert await api.request("GET", TOPIC) == delayed_delivery(True, 1000, 0)
+            await api.request("POST", TOPIC, {"active": True, "tickTime": 9})
+            assert await api.request("GET", f"{TOPIC}?applied=true") == delayed_delivery(True, 9, 0)
+            assert await api.request("GET", f"{NAMESPACE}?applied=true") == delayed_delivery(False, 7, 900_000)
 
 
 class TestNames:
@@ -212,11 +212,11 @@ class TestNames:
             ("%73hop/%C3%A9%20%7B%25%7D", "shop%2F%C3%A9%20%7B%25%7D"),
         ],
     )
-    async def test_a_topic_belongs_to_its_namespace(self, frontend: Frontend, path: str, topic: str) -> None:
+    async def test_a_topic_belongs_to_its_namespace(self, api: ApiFixture, path: str, topic: str) -> None:
         full = f"/admin/v2/persistent/public/{path}/delayedDelivery"
-        assert await frontend.request("POST", full, {"maxDeliveryDelayInMillis": 5000}) == DONE
-        assert await frontend.request("GET", f"/topics/{topic}/policy") == (200, {"max_delay": 5})
-        assert await frontend.request("GET", full) == delayed_delivery(True, 1000, 5000)
+        assert await api.request("POST", full, {"maxDeliveryDelayInMillis": 5000}) == NO_CONTENT
+        assert await api.request("GET", f"/topics/{topic}/policy") == (200, {"max_delay": 5})
+        assert await api.request("GET", full) == delayed_delivery(True, 1000, 5000)
 
     @pytest.mark.parametrize(
         ("path", "field"),
@@ -229,76 +229,76 @@ class TestNames:
             ("namespaces/public/%FF", "namespace"),
         ],
     )
-    async def test_a_bad_name_is_refused(self, frontend: Frontend, path: str, field: str) -> None:
+    async def test_a_bad_name_is_refused(self, api: ApiFixture, path: str, field: str) -> None:
         for method in ("GET", "POST", "DELETE"):
-            status, answer = await frontend.request(method, f"/admin/v2/{path}/delayedDelivery", {"active": True})
+            status, answer = await api.request(method, f"/admin/v2/{path}/delayedDelivery", {"active": True})
             assert (status, answer["field"]) == (400, field)
 
-    async def test_non_persistent_topics_are_404(self, frontend: Frontend) -> None:
-        assert (await frontend.request("GET", TOPIC.replace("persistent", "non-persistent")))[0] == 404
+    async def test_non_persistent_topics_are_404(self, api: ApiFixture) -> None:
+        assert (await api.request("GET", TOPIC.replace("persistent", "non-persistent")))[0] == 404
 
 
-async def set_by_pulsar(frontend: Frontend, place: str, limit_ms: int | None) -> None:
-    """Set a limit, or (None) remove it; `place` is a namespace or, with a slash, a topic."""
-    path = f"/admin/v2/{'persistent' if '/' in place else 'namespaces'}/public/{place}/delayedDelivery"
+async def set_by_pulsar(api: ApiFixture, scope: str, limit_ms: int | None) -> None:
+    """Set a limit, or (None) remove it; `scope` is a namespace or, with a slash, a topic."""
+    path = f"/admin/v2/{'persistent' if '/' in scope else 'namespaces'}/public/{scope}/delayedDelivery"
     method, body = ("DELETE", None) if limit_ms is None else ("POST", {"maxDeliveryDelayInMillis": limit_ms})
-    assert await frontend.request(method, path, body) == DONE
+    assert await api.request(method, path, body) == NO_CONTENT
 
 
-async def set_by_policy(frontend: Frontend, place: str, limit_ms: int | None) -> None:
-    path = f"/topics/{place.replace('/', '%2F')}/policy" if "/" in place else f"/namespaces/{place}/policy"
-    status, _ = await frontend.request("PATCH", path, {"max_delay": None if limit_ms is None else limit_ms / 1000})
+async def set_by_policy(api: ApiFixture, scope: str, limit_ms: int | None) -> None:
+    path = f"/topics/{scope.replace('/', '%2F')}/policy" if "/" in scope else f"/namespaces/{scope}/policy"
+    status, _ = await api.request("PATCH", path, {"max_delay": None if limit_ms is None else limit_ms / 1000})
     assert status == 200
 
 
-class TestThePipsScenarios:
-    @pytest.mark.parametrize("put", [set_by_pulsar, set_by_policy])
-    async def test_a_limit_on_each_level(self, put: Any) -> None:
+class TestPip315Scenarios:
+    @pytest.mark.parametrize("set_limit", [set_by_pulsar, set_by_policy])
+    async def test_a_limit_on_each_level(self, set_limit: Any) -> None:
         """Set on the daemon and on a namespace, lifted for one topic, raised for another, and removed again."""
-        async with serve_frontend(policy=Policy(max_delay_ms=60_000)) as frontend:
+        async with serve_api(policy=Policy(max_delay_ms=60_000)) as api:
             topics = ("other", "shop/free", "shop/slow", "shop/x")
 
             async def limits() -> list[int]:
-                native = [(await frontend.request("GET", f"/topics/{t.replace('/', '%2F')}"))[1] for t in topics]
-                met = [await limit(frontend, topic) for topic in topics]
-                assert [round(answer["policy"]["max_delay"] * 1000) for answer in native] == met
-                return met
+                shown = [(await api.request("GET", f"/topics/{t.replace('/', '%2F')}"))[1] for t in topics]
+                limits_met = [await find_limit(api, topic) for topic in topics]
+                assert [round(answer["policy"]["max_delay"] * 1000) for answer in shown] == limits_met
+                return limits_met
 
             assert await limits() == [60_000, 60_000, 60_000, 60_000]
-            await put(frontend, "shop", 5000)
+            await set_limit(api, "shop", 5000)
             assert await limits() == [60_000, 5000, 5000, 5000]
-            await put(frontend, "shop/free", 0)
-            await put(frontend, "shop/slow", 86_400_000)
+            await set_limit(api, "shop/free", 0)
+            await set_limit(api, "shop/slow", 86_400_000)
             assert await limits() == [60_000, 0, 86_400_000, 5000]
-            await put(frontend, "shop/slow", None)
+            await set_limit(api, "shop/slow", None)
             assert await limits() == [60_000, 0, 5000, 5000]
-            await put(frontend, "shop", 0)
+            await set_limit(api, "shop", 0)
             assert await limits() == [60_000, 0, 0, 0]
-            await put(frontend, "shop", None)
-            await put(frontend, "shop/free", None)
+            await set_limit(api, "shop", None)
+            await set_limit(api, "shop/free", None)
             assert await limits() == [60_000, 60_000, 60_000, 60_000]
 
-    @pytest.mark.parametrize("put", [set_by_pulsar, set_by_policy])
+    @pytest.mark.parametrize("set_limit", [set_by_pulsar, set_by_policy])
     async def test_a_delay_at_the_limit_passes_and_a_millisecond_more_does_not(
-        self, frontend: Frontend, put: Any
+        self, api: ApiFixture, set_limit: Any
     ) -> None:
-        await put(frontend, "shop/order", 5000)
-        assert (await create(frontend, delay=5))[0] == 200
+        await set_limit(api, "shop/order", 5000)
+        assert (await create(api, delay=5))[0] == 200
         words = "Exceeds max allowed delivery delay of 5000 milliseconds"
-        assert await create(frontend, delay=5.001) == bad_request(words, "delay")
+        assert await create(api, delay=5.001) == bad_request(words, "delay")
 
-    async def test_a_tick_time_alone_leaves_the_limit(self, frontend: Frontend) -> None:
-        await set_by_pulsar(frontend, "shop/order", 5000)
-        await frontend.request("POST", TOPIC, {"tickTime": 2000})
-        assert await frontend.request("GET", TOPIC) == delayed_delivery(True, 2000, 5000)
-        assert await limit(frontend, "shop/order") == 5000
+    async def test_a_tick_time_alone_leaves_the_limit(self, api: ApiFixture) -> None:
+        await set_by_pulsar(api, "shop/order", 5000)
+        await api.request("POST", TOPIC, {"tickTime": 2000})
+        assert await api.request("GET", TOPIC) == delayed_delivery(True, 2000, 5000)
+        assert await find_limit(api, "shop/order") == 5000
 
     @both_levels
-    async def test_an_inactive_topic_has_no_delays(self, frontend: Frontend, path: str, native: str) -> None:
-        await frontend.request("POST", path, {"active": False, "maxDeliveryDelayInMillis": 5000})
-        assert (await create(frontend))[0] == 200
-        assert (await create(frontend, delay=0))[0] == 200
-        status, answer = await create(frontend, delay=1)
+    async def test_an_inactive_topic_has_no_delays(self, api: ApiFixture, path: str, policy_path: str) -> None:
+        await api.request("POST", path, {"active": False, "maxDeliveryDelayInMillis": 5000})
+        assert (await create(api))[0] == 200
+        assert (await create(api, delay=0))[0] == 200
+        status, answer = await create(api, delay=1)
         assert (status, answer["field"]) == (400, "delay")
-        await frontend.request("POST", path, {"active": True})
-        assert (await create(frontend, delay=1))[0] == 200
+        await api.request("POST", path, {"active": True})
+        assert (await create(api, delay=1))[0] == 200

@@ -10,7 +10,7 @@ import pytest
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, pack_id
 from later.store.types import Claim, ClaimRequest, Settlement
-from tests.api.frontend import DAY_MS, MINIMAL, Answer, Frontend, bad_request
+from tests.api.api_fixture import DAY_MS, MINIMAL, Answer, ApiFixture, bad_request
 from tests.builders import NOW, a_task
 
 NO_TASK = "no task has the id 'a'"
@@ -22,36 +22,36 @@ def missing(detail: str, **more: object) -> Answer:
     return 404, {"type": "about:blank", "title": "Not Found", "status": 404, "detail": detail, **more}
 
 
-async def store(frontend: Frontend, **changes: Any) -> Task:
-    """Store a task with the id `a`, without the frontend."""
+async def store(api: ApiFixture, **changes: Any) -> Task:
+    """Store a task with the id `a`, without an API call."""
     task = a_task(**{"id": "a", "own_id": True, **changes})
-    assert await frontend.store.tasks.create([task]) == [True]
+    assert await api.store.tasks.create([task]) == [True]
     return task
 
 
-async def claim(frontend: Frontend) -> Claim:
-    answer = (await frontend.store.tasks.claim([ClaimRequest("order", 0, 1)], NOW, NOW + 30_000))[0]
+async def claim(api: ApiFixture) -> Claim:
+    answer = (await api.store.tasks.claim([ClaimRequest("order", 0, 1)], NOW, NOW + 30_000))[0]
     assert not isinstance(answer, Exception)
     return answer.claims[0]
 
 
-async def settle(frontend: Frontend, verdict: Verdict) -> None:
-    settlement = Settlement(await claim(frontend), verdict, NOW + 7 * DAY_MS)
-    assert await frontend.store.tasks.settle([settlement]) == [True]
+async def settle(api: ApiFixture, verdict: Verdict) -> None:
+    settlement = Settlement(await claim(api), verdict, NOW + 7 * DAY_MS)
+    assert await api.store.tasks.settle([settlement]) == [True]
 
 
-async def query(frontend: Frontend) -> dict[str, Any]:
-    status, task = await frontend.post("/query", {"id": "a"})
+async def query(api: ApiFixture) -> dict[str, Any]:
+    status, task = await api.post("/query", {"id": "a"})
     assert status == 200
     return dict(task)
 
 
-async def test_a_task_is_shown_in_the_contracts_order(frontend: Frontend) -> None:
+async def test_a_task_is_shown_in_the_contracts_order(api: ApiFixture) -> None:
     await store(
-        frontend, created_at=1_504_934_220_500, execute_at=1_504_934_230_000, max_retry=1,
+        api, created_at=1_504_934_220_500, execute_at=1_504_934_230_000, max_retry=1,
         expires_at=1_504_934_280_500, headers={"X-A": "hush"},
     )  # fmt: skip
-    async with frontend.http.post("/query", json={"id": "a"}) as response:
+    async with api.http.post("/query", json={"id": "a"}) as response:
         text = await response.text()
     assert text == json.dumps(
         {
@@ -64,22 +64,22 @@ async def test_a_task_is_shown_in_the_contracts_order(frontend: Frontend) -> Non
     )  # fmt: skip
 
 
-async def test_execute_time_is_rounded_up(frontend: Frontend) -> None:
-    await store(frontend, execute_at=NOW + 1)
-    assert (await query(frontend))["execute_time"] == NOW // 1000 + 1
+async def test_execute_time_is_rounded_up(api: ApiFixture) -> None:
+    await store(api, execute_at=NOW + 1)
+    assert (await query(api))["execute_time"] == NOW // 1000 + 1
 
 
-async def test_a_task_in_unack_shows_its_lease(frontend: Frontend) -> None:
-    await store(frontend)
-    await claim(frontend)
-    task = await query(frontend)
+async def test_a_task_in_unack_shows_its_lease(api: ApiFixture) -> None:
+    await store(api)
+    await claim(api)
+    task = await query(api)
     assert (task["state"], task["due_at"], task["attempts"]) == ("unack", "2027-01-15T08:00:30.000Z", 1)
 
 
-async def test_a_task_in_error_shows_its_failure_and_next_attempt(frontend: Frontend) -> None:
-    await store(frontend)
-    await settle(frontend, Verdict(SettleTarget.ERROR, NOW + 10_000, FAILURE))
-    task = await query(frontend)
+async def test_a_task_in_error_shows_its_failure_and_next_attempt(api: ApiFixture) -> None:
+    await store(api)
+    await settle(api, Verdict(SettleTarget.ERROR, NOW + 10_000, FAILURE))
+    task = await query(api)
     assert (task["state"], task["due_at"], task["has_retry"]) == ("error", "2027-01-15T08:00:10.000Z", 1)
     assert task["last_error"] == {
         "reason": "status",
@@ -89,19 +89,19 @@ async def test_a_task_in_error_shows_its_failure_and_next_attempt(frontend: Fron
     }
 
 
-async def test_a_dead_task_shows_when_it_died_and_no_due_time(frontend: Frontend) -> None:
-    await store(frontend, max_retry=0)
-    await settle(frontend, Verdict(SettleTarget.DEAD, NOW + 1, FAILURE))
-    task = await query(frontend)
+async def test_a_dead_task_shows_when_it_died_and_no_due_time(api: ApiFixture) -> None:
+    await store(api, max_retry=0)
+    await settle(api, Verdict(SettleTarget.DEAD, NOW + 1, FAILURE))
+    task = await query(api)
     assert (task["state"], task["died_at"], task["has_retry"]) == ("dead", "2027-01-15T08:00:00.001Z", 0)
     assert "due_at" not in task
 
 
-async def test_a_task_with_an_unreadable_body_shows_the_rest(frontend: Frontend) -> None:
-    await store(frontend)
-    redis = frontend.client._redis
+async def test_a_task_with_an_unreadable_body_shows_the_rest(api: ApiFixture) -> None:
+    await store(api)
+    redis = api.client._redis
     await redis.hset("{later:0}:pool", pack_id("a"), b"\xc1")
-    assert await query(frontend) == {
+    assert await query(api) == {
         "id": "a", "topic": "order", "execute_time": None, "max_retry": None, "has_retry": 0, "callback": None,
         "content": None, "creat_time": None, "state": "delay", "due_at": "2027-01-15T08:00:00.000Z",
         "attempts": 0, "last_error": None,
@@ -109,35 +109,35 @@ async def test_a_task_with_an_unreadable_body_shows_the_rest(frontend: Frontend)
 
 
 @pytest.mark.parametrize("path", ["/query", "/delete"])
-async def test_an_unknown_id_is_404(frontend: Frontend, path: str) -> None:
-    assert await frontend.post(path, {"id": "a"}) == missing(NO_TASK)
+async def test_an_unknown_id_is_404(api: ApiFixture, path: str) -> None:
+    assert await api.post(path, {"id": "a"}) == missing(NO_TASK)
 
 
 @pytest.mark.parametrize("path", ["/query", "/delete"])
-async def test_an_id_that_has_ended_is_404_and_says_so(frontend: Frontend, path: str) -> None:
-    await store(frontend)
-    await settle(frontend, Verdict(SettleTarget.DONE, NOW))
-    assert await frontend.post(path, {"id": "a"}) == missing(f"{NO_TASK}: it has ended", ended=True)
+async def test_an_id_that_has_ended_is_404_and_says_so(api: ApiFixture, path: str) -> None:
+    await store(api)
+    await settle(api, Verdict(SettleTarget.DONE, NOW))
+    assert await api.post(path, {"id": "a"}) == missing(f"{NO_TASK}: it has ended", ended=True)
 
 
-async def test_a_task_is_deleted(frontend: Frontend) -> None:
-    await store(frontend)
-    assert await frontend.post("/delete", {"id": "a"}) == (200, {"id": "a"})
-    assert await frontend.post("/query", {"id": "a"}) == missing(NO_TASK)
+async def test_a_task_is_deleted(api: ApiFixture) -> None:
+    await store(api)
+    assert await api.post("/delete", {"id": "a"}) == (200, {"id": "a"})
+    assert await api.post("/query", {"id": "a"}) == missing(NO_TASK)
 
 
-async def test_a_deleted_id_may_be_created_again(frontend: Frontend) -> None:
+async def test_a_deleted_id_may_be_created_again(api: ApiFixture) -> None:
     for _ in range(2):
-        assert await frontend.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
-        assert (await frontend.post("/delete", {"id": "a"}))[0] == 200
+        assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
+        assert (await api.post("/delete", {"id": "a"}))[0] == 200
 
 
-async def test_an_ended_id_that_was_deleted_may_be_created_again(frontend: Frontend) -> None:
-    await store(frontend)
-    await settle(frontend, Verdict(SettleTarget.DONE, NOW))
-    assert await frontend.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": False})
-    assert (await frontend.post("/delete", {"id": "a"}))[0] == 404
-    assert await frontend.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
+async def test_an_ended_id_that_was_deleted_may_be_created_again(api: ApiFixture) -> None:
+    await store(api)
+    await settle(api, Verdict(SettleTarget.DONE, NOW))
+    assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": False})
+    assert (await api.post("/delete", {"id": "a"}))[0] == 404
+    assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,6 @@ async def test_an_ended_id_that_was_deleted_may_be_created_again(frontend: Front
 )
 @pytest.mark.parametrize("path", ["/query", "/delete"])
 async def test_a_body_without_an_id_is_refused(
-    frontend: Frontend, path: str, body: object, detail: str, field: str
+    api: ApiFixture, path: str, body: object, detail: str, field: str
 ) -> None:
-    assert await frontend.post(path, body) == bad_request(detail, field)
+    assert await api.post(path, body) == bad_request(detail, field)

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from tests.api.frontend import MINIMAL, serve_frontend
+from tests.api.api_fixture import MINIMAL, serve_api
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ from tests.api.frontend import MINIMAL, serve_frontend
 async def test_malformed_http_is_answered_with_a_problem_document(
     request_bytes: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serve_frontend() as frontend:
-        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
+    async with serve_api() as api:
+        reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         writer.write(request_bytes)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
@@ -39,15 +39,15 @@ async def test_malformed_http_is_answered_with_a_problem_document(
 
 
 async def test_well_formed_http_is_served() -> None:
-    async with serve_frontend() as frontend:
-        assert (await frontend.post("/create", {**MINIMAL, "id": "a"})) == (200, {"id": "a", "created": True})
-        assert (await frontend.post("/nowhere", {}))[0] == 404
+    async with serve_api() as api:
+        assert (await api.post("/create", {**MINIMAL, "id": "a"})) == (200, {"id": "a", "created": True})
+        assert (await api.post("/nowhere", {}))[0] == 404
 
 
 @pytest.mark.parametrize("path", ["/create", "/create?for=me", "/creat%65", "http://elsewhere/create"])
 async def test_equivalent_paths_are_the_same_route(path: str) -> None:
-    async with serve_frontend() as frontend:
-        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
+    async with serve_api() as api:
+        reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         body = json.dumps({**MINIMAL, "id": "a"}).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
@@ -59,8 +59,8 @@ async def test_equivalent_paths_are_the_same_route(path: str) -> None:
 
 
 async def test_a_client_that_expects_100_continue_gets_it() -> None:
-    async with serve_frontend() as frontend:
-        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
+    async with serve_api() as api:
+        reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         body = json.dumps({**MINIMAL, "id": "a"}).encode()
         head = b"POST /create HTTP/1.1\r\nHost: h\r\nConnection: close\r\nExpect: 100-continue\r\n"
         writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
@@ -72,10 +72,10 @@ async def test_a_client_that_expects_100_continue_gets_it() -> None:
     assert answer.endswith(b'{"id":"a","created":true}')
 
 
-async def exchange(requests: bytes) -> bytes:
+async def send(requests: bytes) -> bytes:
     """Send requests on one connection, and return all answers; the last request must close the connection."""
-    async with serve_frontend() as frontend:
-        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
+    async with serve_api() as api:
+        reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         writer.write(requests)
         answer = await reader.read()
         writer.close()
@@ -93,30 +93,30 @@ CREATE, CLOSE = "POST /create HTTP/1.1", "Connection: close"
 
 
 async def test_an_answer_has_the_same_headers_with_and_without_keep_alive() -> None:
-    answers = await exchange(create_request(CREATE) + create_request(CREATE, CLOSE))
+    answers = await send(create_request(CREATE) + create_request(CREATE, CLOSE))
     first, second = (b"HTTP/1.1" + part for part in answers.split(b"HTTP/1.1")[1:])
-    stays, closes = (_headers(answer) for answer in (first, second))
+    kept_alive, closed = (_headers(answer) for answer in (first, second))
     assert first.endswith(b'\r\n\r\n{"id":"a","created":true}')
     assert second.endswith(b'\r\n\r\n{"id":"a","created":false}')
-    assert closes.pop("Connection") == "close"
-    assert (stays.pop("Content-Length"), closes.pop("Content-Length")) == ("25", "26")
-    assert abs(parsedate_to_datetime(stays.pop("Date")) - parsedate_to_datetime(closes.pop("Date"))).seconds <= 1
-    assert stays == closes
+    assert closed.pop("Connection") == "close"
+    assert (kept_alive.pop("Content-Length"), closed.pop("Content-Length")) == ("25", "26")
+    assert abs(parsedate_to_datetime(kept_alive.pop("Date")) - parsedate_to_datetime(closed.pop("Date"))).seconds <= 1
+    assert kept_alive == closed
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
-    answers = await exchange(create_request(CREATE) * 3 + create_request(CREATE, CLOSE))
+    answers = await send(create_request(CREATE) * 3 + create_request(CREATE, CLOSE))
     assert [part[-6:] for part in answers.split(b"HTTP/1.1 200 OK")[1:]] == [b":true}"] + [b"false}"] * 3
 
 
 async def test_an_http_1_0_client_is_answered_in_http_1_0() -> None:
-    answer = await exchange(create_request("POST /create HTTP/1.0"))
+    answer = await send(create_request("POST /create HTTP/1.0"))
     assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
     assert answer.endswith(b'{"id":"a","created":true}')
 
 
 async def test_a_head_request_gets_no_body() -> None:
-    answer = await exchange(b"HEAD /livez HTTP/1.1\r\nHost: h\r\n\r\n" + create_request(CREATE, CLOSE))
+    answer = await send(b"HEAD /livez HTTP/1.1\r\nHost: h\r\n\r\n" + create_request(CREATE, CLOSE))
     head, create = (b"HTTP/1.1" + part for part in answer.split(b"HTTP/1.1")[1:])
     assert head.endswith(b"\r\n\r\n")
     assert create.endswith(b'{"id":"a","created":true}')
@@ -128,8 +128,8 @@ def _headers(answer: bytes) -> dict[str, str]:
 
 
 async def test_a_body_that_is_not_as_declared_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with serve_frontend() as frontend:
-        reader, writer = await asyncio.open_connection(frontend.http.host, frontend.http.port)
+    async with serve_api() as api:
+        reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         head = b"POST /create HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Encoding: gzip\r\n"
         writer.write(head + b"Content-Length: 4\r\n\r\nxxxx")
         answer = await reader.read()

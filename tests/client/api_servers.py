@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
-from tests.api.frontend import Frontend, serve_frontend
+from tests.api.api_fixture import ApiFixture, serve_api
 
 Result = TypeVar("Result")
 
@@ -131,7 +131,7 @@ class ApiServer(NamedTuple):
     """The API, listening, for synchronous callers."""
 
     url: str
-    frontend: Frontend
+    fixture: ApiFixture
     loop: asyncio.AbstractEventLoop
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -146,9 +146,9 @@ def api_server(**options: Any) -> Iterator[ApiServer]:
     thread = Thread(target=loop.run_forever)
     thread.start()
     try:
-        frontend = asyncio.run_coroutine_threadsafe(stack.enter_async_context(serve_frontend(**options)), loop).result()
+        fixture = asyncio.run_coroutine_threadsafe(stack.enter_async_context(serve_api(**options)), loop).result()
         try:
-            yield ApiServer(str(frontend.http.make_url("/")).rstrip("/"), frontend, loop)
+            yield ApiServer(str(fixture.http.make_url("/")).rstrip("/"), fixture, loop)
         finally:
             asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result()
     finally:

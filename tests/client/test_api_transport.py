@@ -14,7 +14,7 @@ from later.client.http import ApiClient, CallFailed, Unavailable
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
 from later.core.policy import Policy
 from later.core.task import pack_id
-from tests.api.frontend import ids_by_shard
+from tests.api.api_fixture import id_per_shard
 from tests.api.states import STATES, put_task
 from tests.bulk.validation import CALLBACK
 from tests.client.api_servers import ApiServer, api_server
@@ -115,18 +115,18 @@ def test_a_batch_that_is_too_large_for_a_request_is_halved(transport: ApiTranspo
 
 def test_items_of_an_unavailable_shard_are_retryable() -> None:
     with api_server(shards=2) as api:
-        here, gone = ids_by_shard(api.frontend)
-        with open_transport(api, here) as transport:
-            api.frontend.client.shards_down = [1]
-            assert transport.create([task_body(here), task_body(gone)]) == BatchResult(1, [], {1: GONE})
-            assert transport.query([here, gone]) == [TaskStatus.PENDING, GONE]
-            api.frontend.client.shards_down = []
-            assert transport.create([task_body(gone)]) == BatchResult(1, [], {})
+        up, down = id_per_shard(api.fixture)
+        with open_transport(api, up) as transport:
+            api.fixture.client.shards_down = [1]
+            assert transport.create([task_body(up), task_body(down)]) == BatchResult(1, [], {1: GONE})
+            assert transport.query([up, down]) == [TaskStatus.PENDING, GONE]
+            api.fixture.client.shards_down = []
+            assert transport.create([task_body(down)]) == BatchResult(1, [], {})
             assert transport.counts() == CreateCounts(created=2)
 
 
 def test_every_call_tells_that_the_store_is_unavailable(api: ApiServer, transport: ApiTransport) -> None:
-    api.frontend.client.shards_down = [0]
+    api.fixture.client.shards_down = [0]
     calls = [
         lambda: transport.create([task_body("a")]),
         lambda: transport.query(["a"]),
@@ -148,9 +148,9 @@ def test_another_path_fails_at_once(api: ApiServer) -> None:
 
 def test_only_pending_tasks_are_cancelled(api: ApiServer, transport: ApiTransport) -> None:
     for state in STATES:
-        api.run(put_task(api.frontend, state))
-    remembered = ("ZADD", api.frontend.keys.shards[0].done, 9_000_000_000_000_000, pack_id("ended"))
-    api.run(api.frontend.client.execute("test", remembered))
+        api.run(put_task(api.fixture, state))
+    remembered = ("ZADD", api.fixture.keys.shards[0].done, 9_000_000_000_000_000, pack_id("ended"))
+    api.run(api.fixture.client.execute("test", remembered))
     pending = dict.fromkeys(("delay", "unack", "error"), TaskStatus.PENDING)
     statuses = {**pending, "dead": TaskStatus.DEAD, "ended": TaskStatus.ENDED, "never": TaskStatus.MISSING}
 

@@ -198,10 +198,10 @@ class TestOverTheApi:
 
     def test_a_partition_waits_for_an_unavailable_store(self, pauses: list[float]) -> None:
         with api_server() as api:
-            api.frontend.client.shards_down = [0]
+            api.fixture.client.shards_down = [0]
 
             def back(pause: float) -> None:
-                api.frontend.client.shards_down = []
+                api.fixture.client.shards_down = []
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("later.bulk.transport.target.time.sleep", back)

@@ -13,33 +13,33 @@ from later.bulk.report.build import find_limits
 from later.bulk.report.counts import RejectGroup, describe_missing_columns, reject_group
 from later.bulk.report.forecast import TopicLimit
 from later.client.http import ApiClient
-from tests.api.frontend import Frontend, serve_frontend
+from tests.api.api_fixture import ApiFixture, serve_api
 
 
 @pytest.fixture
-async def frontend() -> AsyncIterator[Frontend]:
-    async with serve_frontend() as built:
+async def api() -> AsyncIterator[ApiFixture]:
+    async with serve_api() as built:
         yield built
 
 
-async def limits_of(frontend: Frontend, *topics: str, rates: dict[str, float] | None = None) -> dict[str, TopicLimit]:
-    with closing(ApiClient(str(frontend.http.make_url("/")).rstrip("/"), 10, time.time)) as client:
+async def limits_of(api: ApiFixture, *topics: str, rates: dict[str, float] | None = None) -> dict[str, TopicLimit]:
+    with closing(ApiClient(str(api.http.make_url("/")).rstrip("/"), 10, time.time)) as client:
         return await asyncio.to_thread(find_limits, topics, rates or {}, client, pytest.fail)
 
 
-async def test_rates_are_those_of_the_policies_as_applied(frontend: Frontend) -> None:
-    await frontend.request("PATCH", "/namespaces/shop/policy", {"rate": 12.5})
-    await frontend.request("PATCH", "/topics/mail/policy", {"rate": 3, "paused": True})
+async def test_rates_are_those_of_the_policies_as_applied(api: ApiFixture) -> None:
+    await api.request("PATCH", "/namespaces/shop/policy", {"rate": 12.5})
+    await api.request("PATCH", "/topics/mail/policy", {"rate": 3, "paused": True})
 
-    limits = await limits_of(frontend, "shop/order", "mail", "other")
+    limits = await limits_of(api, "shop/order", "mail", "other")
 
     assert limits == {"shop/order": TopicLimit(12.5), "mail": TopicLimit(3, True), "other": TopicLimit(0)}
 
 
-async def test_a_given_rate_counts_before_the_policy(frontend: Frontend) -> None:
-    await frontend.request("PATCH", "/topics/mail/policy", {"rate": 3})
+async def test_a_given_rate_counts_before_the_policy(api: ApiFixture) -> None:
+    await api.request("PATCH", "/topics/mail/policy", {"rate": 3})
 
-    assert await limits_of(frontend, "mail", rates={"mail": 50.0}) == {"mail": TopicLimit(50)}
+    assert await limits_of(api, "mail", rates={"mail": 50.0}) == {"mail": TopicLimit(50)}
 
 
 def test_a_daemon_that_cannot_be_reached_is_one_warning_and_no_error() -> None:

@@ -1,11 +1,11 @@
-"""The HTTP frontend on a store in memory, at a fixed time."""
+"""The HTTP API on a store in memory, at a fixed time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import ClientResponse
@@ -35,7 +35,7 @@ DAY_MS = 86_400_000
 
 
 class UnreliableClient(Client):
-    """A client that has some shards down, or that waits until `resume` is set."""
+    """A client of a store of which some shards are down, or that does not answer until `resume` is set."""
 
     shards_down: Sequence[int] = ()
     resume: asyncio.Event | None = None
@@ -43,19 +43,25 @@ class UnreliableClient(Client):
     async def execute_each(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         if self.resume is not None:
             await self.resume.wait()
-        answers = await super().execute_each(verb, [command for command in commands if not self._is_lost(command)])
-        there = iter(answers)
-        return [StoreDown("the store is gone") if self._is_lost(c) else next(there) for c in commands]
+        sent = [command for command in commands if not self._is_for_shard_down(command)]
+        answers = iter(await super().execute_each(verb, sent))
+        return [
+            StoreDown("the store is gone") if self._is_for_shard_down(command) else next(answers)
+            for command in commands
+        ]
 
-    def _is_lost(self, command: Command) -> bool:
+    def _is_for_shard_down(self, command: Command) -> bool:
         return any(
             b"{later:%d}" % shard in part for part in command if isinstance(part, bytes) for shard in self.shards_down
         )
 
 
 @dataclass(kw_only=True, slots=True)
-class Frontend:
-    """A client of the frontend, with the frontend's parts."""
+class ApiFixture:
+    """The API being served: an HTTP client of it, and the parts that it was built from.
+
+    `wakes` are the times for which it woke the delay ticker. It is ready unless a test sets `not_ready_reason`.
+    """
 
     http: TestClient[Request, Application]
     client: UnreliableClient
@@ -64,7 +70,7 @@ class Frontend:
     store: Store
     metrics: Metrics
     wakes: list[int]
-    readiness: list[str | None] = field(default_factory=lambda: [None])
+    not_ready_reason: str | None = None
 
     async def post(self, path: str, body: object, **options: Any) -> Answer:
         """POST JSON, or bytes as they are, and return the status and body of the answer."""
@@ -107,14 +113,14 @@ class DaemonServer(TestServer):
 
 
 @asynccontextmanager
-async def serve_frontend(
+async def serve_api(
     *,
     shards: int = 1,
     policy: Policy | None = None,
     max_body: int = 1024 * 1024,
-    backlog: int = 10_000,
-) -> AsyncIterator[Frontend]:
-    """Serve the whole frontend."""
+    max_pending_writes: int = 10_000,
+) -> AsyncIterator[ApiFixture]:
+    """Serve the whole API."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
     clock = fixed_clock()
     client = UnreliableClient(
@@ -125,24 +131,28 @@ async def serve_frontend(
     )
     store = build_store(client, clock, keys, policy or Policy())
     await store.policies.read()
-    nudges: list[int] = []
-    readiness: list[str | None] = [None]
+    wakes: list[int] = []
+
+    async def why_not_ready() -> str | None:
+        return api.not_ready_reason
+
+    async def exposition() -> bytes:
+        return metrics.exposition()
+
     app = build_app(
         store=store,
         metrics=metrics,
         max_body=max_body,
         remember_ms=7 * DAY_MS,
-        max_pending_writes=backlog,
+        max_pending_writes=max_pending_writes,
         lease_ms=30_000,
-        why_not_ready=_first(readiness),
-        exposition=_of(metrics),
-        wake_delay_ticker=nudges.append,
+        why_not_ready=why_not_ready,
+        exposition=exposition,
+        wake_delay_ticker=wakes.append,
     )
     async with TestClient(DaemonServer(app)) as http:
-        yield Frontend(
-            http=http, client=client, server=server, keys=keys, store=store, metrics=metrics, wakes=nudges,
-            readiness=readiness,
-        )  # fmt: skip
+        api = ApiFixture(http=http, client=client, server=server, keys=keys, store=store, metrics=metrics, wakes=wakes)
+        yield api
     await client.aclose()
 
 
@@ -154,27 +164,13 @@ def fixed_clock() -> Clock:
     return clock
 
 
-def _first(readiness: list[str | None]) -> Callable[[], Awaitable[str | None]]:
-    async def why_not_ready() -> str | None:
-        return readiness[0]
-
-    return why_not_ready
-
-
-def _of(metrics: Metrics) -> Callable[[], Awaitable[bytes]]:
-    async def exposition() -> bytes:
-        return metrics.exposition()
-
-    return exposition
-
-
 def bad_request(detail: str, field: str | None = None) -> Answer:
     """Return the answer to a wrong request."""
     body: dict[str, Any] = {"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}
     return 400, body if field is None else {**body, "field": field}
 
 
-def creates(*ids: str) -> list[dict[str, Any]]:
+def create_bodies(*ids: str) -> list[dict[str, Any]]:
     """Return the bodies of creates with these ids."""
     return [{**MINIMAL, "id": id} for id in ids]
 
@@ -191,9 +187,9 @@ def ok(**answer: Any) -> Answer:
     return 200, answer
 
 
-def ids_by_shard(frontend: Frontend) -> list[str]:
-    """Return an id in each shard."""
+def id_per_shard(api: ApiFixture) -> list[str]:
+    """Return one id for each shard."""
     ids: dict[int, str] = {}
     for number in range(1000):
-        ids.setdefault(frontend.keys.shard_of(f"n{number}").index, f"n{number}")
-    return [ids[shard.index] for shard in frontend.keys.shards]
+        ids.setdefault(api.keys.shard_of(f"n{number}").index, f"n{number}")
+    return [ids[shard.index] for shard in api.keys.shards]
