@@ -295,11 +295,11 @@ def store_url(text: str) -> str:
         if url.hostname or len(url.path) < 2:
             raise ValueError("unix:///PATH, with three slashes")
     elif not url.hostname or not re.fullmatch(r"(/[0-9]{0,9})?", url.path):
-        raise ValueError(f"{url.scheme}://HOST:PORT/DATABASE, the database a number")
+        raise ValueError(f"{url.scheme}://HOST:PORT/DATABASE, with a number as DATABASE")
     allowed = _REDIS_PARAMETERS | (_TLS_PARAMETERS if url.scheme == "rediss" else set())
     parameters = dict(parse_qsl(url.query, keep_blank_values=True))
     if not allowed.issuperset(parameters):
-        raise ValueError(f"no parameters in a {url.scheme}:// URL but {', '.join(sorted(allowed))}")
+        raise ValueError(f"only these parameters in a {url.scheme}:// URL: {', '.join(sorted(allowed))}")
     if not re.fullmatch("[0-9]{1,9}", parameters.get("db", "0")):
         raise ValueError("a number as the URL's db")
     return text

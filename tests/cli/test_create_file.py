@@ -128,7 +128,7 @@ def test_a_batch_that_does_not_get_through_ends_the_file(api: ApiStub, pauses: l
     assert create_from(write_ndjson(*task_fields(6)), "--batch", "2", "--retries", "1") == 1
     out, err = capsys.readouterr()
     assert out == "2 created, 0 existing, 0 refused, 2 failed\n"
-    assert err.splitlines()[-1] == "later: lines 3 to 4: full (tried 2 times); what follows was not sent"
+    assert err.splitlines()[-1] == "later: lines 3 to 4: full (tried 2 times); the lines after them were not sent"
     assert len(api.requests) == 3
 
 

@@ -23,14 +23,14 @@ async def lose_a_task(store: StoreFixture) -> None:
     await store.redis.zrem(store.keys.shard_of("lost").bucket(Bucket.DELAY, b"order"), b"lost")
 
 
-async def test_findings_exit_with_1_until_they_are_mended(store: StoreFixture, capsys: Capture) -> None:
+async def test_findings_exit_with_1_until_they_are_repaired(store: StoreFixture, capsys: Capture) -> None:
     await lose_a_task(store)
     assert await examine_store(store, repair=False, as_json=False) == 1
     out = capsys.readouterr().out
     assert "'lost'" in out.splitlines()[0]
-    assert out.endswith("wrong; --repair mends\n")
+    assert out.endswith("wrong; use --repair to repair\n")
     assert await examine_store(store, repair=True, as_json=False) == 0
-    assert "; mended\n" in capsys.readouterr().out
+    assert "; repaired\n" in capsys.readouterr().out
     assert await examine_store(store, repair=False, as_json=False) == 0
 
 

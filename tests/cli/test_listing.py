@@ -17,7 +17,7 @@ def test_tasks_are_listed_page_by_page_up_to_the_limit(api: ApiStub, capsys: Cap
     assert exit_code_of("list", "order", "--state", "error", "--limit", "3") == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "id      next try                  attempts  last error            callback",
+        "id      next attempt              attempts  last error            callback",
         "n1      2027-01-15T08:00:00.000Z  0         -                     http://a/",
         "n2\\x1b  2027-01-15T08:00:00.000Z  1         status: answered 503  http://a/",
         "n3      2027-01-15T08:00:00.000Z  0         -                     -",
@@ -45,7 +45,7 @@ def test_list_prints_one_json_object_per_line(api: ApiStub, capsys: Capture) -> 
 
 
 @pytest.mark.parametrize(
-    ("state", "header"), [("delay", "due"), ("unack", "lease ends"), ("error", "next try"), ("dead", "died")]
+    ("state", "header"), [("delay", "due"), ("unack", "lease ends"), ("error", "next attempt"), ("dead", "died")]
 )
 def test_the_header_of_a_list_names_its_times(state: str, header: str, api: ApiStub, capsys: Capture) -> None:
     api.replies = [tasks_page()]

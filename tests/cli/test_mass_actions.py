@@ -95,7 +95,7 @@ def test_without_a_terminal_an_action_needs_yes(command: tuple[str, ...], api: A
     assert exit_code_of(*command) == 2
     verb = "redrive" if "redrive" in command else "purge"
     assert capsys.readouterr().err.endswith(
-        f"\nError: There is no terminal to ask on: --yes to {verb} unasked, --dry-run to see how many.\n"
+        f"\nError: No terminal to ask on: use --yes to {verb} without asking, or --dry-run to count the tasks.\n"
     )
     assert api.requests == []
     api.replies = [Reply(200, {"redriven": 0, "purged": 0})]
@@ -186,7 +186,7 @@ def test_a_chunk_whose_answer_was_lost_is_sent_again(api: ApiStub, pauses: list[
     ]
     assert exit_code_of(*PURGE_TOPIC, "--yes") == 0
     out, err = capsys.readouterr()
-    assert out == "at least 5,204 tasks purged: calls that were not answered may have done more\n"
+    assert out == "at least 5,204 tasks purged: requests without an answer may have changed more\n"
     assert err.splitlines()[0] == "later: the store is away; trying again in 7 s"
     assert pauses == [7, 2]
     assert len({request.body for request in api.requests}) == 1
@@ -199,7 +199,7 @@ def test_a_chunk_that_keeps_failing_ends_the_action_and_says_how_to_continue(
     assert exit_code_of(*PURGE_TOPIC, "--yes", "--retries", "1") == 1
     out, err = capsys.readouterr()
     assert out.startswith("at least 5,000 tasks purged")
-    assert err.splitlines()[1:] == ["later: the same command goes on with the rest", "later: away (tried 2 times)"]
+    assert err.splitlines()[1:] == ["later: run the same command again to continue", "later: away (tried 2 times)"]
     assert pauses == [1]
 
 
@@ -220,7 +220,7 @@ def test_an_interrupted_action_prints_what_was_done(
     monkeypatch.setattr("later.cli.commands.mass_actions.time.sleep", stop)
     api.replies = [Reply(200, {"redriven": 200, "more": True})]
     assert exit_code_of(*REDRIVE, "--yes", "--rate", "20") == 130
-    assert capsys.readouterr() == ("200 tasks redriven\n", "later: the same command goes on with the rest\n\n")
+    assert capsys.readouterr() == ("200 tasks redriven\n", "later: run the same command again to continue\n\n")
 
 
 @pytest.mark.parametrize(

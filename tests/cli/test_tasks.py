@@ -42,7 +42,10 @@ def test_create_reports_an_existing_id_and_a_warning(api: ApiStub, capsys: Captu
     api.replies = [Reply(200, {"id": "n1", "created": False, "warning": "ttl is less than delay"})]
     assert exit_code_of("create", "--topic", "o", "--callback", "http://a/", "--id", "n1") == 0
     out, err = capsys.readouterr()
-    assert (out, err) == ("n1\n", "later: this id exists already: nothing was created\nlater: ttl is less than delay\n")
+    assert (out, err) == (
+        "n1\n",
+        "later: a task with this id exists already: nothing was created\nlater: ttl is less than delay\n",
+    )
 
 
 def test_content_comes_from_a_file_or_standard_input(
@@ -66,9 +69,9 @@ def test_content_comes_from_a_file_or_standard_input(
     [
         (["--callback", "http://a/"], "Missing option '--topic'."),
         (["--topic", "o"], "Missing option '--callback'."),
-        (["--topic", "o", "--callback", "x", "--content", "", "--content-file", "x"], "Either --content or"),
-        (["--topic", "o", "--callback", "x", "--job", "j"], "--job goes with --from."),
-        (["--from", "x", "--topic", "o"], "--from takes the tasks from the file alone."),
+        (["--topic", "o", "--callback", "x", "--content", "", "--content-file", "x"], "Give either --content or"),
+        (["--topic", "o", "--callback", "x", "--job", "j"], "--job needs --from."),
+        (["--from", "x", "--topic", "o"], "--from reads all fields of the tasks from the file"),
         (["--delay", "soon"], "'--delay': soon: expected a duration, like 15, 500ms, 15s, 10m, 2h or 7d"),
         (["--ttl", "11000d"], "'--ttl': 11000d: expected a duration of at most ten years"),
         (["--header", "hunter2"], "expected 'Name: value'"),
@@ -250,20 +253,23 @@ def test_run_now_and_redrive_print_json(api: ApiStub, capsys: Capture) -> None:
         (["list"], "Missing argument 'TOPIC'."),
         (["list", "order", "--state", "done"], "'done' is not one of 'delay', 'unack', 'error', 'dead'."),
         (["list", "order", "--limit", "0"], "0 is not in the range 1<=x<=1000000000."),
-        (["explain"], "Either an ID or --topic."),
-        (["explain", "n1", "--topic", "order"], "Either an ID or --topic."),
+        (["explain"], "Give either an ID or --topic."),
+        (["explain", "n1", "--topic", "order"], "Give either an ID or --topic."),
         (["update", "n1"], "Nothing to change: give at least one option, as in --delay 10m."),
         (["update", "n1", "--json"], "Nothing to change"),
-        (["update", "n1", "--content", "a", "--content-file", "b"], "Either --content or --content-file."),
+        (
+            ["update", "n1", "--content", "a", "--content-file", "b"],
+            "Give either --content or --content-file, not both.",
+        ),
         (["update", "n1", "--delay", "soon"], "'--delay': soon: expected a duration"),
         (["run-now"], "Missing argument 'ID...'."),
         (["dead", "list"], "Missing argument 'TOPIC'."),
         (["dead", "list", "order", "--reason", "status"], "'status' is not one of 'exhausted', 'gone',"),
-        (["dead", "redrive"], "Either IDs or --topic."),
-        (["dead", "redrive", "n1", "--topic", "order"], "Either IDs or --topic."),
-        (["dead", "redrive", "n1", "--reason", "gone"], "--rate and --dry-run go with --topic."),
-        (["dead", "redrive", "n1", "--dry-run"], "--rate and --dry-run go with --topic."),
-        (["dead", "redrive", "--topic", "order", "--rate", "0"], "--rate: expected more than 0 a second."),
+        (["dead", "redrive"], "Give either IDs or --topic."),
+        (["dead", "redrive", "n1", "--topic", "order"], "Give either IDs or --topic."),
+        (["dead", "redrive", "n1", "--reason", "gone"], "--rate and --dry-run need --topic."),
+        (["dead", "redrive", "n1", "--dry-run"], "--rate and --dry-run need --topic."),
+        (["dead", "redrive", "--topic", "order", "--rate", "0"], "--rate: expected more than 0 per second."),
         (["dead", "redrive", "--topic", "order", "--rate", "fast"], "fast: expected a number, like 50, 0.5 or 50/s"),
         (["dead", "purge"], "Missing option '--topic'."),
         (["topics", "purge", "order", "--state", "unack"], "'unack' is not one of 'delay', 'error', 'dead'."),

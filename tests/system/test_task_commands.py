@@ -298,7 +298,7 @@ def test_without_confirmation_nothing_is_changed(up: Daemon, ids: dict[str, str]
         assert (no.returncode, no.stdout) == (1, "")
         unasked = run_command(up, *command)
         assert (unasked.returncode, unasked.stdout) == (2, "")
-        assert "There is no terminal to ask on: --yes" in unasked.stderr
+        assert "No terminal to ask on: use --yes" in unasked.stderr
     assert count_tasks(up) == dict.fromkeys(STATES, 1)
 
 
@@ -361,7 +361,7 @@ def test_an_interrupted_command_is_completed_by_repeating_it(up: Daemon, receive
         finally:
             going.kill()
     assert (going.returncode, out) == (130, "20 tasks redriven\n")
-    assert "the same command goes on with the rest" in err
+    assert "run the same command again to continue" in err
     assert run_lines(up, *redrive) == ["80 tasks redriven"]
     assert count_tasks(up) == dict.fromkeys(STATES, 0) | {"delay": 100}
 

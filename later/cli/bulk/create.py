@@ -85,7 +85,7 @@ def create(
     if report.rejected:
         notify(_describe_output(rejects, "rejects"))
     if report.existing and not report.job_existed:
-        notify(f"{report.existing:,} already existed though the job is new: rows with the same key are one task")
+        notify(f"{report.existing:,} already existed, although the job is new: rows with the same key are one task")
     return 1 if report.rejected > max_rejects else 0
 
 

@@ -84,7 +84,7 @@ def job_options(command: Command) -> Command:
         from later.bulk.input.spark_input import JobInput, check_input
 
         if column.keys() & constants.keys():
-            raise click.UsageError(f"{min(column.keys() & constants.keys())}: either --column or --set.")
+            raise click.UsageError(f"{min(column.keys() & constants.keys())}: give either --column or --set, not both.")
         job_input = JobInput(
             path=path,
             format=format or infer_format(path),
@@ -278,7 +278,7 @@ def load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAd
 
     if url is not None:
         if flags["redis"] is not None or flags["data"] is not None:
-            raise click.UsageError("Either --url, --redis or --data.")
+            raise click.UsageError("Give only one of --url, --redis and --data.")
         flags = flags | {"redis": check_store_url(url)}
     config = load(STORE_COMMAND, flags, os.environ)
     store_url = socket_url(config.data) if config.data_given else config.store_url

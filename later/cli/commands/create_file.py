@@ -132,7 +132,7 @@ class FileUpload:
                 self._send_batch(lines)
             except CallFailed as error:
                 where = f"lines {lines[0].number} to {lines[-1].number}"
-                raise CallFailed(f"{where}: {error}; what follows was not sent", error.status) from error
+                raise CallFailed(f"{where}: {error}; the lines after them were not sent", error.status) from error
 
     def _valid_lines(self, file: BinaryIO) -> Iterator[Line]:
         for line in read_lines(file, self._progress.advance):

@@ -100,13 +100,13 @@ def redrive(
     come stay dead.
     """
     if bool(ids) == (topic is not None):
-        raise click.UsageError("Either IDs or --topic.")
+        raise click.UsageError("Give either IDs or --topic.")
     if topic is not None:
         return mass_actions.redrive_dead(
             client, TaskFilter(topic, "dead", died_after, died_before, reason), rate, options
         )
     if any(value is not None for value in (reason, died_after, died_before, rate)) or options.dry_run:
-        raise click.UsageError("--reason, --died-after, --died-before, --rate and --dry-run go with --topic.")
+        raise click.UsageError("--reason, --died-after, --died-before, --rate and --dry-run need --topic.")
     return redrive_by_id(client, ids, as_json=options.as_json)
 
 

@@ -34,26 +34,26 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
 
 
 async def examine_store(store: Store, *, repair: bool, as_json: bool) -> int:
-    """Print each finding, with `repair` after mending it, and a summary; return 1 if something is left wrong.
+    """Print each finding and a summary; with `repair`, repair each finding. Return 1 if something is still wrong.
 
     Raises:
         StoreDown: the store cannot be reached.
     """
-    findings = mended = 0
+    findings = repaired = 0
     async for finding in store.doctor.examine((await store.now()).low):
         findings += 1
-        is_mended = await store.doctor.repair(finding, (await store.now()).low) if repair else None
-        mended += is_mended is True
+        is_repaired = await store.doctor.repair(finding, (await store.now()).low) if repair else None
+        repaired += is_repaired is True
         if as_json:
-            print(json.dumps(_finding_json(finding) | {"mended": is_mended}))
+            print(json.dumps(_finding_json(finding) | {"mended": is_repaired}))
         else:
-            result = {True: "; mended", False: "; right by now", None: ""}[is_mended]
+            result = {True: "; repaired", False: "; no longer wrong", None: ""}[is_repaired]
             print(printable(str(finding)) + result)
     tasks, entries = store.doctor.tasks, store.doctor.entries
     if as_json:
-        print(json.dumps({"tasks": tasks, "entries": entries, "findings": findings, "mended": mended}))
+        print(json.dumps({"tasks": tasks, "entries": entries, "findings": findings, "mended": repaired}))
     else:
-        outcome = f"{findings} wrong, {mended} mended" if repair else f"{findings} wrong; --repair mends"
+        outcome = f"{findings} wrong, {repaired} repaired" if repair else f"{findings} wrong; use --repair to repair"
         print(f"{tasks} tasks and {entries} bucket entries read: {outcome if findings else 'nothing is wrong'}")
     return 1 if findings and not repair else 0
 

@@ -19,7 +19,7 @@ from later.store.keys import Bucket
 STATES = tuple(bucket.value for bucket in Bucket)
 PAGE_SIZE = 500
 """Tasks per request; each comes with all its fields."""
-TIME_HEADERS = {"delay": "due", "unack": "lease ends", "error": "next try", "dead": "died"}
+TIME_HEADERS = {"delay": "due", "unack": "lease ends", "error": "next attempt", "dead": "died"}
 """The meaning of a task's time in each state."""
 
 TaskJson = dict[str, Any]

@@ -71,7 +71,7 @@ class MassAction(NamedTuple):
 class ChunkRunner:
     """A mass action, carried out chunk by chunk.
 
-    `done` counts its tasks. If it is not `exact`, calls that were not answered may have done more.
+    `done` counts its tasks. If it is not `exact`, requests without an answer may have had an effect, too.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ def purge_dead(client: ApiClient, dead: TaskFilter, options: ActionOptions) -> i
 def redrive_dead(client: ApiClient, dead: TaskFilter, rate: float | None, options: ActionOptions) -> int:
     """Redrive the dead tasks in a range, if they died before now. Raises CallFailed."""
     if rate is not None and rate <= 0:
-        raise click.UsageError("--rate: expected more than 0 a second.")
+        raise click.UsageError("--rate: expected more than 0 per second.")
     fields = {"topic": dead.topic, **_filters_until_now(dead)} | ({} if rate is None else {"rate": rate})
     action = MassAction("/redrive", fields, "redriven", rate)
     return _carry_out(client, "redrive", action, lambda: _select_dead(client, dead), options)
@@ -190,7 +190,9 @@ def _carry_out(
     if options.yes:
         return _run(client, action, None, options)
     if not sys.stdin.isatty():
-        raise click.UsageError(f"There is no terminal to ask on: --yes to {verb} unasked, --dry-run to see how many.")
+        raise click.UsageError(
+            f"No terminal to ask on: use --yes to {verb} without asking, or --dry-run to count the tasks."
+        )
     selection = select()
     if not selection.size:
         return _print_result(action, 0, options)
@@ -214,7 +216,7 @@ def _run(client: ApiClient, action: MassAction, total: int | None, options: Acti
         return _print_result(action, chunks.count, options, exact=chunks.exact)
     if chunks.count or not chunks.exact:
         _print_result(action, chunks.count, options, exact=chunks.exact)
-        notify("the same command goes on with the rest")
+        notify("run the same command again to continue")
     raise stopped
 
 
@@ -224,7 +226,7 @@ def _print_result(action: MassAction, done: int, options: ActionOptions, *, exac
     elif exact:
         print(f"{_count_tasks(done)} {action.count_field}")
     else:
-        print(f"at least {_count_tasks(done)} {action.count_field}: calls that were not answered may have done more")
+        print(f"at least {_count_tasks(done)} {action.count_field}: requests without an answer may have changed more")
     return 0
 
 

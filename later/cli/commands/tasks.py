@@ -79,11 +79,13 @@ def create(
     """
     if source is not None:
         if any(value is not None for value in task.values()):
-            raise click.UsageError("--from takes the tasks from the file alone.")
+            raise click.UsageError(
+                "--from reads all fields of the tasks from the file: leave out the options of a single task."
+            )
         with open_input(source) as file:
             return create_from_file(client, file, job=job, batch=batch, retries=retries, as_json=as_json)
     if job is not None:
-        raise click.UsageError("--job goes with --from.")
+        raise click.UsageError("--job needs --from.")
     for name in ("topic", "callback"):
         if task[name] is None:
             raise click.UsageError(f"Missing option '--{name}'.")
@@ -93,7 +95,7 @@ def create(
         return 0
     _print_id(answer)
     if answer.get("created") is False:
-        notify("this id exists already: nothing was created")
+        notify("a task with this id exists already: nothing was created")
     if "warning" in answer:
         notify(str(answer["warning"]))
     return 0
@@ -134,7 +136,7 @@ def explain(*, client: ApiClient, id: str | None, topic: str | None, as_json: bo
     Prints one sentence, and the values it is based on.
     """
     if (id is None) == (topic is None):
-        raise click.UsageError("Either an ID or --topic.")
+        raise click.UsageError("Give either an ID or --topic.")
     answer = client.ask("POST", "/explain", {"topic": topic} if id is None else {"id": id})
     if as_json:
         _print_json(answer)
@@ -225,7 +227,7 @@ def _read_fields(options: dict[str, Any]) -> dict[str, Any]:
     if name is None:
         return fields
     if "content" in fields:
-        raise click.UsageError("Either --content or --content-file.")
+        raise click.UsageError("Give either --content or --content-file, not both.")
     with open_input(name) as file:
         try:
             return fields | {"content": file.read().decode()}

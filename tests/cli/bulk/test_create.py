@@ -128,7 +128,10 @@ class TestOptions:
             (["--job", "j", "--set", "topic"], "topic: expected NAME=VALUE"),
             (["--job", "j", "--column", "=x"], "=x: expected NAME=VALUE"),
             (["--job", "j", "--set", "topic=a", "--set", "topic=b"], "topic is given twice"),
-            (["--job", "j", "--set", "topic=a", "--column", "topic=b"], "topic: either --column or --set"),
+            (
+                ["--job", "j", "--set", "topic=a", "--column", "topic=b"],
+                "topic: give either --column or --set, not both.",
+            ),
             (["--job", "j", "--column", "hook=x"], "hook: unknown field; expected topic, callback, "),
             (["--job", "j", "--set", "key=x"], "key: expected a column"),
             (["--job", "j", "--batch", "0"], "0 is not in the range 1<=x<=10000"),
@@ -194,7 +197,7 @@ class TestCreate:
     ) -> None:
         spark.answer = FEW._replace(job_existed=job_existed)
         assert bulk_exit_code("create", "in", "--job", "j") == 0
-        warning = "later: 2 already existed though the job is new: rows with the same key are one task\n"
+        warning = "later: 2 already existed, although the job is new: rows with the same key are one task\n"
         assert capsys.readouterr().err == ("" if job_existed else warning)
 
     def test_an_empty_input_is_not_an_error(self, spark: FakeSpark, capsys: Capture) -> None:

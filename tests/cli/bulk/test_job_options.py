@@ -163,7 +163,7 @@ def test_a_password_on_the_command_line_is_refused() -> None:
 
 @pytest.mark.parametrize("other", [("--redis", "redis://h"), ("--data", "d")])
 def test_two_addresses_of_a_store_are_refused(other: tuple[str, str]) -> None:
-    with pytest.raises(click.UsageError, match="Either --url, --redis or --data"):
+    with pytest.raises(click.UsageError, match="Give only one of --url, --redis and --data"):
         parse_address(store_options, "--url", "redis://h", *other)
 
 
