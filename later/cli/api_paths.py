@@ -10,10 +10,11 @@ from later.core.policy_scopes import PolicyScope
 def scope_path(scope: PolicyScope) -> str:
     """Return the path of a topic or a namespace.
 
-    The name is percent-encoded as a whole; what is not Unicode is sent as the bytes given, for the daemon to reject.
+    The name is percent-encoded as a whole. Bytes that are not UTF-8 are sent as they are, and the daemon rejects them.
     """
     return f"/{scope.level}s/{quote(scope.name, safe='', errors='surrogateescape')}"
 
 
 def policy_path(scope: PolicyScope) -> str:
+    """Return the path of the policy of a topic or a namespace."""
     return scope_path(scope) + "/policy"

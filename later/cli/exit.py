@@ -1,4 +1,4 @@
-"""Exit statuses of commands, signals that end them, and error messages of one line."""
+"""The end of a command: its exit code, the signals that end it, and its error message of one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ExitStatus(NamedTuple):
 
 
 class TerminationSignal(BaseException):
-    """A signal has ended the command."""
+    """The signal that ended the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -51,14 +51,14 @@ def handle_termination_signals() -> Iterator[None]:
     with signal_handlers(dict.fromkeys(handled_signals((signal.SIGTERM, signal.SIGHUP)), interrupt)):
         try:
             yield
-        except BaseException as error:  # also an error that followed, such as a write to a terminal that has gone
+        except BaseException as error:  # also an error after the signal, such as a write to a terminal that has gone
             if received:
                 raise TerminationSignal(received[0]) from error
             raise
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Return the exit code of `work`; if it fails, print why in one line."""
+    """Do `work` and return its exit code. If it fails, print the reason in one line and return the code for it."""
     try:
         return work()
     except click.ClickException as error:

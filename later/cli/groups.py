@@ -1,4 +1,4 @@
-"""Click groups: one that imports its commands when they are called, and one that keeps their order."""
+"""Click groups: one imports its commands when they are called, the other keeps their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 class LazyCommand(NamedTuple):
-    """A command that is not imported yet: `module:attribute`, and its line in the group's help."""
+    """A command that is not imported yet. `path` is `module:attribute`; `help` is its line in the group's help."""
 
     path: str
     help: str
@@ -19,7 +19,7 @@ class LazyCommand(NamedTuple):
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, so that its help needs none of them.
 
-    As in click's documentation ("Lazily Loading Subcommands"), but help is taken from the table.
+    It works like the one in click's documentation ("Lazily Loading Subcommands"), but takes help from `lazy_commands`.
     """
 
     def __init__(self, *args: Any, lazy_commands: Mapping[str, LazyCommand], **kwargs: Any) -> None:
@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
 
 
 def load_command(lazy: LazyCommand) -> click.Command:
-    """Import a command."""
+    """Import a command and return it."""
     module, _, attribute = lazy.path.partition(":")
     command = getattr(importlib.import_module(module), attribute)
     if not isinstance(command, click.Command):

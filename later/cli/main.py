@@ -1,4 +1,4 @@
-"""The program `later`: its commands and its exit status."""
+"""The program `later`: its commands and its exit code."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def main() -> None:
 def _open_missing_streams() -> None:
     """Open standard input, output and error on /dev/null if they are closed (`2>&-`).
 
-    Otherwise the first file or connection opened would get such a descriptor, and with it all that is printed.
+    Otherwise the next file or connection opened would get such a descriptor, and would receive all that is printed.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -71,7 +71,7 @@ def _open_missing_streams() -> None:
 
 
 def run(arguments: Sequence[str]) -> ExitStatus:
-    """Run one command, and return when its output is flushed."""
+    """Run one command, flush its output, and return its exit status."""
     immediate = False
 
     def work() -> int:

@@ -1,4 +1,4 @@
-"""Options that commands share: those of the configuration's table, the API client, and single decorators."""
+"""Options that commands share: those of the configuration, of the API client and of mass actions, and single ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG_HELP = "File to read options from.  [default: later.toml, if it exists; L
 
 
 class OptionParamType(click.ParamType[Any]):
-    """One of `option_types`, as a type for click."""
+    """An `OptionType` as a parameter type of click."""
 
     def __init__(self, option_type: OptionType) -> None:
         self.name = option_type.metavar
@@ -54,9 +54,9 @@ RATE = OptionParamType(any_rate)
 
 
 def config_options(command_name: str, only: Collection[str] | None = None) -> Callable[[Command], Command]:
-    """Give a command --config and its options of the configuration, or `only` those named.
+    """Return the decorator that gives a command --config and its options of the configuration, or `only` those named.
 
-    `command_name` decides which options these are and which defaults help shows.
+    `command_name` decides which options the command has, and which defaults its help shows.
     """
     options = [
         option for option in OPTIONS if (command_name in option.commands if only is None else option.name in only)
@@ -82,7 +82,7 @@ def _shown_default(option: Option, command_name: str) -> str:
 
 
 def client_options(command: Command) -> Command:
-    """Give a command --url, --wait and --config, and pass it the API client they describe, as `client`."""
+    """Give a command --url, --wait and --config, and pass it the client of that API as `client`."""
 
     @wraps(command)
     def with_client(*, config: str | None, url: str | None, wait: str | None, **others: Any) -> Any:
@@ -99,11 +99,11 @@ def build_client(flags: Mapping[str, str | None]) -> ApiClient:
     return client
 
 
-# Actions on many tasks
+# Mass actions
 
 
 class ActionOptions(NamedTuple):
-    """Options of a command that changes many tasks. `yes`: do not ask; `dry_run`: only count the tasks."""
+    """The options of a mass action. `yes`: do not ask for confirmation; `dry_run`: only count the tasks."""
 
     yes: bool
     dry_run: bool
@@ -112,7 +112,7 @@ class ActionOptions(NamedTuple):
 
 
 def action_options(command: Command) -> Command:
-    """Give a command the options of those that change many tasks, as its parameter `options`."""
+    """Give a command the options of a mass action, as its parameter `options` (`ActionOptions`)."""
 
     @wraps(command)
     def with_options(*, yes: bool, dry_run: bool, retries: int, as_json: bool, **others: Any) -> Any:

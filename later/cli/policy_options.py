@@ -27,7 +27,7 @@ _TYPES = {
     ValueKind.RATE: any_rate,
     ValueKind.SWITCH: switch,
 }
-"""They check the form of a value only. Its limits are the daemon's to check, which may be another version."""
+"""The types check only the form of a value. The daemon checks its limits: it may be of another version."""
 
 _FORMATS: dict[ValueKind, Callable[[Any], str]] = {
     ValueKind.DURATION: duration_literal,
@@ -37,7 +37,7 @@ _FORMATS: dict[ValueKind, Callable[[Any], str]] = {
 
 
 def field_value_options(command: Command) -> Command:
-    """Give a command an option for the value of each field; a field that is not given is None."""
+    """Give a command an option that takes a value for each field of a policy, None if it is not given."""
     for field in reversed(POLICY_FIELDS.values()):
         option_type = choice(*field.choices) if field.kind is ValueKind.CHOICE else _TYPES[field.kind]
         param_type = OptionParamType(option_type)
@@ -46,7 +46,7 @@ def field_value_options(command: Command) -> Command:
 
 
 def field_flag_options(command: Command) -> Command:
-    """Give a command a flag for each field."""
+    """Give a command a flag for each field of a policy."""
     for field in reversed(POLICY_FIELDS.values()):
         command = click.option(_flag(field), field.name, is_flag=True, help="Inherit this field again.")(command)
     return command

@@ -13,7 +13,7 @@ from later.cli.console import printable
 
 
 def counting_bar(unit: str, total: int | None, *columns: ProgressColumn) -> ProgressBar:
-    """Build a bar that counts `unit`, with more columns at its end."""
+    """Build a bar that counts in `unit`, such as rows; `columns` are shown at its end."""
     return ProgressBar(total, BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn(), *columns)
 
 
@@ -45,6 +45,7 @@ class ProgressBar:
         self._progress.update(self._task, description=text)
 
     def print_retry(self, reason: str, pause_s: float) -> None:
+        """Print why the last call failed, and the pause before the next one."""
         self.notify(f"{reason}; trying again in {pause_s:g} s")
 
     def notify(self, text: str) -> None:

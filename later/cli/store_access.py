@@ -1,4 +1,4 @@
-"""Access to the store for commands that do not go through the API: its configuration, and the open store."""
+"""Access to the store, for commands that do not go through the API: the configuration, and the open store."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def load_config(command: str, flags: Mapping[str, str | None]) -> Config:
 
 
 def run_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> int:
-    """Open the store, and run `work` with it. Raises StoreDown."""
-
+    """Open the store, run `work` with it, and return the exit code. Raises StoreDown."""
     settings = StoreSettings(url=config.store_url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000)
 
     async def run() -> int:
@@ -38,9 +37,11 @@ def run_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> i
             async with aclosing(await open_store(settings, clock, config.policy, config.shards)) as store:
                 return await work(store)
         except StoreDown as error:
-            # `later up` keeps its store in the default directory, which no option names here.
-            forgotten = not config.redis_given and not config.data_given and (config.data / "store.sock").exists()
-            hint = f" (for the store of `later up`: --data {config.data})" if forgotten else ""
+            # By default `later up` keeps its store in a directory that other commands use only with --data.
+            is_data_forgotten = (
+                not config.redis_given and not config.data_given and (config.data / "store.sock").exists()
+            )
+            hint = f" (for the store of `later up`: --data {config.data})" if is_data_forgotten else ""
             raise StoreDown(f"{error}{hint}") from error
 
     return asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Arguments that are a time: RFC 3339, Unix seconds, or a duration from now."""
+"""Options that take a time: RFC 3339, Unix seconds, or a duration from now or before now."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ DUE_TIME_HELP = f"{_TIME_FORMATS}, or has a unit: 10m is in ten minutes, -10m wa
 DEATH_TIME_HELP = f"{_TIME_FORMATS}, or has a unit: 2h is two hours ago, by this machine's clock."
 _EXPECTED = "a time, like 2027-01-15T08:00:00Z, 1800000000"
 _MIN_UNIX_S, _MAX_UNIX_S = 1e8, 1e11
-"""From 1973 to 5138: a smaller number is a duration without its unit, a larger one is in milliseconds."""
+"""The years 1973 to 5138. A smaller number is a duration whose unit was forgotten, a larger one is in ms."""
 
 
 def _parse_time(text: str, duration: str, sign: int, expected: str) -> float:
-    """Parse `text` as a time; if it ends in a unit, `duration` as an offset from now with this sign."""
+    """Parse a time and return Unix seconds.
+
+    If `text` ends in a unit, the time is `duration` after now (`sign` 1) or before now (-1). A ValueError says what is
+    `expected`.
+    """
     try:
         if text[-1:].isalpha() and text[-1] not in "Zz":
             return round(time.time() + sign * parse_duration_ms(duration) / 1000, 3)
@@ -63,5 +67,5 @@ def death_time_options(command: Command) -> Command:
 
 
 def rfc3339(seconds: float) -> str:
-    """Format a time, rounded down to the second, as the options take it."""
+    """Format Unix seconds, rounded down to the second, as the options take them."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

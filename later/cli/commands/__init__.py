@@ -1,1 +1,1 @@
-"""The commands, one module a group."""
+"""The commands of `later`, but for those of `later bulk`."""

@@ -1,4 +1,4 @@
-"""`create --from`: a file of NDJSON, sent in batches, with the lines that were not created and a tally.
+"""The command `create --from`: it sends a file of NDJSON in batches, reports lines that failed, and prints a tally.
 
 Each line is sent with an id, a new one if it has none, so that a batch whose answer was lost can be sent again without
 creating a task twice. The file is never in memory as a whole.
@@ -32,7 +32,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Line(NamedTuple):
-    """One line, ready to be sent. `has_new_id` is True if its id was made here."""
+    """One line, ready to be sent. `has_new_id` is True if the line had no id and got a new one here."""
 
     number: int
     text: bytes
@@ -47,7 +47,7 @@ class InvalidLine(NamedTuple):
 
 
 class FileTally(msgspec.Struct, kw_only=True):
-    """The numbers of a file's lines, by what became of them."""
+    """The number of a file's lines with each result."""
 
     created: int = 0
     existing: int = 0
@@ -61,7 +61,7 @@ class FileTally(msgspec.Struct, kw_only=True):
 def create_from_file(
     client: ApiClient, file: BinaryIO, *, job: str | None, batch: int, retries: int, as_json: bool
 ) -> int:
-    """Send a file's lines and print the tally; 1 if a line was not created. Raises CallFailed."""
+    """Send a file's lines and print the tally; return 1 if a line was not created. Raises CallFailed."""
     failure = None
     with FileProgress(file) as progress:
         retry = RetryPolicy(retries, time.sleep, jitter=0, on_retry=progress.report_retry)
@@ -81,7 +81,7 @@ def create_from_file(
 class FileProgress:
     """A file's progress on standard error: a bar on a terminal, and the lines that were not created.
 
-    A context; its end removes the bar and counts the lines that were not shown.
+    A context manager. Its end removes the bar and prints how many lines were not reported one by one.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -104,7 +104,7 @@ class FileProgress:
         self._bar.advance(bytes_read)
 
     def report_line(self, number: int, reason: str) -> None:
-        """Report a line that was not created. The reason is a server's, or about the line: not safe for a terminal."""
+        """Report a line that was not created. The reason may contain control characters."""
         self._not_created += 1
         if self._not_created <= MAX_REPORTED_LINES:
             self._bar.notify(f"line {number}: {reason}")
@@ -114,7 +114,7 @@ class FileProgress:
 
 
 class FileUpload:
-    """Sends a file's lines and tallies what became of them."""
+    """Sends a file's lines and counts their results in `tally`."""
 
     def __init__(self, sender: BatchSender, progress: FileProgress) -> None:
         self.tally = FileTally()
@@ -142,7 +142,7 @@ class FileUpload:
                 self._refuse(line.number, line.reason)
 
     def _send_batch(self, lines: Sequence[Line]) -> None:
-        left: dict[int, str] = dict.fromkeys(range(len(lines)), "")
+        unavailable: dict[int, str] = dict.fromkeys(range(len(lines)), "")
         try:
             for attempt in self._sender.send_batch([line.text for line in lines]):
                 result = attempt.result
@@ -152,13 +152,13 @@ class FileUpload:
                 self.tally.created += result.created + len(result.existing) - existing
                 for position, error in result.errors.items():
                     self._refuse(lines[position].number, error.reason)
-                left = {position: error.reason for position, error in attempt.unavailable.items()}
+                unavailable = {position: error.reason for position, error in attempt.unavailable.items()}
         except ItemsUnavailable:
-            self.tally.failed += len(left)
-            for position, reason in left.items():
+            self.tally.failed += len(unavailable)
+            for position, reason in unavailable.items():
                 self._progress.report_line(lines[position].number, reason)
         except CallFailed:
-            self.tally.failed += len(left)
+            self.tally.failed += len(unavailable)
             raise
 
     def _refuse(self, number: int, reason: str) -> None:

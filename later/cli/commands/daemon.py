@@ -44,6 +44,6 @@ def worker(**flags: str | None) -> ExitStatus:
 
 def _run_daemon(command: str, flags: Mapping[str, str | None]) -> ExitStatus:
     config = load_config(command, flags)
-    # Imported by name, because the supervisor of several processes needs nothing of what serves in its children.
-    daemon = importlib.import_module("later.daemon.single" if config.processes == 1 else "later.processes.supervisor")
-    return ExitStatus(exit_code(lambda: daemon.run(command, config)), immediate=True)
+    # Imported here, because the supervisor of several processes needs none of the modules that serve in its children.
+    runner = importlib.import_module("later.daemon.single" if config.processes == 1 else "later.processes.supervisor")
+    return ExitStatus(exit_code(lambda: runner.run(command, config)), immediate=True)

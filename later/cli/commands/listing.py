@@ -1,4 +1,4 @@
-"""The command `list`, and lists of tasks for other commands: one state of a topic, page after page."""
+"""The command `list`, and what other commands need to fetch and print the tasks of a topic in one state."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from later.store.keys import Bucket
 
 STATES = tuple(bucket.value for bucket in Bucket)
 PAGE_SIZE = 500
-"""Tasks per request; each comes with all its fields."""
+"""Tasks per request: not more, because each has all its fields in the answer."""
 TIME_HEADERS = {"delay": "due", "unack": "lease ends", "error": "next attempt", "dead": "died"}
-"""The meaning of a task's time in each state."""
+"""The header of a task's time, which has another meaning in each state."""
 
 TaskJson = dict[str, Any]
 
 
 class TaskFilter(NamedTuple):
-    """Tasks of a topic in one state, from a time on and before another (Unix seconds); of the dead, of one reason."""
+    """The tasks of a topic in one state, with a time from `since` on and before `before` (Unix seconds).
+
+    With `reason`, only tasks that died for this reason.
+    """
 
     topic: str
     state: str
@@ -64,7 +67,11 @@ def list_tasks(
 
 
 def fetch_tasks(client: ApiClient, selected: TaskFilter, wanted: int = PAGE_SIZE) -> Iterator[TaskJson]:
-    """Yield the tasks of a range in order; `wanted` is how many are likely to be used. Raises CallFailed."""
+    """Yield the tasks that the filter selects, in order. `wanted` is how many the caller expects to use.
+
+    Raises:
+        CallFailed: a page cannot be fetched.
+    """
     request: dict[str, Any] = {"topic": selected.topic, "state": selected.state}
     request |= {"due_after": selected.since, "due_before": selected.before}
     request["limit"] = PAGE_SIZE if selected.reason else min(wanted, PAGE_SIZE)

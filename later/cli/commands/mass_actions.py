@@ -1,8 +1,8 @@
-"""Purges and redrives of many tasks: ask first, act chunk by chunk, show progress, print the result.
+"""Mass actions, which purge or redrive many tasks: ask first, act chunk by chunk, show progress, print the result.
 
-What a chunk has done cannot be done again: its tasks are gone from where they were. So a call that may not have got
-through is repeated, and an interrupted command goes on when it is started again. Only a task that dies again could be
-redriven twice; calls that name the time when the command began prevent that.
+No chunk has its effect twice, because its tasks are no longer where they were. So a call whose answer was lost may be
+repeated, and an interrupted command continues when it is run again. Only a task that dies again could be redriven
+twice; to prevent that, each call names the time at which the command began.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from later.core.explain import format_duration
 from later.core.policy_scopes import topic_scope
 
 CHUNK_SIZE = 5000
-"""Tasks in a call: few enough for a quick answer, and other calls need not wait for long."""
+"""Tasks per call: so few that the answer comes quickly and other calls need not wait long."""
 MAX_PAUSE_S = 86_400.0
 """The longest pause between two chunks."""
 CHUNK_S = 10.0
-"""With a rate, the time that a chunk's tasks take: an interrupted command stops having effects after so long."""
+"""With a rate, the time over which a chunk's tasks become due. An interrupted command has no effects after it."""
 
 
 class Selection(NamedTuple):
-    """The tasks of a topic that an action is for: how many in each state, and the filters that select them."""
+    """The tasks of a topic that a mass action will change: how many in each state, and the filters as text."""
 
     topic: str
     states: Mapping[str, int]
@@ -57,9 +57,9 @@ class Selection(NamedTuple):
 
 
 class MassAction(NamedTuple):
-    """A call that acts on the first `limit` tasks it finds; `done` is the field of its answer with their number.
+    """A call that acts on the first `limit` tasks that it finds; `count_field` of its answer is their number.
 
-    `rate` is in `fields`, too: of a chunk, so many tasks become due each second.
+    With `rate`, so many tasks of a chunk become due each second. The rate is in `fields`, too.
     """
 
     path: str
@@ -69,9 +69,9 @@ class MassAction(NamedTuple):
 
 
 class ChunkRunner:
-    """A mass action, carried out chunk by chunk.
+    """Runs a mass action chunk by chunk.
 
-    `done` counts its tasks. If it is not `exact`, requests without an answer may have had an effect, too.
+    `count` is the number of tasks changed. If it is not `exact`, calls without an answer may have changed more.
     """
 
     def __init__(
@@ -95,11 +95,13 @@ class ChunkRunner:
         """Act on chunk after chunk until no task is left; with a rate, wait until the tasks of a chunk are due.
 
         Raises:
-            CallFailed: A chunk did not get through, nor did it when it was repeated. The other tasks are as they were.
+            CallFailed: a call failed, and so did its repetitions. The tasks of later chunks are as they were.
         """
         rate = action.rate
         limit = CHUNK_SIZE if rate is None else min(max(math.floor(rate * CHUNK_S), 1), CHUNK_SIZE)
-        min_pause_s = 0.0 if rate is None else min(limit / rate, MAX_PAUSE_S)  # the lost call may be under way
+        min_pause_s = (
+            0.0 if rate is None else min(limit / rate, MAX_PAUSE_S)
+        )  # a call without an answer may have taken effect
         while True:
             started = self._clock()
             answer = self._retry.call(lambda: self._call(action, limit), min_pause_s)
@@ -112,7 +114,7 @@ class ChunkRunner:
                 self._sleep(max(started + min(done / rate, MAX_PAUSE_S) - self._clock(), 0.0))
 
     def _call(self, action: MassAction, limit: int) -> dict[str, Any]:
-        was_exact, self.exact = self.exact, False  # also if this is interrupted
+        was_exact, self.exact = self.exact, False  # stays False if the call is interrupted
         try:
             answer = self._client.ask("POST", action.path, {**action.fields, "limit": limit})
         except CallFailed as error:
@@ -134,13 +136,13 @@ def purge_topic(client: ApiClient, topic: str, states: Sequence[str], options: A
 
 
 def purge_dead(client: ApiClient, dead: TaskFilter, options: ActionOptions) -> int:
-    """Remove the dead tasks in a range, if they died before now. Raises CallFailed."""
+    """Remove the dead tasks that the filter selects, if they died before now. Raises CallFailed."""
     action = MassAction(_topic_path(dead.topic) + "/purge", {"states": ["dead"], **_filters_until_now(dead)}, "purged")
     return _carry_out(client, "purge", action, lambda: _select_dead(client, dead), options)
 
 
 def redrive_dead(client: ApiClient, dead: TaskFilter, rate: float | None, options: ActionOptions) -> int:
-    """Redrive the dead tasks in a range, if they died before now. Raises CallFailed."""
+    """Redrive the dead tasks that the filter selects, if they died before now. Raises CallFailed."""
     if rate is not None and rate <= 0:
         raise click.UsageError("--rate: expected more than 0 per second.")
     fields = {"topic": dead.topic, **_filters_until_now(dead)} | ({} if rate is None else {"rate": rate})
@@ -153,7 +155,7 @@ def _topic_path(topic: str) -> str:
 
 
 def _filters_until_now(dead: TaskFilter) -> dict[str, Any]:
-    """Return the filters of a call, which exclude tasks that die from now on."""
+    """Return the fields of a call that select dead tasks, but none that dies from now on."""
     now = math.ceil(time.time() * 1000) / 1000
     before = now if dead.before is None else min(dead.before, now)
     filters = {"died_after": dead.since, "died_before": before, "reason": dead.reason}
@@ -161,7 +163,7 @@ def _filters_until_now(dead: TaskFilter) -> dict[str, Any]:
 
 
 def _select_dead(client: ApiClient, dead: TaskFilter) -> Selection:
-    """Count the dead tasks in a range: one by one if there is a filter, which takes a while."""
+    """Count the dead tasks that the filter selects. Only a whole topic has a count; otherwise each task is fetched."""
     filters = {
         "reason": dead.reason,
         "died after": None if dead.since is None else rfc3339(dead.since),
@@ -188,7 +190,7 @@ def _carry_out(
         print(json.dumps(fields) if options.as_json else printable(str(selection)))
         return 0
     if options.yes:
-        return _run(client, action, None, options)
+        return _run_chunks(client, action, None, options)
     if not sys.stdin.isatty():
         raise click.UsageError(
             f"No terminal to ask on: use --yes to {verb} without asking, or --dry-run to count the tasks."
@@ -201,21 +203,21 @@ def _carry_out(
     if not click.confirm(printable(f"{verb} {selection}{pace}?"), err=True):
         notify(f"nothing was {action.count_field}")
         return 1
-    return _run(client, action, selection.size, options)
+    return _run_chunks(client, action, selection.size, options)
 
 
-def _run(client: ApiClient, action: MassAction, total: int | None, options: ActionOptions) -> int:
+def _run_chunks(client: ApiClient, action: MassAction, total: int | None, options: ActionOptions) -> int:
     with ProgressBar(total, *_columns()) as bar:
-        chunks = ChunkRunner(client, bar, retries=options.retries, sleep=time.sleep, clock=time.monotonic)
+        runner = ChunkRunner(client, bar, retries=options.retries, sleep=time.sleep, clock=time.monotonic)
         stopped: BaseException | None = None
         try:
-            chunks.run(action)
+            runner.run(action)
         except (CallFailed, KeyboardInterrupt) as error:
             stopped = error
     if stopped is None:
-        return _print_result(action, chunks.count, options, exact=chunks.exact)
-    if chunks.count or not chunks.exact:
-        _print_result(action, chunks.count, options, exact=chunks.exact)
+        return _print_result(action, runner.count, options, exact=runner.exact)
+    if runner.count or not runner.exact:
+        _print_result(action, runner.count, options, exact=runner.exact)
         notify("run the same command again to continue")
     raise stopped
 

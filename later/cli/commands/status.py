@@ -46,7 +46,7 @@ def status(*, topics: int, as_json: bool, **flags: str | None) -> int:
 
 
 class StoreStatus(NamedTuple):
-    """The status of a store. `workers` has the ms since the last heartbeat of each; `topics` is not ordered."""
+    """The status of a store. `workers` maps each instance to the ms since its last heartbeat; `topics` has no order."""
 
     address: str
     shards: int
@@ -87,7 +87,7 @@ async def read_status(store: Store, address: str) -> StoreStatus:
 
 
 def print_json(report: StoreStatus, max_topics: int) -> None:
-    """Print the status, with the `limit` largest topics, as a JSON object."""
+    """Print the status, with at most `max_topics` topics, as a JSON object."""
     server, total = report.server, report.total
     result = {
         "store": {
@@ -119,12 +119,12 @@ def _counts_json(counts: TopicCounts, now: int) -> dict[str, Any]:
 
 
 def print_text(report: StoreStatus, max_topics: int) -> None:
-    """Print the status, with the `limit` largest topics, for people."""
+    """Print the status, with at most `max_topics` topics, for people."""
     server = report.server
-    limit_text = f" of {format_size(server.max_memory)}" if server.max_memory else ", no limit set"
+    max_memory = f" of {format_size(server.max_memory)}" if server.max_memory else ", no limit set"
     shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
     print(f"store    {server.name} {server.version} at {printable(report.address)}, {shards}")
-    print(f"memory   {format_size(server.memory)}{limit_text}")
+    print(f"memory   {format_size(server.memory)}{max_memory}")
     print(f"writes   {printable(server.persistence)}")
     print(f"workers  {report.alive_workers} alive" if report.alive_workers else f"workers  {NO_WORKER}")
     for name, age_ms in sorted(report.workers.items()):

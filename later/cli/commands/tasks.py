@@ -27,7 +27,7 @@ from later.client.http import ApiClient, CallFailed
 from later.core.errors import LaterError
 
 REFUSED_FOR_ONE_TASK = frozenset({404, 409})
-"""Statuses that concern the one task, so that the command goes on with the next."""
+"""Statuses of an answer that concern one task only: the command continues with the next one."""
 
 
 @click.command(
@@ -204,7 +204,7 @@ def redrive_by_id(client: ApiClient, ids: Sequence[str], *, as_json: bool) -> in
 
 
 def call_for_each(client: ApiClient, path: str, ids: Sequence[str], show: Callable[[dict[str, Any]], None]) -> int:
-    """Call the API for each id, and show the answers; return 1 if a task was refused. Raises CallFailed."""
+    """Call the API for each id and pass the answers to `show`; return 1 if a task was refused. Raises CallFailed."""
     refused = 0
     for id in ids:
         try:

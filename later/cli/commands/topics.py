@@ -32,11 +32,11 @@ from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
 from later.store.keys import Bucket
 
 PURGEABLE = tuple(bucket.value for bucket in Bucket if bucket is not Bucket.UNACK)
-"""States from which tasks can be purged: all but in flight."""
+"""States whose tasks can be purged: all but that of tasks in flight."""
 PAGE_SIZE = 1000
 """Topics per request."""
 COUNTS = (*STATES, "due")
-"""Names of a topic's counts."""
+"""The fields of an answer that are a topic's counts."""
 
 
 # Topics
@@ -106,7 +106,7 @@ def show_topic(*, client: ApiClient, topic: str, applied: bool, as_json: bool) -
     """
     scope = topic_scope(topic)
     counts = client.ask("GET", scope_path(scope))
-    del counts["policy"]  # the policy that applies, but without the levels that set it
+    del counts["policy"]  # the effective policy, but without the levels that set its fields
     if not as_json:
         _print_counts([counts])
         print()
@@ -256,7 +256,7 @@ def _set_fields(client: ApiClient, scope: PolicyScope, fields: Mapping[str, Any]
 
 
 def _unset_fields(client: ApiClient, scope: PolicyScope, fields: Mapping[str, Any], *, as_json: bool) -> int:
-    changes = {name: None for name, is_named in fields.items() if is_named}
+    changes = {name: None for name, is_given in fields.items() if is_given}
     method = "PATCH" if changes else "DELETE"
     policy = client.ask(method, policy_path(scope), changes or None)
     return _print_settings(scope, _scope_json(scope), policy, as_json=as_json)
@@ -265,7 +265,7 @@ def _unset_fields(client: ApiClient, scope: PolicyScope, fields: Mapping[str, An
 def _show_policy(
     client: ApiClient, scope: PolicyScope, scope_json: dict[str, Any], *, applied: bool, as_json: bool
 ) -> int:
-    """Print what is set for the scope, or all that applies; `scope_json` goes in front of it in the JSON object."""
+    """Print the fields that are set for the scope, or its effective policy. A JSON object begins with `scope_json`."""
     if not applied:
         return _print_settings(scope, scope_json, client.ask("GET", policy_path(scope)), as_json=as_json)
     policy = client.ask("GET", policy_path(scope) + "?applied=true")
