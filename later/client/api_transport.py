@@ -8,10 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 from later.client.http import NOT_LATER, ApiClient, CallFailed
-from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
+from later.client.transport import TOO_LARGE, BatchResult, CreateCounts, ItemError, TaskStatus
 
 NDJSON = "application/x-ndjson"
-TOO_LARGE = 413
 _STATUS_BY_STATE = {
     "delay": TaskStatus.PENDING,
     "unack": TaskStatus.PENDING,
@@ -37,15 +36,9 @@ class ApiTransport:
         try:
             answer = self._client.call("POST", path, b"\n".join(bodies), NDJSON)
         except CallFailed as error:
-            if error.status != TOO_LARGE:
+            if error.status != TOO_LARGE or len(bodies) > 1:
                 raise
-            if len(bodies) == 1:
-                return BatchResult(0, [], {0: ItemError(TOO_LARGE, None, str(error))})
-            half = len(bodies) // 2  # a proxy on the way accepts less than the daemon does
-            first = self._create(path, bodies[:half])
-            second = self._create(path, bodies[half:]).at(range(half, len(bodies)))
-            existing = [*first.existing, *second.existing]
-            return BatchResult(first.created + second.created, existing, {**first.errors, **second.errors})
+            return BatchResult(0, [], {0: ItemError(TOO_LARGE, None, str(error))})
         existing, errors = [], {}
         with _answer_errors():
             for position, result in enumerate(_results(answer, len(bodies))):

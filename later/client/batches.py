@@ -11,7 +11,7 @@ from itertools import count
 from typing import NamedTuple, TypeVar
 
 from later.client.http import CallFailed, Unavailable
-from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus, Transport
+from later.client.transport import TOO_LARGE, BatchResult, CreateCounts, ItemError, TaskStatus, Transport
 
 MAX_BODY_BYTES = 16 * 1024 * 1024 - 1024
 """The largest body that fits in a batch: the request has at most 16 MiB."""
@@ -149,6 +149,11 @@ class BatchSender:
             except Unavailable as error:
                 self._retry.wait(attempt, error)
                 continue
+            except CallFailed as error:
+                if error.status != TOO_LARGE or len(left) < 2:
+                    raise
+                yield from self._send_halves(bodies, left, create, str(error))
+                return
             unavailable = {position: error for position, error in result.errors.items() if error.is_retryable}
             rejected = {position: error for position, error in result.errors.items() if not error.is_retryable}
             yield BatchAttempt(result._replace(errors=rejected), unavailable)
@@ -160,11 +165,36 @@ class BatchSender:
             except CallFailed as error:
                 raise ItemsUnavailable(str(error)) from error
 
+    def _send_halves(
+        self, bodies: Sequence[bytes], positions: Sequence[int], create: CreateCall, reason: str
+    ) -> Iterator[BatchAttempt]:
+        """Send a batch that is too large for a proxy on the way as two, each with attempts of its own.
+
+        What the first half has come to is yielded before the second is sent, so that no failure of that hides it.
+
+        Raises:
+            ItemsUnavailable, CallFailed: As `send_batch` does.
+        """
+        left = dict.fromkeys(positions, ItemError(TOO_LARGE, None, reason))
+        failure: ItemsUnavailable | None = None
+        middle = len(positions) // 2
+        for half in (positions[:middle], positions[middle:]):
+            others = {position: left[position] for position in left.keys() - set(half)}
+            try:
+                for attempt in self.send_batch([bodies[position] for position in half], create):
+                    unavailable = {half[position]: error for position, error in attempt.unavailable.items()}
+                    left = dict(sorted((others | unavailable).items()))
+                    yield BatchAttempt(attempt.result.at(half), left)
+            except ItemsUnavailable as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
     def _send_all(self, bodies: Sequence[bytes], create: CreateCall) -> Iterator[BatchResult]:
         for positions in self.split(range(len(bodies)), bodies.__getitem__):
             batch = [bodies[position] for position in positions]
             if len(batch[0]) > MAX_BODY_BYTES:
-                too_large = ItemError(413, None, f"expected a body of at most {MAX_BODY_BYTES} bytes")
+                too_large = ItemError(TOO_LARGE, None, f"expected a body of at most {MAX_BODY_BYTES} bytes")
                 yield BatchResult(0, [], {positions[0]: too_large})
                 continue
             results = [attempt.result.at(positions) for attempt in self.send_batch(batch, create)]

@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 
 from later.client.http import RETRYABLE_STATUSES
 
+TOO_LARGE = 413
+"""The status of a call whose body a proxy on the way does not accept, and of a single body that is too large."""
+
 
 class ItemError(NamedTuple):
     """An error of one item of a batch: an HTTP status, the field at fault if there is one, and the reason."""
@@ -58,10 +61,14 @@ class Transport(Protocol):
     """
 
     def create(self, bodies: Sequence[bytes]) -> BatchResult:
-        """Create the tasks that these bodies of `/create` describe, and count them into the job."""
+        """Create the tasks that these bodies of `/create` describe, and count them into the job.
+
+        Raises:
+            CallFailed: Status TOO_LARGE: several bodies are too large for one call.
+        """
 
     def validate(self, bodies: Sequence[bytes]) -> BatchResult:
-        """Return the errors that `create` would give. It creates and counts nothing."""
+        """Return the errors that `create` would give. It creates and counts nothing. Raises as `create` does."""
 
     def query(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         """Return the status of each task."""

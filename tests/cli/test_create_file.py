@@ -140,6 +140,23 @@ def test_a_batch_that_is_too_large_for_a_proxy_is_halved(api: ApiStub, pauses: l
     assert pauses == []
 
 
+def test_a_half_that_is_repeated_does_not_change_the_tally_of_the_other(
+    api: ApiStub, pauses: list[float], capsys: Capture
+) -> None:
+    api.replies = [Reply(413, b""), api.create_batch, problem_reply(503, "full")]
+    assert create_from(write_ndjson(*task_fields(4))) == 0
+    assert capsys.readouterr().out == "4 created, 0 existing, 0 refused, 0 failed\n"
+    assert [len(request.lines) for request in api.requests] == [4, 2, 2, 2]
+
+
+def test_a_half_that_does_not_get_through_alone_counts_as_failed(
+    api: ApiStub, pauses: list[float], capsys: Capture
+) -> None:
+    api.replies = [Reply(413, b""), api.create_batch, problem_reply(503, "full")]
+    assert create_from(write_ndjson(*task_fields(4)), "--retries", "0") == 1
+    assert capsys.readouterr().out == "2 created, 0 existing, 0 refused, 2 failed\n"
+
+
 @pytest.mark.parametrize("reply", [problem_reply(400, "job: no"), Reply(200, {"results": []}), Reply(200, b"x")])
 def test_a_permanent_refusal_is_not_retried(api: ApiStub, reply: Reply, pauses: list[float]) -> None:
     api.replies = [reply]

@@ -11,7 +11,7 @@ import pytest
 
 from later.client.api_transport import ApiTransport
 from later.client.http import ApiClient, CallFailed, Unavailable
-from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
+from later.client.transport import TOO_LARGE, BatchResult, CreateCounts, ItemError, TaskStatus
 from later.core.policy import Policy
 from later.core.task import pack_id
 from tests.api.api_fixture import id_per_shard
@@ -107,9 +107,13 @@ def test_an_item_that_is_too_large_is_rejected_alone() -> None:
     assert result == BatchResult(1, [], {1: ItemError(413, None, "expected a body of at most 200 bytes")})
 
 
-def test_a_batch_that_is_too_large_for_a_request_is_halved(transport: ApiTransport) -> None:
+def test_a_batch_that_is_too_large_for_a_request_fails(transport: ApiTransport) -> None:
     large = [task_body(f"j:{number}", content="x" * 1_000_000) for number in range(20)]
-    assert transport.create(large) == BatchResult(20, [], {})
+    with pytest.raises(CallFailed) as failure:
+        transport.create(large)
+    assert failure.value.status == TOO_LARGE
+    assert transport.create(large[:10]) == BatchResult(10, [], {})
+    assert transport.create(large[10:]) == BatchResult(10, [], {})
     assert transport.counts() == CreateCounts(created=20)
 
 

@@ -237,6 +237,33 @@ class TestTooLarge:
             (sent,) = build_sender(server, pauses).create(task_bodies(4))
         assert (sent.created, sent.existing, [*sent.errors]) == (2, [2], [3])
 
+    def test_a_half_that_was_not_answered_is_repeated_alone(self, pauses: list[float]) -> None:
+        with stub_server(StubAnswer(413), create_all, problem(503), create_all) as server:
+            (sent,) = build_sender(server, pauses).create(task_bodies(4))
+        assert (sent, len(pauses)) == (BatchResult(4, [], {}), 1)
+        assert [request.ids for request in server.requests[1:]] == [["j:0", "j:1"], ["j:2", "j:3"], ["j:2", "j:3"]]
+
+    def test_a_half_that_fails_leaves_the_result_of_the_other(self, pauses: list[float]) -> None:
+        with stub_server(StubAnswer(413), create_all, problem(400)) as server:
+            attempts = build_sender(server, pauses).send_batch(task_bodies(4))
+            result, unavailable = next(attempts)
+            assert (result, [*unavailable]) == (BatchResult(2, [], {}), [2, 3])
+            with pytest.raises(CallFailed, match="come again"):
+                next(attempts)
+
+    def test_the_second_half_is_sent_though_items_of_the_first_stay_unavailable(self, pauses: list[float]) -> None:
+        def answer(request: StubRequest) -> StubAnswer:
+            if len(request.ids) > 2:
+                return StubAnswer(413)
+            return results(*(UNAVAILABLE if id == "j:1" else task_result(id) for id in request.ids))
+
+        with stub_server(answer) as server:
+            attempts = build_sender(server, pauses, retries=1).send_batch(task_bodies(4))
+            assert [[*next(attempts).unavailable] for _ in range(3)] == [[1, 2, 3], [1, 2, 3], [1]]
+            with pytest.raises(ItemsUnavailable, match="this shard is unavailable"):
+                next(attempts)
+        assert [request.ids for request in server.requests[1:]] == [["j:0", "j:1"], ["j:1"], ["j:2", "j:3"]]
+
     def test_a_body_that_no_request_can_hold_is_not_sent(self, pauses: list[float]) -> None:
         bodies = [b'{"id":"j:0"}', b" " * (MAX_BODY_BYTES + 1), b'{"id":"j:2"}']
         with stub_server(create_all) as server:
