@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from later.api.requests import EXPECTED
-from later.core.retry import Failure, SettleTarget, Verdict
-from later.store.types import ClaimRequest, Settlement
 from tests.api.api_fixture import ApiFixture, bad_request, serve_api
+from tests.api.states import STATES, put_task
 from tests.builders import NOW, a_task
 
-FAILURE = Failure(1, "status", 503, "answered 503", NOW, None, 1)
 NOW_S = NOW // 1000
 
 
@@ -41,29 +39,17 @@ async def create(api: ApiFixture, *ids: str, delay: float = 1, **changes: Any) -
     await api.store.tasks.create([a_task(id=id, own_id=True, delay=delay, **changes) for id in ids])
 
 
-async def put_task(api: ApiFixture, state: str) -> None:
-    """Store a task `a` in this state."""
-    await create(api, "a", delay=0)
-    if state == "delay":
-        return
-    [answer] = await api.store.tasks.claim([ClaimRequest("order", api.keys.shard_of("a").index, 1)], NOW, NOW + 30_000)
-    assert not isinstance(answer, Exception)
-    if state != "unack":
-        verdict = Verdict(SettleTarget.ERROR if state == "error" else SettleTarget.DEAD, NOW + 5_000, FAILURE)
-        await api.store.tasks.settle([Settlement(answer.claims[0], verdict, None)])
-
-
 async def test_an_unknown_topic_gives_an_empty_page(api: ApiFixture) -> None:
     assert await list_page(api) == ([], None)
 
 
-@pytest.mark.parametrize("state", ["delay", "unack", "error", "dead"])
+@pytest.mark.parametrize("state", STATES)
 async def test_tasks_are_shown_as_a_query_shows_them(api: ApiFixture, state: str) -> None:
-    await put_task(api, state)
+    await put_task(api, state, "a")
     tasks, cursor = await list_page(api, state=state)
     assert (tasks, cursor) == ([(await api.post("/query", {"id": "a"}))[1]], None)
     assert tasks[0]["state"] == state
-    for other in {"delay", "unack", "error", "dead"} - {state}:
+    for other in {*STATES} - {state}:
         assert await list_ids(api, state=other) == []
 
 

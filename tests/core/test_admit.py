@@ -20,7 +20,7 @@ from later.core.validation import DAY_MS, EXPECTED, MAX_AHEAD_MS, MAX_TTL_MS, to
 from tests.builders import NOW, a_draft
 from tests.core.test_task import LEGAL_IDS
 
-FRESH = "35adbde5-77c4-4d65-adac-0082d91f2554"
+FRESH_ID = "35adbde5-77c4-4d65-adac-0082d91f2554"
 TEN_YEARS_S = 3653 * 86_400
 HEADER_NAMES = st.from_regex(r"\Ax-[a-z!#$%&'*+.^_`|~0-9-]{1,20}\Z")
 PRINTABLE = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=40)
@@ -29,13 +29,13 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
 
 def admit_or_refuse(draft: Draft, policy: Policy) -> Task | Refused:
     try:
-        return admit(draft, Policies(policy), NOW, FRESH)
+        return admit(draft, Policies(policy), NOW, FRESH_ID)
     except Refused as refusal:
         return refusal
 
 
 def admit_draft(policy: Policy | None = None, /, **changes: Any) -> Task:
-    return admit(a_draft(**changes), Policies(policy or Policy()), NOW, FRESH)
+    return admit(a_draft(**changes), Policies(policy or Policy()), NOW, FRESH_ID)
 
 
 def refuse_draft(policy: Policy | None = None, /, **changes: Any) -> Refused:
@@ -56,7 +56,7 @@ class TestAdmittedTask:
             ttl=60,
             id="order-17",
         )
-        assert admit(draft, Policies(Policy()), NOW, FRESH) == Task(
+        assert admit(draft, Policies(Policy()), NOW, FRESH_ID) == Task(
             id="order-17",
             own_id=True,
             topic="order",
@@ -72,8 +72,8 @@ class TestAdmittedTask:
     def test_absent_fields_come_from_the_policy(self) -> None:
         policy = Policy(default_delay_ms=15_000, retry=7)
         draft = Draft(topic="order", callback="http://h/")
-        assert admit(draft, Policies(policy), NOW, FRESH) == Task(
-            id=FRESH,
+        assert admit(draft, Policies(policy), NOW, FRESH_ID) == Task(
+            id=FRESH_ID,
             own_id=False,
             topic="order",
             callback="http://h/",
@@ -371,7 +371,7 @@ class TestHeaders:
     def test_4097_bytes_of_headers_are_refused(self, headers: dict[str, str]) -> None:
         assert refuse_draft(headers=headers).detail == "headers: expected at most 4096 bytes in all, got 4097"
 
-    @pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
+    @pytest.mark.parametrize("change_case", [str.lower, str.upper, str.title])
     @pytest.mark.parametrize(
         "name",
         [
@@ -398,8 +398,8 @@ class TestHeaders:
             "later-anything",
         ],
     )
-    def test_a_header_that_later_sets_is_refused_in_any_case(self, name: str, spell: type[str]) -> None:
-        given_name = spell(name)
+    def test_a_header_that_later_sets_is_refused_in_any_case(self, name: str, change_case: type[str]) -> None:
+        given_name = change_case(name)
         assert refuse_draft(headers={given_name: "x"}).detail == (
             f'headers: expected a header of your own, got "{given_name}", which later sets'
         )
@@ -624,11 +624,11 @@ class TestAnyDraft:
 
     @given(DRAFTS)
     def test_a_valid_draft_is_admitted_by_the_contract(self, draft: Draft) -> None:
-        assert obeys_contract(admit(draft, Policies(Policy()), NOW, FRESH), Policy())
+        assert obeys_contract(admit(draft, Policies(Policy()), NOW, FRESH_ID), Policy())
 
     @given(DRAFTS, st.integers(0, MAX_AHEAD_MS))
     def test_an_admitted_task_can_be_stored(self, draft: Draft, default_delay_ms: int) -> None:
-        task = admit(draft, Policies(Policy(default_delay_ms=default_delay_ms)), NOW, FRESH)
+        task = admit(draft, Policies(Policy(default_delay_ms=default_delay_ms)), NOW, FRESH_ID)
         assert decode_task(task.id, encode_task(task)) == task
 
     @given(URL_LIKE)
@@ -708,5 +708,7 @@ def test_the_policy_is_found_by_the_canonical_name_of_the_topic() -> None:
     policies = Policies(
         Policy(), {topic_scope("x"): Settings({"retry": 7}), namespace_scope("shop"): Settings({"retry": 9})}
     )
-    admitted_to = {name: admit(a_draft(topic=name), policies, NOW, FRESH) for name in ("default/x", "x", "shop/x", "y")}
+    admitted_to = {
+        name: admit(a_draft(topic=name), policies, NOW, FRESH_ID) for name in ("default/x", "x", "shop/x", "y")
+    }
     assert {name: task.max_retry for name, task in admitted_to.items()} == {"default/x": 7, "x": 7, "shop/x": 9, "y": 3}

@@ -65,7 +65,7 @@ def daemon_policy(**written: Any) -> Policy:
 def applied(field: str, *, daemon: Any = None, namespace: Any = None, topic: Any = None) -> tuple[Any, Level]:
     """Return the field's value for the topic, as it is written, and its level; None means not set on that level."""
     given = {NAMESPACE: namespace, TOPIC: topic}
-    settings = {place: Settings({field: value}) for place, value in given.items() if value is not None}
+    settings = {scope: Settings({field: value}) for scope, value in given.items() if value is not None}
     policies = Policies(DEFAULT_POLICY if daemon is None else daemon_policy(**{field: daemon}), settings)
     return format_policy(policies.for_topic("shop/order"))[field], policies.level_of(TOPIC, field)
 
@@ -200,12 +200,12 @@ class TestDefaultsAndLimits:
     def change(
         self,
         before: dict[PolicyScope, dict[str, Any]],
-        place: PolicyScope,
+        scope: PolicyScope,
         after: dict[str, Any],
         daemon: Policy = DEFAULT_POLICY,
     ) -> Policies:
-        policies = Policies(daemon, {where: Settings(fields) for where, fields in before.items()})
-        return policies.with_settings(place, policies.settings_at(place).merge(parse_policy_fields(after)))
+        policies = Policies(daemon, {set_on: Settings(fields) for set_on, fields in before.items()})
+        return policies.with_settings(scope, policies.settings_at(scope).merge(parse_policy_fields(after)))
 
     def test_a_default_may_be_as_long_as_the_limit(self) -> None:
         assert (
@@ -312,15 +312,15 @@ SETTINGS = st.fixed_dictionaries(
     topic=SETTINGS,
     namespace=SETTINGS,
     kind=st.sampled_from([OutcomeKind.FAILED, OutcomeKind.BUSY]),
-    asked=st.none() | st.integers(0, 10**9),
-    chance=st.floats(0, 1, exclude_max=True),
+    requested_ms=st.none() | st.integers(0, 10**9),
+    random=st.floats(0, 1, exclude_max=True),
 )
 def test_a_retry_can_always_be_scheduled(
-    topic: dict[str, Any], namespace: dict[str, Any], kind: OutcomeKind, asked: int | None, chance: float
+    topic: dict[str, Any], namespace: dict[str, Any], kind: OutcomeKind, requested_ms: int | None, random: float
 ) -> None:
     """PIP-315's problem: a consumer that is stuck because the delay of its retry is longer than the limit."""
     policy = Policies(DEFAULT_POLICY, {TOPIC: Settings(topic), NAMESPACE: Settings(namespace)}).for_topic("shop/order")
-    outcome = Outcome(kind=kind, reason="status", status=500, message="", retry_after_ms=asked)
-    verdict = judge(a_task(max_retry=policy.retry), 1, None, outcome, NOW, policy, chance)
+    outcome = Outcome(kind=kind, reason="status", status=500, message="", retry_after_ms=requested_ms)
+    verdict = judge(a_task(max_retry=policy.retry), 1, None, outcome, NOW, policy, random)
     assert verdict.target is SettleTarget.ERROR
     assert verdict.at > NOW

@@ -41,7 +41,7 @@ POLICIES = st.builds(
     retry_cap_ms=st.integers(0, 10**9),
     retry_jitter=st.floats(0, 1),
 )
-CHANCES = st.floats(0, 1, exclude_max=True)
+RANDOM_NUMBERS = st.floats(0, 1, exclude_max=True)
 OUTCOMES = st.builds(
     Outcome,
     kind=st.sampled_from(OutcomeKind),
@@ -97,24 +97,24 @@ class TestBackoff:
     def test_a_pause_doubles_up_to_the_cap(self, failures: int, pause_s: int) -> None:
         assert DEFAULT_POLICY.retry_pause_ms(failures, 0.5) == pause_s * 1000
 
-    @given(POLICIES, st.integers(0), CHANCES)
+    @given(POLICIES, st.integers(0), RANDOM_NUMBERS)
     def test_a_pause_is_never_negative_nor_longer_than_cap_and_jitter(
-        self, policy: Policy, failures: int, chance: float
+        self, policy: Policy, failures: int, random: float
     ) -> None:
-        assert 0 <= policy.retry_pause_ms(failures, chance) <= policy.retry_cap_ms * (1 + policy.retry_jitter)
+        assert 0 <= policy.retry_pause_ms(failures, random) <= policy.retry_cap_ms * (1 + policy.retry_jitter)
 
-    @given(POLICIES, st.integers(0, 200), CHANCES)
-    def test_a_pause_is_never_shorter_than_the_one_before(self, policy: Policy, failures: int, chance: float) -> None:
-        assert policy.retry_pause_ms(failures + 1, chance) >= policy.retry_pause_ms(failures, chance)
+    @given(POLICIES, st.integers(0, 200), RANDOM_NUMBERS)
+    def test_a_pause_is_never_shorter_than_the_one_before(self, policy: Policy, failures: int, random: float) -> None:
+        assert policy.retry_pause_ms(failures + 1, random) >= policy.retry_pause_ms(failures, random)
 
-    @given(POLICIES, st.integers(1, 60), CHANCES)
-    def test_jitter_only_lengthens(self, policy: Policy, failures: int, chance: float) -> None:
+    @given(POLICIES, st.integers(1, 60), RANDOM_NUMBERS)
+    def test_jitter_only_lengthens(self, policy: Policy, failures: int, random: float) -> None:
         plain = min(policy.retry_base_ms * 2 ** (failures - 1), policy.retry_cap_ms)
-        assert policy.retry_pause_ms(failures, chance) >= plain
+        assert policy.retry_pause_ms(failures, random) >= plain
 
-    @pytest.mark.parametrize(("chance", "pause_ms"), [(0.0, 10_000), (0.5, 12_500), (0.999, 14_995)])
-    def test_jitter_lengthens_by_its_share(self, chance: float, pause_ms: int) -> None:
-        assert Policy(retry_jitter=0.5).retry_pause_ms(1, chance) == pause_ms
+    @pytest.mark.parametrize(("random", "pause_ms"), [(0.0, 10_000), (0.5, 12_500), (0.999, 14_995)])
+    def test_jitter_lengthens_by_its_share(self, random: float, pause_ms: int) -> None:
+        assert Policy(retry_jitter=0.5).retry_pause_ms(1, random) == pause_ms
 
 
 class TestExpiry:
@@ -150,16 +150,16 @@ class TestFailed:
         assert judge_outcome(FAILED, before).at == NOW + pause_s * 1000
 
     @pytest.mark.parametrize(
-        ("max_retry", "fates"),
+        ("max_retry", "targets"),
         [(0, "D"), (1, "ED"), (3, "EEED"), (1000, "E" * 1000 + "D")],
         ids=["none", "one", "three", "a thousand"],
     )
-    def test_a_task_is_retried_up_to_its_limit(self, max_retry: int, fates: str) -> None:
-        task, last, seen = a_task(max_retry=max_retry), None, ""
-        while not seen.endswith("D"):
-            verdict = judge_outcome(FAILED, last, task=task, attempt=len(seen) + 1)
-            last, seen = verdict.failure, seen + ("D" if verdict.target is SettleTarget.DEAD else "E")
-        assert seen == fates
+    def test_a_task_is_retried_up_to_its_limit(self, max_retry: int, targets: str) -> None:
+        task, last, targets_seen = a_task(max_retry=max_retry), None, ""
+        while not targets_seen.endswith("D"):
+            verdict = judge_outcome(FAILED, last, task=task, attempt=len(targets_seen) + 1)
+            last, targets_seen = verdict.failure, targets_seen + ("D" if verdict.target is SettleTarget.DEAD else "E")
+        assert targets_seen == targets
 
     def test_the_failure_after_the_last_retry_exhausts(self) -> None:
         assert judge_outcome(FAILED, a_failure(3), attempt=4) == Verdict(
@@ -204,7 +204,7 @@ class TestBusy:
         assert judge_outcome(BUSY, task=a_task(max_retry=0)).target is SettleTarget.ERROR
 
     @pytest.mark.parametrize(
-        ("asked_ms", "pause_ms"),
+        ("requested_ms", "pause_ms"),
         [
             (0, 1000),
             (1, 1000),
@@ -216,8 +216,8 @@ class TestBusy:
             (-5, 1000),
         ],
     )
-    def test_busy_pauses_as_long_as_requested_from_a_second_to_a_day(self, asked_ms: int, pause_ms: int) -> None:
-        outcome = msgspec.structs.replace(BUSY, retry_after_ms=asked_ms)
+    def test_busy_pauses_as_long_as_requested_from_a_second_to_a_day(self, requested_ms: int, pause_ms: int) -> None:
+        outcome = msgspec.structs.replace(BUSY, retry_after_ms=requested_ms)
         assert judge_outcome(outcome).at == NOW + pause_ms
 
     @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ class TestAnyOutcome:
         OUTCOMES,
         TIMES,
         POLICIES,
-        CHANCES,
+        RANDOM_NUMBERS,
     )
     @example(a_task(), 1, None, msgspec.structs.replace(BUSY, retry_after_ms=-1), 0, DEFAULT_POLICY, 0.0)
     def test_a_verdict_can_be_stored(
@@ -275,13 +275,13 @@ class TestAnyOutcome:
         outcome: Outcome,
         now: int,
         policy: Policy,
-        chance: float,
+        random: float,
     ) -> None:
-        failure = judge(task, attempt, last, outcome, now, policy, chance).failure or NO_FAILURE
+        failure = judge(task, attempt, last, outcome, now, policy, random).failure or NO_FAILURE
         storable = msgspec.structs.replace(failure, reason="")  # reasons are words of ours
         assert decode_failure(encode_failure(storable)) == storable
 
-    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, CHANCES)
+    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, RANDOM_NUMBERS)
     def test_a_verdict_is_never_before_now(
         self,
         task: Task,
@@ -289,12 +289,12 @@ class TestAnyOutcome:
         outcome: Outcome,
         now: int,
         policy: Policy,
-        chance: float,
+        random: float,
     ) -> None:
-        verdict = judge(task, 1, last, outcome, now, policy, chance)
+        verdict = judge(task, 1, last, outcome, now, policy, random)
         assert verdict.at >= now or verdict.at == task.expires_at
 
-    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, CHANCES)
+    @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, RANDOM_NUMBERS)
     def test_a_pause_is_at_most_a_day_or_the_operators_cap(
         self,
         task: Task,
@@ -302,9 +302,9 @@ class TestAnyOutcome:
         outcome: Outcome,
         now: int,
         policy: Policy,
-        chance: float,
+        random: float,
     ) -> None:
-        verdict = judge(task, 1, last, outcome, now, policy, chance)
+        verdict = judge(task, 1, last, outcome, now, policy, random)
         assert verdict.at - now <= max(DAY_MS, 2 * policy.retry_cap_ms)
 
     @given(st.integers(0, 5), st.lists(st.sampled_from([BUSY, FAILED]), max_size=20))
@@ -322,10 +322,10 @@ class TestUnsent:
     def test_a_fresh_task_may_be_sent(self) -> None:
         assert judge_unsent(a_task(), 1, None, NOW) is None
 
-    @pytest.mark.parametrize(("now", "fate"), [(NOW + 4_999, None), (NOW + 5_000, SettleTarget.DEAD)])
-    def test_at_the_tie_expiry_wins(self, now: int, fate: SettleTarget | None) -> None:
+    @pytest.mark.parametrize(("now", "target"), [(NOW + 4_999, None), (NOW + 5_000, SettleTarget.DEAD)])
+    def test_at_the_tie_expiry_wins(self, now: int, target: SettleTarget | None) -> None:
         verdict = judge_unsent(a_task(ttl=5), 1, None, now)
-        assert (verdict and verdict.target) is fate
+        assert (verdict and verdict.target) is target
 
     def test_an_expired_task_is_dead_and_says_why(self) -> None:
         last = a_failure(2, busy_since=NOW - 5, attempt=2)

@@ -18,15 +18,15 @@ from tests.builders import a_task
 
 ID_CHARACTERS = string.ascii_letters + string.digits + "._~:-"
 LEGAL_IDS = st.text(ID_CHARACTERS, min_size=1, max_size=128)
-SIXTEEN = st.text(ID_CHARACTERS, min_size=16, max_size=16)
+IDS_OF_16_CHARACTERS = st.text(ID_CHARACTERS, min_size=16, max_size=16)
 UUIDS = st.uuids(allow_nil=True)
 IDS = st.one_of(
     LEGAL_IDS,
-    SIXTEEN,
+    IDS_OF_16_CHARACTERS,
     UUIDS.map(str),
-    UUIDS.map(lambda made: str(made).upper()),
-    UUIDS.map(lambda made: made.hex),
-    UUIDS.map(lambda made: f"urn:uuid:{made}"),
+    UUIDS.map(lambda generated: str(generated).upper()),
+    UUIDS.map(lambda generated: generated.hex),
+    UUIDS.map(lambda generated: f"urn:uuid:{generated}"),
 )
 TIMES = st.integers(0, 2**62)
 
@@ -124,13 +124,13 @@ class TestId:
 
     @pytest.mark.parametrize("version", range(1, 9))
     def test_a_uuid_of_any_version_takes_16_bytes(self, version: int) -> None:
-        made = uuid.UUID(int=(0x35ADBDE5_77C4_0D65_8DAC_0082D91F2554 & ~(0xF << 76)) | version << 76)
-        assert pack_id(str(made)) == made.bytes
+        generated = uuid.UUID(int=(0x35ADBDE5_77C4_0D65_8DAC_0082D91F2554 & ~(0xF << 76)) | version << 76)
+        assert pack_id(str(generated)) == generated.bytes
 
-    @given(UUIDS, SIXTEEN)
-    def test_two_ids_are_never_packed_alike(self, made: uuid.UUID, sixteen: str) -> None:
-        canonical = str(made)
-        ids = {canonical, canonical.upper(), made.hex, made.hex.upper(), f"urn:uuid:{made}", sixteen}
+    @given(UUIDS, IDS_OF_16_CHARACTERS)
+    def test_two_ids_are_never_packed_alike(self, generated: uuid.UUID, other_id: str) -> None:
+        canonical = str(generated)
+        ids = {canonical, canonical.upper(), generated.hex, generated.hex.upper(), f"urn:uuid:{generated}", other_id}
         assert len({pack_id(task_id) for task_id in ids}) == len(ids)
 
     @given(LEGAL_IDS)
@@ -145,8 +145,8 @@ class TestId:
         assert len(pack_id(new_id())) == 16
 
     def test_a_fresh_id_is_a_random_uuid(self) -> None:
-        made = [uuid.UUID(new_id()) for _ in range(100)]
-        assert {(id.version, id.variant) for id in made} == {(4, uuid.RFC_4122)}
+        generated = [uuid.UUID(new_id()) for _ in range(100)]
+        assert {(id.version, id.variant) for id in generated} == {(4, uuid.RFC_4122)}
 
     def test_fresh_ids_differ(self) -> None:
         assert len({new_id() for _ in range(1000)}) == 1000
@@ -156,12 +156,12 @@ class TestId:
     )  # of forking beside threads: the child does next to nothing
     def test_a_forked_process_makes_ids_of_its_own(self) -> None:
         new_id()
-        theirs, ours = os.pipe()
+        read_end, write_end = os.pipe()
         child = os.fork()
         if not child:
-            os.write(ours, new_id().encode())
+            os.write(write_end, new_id().encode())
             os._exit(0)
         os.waitpid(child, 0)
-        assert os.read(theirs, 36).decode() != new_id()
-        os.close(theirs)
-        os.close(ours)
+        assert os.read(read_end, 36).decode() != new_id()
+        os.close(read_end)
+        os.close(write_end)
