@@ -1,4 +1,4 @@
-"""The options of `spark.read.format("later")`: a store, and which of its tasks."""
+"""The options of `spark.read.format("later")`: a store, and the selection of its tasks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from later.bulk.datasource.options import parse_options, read_seconds
 from later.core.errors import ConfigError, Refused
 from later.core.validation import EXPECTED_TIME, parse_time, parse_topic
-from later.option_types import integer, mask_url, prefix
+from later.option_types import DEFAULT_PREFIX, integer, mask_url, prefix
 from later.store.keys import Bucket
 from later.store.scan import ScanRange
 from later.store.url import check_store_url
 
 PARTITION_ROWS = 100_000
-"""The number of tasks in a partition, about."""
+"""The approximate number of tasks in a partition."""
 TIMEOUT_S = 10.0
-"""How long the store may take to answer. A daemon allows two seconds; a scan is in less of a hurry."""
+"""How long the store may take to answer. A daemon allows two seconds; a scan can wait longer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
         raise ConfigError("url: expected the store's (redis://, rediss:// or unix://), got nothing")
     return ReadOptions(
         url=values["url"],
-        prefix=values["prefix"] or "later",
+        prefix=values["prefix"] or DEFAULT_PREFIX,
         timeout_s=values["timeout"] or TIMEOUT_S,
         scan_range=ScanRange(values["topic"], values["state"] or tuple(Bucket), since, before),
         partition_rows=values["partitionRows"] or PARTITION_ROWS,

@@ -9,9 +9,9 @@ from typing import Any
 from later.bulk.datasource.options import parse_options, read_seconds
 from later.bulk.input.row_settings import RowSettings
 from later.bulk.input.task_ids import check_job
-from later.bulk.transport.target import BATCH_SIZE, PREFIX, RETRIES, TIMEOUT_S, Target
+from later.bulk.transport.target import BATCH_SIZE, RETRIES, TIMEOUT_S, Target
 from later.core.errors import Refused
-from later.option_types import choice, integer, prefix
+from later.option_types import DEFAULT_PREFIX, choice, integer, prefix
 from later.store.url import check_url
 
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "numpartitions"})
@@ -50,7 +50,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         raise Refused("maxRejects: expected onError=reject with it; otherwise the first rejected row fails the job")
     target = Target(
         url=values["url"],
-        prefix=values["prefix"] or PREFIX,
+        prefix=values["prefix"] or DEFAULT_PREFIX,
         timeout_s=values["timeout"] or TIMEOUT_S,
         batch_size=values["batchSize"] or BATCH_SIZE,
         retries=RETRIES if values["retries"] is None else values["retries"],

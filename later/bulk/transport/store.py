@@ -1,4 +1,4 @@
-"""The transport to the store itself, with the same admission and the same scripts as the API."""
+"""The transport to the store itself: it admits tasks by the same code as the API, and runs the same scripts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown
 from later.core.json_body import parse_draft
 from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id
+from later.option_types import DEFAULT_MAX_BODY, DEFAULT_REMEMBER, body_size, parse_duration_ms
 from later.store.bulk_jobs import batch_digest
 from later.store.keys import Bucket
 from later.store.open import open_existing_store
 from later.store.settings import StoreSettings
 from later.store.types import JobBatch, TaskRecord
 
-REMEMBER_MS = 7 * 86_400_000
-"""How long a job's counts are kept."""
-MAX_BODY = 1024 * 1024
+REMEMBER_MS = parse_duration_ms(DEFAULT_REMEMBER)
+"""How long a job's counts are kept: the daemon's default of --remember."""
+MAX_BODY: int = body_size(DEFAULT_MAX_BODY)
 """The daemon's default of --max-body."""
 
 Result = TypeVar("Result")
@@ -32,8 +33,8 @@ Result = TypeVar("Result")
 class StoreTransport:
     """A `Transport` to the store with these settings, for one job.
 
-    Tasks are admitted by the policies set in the store and, below them, by later's defaults: the options that a daemon
-    was started with are not known here.
+    Tasks are admitted by the policies set in the store and, below them, by later's defaults, because the options of the
+    daemons are unknown here.
     """
 
     def __init__(self, settings: StoreSettings, job: str) -> None:
@@ -72,7 +73,7 @@ class StoreTransport:
 
     async def _admit(self, bodies: Sequence[bytes]) -> list[Task | Refused]:
         policies = await self._store.policies.current()
-        await self._store.measure_time()  # its error grows by the minute, and would delay tasks by as much
+        await self._store.measure_time()  # otherwise its error would grow by the minute, and delay tasks by as much
         now = self._store.clock.now().high
         return [_admit_body(body, policies, now) for body in bodies]
 

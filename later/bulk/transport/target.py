@@ -1,4 +1,4 @@
-"""The target of a job: the URL of an API or a store, with the limits and retries of what is sent there."""
+"""The target of a job: the URL of an API or a store, with the timeout, the batch size and the retries of its calls."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from later.client.api_transport import ApiTransport
 from later.client.batches import BatchSender, RetryPolicy
 from later.client.http import ApiClient
 from later.client.transport import CreateCounts, Transport
+from later.option_types import DEFAULT_PREFIX
 from later.store.url import settings_from_url
 
 BATCH_SIZE = 1000
 RETRIES = 8
-"""With pauses that double from 1 s to 60 s, about three minutes."""
+"""They take about three minutes, with pauses that double from 1 s to 60 s."""
 TIMEOUT_S = 30.0
-PREFIX = "later"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +27,7 @@ class Target:
     """The target of a job, an API (http, https) or a store. It travels to the executors, so it holds no secret."""
 
     url: str
-    prefix: str = PREFIX
+    prefix: str = DEFAULT_PREFIX
     timeout_s: float = TIMEOUT_S
     batch_size: int = BATCH_SIZE
     retries: int = RETRIES
@@ -47,7 +47,7 @@ class Target:
 
     @contextmanager
     def open_sender(self, job: str) -> Iterator[BatchSender]:
-        """Open a batch sender for one job; repeat the opening as the retries allow. Raises LaterError."""
+        """Open a batch sender for one job, with retries. Raises LaterError: It cannot be opened."""
         retry = RetryPolicy(self.retries, time.sleep)
         transport = retry.call(partial(self._open, job))
         try:
@@ -56,7 +56,7 @@ class Target:
             transport.close()
 
     def counts(self, job: str) -> CreateCounts:
-        """Return a job's counts, without retries: a driver should fail at once if its target does not answer.
+        """Return a job's counts, without retries, because a driver should fail at once if its target does not answer.
 
         Raises:
             LaterError: The target does not answer.
