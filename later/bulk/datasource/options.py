@@ -1,6 +1,6 @@
-"""Options of the data source, as Spark hands them on: texts under names of any case.
+"""Options of the data source, as Spark passes them on: texts under names of any case.
 
-No default is guessed: an unknown name is an error, so that a typo does not become a default.
+An unknown name is an error, so that a typo does not become a default.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from later.core.validation import format_value
 from later.option_types import duration
 
 Readers = Mapping[str, Callable[[str], Any]]
-"""Readers by the options' names, as they are shown. A reader raises ValueError with what it takes."""
+"""Functions that read an option's text, by the option's name. They raise ValueError with what the option takes."""
 
 
 def read_seconds(least_ms: int, most_ms: int) -> Callable[[str], float]:
-    """Return a reader of durations between these, as seconds."""
+    """Return a function that reads a duration from `least_ms` to `most_ms` as seconds."""
     read = duration(least_ms, most_ms)
     return lambda text: int(read(text)) / 1000
 
 
 def parse_options(given: Mapping[str, str], readers: Readers, ignored: Collection[str] = ()) -> dict[str, Any]:
-    """Return a value for each reader, None where the option is not given. `ignored` are names in lower case.
+    """Return the value of each option, None if it is not given. `ignored` are names in lower case.
 
     Raises:
         Refused: An option is unknown or wrong.

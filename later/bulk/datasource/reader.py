@@ -24,13 +24,13 @@ from later.store.url import settings_from_url
 
 BATCH_ROWS = 4000
 BATCH_BYTES = 4 * 1024 * 1024
-"""A batch is handed to Spark once it has either size."""
+"""A batch is given to Spark as soon as it has either size."""
 
 
 class LaterReader(DataSourceReader):
-    """A reader of the tasks that `options` ask for (see `parse_read_options`), with the columns of SCHEMA.
+    """A reader of the tasks that `options` select (see `parse_read_options`), with the columns of SCHEMA.
 
-    Each row was true when it was read: state, times, attempts and last error are read with the body in one step of the
+    Each row is consistent: state, times, attempts and last error are read with the body in one step of the
     store. The rows together are not a snapshot. A task that stays where it is during the scan is read exactly once. One
     that moves meanwhile (is claimed, requeued, edited, redriven) is usually read once, but may be read twice, each time
     as it was then, or not at all; `dropDuplicates(["id"])` leaves one row of each. A task that is created, ends or is

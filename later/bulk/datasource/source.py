@@ -1,8 +1,8 @@
 """The data source `later`: `df.write.format("later")`, `writeStream`, and `spark.read` from the store.
 
-A writer's `write` runs on the executors: what it stores in its object is lost, only its message travels to the driver.
-Where an attempt was repeated, the messages' counts are too low. So they decide only how many rows were rejected: the
-tasks' ids make each row one task, and the store counts the job.
+A writer's `write` runs on the executors. Attributes that it sets are lost; only its message reaches the driver. If an
+attempt was repeated, the messages count too few created tasks. So they are used only to count rejected rows: the ids
+make each row one task, and the store counts the job.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LaterWriter(DataSourceArrowWriter):
 
 
 class LaterStreamWriter(DataSourceStreamArrowWriter):
-    """A writer of a stream's batches. One that is written again makes no task twice, whatever the checkpoint says."""
+    """A writer of a stream's batches. A batch that is written again creates no task twice, whatever the checkpoint."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -100,7 +100,7 @@ class LaterStreamWriter(DataSourceStreamArrowWriter):
 
 @dataclass
 class WriteMessage(WriterCommitMessage):
-    """The result of a partition, in the attempt that counts; `example` is its first rejected row."""
+    """The result of a partition, from the attempt that counts. `example` is its first rejected row."""
 
     rows: int = 0
     rejected: int = 0
@@ -133,7 +133,7 @@ def _add_rejects(options: WriteOptions, message: WriteMessage, rejects: Sequence
 
 
 def check_rejects(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Raises LaterError: More rows were rejected than allowed. The tasks of the other rows exist all the same."""
+    """Raise LaterError if more rows were rejected than allowed. The tasks of the other rows exist nevertheless."""
     results = [message for message in messages if isinstance(message, WriteMessage)]
     rejected = sum(result.rejected for result in results)
     if options.max_rejects is not None and rejected > options.max_rejects:

@@ -15,7 +15,7 @@ from later.option_types import DEFAULT_PREFIX, choice, integer, prefix
 from later.store.url import check_url
 
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "numpartitions"})
-"""Options that Spark hands on although they are its own."""
+"""Options of Spark's own, which Spark passes on, too."""
 MAX_BATCH_SIZE = 10_000
 MAX_REJECTS = 10**15
 

@@ -1,1 +1,1 @@
-"""Input of bulk jobs: rows of a table or of files, read as tasks."""
+"""The input of bulk jobs: rows of a table or of files, read as tasks."""

@@ -1,4 +1,4 @@
-"""Columns to tasks: Arrow batches whose columns are named as `/create`'s fields, and `key`.
+"""The reader of rows as tasks from Arrow batches whose columns have the names of `/create`'s fields, and `key`.
 
 No single row can fail here: a value that is not a number, URL or object is sent as it is, and the daemon rejects it in
 its own words.
@@ -31,7 +31,7 @@ STRING_FIELDS = ("topic", "callback", "content")
 NUMBER_FIELDS = ("delay", "execute_time", "retry", "ttl")
 FIELDS = (*STRING_FIELDS, *NUMBER_FIELDS, "headers")
 CORRUPT_COLUMN = "_corrupt"
-"""Column with the text of a row that Spark's reader could not parse."""
+"""The column with the text of a row that Spark's reader could not parse."""
 WRONG_COLUMN_COUNT = "expected a row of as many columns as the header has"
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -66,9 +66,9 @@ def source_columns(mapped: Mapping[str, str]) -> dict[str, str]:
     A column that is mapped to a field no longer counts under its own name, unless it is mapped to `key`, because the
     key itself is not sent.
     """
-    taken = {source for field, source in mapped.items() if field != KEY}
+    used = {source for field, source in mapped.items() if field != KEY}
     return {
-        name: mapped.get(name, name) for name in (*FIELDS, KEY) if name in mapped or name == KEY or name not in taken
+        name: mapped.get(name, name) for name in (*FIELDS, KEY) if name in mapped or name == KEY or name not in used
     }
 
 
@@ -95,7 +95,7 @@ def check_columns(schema: pa.Schema, *, allow_duplicates: bool) -> None:
 
 
 class ColumnReader:
-    """A reader of a job's batches with one schema. Each task is due up to `spread_s` seconds later than its row says.
+    """A reader of a job's batches with one schema. A task is due up to `spread_s` seconds later than its row says.
 
     `constants` are JSON values that a field has in all rows. With a `csv` layout, rows that were misread are rejected.
 
@@ -139,22 +139,22 @@ class ColumnReader:
         if keys is None:
             ids = [new_id() for _ in range(count)]
         else:
-            present = [key for key in keys if key]
-            ids = task_ids(self._job, present)
-            if len(present) < count:
+            valid_keys = [key for key in keys if key]
+            ids = task_ids(self._job, valid_keys)
+            if len(valid_keys) < count:
                 ids_of_keys = iter(ids)
                 ids = [next(ids_of_keys) if key else new_id() for key in keys]
         columns |= {name: [value] * count for name, value in self._constants.items()}
         if self._spread_s:
             delay_by(columns, spread_offsets(ids, self._spread_s), self._now())
         nulls = [None] * count
-        fields = [columns.get(name, nulls) for name in TaskPayload.__struct_fields__[1:]]
-        bodies = [_encode(payload) for payload in map(TaskPayload, ids, *fields)]
+        field_columns = [columns.get(name, nulls) for name in TaskPayload.__struct_fields__[1:]]
+        bodies = [_encode(payload) for payload in map(TaskPayload, ids, *field_columns)]
         payloads = Payloads(bodies, ids, None if keys is None else [key or None for key in keys])
         return Parsed(payloads, [rejected[i] for i in sorted(rejected)])
 
     def _find_rejects(self, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]) -> dict[int, Reject]:
-        """Return the rows that cannot be sent, by position: misread, without a key, or corrupt."""
+        """Return the rows that cannot be sent, by position: they are misread, without a key, or corrupt."""
         rejected: dict[int, Reject] = {}
         if self._csv is not None:
             for position, (field, reason) in find_misread_rows(self._csv, batch).items():

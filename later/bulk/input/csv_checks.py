@@ -1,4 +1,4 @@
-"""Checks of rows read from CSV: faults that the reader does not report and that show only in the values.
+"""Checks of rows read from CSV, for faults that the reader does not report: they show only in the values.
 
 Java replaces bytes that are not of the encoding by U+FFFD, so that different keys may become equal. A quote that is
 never closed takes the following rows into its value.
@@ -53,6 +53,6 @@ def find_misread_rows(csv: CsvLayout, batch: pa.RecordBatch) -> dict[int, tuple[
     return faults
 
 
-def _positions_with(part: str, column: pa.Array) -> list[int]:
-    positions: list[int] = pc.indices_nonzero(pc.match_substring(column, part)).to_pylist()
+def _positions_with(text: str, column: pa.Array) -> list[int]:
+    positions: list[int] = pc.indices_nonzero(pc.match_substring(column, text)).to_pylist()
     return positions

@@ -1,4 +1,4 @@
-"""JSON objects to tasks: a column of texts, one object each, with fields named as `/create`'s or mapped to them.
+"""The readers of JSON objects as tasks, whose fields have the names of `/create`'s or are mapped to them.
 
 Values are sent as they are written, so that no number changes. Malformed lines and unknown fields are sent unchanged,
 so that the daemon rejects them in its own words: a typo must not become a default. Executors do not carry the
@@ -77,7 +77,7 @@ class JsonLinesReader:
         return self.read_texts(nonblank_texts(batch))
 
     def read_texts(self, texts: Iterable[bytes]) -> Parsed:
-        """Return the same for texts, each the JSON of an object."""
+        """Return the same for these texts, each the JSON of an object."""
         keys: list[bytes | None] | None = None if self._allow_duplicates else []
         parsed = Parsed(Payloads([], [], keys), [])
         for text in texts:
@@ -98,8 +98,8 @@ class JsonLinesReader:
 
     def _build_payload(self, text: bytes, fields: Fields) -> tuple[bytes, str, bytes | None] | Reject:
         """Return the body, the id and the key of an object's task. A field that is null counts as absent."""
-        found = ((name, _find_field(fields, source)) for name, source in self._sources.items())
-        task_fields: Fields = {name: value for name, value in found if value is not None and not _is_null(value)}
+        values = ((name, _find_field(fields, source)) for name, source in self._sources.items())
+        task_fields: Fields = {name: value for name, value in values if value is not None and not _is_null(value)}
         if "execute_time" in task_fields:
             task_fields["execute_time"] = _convert_time(task_fields["execute_time"])
         task_fields |= self._constants
@@ -117,9 +117,9 @@ class JsonLinesReader:
             return Reject(readable_key, redact_row(text, self._sources), error.field, error.detail)
         id = new_id() if key is None else task_ids(self._job, [key])[0]
         if self._spread_s:
-            due: dict[str, Values] = {name: [task_fields[name]] for name in DUE_FIELDS if name in task_fields}
-            delay_by(due, spread_offsets([id], self._spread_s), self._now())
-            task_fields |= {name: values[0] for name, values in due.items() if values[0] is not None}
+            due_columns: dict[str, Values] = {name: [task_fields[name]] for name in DUE_FIELDS if name in task_fields}
+            delay_by(due_columns, spread_offsets([id], self._spread_s), self._now())
+            task_fields |= {name: column[0] for name, column in due_columns.items() if column[0] is not None}
         body = _encode({"id": id, **task_fields, **unknown})
         return body.replace(b"\n", b" "), id, key  # line ends between values: batches are sent as lines
 
@@ -218,7 +218,7 @@ def parse_key(raw: msgspec.Raw) -> bytes:
 
 
 def _convert_time(raw: msgspec.Raw) -> Any:
-    """Return Unix seconds for an RFC 3339 time, which is how Spark's to_json writes timestamps."""
+    """Return Unix seconds for an RFC 3339 time, as Spark's to_json writes timestamps; any other value unchanged."""
     try:
         seconds = parse_time(_decode_string(bytes(raw)))
     except (ValueError, RecursionError):
@@ -233,8 +233,8 @@ def _is_null(value: msgspec.Raw) -> bool:
 def _find_field(fields: Fields, source: str) -> msgspec.Raw | None:
     """Return the field of that name; otherwise, for a name with dots, the field of an object in it."""
     if source in fields:
-        found: msgspec.Raw = fields[source]
-        return found
+        value: msgspec.Raw = fields[source]
+        return value
     first, dot, rest = source.partition(".")
     inner = parse_object(bytes(fields[first])) if dot and first in fields else None
     return None if inner is None else _find_field(inner, rest)

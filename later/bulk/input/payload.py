@@ -1,4 +1,4 @@
-"""Payloads: the JSON bodies of tasks that are sent, and the rows that are rejected."""
+"""Payloads, the JSON bodies by which rows are sent as tasks; and rejects, the rows that are not accepted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import msgspec
 
 MISSING_KEY = "key: expected a value, got nothing"
 EMPTY_KEY = 'key: expected a value, got ""'
-"""Without this check all rows without a key would be the same row: one task."""
+"""Without this check all rows with an empty key would be one task."""
 REDACTED = "***"
-"""Replaces what may be a secret."""
+"""The text that replaces a value which may be a secret."""
 
 _SECRET_FIELDS = ("headers", "callback")
 _USERINFO = re.compile(r"\A([^/?#]*//)[^/?#]*@")
@@ -37,14 +37,8 @@ class Payloads(NamedTuple):
     ids: list[str]
     keys: list[bytes | None] | None
 
-    def slice(self, start: int, end: int) -> Payloads:
-        """Return those from position `start` up to, not including, `end`."""
-        return Payloads(
-            self.bodies[start:end], self.ids[start:end], None if self.keys is None else self.keys[start:end]
-        )
-
     def select(self, positions: Sequence[int]) -> Payloads:
-        """Return those at these positions."""
+        """Return the payloads at these positions."""
         return Payloads(
             [self.bodies[i] for i in positions],
             [self.ids[i] for i in positions],
@@ -52,7 +46,7 @@ class Payloads(NamedTuple):
         )
 
     def reject(self, position: int, field: str | None, reason: str) -> Reject:
-        """Return the rejected row at a position; its row is the body without the id, which is generated, not read."""
+        """Return the rejected row at a position. Its `row` is the body without the id, which no input contains."""
         body = self.bodies[position]
         id = f'{{"id":"{self.ids[position]}"'.encode()
         row = body[:1] + body[len(id) :].removeprefix(b",") if body.startswith(id) else body
@@ -72,7 +66,7 @@ class Parsed(NamedTuple):
 
 
 def redact_row(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a row without secrets: of its headers only the names, and no user and password in its callback.
+    """Return a row without secrets: without the values of headers, and without user and password in the callback.
 
     `sources` maps a field to the row's name for it, if that is another. A row that is not a JSON object is returned as
     it is: headers cannot be found in it.
@@ -88,18 +82,15 @@ def redact_row(row: bytes, sources: Mapping[str, str] = MappingProxyType({})) ->
                 fields[name] = msgspec.Raw(msgspec.json.encode(redacted))
         return msgspec.json.encode(fields).decode()
     except (ValueError, RecursionError):  # bytes that are not UTF-8, NaN, lone surrogates, or no JSON object at all
-        return _redact_lenient(row, names)
-
-
-def _redact_lenient(row: bytes, names: Mapping[str, str]) -> str:
+        pass
     try:
-        fields = json.loads(row.decode("utf-8", "surrogateescape"))
+        lenient = json.loads(row.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
         return decode_readable(row)
-    if not isinstance(fields, dict):
+    if not isinstance(lenient, dict):
         return decode_readable(row)
-    fields |= {name: _redact(field, fields[name]) for field, name in names.items() if name in fields}
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
+    lenient |= {name: _redact(field, lenient[name]) for field, name in names.items() if name in lenient}
+    return json.dumps(lenient, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
 
 
 def _redact(field: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Keys of rows: columns as the bytes of which task ids are made.
+"""Keys of rows: the bytes from which task ids are computed.
 
 A row's key never changes: not with the format that the row is read from, not with the session's time zone, and not
 with Arrow's version. So every conversion is spelt out here.
@@ -70,7 +70,7 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def _json_values(column: pa.Array) -> Sequence[Any]:
-    """Return values for a JSON encoder: a struct's without their names, decimals as written, times as ISO 8601."""
+    """Return values for a JSON encoder: structs without names of fields, decimals as written, times as ISO 8601."""
     kind = column.type
     if pa.types.is_struct(kind):
         rows = zip(*map(_json_values, column.flatten()), strict=True)

@@ -1,4 +1,4 @@
-"""Ids of a bulk job's tasks, made of the job's id and the row's key.
+"""Ids of a bulk job's tasks, computed from the job's id and the row's key.
 
 The same row always has the same id. So its task is created once, whatever is repeated: a failed attempt, a batch whose
 answer was lost, or the whole job.
@@ -14,7 +14,7 @@ from hashlib import sha256
 from later.core.errors import Refused
 
 HASH_BYTES = 15
-"""120 bits: of 10²⁰ jobs with 100 million keys, one has two keys with the same id. As base64: 20 characters."""
+"""120 bits: of 10²⁰ jobs with 100 million keys each, one has two keys with the same id. In base64, 20 characters."""
 MAX_JOB_CHARS = 128 - 1 - HASH_BYTES * 4 // 3
 
 _JOB = re.compile(rf"[A-Za-z0-9._~:-]{{1,{MAX_JOB_CHARS}}}")

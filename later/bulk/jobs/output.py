@@ -1,8 +1,8 @@
 """The table that a job writes: a directory of Parquet, new or in place of one that such a job has written.
 
-The table is written beside its place and moved there when it is complete, so that a job that fails or is killed leaves
-the old table, and a job may read the table that it replaces. An empty directory that exists may be a mount point, which
-cannot be moved: the table is written right there, and removed again if the job fails.
+The table is written to a directory beside its own and renamed when it is complete. So a job that fails or is killed
+leaves the old table, and a job may read the table that it replaces. An empty directory that exists may be a mount
+point, which cannot be renamed: the table is written directly to it, and removed again if the job fails.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MARKER = "_later"
 
 
 class Output(NamedTuple):
-    """An output directory in any file system of Spark's, and whether a table of later's there is replaced."""
+    """An output directory in any file system of Spark's. With `overwrite`, a table of later's there is replaced."""
 
     directory: str
     overwrite: bool = False
 
     def check(self, spark: SparkSession) -> None:
-        """Raises LaterError: Something is there that may not be replaced."""
+        """Raise LaterError if something is there that may not be replaced."""
         OutputDirectory(spark, self.directory).check(overwrite=self.overwrite)
 
     def write(self, frame: DataFrame) -> None:
@@ -66,7 +66,7 @@ def _write(frame: DataFrame, directory: OutputDirectory, *, undo: Callable[[], N
         frame.write.mode("append").parquet(directory.name)
         directory.add_marker()
     except BaseException:
-        with ignore_signals(), suppress(LaterError), translate_errors():  # otherwise it would hide the first error
+        with ignore_signals(), suppress(LaterError), translate_errors():  # an error here would hide the first one
             undo()
         raise
 
@@ -94,7 +94,7 @@ def _replace(final: OutputDirectory, new: OutputDirectory, old: OutputDirectory)
 
 
 class OutputDirectory:
-    """A directory in any file system that Spark knows. A local symbolic link stands for the directory it leads to."""
+    """A directory in any file system that Spark knows. A local symbolic link is resolved."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         jvm: Any = spark._jvm
@@ -107,7 +107,7 @@ class OutputDirectory:
         self._marker = jvm.org.apache.hadoop.fs.Path(self._path, MARKER)
 
     def check(self, *, overwrite: bool) -> None:
-        """Raises LaterError: A table cannot be written here."""
+        """Raise LaterError if a table cannot be written here."""
         if not self.exists():
             return
         if not self._files.getFileStatus(self._path).isDirectory():

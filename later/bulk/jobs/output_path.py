@@ -18,7 +18,7 @@ def check_output_path(name: str) -> str:
     """Return the name if Spark can read again what it writes there.
 
     Raises:
-        Refused: The name is empty, a whole file system, hidden from Spark, or has a colon without a ./ before it.
+        Refused: The name is empty or a whole file system, Spark would ignore it, or its colon needs a ./ before it.
     """
     scheme = _SCHEME.match(name)
     path = name if scheme is None else name[scheme.end() :]
@@ -34,5 +34,5 @@ def check_output_path(name: str) -> str:
 
 
 def escape_glob(name: str) -> str:
-    """Return the pattern that matches this name only."""
+    """Return the glob pattern that matches only this name."""
     return _GLOB_CHARACTERS.sub(r"\\\g<0>", name)

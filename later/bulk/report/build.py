@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from later.bulk.report.counts import ExportCounts, RejectCounts, Report, read_export, read_rejects
@@ -77,15 +77,14 @@ def find_limits(
     try:
         for topic in topics:
             if topic not in limits:
-                limits[topic] = _policy_limit(topic, client)
+                path = f"/topics/{quote(topic, safe='', errors='surrogateescape')}/policy?applied=true"
+                limits[topic] = _parse_limit(client.ask("GET", path))
     except CallFailed as error:
         warn(f"not every topic's rate is known: {error}")
     return limits
 
 
-def _policy_limit(topic: str, client: ApiClient) -> TopicLimit:
-    path = f"/topics/{quote(topic, safe='', errors='surrogateescape')}/policy?applied=true"
-    effective_policy = client.ask("GET", path)
+def _parse_limit(effective_policy: Mapping[str, Any]) -> TopicLimit:
     try:
         return TopicLimit(float(effective_policy["rate"]["value"]), bool(effective_policy["paused"]["value"]))
     except (KeyError, TypeError, ValueError):

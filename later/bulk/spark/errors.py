@@ -36,10 +36,10 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}")
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Wrap calls of Spark.
+    """Translate the errors of Spark's calls.
 
     Raises:
-        LaterError: Instead of Spark's error, with its reason; for a worker's error of later's own, with its text.
+        LaterError: Spark failed; the text is its reason, or that of later's own error in a worker.
     """
     try:
         yield
@@ -58,7 +58,7 @@ def error_reason(error: BaseException) -> str:
             texts.append(str(java.toString()))
             java = java.getCause()
     elif isinstance(error, Py4JError):
-        return JAVA_GONE  # whatever was called: no Java is left that could answer
+        return JAVA_GONE  # no Java is left that could answer a call
     else:
         texts.append(str(error))
     traceback = next((text for text in texts if _TRACEBACK in text), None)
@@ -70,7 +70,7 @@ def error_reason(error: BaseException) -> str:
 
 
 def worker_error(text: str) -> str:
-    """Return the last error of a worker's traceback: later's own by its text, others also with type and line."""
+    """Return the last error of a worker's traceback: an error of later's own as its text, others with type and line."""
     last = text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :]
     raised = _RAISED.search(last)
     if raised is None:
@@ -94,12 +94,12 @@ def spark_error(text: str) -> str:
     message = message[failed.end() :] if failed else message
     while match := _JAVA_CLASS.match(message) or _CONDITION.match(message):
         message = message[match.end() :]
-    state = _SQLSTATE.search(message)
-    return _one_line(message[: state.start()] if state else message.partition("\n")[0])
+    sqlstate = _SQLSTATE.search(message)
+    return _one_line(message[: sqlstate.start()] if sqlstate else message.partition("\n")[0])
 
 
 def file_error(texts: Sequence[str]) -> str:
-    """Return which file could not be read or written, and why: Spark has the reason in the last cause."""
+    """Return the file that could not be read or written, and the reason, which Spark has in the last cause."""
     cause = "" if len(texts) == 1 else _JAVA_CLASS.sub("", texts[-1])
     return _one_line(f"{_TEMPORARY_PATH.sub('', spark_error(texts[0]))} {cause}")
 

@@ -1,4 +1,4 @@
-"""Checks before Spark starts: its Python packages and a Java. Imports none of them."""
+"""Checks before Spark starts: its Python packages and its Java. This module imports none of the packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADVICE = "install one (apt install openjdk-17-jre-headless, brew install openjd
 
 
 class SparkMissing(LaterError):
-    """The operator's fault: a requirement of Spark is not installed; the text says what to install."""
+    """A requirement of Spark that is not installed. The text says what to install."""
 
 
 def check_packages() -> None:
@@ -32,7 +32,7 @@ def check_packages() -> None:
         raise SparkMissing(f"later bulk needs Spark: pip install 'later[spark]' (missing: {', '.join(missing)})")
     try:
         version = importlib.metadata.version("pyspark")
-    except importlib.metadata.PackageNotFoundError:  # of a SPARK_HOME on PYTHONPATH, whose version the operator chose
+    except importlib.metadata.PackageNotFoundError:  # a SPARK_HOME on PYTHONPATH: the operator chose its version
         return
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < MIN_PYSPARK:
         minimum = ".".join(map(str, MIN_PYSPARK))

@@ -44,11 +44,10 @@ JavaOutput = IO[bytes] | int
 
 @contextmanager
 def open_session(master: str, conf: Mapping[str, str], name: str) -> Iterator[SparkSession]:
-    """Open a session on a master; `conf` overrides our settings. Stop it at the end, also after Ctrl-C; a second Ctrl-C
-    does not interrupt that.
+    """Open a session on a master, and stop it at the end; `conf` overrides our settings.
 
-    An active session (a notebook's, a test's) is used as it is, and left open. Spark prints nothing, unless the
-    settings have a spark.log.level.
+    Ctrl-C stops it, too, and a second Ctrl-C does not interrupt that. An active session (a notebook's, a test's) is
+    used as it is, and left open. Spark prints nothing, unless the settings have a spark.log.level.
 
     Raises:
         SparkMissing: There is no suitable Java.
@@ -78,25 +77,25 @@ def is_local(master: str) -> bool:
 @contextmanager
 def _captured_output() -> Iterator[IO[bytes]]:
     """Silence the loggers of pyspark and py4j; yield a file for what Java and the workers would write to stderr."""
-    contexts = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
-    for logger in contexts:
+    context_loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
+    for logger in context_loggers:
         logger.disabled = True
     logging.root.addFilter(_is_not_of_py4j)
-    py4j = logging.getLogger("py4j")
-    level = py4j.level
-    py4j.setLevel(logging.CRITICAL)
+    py4j_logger = logging.getLogger("py4j")
+    level = py4j_logger.level
+    py4j_logger.setLevel(logging.CRITICAL)
     try:
         with TemporaryFile() as output:
             yield output
     finally:
-        py4j.setLevel(level)
+        py4j_logger.setLevel(level)
         logging.root.removeFilter(_is_not_of_py4j)
-        for logger in contexts:
+        for logger in context_loggers:
             logger.disabled = False
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Drop py4j's records: it logs each interrupted call to the root logger, with a traceback."""
+    """Return False for py4j's records: it logs each interrupted call to the root logger, with a traceback."""
     return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
@@ -123,7 +122,7 @@ def _new_session(settings: Mapping[str, str], output: JavaOutput) -> Iterator[Sp
 
 @contextmanager
 def name_master_in_errors(master: str) -> Iterator[None]:
-    """Say which master failed: if it does not answer, Spark only says that the context has been stopped."""
+    """Name the master in Spark's errors: if it does not answer, Spark only says that the context has been stopped."""
     try:
         yield
     except Py4JJavaError as error:

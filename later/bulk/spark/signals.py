@@ -31,7 +31,7 @@ def signal_handlers(handlers: Mapping[int, Handler]) -> Iterator[None]:
 
 
 def handled_signals(numbers: tuple[signal.Signals, ...]) -> list[signal.Signals]:
-    """Return the signals that the process does not ignore, as nohup lets it ignore SIGHUP."""
+    """Return the signals that the process does not ignore; under nohup it ignores SIGHUP."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
@@ -44,7 +44,7 @@ def ignore_signals() -> Iterator[None]:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Hold back termination signals, and raise the first one at the end. Signals that are ignored stay ignored."""
+    """Defer termination signals, and raise the first one at the end. Signals that are ignored stay ignored."""
     received: list[int] = []
 
     def record(number: int, frame: FrameType | None) -> None:

@@ -18,10 +18,10 @@ def payloads(*ids: str, keys: list[bytes | None] | None = None) -> Payloads:
     return Payloads([body(id, topic=id) for id in ids], list(ids), keys)
 
 
-def test_a_slice_keeps_ids_and_keys() -> None:
+def test_selected_payloads_keep_ids_and_keys() -> None:
     keys: list[bytes | None] = [b"1", None, b"3"]
-    assert payloads("a", "b", "c", keys=keys).slice(1, 3) == payloads("b", "c", keys=[None, b"3"])
-    assert payloads("a", "b", "c").slice(1, 3) == payloads("b", "c")
+    assert payloads("a", "b", "c", keys=keys).select([1, 2]) == payloads("b", "c", keys=[None, b"3"])
+    assert payloads("a", "b", "c").select([1, 2]) == payloads("b", "c")
 
 
 def test_a_selection_keeps_ids_and_keys() -> None:
