@@ -137,20 +137,9 @@ class DeliveryPool:
             return None
         if claim.attempt == 1:
             self._metrics.lateness.observe(max(now.low - claim.due_at, 0) / 1000)
-        outcome = await self._send(claim.task, claim, now.low, policy)
-        if not clock.is_steady():  # this machine slept meanwhile: ask for the store's time, or take the best guess
-            with suppress(LaterError):
-                await self._store.measure_time()
-        ended, random = clock.now().high, self._random()
-        verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended, policy, random)
-        if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
-            await self._throttle.hold(claim.topic, verdict.at)
-        return verdict
-
-    async def _send(self, task: Task, claim: Claim, now: int, policy: Policy) -> Outcome:
-        started = self._store.clock.monotonic()
-        outcome = await self._sender.send(task, claim.attempt, now, policy)
-        self._metrics.delivery_duration.observe(self._store.clock.monotonic() - started)
+        started = clock.monotonic()
+        outcome = await self._sender.send(claim.task, claim.attempt, now.low, policy)
+        self._metrics.delivery_duration.observe(clock.monotonic() - started)
         self._count_outcome[outcome.kind]()
         if outcome.kind is not OutcomeKind.DONE:
             code = str(outcome.status) if outcome.reason == "status" else outcome.reason
@@ -164,7 +153,14 @@ class DeliveryPool:
             status=outcome.status,
             reason=outcome.reason,
         )
-        return outcome
+        if not clock.is_steady():  # this machine slept meanwhile: ask for the store's time, or take the best guess
+            with suppress(LaterError):
+                await self._store.measure_time()
+        ended, random = clock.now().high, self._random()
+        verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended, policy, random)
+        if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
+            await self._throttle.hold(claim.topic, verdict.at)
+        return verdict
 
     async def _settle(self, claim: Claim, verdict: Verdict) -> None:
         """Settle; try again until the store answers or the lease ends."""
