@@ -61,14 +61,14 @@ class FairShare:
                 shards.setdefault(entry.topic, []).append(entry.shard)
         limits = {} if limit is None else {topic: most for topic in shards if (most := limit(topic)) is not None}
         claimable = [topic for topic in shards if limits.get(topic) != 0]
-        topics_to_come = sum(1 for topic in claimable if self.share(topic))
-        free = self.free
+        in_use, free = self.in_use_by_topic, self.free
+        entitled = {topic for topic in claimable if share(free, in_use[topic])}
+        topics_to_come = len(entitled)
         requests: list[ClaimRequest] = []
         for topic in claimable:
-            if self.share(topic):
-                topics_to_come -= 1
+            topics_to_come -= topic in entitled
             topic_shards = shards[topic]
-            count = min(share(free, self.in_use(topic)), max(free - topics_to_come, 1), MAX_TASKS * len(topic_shards))
+            count = min(share(free, in_use[topic]), max(free - topics_to_come, 1), MAX_TASKS * len(topic_shards))
             count = min(count, limits.get(topic, count))
             free -= count
             even, rest = divmod(count, len(topic_shards))
