@@ -129,7 +129,9 @@ class Tasks:
             StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
         """
         commands: list[Command] = []
-        groups = group_items(settlements, [self._locate(settlement.claim) for settlement in settlements])
+        shards = self._keys.shards
+        targets = [ShardTopic(shards[claim.shard], claim.topic.encode()) for claim, _, _ in settlements]
+        groups = group_items(settlements, targets)
         for (shard, topic), some, _ in groups:
             _, unack, error, dead = shard.buckets(topic)
             keys = [shard.pool, shard.attempts, shard.outcome, shard.done, unack, error, dead]
@@ -149,7 +151,8 @@ class Tasks:
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
         """Return claims that were not delivered, unack → delay; False if the lease was lost. Raises StoreDown."""
         commands: list[Command] = []
-        groups = group_items(claims, [self._locate(claim) for claim in claims])
+        shards = self._keys.shards
+        groups = group_items(claims, [ShardTopic(shards[claim.shard], claim.topic.encode()) for claim in claims])
         for (shard, topic), some, _ in groups:
             delay, unack, _, _ = shard.buckets(topic)
             keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
@@ -182,9 +185,6 @@ class Tasks:
         """Forget ids that were remembered long enough, at most `limit` of each shard; return how many."""
         commands = [scripts.TRIM.call([shard.done], [now, limit]) for shard in self._keys.shards]
         return sum(await self._client.execute_all("trim", commands))
-
-    def _locate(self, claim: Claim) -> ShardTopic:
-        return ShardTopic(self._keys.shards[claim.shard], claim.topic.encode())
 
     def _wake_ranges(self, bucket: Bucket, limit: int, arguments: tuple[Argument, ...] = UNHELD_RANGE) -> list[Command]:
         """Return a command for each shard that reads its earliest wake entries in a range."""
