@@ -40,13 +40,14 @@ STORE_COMMANDS = DAEMON_COMMANDS | {"status", "doctor"}
 API_COMMANDS = frozenset({"up", "serve"})
 WORKER_COMMANDS = frozenset({"up", "worker"})
 CLIENT_COMMANDS = frozenset({"create", "query", "delete"})
+"""Commands that call the API. Those that are not named here have the options of `query`."""
 ALL_COMMANDS = STORE_COMMANDS | CLIENT_COMMANDS
 
 DEFAULT_FILE = "later.toml"
 DEFAULT_LEASE_MARGIN_MS = 15_000
-"""Default of how much a lease exceeds the delivery deadline: time to settle, even if the store is slow for a moment."""
+"""The time by which a lease exceeds a delivery's deadline by default: enough to settle even if the store is slow."""
 MIN_LEASE_MARGIN_MS = 500
-"""With less, a claimed lease may have no more than the deadline left when it arrives, and nothing would be sent."""
+"""With less, a claim could arrive with less of its lease left than the deadline, and would never be sent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +93,7 @@ class Config:
 class Option(NamedTuple):
     """One row of the table of options.
 
-    `field` is its attribute in `Config`, or in `Config.policy` if `in_policy`. `default` is None where it follows from
+    `field` is its attribute in `Config`, or in `Config.policy` if `in_policy`. `default` is None if it depends on
     another option; `shown_default` then describes it.
     """
 
@@ -206,12 +207,12 @@ class _Setting(NamedTuple):
 
 
 def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Config:
-    """Return the command's configuration: flag, environment, file, default, in this order of precedence.
+    """Return the command's configuration. The first value counts of: flag, environment, file, default.
 
     `flags` maps parameter names (`store_timeout`), and `config`, to the text given, or to None.
 
     Raises:
-        ConfigError: with the option's name and value, and what it takes.
+        ConfigError: a value is wrong; the text names the option, the value and what the option takes.
     """
     settings = _read_file(flags.get("config") or environ.get("LATER_CONFIG") or None)
     for option in OPTIONS:
@@ -232,6 +233,7 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
 
 
 def _read_option(option: Option, setting: _Setting | None) -> Any:
+    """Return the value of an option, or of its default; None if that depends on another option."""
     if setting is None:
         return None if option.default is None else option.type(option.default)
     try:
@@ -241,7 +243,7 @@ def _read_option(option: Option, setting: _Setting | None) -> Any:
 
 
 def _format_option(option: Option, setting: _Setting | None) -> str:
-    """Return an option as it stands on the command line, `--tick 0`, in one line and without secrets."""
+    """Return an option as it would stand on the command line, `--tick 0`, in one line and without secrets."""
     text = option.shown_default or option.default or "" if setting is None else setting.text
     if option.type in (store_url, http_url):
         text = mask_url(text)
@@ -251,7 +253,7 @@ def _format_option(option: Option, setting: _Setting | None) -> str:
 
 
 def _choose_store(command: str, redis: _Setting | None, data: _Setting | None) -> tuple[bool, bool]:
-    """Return whether --redis, and whether --data, names the store: the one of higher precedence.
+    """Return whether --redis names the store, and whether --data does: the one of higher precedence wins.
 
     For `up`, --redis always replaces the embedded store; --data says only where that store would be.
     """
@@ -267,16 +269,16 @@ def _choose_store(command: str, redis: _Setting | None, data: _Setting | None) -
 def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> None:
     """Check the options that limit each other. Raises ConfigError."""
 
-    def shown(key: str) -> str:
+    def format_option(key: str) -> str:
         return _format_option(_BY_KEY[key], settings.get(key))
 
     policy = config.policy
     if config.lease_ms < policy.timeout_ms + MIN_LEASE_MARGIN_MS:
-        raise ConfigError(f"{shown('lease')}: expected at least 0.5 s more than {shown('timeout')}")
+        raise ConfigError(f"{format_option('lease')}: expected at least 0.5 s more than {format_option('timeout')}")
     if 0 < policy.max_delay_ms < policy.default_delay_ms:
-        raise ConfigError(f"{shown('default_delay')}: expected at most {shown('max_delay')}")
+        raise ConfigError(f"{format_option('default_delay')}: expected at most {format_option('max_delay')}")
     if policy.retry_base_ms > policy.retry_cap_ms:
-        raise ConfigError(f"{shown('retry_base')}: expected at most {shown('retry_cap')}")
+        raise ConfigError(f"{format_option('retry_base')}: expected at most {format_option('retry_cap')}")
 
 
 def _read_file(name: str | None) -> dict[str, _Setting]:

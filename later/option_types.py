@@ -1,7 +1,7 @@
 """Types of option values: durations, sizes, rates, switches, choices, addresses, URLs.
 
 The configuration, the command line and Spark's data source read their options with these types. Each converts a text to
-a value, or raises ValueError with what it takes, in words that follow "expected".
+a value, or raises ValueError, whose text says what the type takes and can follow the word "expected".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HOST_PORT_PATH = re.compile(r"(\[[^\[\]]*\]|[^:\[\]/]*)(:[0-9]*)?(/.*)?")
 _NOT_IN_URL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _REDIS_PARAMETERS = {"db", "username", "password"}
 _TLS_PARAMETERS = {"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
-"""Parameters allowed in a store URL. The client accepts any, and then fails on each connection with an unknown one."""
+"""Parameters allowed in a store URL. The client of Redis accepts any, but an unknown one fails each connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class OptionType:
     toml_types: tuple[str, ...] = ("a string",)
 
     def __call__(self, text: str) -> Any:
-        """Convert the text. Raises ValueError with what the type takes."""
+        """Return the value of the text. Raises ValueError with what the type takes."""
         return self.read(text)
 
 
@@ -83,7 +83,7 @@ class Address(NamedTuple):
 
 
 def parse_duration_ms(text: str) -> int:
-    """Parse a duration, rounded up to ms. Raises ValueError: not a duration, or longer than ten years."""
+    """Return a duration in ms, rounded up. Raises ValueError: not a duration, or longer than ten years."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"a duration, like {_DURATION_EXAMPLES}")
@@ -157,7 +157,7 @@ def count_or_auto(most: int) -> OptionType:
 
 
 def _available_cores() -> int:
-    """Count the cores in the CPU affinity mask, or fewer if the control group (a container, say) grants less time."""
+    """Count the cores in the CPU affinity mask, or fewer if the control group (of a container) grants less time."""
     cores = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     try:
@@ -314,7 +314,7 @@ def store_url(text: str) -> str:
 
 
 def _split_url(text: str) -> SplitResult | None:
-    """Split a URL; None if it is not one, or if parsers disagree about it."""
+    """Return the parts of a URL, or None if it is not one or if parsers disagree about it."""
     if _NOT_IN_URL.search(text):
         return None
     try:
@@ -326,7 +326,7 @@ def _split_url(text: str) -> SplitResult | None:
 
 
 def mask_url(url: str) -> str:
-    """Mask all that may be secret in a URL, valid or not: userinfo, query, and parts that cannot be told apart."""
+    """Return a URL, valid or not, without what may be secret: userinfo, query, and parts that may be either."""
     scheme = _SCHEME.match(url)
     start = scheme[0] if scheme else ""
     head, question, tail = url[len(start) :].partition("?")

@@ -1,5 +1,5 @@
 """The commands `bulk create`, `verify` and `cancel`. They import Spark and what needs it only when they run."""
-# ruff: noqa: PLC0415  # that is why
+# ruff: noqa: PLC0415  # imports inside functions
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from later.client.transport import CreateCounts
 
 MAX_ROW_CHARS = 200
-"""Longer rows are cut where they are shown."""
+"""Characters of a row that a message shows."""
 
 
 @click.command(
@@ -159,7 +159,11 @@ def _build_output(directory: str | None, overwrite: bool) -> Output | None:
 
 @contextmanager
 def _open_input(job: JobOptions, spark: SparkOptions) -> Iterator[InputFrame]:
-    """Open the input in a session, until the end of the context. Raises LaterError: Spark failed, also in the body."""
+    """Open the input in a Spark session that ends with the context.
+
+    Raises:
+        LaterError: Spark failed, here or in the body of the context.
+    """
     from later.bulk.input import spark_input
     from later.bulk.spark.errors import translate_errors
     from later.bulk.spark.session import open_session
@@ -175,7 +179,7 @@ def _open_input(job: JobOptions, spark: SparkOptions) -> Iterator[InputFrame]:
 
 
 class RowsBar:
-    """A progress bar that counts the rows known to the store, beside Spark's partitions; a context, as all bars."""
+    """A progress bar that counts the rows known to the store, and Spark's partitions beside them. A context manager."""
 
     def __init__(self, job: JobOptions, input_frame: InputFrame) -> None:
         from rich.progress import TextColumn
@@ -198,7 +202,7 @@ class RowsBar:
         self._bar.__exit__(*error)
 
     def update_counts(self, counts: CreateCounts) -> None:
-        """Show the store's counts since the job began; of a repeated job it counts little, as it knows the batches."""
+        """Show the store's counts since the job began. In a repeated job they stay low: the store knows its batches."""
         self._problem = ""
         rows = sum(counts)
         self.created = max(counts.created, self.created)
@@ -211,7 +215,7 @@ class RowsBar:
         self._bar.set_description(f"{finished}/{total} partitions")
 
     def report_problem(self, reason: str) -> None:
-        """Print a reason once, until the counts arrive again: the workers go on trying for minutes."""
+        """Print a reason, but not again until counts have arrived: Spark's workers try again for minutes."""
         if reason != self._problem:
             self._problem = reason
             self._bar.notify(f"{reason}; the workers try again")
@@ -219,7 +223,7 @@ class RowsBar:
 
 @contextmanager
 def _report_partial_result(bar: RowsBar) -> Iterator[None]:
-    """Report how many tasks a job created that ends early, and that running it again continues it."""
+    """If the job fails or is interrupted, print how many tasks it created and how to continue it."""
     try:
         yield
     except BaseException:
@@ -239,13 +243,14 @@ def _print_created(report: CreateReport, job: str, *, dry_run: bool, as_json: bo
         result = {"job": job, "rows": report.rows, **counts, "rejected": report.rejected}
         print(json.dumps({**result, "seconds": round(report.seconds, 3), "rows_per_second": per_second}))
         return
-    tasks = f"{report.created:,} created, {report.existing:,} already there"
-    words = f"{valid:,} valid" if dry_run else tasks
-    time = f"{report.seconds:.1f} s, {per_second:,}/s"
-    print(f"{report.rows:,} rows: {words}, {report.rejected:,} rejected; {time}")
+    created = f"{report.created:,} created, {report.existing:,} already there"
+    accepted = f"{valid:,} valid" if dry_run else created
+    speed = f"{report.seconds:.1f} s, {per_second:,}/s"
+    print(f"{report.rows:,} rows: {accepted}, {report.rejected:,} rejected; {speed}")
 
 
 def _print_statuses(report: StatusReport, pending: str, *, as_json: bool) -> None:
+    """Print the counts; `pending` is what the count of pending tasks is called."""
     if as_json:
         result = report._asdict()
         result[pending] = result.pop("pending")
@@ -255,16 +260,16 @@ def _print_statuses(report: StatusReport, pending: str, *, as_json: bool) -> Non
         return
     counts = {pending: report.pending, "ended": report.ended, "dead": report.dead}
     counts |= {"missing": report.missing, "without a key or corrupt": report.unfit}
-    words = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print(f"{report.rows:,} rows: {words}; {report.seconds:.1f} s")
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"{report.rows:,} rows: {text}; {report.seconds:.1f} s")
 
 
 def _warn_without_tasks(report: StatusReport) -> bool:
-    """Warn if no row has a task, which is seldom intended. Return True if so."""
-    is_empty = bool(report.rows) and not report.pending + report.ended + report.dead
-    if is_empty:
+    """Return True if no row has a task, and print a warning, because that is seldom intended."""
+    has_no_tasks = bool(report.rows) and not report.pending + report.ended + report.dead
+    if has_no_tasks:
         notify("none of the rows has a task: --job and the key's column must be the same as with create")
-    return is_empty
+    return has_no_tasks
 
 
 def _describe_row(key: str | None, text: str, row: str) -> str:

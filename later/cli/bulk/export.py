@@ -1,5 +1,5 @@
 """The command `bulk export`. It imports Spark and what needs it only when it runs."""
-# ruff: noqa: PLC0415  # that is why
+# ruff: noqa: PLC0415  # imports inside functions
 
 from __future__ import annotations
 
@@ -56,17 +56,24 @@ def export(
     from later.bulk.spark.session import open_session
     from later.cli.progress import counting_bar
 
-    given = {"topic": topic, "state": ",".join(states) or None, "dueAfter": due_after, "dueBefore": due_before}
-    given |= {"url": address.url, "prefix": address.prefix, "timeout": address.timeout_s}
-    given |= {"partitionRows": partition_rows}
-    options = {name: str(value) for name, value in given.items() if value is not None}
+    values = {
+        "topic": topic,
+        "state": ",".join(states) or None,
+        "dueAfter": due_after,
+        "dueBefore": due_before,
+        "url": address.url,
+        "prefix": address.prefix,
+        "timeout": address.timeout_s,
+        "partitionRows": partition_rows,
+    }
+    read_options = {name: str(value) for name, value in values.items() if value is not None}
     with password_in_environment(address):
-        parse_read_options(options)  # refuses wrong options before Spark starts
+        parse_read_options(read_options)  # refuses wrong values before Spark starts
         with (
             open_session(spark.master, spark.conf, "later bulk export") as session,
             counting_bar("partitions", None) as bar,
         ):
-            exported = write(session, options, Output(directory, overwrite), bar.update)
+            exported = write(session, read_options, Output(directory, overwrite), bar.update)
     per_second = round(exported.rows / exported.seconds) if exported.seconds else 0
     if as_json:
         result = {"directory": directory, "rows": exported.rows, "tasks": exported.states}

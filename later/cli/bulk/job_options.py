@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from later.bulk.transport.target import Target
 
 DEFAULT_MASTER = "local[*,4]"
-"""All cores of this machine. Without the 4, one failure of a Spark task fails the job."""
+"""All cores of this machine, and up to four attempts of a Spark task: by default its first failure ends the job."""
 INPUT_FORMATS = ("parquet", "csv", "json", "ndjson", "orc", "table")
 FORMAT_BY_EXTENSION = {
     ".parquet": "parquet", ".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".orc": "orc",
@@ -31,7 +31,7 @@ FORMAT_BY_EXTENSION = {
 
 
 class JobOptions(NamedTuple):
-    """A job's input and id, and how its rows are sent."""
+    """A job's input and id, the rows per request (`batch`), and the repetitions of a failed request (`retries`)."""
 
     input: JobInput
     id: str
@@ -51,16 +51,17 @@ class JobOptions(NamedTuple):
 
 
 class SparkOptions(NamedTuple):
-    """The master that Spark runs on, and its settings."""
+    """Spark's master and settings."""
 
     master: str
     conf: dict[str, str]
 
 
 class LaterAddress(NamedTuple):
-    """The address of the API (http, https) or of the store, and the store's password if it is known.
+    """The address of the API (http, https) or of the store.
 
-    `prefix` is that of the store's keys; `timeout_s` is how long an answer may take, in seconds.
+    `prefix` is that of the store's keys, `timeout_s` how long an answer may take, in seconds. `password` is the
+    store's, None if the URL of the configuration has none.
     """
 
     url: str
@@ -128,7 +129,7 @@ def parse_pairs(context: click.Context, parameter: click.Parameter, pairs: Seque
 
 
 def infer_format(path: str) -> str:
-    """Return the format of the path's extension, or of the one before a compression's."""
+    """Return the format by the path's extension, also before that of a compression (`.csv.gz`); otherwise parquet."""
     for suffix in reversed(Path(path).suffixes):
         if suffix.lower() in FORMAT_BY_EXTENSION:
             return FORMAT_BY_EXTENSION[suffix.lower()]
@@ -188,7 +189,7 @@ def overwrite_option(table: str) -> Callable[[Command], Command]:
 
 
 def spark_options(command: Command) -> Command:
-    """Give a command --master and --conf, as its parameter `spark` (`SparkOptions`); it needs Spark's packages."""
+    """Give a command --master and --conf, as its parameter `spark` (`SparkOptions`), and check that Spark is there."""
 
     @wraps(command)
     def with_spark(*, master: str, conf: dict[str, str], **others: Any) -> Any:
@@ -205,7 +206,7 @@ def spark_options(command: Command) -> Command:
 
 
 def parse_conf(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
-    """Parse spark.KEY=VALUE; the last of a key counts, as with spark-submit.
+    """Parse repeated spark.KEY=VALUE options; the last value of a key counts, as with spark-submit.
 
     Also checks Spark's packages, because a parameter's callback runs before any code that imports them.
     """
@@ -269,7 +270,7 @@ def load_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
 
 
 def load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
-    """Load the store's address. A password may be in the URL of the environment or of the file, not in an option.
+    """Load the store's address. The URL in the environment or in the file may contain a password, an option may not.
 
     Raises ConfigError.
     """
@@ -290,7 +291,7 @@ def load_store_address(url: str | None, flags: dict[str, str | None]) -> LaterAd
 
 @contextmanager
 def password_in_environment(address: LaterAddress) -> Iterator[None]:
-    """Put the address's password where Spark's processes look for it, unless the environment already has one."""
+    """Put the address's password into the environment, where Spark's processes look for it, unless one is there."""
     from later.store.url import PASSWORD, password_from_environ
 
     if not address.password or password_from_environ(os.environ) is not None:

@@ -1,5 +1,5 @@
-"""The command `bulk report`. Imports Spark and what needs it only when it runs."""
-# ruff: noqa: PLC0415  # that is why
+"""The command `bulk report`. It imports Spark and what needs it only when it runs."""
+# ruff: noqa: PLC0415  # imports inside functions
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 RATE_HELP = "A rate is a number of deliveries a second, 0 for no limit: order=50, order=0.5/s."
 STALE_MS = 3_600_000
-"""From this age on an export, which shows one moment, is reported as old."""
+"""The age from which an export is reported as old: it shows one moment only."""
 
 
 def parse_topic(name: str) -> str:
@@ -39,7 +39,7 @@ def parse_topics(context: click.Context, parameter: click.Parameter, names: Sequ
 
 
 def parse_rates(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, float]:
-    """Parse TOPIC=PER_SECOND with the limits of a topic's policy."""
+    """Parse TOPIC=PER_SECOND. A rate has the same limits as in a topic's policy."""
     rates: dict[str, float] = {}
     for text in texts:
         name, equals, number = text.rpartition("=")  # a topic may contain =
@@ -101,8 +101,8 @@ def report(
     """Forecast the due tasks of each hour, and count dead tasks and rejected rows.
 
     With --export, shows the tasks that fall due in each hour, by topic. If a topic's rate does not suffice to deliver
-    them, shows the size of the backlog, and when it is worked off. A topic's rate is that of --rate, or else that of
-    its policy, which is read from --url. Also shows the dead tasks, by reason and by the host of the callback. With
+    them, shows the size of the backlog, and when it is worked off. A topic's rate is that of --rate, otherwise that
+    of its policy, which is read from --url. Also shows the dead tasks, by reason and by the host of the callback. With
     --rejects, shows the rejected rows, by field and reason.
 
     Hours are UTC, from the current one on, by this machine's clock. Retries of failed deliveries are not forecast.
@@ -131,12 +131,12 @@ def report(
 
 
 def _warn_about_export(exported: ExportCounts, now: int) -> None:
-    """Say which topics have no task, because a typo in --rate leaves the topic that was meant without a rate, and say
-    if the export is old.
-    """
+    """Warn about named topics without tasks, whose names may be misspelt, and about an old export."""
     if exported.missing_topics:
         topics = ", ".join(exported.missing_topics)
         notify(f"the export has no task of these topics, named by --topic or --rate: {topics}")
     if exported.written_at is not None and now - exported.written_at >= STALE_MS:
         age = format_duration(now - exported.written_at)
-        notify(f"the export is {age} old: tasks that fell due since are shown as overdue, though they may be delivered")
+        notify(
+            f"the export is {age} old: tasks that fell due since then are shown as overdue, even if they were delivered"
+        )

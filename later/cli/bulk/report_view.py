@@ -19,13 +19,13 @@ from later.cli.console import printable
 from later.cli.times import rfc3339
 
 MAX_TOPICS, MAX_TOPICS_WIDE = 2, 4
-"""Topics with a column of their own in the table of hours: as many as 80 and 120 columns hold."""
+"""Topics with a column of their own in the table of hours: as many as fit into 80 and 120 characters."""
 HEADER_CHARS, TOPIC_CHARS, KEY_CHARS = 12, 20, 20
-"""Characters of a topic as a column's header, of a topic as a row's first cell, and of a key."""
+"""The longest topic in a column's header, the longest topic in a cell, and the longest key, in characters."""
 MIN_WIDTH = 80
-"""A narrower terminal breaks the lines itself, so that no number is cut."""
+"""The least width of the output. A narrower terminal breaks the lines itself, so that no number is cut."""
 UNLIMITED_WIDTH = 10**6
-"""The width of the output where it is a file or a pipe, and not a terminal."""
+"""The width of the output to a file or a pipe."""
 OVER_RATE = ">"
 """Marks a number of due tasks that exceeds what can be delivered in the hour."""
 EMPTY = "-"
@@ -37,7 +37,7 @@ HOUR_FORMAT = "%a %d %H:%M"
 
 
 def print_text(report: Report, *, wide: bool) -> None:
-    """Print the tables, the longest first, because a terminal shows the end; `wide` adds columns beyond 80."""
+    """Print the tables, the longest first, because a terminal shows the end. `wide` adds columns."""
     if report.due is not None:
         states, window, total = report.states or {}, report.window, report.due.total
         counts = ", ".join(f"{count:,} {printable(state)}" for state, count in states.items())
@@ -63,7 +63,7 @@ def print_text(report: Report, *, wide: bool) -> None:
 
 
 def _print(content: RenderableType) -> None:
-    """Print for the terminal's width; to a file or a pipe without a limit, without rules and without styles."""
+    """Print for the width of the terminal. To a file or a pipe, print lines of any length, without rules and styles."""
     is_terminal = sys.stdout.isatty()
     if isinstance(content, Table) and not is_terminal:
         content.box, content.padding = None, (0, 2, 0, 0)
@@ -91,7 +91,7 @@ def _table(*headers: str, numbers: Iterable[int], elastic: str) -> Table:
 
 
 def _add_row(table: Table, cells: Sequence[str]) -> None:
-    """Add a row of plain text: names in it are no markup and move no cursor."""
+    """Add a row of plain text, in which a name can neither be markup nor move the cursor."""
     table.add_row(*(Text(printable(cell)) for cell in cells))
 
 
@@ -243,7 +243,7 @@ def _format_time(ms: int, pattern: str) -> str:
 
 
 def _shorten(text: str, chars: int) -> str:
-    """Shorten a name in its middle: topics often differ at the end alone."""
+    """Shorten a name in its middle, because many topics differ only at the end."""
     text = printable(text)
     if len(text) <= chars:
         return text
@@ -255,11 +255,12 @@ def _shorten(text: str, chars: int) -> str:
 
 
 def print_json(report: Report) -> None:
+    """Print the whole report as one JSON object."""
     print(json.dumps(report_json(report)))
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """Return the whole report; a rate of null is unknown, one of 0 no limit. Times are RFC 3339."""
+    """Return the whole report for JSON. A rate of null is unknown, one of 0 is no limit. Times are RFC 3339."""
     result: dict[str, Any] = {"now": rfc3339(report.window.now / 1000)}
     if report.states is not None:
         result["tasks"] = report.states
