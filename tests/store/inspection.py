@@ -17,7 +17,7 @@ from tests.store_fixture import StoreFixture
 
 LEASE_MS = 30_000
 PAUSED = -(2**63)
-"""Stands for a wake entry of -inf."""
+"""The value for a wake entry of -inf."""
 FAILURE = Failure(1, "status", 500, "answered 500", NOW, None, 1)
 WakeKey = tuple[Bucket, int, str]
 
@@ -28,7 +28,7 @@ class StoreContents(NamedTuple):
     pool: set[str]
     buckets: dict[tuple[Bucket, str], dict[str, int]]
     wakes: dict[WakeKey, int]
-    firsts: dict[WakeKey, int]
+    first_scores: dict[WakeKey, int]
     attempts: dict[str, str]
     outcome: dict[str, bytes]
     done: dict[str, int]
@@ -37,7 +37,7 @@ class StoreContents(NamedTuple):
 
     def entries_of(self, id: str) -> list[tuple[Bucket, str, int]]:
         """Return the task's entries: bucket, topic, score."""
-        return [(*place, entries[id]) for place, entries in self.buckets.items() if id in entries]
+        return [(*key, scores[id]) for key, scores in self.buckets.items() if id in scores]
 
 
 async def ask(store: StoreFixture, commands: Iterable[Command]) -> list[Any]:
@@ -49,30 +49,30 @@ async def ask(store: StoreFixture, commands: Iterable[Command]) -> list[Any]:
 
 
 async def read_contents(store: StoreFixture) -> StoreContents:
-    sight = StoreContents(set(), {}, {}, {}, {}, {}, {}, {})
+    contents = StoreContents(set(), {}, {}, {}, {}, {}, {}, {})
     names = (await ask(store, [("KEYS", "*")]))[0]
     for shard in store.keys.shards:
-        places = [(*where, name) for name in names if (where := shard.parse_bucket_key(name)) is not None]
+        bucket_keys = [(*parsed, name) for name in names if (parsed := shard.parse_bucket_key(name)) is not None]
         hashes: list[Command] = [("HGETALL", key) for key in (shard.pool, shard.attempts, shard.outcome)]
-        zsets = [shard.done, shard.expiry, *shard.wakes.values(), *(name for _, _, name in places)]
+        zsets = [shard.done, shard.expiry, *shard.wakes.values(), *(name for _, _, name in bucket_keys)]
         pool, attempts, outcome, *sets = await ask(
             store, [*hashes, *(("ZRANGE", key, 0, -1, "WITHSCORES") for key in zsets)]
         )
         done, expiry, *rest = (_scores(flat) for flat in sets)
-        sight.pool.update(map(unpack_id, pool))
-        sight.attempts.update({unpack_id(id): entry.decode() for id, entry in pairs(attempts)})
-        sight.outcome.update({unpack_id(id): entry for id, entry in pairs(outcome)})
-        sight.done.update({unpack_id(id): at for id, at in done.items()})
+        contents.pool.update(map(unpack_id, pool))
+        contents.attempts.update({unpack_id(id): entry.decode() for id, entry in pairs(attempts)})
+        contents.outcome.update({unpack_id(id): entry for id, entry in pairs(outcome)})
+        contents.done.update({unpack_id(id): at for id, at in done.items()})
         for member, at in expiry.items():
             topic, id = parse_expiry_member(member)
-            sight.expiry[topic.decode(), unpack_id(id)] = at
+            contents.expiry[topic.decode(), unpack_id(id)] = at
         for bucket, wakes in zip(Bucket, rest, strict=False):
-            sight.wakes.update({(bucket, shard.index, topic.decode()): at for topic, at in wakes.items()})
-        for (bucket, topic, _), entries in zip(places, rest[len(Bucket) :], strict=True):
-            found = {unpack_id(id): at for id, at in entries.items()}
-            sight.buckets.setdefault((bucket, topic.decode()), {}).update(found)
-            sight.firsts[bucket, shard.index, topic.decode()] = min(found.values())
-    return sight
+            contents.wakes.update({(bucket, shard.index, topic.decode()): at for topic, at in wakes.items()})
+        for (bucket, topic, _), entries in zip(bucket_keys, rest[len(Bucket) :], strict=True):
+            scores = {unpack_id(id): at for id, at in entries.items()}
+            contents.buckets.setdefault((bucket, topic.decode()), {}).update(scores)
+            contents.first_scores[bucket, shard.index, topic.decode()] = min(scores.values())
+    return contents
 
 
 def pairs(answer: Any) -> Iterable[tuple[bytes, bytes]]:
@@ -85,15 +85,15 @@ def _scores(flat: Any) -> dict[bytes, int]:
 
 
 async def locate(store: StoreFixture, id: str) -> tuple[Bucket, int] | None:
-    """Return the only bucket that holds a task, and its score there; None if the task is gone completely."""
-    sight = await read_contents(store)
-    places = sight.entries_of(id)
-    assert len(places) == (1 if id in sight.pool else 0)
-    if not places:
-        assert id not in sight.attempts
-        assert id not in sight.outcome
+    """Return the only bucket that holds a task, and its score there; None if nothing is left of the task."""
+    contents = await read_contents(store)
+    entries = contents.entries_of(id)
+    assert len(entries) == (1 if id in contents.pool else 0)
+    if not entries:
+        assert id not in contents.attempts
+        assert id not in contents.outcome
         return None
-    bucket, _, score = places[0]
+    bucket, _, score = entries[0]
     return bucket, score
 
 
@@ -101,13 +101,13 @@ async def claim_due(
     store: StoreFixture, now: int = NOW, limit: int = 500, lease_end: int | None = None, topics: Sequence[str] = ()
 ) -> list[Claim]:
     """Claim the due tasks (of these topics) as a worker does, up to a limit of each topic."""
-    look = await store.tasks.due_topics(Bucket.DELAY, 1000)
-    wants = [
+    due = await store.tasks.due_topics(Bucket.DELAY, 1000)
+    requests = [
         ClaimRequest(wake.topic, wake.shard, limit)
-        for wake in look.topics
+        for wake in due.topics
         if wake.at <= now and (not topics or wake.topic in topics)
     ]
-    answers = await store.tasks.claim(wants, now, now + LEASE_MS if lease_end is None else lease_end)
+    answers = await store.tasks.claim(requests, now, now + LEASE_MS if lease_end is None else lease_end)
     return [claim for claims in answers for claim in unwrap_claim(claims).claims]
 
 
@@ -119,8 +119,8 @@ def unwrap_claim(answer: object) -> ClaimResult:
 
 async def release_due(store: StoreFixture, bucket: Bucket, now: int) -> int:
     """Release tasks as a worker does; return how many moved."""
-    look = await store.tasks.due_topics(bucket, 1000)
-    answers = await store.tasks.release(bucket, [wake for wake in look.topics if wake.at <= now], now)
+    due = await store.tasks.due_topics(bucket, 1000)
+    answers = await store.tasks.release(bucket, [wake for wake in due.topics if wake.at <= now], now)
     return sum(getattr(answer, "moved", 0) for answer in answers)
 
 
@@ -142,10 +142,11 @@ async def findings(store: StoreFixture, now: int = NOW) -> list[Finding]:
 
 async def assert_sound(store: StoreFixture, now: int = NOW) -> StoreContents:
     """Assert that every task is in one bucket and every wake entry right, and that the doctor finds nothing."""
-    sight = await read_contents(store)
-    assert all(len(sight.entries_of(id)) == 1 for id in sight.pool)
-    assert sum(map(len, sight.buckets.values())) == len(sight.pool)
-    assert sight.wakes.keys() == sight.firsts.keys()
-    assert all(at == sight.firsts[where] or sight.firsts[where] < at <= now for where, at in sight.wakes.items())
+    contents = await read_contents(store)
+    assert all(len(contents.entries_of(id)) == 1 for id in contents.pool)
+    assert sum(map(len, contents.buckets.values())) == len(contents.pool)
+    firsts = contents.first_scores
+    assert contents.wakes.keys() == firsts.keys()
+    assert all(at == firsts[key] or firsts[key] < at <= now for key, at in contents.wakes.items())
     assert await findings(store, now) == []
-    return sight
+    return contents

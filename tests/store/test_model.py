@@ -46,7 +46,7 @@ OWN_IDS = st.sampled_from("abcd")
 PAUSES = st.integers(0, 3000)
 MAX_LEASE = 4000
 LEASES = st.integers(1, MAX_LEASE)
-FATES = st.sampled_from(SettleTarget)
+TARGETS = st.sampled_from(SettleTarget)
 NO_POLICIES = Policies(Policy())
 CHANGES = st.sampled_from(
     [
@@ -61,7 +61,7 @@ CHANGES = st.sampled_from(
     ]
 )
 PICKS = st.lists(st.integers(0, 99), min_size=1, max_size=5)
-Lane = tuple[int, str]
+ShardTopic = tuple[int, str]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class ModelTask:
     """A task in the model."""
 
     task: Task
-    lane: Lane
+    shard_topic: ShardTopic
     bucket: Bucket
     score: int
     begun: int = 0
@@ -84,42 +84,42 @@ class Model:
         self.tasks: dict[str, ModelTask] = {}
         self.done: dict[str, int] = {}
         self.expiry: dict[tuple[str, str], int] = {}
-        self.delay_wakes: dict[Lane, int] = {}
+        self.delay_wakes: dict[ShardTopic, int] = {}
 
     def create(self, task: Task, shard: int) -> bool:
         if task.own_id and (task.id in self.tasks or task.id in self.done):
             return False
-        lane = (shard, task.topic)
-        self.tasks[task.id] = ModelTask(task=task, lane=lane, bucket=Bucket.DELAY, score=task.execute_at)
-        self._wake_by(lane, self.tasks[task.id].score)
+        shard_topic = (shard, task.topic)
+        self.tasks[task.id] = ModelTask(task=task, shard_topic=shard_topic, bucket=Bucket.DELAY, score=task.execute_at)
+        self._lower_wake(shard_topic, self.tasks[task.id].score)
         if task.expires_at is not None:
             self.expiry[task.topic, task.id] = task.expires_at
         return True
 
-    def due(self, lane: Lane, now: int, limit: int) -> list[ModelTask]:
-        waiting = [task for task in self.within(Bucket.DELAY, lane) if task.score <= now]
-        return sorted(waiting, key=lambda living: (living.score, pack_id(living.task.id)))[:limit]
+    def due(self, shard_topic: ShardTopic, now: int, limit: int) -> list[ModelTask]:
+        waiting = [task for task in self.tasks_in(Bucket.DELAY, shard_topic) if task.score <= now]
+        return sorted(waiting, key=lambda model_task: (model_task.score, pack_id(model_task.task.id)))[:limit]
 
-    def claim(self, living: ModelTask, claim: Claim) -> None:
-        living.bucket, living.score = Bucket.UNACK, claim.lease_end
-        living.begun, living.fence = living.begun + 1, claim.fence
+    def claim(self, model_task: ModelTask, claim: Claim) -> None:
+        model_task.bucket, model_task.score = Bucket.UNACK, claim.lease_end
+        model_task.begun, model_task.fence = model_task.begun + 1, claim.fence
 
-    def served(self, lane: Lane, now: int) -> int | None:
+    def wake_after_claim(self, shard_topic: ShardTopic, now: int) -> int | None:
         """Note, after a claim, that a topic with due tasks left waits for its next turn."""
-        self._wake_at_first(lane)
-        if lane in self.delay_wakes and self.delay_wakes[lane] <= now:
-            self.delay_wakes[lane] = now
-        return self.delay_wakes.get(lane)
+        self._refresh_wake(shard_topic)
+        if shard_topic in self.delay_wakes and self.delay_wakes[shard_topic] <= now:
+            self.delay_wakes[shard_topic] = now
+        return self.delay_wakes.get(shard_topic)
 
-    def held(self, claim: Claim) -> ModelTask | None:
-        living = self.tasks.get(claim.id)
-        holds = living is not None and living.bucket is Bucket.UNACK and living.fence == claim.fence
-        return living if holds else None
+    def claimed_task(self, claim: Claim) -> ModelTask | None:
+        model_task = self.tasks.get(claim.id)
+        holds = model_task is not None and model_task.bucket is Bucket.UNACK and model_task.fence == claim.fence
+        return model_task if holds else None
 
     def settle(self, settlement: Settlement) -> bool:
         claim, verdict, remember_until = settlement
-        living = self.held(claim)
-        if living is None:
+        model_task = self.claimed_task(claim)
+        if model_task is None:
             return False
         if verdict.target is not SettleTarget.ERROR:
             self.expiry.pop((claim.topic, claim.id), None)
@@ -128,154 +128,162 @@ class Model:
             if remember_until is not None:
                 self.done[claim.id] = remember_until
         else:
-            living.bucket = Bucket.DEAD if verdict.target is SettleTarget.DEAD else Bucket.ERROR
-            living.score, living.failure = verdict.at, verdict.failure
+            model_task.bucket = Bucket.DEAD if verdict.target is SettleTarget.DEAD else Bucket.ERROR
+            model_task.score, model_task.failure = verdict.at, verdict.failure
         return True
 
     def give_back(self, claim: Claim) -> bool:
-        living = self.held(claim)
-        if living is None:
+        model_task = self.claimed_task(claim)
+        if model_task is None:
             return False
-        living.bucket, living.score, living.begun = Bucket.DELAY, claim.due_at, living.begun - 1
-        self._wake_by(living.lane, claim.due_at)
+        model_task.bucket, model_task.score, model_task.begun = Bucket.DELAY, claim.due_at, model_task.begun - 1
+        self._lower_wake(model_task.shard_topic, claim.due_at)
         return True
 
-    def release(self, bucket: Bucket, lane: Lane, now: int) -> int:
-        over = [living for living in self.within(bucket, lane) if living.score <= now]
-        for living in over:
-            living.bucket, living.score = Bucket.DELAY, now
-            self._wake_by(lane, now)
-        return len(over)
+    def release(self, bucket: Bucket, shard_topic: ShardTopic, now: int) -> int:
+        ended = [model_task for model_task in self.tasks_in(bucket, shard_topic) if model_task.score <= now]
+        for model_task in ended:
+            model_task.bucket, model_task.score = Bucket.DELAY, now
+            self._lower_wake(shard_topic, now)
+        return len(ended)
 
     def delete(self, id: str) -> bool:
         self.done.pop(id, None)
-        living = self.tasks.pop(id, None)
-        if living is not None:
-            self.expiry.pop((living.lane[1], id), None)
-        if living is not None and living.bucket is Bucket.DELAY:
-            self._keep_the_turn(living.lane)
-        return living is not None
+        model_task = self.tasks.pop(id, None)
+        if model_task is not None:
+            self.expiry.pop((model_task.shard_topic[1], id), None)
+        if model_task is not None and model_task.bucket is Bucket.DELAY:
+            self._refresh_wake_keeping_turn(model_task.shard_topic)
+        return model_task is not None
 
     def update(self, id: str, changes: TaskChanges, now: int) -> str:
-        """Return "edited", or the bucket of a task that cannot be edited."""
-        living = self.tasks.get(id)
-        if living is None or living.bucket in (Bucket.UNACK, Bucket.DEAD):
-            return "gone" if living is None else living.bucket
-        living.task = edit(living.task, changes, NO_POLICIES, now)
-        self._age(living)
+        """Return "edited", "missing", or the bucket of a task that cannot be edited."""
+        model_task = self.tasks.get(id)
+        if model_task is None or model_task.bucket in (Bucket.UNACK, Bucket.DEAD):
+            return "missing" if model_task is None else model_task.bucket
+        model_task.task = edit(model_task.task, changes, NO_POLICIES, now)
+        self._refresh_expiry(model_task)
         if changes.sets_due_time:
-            before, living.bucket, living.score = living.bucket, Bucket.DELAY, living.task.execute_at
+            before, model_task.bucket, model_task.score = model_task.bucket, Bucket.DELAY, model_task.task.execute_at
             if before is Bucket.DELAY:
-                self._keep_the_turn(living.lane)
-            self._wake_by(living.lane, living.score)
+                self._refresh_wake_keeping_turn(model_task.shard_topic)
+            self._lower_wake(model_task.shard_topic, model_task.score)
         return "edited"
 
     def run_now(self, id: str, now: int) -> bool:
-        living = self.tasks.get(id)
-        if living is None or living.bucket is Bucket.UNACK:
+        model_task = self.tasks.get(id)
+        if model_task is None or model_task.bucket is Bucket.UNACK:
             return False
-        if living.bucket is Bucket.DEAD:
-            return self.redrive(living, now, now)
-        living.score = min(living.score, now) if living.bucket is Bucket.DELAY else now
-        living.bucket = Bucket.DELAY
-        self._wake_by(living.lane, now)
+        if model_task.bucket is Bucket.DEAD:
+            return self.redrive(model_task, now, now)
+        model_task.score = min(model_task.score, now) if model_task.bucket is Bucket.DELAY else now
+        model_task.bucket = Bucket.DELAY
+        self._lower_wake(model_task.shard_topic, now)
         return True
 
-    def redrive(self, living: ModelTask, due_at: int, now: int) -> bool:
-        living.bucket, living.score, living.begun, living.failure = Bucket.DELAY, due_at, 0, None
-        living.task = renew_ttl(living.task, now)
-        self._age(living)
-        self._wake_by(living.lane, due_at)
+    def redrive(self, model_task: ModelTask, due_at: int, now: int) -> bool:
+        model_task.bucket, model_task.score, model_task.begun, model_task.failure = Bucket.DELAY, due_at, 0, None
+        model_task.task = renew_ttl(model_task.task, now)
+        self._refresh_expiry(model_task)
+        self._lower_wake(model_task.shard_topic, due_at)
         return True
 
     def redrive_dead(self, topic: str, rate: float, now: int, limit: int) -> int:
         dead = sorted(
-            [living for living in self.of(topic) if living.bucket is Bucket.DEAD and living.score < now],
-            key=lambda living: (living.score, pack_id(living.task.id)),
+            [
+                model_task
+                for model_task in self.tasks_of(topic)
+                if model_task.bucket is Bucket.DEAD and model_task.score < now
+            ],
+            key=lambda model_task: (model_task.score, pack_id(model_task.task.id)),
         )
-        for place, living in enumerate(dead[:limit]):
-            self.redrive(living, now + int(place * 1000 / rate), now)
+        for place, model_task in enumerate(dead[:limit]):
+            self.redrive(model_task, now + int(place * 1000 / rate), now)
         return len(dead)
 
     def purge(self, topic: str, buckets: list[Bucket]) -> int:
-        gone = [living for living in self.of(topic) if living.bucket in buckets]
-        for living in gone:
-            self.delete(living.task.id)
-        return len(gone)
+        removed = [model_task for model_task in self.tasks_of(topic) if model_task.bucket in buckets]
+        for model_task in removed:
+            self.delete(model_task.task.id)
+        return len(removed)
 
-    def of(self, topic: str) -> list[ModelTask]:
-        return [living for living in self.tasks.values() if living.lane[1] == topic]
+    def tasks_of(self, topic: str) -> list[ModelTask]:
+        return [model_task for model_task in self.tasks.values() if model_task.shard_topic[1] == topic]
 
-    def _age(self, living: ModelTask) -> None:
-        self.expiry.pop((living.task.topic, living.task.id), None)
-        if living.task.expires_at is not None:
-            self.expiry[living.task.topic, living.task.id] = living.task.expires_at
+    def _refresh_expiry(self, model_task: ModelTask) -> None:
+        self.expiry.pop((model_task.task.topic, model_task.task.id), None)
+        if model_task.task.expires_at is not None:
+            self.expiry[model_task.task.topic, model_task.task.id] = model_task.task.expires_at
 
     def expire(self, now: int) -> dict[str, Failure]:
         """Let waiting tasks whose ttl has ended die; return them."""
         died: dict[str, Failure] = {}
         for (topic, id), _ in [entry for entry in self.expiry.items() if entry[1] <= now]:
-            living = self.tasks[id]
-            if living.bucket is Bucket.UNACK:
+            model_task = self.tasks[id]
+            if model_task.bucket is Bucket.UNACK:
                 self.expiry[topic, id] = now + 1000
                 continue
-            before, living.bucket, living.score = living.bucket, Bucket.DEAD, now
-            living.failure = died[id] = expiry_failure(living.failure, now)
+            before, model_task.bucket, model_task.score = model_task.bucket, Bucket.DEAD, now
+            model_task.failure = died[id] = expiry_failure(model_task.failure, now)
             del self.expiry[topic, id]
             if before is Bucket.DELAY:
-                self._keep_the_turn(living.lane)
+                self._refresh_wake_keeping_turn(model_task.shard_topic)
         return died
 
     def sweep(self, topic: str, latest: int, remember_until: int) -> int:
-        gone = [
+        removed = [
             id
-            for id, living in self.tasks.items()
-            if living.bucket is Bucket.DEAD and living.lane[1] == topic and living.score <= latest
+            for id, model_task in self.tasks.items()
+            if model_task.bucket is Bucket.DEAD and model_task.shard_topic[1] == topic and model_task.score <= latest
         ]
-        for id in gone:
+        for id in removed:
             if self.tasks.pop(id).task.own_id:
                 self.done[id] = remember_until
-        return len(gone)
+        return len(removed)
 
     def trim(self, now: int) -> int:
-        over = [id for id, until in self.done.items() if until <= now]
-        for id in over:
+        ended = [id for id, until in self.done.items() if until <= now]
+        for id in ended:
             del self.done[id]
-        return len(over)
+        return len(ended)
 
-    def within(self, bucket: Bucket, lane: Lane) -> list[ModelTask]:
-        return [living for living in self.tasks.values() if living.bucket is bucket and living.lane == lane]
+    def tasks_in(self, bucket: Bucket, shard_topic: ShardTopic) -> list[ModelTask]:
+        return [
+            model_task
+            for model_task in self.tasks.values()
+            if model_task.bucket is bucket and model_task.shard_topic == shard_topic
+        ]
 
-    def first(self, bucket: Bucket, lane: Lane) -> int | None:
-        return min((living.score for living in self.within(bucket, lane)), default=None)
+    def first(self, bucket: Bucket, shard_topic: ShardTopic) -> int | None:
+        return min((model_task.score for model_task in self.tasks_in(bucket, shard_topic)), default=None)
 
     def wakes(self) -> dict[tuple[Bucket, int, str], int]:
         others = {
-            (living.bucket, *living.lane): self.first(living.bucket, living.lane) or 0
-            for living in self.tasks.values()
-            if living.bucket is not Bucket.DELAY
+            (model_task.bucket, *model_task.shard_topic): self.first(model_task.bucket, model_task.shard_topic) or 0
+            for model_task in self.tasks.values()
+            if model_task.bucket is not Bucket.DELAY
         }
-        return others | {(Bucket.DELAY, *lane): at for lane, at in self.delay_wakes.items()}
+        return others | {(Bucket.DELAY, *shard_topic): at for shard_topic, at in self.delay_wakes.items()}
 
     def buckets(self) -> dict[tuple[Bucket, str], dict[str, int]]:
         buckets: dict[tuple[Bucket, str], dict[str, int]] = {}
-        for id, living in self.tasks.items():
-            buckets.setdefault((living.bucket, living.lane[1]), {})[id] = living.score
+        for id, model_task in self.tasks.items():
+            buckets.setdefault((model_task.bucket, model_task.shard_topic[1]), {})[id] = model_task.score
         return buckets
 
-    def _wake_by(self, lane: Lane, at: int) -> None:
-        self.delay_wakes[lane] = min(self.delay_wakes.get(lane, at), at)
+    def _lower_wake(self, shard_topic: ShardTopic, at: int) -> None:
+        self.delay_wakes[shard_topic] = min(self.delay_wakes.get(shard_topic, at), at)
 
-    def _wake_at_first(self, lane: Lane) -> None:
-        first = self.first(Bucket.DELAY, lane)
-        self.delay_wakes.pop(lane, None)
+    def _refresh_wake(self, shard_topic: ShardTopic) -> None:
+        first = self.first(Bucket.DELAY, shard_topic)
+        self.delay_wakes.pop(shard_topic, None)
         if first is not None:
-            self.delay_wakes[lane] = first
+            self.delay_wakes[shard_topic] = first
 
-    def _keep_the_turn(self, lane: Lane) -> None:
-        first = self.first(Bucket.DELAY, lane)
-        if first is None or lane not in self.delay_wakes or first > self.delay_wakes[lane]:
-            self._wake_at_first(lane)
+    def _refresh_wake_keeping_turn(self, shard_topic: ShardTopic) -> None:
+        first = self.first(Bucket.DELAY, shard_topic)
+        if first is None or shard_topic not in self.delay_wakes or first > self.delay_wakes[shard_topic]:
+            self._refresh_wake(shard_topic)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -293,7 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.now = NOW
         self.fence = dict.fromkeys(range(self.shards), 0)
         self.claims: list[Claim] = []
-        self.made = 0
+        self.ids_made = 0
 
     def run(self, verb: Callable[..., Awaitable[Any]], *arguments: object) -> Any:
         async def call() -> Any:
@@ -310,7 +318,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(topic=TOPICS, delays=st.lists(PAUSES, max_size=8))
     def begin(self, topic: str, delays: list[int]) -> None:
-        self._create([self._made_task(topic, delay) for delay in delays])
+        self._create([self._new_task(topic, delay) for delay in delays])
 
     @rule(ids=st.lists(OWN_IDS, max_size=4), topic=TOPICS, delay=PAUSES, ttl=st.none() | st.integers(1, 3000))
     def create(self, ids: list[str], topic: str, delay: int, ttl: int | None) -> None:
@@ -318,7 +326,7 @@ class StoreMachine(RuleBasedStateMachine):
             a_task(id=id, own_id=True, topic=topic, created_at=self.now, delay=delay / 1000, ttl=ttl and ttl / 1000)
             for id in ids
         ]
-        self._create([*tasks, self._made_task(topic, delay)])
+        self._create([*tasks, self._new_task(topic, delay)])
 
     @rule(pause=PAUSES)
     def pass_time(self, pause: int) -> None:
@@ -328,33 +336,35 @@ class StoreMachine(RuleBasedStateMachine):
     def claim(self, topic: str, limit: int, lease: int, behind: int) -> None:
         """Claim as a worker whose clock may be a little behind the others'."""
         now = self.now - behind
-        lanes = [(shard, topic) for shard in range(self.shards)]
-        wants = [ClaimRequest(topic, shard, limit) for shard, _ in lanes]
-        for lane, answer in zip(lanes, self.run(self.store.tasks.claim, wants, now, now + lease), strict=True):
-            expected = self.model.due(lane, now, limit)
+        shard_topics = [(shard, topic) for shard in range(self.shards)]
+        requests = [ClaimRequest(topic, shard, limit) for shard, _ in shard_topics]
+        for shard_topic, answer in zip(
+            shard_topics, self.run(self.store.tasks.claim, requests, now, now + lease), strict=True
+        ):
+            expected = self.model.due(shard_topic, now, limit)
             claims = unwrap_claim(answer)
-            assert [claim.task for claim in claims.claims] == [living.task for living in expected]
-            for claim, living in zip(claims.claims, expected, strict=True):
-                self._check_claim(claim, living, now + lease)
-                self.model.claim(living, claim)
-            assert (claims.wake_at, claims.orphans) == (self.model.served(lane, now), 0)
+            assert [claim.task for claim in claims.claims] == [model_task.task for model_task in expected]
+            for claim, model_task in zip(claims.claims, expected, strict=True):
+                self._check_claim(claim, model_task, now + lease)
+                self.model.claim(model_task, claim)
+            assert (claims.wake_at, claims.orphans) == (self.model.wake_after_claim(shard_topic, now), 0)
             self.claims += claims.claims
 
-    @rule(picks=PICKS, fate=FATES, pause=PAUSES, remember=st.booleans())
-    def settle(self, picks: list[int], fate: SettleTarget, pause: int, remember: bool) -> None:
+    @rule(picks=PICKS, settle_target=TARGETS, pause=PAUSES, remember=st.booleans())
+    def settle(self, picks: list[int], settle_target: SettleTarget, pause: int, remember: bool) -> None:
         """Settle old and new claims, some of them lost long ago, some twice."""
         settlements = []
-        for claim in self._picked(picks):
+        for claim in self._pick_claims(picks):
             failure = Failure(claim.attempt, "status", 500, "answered 500", self.now, None, claim.attempt)
-            verdict = Verdict(fate, self.now + (pause if fate is SettleTarget.ERROR else 0), failure)
-            until = self.now + pause if remember and fate is SettleTarget.DONE else None
+            verdict = Verdict(settle_target, self.now + (pause if settle_target is SettleTarget.ERROR else 0), failure)
+            until = self.now + pause if remember and settle_target is SettleTarget.DONE else None
             settlements.append(Settlement(claim, verdict, until))
         answers = self.run(self.store.tasks.settle, settlements)
         assert answers == [self.model.settle(settlement) for settlement in settlements]
 
     @rule(picks=PICKS)
     def give_back(self, picks: list[int]) -> None:
-        claims = self._picked(picks)
+        claims = self._pick_claims(picks)
         answers = self.run(self.store.tasks.give_back, claims)
         assert answers == [self.model.give_back(claim) for claim in claims]
 
@@ -362,9 +372,9 @@ class StoreMachine(RuleBasedStateMachine):
     def release(self, bucket: Bucket, topic: str) -> None:
         wakes = [DueTopic(self.now, topic, shard) for shard in range(self.shards)]
         answers = self.run(self.store.tasks.release, bucket, wakes, self.now)
-        lanes = [(shard, topic) for shard in range(self.shards)]
-        moved = [self.model.release(bucket, lane, self.now) for lane in lanes]
-        left = [self.model.first(bucket, lane) for lane in lanes]
+        shard_topics = [(shard, topic) for shard in range(self.shards)]
+        moved = [self.model.release(bucket, shard_topic, self.now) for shard_topic in shard_topics]
+        left = [self.model.first(bucket, shard_topic) for shard_topic in shard_topics]
         assert answers == [ReleaseResult(*pair) for pair in zip(moved, left, strict=True)]
 
     @rule()
@@ -390,13 +400,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.release(bucket=Bucket.UNACK, topic=topic)
         self.claim(topic=topic, limit=3, lease=MAX_LEASE, behind=0)
 
-    @rule(topic=TOPICS, fate=st.sampled_from([SettleTarget.DEAD, SettleTarget.ERROR]), pause=PAUSES)
-    def fail(self, topic: str, fate: SettleTarget, pause: int) -> None:
+    @rule(topic=TOPICS, settle_target=st.sampled_from([SettleTarget.DEAD, SettleTarget.ERROR]), pause=PAUSES)
+    def fail(self, topic: str, settle_target: SettleTarget, pause: int) -> None:
         """Let all due deliveries fail, so that there are dead tasks to redrive."""
         self.claims.clear()
         self.now += pause
         self.claim(topic=topic, limit=8, lease=MAX_LEASE, behind=0)
-        self.settle(picks=list(range(len(self.claims[-8:]))), fate=fate, pause=pause, remember=False)
+        self.settle(picks=list(range(len(self.claims[-8:]))), settle_target=settle_target, pause=pause, remember=False)
 
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=3, unique=True))
     def delete(self, ids: list[str]) -> None:
@@ -405,33 +415,33 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(picks=PICKS, changes=CHANGES)
     def update(self, picks: list[int], changes: TaskChanges) -> None:
-        ids = self._picked_ids(picks)
+        ids = self._pick_ids(picks)
         answers = self.run(self.store.edits.update, [TaskEdit(id, changes, NO_POLICIES, self.now) for id in ids])
         for id, answer in zip(ids, answers, strict=True):
-            came = self.model.update(id, changes, self.now)
-            if came != "edited":
-                assert type(answer) is (NotFound if came == "gone" else Conflict)
-        self._check_found(ids, answers)
+            result = self.model.update(id, changes, self.now)
+            if result != "edited":
+                assert type(answer) is (NotFound if result == "missing" else Conflict)
+        self._check_records(ids, answers)
 
     @rule(picks=PICKS)
     def run_now(self, picks: list[int]) -> None:
-        ids = self._picked_ids(picks)
+        ids = self._pick_ids(picks)
         answers = self.run(self.store.edits.run_now, ids, self.now)
         assert [isinstance(answer, TaskRecord) for answer in answers] == [
             self.model.run_now(id, self.now) for id in ids
         ]
-        self._check_found(ids, answers)
+        self._check_records(ids, answers)
 
     @rule(pick=st.integers(0, 99))
     def redrive(self, pick: int) -> None:
-        [id] = self._picked_ids([pick])
-        living = self.model.tasks.get(id)
+        [id] = self._pick_ids([pick])
+        model_task = self.model.tasks.get(id)
         [answer] = self.run(self.store.edits.redrive, [id], self.now)
-        if living is None or living.bucket is not Bucket.DEAD:
-            assert type(answer) is (NotFound if living is None else Conflict)
+        if model_task is None or model_task.bucket is not Bucket.DEAD:
+            assert type(answer) is (NotFound if model_task is None else Conflict)
         else:
-            self.model.redrive(living, self.now, self.now)
-            self._check_found([id], [answer])
+            self.model.redrive(model_task, self.now, self.now)
+            self._check_records([id], [answer])
 
     @rule(topic=TOPICS, rate=st.sampled_from([0.5, 3, 1000]), limit=st.integers(1, 4))
     def redrive_dead(self, topic: str, rate: float, limit: int) -> None:
@@ -448,13 +458,19 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=4, unique=True))
     def query(self, ids: list[str]) -> None:
         for id, found in zip(ids, self.run(self.store.lookup.query, ids), strict=True):
-            living = self.model.tasks.get(id)
-            if living is None:
+            model_task = self.model.tasks.get(id)
+            if model_task is None:
                 assert isinstance(found, NotFound)
                 assert found.ended == (id in self.model.done)
             else:
                 assert found == TaskRecord(
-                    id, living.lane[1], living.task, living.bucket, living.score, living.begun, living.failure
+                    id,
+                    model_task.shard_topic[1],
+                    model_task.task,
+                    model_task.bucket,
+                    model_task.score,
+                    model_task.begun,
+                    model_task.failure,
                 )
 
     @rule()
@@ -464,17 +480,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def store_and_model_agree(self) -> None:
-        sight = self.run(read_contents, self.store)
+        contents = self.run(read_contents, self.store)
         tasks = self.model.tasks
-        assert sight.pool == tasks.keys()
-        assert sight.buckets == self.model.buckets()
-        assert sight.wakes == self.model.wakes()
-        assert sight.done == self.model.done
-        assert sight.expiry == self.model.expiry
-        assert sight.attempts == {id: f"{task.begun} {task.fence}" for id, task in tasks.items() if task.begun}
-        assert sight.outcome == {id: encode_failure(task.failure) for id, task in tasks.items() if task.failure}
+        assert contents.pool == tasks.keys()
+        assert contents.buckets == self.model.buckets()
+        assert contents.wakes == self.model.wakes()
+        assert contents.done == self.model.done
+        assert contents.expiry == self.model.expiry
+        assert contents.attempts == {id: f"{task.begun} {task.fence}" for id, task in tasks.items() if task.begun}
+        assert contents.outcome == {id: encode_failure(task.failure) for id, task in tasks.items() if task.failure}
 
-    def _check_found(self, ids: list[str], answers: list[Any]) -> None:
+    def _check_records(self, ids: list[str], answers: list[Any]) -> None:
         """Check that each task is where a query found it. Of an id that is asked for twice the last answer counts."""
         for id, found in dict(zip(ids, answers, strict=True)).items():
             if isinstance(found, TaskRecord):
@@ -485,29 +501,29 @@ class StoreMachine(RuleBasedStateMachine):
         answers = self.run(self.store.tasks.create, tasks)
         assert answers == [self.model.create(task, self.store.keys.shard_of(task.id).index) for task in tasks]
 
-    def _made_task(self, topic: str, delay: int) -> Task:
+    def _new_task(self, topic: str, delay: int) -> Task:
         """Return a task with an id of later's own form, but the same in each run."""
-        self.made += 1
-        id = str(uuid.UUID(int=self.made * 0x9E3779B97F4A7C15, version=4))
+        self.ids_made += 1
+        id = str(uuid.UUID(int=self.ids_made * 0x9E3779B97F4A7C15, version=4))
         return a_task(id=id, topic=topic, created_at=self.now, delay=delay / 1000)
 
-    def _picked(self, picks: list[int]) -> list[Claim]:
+    def _pick_claims(self, picks: list[int]) -> list[Claim]:
         """Return some of the latest claims: enough of them are lost, or settled already."""
         latest = self.claims[-8:]
         return [latest[pick % len(latest)] for pick in picks] if latest else []
 
-    def _picked_ids(self, picks: list[int]) -> list[str]:
-        """Return ids of existing tasks, or of one that may be gone."""
+    def _pick_ids(self, picks: list[int]) -> list[str]:
+        """Return ids of existing tasks, or of one that may have been removed."""
         ids = ["a", *sorted(self.model.tasks)]
         return [ids[pick % len(ids)] for pick in picks]
 
-    def _check_claim(self, claim: Claim, living: ModelTask, lease_end: int) -> None:
-        shard, topic = living.lane
+    def _check_claim(self, claim: Claim, model_task: ModelTask, lease_end: int) -> None:
+        shard, topic = model_task.shard_topic
         assert claim.fence > self.fence[shard]
         self.fence[shard] = claim.fence
         assert claim == Claim(
-            living.task.id, topic, shard, living.task, living.score, living.begun + 1, claim.fence,
-            living.failure, lease_end,
+            model_task.task.id, topic, shard, model_task.task, model_task.score, model_task.begun + 1, claim.fence,
+            model_task.failure, lease_end,
         )  # fmt: skip
 
 
