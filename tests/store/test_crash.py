@@ -1,6 +1,6 @@
 """A worker crashes, or its connection is cut, between any two steps of a task's life: nothing is lost.
 
-`Line` cuts it at the n-th round trip: before it is sent, or after the store has done it and before the answer is read.
+`CutConnection` fails in one round trip: before it is sent, or after the store has run it and before its answer is read.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ TASK = a_task(id="a", own_id=True)
 REMEMBER_UNTIL = NOW + 10**9
 MUCH_LATER = NOW + 10**7
 ROUND_TRIPS = 18
-"""Of `live`; a test says so if it is wrong."""
+"""The round trips of `run_life`; a test fails if the number is wrong."""
 
 
 class CutConnection:
     """A connection to the store that fails in one round trip and works again after it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.trips = 0
+        self.round_trips = 0
         self.cut_at = -1
         self.answer_lost = False
-        whole = Connections.pipeline
+        original = Connections.pipeline
 
         async def cut(connections: Connections, commands: Sequence[Command]) -> list[Any]:
-            trip, self.trips = self.trips, self.trips + 1
-            if trip != self.cut_at:
-                return await whole(connections, commands)
+            round_trip, self.round_trips = self.round_trips, self.round_trips + 1
+            if round_trip != self.cut_at:
+                return await original(connections, commands)
             if self.answer_lost:
-                await whole(connections, commands)
-            raise redis.exceptions.ConnectionError("the line is cut")
+                await original(connections, commands)
+            raise redis.exceptions.ConnectionError("the connection is cut")
 
         monkeypatch.setattr(Connections, "pipeline", cut)
 
 
 @pytest.fixture
-async def line(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> CutConnection:
+async def connection(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> CutConnection:
     await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
     return CutConnection(monkeypatch)
 
 
 @pytest.fixture
 def shards() -> int:
-    """Return 1: one task is in one shard, however many there are."""
+    """Return a few: one task is in one shard, however many there are."""
     return 2
 
 
@@ -64,7 +64,7 @@ every_cut = pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent",
 
 
 async def run_life(store: StoreFixture, task: Task) -> None:
-    """Run a whole life of a task: created, failed, released, lost, given back, delivered."""
+    """Run the whole life of a task: created, failed, released, lost, given back, delivered."""
     await store.tasks.create([task])
     [claim] = await claim_due(store)
     await store.tasks.settle([failed(claim, NOW + 10)])
@@ -80,7 +80,7 @@ async def run_life(store: StoreFixture, task: Task) -> None:
 
 
 async def recover(store: StoreFixture) -> list[Task]:
-    """Return what workers deliver that start again long after."""
+    """Deliver as workers that start long after; return the delivered tasks."""
     delivered = []
     for bucket in (Bucket.UNACK, Bucket.ERROR):
         await release_due(store, bucket, MUCH_LATER)
@@ -91,18 +91,20 @@ async def recover(store: StoreFixture) -> list[Task]:
     return delivered
 
 
-async def test_a_life_without_a_cut_takes_all_its_round_trips(store: StoreFixture, line: CutConnection) -> None:
+async def test_a_life_without_a_cut_takes_the_expected_round_trips(
+    store: StoreFixture, connection: CutConnection
+) -> None:
     await run_life(store, TASK)
-    assert line.trips == ROUND_TRIPS
+    assert connection.round_trips == ROUND_TRIPS
     assert await recover(store) == []
 
 
 @every_cut
 @pytest.mark.parametrize("cut_at", range(ROUND_TRIPS))
 async def test_a_task_outlives_its_worker(
-    store: StoreFixture, line: CutConnection, cut_at: int, answer_lost: bool
+    store: StoreFixture, connection: CutConnection, cut_at: int, answer_lost: bool
 ) -> None:
-    line.cut_at, line.answer_lost = cut_at, answer_lost
+    connection.cut_at, connection.answer_lost = cut_at, answer_lost
     with pytest.raises(StoreDown):
         await run_life(store, TASK)
 
@@ -116,10 +118,10 @@ async def test_a_task_outlives_its_worker(
 
 
 @every_cut
-async def test_a_create_sent_again_by_its_caller_is_made_once(
-    store: StoreFixture, line: CutConnection, answer_lost: bool
+async def test_a_create_sent_again_by_its_caller_creates_once(
+    store: StoreFixture, connection: CutConnection, answer_lost: bool
 ) -> None:
-    line.cut_at, line.answer_lost = 0, answer_lost
+    connection.cut_at, connection.answer_lost = 0, answer_lost
     with pytest.raises(StoreDown):
         await store.tasks.create([TASK])
     assert await store.tasks.create([TASK]) == [not answer_lost]
@@ -129,11 +131,11 @@ async def test_a_create_sent_again_by_its_caller_is_made_once(
 @every_cut
 @pytest.mark.parametrize("settlement", [done, lambda claim: failed(claim, NOW + 10)], ids=["done", "failed"])
 async def test_a_settle_may_be_sent_again(
-    store: StoreFixture, line: CutConnection, settlement: Any, answer_lost: bool
+    store: StoreFixture, connection: CutConnection, settlement: Any, answer_lost: bool
 ) -> None:
     await store.tasks.create([TASK])
     [claim] = await claim_due(store)
-    line.cut_at, line.answer_lost = line.trips, answer_lost
+    connection.cut_at, connection.answer_lost = connection.round_trips, answer_lost
     with pytest.raises(StoreDown):
         await store.tasks.settle([settlement(claim)])
     assert await store.tasks.settle([settlement(claim)]) == [not answer_lost]
@@ -142,11 +144,9 @@ async def test_a_settle_may_be_sent_again(
 
 
 @every_cut
-async def test_a_delete_sent_again_says_that_it_is_gone(
-    store: StoreFixture, line: CutConnection, answer_lost: bool
-) -> None:
+async def test_a_delete_may_be_sent_again(store: StoreFixture, connection: CutConnection, answer_lost: bool) -> None:
     await store.tasks.create([TASK])
-    line.cut_at, line.answer_lost = line.trips + 1, answer_lost
+    connection.cut_at, connection.answer_lost = connection.round_trips + 1, answer_lost
     with pytest.raises(StoreDown):
         await store.edits.delete([TASK.id])
     await store.edits.delete([TASK.id])
@@ -154,15 +154,15 @@ async def test_a_delete_sent_again_says_that_it_is_gone(
 
 
 @every_cut
-@pytest.mark.parametrize("cut_after", range(3), ids=["scan", "look", "mend"])
+@pytest.mark.parametrize("cut_after", range(3), ids=["find-buckets", "examine", "repair"])
 async def test_an_interrupted_repair_is_completed_by_the_next(
-    store: StoreFixture, line: CutConnection, cut_after: int, answer_lost: bool
+    store: StoreFixture, connection: CutConnection, cut_after: int, answer_lost: bool
 ) -> None:
     await store.tasks.create([TASK])
     shard = store.keys.shard_of(TASK.id)
     await store.redis.delete(shard.bucket(Bucket.DELAY, b"order"), shard.wakes[Bucket.DELAY])
     [finding] = await findings(store)
-    line.cut_at, line.answer_lost = line.trips + cut_after, answer_lost
+    connection.cut_at, connection.answer_lost = connection.round_trips + cut_after, answer_lost
     with pytest.raises(StoreDown):
         await Doctor(store.client, store.keys).repair(finding, NOW)
     for found in await findings(store):

@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong, nothing else, and repairs it for good."""
+"""The doctor finds every defect, nothing else, and repairs it for good."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ async def fill_all_buckets(store: StoreFixture) -> None:
     """Put tasks into every bucket of several topics, and let some end."""
     await store.tasks.create([a_task(topic=f"topic-{n % 5}") for n in range(60)])
     claims = await claim_due(store)
-    await store.tasks.settle([fate(claim, n) for n, claim in enumerate(claims[:30])])
+    await store.tasks.settle([settlement_of(claim, n) for n, claim in enumerate(claims[:30])])
     await store.tasks.give_back(claims[30:40])
     await store.tasks.create([a_task(id=f"own-{n}", own_id=True, delay=n) for n in range(20)])
 
 
-def fate(claim: Claim, n: int) -> Settlement:
+def settlement_of(claim: Claim, n: int) -> Settlement:
     return [done(claim, NOW + 9), died(claim), failed(claim, claim.due_at)][n % 3]
 
 
@@ -58,7 +58,9 @@ async def create(store: StoreFixture, id: str = "a", topic: str = "order", delay
     assert await store.tasks.create([a_task(id=id, own_id=True, topic=topic, delay=delay)]) == [True]
 
 
-async def put(store: StoreFixture, bucket: Bucket, topic: str = "order", id: str = "a", score: int = NOW + 7) -> None:
+async def add_entry(
+    store: StoreFixture, bucket: Bucket, topic: str = "order", id: str = "a", score: int = NOW + 7
+) -> None:
     """Put an entry into a bucket by hand, with a right wake entry."""
     shard, name = store.keys.shard_of(id), topic.encode()
     await ask(
@@ -70,7 +72,7 @@ async def put(store: StoreFixture, bucket: Bucket, topic: str = "order", id: str
     )
 
 
-async def take_out(store: StoreFixture, bucket: Bucket, topic: str = "order", id: str = "a") -> None:
+async def remove_entry(store: StoreFixture, bucket: Bucket, topic: str = "order", id: str = "a") -> None:
     """Take the only entry out of its bucket by hand, with the wake entry."""
     shard, name = store.keys.shard_of(id), topic.encode()
     await ask(
@@ -79,7 +81,7 @@ async def take_out(store: StoreFixture, bucket: Bucket, topic: str = "order", id
     )
 
 
-async def spoil(store: StoreFixture, id: str = "a", body: bytes = b"\xc1") -> None:
+async def corrupt_body(store: StoreFixture, id: str = "a", body: bytes = b"\xc1") -> None:
     await ask(store, [("HSET", store.keys.shard_of(id).pool, pack_id(id), body)])
 
 
@@ -87,7 +89,7 @@ def body_of(topic: str) -> bytes:
     return encode_task(a_task(topic=topic))
 
 
-async def mended(store: StoreFixture, now: int = NOW) -> list[Defect]:
+async def repair_all(store: StoreFixture, now: int = NOW) -> list[Defect]:
     """Return what an examination with --repair finds, and assert that nothing is wrong after it."""
     doctor = Doctor(store.client, store.keys)
     kinds = []
@@ -99,7 +101,7 @@ async def mended(store: StoreFixture, now: int = NOW) -> list[Defect]:
     return kinds
 
 
-async def the_finding(store: StoreFixture) -> Finding:
+async def only_finding(store: StoreFixture) -> Finding:
     [finding] = await findings(store)
     return finding
 
@@ -129,16 +131,16 @@ class TestNothingWrong:
         self, store: StoreFixture, bucket: Bucket
     ) -> None:
         await create(store)
-        await take_out(store, Bucket.DELAY)
-        await put(store, bucket, "whatever")
-        await spoil(store)
+        await remove_entry(store, Bucket.DELAY)
+        await add_entry(store, bucket, "whatever")
+        await corrupt_body(store)
         assert await findings(store) == []
 
     async def test_a_repair_of_a_sound_store_changes_nothing(self, store: StoreFixture) -> None:
         await create(store)
-        await put(store, Bucket.UNACK)
-        finding = await the_finding(store)
-        await take_out(store, Bucket.UNACK)
+        await add_entry(store, Bucket.UNACK)
+        finding = await only_finding(store)
+        await remove_entry(store, Bucket.UNACK)
         before = await read_contents(store)
         assert not await Doctor(store.client, store.keys).repair(finding, NOW)
         assert await read_contents(store) == before
@@ -146,13 +148,15 @@ class TestNothingWrong:
 
 class TestTaskInSeveralBuckets:
     @pytest.mark.parametrize("second", [bucket for bucket in Bucket if bucket is not Bucket.DELAY])
-    async def test_it_is_found_once_and_stays_where_most_is_known(self, store: StoreFixture, second: Bucket) -> None:
+    async def test_it_is_found_once_and_stays_in_the_preferred_bucket(
+        self, store: StoreFixture, second: Bucket
+    ) -> None:
         await fill_all_buckets(store)
         await create(store)
-        await put(store, second)
-        finding = await the_finding(store)
+        await add_entry(store, second)
+        finding = await only_finding(store)
         assert (finding.kind, finding.id, finding.topic) == (Defect.SEVERAL, b"a", b"order")
-        assert await mended(store) == [Defect.SEVERAL]
+        assert await repair_all(store) == [Defect.SEVERAL]
         kept = min(second, Bucket.DELAY, key=PREFERENCE.index)
         score = NOW if kept is Bucket.DELAY else NOW + 7
         assert (await assert_sound(store)).entries_of("a") == [(kept, "order", score)]
@@ -160,42 +164,42 @@ class TestTaskInSeveralBuckets:
     async def test_all_four_are_one_finding(self, store: StoreFixture) -> None:
         await create(store)
         for bucket in Bucket:
-            await put(store, bucket, score=NOW - 1)
-        assert str(await the_finding(store)) == (
+            await add_entry(store, bucket, score=NOW - 1)
+        assert str(await only_finding(store)) == (
             f"task 'a' (topic 'order', shard {store.keys.shard_of('a').index}) is in several buckets: "
             "dead:order, delay:order, error:order, unack:order"
         )
-        assert await mended(store) == [Defect.SEVERAL]
+        assert await repair_all(store) == [Defect.SEVERAL]
         assert (await read_contents(store)).entries_of("a") == [(Bucket.UNACK, "order", NOW - 1)]
 
     async def test_the_entry_in_another_topic_is_removed(self, store: StoreFixture) -> None:
         await create(store)
-        await put(store, Bucket.UNACK, "other")
-        await put(store, Bucket.ERROR, "third")
-        assert await mended(store) == [Defect.SEVERAL]
+        await add_entry(store, Bucket.UNACK, "other")
+        await add_entry(store, Bucket.ERROR, "third")
+        assert await repair_all(store) == [Defect.SEVERAL]
         assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "order", NOW)]
 
-    async def test_two_of_other_topics_and_none_of_its_own(self, store: StoreFixture) -> None:
+    async def test_in_two_buckets_of_other_topics_it_is_due_now_in_its_own(self, store: StoreFixture) -> None:
         await create(store)
-        await take_out(store, Bucket.DELAY)
-        await put(store, Bucket.UNACK, "other")
-        await put(store, Bucket.ERROR, "third")
-        assert await mended(store) == [Defect.SEVERAL]
+        await remove_entry(store, Bucket.DELAY)
+        await add_entry(store, Bucket.UNACK, "other")
+        await add_entry(store, Bucket.ERROR, "third")
+        assert await repair_all(store) == [Defect.SEVERAL]
         assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "order", NOW)]
 
-    async def test_a_body_that_cannot_be_read_stays_in_the_best(self, store: StoreFixture) -> None:
+    async def test_an_unreadable_task_stays_in_the_preferred_bucket(self, store: StoreFixture) -> None:
         await create(store)
-        await put(store, Bucket.DEAD, "a")
-        await put(store, Bucket.ERROR, "z")
-        await spoil(store)
-        assert await mended(store) == [Defect.SEVERAL]
+        await add_entry(store, Bucket.DEAD, "a")
+        await add_entry(store, Bucket.ERROR, "z")
+        await corrupt_body(store)
+        assert await repair_all(store) == [Defect.SEVERAL]
         assert (await read_contents(store)).entries_of("a") == [(Bucket.ERROR, "z", NOW + 7)]
 
     async def test_the_delivery_under_way_still_counts(self, store: StoreFixture) -> None:
         await create(store)
         [claim] = await claim_due(store)
-        await put(store, Bucket.DELAY)
-        await mended(store)
+        await add_entry(store, Bucket.DELAY)
+        await repair_all(store)
         assert await store.tasks.settle([done(claim)]) == [True]
         await assert_sound(store)
 
@@ -204,31 +208,31 @@ class TestTaskInNoBucket:
     async def test_it_is_due_now(self, store: StoreFixture) -> None:
         await fill_all_buckets(store)
         await create(store, topic="lonely", delay=9)
-        await take_out(store, Bucket.DELAY, "lonely")
-        finding = await the_finding(store)
+        await remove_entry(store, Bucket.DELAY, "lonely")
+        finding = await only_finding(store)
         assert (finding.kind, finding.id, finding.topic, finding.where) == (Defect.NOWHERE, b"a", b"lonely", ())
-        assert await mended(store) == [Defect.NOWHERE]
+        assert await repair_all(store) == [Defect.NOWHERE]
         assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "lonely", NOW)]
 
     async def test_with_a_body_that_cannot_be_read_it_is_dead(self, store: StoreFixture) -> None:
         await create(store)
-        await take_out(store, Bucket.DELAY)
-        await spoil(store)
-        assert await mended(store) == [Defect.NOWHERE]
+        await remove_entry(store, Bucket.DELAY)
+        await corrupt_body(store)
+        assert await repair_all(store) == [Defect.NOWHERE]
         assert (await read_contents(store)).entries_of("a") == [(Bucket.DEAD, "unknown", NOW)]
 
     async def test_an_empty_body_is_one_that_cannot_be_read(self, store: StoreFixture) -> None:
         await create(store)
-        await take_out(store, Bucket.DELAY)
-        await spoil(store, body=b"")
-        assert await mended(store) == [Defect.NOWHERE]
+        await remove_entry(store, Bucket.DELAY)
+        await corrupt_body(store, body=b"")
+        assert await repair_all(store) == [Defect.NOWHERE]
         assert (await read_contents(store)).entries_of("a") == [(Bucket.DEAD, "unknown", NOW)]
 
     async def test_its_attempts_are_kept(self, store: StoreFixture) -> None:
         await create(store)
         [claim] = await claim_due(store)
-        await take_out(store, Bucket.UNACK)
-        await mended(store)
+        await remove_entry(store, Bucket.UNACK)
+        await repair_all(store)
         [again] = await claim_due(store)
         assert (again.attempt, again.fence > claim.fence) == (2, True)
 
@@ -237,11 +241,11 @@ class TestTaskInABucketOfAnotherTopic:
     async def test_it_is_due_now_in_its_own(self, store: StoreFixture) -> None:
         await fill_all_buckets(store)
         await create(store, delay=9)
-        await spoil(store, body=body_of("other"))
-        finding = await the_finding(store)
+        await corrupt_body(store, body=body_of("other"))
+        finding = await only_finding(store)
         assert (finding.kind, finding.id, finding.topic) == (Defect.MISPLACED, b"a", b"other")
         assert finding.where == ("delay:order",)
-        assert await mended(store) == [Defect.MISPLACED]
+        assert await repair_all(store) == [Defect.MISPLACED]
         assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "other", NOW)]
 
 
@@ -250,18 +254,18 @@ class TestEntryWithoutABody:
     async def test_it_is_removed_with_all_that_it_had(self, store: StoreFixture, bucket: Bucket) -> None:
         await fill_all_buckets(store)
         before = await read_contents(store)
-        await put(store, bucket, "a-topic-of-its-own")
+        await add_entry(store, bucket, "a-topic-of-its-own")
         shard = store.keys.shard_of("a")
         await ask(store, [("HSET", key, "a", "1 1") for key in (shard.attempts, shard.outcome)])
-        finding = await the_finding(store)
+        finding = await only_finding(store)
         assert (finding.kind, finding.id, finding.topic) == (Defect.BODILESS, b"a", None)
-        assert await mended(store) == [Defect.BODILESS]
+        assert await repair_all(store) == [Defect.BODILESS]
         assert await read_contents(store) == before
 
     async def test_in_several_buckets_it_is_one_finding(self, store: StoreFixture) -> None:
-        await put(store, Bucket.DELAY)
-        await put(store, Bucket.DEAD, "other")
-        assert await mended(store) == [Defect.BODILESS]
+        await add_entry(store, Bucket.DELAY)
+        await add_entry(store, Bucket.DEAD, "other")
+        assert await repair_all(store) == [Defect.BODILESS]
         assert (await read_contents(store)).buckets == {}
 
     @pytest.mark.parametrize("kind", ["attempts", "outcome", "both"])
@@ -269,10 +273,10 @@ class TestEntryWithoutABody:
         shard = store.keys.shard_of("a")
         keys = {"attempts": [shard.attempts], "outcome": [shard.outcome], "both": [shard.attempts, shard.outcome]}
         await ask(store, [("HSET", key, "a", "1 1") for key in keys[kind]])
-        finding = await the_finding(store)
+        finding = await only_finding(store)
         assert (finding.kind, finding.id) == (Defect.LEFTOVER, b"a")
         assert finding.where == (("attempts", "outcome") if kind == "both" else (kind,))
-        assert await mended(store) == [Defect.LEFTOVER]
+        assert await repair_all(store) == [Defect.LEFTOVER]
         contents = await read_contents(store)
         assert (contents.attempts, contents.outcome) == ({}, {})
 
@@ -287,8 +291,8 @@ class TestEntryWithoutABody:
                 ("HSET", shard.outcome, id, "x"),
             ],
         )
-        assert "\n" not in str(await the_finding(store))
-        assert await mended(store) == [Defect.BODILESS]
+        assert "\n" not in str(await only_finding(store))
+        assert await repair_all(store) == [Defect.BODILESS]
         assert (await read_contents(store)).buckets == {}
 
 
@@ -297,20 +301,20 @@ class TestWakeEntry:
     async def test_a_missing_one_is_set(self, store: StoreFixture, bucket: Bucket) -> None:
         await self.in_bucket(store, bucket)
         await ask(store, [("DEL", store.keys.shard_of("a").wakes[bucket])])
-        finding = await the_finding(store)
+        finding = await only_finding(store)
         assert (finding.kind, finding.id, finding.topic, finding.bucket) == (
             Defect.WAKE_MISSING, None, b"order", bucket,
         )  # fmt: skip
-        assert await mended(store) == [Defect.WAKE_MISSING]
+        assert await repair_all(store) == [Defect.WAKE_MISSING]
 
     async def test_a_stale_one_is_removed(self, store: StoreFixture, bucket: Bucket) -> None:
         await fill_all_buckets(store)
         before = await read_contents(store)
         await ask(store, [("ZADD", store.keys.shard_of("a").wakes[bucket], NOW, "empty")])
-        assert str(await the_finding(store)) == (
+        assert str(await only_finding(store)) == (
             f"bucket {bucket} (topic 'empty', shard {store.keys.shard_of('a').index}) is empty, but has a wake entry"
         )
-        assert await mended(store) == [Defect.WAKE_STALE]
+        assert await repair_all(store) == [Defect.WAKE_STALE]
         assert await read_contents(store) == before
 
     @pytest.mark.parametrize("off", [-1, YEARS])
@@ -319,32 +323,32 @@ class TestWakeEntry:
         right = (await read_contents(store)).wakes
         [(where, at)] = right.items()
         await ask(store, [("ZADD", store.keys.shard_of("a").wakes[bucket], at + off, "order")])
-        assert await mended(store) == [Defect.WAKE_WRONG]
+        assert await repair_all(store) == [Defect.WAKE_WRONG]
         assert (await read_contents(store)).wakes == right == {where: at}
 
     async def in_bucket(self, store: StoreFixture, bucket: Bucket) -> None:
         await create(store)
         if bucket is not Bucket.DELAY:
-            await take_out(store, Bucket.DELAY)
-            await put(store, bucket, score=NOW + LEASE_MS)
+            await remove_entry(store, Bucket.DELAY)
+            await add_entry(store, bucket, score=NOW + LEASE_MS)
 
 
 async def test_all_defects_at_once_are_repaired_in_one_run(store: StoreFixture) -> None:
     await fill_all_buckets(store)
     for n in range(20):
         await create(store, f"several-{n}")
-        await put(store, Bucket.ERROR, id=f"several-{n}")
+        await add_entry(store, Bucket.ERROR, id=f"several-{n}")
         await create(store, f"nowhere-{n}", topic=f"gone-{n}")
-        await take_out(store, Bucket.DELAY, f"gone-{n}", f"nowhere-{n}")
+        await remove_entry(store, Bucket.DELAY, f"gone-{n}", f"nowhere-{n}")
         await create(store, f"misplaced-{n}")
-        await spoil(store, f"misplaced-{n}", body_of("elsewhere"))
-        await put(store, Bucket.DEAD, id=f"bodiless-{n}")
+        await corrupt_body(store, f"misplaced-{n}", body_of("elsewhere"))
+        await add_entry(store, Bucket.DEAD, id=f"bodiless-{n}")
         await ask(store, [("HSET", store.keys.shard_of(f"x{n}").outcome, f"x{n}", "x")])
     for shard in store.keys.shards:
         await ask(store, [("ZADD", shard.wakes[Bucket.UNACK], 5, "nobody")])
     await ask(store, [("DEL", store.keys.shards[0].wakes[Bucket.DELAY])])
 
-    kinds = await mended(store)
+    kinds = await repair_all(store)
     for kind in (Defect.SEVERAL, Defect.NOWHERE, Defect.MISPLACED, Defect.BODILESS, Defect.LEFTOVER):
         assert kinds.count(kind) == 20
     assert kinds.count(Defect.WAKE_STALE) == len(store.keys.shards)
@@ -375,36 +379,36 @@ async def test_a_topic_that_appears_during_the_examination_is_seen(store: StoreF
     assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "new", NOW)]
 
 
-def meddle(
-    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, script: Script, deed: Callable[[], Awaitable[object]]
+def run_before(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, script: Script, action: Callable[[], Awaitable[object]]
 ) -> None:
-    """Run `deed` just before the doctor calls `script` for the first time."""
-    one, deeds = store.client.execute, [deed]
+    """Run `action` just before the doctor calls `script` for the first time."""
+    original, actions = store.client.execute, [action]
 
-    async def meddled(verb: str, command: Command) -> Any:
-        if deeds and script.sha in command:
-            await deeds.pop()()
-        return await one(verb, command)
+    async def execute_after_action(verb: str, command: Command) -> Any:
+        if actions and script.sha in command:
+            await actions.pop()()
+        return await original(verb, command)
 
-    monkeypatch.setattr(store.client, "execute", meddled)
+    monkeypatch.setattr(store.client, "execute", execute_after_action)
 
 
 class TestChangesDuringAnExamination:
-    async def test_a_suspect_that_was_created_anew_in_a_new_topic_is_well(
+    async def test_a_suspect_that_was_created_again_in_a_new_topic_is_no_finding(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await create(store)
-        await take_out(store, Bucket.DELAY)
-        meddle(store, monkeypatch, scripts.EXAMINE, lambda: anew(store, "new"))
+        await remove_entry(store, Bucket.DELAY)
+        run_before(store, monkeypatch, scripts.EXAMINE, lambda: recreate(store, "new"))
         assert await findings(store) == []
 
-    async def test_a_task_that_was_created_anew_is_repaired_as_it_is_now(
+    async def test_a_task_that_was_created_again_is_repaired_in_its_present_state(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await create(store)
-        await put(store, Bucket.UNACK)
-        finding = await the_finding(store)
-        meddle(store, monkeypatch, scripts.REPAIR, lambda: anew(store, "new"))
+        await add_entry(store, Bucket.UNACK)
+        finding = await only_finding(store)
+        run_before(store, monkeypatch, scripts.REPAIR, lambda: recreate(store, "new"))
         assert not await Doctor(store.client, store.keys).repair(finding, NOW)
         assert (await assert_sound(store)).entries_of("a") == [(Bucket.DELAY, "new", NOW)]
 
@@ -412,9 +416,9 @@ class TestChangesDuringAnExamination:
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await create(store)
-        await take_out(store, Bucket.DELAY)
-        finding = await the_finding(store)
-        meddle(store, monkeypatch, scripts.REPAIR, lambda: store.edits.delete(["a"]))
+        await remove_entry(store, Bucket.DELAY)
+        finding = await only_finding(store)
+        run_before(store, monkeypatch, scripts.REPAIR, lambda: store.edits.delete(["a"]))
         assert not await Doctor(store.client, store.keys).repair(finding, NOW)
         assert (await assert_sound(store)).buckets == {}
 
@@ -423,9 +427,9 @@ class TestChangesDuringAnExamination:
     ) -> None:
         await create(store)
         [claim] = await claim_due(store)
-        await put(store, Bucket.DELAY)
-        finding = await the_finding(store)
-        meddle(store, monkeypatch, scripts.REPAIR, lambda: store.tasks.settle([failed(claim, NOW + 9)]))
+        await add_entry(store, Bucket.DELAY)
+        finding = await only_finding(store)
+        run_before(store, monkeypatch, scripts.REPAIR, lambda: store.tasks.settle([failed(claim, NOW + 9)]))
         assert await Doctor(store.client, store.keys).repair(finding, NOW)
         assert (await assert_sound(store)).entries_of("a") == [(Bucket.ERROR, "order", NOW + 9)]
 
@@ -436,12 +440,12 @@ class TestChangesDuringAnExamination:
         assert await findings(store, long_ago) == []
 
 
-async def anew(store: StoreFixture, topic: str) -> None:
+async def recreate(store: StoreFixture, topic: str) -> None:
     await store.edits.delete(["a"])
     await create(store, topic=topic)
 
 
-async def test_beside_busy_workers_nothing_is_found(store: StoreFixture) -> None:
+async def test_nothing_is_found_beside_busy_workers(store: StoreFixture) -> None:
     await store.measure_time()
     stop = asyncio.Event()
     workers = [asyncio.create_task(work(store, number, stop)) for number in range(3)]
@@ -462,8 +466,8 @@ async def work(store: StoreFixture, number: int, stop: asyncio.Event) -> int:
         ids = [f"{number}-{round_}-{n}" for n in range(12)]
         tasks = [a_task(id=id, own_id=True, topic=topics[n % 3], created_at=now) for n, id in enumerate(ids)]
         moved += len(await store.tasks.create(tasks))
-        claims = await take_some(store, topics, now)
-        settlements = [fate(claim, n) for n, claim in enumerate(claims) if n % 5]
+        claims = await claim_some(store, topics, now)
+        settlements = [settlement_of(claim, n) for n, claim in enumerate(claims) if n % 5]
         moved += sum(answer is True for answer in await store.tasks.settle(settlements))
         await store.tasks.give_back(claims[::10])
         for bucket in (Bucket.ERROR, Bucket.UNACK):
@@ -472,6 +476,6 @@ async def work(store: StoreFixture, number: int, stop: asyncio.Event) -> int:
     return moved
 
 
-async def take_some(store: StoreFixture, topics: Sequence[str], now: int) -> list[Claim]:
-    wants = [ClaimRequest(topic, shard.index, 5) for topic in topics for shard in store.keys.shards]
-    return [claim for claims in await store.tasks.claim(wants, now, now) for claim in unwrap_claim(claims).claims]
+async def claim_some(store: StoreFixture, topics: Sequence[str], now: int) -> list[Claim]:
+    requests = [ClaimRequest(topic, shard.index, 5) for topic in topics for shard in store.keys.shards]
+    return [claim for claims in await store.tasks.claim(requests, now, now) for claim in unwrap_claim(claims).claims]

@@ -48,51 +48,51 @@ async def a_task_in(store: StoreFixture, state: str, **changes: Any) -> Task:
 
 
 async def update(store: StoreFixture, id: str = "a", now: int = SOON, **changes: Any) -> TaskRecord:
-    return only(await store.edits.update([TaskEdit(id, TaskChanges(id=id, **changes), POLICIES, now)]))
+    return only_result(await store.edits.update([TaskEdit(id, TaskChanges(id=id, **changes), POLICIES, now)]))
 
 
 async def run_now(store: StoreFixture, id: str = "a", now: int = SOON) -> TaskRecord:
-    return only(await store.edits.run_now([id], now))
+    return only_result(await store.edits.run_now([id], now))
 
 
 async def redrive(store: StoreFixture, id: str = "a", now: int = SOON) -> TaskRecord:
-    return only(await store.edits.redrive([id], now))
+    return only_result(await store.edits.redrive([id], now))
 
 
-def only(answers: list[TaskRecord | LaterError]) -> TaskRecord:
+def only_result(answers: list[TaskRecord | LaterError]) -> TaskRecord:
     [answer] = answers
     if isinstance(answer, LaterError):
         raise answer
     return answer
 
 
-async def queried(store: StoreFixture, id: str = "a") -> TaskRecord:
-    return only(await store.lookup.query([id]))
+async def query(store: StoreFixture, id: str = "a") -> TaskRecord:
+    return only_result(await store.lookup.query([id]))
 
 
 VERBS = pytest.mark.parametrize("verb", [update, run_now, redrive])
 
 
 class TestUpdate:
-    async def test_in_delay_it_is_due_when_it_says(self, store: StoreFixture) -> None:
+    async def test_a_task_in_delay_gets_the_new_due_time(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
         found = await update(store, delay=30, content="other")
         assert (found.state, found.score) == (Bucket.DELAY, SOON + 30_000)
         assert isinstance(found.task, Task)
         assert (found.task.execute_at, found.task.created_at, found.task.content) == (SOON + 30_000, NOW, "other")
-        assert found == await queried(store)
+        assert found == await query(store)
         await assert_sound(store)
 
     @pytest.mark.parametrize("state", ["delay", "error"])
-    async def test_what_is_not_to_move_stays_where_it_is(self, store: StoreFixture, state: str) -> None:
+    async def test_a_task_without_a_new_due_time_stays_where_it_is(self, store: StoreFixture, state: str) -> None:
         await a_task_in(store, state)
-        before = await queried(store)
+        before = await query(store)
         found = await update(store, content="other", retry=9)
         assert (found.state, found.score, found.failure) == (before.state, before.score, before.failure)
         assert getattr(found.task, "content", None) == "other"
-        assert found == await queried(store)
+        assert found == await query(store)
 
-    async def test_in_error_with_a_new_time_it_goes_to_delay_and_keeps_what_it_failed_of(
+    async def test_a_task_in_error_with_a_new_due_time_moves_to_delay_and_keeps_its_failure(
         self, store: StoreFixture
     ) -> None:
         await a_task_in(store, "error")
@@ -106,14 +106,14 @@ class TestUpdate:
         ("state", "why"),
         [("unack", "is in flight: it can be edited if"), ("dead", "is dead: /redrive or /run-now bring it back")],
     )
-    async def test_what_does_not_wait_is_not_edited(self, store: StoreFixture, state: str, why: str) -> None:
+    async def test_a_task_in_flight_or_dead_is_not_edited(self, store: StoreFixture, state: str, why: str) -> None:
         await a_task_in(store, state)
         before = await read_contents(store)
         with pytest.raises(Conflict, match=f"task 'a' {why}"):
             await update(store, content="other")
         assert await read_contents(store) == before
 
-    async def test_the_index_of_those_that_age_follows(self, store: StoreFixture) -> None:
+    async def test_the_expiry_index_follows_the_ttl(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
         await update(store, ttl=90)
         assert (await read_contents(store)).expiry == {("order", "a"): NOW + 90_000}
@@ -122,12 +122,12 @@ class TestUpdate:
         await update(store, ttl=None)
         assert (await read_contents(store)).expiry == {}
 
-    async def test_a_ttl_that_has_ended_by_then_lets_it_die(self, store: StoreFixture) -> None:
+    async def test_a_task_whose_new_ttl_has_ended_expires(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
         await update(store, ttl=1)
         assert [task.id for task in await store.expiry.expired_tasks(SOON)] == ["a"]
 
-    async def test_what_is_refused_changes_nothing(self, store: StoreFixture) -> None:
+    async def test_a_refused_edit_changes_nothing(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
         before = await read_contents(store)
         with pytest.raises(Refused, match="Exceeds max allowed delivery delay of 3600000 milliseconds"):
@@ -138,12 +138,12 @@ class TestUpdate:
         await a_task_in(store, "delay")
         changes = [TaskChanges(retry=7), TaskChanges(ttl=7), TaskChanges(delay=7)]
         answers = await store.edits.update([TaskEdit("a", some, POLICIES, SOON) for some in changes])
-        assert answers[-1] == await queried(store)
-        task = only(answers[-1:]).task
+        assert answers[-1] == await query(store)
+        task = only_result(answers[-1:]).task
         assert isinstance(task, Task)
         assert (task.max_retry, task.expires_at, task.execute_at) == (7, NOW + 7000, SOON + 7000)
 
-    async def test_each_of_many_gets_its_own_answer(self, store: StoreFixture) -> None:
+    async def test_each_of_many_edits_gets_its_own_result(self, store: StoreFixture) -> None:
         tasks = [a_task(delay=60) for _ in range(250)]
         await store.tasks.create(tasks[1:])
         edits = [TaskEdit(task.id, TaskChanges(delay=n), POLICIES, SOON) for n, task in enumerate(tasks)]
@@ -161,7 +161,7 @@ class TestUpdate:
         with pytest.raises(Conflict, match="it can be deleted, not edited"):
             await update(store, delay=1)
 
-    async def test_a_full_store_refuses_it(self, store: StoreFixture) -> None:
+    async def test_a_full_store_refuses_an_edit(self, store: StoreFixture) -> None:
         await a_task_in(store, "delay")
         await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
@@ -169,16 +169,16 @@ class TestUpdate:
                 await update(store, content="other")
         finally:
             await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
-        assert getattr((await queried(store)).task, "content", None) == "hello"
+        assert getattr((await query(store)).task, "content", None) == "hello"
 
 
 class TestRunNow:
     @pytest.mark.parametrize("state", ["delay", "error", "dead"])
-    async def test_it_is_due_now(self, store: StoreFixture, state: str) -> None:
+    async def test_a_task_is_due_now(self, store: StoreFixture, state: str) -> None:
         await a_task_in(store, state)
         found = await run_now(store)
         assert (found.state, found.score) == (Bucket.DELAY, SOON)
-        assert found == await queried(store)
+        assert found == await query(store)
         await assert_sound(store, SOON)
         assert [claim.id for claim in await claim_due(store, SOON)] == ["a"]
 
@@ -186,22 +186,22 @@ class TestRunNow:
         await a_task_in(store, "delay", delay=1)
         assert (await run_now(store)).score == NOW + 1000
 
-    async def test_when_it_was_meant_to_run_stays(self, store: StoreFixture) -> None:
+    async def test_the_time_for_which_it_was_scheduled_stays(self, store: StoreFixture) -> None:
         task = await a_task_in(store, "delay")
         assert (await run_now(store)).task == task
 
-    async def test_from_error_it_keeps_what_it_failed_of(self, store: StoreFixture) -> None:
+    async def test_a_task_from_error_keeps_its_failure(self, store: StoreFixture) -> None:
         await a_task_in(store, "error")
         found = await run_now(store)
         assert (found.attempts, found.failure) == (1, FAILURE)
 
-    async def test_from_dead_it_begins_anew(self, store: StoreFixture) -> None:
+    async def test_a_task_from_dead_has_all_its_retries(self, store: StoreFixture) -> None:
         await a_task_in(store, "dead", ttl=60)
         found = await run_now(store)
         assert (found.attempts, found.failure) == (0, None)
         assert (await read_contents(store)).expiry == {("order", "a"): SOON + 60_000}
 
-    async def test_in_flight_it_runs_already(self, store: StoreFixture) -> None:
+    async def test_a_task_in_flight_is_a_conflict(self, store: StoreFixture) -> None:
         await a_task_in(store, "unack")
         before = await read_contents(store)
         with pytest.raises(Conflict, match="task 'a' is in flight: it runs already"):
@@ -221,17 +221,17 @@ class TestRunNow:
 
 
 class TestRedrive:
-    async def test_it_comes_back_with_its_retries_and_its_ttl(self, store: StoreFixture) -> None:
+    async def test_a_task_comes_back_with_its_retries_and_its_ttl(self, store: StoreFixture) -> None:
         task = await a_task_in(store, "dead", ttl=60)
         found = await redrive(store)
         assert (found.state, found.score, found.attempts, found.failure) == (Bucket.DELAY, SOON, 0, None)
         assert isinstance(found.task, Task)
         assert (found.task.created_at, found.task.execute_at) == (task.created_at, task.execute_at)
         assert found.task.expires_at == SOON + 60_000
-        assert found == await queried(store)
+        assert found == await query(store)
         assert (await assert_sound(store, SOON)).expiry == {("order", "a"): SOON + 60_000}
 
-    async def test_its_ttl_does_not_grow_with_each_time(self, store: StoreFixture) -> None:
+    async def test_its_ttl_does_not_grow_with_each_redrive(self, store: StoreFixture) -> None:
         await a_task_in(store, "dead", ttl=60)
         await redrive(store)
         await store.tasks.settle([died(claim) for claim in await claim_due(store, SOON)])
@@ -242,7 +242,7 @@ class TestRedrive:
         ("state", "why"),
         [("unack", "in flight, not dead: wait"), ("delay", "in delay, not dead: /run-now"), ("error", "in error, not")],
     )
-    async def test_only_the_dead_come_back(self, store: StoreFixture, state: str, why: str) -> None:
+    async def test_only_dead_tasks_come_back(self, store: StoreFixture, state: str, why: str) -> None:
         await a_task_in(store, state)
         before = await read_contents(store)
         with pytest.raises(Conflict, match=f"task 'a' is {why}"):
@@ -255,7 +255,7 @@ class TestRedrive:
         assert (await redrive(store)).state is Bucket.DELAY
         assert await locate(store, "a") == (Bucket.DELAY, SOON)
 
-    async def test_a_late_answer_of_its_former_life_settles_nothing(self, store: StoreFixture) -> None:
+    async def test_a_claim_from_before_the_redrive_settles_nothing(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id="a")])
         [old] = await claim_due(store)
         await store.tasks.settle([died(old)])
@@ -266,14 +266,14 @@ class TestRedrive:
 
 
 @VERBS
-async def test_an_id_that_is_not_there(store: StoreFixture, verb: Any) -> None:
+async def test_an_unknown_id_is_not_found(store: StoreFixture, verb: Any) -> None:
     options = {"delay": 1} if verb is update else {}
     with pytest.raises(NotFound, match=r"no task has the id 'a'$"):
         await verb(store, **options)
 
 
 @VERBS
-async def test_an_id_that_has_ended(store: StoreFixture, verb: Any) -> None:
+async def test_an_ended_task_is_not_found(store: StoreFixture, verb: Any) -> None:
     await store.tasks.create([a_task(id="a", own_id=True)])
     await store.tasks.settle([done(claim, SOON) for claim in await claim_due(store)])
     with pytest.raises(NotFound, match="it has ended"):
@@ -290,23 +290,23 @@ async def test_a_topic_that_is_held_stays_held(store: StoreFixture, verb: Any) -
 
 
 @pytest.mark.parametrize("verb", [update, run_now])
-async def test_a_task_created_anew_since_it_was_read_is_as_its_new_body_says(
+async def test_a_task_that_was_created_again_since_it_was_read_is_read_again(
     store: StoreFixture, verb: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await a_task_in(store, "delay", topic="mail")
     new = a_task(id="a", own_id=True, delay=90, content="new")
-    whole = store.edits._lookup.stored_tasks
+    original = store.edits._lookup.stored_tasks
     calls: list[int] = []
 
-    async def then_changed(ids: Any) -> Any:
-        read = await whole(ids)
+    async def read_then_recreate(ids: Any) -> Any:
+        read = await original(ids)
         if not calls:
             calls.append(1)
             await store.edits.delete(["a"])
             await store.tasks.create([new])
         return read
 
-    monkeypatch.setattr(store.edits._lookup, "stored_tasks", then_changed)
+    monkeypatch.setattr(store.edits._lookup, "stored_tasks", read_then_recreate)
     found = await verb(store, **({"retry": 9} if verb is update else {}))
     assert (found.topic, getattr(found.task, "content", None)) == ("order", "new")
     assert getattr(found.task, "max_retry", None) == (9 if verb is update else 3)
@@ -343,7 +343,7 @@ class TestRaces:
         assert 0 < len(edited) < 1000
         await assert_sound(store)
 
-    async def test_run_now_and_redrive_race_claims_and_settles(self, store: StoreFixture) -> None:
+    async def test_run_now_and_redrive_race_claims(self, store: StoreFixture) -> None:
         """However the race ends, each task is in one bucket, and is claimed once more at most."""
         tasks = [a_task() for _ in range(200)]
         await store.tasks.create(tasks)
@@ -362,8 +362,8 @@ class TestRaces:
         assert sorted(claim.id for claim in again) == sorted(ids)
         for one, other in zip(first, second, strict=True):
             assert isinstance(one, TaskRecord) or isinstance(other, TaskRecord)
-        sight = await assert_sound(store, SOON)
-        assert sight.buckets.keys() == {(Bucket.UNACK, "order")}
+        contents = await assert_sound(store, SOON)
+        assert contents.buckets.keys() == {(Bucket.UNACK, "order")}
 
     async def test_a_task_whose_lease_expired_is_not_in_flight(self, store: StoreFixture) -> None:
         await a_task_in(store, "unack")
@@ -374,14 +374,14 @@ class TestRaces:
 async def test_results_from_before_a_failure_are_returned(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [a_task(delay=60) for _ in range(150)]
     await store.tasks.create(tasks)
-    whole = store.client.execute_each
-    trips: list[str] = []
+    original = store.client.execute_each
+    verbs: list[str] = []
 
     async def cut(verb: str, commands: Any) -> Any:
-        trips.extend([verb] if commands else [])
-        if len(trips) > 2:
+        verbs.extend([verb] if commands else [])
+        if len(verbs) > 2:
             raise StoreDown("cut")
-        return await whole(verb, commands)
+        return await original(verb, commands)
 
     monkeypatch.setattr(store.client, "execute_each", cut)
     answers = await store.edits.run_now([task.id for task in tasks], SOON)

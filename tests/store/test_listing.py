@@ -28,18 +28,18 @@ async def create(store: StoreFixture, delays: Sequence[float], **changes: Any) -
     return sorted(tasks, key=lambda task: (task.execute_at, pack_id(task.id)))
 
 
-async def pages(store: StoreFixture, stretch: BucketRange, limit: int) -> AsyncIterator[list[TaskRecord]]:
+async def pages(store: StoreFixture, bucket_range: BucketRange, limit: int) -> AsyncIterator[list[TaskRecord]]:
     while True:
-        page = await store.listing.page(stretch, limit)
+        page = await store.listing.page(bucket_range, limit)
         yield page.tasks
         if not page.more:
             return
         assert len(page.tasks) == limit
-        stretch = stretch._replace(after=(page.tasks[-1].score, page.tasks[-1].id))
+        bucket_range = bucket_range._replace(after=(page.tasks[-1].score, page.tasks[-1].id))
 
 
-async def ids(store: StoreFixture, stretch: BucketRange, limit: int = 1000) -> list[str]:
-    return [task.id async for page in pages(store, stretch, limit) for task in page]
+async def ids(store: StoreFixture, bucket_range: BucketRange, limit: int = 1000) -> list[str]:
+    return [task.id async for page in pages(store, bucket_range, limit) for task in page]
 
 
 def ids_of(tasks: Sequence[Task]) -> list[str]:
@@ -65,7 +65,7 @@ async def test_pages_are_in_order_over_all_shards_and_full(store: StoreFixture, 
     assert await ids(store, DELAYED, limit) == ids_of(tasks)
 
 
-async def test_ids_of_callers_are_ordered_by_their_bytes_among_ours(store: StoreFixture) -> None:
+async def test_ids_of_callers_are_ordered_by_their_bytes_among_those_of_later(store: StoreFixture) -> None:
     own = [a_task(id=id, delay=1) for id in ("a", "A", "a-", "a.b", "~", "ab", "9", "a" * 128)]
     await store.tasks.create(own)
     await create(store, [1] * 20)
@@ -82,10 +82,10 @@ async def test_a_last_page_that_is_full_says_that_it_is_the_last(store: StoreFix
 
 async def test_bounds_are_from_and_below(store: StoreFixture) -> None:
     tasks = await create(store, [1, 2, 2, 3, 4])
-    stretch = DELAYED._replace(since=NOW + 2000, before=NOW + 4000)
-    assert await ids(store, stretch) == ids_of(tasks[1:4])
-    assert await ids(store, stretch, 1) == ids_of(tasks[1:4])
-    assert await ids(store, stretch._replace(before=NOW + 2000)) == []
+    bucket_range = DELAYED._replace(since=NOW + 2000, before=NOW + 4000)
+    assert await ids(store, bucket_range) == ids_of(tasks[1:4])
+    assert await ids(store, bucket_range, 1) == ids_of(tasks[1:4])
+    assert await ids(store, bucket_range._replace(before=NOW + 2000)) == []
 
 
 async def test_a_cursor_before_the_first_bound_does_not_lower_it(store: StoreFixture) -> None:
@@ -95,7 +95,7 @@ async def test_a_cursor_before_the_first_bound_does_not_lower_it(store: StoreFix
 
 
 class TestStates:
-    async def test_in_flight_by_the_end_of_the_lease(self, store: StoreFixture) -> None:
+    async def test_tasks_in_flight_are_listed_by_the_end_of_their_lease(self, store: StoreFixture) -> None:
         tasks = await create(store, [0, 1])
         await claim_due(store, lease_end=NOW + LEASE_MS)
         await claim_due(store, NOW + 1000, lease_end=NOW + LEASE_MS - 1)
@@ -105,7 +105,9 @@ class TestStates:
             (tasks[0].id, NOW + LEASE_MS, 1),
         ]
 
-    async def test_failed_by_the_end_of_the_pause_and_dead_by_their_deaths(self, store: StoreFixture) -> None:
+    async def test_failed_tasks_are_listed_by_the_end_of_their_pause_and_dead_ones_by_their_deaths(
+        self, store: StoreFixture
+    ) -> None:
         tasks = await create(store, [0] * 6)
         claims = {claim.id: claim for claim in await claim_due(store)}
         errors, dead = tasks[:3], tasks[3:]
@@ -125,10 +127,10 @@ class TestStates:
 
 class TestChanges:
     @pytest.mark.parametrize("same_time", [True, False])
-    async def test_what_is_there_all_the_time_is_shown_once(self, store: StoreFixture, same_time: bool) -> None:
+    async def test_a_task_that_stays_is_listed_once(self, store: StoreFixture, same_time: bool) -> None:
         rng = random.Random(7)
         delays = [60 if same_time else rng.randrange(120) for _ in range(300)]
-        stay = await create(store, delays)
+        staying_tasks = await create(store, delays)
         others = await create(store, delays)
         seen: list[str] = []
         async for page in pages(store, DELAYED, 10):
@@ -137,24 +139,24 @@ class TestChanges:
             others = others[20:] + await create(store, [60 if same_time else rng.randrange(120) for _ in range(10)])
             if len(seen) > 1200:
                 break
-        staying = {task.id for task in stay}
-        assert [id for id in seen if id in staying] == ids_of(stay)
+        staying = {task.id for task in staying_tasks}
+        assert [id for id in seen if id in staying] == ids_of(staying_tasks)
         assert len(set(seen)) == len(seen)
 
     async def test_a_cursor_outlives_its_task(self, store: StoreFixture) -> None:
         tasks = await create(store, [5] * 40)
         cursor = tasks[19]
-        stretch = DELAYED._replace(after=(cursor.execute_at, cursor.id))
+        bucket_range = DELAYED._replace(after=(cursor.execute_at, cursor.id))
         await store.edits.delete([cursor.id])
-        assert await ids(store, stretch, 3) == ids_of(tasks[20:])
+        assert await ids(store, bucket_range, 3) == ids_of(tasks[20:])
 
     @pytest.mark.parametrize("limit", [10, 200])
-    async def test_what_moved_since_the_index_was_read_is_not_shown_and_the_page_stays_full(
+    async def test_a_task_that_moved_since_its_entry_was_read_is_not_listed_and_the_page_stays_full(
         self, store: StoreFixture, limit: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         due = await create(store, [0] * 150)
         later = await create(store, [60] * 300)
-        between(monkeypatch, lambda: claim_due(store))
+        run_once_after_fetch(monkeypatch, lambda: claim_due(store))
         page = await store.listing.page(DELAYED, limit)
         assert [found.id for found in page.tasks] == ids_of(later[:limit])
         assert {found.state for found in page.tasks} == {Bucket.DELAY}
@@ -165,20 +167,20 @@ class TestChanges:
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tasks = await create(store, [0] * 150)
-        between(monkeypatch, lambda: store.edits.delete(ids_of(tasks)))
+        run_once_after_fetch(monkeypatch, lambda: store.edits.delete(ids_of(tasks)))
         assert await store.listing.page(DELAYED, 10) == ([], False)
 
 
-def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
-    """Run something once, after the index was read and before the bodies are."""
-    whole, done = BucketCursor.fetch, list[bool]()
+def run_once_after_fetch(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
+    """Run `act` once, after entries of the bucket were read and before their bodies are."""
+    original, done = BucketCursor.fetch, list[bool]()
 
-    async def then_act(walk: BucketCursor, count: int) -> Any:
-        taken = await whole(walk, count)
+    async def then_act(cursor: BucketCursor, count: int) -> Any:
+        entries = await original(cursor, count)
         if not done:
             done.append(True)
             await act()
-        return taken
+        return entries
 
     monkeypatch.setattr(BucketCursor, "fetch", then_act)
 
@@ -193,22 +195,24 @@ async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(store: Store
 def reads(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record how many bodies each round trip asks for."""
     counts: list[int] = []
-    whole = store.client.execute_each
+    original = store.client.execute_each
 
     async def counted(verb: str, commands: Any) -> Any:
         counts.append(sum(len(command) - 11 for command in commands if command[2] == 8))
-        return await whole(verb, commands)
+        return await original(verb, commands)
 
     monkeypatch.setattr(store.client, "execute_each", counted)
     return counts
 
 
-async def test_a_shard_that_is_away_is_no_empty_shard(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shard_that_cannot_be_read_does_not_pass_for_an_empty_one(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await create(store, [1] * 50)
-    whole = store.client.execute_each
+    original = store.client.execute_each
 
     async def broken(verb: str, commands: Any) -> Any:
-        answers = await whole(verb, commands)
+        answers = await original(verb, commands)
         return [StoreDown("away"), *answers[1:]]
 
     monkeypatch.setattr(store.client, "execute_each", broken)
@@ -216,7 +220,7 @@ async def test_a_shard_that_is_away_is_no_empty_shard(store: StoreFixture, monke
         await store.listing.page(DELAYED, 10)
 
 
-async def test_among_many_entries_of_one_time_a_page_takes_as_few_steps(store: StoreFixture) -> None:
+async def test_a_page_takes_few_steps_among_many_entries_of_one_time(store: StoreFixture) -> None:
     """Binary search: twenty thousand entries before a position are skipped in at most fifteen steps in each shard."""
     tasks = await create(store, [60] * 20_000)
     cursor = tasks[15_000]

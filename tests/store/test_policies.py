@@ -1,4 +1,4 @@
-"""Policies in the store: all processes see a change; none is made by halves, and none overwrites another."""
+"""Policies in the store: all processes see a change, and no change is made in part or overwrites another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from later.core.errors import Conflict, Refused, StoreDown
 from later.core.policy import Policy
 from later.core.policy_scopes import NO_SETTINGS, Policies, Settings, namespace_scope, topic_scope
-from later.store import policies as book_module
+from later.store import policies as policies_module
 from later.store.policies import CHANGES_KEPT, FRESH_S, PolicyBook
 from later.store.scripts import Command
 from tests.store.inspection import ask
@@ -47,7 +47,7 @@ def book(store: StoreFixture, clock: Clock) -> PolicyBook:
 
 @pytest.fixture
 def other(store: StoreFixture, clock: Clock) -> PolicyBook:
-    """Return the policies as another process knows them."""
+    """Return a policy book as another process has it."""
     return PolicyBook(store.client, store.keys, Policy(retry=5), clock)
 
 
@@ -62,7 +62,7 @@ async def test_a_change_is_seen_at_once_where_it_was_made(book: PolicyBook) -> N
     assert (changed.for_topic("order").retry, changed.for_topic("other").retry) == (7, 3)
 
 
-async def test_others_see_it_when_what_they_read_is_no_longer_fresh(
+async def test_other_processes_see_a_change_when_their_policies_are_no_longer_fresh(
     book: PolicyBook, other: PolicyBook, clock: Clock
 ) -> None:
     before = await other.current()
@@ -73,7 +73,7 @@ async def test_others_see_it_when_what_they_read_is_no_longer_fresh(
     assert (await other.current()).for_topic("shop/order").retry == 7
 
 
-async def test_what_was_taken_never_changes(book: PolicyBook) -> None:
+async def test_policies_that_were_returned_never_change(book: PolicyBook) -> None:
     taken = await book.change(ORDER, setting(retry=7))
     await book.change(ORDER, setting(retry=8))
     assert taken.for_topic("order").retry == 7
@@ -85,14 +85,14 @@ async def test_each_process_has_defaults_of_its_own(book: PolicyBook, other: Pol
     assert (policies.for_topic("order").ttl_ms, policies.for_topic("order").retry) == (60_000, 5)
 
 
-async def test_what_is_removed_is_gone_for_all(book: PolicyBook, other: PolicyBook) -> None:
+async def test_settings_that_were_removed_are_removed_for_all(book: PolicyBook, other: PolicyBook) -> None:
     await book.change(ORDER, setting(retry=7))
     await other.read()
     await book.change(ORDER, lambda before: NO_SETTINGS)
     assert (await other.read()).settings == {}
 
 
-async def test_a_change_is_made_from_what_stands_in_the_store(book: PolicyBook, other: PolicyBook) -> None:
+async def test_a_change_is_made_from_the_settings_in_the_store(book: PolicyBook, other: PolicyBook) -> None:
     await book.current()
     await other.change(ORDER, setting(retry=7))
     changed = await book.change(ORDER, setting(ttl=60))
@@ -106,7 +106,7 @@ async def test_of_many_changes_at_once_none_is_lost(store: StoreFixture) -> None
     assert (await books[0].read()).settings_at(ORDER).fields == dict.fromkeys(fields, 7)
 
 
-async def test_what_would_be_no_policy_changes_nothing(book: PolicyBook, other: PolicyBook) -> None:
+async def test_an_invalid_policy_changes_nothing(book: PolicyBook, other: PolicyBook) -> None:
     await book.change(SHOP, setting(max_delay=900))
     with pytest.raises(Refused):
         await book.change(topic_scope("shop/order"), setting(retry=7, default_delay=901))
@@ -151,7 +151,7 @@ async def test_only_what_was_changed_is_read(store: StoreFixture, book: PolicyBo
 async def test_a_process_that_missed_too_many_changes_reads_everything(
     store: StoreFixture, book: PolicyBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(book_module, "CHANGES_KEPT", 3)
+    monkeypatch.setattr(policies_module, "CHANGES_KEPT", 3)
     reader = store.new_policy_book()
     await book.change(topic_scope("gone"), setting(retry=1))
     await reader.read()
@@ -159,7 +159,7 @@ async def test_a_process_that_missed_too_many_changes_reads_everything(
     for n in range(6):
         await book.change(topic_scope(f"t{n}"), setting(retry=n))
     policies = await reader.read()
-    assert {place.name: policies.for_topic(place.name).retry for place in policies.settings} == {
+    assert {scope.name: policies.for_topic(scope.name).retry for scope in policies.settings} == {
         f"t{n}": n for n in range(6)
     }
     assert await store.redis.zcard(store.keys.policy_changes.decode()) == 6
@@ -180,11 +180,11 @@ async def test_a_store_that_was_emptied_sets_nothing(store: StoreFixture, book: 
 
 
 @pytest.mark.parametrize("name", ["order", "a:b", "ä/ö/ü", "version", "x" * 255])
-async def test_any_name_will_do(store: StoreFixture, book: PolicyBook, name: str) -> None:
-    for place in (topic_scope(name), namespace_scope(name.partition("/")[0])):
-        await book.change(place, setting(retry=7))
+async def test_a_scope_may_have_any_name(store: StoreFixture, book: PolicyBook, name: str) -> None:
+    for scope in (topic_scope(name), namespace_scope(name.partition("/")[0])):
+        await book.change(scope, setting(retry=7))
     assert (await store.new_policy_book().read()).settings == {
-        place: Settings({"retry": 7}) for place in (topic_scope(name), namespace_scope(name.partition("/")[0]))
+        scope: Settings({"retry": 7}) for scope in (topic_scope(name), namespace_scope(name.partition("/")[0]))
     }
 
 
@@ -200,33 +200,33 @@ async def test_a_full_store_takes_changes_of_policies(store: StoreFixture, book:
         await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
-class Counting(PolicyBook):
+class CountingPolicyBook(PolicyBook):
     """A policy book that counts its reads, each of which waits until the test lets it go on."""
 
     def __init__(self, store: StoreFixture, clock: Clock) -> None:
         super().__init__(store.client, store.keys, Policy(), clock)
-        self.readings = 0
+        self.reads = 0
         self.may_read = asyncio.Event()
 
     async def _read(self) -> None:
-        self.readings += 1
+        self.reads += 1
         await self.may_read.wait()
         await super()._read()
 
 
-class TestReadingTogether:
+class TestSharedRead:
     @pytest.fixture
-    def counting(self, store: StoreFixture, clock: Clock) -> Counting:
-        return Counting(store, clock)
+    def counting(self, store: StoreFixture, clock: Clock) -> CountingPolicyBook:
+        return CountingPolicyBook(store, clock)
 
-    async def test_a_thousand_callers_share_one_reading(self, counting: Counting) -> None:
+    async def test_a_thousand_callers_share_one_read(self, counting: CountingPolicyBook) -> None:
         callers = [asyncio.create_task(counting.current()) for _ in range(1000)]
         await asyncio.sleep(0)
         counting.may_read.set()
         assert len({id(policies) for policies in await asyncio.gather(*callers)}) == 1
-        assert counting.readings == 1
+        assert counting.reads == 1
 
-    async def test_a_cancelled_caller_does_not_cancel_the_shared_read(self, counting: Counting) -> None:
+    async def test_a_cancelled_caller_does_not_cancel_the_shared_read(self, counting: CountingPolicyBook) -> None:
         first, second = (asyncio.create_task(counting.current()) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
@@ -234,25 +234,25 @@ class TestReadingTogether:
         counting.may_read.set()
         assert isinstance(await second, Policies)
 
-    async def test_a_read_does_not_share_one_that_began_before_it(self, counting: Counting) -> None:
+    async def test_a_read_does_not_share_one_that_began_before_it(self, counting: CountingPolicyBook) -> None:
         early = asyncio.create_task(counting.current())
         await asyncio.sleep(0)
         now = asyncio.create_task(counting.read())
         await asyncio.sleep(0)
         counting.may_read.set()
         await asyncio.gather(early, now)
-        assert counting.readings == 2
+        assert counting.reads == 2
 
 
 async def test_an_unreachable_store_raises_and_the_policies_read_before_stay(
     book: PolicyBook, store: StoreFixture, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(verb: str, command: Command) -> None:
+    async def raise_store_down(verb: str, command: Command) -> None:
         raise StoreDown("the store is gone")
 
     await book.change(ORDER, setting(retry=7))
     clock.at += FRESH_S
-    monkeypatch.setattr(store.client, "execute", away)
+    monkeypatch.setattr(store.client, "execute", raise_store_down)
     with pytest.raises(StoreDown):
         await book.current()
     assert book.latest.for_topic("order").retry == 7
@@ -263,7 +263,9 @@ async def test_settings_are_stored_under_level_and_name(store: StoreFixture, boo
     assert await store.redis.hkeys(store.keys.policies.decode()) == [b"version", b"topic:order"]
 
 
-async def test_a_store_that_has_lost_its_last_change_is_read_anew_by_all(store: StoreFixture, book: PolicyBook) -> None:
+async def test_all_policies_are_read_again_from_a_store_that_has_lost_its_last_change(
+    store: StoreFixture, book: PolicyBook
+) -> None:
     """For example after a failover to a replica that lagged, followed by another change."""
     await book.change(ORDER, setting(retry=1))
     keys = [store.keys.policies, store.keys.policy_changes]
@@ -272,7 +274,7 @@ async def test_a_store_that_has_lost_its_last_change_is_read_anew_by_all(store: 
     await ask(store, [("RESTORE", key, 0, dumped, "REPLACE") for key, dumped in zip(keys, before, strict=True)])
     await store.new_policy_book().change(topic_scope("other"), setting(retry=3))
     policies = await book.read()
-    assert {place.name for place in policies.settings} == {"order", "other"}
+    assert {scope.name for scope in policies.settings} == {"order", "other"}
 
 
 async def test_a_hundred_changes_at_once_are_all_made(book: PolicyBook) -> None:

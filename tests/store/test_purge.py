@@ -23,8 +23,8 @@ ALL = [BucketRange("order", bucket) for bucket in PURGEABLE]
 DEAD = BucketRange("order", Bucket.DEAD)
 
 
-async def everywhere(store: StoreFixture, each: int = 10, **changes: Any) -> dict[Bucket, list[Task]]:
-    """Put tasks into all four buckets."""
+async def create_in_all_buckets(store: StoreFixture, each: int = 10, **changes: Any) -> dict[Bucket, list[Task]]:
+    """Create tasks in all four buckets; return them."""
     tasks = {bucket: [a_task(delay=bucket is Bucket.DELAY, **changes) for _ in range(each)] for bucket in Bucket}
     for some in tasks.values():
         await store.tasks.create(some)
@@ -38,7 +38,7 @@ def ids_of(tasks: list[Task]) -> set[str]:
     return {task.id for task in tasks}
 
 
-def empty(contents: StoreContents) -> bool:
+def is_empty(contents: StoreContents) -> bool:
     return not any(
         (
             contents.pool,
@@ -57,8 +57,8 @@ async def test_an_empty_topic_is_purged_of_nothing(store: StoreFixture) -> None:
 
 
 async def test_all_tasks_but_those_in_flight_are_removed(store: StoreFixture) -> None:
-    tasks = await everywhere(store, ttl=60)
-    others = await everywhere(store, topic="mail")
+    tasks = await create_in_all_buckets(store, ttl=60)
+    others = await create_in_all_buckets(store, topic="mail")
     assert await store.dead_letters.purge(ALL) == MoveResult(30, more=False)
     contents = await assert_sound(store, NOW)
     left = [*tasks[Bucket.UNACK], *(task for some in others.values() for task in some)]
@@ -67,18 +67,18 @@ async def test_all_tasks_but_those_in_flight_are_removed(store: StoreFixture) ->
 
 
 @pytest.mark.parametrize("bucket", PURGEABLE)
-async def test_only_the_buckets_that_are_named(store: StoreFixture, bucket: Bucket) -> None:
-    tasks = await everywhere(store)
+async def test_only_the_named_buckets_are_purged(store: StoreFixture, bucket: Bucket) -> None:
+    tasks = await create_in_all_buckets(store)
     assert await store.dead_letters.purge([BucketRange("order", bucket)]) == MoveResult(10, more=False)
     assert (await assert_sound(store)).pool == {
         id for other in Bucket if other is not bucket for id in ids_of(tasks[other])
     }
 
 
-async def test_nothing_is_left_of_them_and_ids_are_forgotten(store: StoreFixture) -> None:
+async def test_nothing_is_left_of_purged_tasks_and_their_ids_are_forgotten(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=id, own_id=True, ttl=60, delay=1) for id in "abc"])
     await store.dead_letters.purge(ALL)
-    assert empty(await read_contents(store))
+    assert is_empty(await read_contents(store))
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
 
@@ -89,7 +89,7 @@ async def test_an_id_that_ended_stays_remembered(store: StoreFixture) -> None:
     assert (await read_contents(store)).done == {"a": NOW + 1000}
 
 
-async def test_a_settle_of_what_was_in_flight_still_counts(store: StoreFixture) -> None:
+async def test_a_task_in_flight_can_still_be_settled(store: StoreFixture) -> None:
     await store.tasks.create([a_task()])
     [claim] = await claim_due(store)
     await store.dead_letters.purge(ALL)
@@ -105,18 +105,18 @@ async def test_a_topic_that_is_held_stays_held(store: StoreFixture) -> None:
 
 class TestLimit:
     @pytest.mark.parametrize("limit", [1, 499, 500, 501, 1100])
-    async def test_no_more_than_a_limit(self, store: StoreFixture, limit: int) -> None:
+    async def test_no_more_tasks_than_the_limit_are_purged(self, store: StoreFixture, limit: int) -> None:
         await store.tasks.create([a_task(delay=1) for _ in range(1101)])
         assert await store.dead_letters.purge(ALL, limit) == MoveResult(limit, more=True)
         assert len((await assert_sound(store)).pool) == 1101 - limit
 
     async def test_a_limit_that_stops_nothing_is_not_reported(self, store: StoreFixture) -> None:
-        await everywhere(store)
+        await create_in_all_buckets(store)
         assert await store.dead_letters.purge(ALL, 30) == MoveResult(30, more=False)
 
 
-class TestTheDead:
-    async def test_a_range_of_times_of_death(self, store: StoreFixture) -> None:
+class TestDead:
+    async def test_a_range_of_times_of_death_is_purged(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id=f"n{n}") for n in range(10)])
         claims = {claim.id: claim for claim in await claim_due(store)}
         await store.tasks.settle([died(claims[f"n{n}"], NOW + n) for n in range(10)])
@@ -125,19 +125,19 @@ class TestTheDead:
         )
         assert (await assert_sound(store, NOW + 9)).pool == {f"n{n}" for n in (0, 1, 5, 6, 7, 8, 9)}
 
-    async def test_only_those_that_died_for_a_reason(self, store: StoreFixture) -> None:
-        await self.die(store, "gone", 600)
-        await self.die(store, "status", 600)
+    async def test_only_tasks_that_died_for_the_reason_are_purged(self, store: StoreFixture) -> None:
+        await self.create_dead(store, "gone", 600)
+        await self.create_dead(store, "status", 600)
         assert await store.dead_letters.purge_dead(DEAD, "gone", 599) == MoveResult(599, more=True)
         assert await store.dead_letters.purge_dead(DEAD, "gone") == MoveResult(1, more=False)
         assert len((await assert_sound(store)).pool) == 600
 
     async def test_ids_are_forgotten(self, store: StoreFixture) -> None:
-        await self.die(store, "gone", 1, id="a", own_id=True)
+        await self.create_dead(store, "gone", 1, id="a", own_id=True)
         await store.dead_letters.purge_dead(DEAD, "gone")
-        assert empty(await read_contents(store))
+        assert is_empty(await read_contents(store))
 
-    async def die(self, store: StoreFixture, reason: str, count: int, **changes: Any) -> None:
+    async def create_dead(self, store: StoreFixture, reason: str, count: int, **changes: Any) -> None:
         await store.tasks.create([a_task(**changes) for _ in range(count)])
         failure = Failure(1, reason, 500, "answered 500", NOW, None, 1)
         while claims := await claim_due(store):
@@ -146,23 +146,23 @@ class TestTheDead:
             )
 
 
-async def test_a_step_is_no_larger_than_a_script_may_be_and_none_is_sent_beside_another(
+async def test_each_script_removes_a_limited_number_and_they_run_one_after_the_other(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.tasks.create([a_task(delay=1) for _ in range(1200)])
-    whole, trips = store.client.execute_each, list[list[Any]]()
+    original, round_trips = store.client.execute_each, list[list[Any]]()
 
-    async def noted(verb: str, commands: Any) -> Any:
-        trips.append([command[-1] for command in commands])
-        return await whole(verb, commands)
+    async def record(verb: str, commands: Any) -> Any:
+        round_trips.append([command[-1] for command in commands])
+        return await original(verb, commands)
 
-    monkeypatch.setattr(store.client, "execute_each", noted)
+    monkeypatch.setattr(store.client, "execute_each", record)
     await store.dead_letters.purge(ALL)
-    assert all(trip == [MAX_TASKS] for trip in trips)
+    assert all(round_trip == [MAX_TASKS] for round_trip in round_trips)
 
 
 async def test_a_full_store_is_purged(store: StoreFixture) -> None:
-    await everywhere(store, ttl=60)
+    await create_in_all_buckets(store, ttl=60)
     await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
         assert await store.dead_letters.purge(ALL) == MoveResult(30, more=False)
@@ -170,7 +170,7 @@ async def test_a_full_store_is_purged(store: StoreFixture) -> None:
         await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
-async def test_it_races_claims_and_each_task_is_either_claimed_or_gone(store: StoreFixture) -> None:
+async def test_in_a_race_with_claims_each_task_is_either_claimed_or_purged(store: StoreFixture) -> None:
     tasks = [a_task() for _ in range(3000)]
     await store.tasks.create(tasks)
     claims: list[Claim] = []
@@ -187,7 +187,7 @@ async def test_it_races_claims_and_each_task_is_either_claimed_or_gone(store: St
 
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
 @pytest.mark.parametrize("reason", [None, "status"])
-async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
+async def test_a_purge_that_is_cut_anywhere_is_completed_by_the_next(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch, answer_lost: bool, reason: str | None
 ) -> None:
     await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
@@ -198,9 +198,9 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
     cut_at = 0
     while True:
         await store.redis.flushdb()
-        tasks = await everywhere(store, each=30, ttl=60)
-        line = CutConnection(monkeypatch)
-        line.cut_at, line.answer_lost = cut_at, answer_lost
+        tasks = await create_in_all_buckets(store, each=30, ttl=60)
+        connection = CutConnection(monkeypatch)
+        connection.cut_at, connection.answer_lost = cut_at, answer_lost
         try:
             await purge()
             monkeypatch.undo()
@@ -211,10 +211,12 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
         again = await purge()
         contents = await assert_sound(store)
         assert len(contents.pool) == before - again.moved
-        assert contents.pool == {id for bucket in Bucket if not gone(bucket, reason) for id in ids_of(tasks[bucket])}
+        assert contents.pool == {
+            id for bucket in Bucket if not is_purged(bucket, reason) for id in ids_of(tasks[bucket])
+        }
         cut_at += 1
     assert cut_at >= 3
 
 
-def gone(bucket: Bucket, reason: str | None) -> bool:
+def is_purged(bucket: Bucket, reason: str | None) -> bool:
     return bucket is Bucket.DEAD or (reason is None and bucket in PURGEABLE)

@@ -23,8 +23,10 @@ THEN = NOW + 1_000_000
 DEAD = BucketRange("order", Bucket.DEAD)
 
 
-async def dead(store: StoreFixture, count: int, at: int = NOW, reason: str = "status", **changes: Any) -> list[Task]:
-    """Create tasks that died one ms after another; return their ids in that order."""
+async def create_dead(
+    store: StoreFixture, count: int, at: int = NOW, reason: str = "status", **changes: Any
+) -> list[Task]:
+    """Create tasks that died one ms after another; return them in that order."""
     tasks = [a_task(**changes) for _ in range(count)]
     await store.tasks.create(tasks)
     claims = {claim.id: claim for claim in await claim_due(store)}
@@ -38,8 +40,8 @@ async def dead(store: StoreFixture, count: int, at: int = NOW, reason: str = "st
     return tasks
 
 
-async def redrive(store: StoreFixture, stretch: BucketRange = DEAD, now: int = THEN, **options: Any) -> MoveResult:
-    return await store.dead_letters.redrive(stretch, now=now, **options)
+async def redrive(store: StoreFixture, dead_range: BucketRange = DEAD, now: int = THEN, **options: Any) -> MoveResult:
+    return await store.dead_letters.redrive(dead_range, now=now, **options)
 
 
 async def ids_in(store: StoreFixture, bucket: Bucket, topic: str = "order") -> set[str]:
@@ -54,9 +56,9 @@ async def test_without_dead_tasks_nothing_comes_back(store: StoreFixture) -> Non
     assert await redrive(store) == MoveResult(0, more=False)
 
 
-async def test_all_come_back_due_now_with_nothing_left_of_what_they_failed_of(store: StoreFixture) -> None:
-    tasks = await dead(store, 250)
-    others = await dead(store, 3, topic="mail")
+async def test_all_come_back_due_now_without_their_attempts_and_failures(store: StoreFixture) -> None:
+    tasks = await create_dead(store, 250)
+    others = await create_dead(store, 3, topic="mail")
     assert await redrive(store) == MoveResult(250, more=False)
     contents = await assert_sound(store, THEN)
     assert contents.buckets[Bucket.DELAY, "order"] == {task.id: THEN for task in tasks}
@@ -65,7 +67,7 @@ async def test_all_come_back_due_now_with_nothing_left_of_what_they_failed_of(st
 
 
 async def test_a_ttl_counts_from_now_and_the_creation_stays(store: StoreFixture) -> None:
-    [task] = await dead(store, 1, ttl=60)
+    [task] = await create_dead(store, 1, ttl=60)
     await redrive(store)
     assert (await read_contents(store)).expiry == {("order", task.id): THEN + 60_000}
     [claim] = await claim_due(store, THEN)
@@ -74,28 +76,28 @@ async def test_a_ttl_counts_from_now_and_the_creation_stays(store: StoreFixture)
 
 
 class TestSelection:
-    async def test_a_range_of_times_of_death(self, store: StoreFixture) -> None:
-        tasks = await dead(store, 10)
-        stretch = DEAD._replace(since=NOW + 3, before=NOW + 7)
-        assert await redrive(store, stretch) == MoveResult(4, more=False)
+    async def test_a_range_of_times_of_death_is_redriven(self, store: StoreFixture) -> None:
+        tasks = await create_dead(store, 10)
+        dead_range = DEAD._replace(since=NOW + 3, before=NOW + 7)
+        assert await redrive(store, dead_range) == MoveResult(4, more=False)
         assert await ids_in(store, Bucket.DELAY) == ids_of(tasks[3:7])
 
-    async def test_only_those_that_died_for_a_reason(self, store: StoreFixture) -> None:
-        mine = await dead(store, 150, reason="gone")
-        await dead(store, 150, NOW + 50)
+    async def test_only_tasks_that_died_for_the_reason_are_redriven(self, store: StoreFixture) -> None:
+        mine = await create_dead(store, 150, reason="gone")
+        await create_dead(store, 150, NOW + 50)
         assert await redrive(store, reason="gone") == MoveResult(150, more=False)
         assert await ids_in(store, Bucket.DELAY) == ids_of(mine)
         assert await redrive(store, reason="gone") == MoveResult(0, more=False)
 
     async def test_tasks_that_die_after_the_start_are_left(self, store: StoreFixture) -> None:
-        before = await dead(store, 1, THEN - 1)
-        await dead(store, 1, THEN)
+        before = await create_dead(store, 1, THEN - 1)
+        await create_dead(store, 1, THEN)
         assert await redrive(store, DEAD._replace(before=THEN + 99)) == MoveResult(1, more=False)
         assert await ids_in(store, Bucket.DELAY) == ids_of(before)
 
     async def test_a_task_that_dies_again_meanwhile_is_not_moved_twice(self, store: StoreFixture) -> None:
         """Meanwhile a worker fails all tasks at once, as long as there are any."""
-        tasks = await dead(store, 400)
+        tasks = await create_dead(store, 400)
         claims: list[Claim] = []
 
         async def worker() -> None:
@@ -110,44 +112,44 @@ class TestSelection:
         assert await ids_in(store, Bucket.DEAD) == ids_of(tasks)
         await assert_sound(store, THEN)
 
-    async def test_a_body_that_cannot_be_read_comes_back_and_one_that_is_not_there_does_not(
-        self, store: StoreFixture
-    ) -> None:
-        unreadable, missing, whole = await dead(store, 3)
+    async def test_an_unreadable_body_comes_back_and_a_missing_one_does_not(self, store: StoreFixture) -> None:
+        unreadable, missing, intact = await create_dead(store, 3)
         pools = [(store.keys.shard_of(task.id).pool, pack_id(task.id)) for task in (unreadable, missing)]
         await ask(store, [("HSET", *pools[0], b"\xc1"), ("HDEL", *pools[1])])
         assert await redrive(store) == MoveResult(2, more=False)
-        assert await ids_in(store, Bucket.DELAY) == {unreadable.id, whole.id}
+        assert await ids_in(store, Bucket.DELAY) == {unreadable.id, intact.id}
 
 
 class TestLimit:
     @pytest.mark.parametrize("limit", [1, 99, 100, 101, 250])
-    async def test_no_more_than_a_limit_in_order_of_death(self, store: StoreFixture, limit: int) -> None:
-        tasks = await dead(store, 251)
+    async def test_no_more_tasks_than_the_limit_are_redriven_in_order_of_death(
+        self, store: StoreFixture, limit: int
+    ) -> None:
+        tasks = await create_dead(store, 251)
         assert await redrive(store, limit=limit) == MoveResult(limit, more=True)
         assert await ids_in(store, Bucket.DELAY) == ids_of(tasks[:limit])
 
     async def test_a_limit_that_stops_nothing_is_not_reported(self, store: StoreFixture) -> None:
-        await dead(store, 5)
+        await create_dead(store, 5)
         assert await redrive(store, limit=5) == MoveResult(5, more=False)
 
-    async def test_others_of_another_reason_are_no_more(self, store: StoreFixture) -> None:
-        mine = await dead(store, 5, reason="gone")
-        await dead(store, 300)
+    async def test_tasks_that_died_for_another_reason_do_not_count_as_more(self, store: StoreFixture) -> None:
+        mine = await create_dead(store, 5, reason="gone")
+        await create_dead(store, 300)
         assert await redrive(store, reason="gone", limit=3) == MoveResult(3, more=True)
         assert await ids_in(store, Bucket.DELAY) == ids_of(mine[:3])
         assert await redrive(store, reason="gone", limit=2) == MoveResult(2, more=False)
 
 
 class TestRate:
-    async def test_they_are_due_one_after_the_other_over_all_slices_and_shards(self, store: StoreFixture) -> None:
-        tasks = await dead(store, 250)
+    async def test_tasks_are_due_one_after_the_other_over_all_slices_and_shards(self, store: StoreFixture) -> None:
+        tasks = await create_dead(store, 250)
         await redrive(store, rate=3)
         dues = (await assert_sound(store, THEN)).buckets[Bucket.DELAY, "order"]
         assert [dues[task.id] - THEN for task in tasks] == [place * 1000 // 3 for place in range(250)]
 
-    async def test_a_rate_of_next_to_nothing_stays_within_reach(self, store: StoreFixture) -> None:
-        await dead(store, 3)
+    async def test_the_due_times_of_a_very_low_rate_are_limited(self, store: StoreFixture) -> None:
+        await create_dead(store, 3)
         await redrive(store, rate=1e-300)
         assert max((await read_contents(store)).buckets[Bucket.DELAY, "order"].values()) < THEN + 3654 * 86_400_000
 
@@ -155,22 +157,22 @@ class TestRate:
 async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await dead(store, 450)
-    whole, reads = store.client.execute_each, list[int]()
+    await create_dead(store, 450)
+    original, reads = store.client.execute_each, list[int]()
 
-    async def counted(verb: str, commands: Any) -> Any:
+    async def count_bodies(verb: str, commands: Any) -> Any:
         pools = {shard.pool for shard in store.keys.shards}
         reads.append(sum(len(c) - 2 for c in commands if c[0] == "HMGET" and c[1] in pools))
-        return await whole(verb, commands)
+        return await original(verb, commands)
 
-    monkeypatch.setattr(store.client, "execute_each", counted)
+    monkeypatch.setattr(store.client, "execute_each", count_bodies)
     await redrive(store)
     assert max(reads) == MAX_BODIES
     assert sum(reads) == 450
 
 
 async def test_a_full_store_lets_them_back(store: StoreFixture) -> None:
-    await dead(store, 20, ttl=60)
+    await create_dead(store, 20, ttl=60)
     await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
         assert await redrive(store) == MoveResult(20, more=False)
@@ -179,23 +181,23 @@ async def test_a_full_store_lets_them_back(store: StoreFixture) -> None:
 
 
 async def test_sweeps_and_redrives_share_the_dead(store: StoreFixture) -> None:
-    tasks = await dead(store, 300)
+    tasks = await create_dead(store, 300)
 
     async def sweeper() -> int:
-        gone = 0
+        removed = 0
         for shard in store.keys.shards:
             some = await store.expiry.dead_tasks(DueTopic(0, "order", shard.index), NOW + 200)
-            gone += sum(answer is True for answer in await store.expiry.sweep(some, NOW + 200, None))
-        return gone
+            removed += sum(answer is True for answer in await store.expiry.sweep(some, NOW + 200, None))
+        return removed
 
-    moved, gone = await asyncio.gather(redrive(store), sweeper())
+    moved, removed = await asyncio.gather(redrive(store), sweeper())
     claimed = {claim.id for claim in await claim_due(store, THEN)}
-    assert (moved.moved + gone, len(claimed)) == (len(tasks), moved.moved)
+    assert (moved.moved + removed, len(claimed)) == (len(tasks), moved.moved)
     await assert_sound(store, THEN)
 
 
 @pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
-async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
+async def test_a_redrive_that_is_cut_anywhere_is_completed_by_the_next(
     store: StoreFixture, monkeypatch: pytest.MonkeyPatch, answer_lost: bool
 ) -> None:
     """Nothing is lost and nothing comes back twice, even if all that came back dies again between the calls."""
@@ -203,9 +205,9 @@ async def test_cut_anywhere_a_second_call_goes_on_with_the_rest(
     cut_at = 0
     while True:
         await store.redis.flushdb()
-        tasks = await dead(store, 230, ttl=60)
-        line = CutConnection(monkeypatch)
-        line.cut_at, line.answer_lost = cut_at, answer_lost
+        tasks = await create_dead(store, 230, ttl=60)
+        connection = CutConnection(monkeypatch)
+        connection.cut_at, connection.answer_lost = cut_at, answer_lost
         try:
             await redrive(store)
             monkeypatch.undo()

@@ -42,7 +42,7 @@ class TestCounts:
         assert (await store.stats.task_count(), await store.stats.remembered_ids()) == (32, 3)
 
     @pytest.mark.parametrize("settlement", [failed, died])
-    async def test_a_topic_whose_tasks_all_failed_is_one(
+    async def test_a_topic_whose_tasks_all_failed_is_counted(
         self, store: StoreFixture, settlement: Callable[..., Any]
     ) -> None:
         await store.tasks.create([a_task()])
@@ -62,28 +62,30 @@ class TestCounts:
         assert set(counts.values()) == {TopicCounts(1, 0, 0, 0, 1, NOW)}
         assert len(counts) == 2 * SLICE + 100
 
-    async def test_a_topic_costs_only_where_it_is(self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_only_buckets_that_have_tasks_of_a_topic_are_counted(
+        self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         await store.tasks.create([a_task(topic=f"topic-{n}") for n in range(100)])
-        asked = listening(store, monkeypatch)
+        sent = record_commands(store, monkeypatch)
         await store.stats.counts(NOW)
-        assert sum(int(command[2]) for command in asked if command[0] == "EVALSHA") == 100
+        assert sum(int(command[2]) for command in sent if command[0] == "EVALSHA") == 100
 
 
 async def names(store: StoreFixture) -> list[set[str]]:
-    return [piece async for piece in store.stats.topic_names()]
+    return [names async for names in store.stats.topic_names()]
 
 
-def listening(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+def record_commands(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     """Record every command that the statistics send."""
-    asked = list[Command]()
-    run = store.client.execute_each
+    sent = list[Command]()
+    original = store.client.execute_each
 
-    async def listen(verb: str, commands: Sequence[Command]) -> list[Any]:
-        asked.extend(commands)
-        return await run(verb, commands)
+    async def record(verb: str, commands: Sequence[Command]) -> list[Any]:
+        sent.extend(commands)
+        return await original(verb, commands)
 
-    monkeypatch.setattr(store.client, "execute_each", listen)
-    return asked
+    monkeypatch.setattr(store.client, "execute_each", record)
+    return sent
 
 
 class TestNames:
@@ -101,30 +103,30 @@ class TestNames:
             await store.tasks.settle([settlement(claim, NOW) for claim in claims])
         assert set().union(*await names(store)) == {"shop/é"}
 
-    async def test_thousands_come_in_pieces(self, store: StoreFixture) -> None:
+    async def test_thousands_are_yielded_a_slice_at_a_time(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(topic=f"topic-{n}") for n in range(4 * SLICE)])
-        pieces = await names(store)
-        assert set().union(*pieces) == {f"topic-{n}" for n in range(4 * SLICE)}
-        assert len(pieces) >= 3
+        yielded = await names(store)
+        assert set().union(*yielded) == {f"topic-{n}" for n in range(4 * SLICE)}
+        assert len(yielded) >= 3
 
     async def test_a_task_on_its_way_from_bucket_to_bucket_is_not_missed(
         self, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await store.tasks.create([a_task()])
-        run = store.client.execute_each
+        original = store.client.execute_each
 
-        async def let_a_worker_in_between(verb: str, commands: Sequence[Command]) -> list[Any]:
-            answers = await run(verb, commands)
+        async def claim_after_the_first_answer(verb: str, commands: Sequence[Command]) -> list[Any]:
+            answers = await original(verb, commands)
             if commands[0][0] == "ZCARD":
                 monkeypatch.undo()
                 assert len(await claim_due(store)) == 1
             return answers
 
-        monkeypatch.setattr(store.client, "execute_each", let_a_worker_in_between)
+        monkeypatch.setattr(store.client, "execute_each", claim_after_the_first_answer)
         assert set().union(*await names(store)) == {"order"}
 
 
-class TestCountsOf:
+class TestCountsForTopics:
     async def test_they_are_those_of_all_topics(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task() for _ in range(30)])
         claims = await claim_due(store)
@@ -138,7 +140,7 @@ class TestCountsOf:
             "none": TopicCounts(0, 0, 0, 0, due=0, oldest_due_at=None),
         }
 
-    async def test_of_no_topics_there_are_none(self, store: StoreFixture) -> None:
+    async def test_of_no_topics_there_are_no_counts(self, store: StoreFixture) -> None:
         assert await store.stats.counts_for([], NOW) == {}
 
     async def test_a_thousand_are_counted_a_slice_at_a_time(
@@ -146,10 +148,10 @@ class TestCountsOf:
     ) -> None:
         topics = [f"topic-{n}" for n in range(1000)]
         await store.tasks.create([a_task(topic=topic) for topic in [*topics, "unasked"]])
-        asked = listening(store, monkeypatch)
+        sent = record_commands(store, monkeypatch)
         counts = await store.stats.counts_for(topics, NOW)
         assert counts == dict.fromkeys(topics, TopicCounts(1, 0, 0, 0, 1, NOW))
-        keys = [int(command[2]) for command in asked]
+        keys = [int(command[2]) for command in sent]
         assert sum(keys) == 4 * len(topics) * len(store.keys.shards)
         assert max(keys) <= SLICE
 
@@ -217,15 +219,15 @@ class TestClock:
 
 class TestShards:
     @pytest.mark.parametrize("shards", [1, 4, 16, 64])
-    async def test_an_id_lives_where_its_checksum_says(self, server_url: str, shards: int) -> None:
+    async def test_the_shard_of_an_id_is_given_by_its_checksum(self, server_url: str, shards: int) -> None:
         tasks = [a_task(id=id, own_id=True) for id in ("a", "order:1", "3f2504e0-4f89-41d3-9a0c-0305e82c3301")]
         async with open_store(server_url, shards) as store:
             await store.tasks.create(tasks)
             for task in tasks:
-                home = crc32(task.id.encode()) % shards
+                shard_index = crc32(task.id.encode()) % shards
                 pools = await ask(store, [("HEXISTS", s.pool, pack_id(task.id)) for s in store.keys.shards])
-                assert [bool(there) for there in pools] == [index == home for index in range(shards)]
-                assert store.keys.shards[home].pool == b"{later:%d}:pool" % home
+                assert [bool(there) for there in pools] == [index == shard_index for index in range(shards)]
+                assert store.keys.shards[shard_index].pool == b"{later:%d}:pool" % shard_index
 
     def test_the_checksum_is_that_of_the_ids_text(self) -> None:
         assert Keys("later", 16).shard_of("order-1").index == 0xE0B37FEF % 16

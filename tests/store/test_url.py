@@ -11,7 +11,7 @@ from later.core.errors import ConfigError
 from later.store.settings import StoreSettings
 from later.store.url import check_url, is_store_url, settings_from_url
 
-HARD = "p@ss/w:ö rd%25?#[&="
+HARD_PASSWORD = "p@ss/w:ö rd%25?#[&="
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://later.example/base", "redis://h", "redis://me@h:6379/3",
@@ -64,10 +64,10 @@ def test_without_a_password_the_settings_have_the_url_itself() -> None:
     ],
 )
 def test_the_client_gets_the_environments_password_unchanged(url: str, user: str | None) -> None:
-    place = settings_from_url(url, "later", 2.0, {"LATER_REDIS_PASSWORD": HARD})
+    settings = settings_from_url(url, "later", 2.0, {"LATER_REDIS_PASSWORD": HARD_PASSWORD})
 
-    known, bare = (ConnectionPool.from_url(text).connection_kwargs for text in (place.url, url))
-    assert (known["password"], known.get("username")) == (HARD, user)
+    known, bare = (ConnectionPool.from_url(text).connection_kwargs for text in (settings.url, url))
+    assert (known["password"], known.get("username")) == (HARD_PASSWORD, user)
     assert [known.get(key) for key in ("host", "port", "path", "db")] == [
         bare.get(key) for key in ("host", "port", "path", "db")
     ]
@@ -76,11 +76,11 @@ def test_the_client_gets_the_environments_password_unchanged(url: str, user: str
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\nanother line\n"])
 def test_the_password_may_be_the_first_line_of_a_file(tmp_path: Path, end: str) -> None:
     file = tmp_path / "password"
-    file.write_bytes((HARD + end).encode())
+    file.write_bytes((HARD_PASSWORD + end).encode())
 
-    place = settings_from_url("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD_FILE": str(file)})
+    settings = settings_from_url("redis://h", "later", 2.0, {"LATER_REDIS_PASSWORD_FILE": str(file)})
 
-    assert ConnectionPool.from_url(place.url).connection_kwargs["password"] == HARD
+    assert ConnectionPool.from_url(settings.url).connection_kwargs["password"] == HARD_PASSWORD
 
 
 def test_two_passwords_are_refused() -> None:
