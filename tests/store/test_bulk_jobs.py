@@ -18,7 +18,7 @@ def batch(*numbers: int) -> list[Task]:
     return [a_task(id=f"job:{n}", own_id=True) for n in numbers]
 
 
-def counted(digest: str, *, refused: int = 0) -> JobBatch:
+def job_batch(digest: str, *, refused: int = 0) -> JobBatch:
     return JobBatch("job", digest.encode(), refused, FORGET_AT)
 
 
@@ -27,13 +27,13 @@ async def send(store: StoreFixture, tasks: list[Task], refused: int = 0, *, forg
     await store.tasks.create(tasks, JobBatch("job", digest, refused, forget_at))
 
 
-async def test_a_job_counts_what_it_creates_and_what_was_refused(store: StoreFixture) -> None:
+async def test_a_job_counts_created_and_refused_items(store: StoreFixture) -> None:
     await send(store, batch(*range(50)), refused=2)
     await send(store, batch(*range(50, 60)), refused=1)
     assert await store.bulk_jobs.counts("job") == JobCounts(60, 0, 3)
 
 
-async def test_what_existed_before_the_job_is_counted_as_such(store: StoreFixture) -> None:
+async def test_tasks_that_existed_before_the_job_are_counted_as_existing(store: StoreFixture) -> None:
     await store.tasks.create(batch(1, 2))
     await send(store, batch(1, 2, 3))
     assert await store.bulk_jobs.counts("job") == JobCounts(1, 2, 0)
@@ -53,17 +53,17 @@ async def test_a_batch_sent_again_after_its_tasks_have_ended_counts_once(store: 
 
 
 async def test_a_batch_that_went_through_in_part_counts_the_rest_when_it_is_sent_again(store: StoreFixture) -> None:
-    await store.tasks.create(batch(1), counted("digest", refused=1))
-    await store.tasks.create(batch(1, 2, 3), counted("digest", refused=1))
+    await store.tasks.create(batch(1), job_batch("digest", refused=1))
+    await store.tasks.create(batch(1, 2, 3), job_batch("digest", refused=1))
     assert await store.bulk_jobs.counts("job") == JobCounts(3, 0, 1)
 
 
 async def test_failed_items_do_not_count_as_existing(store: StoreFixture) -> None:
-    whole = counted("whole")
-    await store.tasks.create(batch(1), whole)
-    await store.bulk_jobs.count_batch(whole, valid=3)
-    await store.bulk_jobs.count_batch(whole, valid=1)
-    await store.tasks.create(batch(2, 3), counted("rest"))
+    batch_of_three = job_batch("three")
+    await store.tasks.create(batch(1), batch_of_three)
+    await store.bulk_jobs.count_batch(batch_of_three, valid=3)
+    await store.bulk_jobs.count_batch(batch_of_three, valid=1)
+    await store.tasks.create(batch(2, 3), job_batch("rest"))
     assert await store.bulk_jobs.counts("job") == JobCounts(3, 0, 0)
 
 
@@ -73,7 +73,7 @@ async def test_an_unknown_job_is_not_found(store: StoreFixture) -> None:
 
 
 async def test_a_job_with_nothing_but_refusals_is_known(store: StoreFixture) -> None:
-    await store.tasks.create([], counted("digest", refused=4))
+    await store.tasks.create([], job_batch("digest", refused=4))
     assert await store.bulk_jobs.counts("job") == JobCounts(0, 0, 4)
 
 

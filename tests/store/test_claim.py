@@ -38,7 +38,7 @@ async def claim(store: StoreFixture, now: int, limit: int = 500) -> ClaimResult:
     return unwrap_claim(answer)
 
 
-async def test_only_what_is_due_is_claimed(store: StoreFixture) -> None:
+async def test_only_due_tasks_are_claimed(store: StoreFixture) -> None:
     due, later = same_shard(store, 2)
     await store.tasks.create([due, later])
     claims = await claim(store, NOW + 999)
@@ -54,14 +54,14 @@ async def test_a_task_is_due_at_its_time_and_not_before(store: StoreFixture) -> 
     assert [claim.due_at for claim in (await claim(store, NOW + 1)).claims] == [NOW + 1]
 
 
-async def test_the_longest_due_come_first(store: StoreFixture) -> None:
+async def test_the_tasks_due_first_are_claimed_first(store: StoreFixture) -> None:
     tasks = same_shard(store, 10)
     await store.tasks.create(tasks[::-1])
     claims = await claim(store, NOW + 60_000, limit=4)
     assert [claim.id for claim in claims.claims] == [task.id for task in tasks[:4]]
 
 
-async def test_no_more_than_requested_is_claimed(store: StoreFixture) -> None:
+async def test_no_more_tasks_than_requested_are_claimed(store: StoreFixture) -> None:
     await store.tasks.create([a_task() for _ in range(1100)])
     results = await store.tasks.claim([ClaimRequest("order", 0, 3)], NOW, NOW + 1)
     assert all(len(unwrap_claim(result).claims) <= 3 for result in results)
@@ -71,7 +71,7 @@ async def test_no_more_than_requested_is_claimed(store: StoreFixture) -> None:
     assert len(contents.buckets[Bucket.UNACK, "order"]) == 1100
 
 
-async def test_a_claim_carries_at_most_500(store: StoreFixture) -> None:
+async def test_a_claim_returns_at_most_500(store: StoreFixture) -> None:
     await store.tasks.create(same_shard(store, 600))
     assert len((await claim(store, NOW + 10**6, limit=10_000)).claims) == 500
 
@@ -85,8 +85,8 @@ async def test_a_claimed_task_cannot_be_claimed_again(store: StoreFixture) -> No
 async def test_a_claim_holds_the_task_and_its_lease(store: StoreFixture) -> None:
     [task] = same_shard(store, 1)
     await store.tasks.create([task])
-    [held] = (await claim(store, NOW + 5)).claims
-    assert held == (task.id, "order", 0, task, NOW, 1, 1, None, NOW + 5 + LEASE_MS)
+    [claimed] = (await claim(store, NOW + 5)).claims
+    assert claimed == (task.id, "order", 0, task, NOW, 1, 1, None, NOW + 5 + LEASE_MS)
 
 
 async def test_each_delivery_is_a_new_attempt_under_a_new_fence_and_knows_the_last_failure(store: StoreFixture) -> None:
@@ -112,8 +112,8 @@ async def test_the_fence_outlives_the_ids_that_it_guards(store: StoreFixture) ->
     for _ in range(3):
         await store.tasks.create(same_shard(store, 2))
         claims = (await claim(store, NOW + 1000)).claims
-        fences += [held.fence for held in claims]
-        await store.edits.delete([held.id for held in claims])
+        fences += [claimed.fence for claimed in claims]
+        await store.edits.delete([claimed.id for claimed in claims])
     assert fences == sorted(set(fences))
 
 
@@ -165,35 +165,35 @@ async def test_an_entry_without_a_body_is_an_orphan(store: StoreFixture) -> None
 async def test_an_entry_of_a_task_in_flight_is_an_orphan(store: StoreFixture) -> None:
     [task] = same_shard(store, 1)
     await store.tasks.create([task])
-    [held] = (await claim(store, NOW)).claims
-    await _put(store, store.keys.shards[0], Bucket.DELAY, task.id)
+    [claimed] = (await claim(store, NOW)).claims
+    await _add_entry(store, store.keys.shards[0], Bucket.DELAY, task.id)
     again = await claim(store, NOW)
     assert (again.orphans, again.claims) == (1, [])
     await assert_sound(store)
-    assert await store.tasks.settle([done(held)]) == [True]
+    assert await store.tasks.settle([done(claimed)]) == [True]
 
 
 async def test_an_orphan_uses_up_no_fence(store: StoreFixture) -> None:
-    stray, task = same_shard(store, 2)
-    await store.tasks.create([stray, task])
-    await ask(store, [("HDEL", store.keys.shards[0].pool, pack_id(stray.id))])
+    orphan, task = same_shard(store, 2)
+    await store.tasks.create([orphan, task])
+    await ask(store, [("HDEL", store.keys.shards[0].pool, pack_id(orphan.id))])
     claims = await claim(store, NOW + 1000)
-    assert (claims.orphans, [held.id for held in claims.claims]) == (1, [task.id])
-    assert await store.tasks.settle([done(held) for held in claims.claims]) == [True]
+    assert (claims.orphans, [claimed.id for claimed in claims.claims]) == (1, [task.id])
+    assert await store.tasks.settle([done(claimed) for claimed in claims.claims]) == [True]
 
 
 async def test_a_body_that_cannot_be_read_is_claimed_as_such(store: StoreFixture) -> None:
     [task] = same_shard(store, 1)
     await store.tasks.create([task])
     await ask(store, [("HSET", store.keys.shards[0].pool, pack_id(task.id), b"\xc1")])
-    [held] = (await claim(store, NOW)).claims
-    assert isinstance(held.task, UnreadableBody)
+    [claimed] = (await claim(store, NOW)).claims
+    assert isinstance(claimed.task, UnreadableBody)
     assert await findings(store) == []
 
 
 async def test_many_topics_are_claimed_in_one_round_trip(store: StoreFixture) -> None:
     await store.tasks.create([a_task(topic=f"topic-{n}") for n in range(400)])
-    assert sorted(held.topic for held in await claim_due(store)) == sorted(f"topic-{n}" for n in range(400))
+    assert sorted(claimed.topic for claimed in await claim_due(store)) == sorted(f"topic-{n}" for n in range(400))
     await assert_sound(store)
 
 
@@ -208,15 +208,15 @@ async def test_due_topics_say_whether_there_may_be_more(
 ) -> None:
     for number, topic in enumerate(topics):
         await store.tasks.create(same_shard(store, 1, topic, NOW - number))
-    look = await store.tasks.due_topics(Bucket.DELAY, limit)
-    assert look.topics == [DueTopic(NOW - n, topic, 0) for n, topic in reversed(list(enumerate(topics)))]
-    assert (look.more_at is not None) is full
+    due = await store.tasks.due_topics(Bucket.DELAY, limit)
+    assert due.topics == [DueTopic(NOW - n, topic, 0) for n, topic in reversed(list(enumerate(topics)))]
+    assert (due.more_at is not None) is full
 
 
 async def test_due_topics_are_in_order_over_all_shards(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id=f"t{n}", own_id=True, topic=f"{n}", delay=n) for n in range(40)])
-    look = await store.tasks.due_topics(Bucket.DELAY, 100)
-    assert [wake.topic for wake in look.topics] == [f"{n}" for n in range(40)]
+    due = await store.tasks.due_topics(Bucket.DELAY, 100)
+    assert [wake.topic for wake in due.topics] == [f"{n}" for n in range(40)]
 
 
 async def test_a_snapshot_has_the_first_time_of_each_bucket(store: StoreFixture) -> None:
@@ -224,17 +224,17 @@ async def test_a_snapshot_has_the_first_time_of_each_bucket(store: StoreFixture)
     claims = await claim_due(store)
     await store.tasks.settle([failed(claim, NOW + 100 + int(claim.topic)) for claim in claims[:10]])
     await store.tasks.create([a_task(id="late", own_id=True, topic="late", delay=60)])
-    around = await store.tasks.worker_snapshot(100)
-    assert [wake.topic for wake in around.delay.topics] == ["late"]
-    assert around.unack_at == NOW + LEASE_MS
-    assert around.error_at == NOW + 100 + min(int(claim.topic) for claim in claims[:10])
+    snapshot = await store.tasks.worker_snapshot(100)
+    assert [wake.topic for wake in snapshot.delay.topics] == ["late"]
+    assert snapshot.unack_at == NOW + LEASE_MS
+    assert snapshot.error_at == NOW + 100 + min(int(claim.topic) for claim in claims[:10])
 
 
 async def test_a_snapshot_of_an_empty_store_is_empty(store: StoreFixture) -> None:
     assert await store.tasks.worker_snapshot(100) == WorkerSnapshot(DueTopics([], None), [], None, None)
 
 
-async def _put(store: StoreFixture, shard: Shard, bucket: Bucket, id: str) -> None:
+async def _add_entry(store: StoreFixture, shard: Shard, bucket: Bucket, id: str) -> None:
     await ask(
         store,
         [("ZADD", shard.bucket(bucket, b"order"), NOW, pack_id(id)), ("ZADD", shard.wakes[bucket], NOW, "order")],

@@ -17,59 +17,59 @@ from later.core.errors import StoreDown
 from later.store.client import Client, connect, stream_reader
 
 TIMEOUT_S = 10.0
-"""What a store that is well never takes, on a busy machine either."""
+"""Longer than any answer of a working store takes, even on a busy machine."""
 SHORT_TIMEOUT_S = 0.3
-"""What a connection that went dead is given."""
+"""The timeout for a connection on which nothing arrives."""
 MANY = 8
 
 
-class Path:
-    """A network path to a store that can drop all open connections, and lets new ones through."""
+class Proxy:
+    """A proxy to a store that can silence or reset all open connections, and forwards new ones."""
 
     def __init__(self, store: str) -> None:
         self.port = 0
         self._store = store
-        self._ours: list[asyncio.StreamWriter] = []
-        self._lost: set[asyncio.StreamWriter] = set()
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._client_writers: list[asyncio.StreamWriter] = []
+        self._silenced: set[asyncio.StreamWriter] = set()
+        self._copies: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Path]:
-        server = await asyncio.start_server(self._join, "127.0.0.1")
+    async def open(self) -> AsyncIterator[Proxy]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1")
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield self
         finally:
             server.close()
-            for pump in self._pumps:
-                pump.cancel()
+            for copy in self._copies:
+                copy.cancel()
 
-    def swallow(self) -> None:
+    def stop_forwarding(self) -> None:
         """Let nothing through the open connections any more, as a middlebox that has lost its state."""
-        self._lost.update(self._ours)
+        self._silenced.update(self._client_writers)
 
     def reset(self) -> None:
         """Reset the open connections: RST, not FIN."""
-        for writer in self._ours:
+        for writer in self._client_writers:
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._ours.append(writer)
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._client_writers.append(writer)
         from_store, to_store = await asyncio.open_unix_connection(self._store)
         for source, target in ((reader, to_store), (from_store, writer)):
-            pump = asyncio.create_task(self._pump(source, target, writer))
-            self._pumps.add(pump)
-            pump.add_done_callback(self._pumps.discard)
+            copy = asyncio.create_task(self._copy(source, target, writer))
+            self._copies.add(copy)
+            copy.add_done_callback(self._copies.discard)
 
-    async def _pump(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, ours: asyncio.StreamWriter
+    async def _copy(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, client_writer: asyncio.StreamWriter
     ) -> None:
         try:
-            while some := await source.read(65_536):
-                if ours not in self._lost:
-                    target.write(some)
+            while data := await source.read(65_536):
+                if client_writer not in self._silenced:
+                    target.write(data)
         except OSError:
             pass
         finally:
@@ -77,17 +77,17 @@ class Path:
 
 
 @pytest.fixture
-async def path(server_url: str) -> AsyncIterator[Path]:
-    async with Path(server_url.removeprefix("unix://")).open() as path:
-        yield path
+async def proxy(server_url: str) -> AsyncIterator[Proxy]:
+    async with Proxy(server_url.removeprefix("unix://")).open() as proxy:
+        yield proxy
 
 
 @pytest.fixture
-async def client(path: Path) -> AsyncIterator[Client]:
+async def client(proxy: Proxy) -> AsyncIterator[Client]:
     """A client with many idle connections."""
     clock = Clock(time.monotonic, time.time)
     client = Client(
-        connect(f"redis://127.0.0.1:{path.port}/0", clock, TIMEOUT_S),
+        connect(f"redis://127.0.0.1:{proxy.port}/0", clock, TIMEOUT_S),
         clock,
         timeout_s=TIMEOUT_S,
     )
@@ -100,8 +100,8 @@ async def ping(client: Client, times: int = 1) -> None:
     await asyncio.gather(*(client.execute("ping", ("PING",)) for _ in range(times)))
 
 
-async def test_connections_that_died_together_are_one_failure(path: Path, client: Client) -> None:
-    path.swallow()
+async def test_connections_that_died_together_are_one_failure(proxy: Proxy, client: Client) -> None:
+    proxy.stop_forwarding()
     client.timeout_s = SHORT_TIMEOUT_S
     with pytest.raises(StoreDown, match="did not answer within"):
         await ping(client)
@@ -109,19 +109,19 @@ async def test_connections_that_died_together_are_one_failure(path: Path, client
     await ping(client, MANY)
 
 
-async def test_idle_connections_that_were_reset_cause_no_failure(path: Path, client: Client) -> None:
-    path.reset()
-    await asyncio.sleep(0.01)  # they take their time to arrive
+async def test_idle_connections_that_were_reset_cause_no_failure(proxy: Proxy, client: Client) -> None:
+    proxy.reset()
+    await asyncio.sleep(0.01)  # the resets take some time to arrive
     await ping(client, MANY)
 
 
 async def test_a_round_trip_under_way_when_the_client_closes_leaves_no_connection_open(
     client: Client, server_url: str
 ) -> None:
-    long = [asyncio.create_task(client.execute_each("ping", [("PING",)] * 5000)) for _ in range(MANY)]
+    round_trips = [asyncio.create_task(client.execute_each("ping", [("PING",)] * 5000)) for _ in range(MANY)]
     await asyncio.sleep(0)
     await client.aclose()
-    await asyncio.gather(*long)
+    await asyncio.gather(*round_trips)
     async with Redis.from_url(server_url) as redis:
         async with asyncio.timeout(5):
             while any(other["name"] == "later" for other in await redis.client_list()):  # noqa: ASYNC110  # another's

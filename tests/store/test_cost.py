@@ -23,8 +23,8 @@ from tests.store_fixture import StoreFixture
 Counts = dict[str, int]
 Verb = Callable[[StoreFixture, list[Task]], Awaitable[Counts]]
 
-OURS = {"info", "config|resetstat"}
-"""Commands by which this test looks."""
+OWN_COMMANDS = {"info", "config|resetstat"}
+"""The commands of this test itself."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def commands_of(store: StoreFixture, act: Callable[[], Awaitable[Any]]) ->
     await act()
     stats: dict[str, dict[str, int]] = await store.redis.info("commandstats")
     counts = {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
-    return {name: calls for name, calls in counts.items() if name not in OURS and calls}
+    return {name: calls for name, calls in counts.items() if name not in OWN_COMMANDS and calls}
 
 
 async def creating(store: StoreFixture, tasks: list[Task]) -> Counts:
@@ -75,7 +75,7 @@ async def releasing(store: StoreFixture, tasks: list[Task]) -> Counts:
 
 async def querying(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    await store.lookup.query([tasks[0].id])  # or what topic they are of would have to be found out
+    await store.lookup.query([tasks[0].id])  # otherwise their topic would have to be found out
     return await commands_of(store, lambda: store.lookup.query([task.id for task in tasks]))
 
 
@@ -123,9 +123,9 @@ async def listing(store: StoreFixture, tasks: list[Task]) -> Counts:
 
 async def exporting(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
-    pieces = Scanner(store.client, store.keys)
-    [piece] = await pieces.split(ScanRange("order", (Bucket.DELAY,)), 1000)
-    return await commands_of(store, lambda: anext(pieces.read([piece])))
+    scanner = Scanner(store.client, store.keys)
+    [split] = await scanner.split(ScanRange("order", (Bucket.DELAY,)), 1000)
+    return await commands_of(store, lambda: anext(scanner.read([split])))
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ async def test_a_task_is_read_back_as_it_was(store: StoreFixture) -> None:
     assert claim.task == task
 
 
-async def test_a_task_with_a_ttl_is_in_the_index_of_those_and_no_other_task(store: StoreFixture) -> None:
+async def test_only_tasks_with_a_ttl_are_in_the_expiry_index(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a", delay=15, ttl=10), a_task(id="b", topic="mail"), own("c", ttl=5)])
     assert (await read_contents(store)).expiry == {("order", "a"): NOW + 10_000, ("order", "c"): NOW + 5_000}
     assert await locate(store, "a") == (Bucket.DELAY, NOW + 15_000)
@@ -43,10 +43,10 @@ async def test_an_existing_id_is_not_created_again(store: StoreFixture) -> None:
 
 
 async def test_an_id_is_known_in_every_bucket(store: StoreFixture) -> None:
-    await store.tasks.create([own("flying"), own("dead")])
+    await store.tasks.create([own("in-flight"), own("dead")])
     claims = {claim.id: claim for claim in await claim_due(store)}
     await store.tasks.settle([died(claims["dead"])])
-    assert await store.tasks.create([own("flying"), own("dead")]) == [False, False]
+    assert await store.tasks.create([own("in-flight"), own("dead")]) == [False, False]
     await assert_sound(store)
 
 

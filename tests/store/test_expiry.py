@@ -1,4 +1,4 @@
-"""Tasks that end by themselves: their ttl ends while they wait, or they were dead for long enough."""
+"""Tasks that end without a delivery: their ttl ends while they wait, or they were dead for long enough."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ END = NOW + 5_000
 FAILURE_SINCE = Failure(2, "status", 502, "answered 502", NOW, None, 2)
 
 
-async def waiting(store: StoreFixture, **changes: Any) -> Task:
+async def create_waiting_task(store: StoreFixture, **changes: Any) -> Task:
     task = a_task(**{"ttl": 5, "delay": 60, **changes})
     await store.tasks.create([task])
     return task
@@ -46,22 +46,22 @@ async def expire(store: StoreFixture, now: int = END) -> list[str]:
 
 class TestExpiry:
     async def test_a_task_whose_ttl_ends_before_it_is_due_dies_then(self, store: StoreFixture) -> None:
-        task = await waiting(store)
+        task = await create_waiting_task(store)
         assert await expire(store, END - 1) == []
         assert await expire(store, END) == [task.id]
         assert await locate(store, task.id) == (Bucket.DEAD, END)
         assert (await assert_sound(store, END)).expiry == {}
 
     async def test_the_cause_is_stored(self, store: StoreFixture) -> None:
-        task = await waiting(store)
+        task = await create_waiting_task(store)
         await expire(store)
         [found] = await store.lookup.query([task.id])
         assert getattr(found, "failure", None) == Failure(
             0, "expired", None, "its ttl ended before it was done", END, None, 0
         )
 
-    async def test_a_pause_between_tries_lasts_no_longer_than_the_ttl(self, store: StoreFixture) -> None:
-        task = await waiting(store, delay=0)
+    async def test_a_pause_between_attempts_lasts_no_longer_than_the_ttl(self, store: StoreFixture) -> None:
+        task = await create_waiting_task(store, delay=0)
         [claim] = await claim_due(store)
         await store.tasks.settle([failed(claim, NOW + 60_000)])
         assert await expire(store) == [task.id]
@@ -72,11 +72,11 @@ class TestExpiry:
         await assert_sound(store, END)
 
     async def test_a_due_task_that_is_not_claimed_dies_too(self, store: StoreFixture) -> None:
-        task = await waiting(store, delay=1)
+        task = await create_waiting_task(store, delay=1)
         assert await expire(store) == [task.id]
 
-    async def test_what_is_in_flight_is_left_alone_and_looked_at_again(self, store: StoreFixture) -> None:
-        task = await waiting(store, delay=0)
+    async def test_a_task_in_flight_is_left_alone_and_checked_again(self, store: StoreFixture) -> None:
+        task = await create_waiting_task(store, delay=0)
         [claim] = await claim_due(store)
         assert await expire(store) == []
         assert await locate(store, task.id) == (Bucket.UNACK, NOW + LEASE_MS)
@@ -87,7 +87,7 @@ class TestExpiry:
         assert await store.tasks.settle([done(claim)]) == [True]
 
     async def test_a_task_whose_lease_was_lost_dies_too(self, store: StoreFixture) -> None:
-        task = await waiting(store, delay=0)
+        task = await create_waiting_task(store, delay=0)
         await claim_due(store)
         await expire(store)
         await release_due(store, Bucket.UNACK, NOW + LEASE_MS)
@@ -98,22 +98,22 @@ class TestExpiry:
         assert await store.expiry.expired_tasks(NOW + 10**12) == []
 
     async def test_a_task_that_is_done_or_dead_or_deleted_leaves_the_index(self, store: StoreFixture) -> None:
-        tasks = [await waiting(store, delay=0) for _ in range(3)]
+        tasks = [await create_waiting_task(store, delay=0) for _ in range(3)]
         claims = {claim.id: claim for claim in await claim_due(store)}
         await store.tasks.settle([done(claims[tasks[0].id]), died(claims[tasks[1].id])])
         await store.edits.delete([tasks[2].id])
         assert (await read_contents(store)).expiry == {}
 
-    async def test_an_id_that_was_deleted_and_created_anew_lives_as_long_as_it_says(self, store: StoreFixture) -> None:
-        await waiting(store, id="a", own_id=True)
+    async def test_an_id_that_was_deleted_and_created_again_has_its_new_ttl(self, store: StoreFixture) -> None:
+        await create_waiting_task(store, id="a", own_id=True)
         stale = [(task, expiry_failure(None, END)) for task in await store.expiry.expired_tasks(END)]
         await store.edits.delete(["a"])
-        await waiting(store, id="a", own_id=True, ttl=60)
+        await create_waiting_task(store, id="a", own_id=True, ttl=60)
         assert await store.expiry.expire(stale, END) == [False]
         assert (await read_contents(store)).expiry == {("order", "a"): NOW + 60_000}
 
-    async def test_what_failed_once_more_meanwhile_is_looked_at_again(self, store: StoreFixture) -> None:
-        await waiting(store, delay=0, id="a")
+    async def test_a_task_that_failed_once_more_in_the_meantime_is_read_again(self, store: StoreFixture) -> None:
+        await create_waiting_task(store, delay=0, id="a")
         [claim] = await claim_due(store)
         await store.tasks.settle([failed(claim, NOW)])
         stale = [(task, expiry_failure(task.failure, END)) for task in await store.expiry.expired_tasks(END)]
@@ -123,13 +123,13 @@ class TestExpiry:
         [found] = await store.lookup.query(["a"])
         assert getattr(found, "failure", None) == expiry_failure(FAILURE_SINCE, END)
 
-    async def test_an_entry_of_a_task_that_is_not_there_goes(self, store: StoreFixture) -> None:
+    async def test_an_index_entry_of_a_missing_task_is_removed(self, store: StoreFixture) -> None:
         await ask(store, [("ZADD", store.keys.shards[0].expiry, NOW, b"order\0ghost")])
         assert await expire(store) == []
         assert (await read_contents(store)).expiry == {}
 
     async def test_a_topic_that_was_served_keeps_its_place_in_line(self, store: StoreFixture) -> None:
-        await waiting(store, delay=0, id="a")
+        await create_waiting_task(store, delay=0, id="a")
         await store.tasks.create([a_task(id="b", delay=1), a_task(id="c", delay=1)])
         shard = store.keys.shard_of("b").index
         before = (await read_contents(store)).wakes
@@ -138,12 +138,12 @@ class TestExpiry:
         assert after[Bucket.DELAY, shard, "order"] == NOW + 1000
         assert before.keys() <= {*after.keys(), (Bucket.DELAY, store.keys.shard_of("a").index, "order")}
 
-    async def test_many_expire_a_slice_at_a_time(self, store: StoreFixture) -> None:
+    async def test_many_tasks_expire_a_slice_at_a_time(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(topic=f"t{n % 7}", ttl=5, delay=60) for n in range(1200)])
-        dead, rounds = 0, 0
+        dead_count, rounds = 0, 0
         while some := await expire(store):
-            dead, rounds = dead + len(some), rounds + 1
-        assert dead == 1200
+            dead_count, rounds = dead_count + len(some), rounds + 1
+        assert dead_count == 1200
         assert rounds >= 3 // len(store.keys.shards)
         await assert_sound(store, END)
 
@@ -153,7 +153,7 @@ class TestExpiry:
         assert sorted(map(len, died)) in ([0, 100], sorted([len(died[0]), 100 - len(died[0])]))
 
     async def test_a_full_store_lets_them_die(self, store: StoreFixture) -> None:
-        task = await waiting(store)
+        task = await create_waiting_task(store)
         await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
             assert await expire(store) == [task.id]
@@ -161,7 +161,7 @@ class TestExpiry:
             await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
-async def dead(store: StoreFixture, count: int, at: int = NOW, **changes: Any) -> list[Task]:
+async def create_dead(store: StoreFixture, count: int, at: int = NOW, **changes: Any) -> list[Task]:
     tasks = [a_task(**changes) for _ in range(count)]
     await store.tasks.create(tasks)
     await store.tasks.settle([died(claim, at) for claim in await claim_due(store)])
@@ -177,52 +177,52 @@ async def sweep(store: StoreFixture, latest: int, remember_until: int | None = N
 
 
 class TestSweep:
-    async def test_the_dead_go_with_all_that_they_had(self, store: StoreFixture) -> None:
-        [task] = await dead(store, 1)
+    async def test_a_dead_task_is_removed_with_its_attempts_and_failures(self, store: StoreFixture) -> None:
+        [task] = await create_dead(store, 1)
         assert await sweep(store, NOW - 1) == 0
         assert await sweep(store, NOW) == 1
         assert await locate(store, task.id) is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_an_id_that_its_caller_chose_is_remembered(self, store: StoreFixture) -> None:
-        await dead(store, 1, id="a", own_id=True)
-        await dead(store, 1, id="b")
+        await create_dead(store, 1, id="a", own_id=True)
+        await create_dead(store, 1, id="b")
         await sweep(store, NOW, NOW + 7)
         assert (await read_contents(store)).done == {"a": NOW + 7}
         assert await store.tasks.create([a_task(id="a", own_id=True)]) == [False]
 
-    async def test_an_id_is_not_remembered_if_nothing_is(self, store: StoreFixture) -> None:
-        await dead(store, 1, id="a", own_id=True)
+    async def test_no_id_is_remembered_if_that_is_turned_off(self, store: StoreFixture) -> None:
+        await create_dead(store, 1, id="a", own_id=True)
         await sweep(store, NOW, None)
         assert (await read_contents(store)).done == {}
 
     async def test_a_task_that_died_later_stays(self, store: StoreFixture) -> None:
-        await dead(store, 1, NOW, id="a")
-        await dead(store, 1, NOW + 1, id="b")
+        await create_dead(store, 1, NOW, id="a")
+        await create_dead(store, 1, NOW + 1, id="b")
         assert await sweep(store, NOW) == 1
         assert (await assert_sound(store)).pool == {"b"}
 
     async def test_a_task_that_died_again_meanwhile_stays(self, store: StoreFixture) -> None:
-        await dead(store, 1, id="a", own_id=True)
+        await create_dead(store, 1, id="a", own_id=True)
         seen = [DeadTask("a", "order", store.keys.shard_of("a").index, own_id=True)]
         await store.edits.delete(["a"])
-        await dead(store, 1, NOW + 1, id="a", own_id=True)
+        await create_dead(store, 1, NOW + 1, id="a", own_id=True)
         assert await store.expiry.sweep(seen, NOW, None) == [False]
         assert await locate(store, "a") == (Bucket.DEAD, NOW + 1)
 
-    async def test_a_body_that_cannot_be_read_goes_too(self, store: StoreFixture) -> None:
-        [task] = await dead(store, 1)
+    async def test_a_task_whose_body_cannot_be_read_is_removed_too(self, store: StoreFixture) -> None:
+        [task] = await create_dead(store, 1)
         shard = store.keys.shard_of(task.id)
         await ask(store, [("HSET", shard.pool, next(iter(await store.redis.hkeys(shard.pool.decode()))), b"\xc1")])
         assert await sweep(store, NOW) == 1
 
     async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(self, store: StoreFixture) -> None:
-        await dead(store, MAX_BODIES * len(store.keys.shards) * 2)
-        looked = [await store.expiry.dead_tasks(DueTopic(0, "order", shard.index), NOW) for shard in store.keys.shards]
-        assert max(map(len, looked)) == MAX_BODIES
+        await create_dead(store, MAX_BODIES * len(store.keys.shards) * 2)
+        read = [await store.expiry.dead_tasks(DueTopic(0, "order", shard.index), NOW) for shard in store.keys.shards]
+        assert max(map(len, read)) == MAX_BODIES
 
     async def test_a_full_store_can_be_swept(self, store: StoreFixture) -> None:
-        await dead(store, 1)
+        await create_dead(store, 1)
         await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
         try:
             assert await sweep(store, NOW) == 1
@@ -230,7 +230,7 @@ class TestSweep:
             await ask(store, [("CONFIG", "SET", "maxmemory", "0")])
 
 
-class TestScanForTheDead:
+class TestTopicsWithDead:
     async def test_all_topics_are_scanned_slice_by_slice(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(topic=f"t{n}") for n in range(300)])
         await store.tasks.settle([died(claim) for claim in await claim_due(store)])
@@ -242,14 +242,14 @@ class TestScanForTheDead:
         assert {topic for topic, _ in seen} == {f"t{n}" for n in range(300)}
 
     async def test_topics_are_not_scanned_if_no_task_died_early_enough(self, store: StoreFixture) -> None:
-        await dead(store, 1)
+        await create_dead(store, 1)
         assert await store.expiry.topics_with_dead(NOW - 1, 10) == ([], {})
         assert [entry.topic for entry in (await store.expiry.topics_with_dead(NOW, 10)).topics] == ["order"]
 
 
-class TestTheIndex:
+class TestExpiryIndex:
     async def test_the_doctor_finds_a_task_that_is_missing_from_it_and_puts_it_there(self, store: StoreFixture) -> None:
-        await waiting(store, id="a")
+        await create_waiting_task(store, id="a")
         await ask(store, [("DEL", shard.expiry) for shard in store.keys.shards])
         doctor = Doctor(store.client, store.keys)
         [finding] = [finding async for finding in doctor.examine(NOW)]
@@ -257,11 +257,11 @@ class TestTheIndex:
         assert [await doctor.repair(finding, NOW), await doctor.repair(finding, NOW)] == [True, False]
         assert (await assert_sound(store)).expiry == {("order", "a"): END}
 
-    async def test_a_task_that_is_dead_or_gone_by_then_is_no_finding(self, store: StoreFixture) -> None:
-        await waiting(store, delay=0, id="a")
+    async def test_a_task_that_is_dead_or_was_deleted_since_is_no_finding(self, store: StoreFixture) -> None:
+        await create_waiting_task(store, delay=0, id="a")
         [claim] = await claim_due(store)
         await store.tasks.settle([died(claim)])
-        await waiting(store, id="b")
+        await create_waiting_task(store, id="b")
         await ask(store, [("DEL", shard.expiry) for shard in store.keys.shards])
         doctor = Doctor(store.client, store.keys)
         [finding] = [finding async for finding in doctor.examine(NOW)]

@@ -36,9 +36,9 @@ from tests.store.inspection import (
 from tests.store_fixture import StoreFixture, open_store
 
 TIMEOUT_S = 10.0
-"""What a store that is well never takes, on a busy machine either."""
+"""Longer than any answer of a working store takes, even on a busy machine."""
 SHORT_TIMEOUT_S = 0.5
-"""What a store that never answers is given."""
+"""The timeout for a store that does not answer."""
 SLACK_S = 3.0
 """How much longer than the timeout a failure may take on a busy machine."""
 Server = tuple[str, subprocess.Popen[bytes]]
@@ -81,7 +81,7 @@ def fresh_client(store: StoreFixture, url: str) -> Client:
     )
 
 
-async def in_bucket(store: StoreFixture, bucket: Bucket) -> set[str]:
+async def ids_in(store: StoreFixture, bucket: Bucket) -> set[str]:
     return set((await read_contents(store)).buckets.get((bucket, "order"), {}))
 
 
@@ -116,7 +116,7 @@ class TestFull:
 
     @pytest.mark.parametrize("bucket", Bucket)
     async def test_it_deletes_from_every_bucket(self, full: StoreFixture, bucket: Bucket) -> None:
-        ids = sorted(await in_bucket(full, bucket))
+        ids = sorted(await ids_in(full, bucket))
         assert await full.edits.delete(ids) == ids
         await assert_sound(full, NOW + 20_000)
 
@@ -125,8 +125,8 @@ class TestFull:
         await full.tasks.settle([done(stale)])
         assert await full.tasks.settle([done(stale)]) == [False]
         assert await full.tasks.give_back([stale]) == [False]
-        looks = (await full.tasks.due_topics(Bucket.UNACK, 9)).topics
-        assert not any(isinstance(answer, LaterError) for answer in await full.tasks.release(Bucket.UNACK, looks, NOW))
+        due = (await full.tasks.due_topics(Bucket.UNACK, 9)).topics
+        assert not any(isinstance(answer, LaterError) for answer in await full.tasks.release(Bucket.UNACK, due, NOW))
         assert await claim_due(full, NOW) == []
         assert await full.tasks.trim(NOW, 10) == 0
 
@@ -139,7 +139,7 @@ class TestFull:
         assert all_true(await full.tasks.settle([done(claim) for claim in await claim_due(full, NOW + 30_000)]))
 
     async def test_the_doctor_repairs_it(self, full: StoreFixture) -> None:
-        for n, id in enumerate(sorted(await in_bucket(full, Bucket.DELAY))):
+        for n, id in enumerate(sorted(await ids_in(full, Bucket.DELAY))):
             shard = full.keys.shard_of(id)
             await ask(full, [("ZREM", shard.bucket(Bucket.DELAY, b"order"), id)] if n % 2 else [])
         doctor = Doctor(full.client, full.keys)
@@ -200,37 +200,37 @@ class TestUnreachable:
         with pytest.raises(StoreDown, match="cannot be reached"):
             await client.execute("ping", ("PING",))
 
-    async def test_a_deaf_store_is_down_in_time(self, store: StoreFixture, own_server: Server) -> None:
+    async def test_an_unresponsive_store_is_down_in_time(self, store: StoreFixture, own_server: Server) -> None:
         await store.stats.ping()
-        with deaf(store, own_server):
+        with unresponsive(store, own_server):
             await assert_down_in_time(store, calls=1)
         await store.stats.ping()
 
-    async def test_a_deaf_store_is_down_in_time_for_more_callers_than_connections(
+    async def test_an_unresponsive_store_is_down_in_time_for_more_callers_than_connections(
         self, store: StoreFixture, own_server: Server
     ) -> None:
         await store.stats.ping()
-        with deaf(store, own_server):
+        with unresponsive(store, own_server):
             await assert_down_in_time(store, calls=100)
         await asyncio.gather(*(store.stats.ping() for _ in range(100)))
 
-    async def test_a_store_that_was_deaf_from_the_start_is_down_in_time_for_all(
+    async def test_a_store_that_was_unresponsive_from_the_start_is_down_in_time_for_all(
         self, store: StoreFixture, own_server: Server
     ) -> None:
-        with deaf(store, own_server):
+        with unresponsive(store, own_server):
             await assert_down_in_time(store, calls=100)
         await asyncio.gather(*(store.stats.ping() for _ in range(100)))
 
     async def test_a_late_answer_is_not_read_by_the_next_command(self, store: StoreFixture, own_server: Server) -> None:
         await store.tasks.create([a_task(id="a", own_id=True)])
-        with deaf(store, own_server):
+        with unresponsive(store, own_server):
             await assert_down_in_time(store, calls=30)
         answers = await asyncio.gather(*(store.client.execute("x", ("ECHO", str(n))) for n in range(50)))
         assert answers == [str(n).encode() for n in range(50)]
 
 
 @contextmanager
-def deaf(store: StoreFixture, server: Server) -> Iterator[None]:
+def unresponsive(store: StoreFixture, server: Server) -> Iterator[None]:
     """Let the server accept connections but answer nothing, and the client time out soon."""
     store.client.timeout_s = SHORT_TIMEOUT_S
     server[1].send_signal(signal.SIGSTOP)
@@ -251,7 +251,7 @@ async def assert_down_in_time(store: StoreFixture, calls: int) -> None:
     assert len([answer for answer in answers if isinstance(answer, StoreDown)]) == calls
 
 
-class TestForgetful:
+class TestLostScripts:
     @pytest.mark.parametrize("server", sorted(SERVERS))
     async def test_a_store_that_was_killed_and_started_again_is_used_again(self, server: str, tmp_path: Path) -> None:
         options = ("--appendonly", "yes", "--appendfsync", "always")
@@ -329,9 +329,9 @@ class TestPassword:
     ],
 )
 def test_a_store_in_trouble_is_down_for_a_reason(error: Exception, reason: str) -> None:
-    told = translate(error)
-    assert isinstance(told, StoreDown)
-    assert str(told).startswith(reason)
+    translated = translate(error)
+    assert isinstance(translated, StoreDown)
+    assert str(translated).startswith(reason)
 
 
 def test_an_unexpected_error_is_a_fault_of_later() -> None:

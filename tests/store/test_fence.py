@@ -27,11 +27,11 @@ pytestmark = pytest.mark.parametrize("late", LATE_VERBS.values(), ids=LATE_VERBS
 
 @pytest.fixture
 def shards() -> int:
-    """Return 1: one id is in one shard, however many there are."""
+    """Return a few: one id is in one shard, however many there are."""
     return 2
 
 
-async def the_claim(store: StoreFixture, now: int = NOW) -> Claim:
+async def claim_task(store: StoreFixture, now: int = NOW) -> Claim:
     [claim] = await claim_due(store, now)
     return claim
 
@@ -49,56 +49,56 @@ async def assert_changes_nothing(store: StoreFixture, late: Verb, claim: Claim, 
 
 async def test_after_its_lease_ran_out(store: StoreFixture, late: Verb) -> None:
     await create(store)
-    lost = await the_claim(store)
+    lost = await claim_task(store)
     await release_due(store, Bucket.UNACK, LATE)
     await assert_changes_nothing(store, late, lost)
 
 
 async def test_after_another_claimed_it(store: StoreFixture, late: Verb) -> None:
     await create(store)
-    lost = await the_claim(store)
+    lost = await claim_task(store)
     await release_due(store, Bucket.UNACK, LATE)
-    held = await the_claim(store, LATE)
+    present = await claim_task(store, LATE)
     await assert_changes_nothing(store, late, lost)
-    assert await store.tasks.settle([done(held)]) == [True]
+    assert await store.tasks.settle([done(present)]) == [True]
     assert (await assert_sound(store, LATE)).pool == set()
 
 
 @pytest.mark.parametrize("by_another", LATE_VERBS.values(), ids=LATE_VERBS)
 async def test_after_another_claimed_and_ended_it(store: StoreFixture, late: Verb, by_another: Verb) -> None:
     await create(store)
-    lost = await the_claim(store)
+    lost = await claim_task(store)
     await release_due(store, Bucket.UNACK, LATE)
-    assert await by_another(store, await the_claim(store, LATE)) == [True]
+    assert await by_another(store, await claim_task(store, LATE)) == [True]
     await assert_changes_nothing(store, late, lost)
 
 
 @pytest.mark.parametrize("first", LATE_VERBS.values(), ids=LATE_VERBS)
 async def test_after_it_was_settled_already(store: StoreFixture, late: Verb, first: Verb) -> None:
     await create(store)
-    claim = await the_claim(store)
+    claim = await claim_task(store)
     assert await first(store, claim) == [True]
     await assert_changes_nothing(store, late, claim)
 
 
 async def test_twice_in_one_call_counts_once(store: StoreFixture, late: Verb) -> None:
     await create(store)
-    claim = await the_claim(store)
+    claim = await claim_task(store)
     assert await store.tasks.settle([done(claim), failed(claim, LATE), died(claim)]) == [True, False, False]
     await assert_changes_nothing(store, late, claim)
 
 
 async def test_after_it_was_given_back_and_claimed_again(store: StoreFixture, late: Verb) -> None:
     await create(store)
-    claim = await the_claim(store)
+    claim = await claim_task(store)
     await store.tasks.give_back([claim])
-    await the_claim(store)
+    await claim_task(store)
     await assert_changes_nothing(store, late, claim)
 
 
 async def test_after_it_was_deleted(store: StoreFixture, late: Verb) -> None:
     await create(store)
-    claim = await the_claim(store)
+    claim = await claim_task(store)
     await store.edits.delete(["a"])
     await assert_changes_nothing(store, late, claim)
 
@@ -106,29 +106,29 @@ async def test_after_it_was_deleted(store: StoreFixture, late: Verb) -> None:
 @pytest.mark.parametrize("topic", ["order", "other"])
 async def test_after_it_was_deleted_and_created_anew(store: StoreFixture, late: Verb, topic: str) -> None:
     await create(store)
-    claim = await the_claim(store)
+    claim = await claim_task(store)
     await store.edits.delete(["a"])
     await create(store, topic=topic)
     await assert_changes_nothing(store, late, claim)
 
 
 @pytest.mark.parametrize("topic", ["order", "other"])
-async def test_while_the_new_life_of_the_id_is_in_flight(store: StoreFixture, late: Verb, topic: str) -> None:
+async def test_while_a_new_task_with_the_id_is_in_flight(store: StoreFixture, late: Verb, topic: str) -> None:
     await create(store)
-    lost = await the_claim(store)
+    lost = await claim_task(store)
     await store.edits.delete(["a"])
     await create(store, topic=topic)
-    held = await the_claim(store)
-    assert held.fence > lost.fence
+    present = await claim_task(store)
+    assert present.fence > lost.fence
     await assert_changes_nothing(store, late, lost)
-    assert await late(store, held) == [True]
+    assert await late(store, present) == [True]
     await assert_sound(store, LATE)
 
 
 async def test_after_it_failed_and_was_claimed_again(store: StoreFixture, late: Verb) -> None:
     await create(store)
-    claim = await the_claim(store)
+    claim = await claim_task(store)
     await store.tasks.settle([failed(claim, NOW + 1)])
     await release_due(store, Bucket.ERROR, NOW + 1)
-    await the_claim(store, NOW + 1)
+    await claim_task(store, NOW + 1)
     await assert_changes_nothing(store, late, claim)

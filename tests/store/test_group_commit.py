@@ -90,14 +90,14 @@ async def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     calls = Calls()
     calls.may_answer.clear()
     group = GroupCommit(calls, queue_timeout_s=60)
-    gone, stays = group(2), group(4)
+    cancelled, stays = group(2), group(4)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    gone.cancel()
+    cancelled.cancel()
     calls.may_answer.set()
     assert await stays == 8
     with pytest.raises(asyncio.CancelledError):
-        await gone
+        await cancelled
 
 
 async def test_an_item_that_has_waited_too_long_is_not_sent() -> None:

@@ -25,7 +25,7 @@ from tests.store.inspection import (
 from tests.store_fixture import StoreFixture
 
 
-async def bring(store: StoreFixture, bucket: Bucket, id: str = "a") -> None:
+async def create_in(store: StoreFixture, bucket: Bucket, id: str = "a") -> None:
     """Put a task into a bucket; its score there is NOW + 50, or the end of its lease."""
     await store.tasks.create([a_task(id=id, own_id=True, created_at=NOW + 50)])
     if bucket is Bucket.DELAY:
@@ -37,7 +37,7 @@ async def bring(store: StoreFixture, bucket: Bucket, id: str = "a") -> None:
         await store.tasks.settle([died(claim, NOW + 50)])
 
 
-async def spoil(store: StoreFixture, id: str) -> None:
+async def corrupt_body(store: StoreFixture, id: str) -> None:
     await ask(store, [("HSET", store.keys.shard_of(id).pool, pack_id(id), b"\xc1")])
 
 
@@ -48,7 +48,7 @@ def score(bucket: Bucket) -> int:
 @pytest.mark.parametrize("bucket", Bucket)
 class TestInEachBucket:
     async def test_a_task_is_found(self, store: StoreFixture, bucket: Bucket) -> None:
-        await bring(store, bucket)
+        await create_in(store, bucket)
         task = a_task(id="a", own_id=True, created_at=NOW + 50)
         attempts = 0 if bucket is Bucket.DELAY else 1
         failure = FAILURE if bucket in (Bucket.ERROR, Bucket.DEAD) else None
@@ -56,34 +56,34 @@ class TestInEachBucket:
         assert await store.lookup.query(["a"]) == [expected]
 
     async def test_a_task_whose_body_cannot_be_read_is_found(self, store: StoreFixture, bucket: Bucket) -> None:
-        await bring(store, bucket)
-        await spoil(store, "a")
+        await create_in(store, bucket)
+        await corrupt_body(store, "a")
         [found] = await store.lookup.query(["a"])
         assert isinstance(found, TaskRecord)
         assert isinstance(found.task, UnreadableBody)
         assert (found.topic, found.state, found.score) == ("order", bucket, score(bucket))
 
     async def test_a_task_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
-        await bring(store, bucket)
+        await create_in(store, bucket)
         assert await store.edits.delete(["a"]) == ["a"]
         assert await locate(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_a_task_whose_body_cannot_be_read_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
-        await bring(store, bucket)
-        await spoil(store, "a")
+        await create_in(store, bucket)
+        await corrupt_body(store, "a")
         assert await store.edits.delete(["a"]) == ["a"]
         assert await locate(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_a_deleted_id_may_be_created_anew(self, store: StoreFixture, bucket: Bucket) -> None:
-        await bring(store, bucket)
+        await create_in(store, bucket)
         await store.edits.delete(["a"])
         assert await store.tasks.create([a_task(id="a", own_id=True, topic="new", delay=1)]) == [True]
         assert (await read_contents(store)).entries_of("a") == [(Bucket.DELAY, "new", NOW + 1000)]
 
     async def test_a_task_is_deleted_only_while_it_is_pending(self, store: StoreFixture, bucket: Bucket) -> None:
-        await bring(store, bucket)
+        await create_in(store, bucket)
         [answer] = await store.edits.delete_pending(["a"])
         if bucket is Bucket.DEAD:
             assert str(answer) == "the task 'a' is dead: it is not pending"
@@ -94,15 +94,15 @@ class TestInEachBucket:
         await assert_sound(store)
 
     async def test_the_others_of_its_topic_stay_and_wake_it(self, store: StoreFixture, bucket: Bucket) -> None:
-        await bring(store, bucket, "a")
-        await bring(store, bucket, "b")
+        await create_in(store, bucket, "a")
+        await create_in(store, bucket, "b")
         await store.edits.delete(["a"])
         shard = store.keys.shard_of("b").index
         assert (await assert_sound(store)).wakes == {(bucket, shard, "order"): score(bucket)}
 
 
-async def test_what_was_delivered_is_remembered_past_a_delete_of_what_is_pending(store: StoreFixture) -> None:
-    await bring(store, Bucket.DELAY)
+async def test_a_delivered_id_stays_remembered_after_a_delete_of_pending_tasks(store: StoreFixture) -> None:
+    await create_in(store, Bucket.DELAY)
     await store.tasks.settle([done(claim, NOW + 99) for claim in await claim_due(store, NOW + 50)])
     for _ in range(2):
         [answer] = await store.edits.delete_pending(["a"])
@@ -120,7 +120,7 @@ async def test_an_unknown_id_is_not_found(store: StoreFixture) -> None:
 
 
 async def test_a_delivered_task_has_ended_until_it_is_deleted(store: StoreFixture) -> None:
-    await bring(store, Bucket.DELAY)
+    await create_in(store, Bucket.DELAY)
     await store.tasks.settle([done(claim, NOW + 99) for claim in await claim_due(store, NOW + 50)])
     [queried], [deleted], [again] = [await verb(["a"]) for verb in (store.lookup.query, store.edits.delete) * 2][:3]
     assert isinstance(queried, NotFound)
@@ -154,7 +154,7 @@ async def test_a_delete_does_not_move_its_topic_to_the_front_of_the_line(store: 
 
 
 async def test_a_task_in_no_bucket_is_an_error_that_names_the_doctor(store: StoreFixture) -> None:
-    await bring(store, Bucket.DELAY)
+    await create_in(store, Bucket.DELAY)
     await ask(store, [("DEL", store.keys.shard_of("a").bucket(Bucket.DELAY, b"order"))])
     [answer] = await store.lookup.query(["a"])
     assert isinstance(answer, StoreFault)
@@ -181,14 +181,14 @@ async def test_no_more_are_forgotten_at_once_than_asked_for(store: StoreFixture)
 
 
 async def test_a_forgotten_id_may_be_created_anew(store: StoreFixture) -> None:
-    await bring(store, Bucket.DELAY)
+    await create_in(store, Bucket.DELAY)
     await store.tasks.settle([done(claim, NOW) for claim in await claim_due(store, NOW + 50)])
     await store.tasks.trim(NOW, 10)
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
 
 async def test_release_after_release_loses_nothing(store: StoreFixture) -> None:
-    await bring(store, Bucket.UNACK)
+    await create_in(store, Bucket.UNACK)
     assert await release_due(store, Bucket.UNACK, score(Bucket.UNACK)) == 1
     assert await release_due(store, Bucket.UNACK, score(Bucket.UNACK)) == 0
     assert await locate(store, "a") == (Bucket.DELAY, score(Bucket.UNACK))

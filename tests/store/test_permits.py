@@ -18,11 +18,11 @@ from tests.store_fixture import StoreFixture
 END = NOW + LEASE_MS
 
 
-async def permits(flow: Permits, want: int, now: int = NOW, **changes: Any) -> PermitGrant:
-    asked = PermitRequest(
-        topic="order", in_flight=0, wanted=want, returned=0, lease_end=END, rate=0.0, concurrency=0
+async def acquire(permits: Permits, wanted: int, now: int = NOW, **changes: Any) -> PermitGrant:
+    request = PermitRequest(
+        topic="order", in_flight=0, wanted=wanted, returned=0, lease_end=END, rate=0.0, concurrency=0
     )._replace(**changes)
-    [answer] = await flow.acquire([asked], now)
+    [answer] = await permits.acquire([request], now)
     assert isinstance(answer, PermitGrant)
     return answer
 
@@ -30,110 +30,110 @@ async def permits(flow: Permits, want: int, now: int = NOW, **changes: Any) -> P
 class TestConcurrency:
     async def test_no_more_is_granted_than_all_instances_may_have_together(self, store: StoreFixture) -> None:
         one, other = store.new_permits("one"), store.new_permits("other")
-        assert await permits(one, 7, concurrency=10) == PermitGrant(7, None)
-        assert await permits(other, 7, concurrency=10) == PermitGrant(3, None)
-        assert await permits(one, 1, in_flight=7, concurrency=10) == PermitGrant(0, None)
+        assert await acquire(one, 7, concurrency=10) == PermitGrant(7, None)
+        assert await acquire(other, 7, concurrency=10) == PermitGrant(3, None)
+        assert await acquire(one, 1, in_flight=7, concurrency=10) == PermitGrant(0, None)
         assert await one.in_use(["order"], NOW) == {"order": 10}
 
     async def test_a_returned_permit_is_available_to_all(self, store: StoreFixture) -> None:
         one, other = store.new_permits("one"), store.new_permits("other")
-        await permits(one, 10, concurrency=10)
-        await permits(one, 0, in_flight=4, concurrency=10)
-        assert await permits(other, 10, concurrency=10) == PermitGrant(6, None)
+        await acquire(one, 10, concurrency=10)
+        await acquire(one, 0, in_flight=4, concurrency=10)
+        assert await acquire(other, 10, concurrency=10) == PermitGrant(6, None)
 
     async def test_a_lost_instance_has_its_permits_until_their_lease_ends(self, store: StoreFixture) -> None:
-        await permits(store.new_permits("lost"), 10, concurrency=10)
+        await acquire(store.new_permits("lost"), 10, concurrency=10)
         other = store.new_permits("other")
-        assert (await permits(other, 10, END - 1, concurrency=10)).permits == 0
-        assert (await permits(other, 10, END, concurrency=10, lease_end=END + 1)).permits == 10
+        assert (await acquire(other, 10, END - 1, concurrency=10)).permits == 0
+        assert (await acquire(other, 10, END, concurrency=10, lease_end=END + 1)).permits == 10
 
     async def test_a_lease_is_as_long_as_the_longest_of_its_permits(self, store: StoreFixture) -> None:
         one = store.new_permits("one")
-        await permits(one, 1, concurrency=10, lease_end=END + 5_000)
-        await permits(one, 1, in_flight=1, concurrency=10, lease_end=END)
+        await acquire(one, 1, concurrency=10, lease_end=END + 5_000)
+        await acquire(one, 1, in_flight=1, concurrency=10, lease_end=END)
         assert await store.new_permits("other").in_use(["order"], END + 4_999) == {"order": 2}
 
     async def test_an_older_call_that_arrives_late_is_ignored(self, store: StoreFixture) -> None:
         one, overtaken = store.new_permits("one"), store.new_permits("one")
-        await permits(one, 0, concurrency=10)
-        await permits(one, 8, concurrency=10)
-        assert await permits(overtaken, 2, concurrency=10) == PermitGrant(0, None)  # its first call, as if sent before
+        await acquire(one, 0, concurrency=10)
+        await acquire(one, 8, concurrency=10)
+        assert await acquire(overtaken, 2, concurrency=10) == PermitGrant(0, None)  # its first call, as if sent before
         assert await one.in_use(["order"], NOW) == {"order": 8}
 
     async def test_a_limit_that_was_lowered_grants_nothing_until_enough_have_ended(self, store: StoreFixture) -> None:
         one = store.new_permits("one")
-        await permits(one, 10, concurrency=10)
-        assert (await permits(one, 1, in_flight=10, concurrency=3)).permits == 0
-        assert (await permits(one, 5, in_flight=2, concurrency=3)).permits == 1
+        await acquire(one, 10, concurrency=10)
+        assert (await acquire(one, 1, in_flight=10, concurrency=3)).permits == 0
+        assert (await acquire(one, 5, in_flight=2, concurrency=3)).permits == 1
 
     async def test_nothing_is_kept_of_a_topic_that_has_nothing_under_way(self, store: StoreFixture) -> None:
         one = store.new_permits("one")
-        await permits(one, 3, concurrency=10)
-        await permits(one, 0, concurrency=10)
+        await acquire(one, 3, concurrency=10)
+        await acquire(one, 0, concurrency=10)
         assert await store.redis.exists(store.keys.permits("order").decode()) == 0
 
 
 class TestRate:
     @pytest.mark.parametrize("rate", [10.0, 1000.0, 2.5, 0.5])
-    async def test_over_ten_seconds_as_many_are_granted_as_it_says(self, store: StoreFixture, rate: float) -> None:
+    async def test_over_ten_seconds_the_rate_is_granted(self, store: StoreFixture, rate: float) -> None:
         """Two instances ask for all they can get, every 10 ms."""
-        flows, granted = [store.new_permits("one"), store.new_permits("other")], 0
+        instances, granted = [store.new_permits("one"), store.new_permits("other")], 0
         for at in range(NOW, NOW + 10_000, 10):
-            granted += (await permits(flows[at // 10 % 2], 500, at, rate=rate)).permits
+            granted += (await acquire(instances[at // 10 % 2], 500, at, rate=rate)).permits
         assert granted == pytest.approx(10 * rate, rel=0.05, abs=1.001)
 
-    async def test_it_says_when_there_is_more(self, store: StoreFixture) -> None:
+    async def test_a_grant_says_when_the_rate_allows_more(self, store: StoreFixture) -> None:
         one = store.new_permits("one")
-        first = await permits(one, 5, rate=10.0)
+        first = await acquire(one, 5, rate=10.0)
         assert first == PermitGrant(1, NOW + 100)
-        assert (await permits(one, 5, NOW + 99, rate=10.0)).permits == 0
-        assert (await permits(one, 5, NOW + 100, rate=10.0)).permits == 1
+        assert (await acquire(one, 5, NOW + 99, rate=10.0)).permits == 0
+        assert (await acquire(one, 5, NOW + 100, rate=10.0)).permits == 1
 
     async def test_a_caller_that_asks_a_little_late_loses_nothing(self, store: StoreFixture) -> None:
         one, granted = store.new_permits("one"), 0
         for at in range(NOW, NOW + 10_000, 103):
-            granted += (await permits(one, 5, at, rate=10.0)).permits
+            granted += (await acquire(one, 5, at, rate=10.0)).permits
         assert granted == pytest.approx(100, abs=1)
 
-    async def test_what_is_not_asked_for_is_no_burst(self, store: StoreFixture) -> None:
+    async def test_permits_that_were_not_requested_cause_no_burst(self, store: StoreFixture) -> None:
         one = store.new_permits("one")
-        await permits(one, 1, rate=1000.0)
-        assert (await permits(one, 10_000, NOW + SAVED_MS, rate=1000.0)).permits == SAVED_MS
-        assert (await permits(one, 10_000, NOW + 60_000, rate=1000.0)).permits == 1
+        await acquire(one, 1, rate=1000.0)
+        assert (await acquire(one, 10_000, NOW + SAVED_MS, rate=1000.0)).permits == SAVED_MS
+        assert (await acquire(one, 10_000, NOW + 60_000, rate=1000.0)).permits == 1
 
-    async def test_what_found_no_task_is_granted_again(self, store: StoreFixture) -> None:
+    async def test_permits_that_found_no_task_are_granted_again(self, store: StoreFixture) -> None:
         one = store.new_permits("one")
-        await permits(one, 1, rate=1000.0)
-        assert (await permits(one, 100, NOW + 100, rate=1000.0)).permits == 100
-        await permits(one, 0, NOW + 100, returned=60, rate=1000.0)
-        assert (await permits(one, 100, NOW + 100, rate=1000.0)).permits == 60
+        await acquire(one, 1, rate=1000.0)
+        assert (await acquire(one, 100, NOW + 100, rate=1000.0)).permits == 100
+        await acquire(one, 0, NOW + 100, returned=60, rate=1000.0)
+        assert (await acquire(one, 100, NOW + 100, rate=1000.0)).permits == 60
 
     async def test_both_limits_hold(self, store: StoreFixture) -> None:
         one = store.new_permits("one")
-        await permits(one, 1, rate=1000.0, concurrency=3)
-        assert await permits(one, 50, NOW + 100, rate=1000.0, concurrency=3) == PermitGrant(3, None)
-        granted = await permits(one, 500, NOW + 101, in_flight=3, rate=1000.0, concurrency=300)
+        await acquire(one, 1, rate=1000.0, concurrency=3)
+        assert await acquire(one, 50, NOW + 100, rate=1000.0, concurrency=3) == PermitGrant(3, None)
+        granted = await acquire(one, 500, NOW + 101, in_flight=3, rate=1000.0, concurrency=300)
         assert granted == PermitGrant(98, NOW + 102)
 
     async def test_a_rate_that_is_raised_counts_from_then_on(self, store: StoreFixture) -> None:
         one = store.new_permits("one")
-        assert (await permits(one, 5, rate=0.01)).permits == 1
-        assert (await permits(one, 5, NOW + 10, rate=100.0)).permits == 1
+        assert (await acquire(one, 5, rate=0.01)).permits == 1
+        assert (await acquire(one, 5, NOW + 10, rate=100.0)).permits == 1
 
     async def test_a_rate_that_was_lifted_is_forgotten(self, store: StoreFixture) -> None:
         one = store.new_permits("one")
-        await permits(one, 5, rate=10.0)
-        assert await permits(one, 500, NOW + 1) == PermitGrant(500, None)
+        await acquire(one, 5, rate=10.0)
+        assert await acquire(one, 500, NOW + 1) == PermitGrant(500, None)
         assert await store.redis.hkeys(store.keys.permits("order").decode()) == [b"of:one"]
 
 
 async def test_a_full_store_grants_and_holds(store: StoreFixture) -> None:
     one = store.new_permits("one")
-    await permits(one, 3, concurrency=10)
+    await acquire(one, 3, concurrency=10)
     await store.tasks.create([a_task()])
     await ask(store, [("CONFIG", "SET", "maxmemory", "100000")])
     try:
-        assert (await permits(one, 3, in_flight=3, concurrency=10, rate=10.0)).permits == 1
+        assert (await acquire(one, 3, in_flight=3, concurrency=10, rate=10.0)).permits == 1
         await one.hold_paused([("order", shard.index) for shard in store.keys.shards])
         assert await one.paused_topics() == {"order"}
     finally:
@@ -145,12 +145,12 @@ async def pause(store: StoreFixture, topic: str = "order") -> None:
 
 
 class TestHolds:
-    async def test_nothing_of_a_held_topic_is_seen_or_claimed_until_then(self, store: StoreFixture) -> None:
+    async def test_nothing_of_a_held_topic_is_claimed_before_the_hold_ends(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(), a_task(topic="mail")])
         await store.new_permits().hold("order", NOW + 5000, None, NOW)
         assert {claim.topic for claim in await claim_due(store)} == {"mail"}
-        look = await store.tasks.worker_snapshot(10)
-        assert {wake.at for wake in look.delay.topics if wake.topic == "order"} == {NOW + 5000}
+        snapshot = await store.tasks.worker_snapshot(10)
+        assert {wake.at for wake in snapshot.delay.topics if wake.topic == "order"} == {NOW + 5000}
         assert {claim.topic for claim in await claim_due(store, NOW + 5000)} == {"order"}
         await assert_sound(store, NOW + 5000)
 
@@ -180,30 +180,30 @@ class TestHolds:
         assert await claim_due(store) == []
         assert await store.new_permits().paused_topics() == {"order"}
 
-    async def test_whichever_hold_lasts_longer_counts(self, store: StoreFixture) -> None:
-        flow = store.new_permits()
+    async def test_the_longer_of_two_holds_counts(self, store: StoreFixture) -> None:
+        permits = store.new_permits()
         await store.tasks.create([a_task()])
-        await flow.hold("order", NOW + 5000, None, NOW)
-        await flow.hold("order", NOW + 1000, None, NOW)
+        await permits.hold("order", NOW + 5000, None, NOW)
+        await permits.hold("order", NOW + 1000, None, NOW)
         assert await claim_due(store, NOW + 4999) == []
         await pause(store)
-        await flow.hold("order", NOW + 9000, None, NOW)
+        await permits.hold("order", NOW + 9000, None, NOW)
         assert await claim_due(store, NOW + 60_000) == []
 
     async def test_a_resumed_topic_is_claimed_from_its_moment_on(self, store: StoreFixture) -> None:
-        flow = store.new_permits()
+        permits = store.new_permits()
         await store.tasks.create([a_task()])
         await pause(store)
-        await flow.resume({"order": (NOW + 1000, None)}, NOW)
+        await permits.resume({"order": (NOW + 1000, None)}, NOW)
         assert await claim_due(store, NOW + 999) == []
         assert len(await claim_due(store, NOW + 1000)) == 1
-        assert await flow.paused_topics() == set()
+        assert await permits.paused_topics() == set()
 
     async def test_a_hold_of_a_receiver_is_not_resumed(self, store: StoreFixture) -> None:
-        flow = store.new_permits()
+        permits = store.new_permits()
         await store.tasks.create([a_task()])
-        await flow.hold("order", NOW + 5000, None, NOW)
-        await flow.resume({"order": (NOW, None)}, NOW)
+        await permits.hold("order", NOW + 5000, None, NOW)
+        await permits.resume({"order": (NOW, None)}, NOW)
         assert await claim_due(store, NOW + 4999) == []
 
     async def test_all_paused_topics_are_found_however_many(self, store: StoreFixture) -> None:
@@ -213,25 +213,25 @@ class TestHolds:
         assert await store.new_permits().paused_topics() == set(topics)
 
     async def test_a_ramp_is_known_to_all_while_it_lasts(self, store: StoreFixture) -> None:
-        flow, book = store.new_permits(), store.new_policy_book()
+        permits, book = store.new_permits(), store.new_policy_book()
         await pause(store)
-        await flow.resume({"order": (NOW + 1000, NOW + 11_000)}, NOW)
-        await flow.hold("mail", NOW + 2000, NOW + 12_000, NOW)
+        await permits.resume({"order": (NOW + 1000, NOW + 11_000)}, NOW)
+        await permits.hold("mail", NOW + 2000, NOW + 12_000, NOW)
         await book.read()
         assert book.ramps == {"order": NOW + 11_000, "mail": NOW + 12_000}
-        await flow.hold("x", NOW + 11_000, NOW + 21_000, NOW + 11_000)
+        await permits.hold("x", NOW + 11_000, NOW + 21_000, NOW + 11_000)
         await book.read()
         assert book.ramps == {"mail": NOW + 12_000, "x": NOW + 21_000}
 
     async def test_the_rest_of_a_claim_can_be_held(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id=f"t{n}") for n in range(100)])
-        wants = [ClaimRequest("order", shard.index, 1, hold_until=NOW + 10) for shard in store.keys.shards]
-        answers = await store.tasks.claim(wants, NOW, END)
+        requests = [ClaimRequest("order", shard.index, 1, hold_until=NOW + 10) for shard in store.keys.shards]
+        answers = await store.tasks.claim(requests, NOW, END)
         assert {getattr(answer, "wake_at", None) for answer in answers} == {NOW + 10}
         assert await claim_due(store, NOW + 9) == []
-        assert len(await claim_due(store, NOW + 10)) == 100 - len(wants)
+        assert len(await claim_due(store, NOW + 10)) == 100 - len(requests)
 
-    async def test_what_is_due_later_than_the_hold_is_not_held(self, store: StoreFixture) -> None:
+    async def test_a_topic_whose_next_task_is_due_after_the_hold_is_not_held(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(id="a"), a_task(id="a2", delay=60)])
         shard = store.keys.shard_of("a").index
         await store.tasks.claim([ClaimRequest("order", shard, 5, hold_until=NOW + 10)], NOW, END)
@@ -263,23 +263,23 @@ async def test_a_claim_with_permits_passes_a_hold_set_for_the_rate(store: StoreF
 
 async def test_a_claim_with_permits_passes_no_hold_of_a_receiver_and_no_pause(store: StoreFixture) -> None:
     await store.tasks.create([a_task(id="a")])
-    want = ClaimRequest("order", store.keys.shard_of("a").index, 1, has_permits=True)
+    request = ClaimRequest("order", store.keys.shard_of("a").index, 1, has_permits=True)
     await store.new_permits().hold("order", NOW + 500, None, NOW)
-    assert unwrap_claim((await store.tasks.claim([want], NOW, END))[0]).claims == []
+    assert unwrap_claim((await store.tasks.claim([request], NOW, END))[0]).claims == []
     await pause(store)
-    assert unwrap_claim((await store.tasks.claim([want], NOW + 500, END))[0]).claims == []
+    assert unwrap_claim((await store.tasks.claim([request], NOW + 500, END))[0]).claims == []
 
 
 async def test_a_clock_that_was_set_back_holds_up_no_rate(store: StoreFixture) -> None:
     one = store.new_permits("one")
-    await permits(one, 1, NOW + 3_600_000, rate=10.0)
-    assert (await permits(one, 1, NOW, rate=10.0)).permits == 1
+    await acquire(one, 1, NOW + 3_600_000, rate=10.0)
+    assert (await acquire(one, 1, NOW, rate=10.0)).permits == 1
 
 
 async def test_the_wait_for_the_least_rate_is_limited(store: StoreFixture) -> None:
     one = store.new_permits("one")
-    await permits(one, 1, rate=MIN_RATE)
-    assert (await permits(one, 1, NOW + 1, rate=MIN_RATE)).again_at == NOW + 10_000_000
+    await acquire(one, 1, rate=MIN_RATE)
+    assert (await acquire(one, 1, NOW + 1, rate=MIN_RATE)).again_at == NOW + 10_000_000
 
 
 async def test_all_topics_are_resumed_though_the_store_is_full(store: StoreFixture) -> None:

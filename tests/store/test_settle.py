@@ -1,4 +1,4 @@
-"""A verdict moves a task on; what comes back and what is released waits in delay again."""
+"""A verdict moves a task on; a task that is given back or released waits in delay again."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ async def in_flight(store: StoreFixture, count: int = 1, **changes: Any) -> list
     return await claim_due(store)
 
 
-async def found(store: StoreFixture, id: str) -> TaskRecord:
+async def query(store: StoreFixture, id: str) -> TaskRecord:
     [answer] = await store.lookup.query([id])
     assert isinstance(answer, TaskRecord)
     return answer
 
 
 class TestSettle:
-    async def test_a_task_that_is_done_is_gone(self, store: StoreFixture) -> None:
+    async def test_a_task_that_is_done_is_removed(self, store: StoreFixture) -> None:
         [claim] = await in_flight(store)
         assert await store.tasks.settle([done(claim)]) == [True]
         assert await locate(store, claim.id) is None
@@ -55,14 +55,14 @@ class TestSettle:
         [claim] = await in_flight(store)
         assert await store.tasks.settle([failed(claim, NOW + 10_000)]) == [True]
         assert await locate(store, claim.id) == (Bucket.ERROR, NOW + 10_000)
-        assert (await found(store, claim.id)).failure == FAILURE
+        assert (await query(store, claim.id)).failure == FAILURE
         await assert_sound(store)
 
     async def test_a_task_that_is_given_up_is_in_dead(self, store: StoreFixture) -> None:
         [claim] = await in_flight(store, id="a", own_id=True)
         assert await store.tasks.settle([died(claim, NOW + 3)]) == [True]
         assert await locate(store, claim.id) == (Bucket.DEAD, NOW + 3)
-        assert (await found(store, claim.id)).failure == FAILURE
+        assert (await query(store, claim.id)).failure == FAILURE
         assert (await assert_sound(store)).done == {}
 
     async def test_the_last_failure_replaces_the_one_before(self, store: StoreFixture) -> None:
@@ -72,7 +72,7 @@ class TestSettle:
         [second] = await claim_due(store)
         newer = msgspec.structs.replace(FAILURE, failures=2, attempt=2)
         await store.tasks.settle([Settlement(second, Verdict(SettleTarget.DEAD, NOW, newer), None)])
-        assert (await found(store, first.id)).failure == newer
+        assert (await query(store, first.id)).failure == newer
 
     async def test_each_bucket_wakes_at_its_earliest(self, store: StoreFixture) -> None:
         claims = await in_flight(store, 20)
@@ -88,8 +88,8 @@ class TestSettle:
     async def test_more_than_one_call_carries_are_settled_each_by_its_own_verdict(self, store: StoreFixture) -> None:
         claims = await in_flight(store, 1100)
         claims += await claim_due(store) + await claim_due(store)
-        fates: list[Callable[[Claim], Settlement]] = [done, died, lambda claim: failed(claim, NOW + 9)]
-        settlements = [fates[n % 3](claim) for n, claim in enumerate(claims)]
+        settlement_builders: list[Callable[[Claim], Settlement]] = [done, died, lambda claim: failed(claim, NOW + 9)]
+        settlements = [settlement_builders[n % 3](claim) for n, claim in enumerate(claims)]
         assert await store.tasks.settle(settlements) == [True] * 1100
         assert await store.tasks.settle(settlements) == [False] * 1100
         contents = await assert_sound(store)
@@ -104,7 +104,7 @@ class TestSettle:
 
 
 class TestGiveBack:
-    async def test_what_was_given_back_is_as_if_it_had_not_been_claimed(self, store: StoreFixture) -> None:
+    async def test_a_task_that_was_given_back_is_as_if_it_had_not_been_claimed(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task()])
         before = await read_contents(store)
         [claim] = await claim_due(store, NOW + 5)
@@ -126,7 +126,7 @@ class TestGiveBack:
         await release_due(store, Bucket.ERROR, NOW + 25)
         [second] = await claim_due(store, NOW + 30)
         await store.tasks.give_back([second])
-        after = await found(store, claim.id)
+        after = await query(store, claim.id)
         assert (after.state, after.score, after.attempts, after.failure) == (Bucket.DELAY, NOW + 25, 1, FAILURE)
 
     async def test_its_topic_wakes_no_later_than_it_is_due(self, store: StoreFixture) -> None:
@@ -179,7 +179,7 @@ class TestRelease:
         shard = store.keys.shard_of("a").index
         assert (await read_contents(store)).wakes[Bucket.DELAY, shard, "order"] == NOW + 1000
 
-    async def test_only_what_has_waited_long_enough_is_released(self, store: StoreFixture) -> None:
+    async def test_only_tasks_whose_pause_is_over_are_released(self, store: StoreFixture) -> None:
         claims = await in_flight(store, 30)
         await store.tasks.settle([failed(claim, NOW + n) for n, claim in enumerate(claims)])
         assert await release_due(store, Bucket.ERROR, NOW + 14) == 15
