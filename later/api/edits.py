@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
 import structlog
 from aiohttp import web
@@ -33,19 +32,6 @@ from later.store.open import Store
 from later.store.types import BucketRange, MoveResult, TaskEdit, TaskRecord
 
 log = structlog.get_logger("later.edits")
-
-
-class StatesPurge(NamedTuple):
-    """A purge of all tasks in these states, one state after the other."""
-
-    states: Sequence[Bucket]
-
-
-class DeadPurge(NamedTuple):
-    """A purge of the dead tasks that died within a range of times, for one reason or (None) any."""
-
-    dead: BucketRange
-    reason: str | None
 
 
 class EditHandlers:
@@ -121,23 +107,20 @@ class EditHandlers:
         """`POST /topics/{topic}/purge`."""
         parse_query(request)
         topic = parse_topic_scope(request).name
-        content = await read_body(request, self._max_body)
-        body = parse_purge_request(content) if content.strip() else PurgeRequest()
-        purge, limit = _parse_purge(topic, body), _check_limit(body.limit)
-        match purge:
-            case StatesPurge(states):
-                result = await self._store.dead_letters.purge([BucketRange(topic, state) for state in states], limit)
-            case DeadPurge(dead, None):
-                result = await self._store.dead_letters.purge([dead], limit)
-            case DeadPurge(dead, str(reason)):
-                result = await self._store.dead_letters.purge_dead(dead, reason, limit)
+        raw_body = await read_body(request, self._max_body)
+        body = parse_purge_request(raw_body) if raw_body.strip() else PurgeRequest()
+        ranges, limit = _parse_purge_ranges(topic, body), _check_limit(body.limit)
+        if body.reason is None:
+            result = await self._store.dead_letters.purge(ranges, limit)
+        else:  # then the dead tasks are the only range
+            result = await self._store.dead_letters.purge_dead(ranges[0], body.reason, limit)
         log.info("topic purged", topic=topic, tasks=result.moved)
         return _move_response("purged", result)
 
     def _with_store_time(
         self, call: Callable[[Sequence[str], int], Awaitable[list[TaskRecord | LaterError]]]
     ) -> Callable[[Sequence[str]], Awaitable[list[TaskRecord | LaterError]]]:
-        """Return a call that passes the store's time (ms, the high end) at that moment on to `call`."""
+        """Return a function that calls `call` with the ids and the store's time (ms, the high end)."""
 
         async def call_now(ids: Sequence[str]) -> list[TaskRecord | LaterError]:
             return await call(ids, (await self._store.now()).high)
@@ -149,8 +132,8 @@ class EditHandlers:
             self._wake_delay_ticker(record.score)
 
 
-def _parse_purge(topic: str, body: PurgeRequest) -> StatesPurge | DeadPurge:
-    """Return what to purge of a topic: with a time range or a reason only dead tasks, otherwise whole states.
+def _parse_purge_ranges(topic: str, body: PurgeRequest) -> list[BucketRange]:
+    """Return the ranges of a topic's tasks to purge: with a time or a reason only dead tasks, otherwise whole buckets.
 
     Raises:
         Refused: a state is wrong or cannot be purged, or a time range or reason comes with other states than "dead".
@@ -162,13 +145,13 @@ def _parse_purge(topic: str, body: PurgeRequest) -> StatesPurge | DeadPurge:
             raise Refused('states: expected none but "delay", "error" and "dead": what is in flight stays', "states")
         if state not in PURGEABLE:
             raise refusal("states", state, EXPECTED["states"])
-    only_dead = [field for field in ("died_after", "died_before", "reason") if getattr(body, field) is not None]
-    if not only_dead:
-        return StatesPurge([state for state in PURGEABLE if body.states is None or state in body.states])
+    dead_filters = [field for field in ("died_after", "died_before", "reason") if getattr(body, field) is not None]
+    if not dead_filters:
+        return [BucketRange(topic, bucket) for bucket in PURGEABLE if body.states is None or bucket in body.states]
     if {*(body.states or ["dead"])} != {"dead"}:
-        field = only_dead[0]
+        field = dead_filters[0]
         raise Refused(f'{field}: expected it with "states": ["dead"] alone, for only the dead have died', field)
-    return DeadPurge(_parse_dead_range(topic, body), body.reason)
+    return [_parse_dead_range(topic, body)]
 
 
 def _parse_dead_range(topic: str, body: RedriveRequest | PurgeRequest) -> BucketRange:
