@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,36 +29,25 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 def body_parser(schema: type[Body], expected: Mapping[str, str] = EXPECTED) -> Callable[[bytes], Body]:
     """Return a parser of JSON bodies of this schema; `expected` says what each field takes, for the refusals.
 
-    The parser raises Refused: the body is not a JSON object, or a field (the first such) is unknown or of a wrong type.
+    The parser raises Refused if a body is not a JSON object, or with the name of the first field that is unknown or of
+    a wrong type.
     """
     decode = msgspec.json.Decoder(schema).decode
+    types = _field_types(schema)
 
     def parse(body: bytes) -> Body:
         try:
             return decode(body)
         except (ValueError, RecursionError):
-            return _parse_rejected(body, schema, expected)
+            fields = parse_object(body)
+        for field, value in fields.items():
+            if field not in types:
+                raise unknown_field(field)
+            if value is not None:
+                _check_type(field, value, types[field], expected[field])
+        return msgspec.convert(fields, schema)  # no field is wrong: a key came twice, and its last value is valid
 
     return parse
-
-
-def _parse_rejected(body: bytes, schema: type[Body], expected: Mapping[str, str]) -> Body:
-    """Raise Refused for a body that the compiled decoder has rejected, with the name of the first wrong field.
-
-    If no field is wrong after all (a duplicate key whose last value is valid), return the body parsed.
-    """
-    fields = parse_object(body)
-    types = _field_types(schema)
-    for field, value in fields.items():
-        if field not in types:
-            raise unknown_field(field)
-        if value is not None:
-            _check_type(field, value, types[field], expected[field])
-    return msgspec.convert(fields, schema)
-
-
-parse_draft = body_parser(Draft)
-"""Parse the body of a create."""
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -94,19 +82,6 @@ def unknown_field(name: str) -> Refused:
     return Refused(f"{shown}: {reason}", shown)
 
 
-@lru_cache
-def _field_types(schema: type[msgspec.Struct]) -> dict[str, set[type[inspect.Type]]]:
-    """Return the types that each field of the schema takes."""
-    info = inspect.type_info(schema)
-    assert isinstance(info, inspect.StructType)
-    return {
-        field.name: {type(member) for member in field.type.types}
-        if isinstance(field.type, inspect.UnionType)
-        else {type(field.type)}
-        for field in info.fields
-    }
-
-
 def _check_type(field: str, value: object, types: set[type[inspect.Type]], expected: str) -> None:
     """Raise Refused unless the field takes values like this one."""
     match value:
@@ -139,3 +114,19 @@ def _check_string_map(field: str, value: object, expected: str) -> None:
 
 def _json_type(value: object) -> str:
     return _JSON_TYPES.get(type(value), "a number")
+
+
+def _field_types(schema: type[msgspec.Struct]) -> dict[str, set[type[inspect.Type]]]:
+    """Return the types that each field of the schema takes."""
+    info = inspect.type_info(schema)
+    assert isinstance(info, inspect.StructType)
+    return {
+        field.name: {type(member) for member in field.type.types}
+        if isinstance(field.type, inspect.UnionType)
+        else {type(field.type)}
+        for field in info.fields
+    }
+
+
+parse_draft = body_parser(Draft)
+"""Parse the body of a create."""
