@@ -26,9 +26,10 @@ PURGEABLE = (Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
 
 
 class Redrive(NamedTuple):
-    """A dead task to bring back, and what it becomes.
+    """A dead task to bring back. It is left alone if it has died again, or got another body, since it was read.
 
-    `died_at` None: whenever it died. `seen` is the body that was read (None: any); `task` the new one (None: keep it).
+    `died_at` and `seen` are its time of death and its body as they were read (None: any). `task` is the new task (None:
+    it stays as it is).
     """
 
     packed: bytes
@@ -68,26 +69,26 @@ class DeadLetters:
     ) -> MoveResult:
         """Bring back the dead of a range, of one reason or (None) of any, at most `limit`: dead → delay.
 
-        They are due, and their ttl counts, from `now`; with a `rate`, so many become due a second. The task that died
-        first comes first. Only tasks that died before `now` are moved, so that one that dies again is not moved twice.
+        They are due, and their ttl counts, from `now`; with a `rate` (tasks a second), one after the other, in order of
+        death. Only tasks that died before `now` are moved, so that a task that dies again is not moved twice.
         """
         before = now if dead.before is None else min(dead.before, now)
         cursor = _DeadCursor(self._client, self._keys, dead._replace(before=before), reason, MAX_BODIES)
-        moved = sent = 0
+        moved = handled = 0
         while limit is None or moved < limit:
             entries = await cursor.fetch(MAX_BODIES if limit is None else limit - moved)
             if not entries:
                 return MoveResult(moved, more=False)
-            due_ats = [
+            due_times = [
                 now if rate is None else now + int(min(n * 1000 / rate, MAX_AHEAD_MS))
-                for n in range(sent, sent + len(entries))
+                for n in range(handled, handled + len(entries))
             ]
-            moved += await self._redrive(dead.topic.encode(), list(zip(entries, due_ats, strict=True)), now)
-            sent += len(entries)
+            moved += await self._redrive(dead.topic.encode(), list(zip(entries, due_times, strict=True)), now)
+            handled += len(entries)
         return MoveResult(moved, more=bool(await cursor.fetch(1)))
 
     async def purge(self, ranges: Sequence[BucketRange], limit: int | None = None) -> MoveResult:
-        """Remove the tasks of these ranges, at most `limit`. None of the ranges may be in unack.
+        """Remove the tasks of these ranges, at most `limit`. No range may be one of unack.
 
         One script runs at a time: a pipeline of them would hold the store up for as long as all of them take.
         """
@@ -97,11 +98,11 @@ class DeadLetters:
             keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry]
             keys += [shard.bucket(range_.bucket, topic), shard.wakes[range_.bucket]]
             while limit is None or purged < limit:
-                most = MAX_TASKS if limit is None else min(limit - purged, MAX_TASKS)
-                command = scripts.PURGE.call(keys, [topic, *_score_bounds(range_), most])
+                slice_limit = MAX_TASKS if limit is None else min(limit - purged, MAX_TASKS)
+                command = scripts.PURGE.call(keys, [topic, *_score_bounds(range_), slice_limit])
                 removed = await self._client.execute("purge", command)
                 purged += removed
-                if removed < most:
+                if removed < slice_limit:
                     break
         if limit is None or purged < limit:
             return MoveResult(purged, more=False)
@@ -124,8 +125,8 @@ class DeadLetters:
             purged += sum(raise_errors(await self._expiry.sweep(tasks, entries[-1].score, None)))
         return MoveResult(purged, more=bool(await cursor.fetch(1)))
 
-    async def _redrive(self, topic: bytes, dues: Sequence[tuple[BucketEntry, int]], now: int) -> int:
-        """Return how many came back. The others moved, or died again, after they were read."""
+    async def _redrive(self, topic: bytes, scheduled: Sequence[tuple[BucketEntry, int]], now: int) -> int:
+        """Redrive entries, each to its due time; return how many. The others moved, or died again, since the read."""
         shards = self._keys.shards
 
         def read(target: ShardTopic, some: list[tuple[BucketEntry, int]]) -> Command:
@@ -135,10 +136,12 @@ class DeadLetters:
             return redrive_command(*target, [redrive for _, redrive in some])
 
         raws = raise_errors(
-            await fan_out(self._client, "redrive", dues, lambda due: ShardTopic(shards[due[0].shard], topic), read)
+            await fan_out(
+                self._client, "redrive", scheduled, lambda item: ShardTopic(shards[item[0].shard], topic), read
+            )
         )
         redrives: list[tuple[int, Redrive]] = []
-        for (entry, due_at), raw in zip(dues, raws, strict=True):
+        for (entry, due_at), raw in zip(scheduled, raws, strict=True):
             if raw is None:
                 continue
             redrive = Redrive(entry.packed, entry.score, due_at, None, None)
@@ -160,21 +163,21 @@ class DeadLetters:
 class _DeadCursor:
     """A cursor over the dead of a range whose last failure had `reason`, or (None) over all, in order of death.
 
-    The failures are read for `slice` entries at a time.
+    The failures are read for `slice_size` entries at a time.
     """
 
-    def __init__(self, client: Client, keys: Keys, dead: BucketRange, reason: str | None, slice: int) -> None:
+    def __init__(self, client: Client, keys: Keys, dead: BucketRange, reason: str | None, slice_size: int) -> None:
         self._client = client
         self._keys = keys
-        self._cursor = BucketCursor(client, keys, dead, slice)
+        self._cursor = BucketCursor(client, keys, dead, slice_size)
         self._reason = reason
-        self._slice = slice
+        self._slice_size = slice_size
         self._matching: list[BucketEntry] = []
 
     async def fetch(self, count: int) -> list[BucketEntry]:
         """Return the next entries: at most `count`, none only at the end. Raises StoreDown."""
         while not self._matching:
-            entries = await self._cursor.fetch(self._slice)
+            entries = await self._cursor.fetch(self._slice_size)
             if not entries:
                 return []
             if self._reason is None:

@@ -203,11 +203,11 @@ def _id(item: TaskEdit | str) -> str:
 
 
 def _update_verb() -> _Verb[TaskEdit]:
-    def decide(wanted: TaskEdit, stored: StoredTask) -> _Change:
+    def decide(task_edit: TaskEdit, stored: StoredTask) -> _Change:
         if not isinstance(stored.task, Task):
             raise Conflict(f"{stored.task}: it can be deleted, not edited")
-        task = edit(stored.task, wanted.changes, wanted.policies, wanted.now)
-        return _Change(stored, task, task.execute_at if wanted.changes.sets_due_time else None)
+        task = edit(stored.task, task_edit.changes, task_edit.policies, task_edit.now)
+        return _Change(stored, task, task.execute_at if task_edit.changes.sets_due_time else None)
 
     def build(target: ShardTopic, changes: list[_Change]) -> Command:
         shard, topic = target

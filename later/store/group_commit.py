@@ -25,7 +25,7 @@ MAX_ROUND_TRIPS = 2
 meanwhile waits together, so that groups grow as the store slows down."""
 
 
-class _Waiting(NamedTuple, Generic[Item, Answer]):
+class _QueuedItem(NamedTuple, Generic[Item, Answer]):
     """An item, the future of its answer, since when it waits (s, by the loop's clock), and its size in bytes."""
 
     item: Item
@@ -48,14 +48,14 @@ class GroupCommit(Generic[Item, Answer]):
     ) -> None:
         self._call = call
         self._queue_timeout_s = queue_timeout_s
-        self._queue: deque[_Waiting[Item, Answer]] = deque()
+        self._queue: deque[_QueuedItem[Item, Answer]] = deque()
         self._round_trips: set[asyncio.Task[None]] = set()
 
     def __call__(self, item: Item, size: int = 0) -> asyncio.Future[Answer]:
         """Return the future answer to an item of `size` bytes. It raises what the call raises, or returns for it."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
-        self._queue.append(_Waiting(item, answer, loop.time(), size))
+        self._queue.append(_QueuedItem(item, answer, loop.time(), size))
         if len(self._queue) == 1:
             loop.call_soon(self._send)
         return answer
@@ -68,12 +68,12 @@ class GroupCommit(Generic[Item, Answer]):
             if not overdue.answer.done():
                 overdue.answer.set_exception(StoreDown(f"the store took no request within {self._queue_timeout_s:g} s"))
         while self._queue and len(self._round_trips) < MAX_ROUND_TRIPS:
-            group: list[_Waiting[Item, Answer]] = []
+            group: list[_QueuedItem[Item, Answer]] = []
             size = 0
             while self._queue and len(group) < MAX_ITEMS and size < MAX_BYTES:
                 size += self._queue[0].size
                 group.append(self._queue.popleft())
-            round_trip = asyncio.create_task(self._run(group))
+            round_trip = asyncio.create_task(self._send_group(group))
             self._round_trips.add(round_trip)
             round_trip.add_done_callback(self._finish)
 
@@ -81,16 +81,16 @@ class GroupCommit(Generic[Item, Answer]):
         self._round_trips.discard(round_trip)
         self._send()
 
-    async def _run(self, group: list[_Waiting[Item, Answer]]) -> None:
+    async def _send_group(self, group: list[_QueuedItem[Item, Answer]]) -> None:
         answers: Sequence[Answer | Exception]
         try:
-            answers = await self._call([waiting.item for waiting in group])
+            answers = await self._call([queued.item for queued in group])
         except Exception as error:  # any error goes to every caller: none may wait for ever
             answers = [error] * len(group)
-        for waiting, answer in zip(group, answers, strict=True):
-            if waiting.answer.done():
+        for queued, answer in zip(group, answers, strict=True):
+            if queued.answer.done():
                 continue  # the caller has gone
             if isinstance(answer, Exception):
-                waiting.answer.set_exception(answer)
+                queued.answer.set_exception(answer)
             else:
-                waiting.answer.set_result(answer)
+                queued.answer.set_result(answer)
