@@ -365,7 +365,7 @@ def test_the_first_retry_pause_is_at_most_the_cap() -> None:
     assert load_config(retry_cap="10").policy.retry_cap_ms == 10_000
 
 
-def given_stores(config: Config) -> tuple[bool, bool]:
+def given_store_options(config: Config) -> tuple[bool, bool]:
     return config.redis_given, config.data_given
 
 
@@ -373,20 +373,20 @@ def given_stores(config: Config) -> tuple[bool, bool]:
 def test_redis_and_data_exclude_each_other_at_the_same_precedence(command: str) -> None:
     message = "--redis and --data: expected one of them, got both"
     assert load_error(command, redis="redis://a", data="b") == message
-    assert given_stores(load_config(command, {"LATER_REDIS": "redis://a"}, data="b")) == (False, True)
-    assert given_stores(load_config(command, {"LATER_DATA": "b"}, redis="redis://a")) == (True, False)
-    assert given_stores(load_config(command)) == (False, False)
+    assert given_store_options(load_config(command, {"LATER_REDIS": "redis://a"}, data="b")) == (False, True)
+    assert given_store_options(load_config(command, {"LATER_DATA": "b"}, redis="redis://a")) == (True, False)
+    assert given_store_options(load_config(command)) == (False, False)
     write_file('data = "b"\nredis = "redis://a"')
     assert "later.toml" in load_error(command)
 
 
 def test_redis_from_any_source_replaces_the_store_of_up() -> None:
-    assert given_stores(load_config("up", {"LATER_REDIS": "redis://a"}, data="b")) == (True, False)
-    assert given_stores(load_config("up", redis="redis://a", data="b")) == (True, False)
-    assert given_stores(load_config("up", data="b")) == (False, True)
+    assert given_store_options(load_config("up", {"LATER_REDIS": "redis://a"}, data="b")) == (True, False)
+    assert given_store_options(load_config("up", redis="redis://a", data="b")) == (True, False)
+    assert given_store_options(load_config("up", data="b")) == (False, True)
 
 
-def test_health_counts_as_given_from_any_source() -> None:
+def test_health_is_given_if_any_source_sets_it() -> None:
     default = find_option("health").default
     assert not load_config("worker").health_given
     assert load_config("worker", health=default).health_given
@@ -396,7 +396,7 @@ def test_health_counts_as_given_from_any_source() -> None:
 
 
 def test_every_default_can_be_written_into_a_file() -> None:
-    plain = [o for o in OPTIONS if o.default is not None and o.name not in ("redis", "data", "health")]
+    options = [o for o in OPTIONS if o.default is not None and o.name not in ("redis", "data", "health")]
     before = load_config()
-    write_file("\n".join(f"{option.name} = {toml_literal(option, option.default or '')}" for option in plain))
+    write_file("\n".join(f"{option.name} = {toml_literal(option, option.default or '')}" for option in options))
     assert load_config() == before

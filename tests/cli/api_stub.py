@@ -1,4 +1,4 @@
-"""A stub of later's HTTP API, and what it answers."""
+"""A stub of later's HTTP API, the tasks in its answers, and a runner of commands."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import pytest
 from later.cli.main import run
 
 Capture = pytest.CaptureFixture[str]
+
+NOW_S = 1_800_000_000.5
+"""The time of the fixture `now`, 2027-01-15T08:00:00.5Z."""
 
 
 class Request(NamedTuple):
@@ -41,7 +44,7 @@ class Reply(NamedTuple):
 
 
 class ApiStub:
-    """An API that gives the `replies` in turn, and then answers batches: it refuses the topic "bad"."""
+    """A stub that gives the `replies` in turn, and then answers as /create/batch. It refuses the topic "bad"."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -109,6 +112,7 @@ def problem_reply(status: int, detail: str, retry_after: str | None = None) -> R
 
 
 def exit_code_of(*arguments: str) -> int:
+    """Run a command and return its exit code."""
     return run(arguments).code
 
 
@@ -140,6 +144,3 @@ def dead_task(id: str, reason: str = "exhausted", **error: Any) -> dict[str, Any
 
 def tasks_page(*tasks: dict[str, Any], cursor: str | None = None) -> Reply:
     return Reply(200, {"tasks": list(tasks), "cursor": cursor})
-
-
-NOW_S = 1_800_000_000.5

@@ -112,7 +112,7 @@ def test_items_that_failed_are_sent_again_alone(api: ApiStub, pauses: list[float
     assert pauses == [1, 2]
 
 
-def test_items_that_keep_failing_are_counted_and_the_file_goes_on(
+def test_items_that_keep_failing_are_counted_and_the_next_batch_is_sent(
     api: ApiStub, pauses: list[float], capsys: Capture
 ) -> None:
     unavailable = Reply(200, {"results": [{"error": {"status": 503, "detail": "a shard is away"}}]})
@@ -123,7 +123,7 @@ def test_items_that_keep_failing_are_counted_and_the_file_goes_on(
     assert err.splitlines()[-1] == "later: line 1: a shard is away"
 
 
-def test_a_batch_that_does_not_get_through_ends_the_file(api: ApiStub, pauses: list[float], capsys: Capture) -> None:
+def test_a_batch_that_keeps_failing_ends_the_command(api: ApiStub, pauses: list[float], capsys: Capture) -> None:
     api.replies = [api.create_batch, problem_reply(503, "full"), problem_reply(503, "full")]
     assert create_from(write_ndjson(*task_fields(6)), "--batch", "2", "--retries", "1") == 1
     out, err = capsys.readouterr()

@@ -15,7 +15,7 @@ from later.cli.exit import TerminationSignal, exit_code, handle_termination_sign
 
 @pytest.fixture(autouse=True, params=[signal.SIGTERM, signal.SIGHUP])
 def number(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A signal that ends a command. Its handler is restored."""
+    """The number of a signal that ends a command. Its handler is restored."""
     previous = signal.getsignal(request.param)
     yield request.param
     signal.signal(request.param, previous)
@@ -28,7 +28,7 @@ def run_with_signal(number: int) -> int:
     return 0
 
 
-def test_the_exit_code_tells_the_signal(number: int) -> None:
+def test_the_exit_code_names_the_signal(number: int) -> None:
     assert exit_code(lambda: run_with_signal(number)) == 128 + number
 
 
@@ -49,8 +49,8 @@ def test_an_error_after_the_signal_does_not_hide_it(number: int) -> None:
 
 def test_output_that_cannot_be_written_does_not_change_the_exit_code(number: int) -> None:
     """The interpreter flushes at its end, and exits with a code of its own if that fails."""
-    reads, writes = os.pipe()
-    os.close(reads)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
     code = f"""
 import io, os, sys
 from later.cli.exit import exit_code, handle_termination_signals
@@ -63,8 +63,8 @@ def work():
 
 sys.exit(exit_code(work))
 """
-    assert subprocess.run([sys.executable, "-c", code], stderr=writes, check=False).returncode == 128 + number
-    os.close(writes)
+    assert subprocess.run([sys.executable, "-c", code], stderr=write_end, check=False).returncode == 128 + number
+    os.close(write_end)
 
 
 def test_an_ignored_signal_stays_ignored(number: int) -> None:

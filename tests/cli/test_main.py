@@ -141,9 +141,9 @@ def test_a_bug_prints_a_traceback(capsys: Capture) -> None:
 @pytest.mark.system
 def test_a_closed_pipe_is_not_reported() -> None:
     code = "from later.cli import main; import sys; sys.argv = ['later', 'up', '--help']; main()"
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, check=False,
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write_end, stderr=subprocess.PIPE, check=False,
                           cwd=ROOT)  # fmt: skip
-    os.close(write)
+    os.close(write_end)
     assert (done.returncode, done.stderr) == (1, b"")

@@ -171,7 +171,7 @@ def test_chunks_are_summed_up_in_a_json_object(api: ApiStub, capsys: Capture) ->
     assert json.loads(capsys.readouterr().out) == {"purged": 5001, "exact": True}
 
 
-def test_an_answer_of_more_without_progress_ends_the_action(api: ApiStub) -> None:
+def test_an_answer_that_promises_more_but_changed_nothing_ends_the_action(api: ApiStub) -> None:
     api.replies = [Reply(200, {"purged": 0, "more": True})]
     assert exit_code_of(*PURGE_TOPIC, "--yes") == 0
     assert len(api.requests) == 1
@@ -233,7 +233,9 @@ def test_a_rate_is_kept_over_all_chunks(rate: str, limit: int, pause: float, api
     assert pauses == [pytest.approx(pause, abs=0.5)]
 
 
-def test_with_a_rate_a_chunk_whose_answer_was_lost_is_given_its_time(api: ApiStub, pauses: list[float]) -> None:
+def test_with_a_rate_a_chunk_whose_answer_was_lost_is_sent_again_after_its_duration(
+    api: ApiStub, pauses: list[float]
+) -> None:
     api.replies = [Reply(200, {"redriven": 200}, lost=True), Reply(200, {"redriven": 1})]
     assert exit_code_of(*REDRIVE, "--yes", "--rate", "20") == 0
     assert pauses == [10]

@@ -83,7 +83,7 @@ def create(
     for reject in report.examples:
         notify(f"rejected: {_describe_row(reject.key, reject.reason, reject.row)}")
     if report.rejected:
-        notify(_describe_output(rejects, "rejects"))
+        notify(_describe_output(rejects, "rejects", "rejected rows"))
     if report.existing and not report.job_existed:
         notify(f"{report.existing:,} already existed, although the job is new: rows with the same key are one task")
     return 1 if report.rejected > max_rejects else 0
@@ -118,7 +118,7 @@ def verify(
     if report.missing and not as_json:
         for row in report.examples:
             notify(f"missing: {_describe_row(row.key, row.id, row.row)}")
-        notify(_describe_output(missing, "missing"))
+        notify(_describe_output(missing, "missing", "rows without a task"))
     _warn_without_tasks(report)
     return 1 if report.missing + report.unfit > max_missing else 0
 
@@ -277,5 +277,6 @@ def _describe_row(key: str | None, text: str, row: str) -> str:
     return f"{f'key {key}: ' if key else ''}{text}: {shown}"
 
 
-def _describe_output(directory: str | None, option: str) -> str:
-    return f"all of them: --{option} DIR writes them as a table" if directory is None else f"all of them: {directory}"
+def _describe_output(directory: str | None, option: str, rows: str) -> str:
+    """Return where all rows of a kind are, or how to get them."""
+    return f"use --{option} DIR to write all {rows}" if directory is None else f"all {rows} are in {directory}"

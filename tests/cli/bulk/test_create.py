@@ -22,31 +22,33 @@ from later.bulk.jobs.run import CreateReport, MissingTask, StatusReport
 from later.bulk.spark import session
 from later.bulk.transport.target import Target
 from later.cli.bulk.job_options import infer_format
-from later.cli.main import run as command
+from later.cli.main import run as run_command
 from later.client.transport import CreateCounts
 from later.core.errors import LaterError, Refused
 
 Capture = pytest.CaptureFixture[str]
 
 REJECT = Reject("17", '{"topic":"order","delay":-5}', "delay", "delay: expected a number of seconds ≥ 0, got -5")
-MANY = CreateReport(rows=1_000_000, created=988_000, existing=0, rejected=12_000, seconds=8.0, examples=[REJECT])
-FEW = CreateReport(rows=3, created=1, existing=2, rejected=0, seconds=0.5, examples=[])
-STANDINGS = StatusReport(
+MANY_REJECTED = CreateReport(
+    rows=1_000_000, created=988_000, existing=0, rejected=12_000, seconds=8.0, examples=[REJECT]
+)
+NONE_REJECTED = CreateReport(rows=3, created=1, existing=2, rejected=0, seconds=0.5, examples=[])
+SOME_MISSING = StatusReport(
     rows=10, pending=4, dead=1, ended=2, missing=2, unfit=1, seconds=1.26,
     examples=[MissingTask("17", "j:x", '{"topic":"order"}')],
 )  # fmt: skip
-FOUND = StatusReport(rows=3, pending=1, dead=1, ended=1, missing=0, unfit=0, seconds=1.0, examples=[])
+NONE_MISSING = StatusReport(rows=3, pending=1, dead=1, ended=1, missing=0, unfit=0, seconds=1.0, examples=[])
 
 
 class FakeSpark:
-    """Replaces Spark's session and the jobs: records what they are called with, and returns `answer`."""
+    """Replaces Spark's session and the jobs: it records what they are called with, and a job returns `answer`."""
 
     def __init__(self) -> None:
         self.session: tuple[str, dict[str, str], str] | None = None
         self.input: JobInput | None = None
-        self.called: tuple[str, Target, tuple[Any, ...]] | None = None
-        self.answer: Any = FEW
-        self.unused: list[str] = []
+        self.call: tuple[str, Target, tuple[Any, ...]] | None = None
+        self.answer: Any = NONE_REJECTED
+        self.ignored_columns: list[str] = []
 
     @contextmanager
     def open(self, master: str, conf: dict[str, str], name: str) -> Iterator[Any]:
@@ -56,16 +58,18 @@ class FakeSpark:
     def read(self, spark: Any, job_input: JobInput, job: str) -> InputFrame:
         self.input = job_input
         frame: Any = SimpleNamespace(sparkSession=spark)
-        return InputFrame(frame, RowSettings(job=job), self.unused)
+        return InputFrame(frame, RowSettings(job=job), self.ignored_columns)
 
-    def call(self, name: str) -> Any:
-        def called(found: InputFrame, target: Target, *rest: Any) -> Any:
-            self.called = (name, target, rest)
+    def job(self, name: str) -> Any:
+        """Return the replacement of a job."""
+
+        def run_job(input_frame: InputFrame, target: Target, *rest: Any) -> Any:
+            self.call = (name, target, rest)
             if isinstance(self.answer, Exception):
                 raise self.answer
             return self.answer(*rest) if callable(self.answer) else self.answer
 
-        return called
+        return run_job
 
 
 @pytest.fixture
@@ -75,12 +79,12 @@ def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSpark:
     monkeypatch.setattr(session, "open_session", spark.open)
     monkeypatch.setattr(spark_input, "read_input", spark.read)
     for name in ("create", "validate", "verify", "cancel"):
-        monkeypatch.setattr(run, name, spark.call(name))
+        monkeypatch.setattr(run, name, spark.job(name))
     return spark
 
 
 def bulk_exit_code(*arguments: str) -> int:
-    return command(["bulk", *arguments]).code
+    return run_command(["bulk", *arguments]).code
 
 
 class TestOptions:
@@ -88,8 +92,8 @@ class TestOptions:
         assert bulk_exit_code("create", "in.parquet", "--job", "j") == 0
         assert spark.session == ("local[*,4]", {}, "later bulk j")
         assert spark.input == JobInput(path="in.parquet", format="parquet", options={}, columns={}, constants={})
-        assert spark.called is not None
-        assert spark.called[:2] == ("create", Target(url="http://127.0.0.1:8080", batch_size=1000, retries=8))
+        assert spark.call is not None
+        assert spark.call[:2] == ("create", Target(url="http://127.0.0.1:8080", batch_size=1000, retries=8))
 
     def test_all_options_are_passed_on(self, spark: FakeSpark) -> None:
         arguments = [
@@ -105,8 +109,8 @@ class TestOptions:
             constants={"topic": "order", "content": ""}, spread_s=21_600, allow_duplicates=True,
             send_unknown_fields=False,
         )  # fmt: skip
-        assert spark.called is not None
-        name, target, (rejects, _) = spark.called
+        assert spark.call is not None
+        name, target, (rejects, _) = spark.call
         assert (name, rejects) == ("create", Output("out", overwrite=True))
         assert target == Target(url="redis://h/1", prefix="mine", timeout_s=3, batch_size=7, retries=0)
 
@@ -157,23 +161,23 @@ class TestOptions:
 
 class TestCreate:
     def test_the_counts_and_the_first_rejects_are_printed(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = MANY
+        spark.answer = MANY_REJECTED
         assert bulk_exit_code("create", "in", "--job", "j") == 1
         out, err = capsys.readouterr()
         assert out == "1,000,000 rows: 988,000 created, 0 already there, 12,000 rejected; 8.0 s, 125,000/s\n"
         assert err.splitlines() == [
             f"later: rejected: key 17: {REJECT.reason}: {REJECT.row}",
-            "later: all of them: --rejects DIR writes them as a table",
+            "later: use --rejects DIR to write all rejected rows",
         ]
 
-    def test_the_table_of_all_of_them_is_named(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = MANY
+    def test_the_directory_of_all_such_rows_is_named(self, spark: FakeSpark, capsys: Capture) -> None:
+        spark.answer = MANY_REJECTED
         assert bulk_exit_code("create", "in", "--job", "j", "--rejects", "out/rejects") == 1
-        assert "later: all of them: out/rejects" in capsys.readouterr().err
+        assert "later: all rejected rows are in out/rejects" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("limit", "code"), [("11999", 1), ("12000", 0)])
     def test_more_rejects_than_allowed_are_a_failure(self, limit: str, code: int, spark: FakeSpark) -> None:
-        spark.answer = MANY
+        spark.answer = MANY_REJECTED
         assert bulk_exit_code("create", "in", "--job", "j", "--max-rejects", limit) == code
 
     def test_json_is_one_object(self, spark: FakeSpark, capsys: Capture) -> None:
@@ -183,10 +187,10 @@ class TestCreate:
         }  # fmt: skip
 
     def test_a_dry_run_validates_only(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = MANY._replace(created=0)
+        spark.answer = MANY_REJECTED._replace(created=0)
         assert bulk_exit_code("create", "in", "--job", "j", "--dry-run", "--rejects", "out") == 1
-        assert spark.called is not None
-        assert (spark.called[0], spark.called[2][0]) == ("validate", Output("out"))
+        assert spark.call is not None
+        assert (spark.call[0], spark.call[2][0]) == ("validate", Output("out"))
         assert capsys.readouterr().out.startswith("1,000,000 rows: 988,000 valid, 12,000 rejected; ")
         assert bulk_exit_code("create", "in", "--job", "j", "--dry-run", "--json") == 1
         assert json.loads(capsys.readouterr().out)["valid"] == 988_000
@@ -195,7 +199,7 @@ class TestCreate:
     def test_rows_with_the_same_key_are_reported_if_the_job_is_new(
         self, job_existed: bool, spark: FakeSpark, capsys: Capture
     ) -> None:
-        spark.answer = FEW._replace(job_existed=job_existed)
+        spark.answer = NONE_REJECTED._replace(job_existed=job_existed)
         assert bulk_exit_code("create", "in", "--job", "j") == 0
         warning = "later: 2 already existed, although the job is new: rows with the same key are one task\n"
         assert capsys.readouterr().err == ("" if job_existed else warning)
@@ -206,22 +210,22 @@ class TestCreate:
         assert capsys.readouterr().out.startswith("0 rows: ")
 
     def test_ignored_columns_are_named(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.unused = ["Topic", "note"]
+        spark.ignored_columns = ["Topic", "note"]
         assert bulk_exit_code("create", "in", "--job", "j") == 0
         assert capsys.readouterr().err == "later: ignored columns (not task fields): Topic, note\n"
 
     def test_a_rejected_row_neither_moves_the_cursor_nor_fills_the_terminal(
         self, spark: FakeSpark, capsys: Capture
     ) -> None:
-        hostile = Reject("\x1b[2J\n", '{"content":"\x1b[2J\u2028' + "x" * 9999, None, "\x07")
-        spark.answer = MANY._replace(examples=[hostile])
+        unprintable = Reject("\x1b[2J\n", '{"content":"\x1b[2J\u2028' + "x" * 9999, None, "\x07")
+        spark.answer = MANY_REJECTED._replace(examples=[unprintable])
         bulk_exit_code("create", "in", "--job", "j")
         line = capsys.readouterr().err.splitlines()[0]
         assert line.isprintable()
         assert len(line) < 300
 
     def test_a_row_without_a_key_is_shown_without_one(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = MANY._replace(examples=[REJECT._replace(key=None)])
+        spark.answer = MANY_REJECTED._replace(examples=[REJECT._replace(key=None)])
         bulk_exit_code("create", "in", "--job", "j")
         assert capsys.readouterr().err.startswith("later: rejected: delay: expected")
 
@@ -235,15 +239,15 @@ class TestCreate:
 
 
 class TestProgress:
-    def test_trouble_is_reported_once_until_it_is_over(self, spark: FakeSpark, capsys: Capture) -> None:
-        def report_trouble(rejects: object, audience: run.JobProgress) -> CreateReport:
+    def test_a_problem_is_reported_once_until_it_is_over(self, spark: FakeSpark, capsys: Capture) -> None:
+        def report_problems(rejects: object, progress: run.JobProgress) -> CreateReport:
             for reason in ("it is away", "it is away", "it is full"):
-                audience.report_problem(reason)
-            audience.update_counts(CreateCounts(1))
-            audience.report_problem("it is full")
-            return FEW
+                progress.report_problem(reason)
+            progress.update_counts(CreateCounts(1))
+            progress.report_problem("it is full")
+            return NONE_REJECTED
 
-        spark.answer = report_trouble
+        spark.answer = report_problems
         assert bulk_exit_code("create", "in", "--job", "j") == 0
         away, full = "later: it is away; the workers try again\n", "later: it is full; the workers try again\n"
         assert capsys.readouterr().err == away + full + full
@@ -254,14 +258,14 @@ class TestProgress:
     def test_on_a_terminal_a_bar_shows_the_progress(
         self, words: list[str], spark: FakeSpark, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def report_parts(*rest: Any) -> Any:
+        def report_partitions(*rest: Any) -> Any:
             progress = rest[-1]
             (progress.update_partitions if words == ["create"] else progress)(3, 12)
-            return FEW if words[0] == "create" else FOUND
+            return NONE_REJECTED if words[0] == "create" else NONE_MISSING
 
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         monkeypatch.setattr(spark_input, "row_count", lambda session, given: 70)
-        spark.answer = report_parts
+        spark.answer = report_partitions
         assert bulk_exit_code(words[0], "in", "--job", "j", *words[1:]) == 0
         err = capsys.readouterr().err
         assert "3/12" in err
@@ -269,8 +273,8 @@ class TestProgress:
         assert ("0/70" in err) == (words == ["create"])
 
     def test_a_job_that_ends_early_reports_what_it_created(self, spark: FakeSpark, capsys: Capture) -> None:
-        def fail_early(rejects: object, audience: run.JobProgress) -> CreateReport:
-            audience.update_counts(CreateCounts(60_000, 5, 1))
+        def fail_early(rejects: object, progress: run.JobProgress) -> CreateReport:
+            progress.update_counts(CreateCounts(60_000, 5, 1))
             raise LaterError("Unexpected end of input stream")
 
         spark.answer = fail_early
@@ -283,29 +287,29 @@ class TestProgress:
 
 class TestVerify:
     def test_the_counts_and_the_first_missing_rows_are_printed(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = STANDINGS
+        spark.answer = SOME_MISSING
         assert bulk_exit_code("verify", "in", "--job", "j") == 1
         out, err = capsys.readouterr()
         assert out == "10 rows: 4 pending, 2 ended, 1 dead, 2 missing, 1 without a key or corrupt; 1.3 s\n"
         assert err.splitlines() == [
             'later: missing: key 17: j:x: {"topic":"order"}',
-            "later: all of them: --missing DIR writes them as a table",
+            "later: use --missing DIR to write all rows without a task",
         ]
 
-    def test_the_table_of_all_of_them_is_named(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = STANDINGS
+    def test_the_directory_of_all_such_rows_is_named(self, spark: FakeSpark, capsys: Capture) -> None:
+        spark.answer = SOME_MISSING
         assert bulk_exit_code("verify", "in", "--job", "j", "--missing", "out") == 1
-        assert spark.called is not None
-        assert (spark.called[0], spark.called[2][0]) == ("verify", Output("out"))
-        assert "later: all of them: out" in capsys.readouterr().err
+        assert spark.call is not None
+        assert (spark.call[0], spark.call[2][0]) == ("verify", Output("out"))
+        assert "later: all rows without a task are in out" in capsys.readouterr().err
 
     @pytest.mark.parametrize(("limit", "code"), [("3", 0), ("2", 1)])
     def test_more_missing_rows_than_allowed_are_a_failure(self, limit: str, code: int, spark: FakeSpark) -> None:
-        spark.answer = FOUND._replace(missing=2, unfit=1)
+        spark.answer = NONE_MISSING._replace(missing=2, unfit=1)
         assert bulk_exit_code("verify", "in", "--job", "j", "--max-missing", limit) == code
 
     def test_a_hint_is_printed_if_no_row_has_a_task(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = FOUND._replace(pending=0, dead=0, ended=0, missing=3)
+        spark.answer = NONE_MISSING._replace(pending=0, dead=0, ended=0, missing=3)
         for words, job_exists, code in (
             (["verify"], True, 1), (["cancel", "--yes"], False, 1), (["cancel", "--yes"], True, 0),
         ):  # fmt: skip
@@ -315,11 +319,11 @@ class TestVerify:
 
     @pytest.mark.parametrize(("missing", "unfit", "code"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
     def test_a_row_without_a_task_is_a_failure(self, missing: int, unfit: int, code: int, spark: FakeSpark) -> None:
-        spark.answer = FOUND._replace(missing=missing, unfit=unfit)
+        spark.answer = NONE_MISSING._replace(missing=missing, unfit=unfit)
         assert bulk_exit_code("verify", "in", "--job", "j") == code
 
     def test_json_is_one_object(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = STANDINGS
+        spark.answer = SOME_MISSING
         assert bulk_exit_code("verify", "in", "--job", "j", "--json") == 1
         out, err = capsys.readouterr()
         assert json.loads(out) == {
@@ -330,14 +334,14 @@ class TestVerify:
 
 class TestCancel:
     def test_the_counts_are_printed(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = STANDINGS
+        spark.answer = SOME_MISSING
         assert bulk_exit_code("cancel", "in", "--job", "j", "--yes") == 0
         assert capsys.readouterr().out == (
             "10 rows: 4 cancelled, 2 ended, 1 dead, 2 missing, 1 without a key or corrupt; 1.3 s\n"
         )
 
     def test_json_is_one_object(self, spark: FakeSpark, capsys: Capture) -> None:
-        spark.answer = FOUND
+        spark.answer = NONE_MISSING
         assert bulk_exit_code("cancel", "in", "--job", "j", "--yes", "--json") == 0
         result = json.loads(capsys.readouterr().out)
         assert (result["cancelled"], "pending" in result) == (1, False)
@@ -354,7 +358,7 @@ class TestCancel:
 
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         monkeypatch.setattr("click.confirm", confirm)
-        spark.answer = FOUND
+        spark.answer = NONE_MISSING
         assert bulk_exit_code("cancel", "in", "--job", "j") == code
         assert asked == ["delete the pending tasks of the job j, of all rows of in?"]
         assert (spark.session is not None) is called

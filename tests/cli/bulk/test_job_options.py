@@ -23,11 +23,11 @@ from later.cli.bulk.job_options import (
 from later.cli.main import run
 from later.core.errors import ConfigError
 
-HTTP = "http://127.0.0.1:8080"
+API_URL = "http://127.0.0.1:8080"
 
 
 @pytest.fixture(autouse=True)
-def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -62,7 +62,7 @@ def test_the_last_setting_of_a_key_counts() -> None:
 
 
 @pytest.mark.parametrize("setting", ["spark.a", "driver.memory=4g", "=4g"])
-def test_a_setting_that_is_not_sparks_is_refused(setting: str) -> None:
+def test_a_setting_without_sparks_prefix_is_refused(setting: str) -> None:
     with pytest.raises(click.BadParameter, match=r"expected spark\.KEY=VALUE"):
         parse(spark_options, "--conf", setting)
 
@@ -78,7 +78,7 @@ def test_a_command_needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_address_is_the_apis_by_default() -> None:
-    assert parse_address(address_options) == LaterAddress(HTTP, "later", 30.0)
+    assert parse_address(address_options) == LaterAddress(API_URL, "later", 30.0)
 
 
 def test_the_api_is_found_as_by_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -120,18 +120,18 @@ def test_the_store_is_found_as_by_every_command(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(
-    ("url", "bare"),
+    ("url", "without_password"),
     [("redis://:h%2Fush@h:1/2", "redis://h:1/2"), ("rediss://me:h%2Fush@h", "rediss://me@h"),
      ("unix://me:h%2Fush@/run/s", "unix://me@/run/s"), ("unix://:h%2Fush@/run/s", "unix:///run/s")],
 )  # fmt: skip
 def test_the_password_of_the_environments_url_is_passed_to_sparks_processes(
-    url: str, bare: str, monkeypatch: pytest.MonkeyPatch
+    url: str, without_password: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LATER_REDIS", url)
 
     address = parse_address(store_options)
 
-    assert (address.url, address.password) == (bare, "h/ush")
+    assert (address.url, address.password) == (without_password, "h/ush")
     with password_in_environment(address):
         assert os.environ["LATER_REDIS_PASSWORD"] == "h/ush"
     assert "LATER_REDIS_PASSWORD" not in os.environ
@@ -169,7 +169,7 @@ def test_two_addresses_of_a_store_are_refused(other: tuple[str, str]) -> None:
 
 def test_the_url_of_the_api_is_refused_as_a_stores() -> None:
     with pytest.raises(ConfigError, match="expected the store's"):
-        parse_address(store_options, "--url", HTTP)
+        parse_address(store_options, "--url", API_URL)
 
 
 def test_help_works_without_spark(capsys: pytest.CaptureFixture[str]) -> None:

@@ -293,14 +293,14 @@ def report_exit_code(*arguments: str) -> int:
     return run(["bulk", "report", *arguments]).code
 
 
-Counting = Callable[[ReportCounts], list[tuple[ReportRequest, dict[str, float]]]]
+StubCount = Callable[[ReportCounts], list[tuple[ReportRequest, dict[str, float]]]]
 
 
 @pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    """Let the command count this without Spark; return what it was called with."""
+def stub_count(monkeypatch: pytest.MonkeyPatch) -> StubCount:
+    """Make the command count these tables without Spark; return the list of its calls."""
 
-    def returning(counts: ReportCounts) -> list[tuple[ReportRequest, dict[str, float]]]:
+    def stub(counts: ReportCounts) -> list[tuple[ReportRequest, dict[str, float]]]:
         calls: list[tuple[ReportRequest, dict[str, float]]] = []
 
         def count(request: ReportRequest, rates: dict[str, float], master: str, conf: dict[str, str]) -> ReportCounts:
@@ -310,24 +310,24 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
         monkeypatch.setattr(report_build, "count_tables", count)
         return calls
 
-    return returning
+    return stub
 
 
 @pytest.mark.parametrize(("written_at", "is_old"), [(EIGHT - 3 * HOUR, True), (EIGHT - 60_000, False), (None, False)])
 def test_an_old_export_is_reported_as_old(
-    written_at: int | None, is_old: bool, counting: Counting, capsys: Capture
+    written_at: int | None, is_old: bool, stub_count: StubCount, capsys: Capture
 ) -> None:
-    counting(export_counts(written_at))
+    stub_count(export_counts(written_at))
 
     assert report_exit_code("--export", "x", "--json") == 0
 
     assert capsys.readouterr().err.startswith("later: the export is 3 h old: ") is is_old
 
 
-def test_named_topics_without_tasks_are_reported(counting: Counting, capsys: Capture) -> None:
+def test_named_topics_without_tasks_are_reported(stub_count: StubCount, capsys: Capture) -> None:
     counts = export_counts()
     assert counts.exported is not None
-    counting(counts._replace(exported=counts.exported._replace(missing_topics=("nosuch", "ordr"))))
+    stub_count(counts._replace(exported=counts.exported._replace(missing_topics=("nosuch", "ordr"))))
 
     assert report_exit_code("--export", "x", "--json") == 0
 
@@ -336,8 +336,8 @@ def test_named_topics_without_tasks_are_reported(counting: Counting, capsys: Cap
     )
 
 
-def test_a_picture_is_drawn_beside_the_text(counting: Counting, tmp_path: Path, capsys: Capture) -> None:
-    counting(export_counts())
+def test_a_picture_is_drawn_beside_the_text(stub_count: StubCount, tmp_path: Path, capsys: Capture) -> None:
+    stub_count(export_counts())
 
     assert report_exit_code("--export", "x", "--rate", "order=0.001", "--plot", str(tmp_path / "a.png")) == 0
 
@@ -367,8 +367,8 @@ def test_wrong_options_are_refused_before_anything_starts(
     assert error in capsys.readouterr().err
 
 
-def test_a_rate_is_read_after_the_last_equals_sign(counting: Counting) -> None:
-    calls = counting(export_counts())
+def test_a_rate_is_read_after_the_last_equals_sign(stub_count: StubCount) -> None:
+    calls = stub_count(export_counts())
     arguments = ["--export", "x", "--rate", "a=b=50/s", "--rate", "default/mail=0", "--topic", "default/mail"]
 
     assert report_exit_code(*arguments) == 0
@@ -378,10 +378,10 @@ def test_a_rate_is_read_after_the_last_equals_sign(counting: Counting) -> None:
 
 
 def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    def without(name: str, *package: Any) -> ModuleSpec | None:
+    def find_all_but_matplotlib(name: str, *package: Any) -> ModuleSpec | None:
         return None if name == "matplotlib" else find_spec(name, *package)
 
-    monkeypatch.setattr("importlib.util.find_spec", without)
+    monkeypatch.setattr("importlib.util.find_spec", find_all_but_matplotlib)
 
     assert report_exit_code("--export", "x", "--plot", "x.png") == 1
     assert capsys.readouterr().err == "later: --plot needs matplotlib: pip install 'later[spark]'\n"
