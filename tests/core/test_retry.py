@@ -193,7 +193,7 @@ class TestFailed:
 
 
 class TestBusy:
-    def test_busy_spends_no_retry(self) -> None:
+    def test_busy_costs_no_retry(self) -> None:
         assert failure_in(judge_outcome(BUSY, a_failure(2))).failures == 2
 
     @pytest.mark.parametrize("before", [None, a_failure(1), a_failure(3), a_failure(3, busy_since=NOW - 5)])
