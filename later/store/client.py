@@ -186,7 +186,7 @@ class Client:
             await self._connections.drop_idle()
             raise self._timeout_error() from None
         except (errors.RedisError, OSError) as error:
-            await self._connections.drop_idle()  # what ended one connection has often ended all
+            await self._connections.drop_idle()  # an event that ended one connection has often ended all
             raise translate(error) from error
         finally:
             if verb not in self._observers:
@@ -203,7 +203,7 @@ class Client:
 def translate(error: Exception) -> LaterError:
     """Return redis-py's error as later's: `StoreDown` with the reason, or `StoreFault` if later itself is at fault."""
     if isinstance(error.__cause__, errors.RedisError):
-        return translate(error.__cause__)  # redis-py wraps what a new connection is answered, a wrong password too
+        return translate(error.__cause__)  # redis-py wraps the errors of a new connection, such as a wrong password
     for kinds, reason in REASONS:
         if isinstance(error, kinds):
             return StoreDown(reason.format(error=error))

@@ -57,7 +57,7 @@ DESCRIPTIONS = {
 class Finding(NamedTuple):
     """A defect of the task `id`, or of the wake entry of a topic's `bucket` (`id` is None then).
 
-    `topic` is None if nothing names it; `where` lists the places in which the task was found.
+    `topic` is None if it is unknown; `where` lists the places in which the task was found.
     """
 
     kind: Defect
@@ -281,7 +281,7 @@ class Doctor:
                     yield Finding(Defect(f"wake-{fault.decode()}"), shard.index, None, topic, bucket, ())
 
     async def _scan(self, scan: Command, options: Command) -> AsyncIterator[Any]:
-        """Yield what a SCAN, HSCAN or ZSCAN returns, step by step."""
+        """Yield the results of a SCAN, HSCAN or ZSCAN, slice by slice."""
         cursor = 0
         while True:
             cursor, found = await self._client.execute("doctor", (*scan, cursor, *options))

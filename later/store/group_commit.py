@@ -21,8 +21,8 @@ MAX_ITEMS = 1000
 MAX_BYTES = 8 * 1024 * 1024
 """Bytes of items in one round trip, or a little more: many large ones would exceed the store's timeout."""
 MAX_ROUND_TRIPS = 2
-"""Round trips under way at a time: one that the store works on, and one that it finds when it is done. What arrives
-meanwhile waits together, so that groups grow as the store slows down."""
+"""Round trips under way at a time: one that the store works on, and one that it finds when it is done. Items that
+arrive meanwhile wait together, so that groups grow as the store slows down."""
 
 
 class _QueuedItem(NamedTuple, Generic[Item, Answer]):

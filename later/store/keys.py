@@ -152,7 +152,7 @@ def parse_expiry_member(member: bytes) -> tuple[bytes, bytes]:
 
 
 def meta_key(prefix: str) -> bytes:
-    """Return the key that says how many shards there are, and so is known before they are."""
+    """Return the key of the number of shards, which must be read before a `Keys` can be built."""
     return prefix.encode() + b":meta"
 
 

@@ -69,7 +69,7 @@ class Scanner:
         self._keys = keys
 
     async def split(self, scan_range: ScanRange, size: int) -> list[ScanSplit]:
-        """Return the range in splits of about `size` tasks at most, ordered by topic, bucket, shard and position."""
+        """Split a range into splits of about `size` tasks at most, ordered by topic, bucket, shard and position."""
         whole_buckets = await self._whole_buckets(scan_range)
         splits: list[ScanSplit] = []
         for start in range(0, len(whole_buckets), BUCKETS_AT_ONCE):
@@ -101,7 +101,7 @@ class Scanner:
                 commands: list[Command] = []
                 for split in left:
                     shard = self._keys.shards[split.shard]
-                    limit = max(min(split.tasks, MAX_TASKS), share)  # all expected tasks, or more if more have come
+                    limit = max(min(split.tasks, MAX_TASKS), share)  # those expected, or an equal share
                     keys = [shard.bucket(split.bucket, split.topic.encode()), shard.pool, shard.attempts, shard.outcome]
                     bounds = [*_bounds(split), *(split.up_to or ("", b""))]
                     commands.append(scripts.READ.call(keys, [*bounds, limit, MAX_BYTES]))
@@ -118,7 +118,7 @@ class Scanner:
                 left = next_left
 
     async def _whole_buckets(self, scan_range: ScanRange) -> list[ScanSplit]:
-        """Return a split for each bucket that has tasks of the range."""
+        """Return a split for each bucket that may have tasks of the range."""
         topic, wanted, since, before = scan_range
         if topic is not None:
             buckets = {(topic, bucket, shard.index) for bucket in wanted for shard in self._keys.shards}
