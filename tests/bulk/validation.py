@@ -1,4 +1,4 @@
-"""What `/create` does with the bodies that are sent: parse and admit them as the daemon does."""
+"""Validation of the bodies that are sent: they are parsed and admitted as by the daemon."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_an_existing_task_is_not_created_again(transport: ApiTransport) -> None:
     assert transport.create(bodies) == BatchResult(1, [0, 2], {})
 
 
-def test_a_bad_item_is_reported_by_position_and_spoils_no_other(transport: ApiTransport) -> None:
+def test_a_bad_item_is_reported_by_position_and_fails_no_other(transport: ApiTransport) -> None:
     bodies = [b"nope", task_body("j:1"), task_body("j:2", delay=-5), b'{"topic":"caf\xe9"}', b"[]", task_body("j:3")]
     result = transport.create(bodies)
     assert (result.created, result.existing, sorted(result.errors)) == (2, [], [0, 2, 3, 4])
@@ -129,7 +129,7 @@ def test_items_of_an_unavailable_shard_are_retryable() -> None:
             assert transport.counts() == CreateCounts(created=2)
 
 
-def test_every_call_tells_that_the_store_is_unavailable(api: ApiServer, transport: ApiTransport) -> None:
+def test_every_call_reports_an_unavailable_store(api: ApiServer, transport: ApiTransport) -> None:
     api.fixture.client.shards_down = [0]
     calls = [
         lambda: transport.create([task_body("a")]),

@@ -1,4 +1,4 @@
-"""The batch sender: repeats what is safe to repeat, once what is not, and never without end."""
+"""The batch sender repeats calls that may work later, but only as often as its retry policy allows."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class TestCreating:
 
 
 class TestAttempts:
-    def test_each_attempt_tells_what_it_settled_and_what_is_left(self, pauses: list[float]) -> None:
+    def test_each_attempt_has_its_result_and_the_items_left(self, pauses: list[float]) -> None:
         first = results(UNAVAILABLE, task_result("j:1", created=False), BAD)
         with stub_server(first, results(task_result("j:0"))) as server:
             attempts = list(build_sender(server, pauses).send_batch(task_bodies(3)))
@@ -149,7 +149,7 @@ class TestAttempts:
 
 
 class TestRetryPolicy:
-    def test_the_last_attempt_tells_why_and_how_many_there_were(self, pauses: list[float]) -> None:
+    def test_the_last_error_has_the_reason_and_the_number_of_attempts(self, pauses: list[float]) -> None:
         answer = problem(503, "the store's memory is full")
         with stub_server(answer) as server, pytest.raises(CallFailed) as failed:
             list(build_sender(server, pauses, retries=3).create(task_bodies(1)))
@@ -188,9 +188,9 @@ class TestRetryPolicy:
 
     def test_a_refused_connection_is_retried(self, pauses: list[float]) -> None:
         with stub_server(create_all) as server:
-            gone = server
+            stopped = server
         with pytest.raises(LaterError, match=r"did not answer: Connection refused \(tried 2 times\)$"):
-            list(build_sender(gone, pauses, retries=1).create(task_bodies(1)))
+            list(build_sender(stopped, pauses, retries=1).create(task_bodies(1)))
 
     def test_each_pause_is_announced_with_its_reason(self) -> None:
         pauses, announced = list[float](), list[tuple[str, float]]()
@@ -313,7 +313,7 @@ class TestForeignAnswers:
     @pytest.mark.parametrize(
         "result", [{}, {"state": None}, {"error": 5}, {"error": {}}, {"error": {"status": "x"}}, 5]
     )
-    def test_a_lookup_that_later_does_not_answer_so_fails(self, result: Any, pauses: list[float]) -> None:
+    def test_a_query_with_an_answer_that_later_does_not_give_fails(self, result: Any, pauses: list[float]) -> None:
         with (
             stub_server(StubAnswer(200, {"results": [result]})) as server,
             pytest.raises(LaterError, match="is this the URL of later"),
@@ -321,7 +321,7 @@ class TestForeignAnswers:
             build_sender(server, pauses).query(["j:1"])
 
     @pytest.mark.parametrize("body", [{"job": "j"}, {"created": 1, "existing": None, "refused": 0}, [], 5])
-    def test_counts_that_later_does_not_answer_so_fail(self, body: Any, pauses: list[float]) -> None:
+    def test_counts_that_later_does_not_give_fail(self, body: Any, pauses: list[float]) -> None:
         with (
             stub_server(StubAnswer(200, body)) as server,
             pytest.raises(LaterError, match="is this the URL of later"),

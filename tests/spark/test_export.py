@@ -100,15 +100,15 @@ def test_many_partitions_give_the_same_table(spark: SparkSession, tasks: DataFra
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "message"),
     [("stat", "stat: unknown option"), ("state", "state: expected one or more of delay, unack, error and dead")],
 )
 def test_a_wrong_option_is_refused_in_one_line(
-    spark: SparkSession, tasks: DataFrame, store: str, option: str, told: str
+    spark: SparkSession, tasks: DataFrame, store: str, option: str, message: str
 ) -> None:
     with pytest.raises(LaterError) as error, translate_errors():
         spark.read.format("later").option("url", store).option(option, "x").load().collect()
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
 
@@ -116,11 +116,11 @@ def test_an_export_reports_its_finished_spark_tasks(
     spark: SparkSession, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.005)
-    heard: list[tuple[int, int]] = []
+    updates: list[tuple[int, int]] = []
     options = {"url": store, "partitionRows": "1000"}
-    export_module.export(spark, options, Output(str(tmp_path / "to")), lambda *told: heard.append(told))
-    assert {of for _, of in heard} == {3}
-    assert heard == sorted(heard)
+    export_module.export(spark, options, Output(str(tmp_path / "to")), lambda *update: updates.append(update))
+    assert {total for _, total in updates} == {3}
+    assert updates == sorted(updates)
     assert spark.sparkContext.getLocalProperty(progress.JOB_GROUP_PROPERTY) is None
 
 
@@ -129,11 +129,11 @@ class TestCommand:
     def test_all_tasks_are_written(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
         to = str(tmp_path / "pool")
         assert exit_status(to, "--url", store, "--json") == 0
-        told = json.loads(capsys.readouterr().out)
-        assert told["tasks"] == {"delay": 2501, "unack": 3, "error": 4, "dead": 5}
-        assert (told["rows"], told["directory"]) == (2513, to)
+        result = json.loads(capsys.readouterr().out)
+        assert result["tasks"] == {"delay": 2501, "unack": 3, "error": 4, "dead": 5}
+        assert (result["rows"], result["directory"]) == (2513, to)
         written = spark.read.parquet(to)
-        assert states(written) == told["tasks"]
+        assert states(written) == result["tasks"]
         assert to_arrow_schema(written.schema, timezone="UTC") == arrow_schema.SCHEMA
 
     def test_the_dead_tasks_of_a_topic_are_written(
@@ -168,19 +168,19 @@ class TestCommand:
         assert (tmp_path / "thesis.txt").read_text() == "years"
 
     @pytest.mark.parametrize(
-        ("to", "told"),
+        ("to", "message"),
         [("hdfs://nobody.invalid:9/x", "nobody.invalid"), ("nofs://x/y", 'No FileSystem for scheme "nofs"')],
     )
     def test_an_invalid_directory_is_reported_in_one_line(
-        self, to: str, told: str, store: str, capsys: Capture
+        self, to: str, message: str, store: str, capsys: Capture
     ) -> None:
         assert exit_status(to, "--url", store) == 1
         err = capsys.readouterr().err
-        assert told in err
+        assert message in err
         assert (err.count("\n"), "Traceback" in err) == (1, False)
 
     def test_an_unavailable_store_is_reported_in_one_line(self, tmp_path: Path, capsys: Capture) -> None:
         assert exit_status(f"{tmp_path}/x", "--url", f"unix://{tmp_path}/nowhere.sock") == 1
-        told = capsys.readouterr().err
-        assert told.startswith("later: the store cannot be reached")
-        assert told.count("\n") == 1
+        err = capsys.readouterr().err
+        assert err.startswith("later: the store cannot be reached")
+        assert err.count("\n") == 1

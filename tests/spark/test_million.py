@@ -67,8 +67,8 @@ def test_each_of_a_million_rows_is_a_task_or_a_reject(spark: SparkSession, serve
     assert rejected == 12_000
 
     orders = write_input(tmp_path / "orders", ROWS, ROWS_PER_FAULT)
-    sent = ("--job", "million", "--url", server.url, "--rejects", tmp_path / "rejects")
-    result = run_bulk(spark, "create", orders, *sent, "--json")
+    options = ("--job", "million", "--url", server.url, "--rejects", tmp_path / "rejects")
+    result = run_bulk(spark, "create", orders, *options, "--json")
 
     assert result.status == 1
     counts = result.json
@@ -81,23 +81,23 @@ def test_each_of_a_million_rows_is_a_task_or_a_reject(spark: SparkSession, serve
     assert server.job_counts("million") == (ROWS - rejected, 0, rejected - without_key)
     assert count_bucket(server.redis, Bucket.DELAY, "order") == ROWS - rejected
     assert f"later: all of them: {tmp_path / 'rejects'}" in result.err
-    assert read_rejects(tmp_path / "rejects") == expected(ROWS, ROWS_PER_FAULT)
+    assert read_rejects(tmp_path / "rejects") == expected_rejects(ROWS, ROWS_PER_FAULT)
 
 
 @pytest.mark.parametrize(("limit", "status"), [(len(FAULTS), 0), (len(FAULTS) - 1, 1)])
 def test_more_rejects_than_allowed_are_a_failure(
     limit: int, status: int, spark: SparkSession, server: LaterServer, tmp_path: Path
 ) -> None:
-    """Also directly in the store, where the same code validates."""
+    """The rows are validated by the same code if the target is the store."""
     count, job = len(FAULTS) * 2, f"limit-{limit}"
     orders = write_input(tmp_path / "orders", count, 1, topic=job)
 
-    sent = ("--job", job, "--url", server.store_url, "--rejects", tmp_path / "rejects", "--max-rejects", limit)
-    result = run_bulk(spark, "create", orders, *sent, "--json")
+    options = ("--job", job, "--url", server.store_url, "--rejects", tmp_path / "rejects", "--max-rejects", limit)
+    result = run_bulk(spark, "create", orders, *options, "--json")
 
     assert result.status == status
     assert server.topic_ids(job) == task_ids(job, {*range(count)} - faults(count, 1).keys())
-    assert read_rejects(tmp_path / "rejects") == expected(count, 1, job)
+    assert read_rejects(tmp_path / "rejects") == expected_rejects(count, 1, job)
 
 
 def write_input(path: Path, count: int, per_fault: int, topic: str = "order") -> Path:
@@ -126,7 +126,7 @@ Rejects = Counter[tuple[str | None, str, str, str]]
 """Rejects by key, field, reason and row."""
 
 
-def expected(count: int, per_fault: int, topic: str = "order") -> Rejects:
+def expected_rejects(count: int, per_fault: int, topic: str = "order") -> Rejects:
     rejects: Rejects = Counter()
     for key, fault in faults(count, per_fault).items():
         row = {
@@ -137,13 +137,13 @@ def expected(count: int, per_fault: int, topic: str = "order") -> Rejects:
             **fault.values,
         }
         row_key = row.pop("key")
-        shown = {name: _in_json(value) for name, value in row.items() if value is not None}
-        if "@" in shown.get("callback", ""):
-            shown["callback"] = "http://***@h/"
-        if "headers" in shown:
-            shown["headers"] = {"Host": "***"}
+        row_json = {name: _json_value(value) for name, value in row.items() if value is not None}
+        if "@" in row_json.get("callback", ""):
+            row_json["callback"] = "http://***@h/"
+        if "headers" in row_json:
+            row_json["headers"] = {"Host": "***"}
         rejects[
-            None if row_key is None else str(row_key), fault.field, f"{fault.field}: {fault.reason}", _text(shown)
+            None if row_key is None else str(row_key), fault.field, f"{fault.field}: {fault.reason}", _text(row_json)
         ] += 1
     return rejects
 
@@ -154,7 +154,7 @@ def read_rejects(path: Path) -> Rejects:
     return Counter(zip(keys, fields, reasons, (_text(json.loads(row)) for row in rows), strict=True))
 
 
-def _in_json(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return the number or the object of a text, as it is in a row's JSON."""
     try:
         return json.loads(value) if isinstance(value, str) else value

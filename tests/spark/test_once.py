@@ -68,8 +68,8 @@ def test_a_partition_that_fails_in_its_middle_is_repeated(
     job = topic = f"fails-{transport}"
     failed, url = tmp_path / "failed", server.url
 
-    def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Fail when some of this partition's tasks are in the store."""
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fail once, when some of this partition's tasks are in the store."""
         for number, batch in enumerate(batches):
             if number == 6 and not failed.exists():
                 wait_until(lambda: job_counts(url, job)[0], "a batch is created")
@@ -80,15 +80,15 @@ def test_a_partition_that_fails_in_its_middle_is_repeated(
             yield batch
 
     frame = rows(spark, topic, COUNT, partitions=1).withColumn("content", F.repeat(F.lit("x"), F.lit(1000)))
-    where = server.url if transport == "api" else server.store_url
-    later_writer(frame.mapInArrow(once, frame.schema), where, job, batchSize=BATCH).save()
+    url_of_target = server.url if transport == "api" else server.store_url
+    later_writer(frame.mapInArrow(fail_once, frame.schema), url_of_target, job, batchSize=BATCH).save()
 
     assert failed.exists()
     assert server.topic_ids(topic) == task_ids(job, range(COUNT))
     assert server.job_counts(job) == (COUNT, 0, 0)
 
 
-EACH: dict[str, Fault] = {
+FAULTS: dict[str, Fault] = {
     "lost": faulty_proxy.drop_answer,
     "503": faulty_proxy.reject_for_now(503),
     "half-done": faulty_proxy.create_half,
@@ -97,11 +97,11 @@ EACH: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_batch_whose_answer_was_lost_is_sent_again(name: str, spark: SparkSession, server: LaterServer) -> None:
-    job = topic = f"astray-{name}"
+    job = topic = f"faulty-{name}"
 
-    with run_proxy(server.url, faulty_proxy.pass_through, EACH[name], EACH[name]) as proxy:
+    with run_proxy(server.url, faulty_proxy.pass_through, FAULTS[name], FAULTS[name]) as proxy:
         later_writer(rows(spark, topic, COUNT), proxy.url, job, batchSize=BATCH).save()
 
     assert len(proxy.batches) == COUNT / BATCH + 2
@@ -110,28 +110,28 @@ def test_a_batch_whose_answer_was_lost_is_sent_again(name: str, spark: SparkSess
 
 
 def test_a_command_succeeds_although_batches_fail(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
-    """One attempt fails as a whole: one of its batches is refused."""
-    orders = an_input(tmp_path, "befallen")
+    """One attempt of Spark fails, because one of its batches is refused."""
+    orders = write_input(tmp_path, "failing")
 
-    with run_proxy(server.url, faulty_proxy.pass_through, faulty_proxy.reject, *EACH.values()) as proxy:
-        ended = create(spark, orders, proxy.url, "befallen")
+    with run_proxy(server.url, faulty_proxy.pass_through, faulty_proxy.reject, *FAULTS.values()) as proxy:
+        result = create(spark, orders, proxy.url, "failing")
 
     assert len(proxy.batches) >= COUNT / BATCH + 5
-    assert ended.status == 0, ended.err
-    assert counts(ended) == (COUNT, COUNT, 0, 0)
-    assert server.topic_ids("befallen") == task_ids("befallen", range(COUNT))
-    assert server.job_counts("befallen")[0] == COUNT
+    assert result.status == 0, result.err
+    assert counts(result) == (COUNT, COUNT, 0, 0)
+    assert server.topic_ids("failing") == task_ids("failing", range(COUNT))
+    assert server.job_counts("failing")[0] == COUNT
 
 
 def test_a_job_waits_for_a_store_that_was_killed(spark: SparkSession, server: LaterServer) -> None:
     """Meanwhile the daemon rejects batches with 503."""
 
-    def kill(passage: ProxiedRequest) -> None:
-        passage.forward()
+    def kill(request: ProxiedRequest) -> None:
+        request.forward()
         server.store_server.kill()
 
-    def start(passage: ProxiedRequest) -> None:
-        faulty_proxy.pass_through(passage)
+    def start(request: ProxiedRequest) -> None:
+        faulty_proxy.pass_through(request)
         server.store_server.start()
 
     with run_proxy(server.url, faulty_proxy.pass_through, faulty_proxy.pass_through, kill, start) as proxy:
@@ -144,22 +144,24 @@ def test_a_job_waits_for_a_store_that_was_killed(spark: SparkSession, server: La
 
 def test_a_killed_job_can_be_run_again(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     """The same command completes it, although some rows are bad."""
-    orders = an_input(tmp_path, "killed", delay=lambda key: -1 if key < WRONG else DAY_S)
+    orders = write_input(tmp_path, "killed", delay=lambda key: -1 if key < WRONG else DAY_S)
     options = ("--rejects", tmp_path / "rejects", "--max-rejects", WRONG)
 
     with run_proxy(server.url) as proxy:
         proxy.hold_after(4)
-        command = (*COMMAND, *line(orders, proxy.url, "killed"), *options)
+        command = (*COMMAND, *create_arguments(orders, proxy.url, "killed"), *options)
         with run_process(*command, log=tmp_path / "driver.log") as driver:
             wait_until(
-                lambda: proxy.is_holding.is_set() and sum(server.job_counts("killed")) == 4 * BATCH, "its middle", 60
+                lambda: proxy.is_holding.is_set() and sum(server.job_counts("killed")) == 4 * BATCH,
+                "four batches are created",
+                60,
             )
             kill_session(driver)
     before, _, _ = server.job_counts("killed")
-    ended = create(spark, orders, server.url, "killed", *options)
+    result = create(spark, orders, server.url, "killed", *options)
 
-    assert ended.status == 0, ended.err
-    assert counts(ended) == (COUNT, COUNT - before - WRONG, before, WRONG)
+    assert result.status == 0, result.err
+    assert counts(result) == (COUNT, COUNT - before - WRONG, before, WRONG)
     assert server.topic_ids("killed") == task_ids("killed", range(WRONG, COUNT))
     assert server.job_counts("killed") == (COUNT - WRONG, 0, WRONG)
     assert sorted(pq.read_table(tmp_path / "rejects")["key"].to_pylist()) == list(map(str, range(WRONG)))
@@ -169,7 +171,7 @@ def test_a_repeated_job_does_not_create_delivered_tasks_again(
     spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
     """A third of the tasks are due at once."""
-    orders = an_input(tmp_path, "again", callback=receiver.url(), delay=lambda key: 0 if key < COUNT / 3 else DAY_S)
+    orders = write_input(tmp_path, "again", callback=receiver.url(), delay=lambda key: 0 if key < COUNT / 3 else DAY_S)
     every, third = task_ids("again", range(COUNT)), task_ids("again", range(COUNT // 3))
 
     create(spark, orders, server.url, "again")
@@ -186,7 +188,7 @@ def test_a_repeated_job_does_not_create_delivered_tasks_again(
     assert receiver.repeated_calls() == []
 
 
-def an_input(
+def write_input(
     folder: Path,
     topic: str,
     callback: str = UNUSED_CALLBACK,
@@ -204,17 +206,16 @@ def an_input(
     )
 
 
-def line(orders: Path, url: str, job: str) -> Sequence[object]:
+def create_arguments(orders: Path, url: str, job: str) -> Sequence[object]:
     """Return the arguments of `bulk create`."""
-    sent = ("--url", url, "--batch", BATCH)
-    return "bulk", "create", orders, "--job", job, *sent, "--master", "local[2,4]"
+    return "bulk", "create", orders, "--job", job, "--url", url, "--batch", BATCH, "--master", "local[2,4]"
 
 
 def create(spark: SparkSession, orders: Path, url: str, job: str, *options: object) -> CommandResult:
-    return run_bulk(spark, *line(orders, url, job)[1:], "--json", *options)
+    return run_bulk(spark, *create_arguments(orders, url, job)[1:], "--json", *options)
 
 
-def counts(ended: CommandResult) -> tuple[int, int, int, int]:
+def counts(result: CommandResult) -> tuple[int, int, int, int]:
     """Return the summary's rows, created, existing and rejected."""
-    told = ended.json
-    return told["rows"], told["created"], told["existing"], told["rejected"]
+    summary = result.json
+    return summary["rows"], summary["created"], summary["existing"], summary["rejected"]

@@ -36,11 +36,13 @@ class Listener:
 
 Job = Callable[[InputFrame, Target, Listener], object]
 JOBS: dict[str, Job] = {
-    "create": lambda found, target, listener: run.create(found, target, None, listener),
-    "create again": lambda found, target, listener: run.create(found, target, None, listener),
-    "validate": lambda found, target, listener: run.validate(found, target, None, listener.update_partitions),
-    "verify": lambda found, target, listener: run.verify(found, target, None, listener.update_partitions),
-    "cancel": lambda found, target, listener: run.cancel(found, target, listener.update_partitions),
+    "create": lambda input_frame, target, listener: run.create(input_frame, target, None, listener),
+    "create again": lambda input_frame, target, listener: run.create(input_frame, target, None, listener),
+    "validate": lambda input_frame, target, listener: run.validate(
+        input_frame, target, None, listener.update_partitions
+    ),
+    "verify": lambda input_frame, target, listener: run.verify(input_frame, target, None, listener.update_partitions),
+    "cancel": lambda input_frame, target, listener: run.cancel(input_frame, target, listener.update_partitions),
 }
 
 
@@ -57,11 +59,11 @@ def test_every_job_reports_its_finished_tasks(
     columns = {"key": range(COUNT), "topic": ["parts"] * COUNT, "callback": [UNUSED_CALLBACK] * COUNT}
     path = write_parquet(tmp_path / "orders", FILES, **columns, delay=[DAY_S] * COUNT)
     job_input = JobInput(path=str(path), format="parquet", options={}, columns={}, constants={})
-    found = spark_input.read_input(spark, job_input, "parts")
+    input_frame = spark_input.read_input(spark, job_input, "parts")
     for name, job in JOBS.items():
         listener = Listener()
-        job(found, Target(url=server.url), listener)
+        job(input_frame, Target(url=server.url), listener)
         assert listener.updates, name
         assert listener.updates == sorted(listener.updates), name
-        assert all(done <= of <= FILES for done, of in listener.updates), name
+        assert all(finished <= total <= FILES for finished, total in listener.updates), name
     assert spark.sparkContext.getLocalProperty(progress.JOB_GROUP_PROPERTY) is None

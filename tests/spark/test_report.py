@@ -17,7 +17,7 @@ from later.cli.main import run
 from later.core.errors import LaterError
 
 Capture = pytest.CaptureFixture[str]
-Table = Callable[[Sequence[dict[str, Any]]], str]
+WriteTable = Callable[[Sequence[dict[str, Any]]], str]
 
 HOUR = 3_600_000
 NOW = 1_795_249_800_000
@@ -50,13 +50,13 @@ def reject(field: str | None, reason: str, key: str = "k") -> dict[str, Any]:
 
 
 @pytest.fixture
-def export(spark: SparkSession, tmp_path: Path) -> Table:
+def export(spark: SparkSession, tmp_path: Path) -> WriteTable:
     """Return a function that writes an export of tasks and returns its directory."""
     return lambda tasks: _write(spark, tasks, EXPORT, tmp_path / "export")
 
 
 @pytest.fixture
-def rejects(spark: SparkSession, tmp_path: Path) -> Table:
+def rejects(spark: SparkSession, tmp_path: Path) -> WriteTable:
     return lambda rows: _write(spark, rows, REJECTS, tmp_path / "rejects")
 
 
@@ -66,9 +66,9 @@ def _write(spark: SparkSession, rows: Sequence[dict[str, Any]], schema: str, dir
 
 
 def count_export(
-    spark: SparkSession, directory: str, *topics: str, max_groups: int = 20, listed: Sequence[str] = ()
+    spark: SparkSession, directory: str, *topics: str, max_groups: int = 20, always_listed: Sequence[str] = ()
 ) -> ExportCounts:
-    return read_export(spark, directory, topics, WINDOW, max_groups, listed)
+    return read_export(spark, directory, topics, WINDOW, max_groups, always_listed)
 
 
 @pytest.fixture
@@ -82,7 +82,9 @@ def half_hour_time_zone(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("half_hour_time_zone")
-def test_pending_tasks_are_counted_by_the_utc_hour_in_which_they_are_due(spark: SparkSession, export: Table) -> None:
+def test_pending_tasks_are_counted_by_the_utc_hour_in_which_they_are_due(
+    spark: SparkSession, export: WriteTable
+) -> None:
     times = (NOW - 1, NOW, NOW + 30 * 60_000 - 1, NOW + 30 * 60_000, NOW + 2 * HOUR, NOW + 3 * HOUR, NOW + 900 * HOUR)
     tasks = [pending_task(due_at, state=state) for due_at in times for state in ("delay", "error")]
 
@@ -92,11 +94,11 @@ def test_pending_tasks_are_counted_by_the_utc_hour_in_which_they_are_due(spark: 
     assert counts.states == {"delay": 7, "error": 7, "unack": 1}
 
 
-def test_the_largest_topics_and_the_named_ones_are_listed(spark: SparkSession, export: Table) -> None:
+def test_the_largest_topics_and_the_named_ones_are_listed(spark: SparkSession, export: WriteTable) -> None:
     tasks = [pending_task(NOW, topic) for topic in ("a", "a", "a", "b", "c", "c", "d")] + [pending_task(NOW - 1, "e")]
     far = [pending_task(NOW + 99 * HOUR, "f")] * 9
 
-    due = count_export(spark, export(tasks + far), max_groups=2, listed=["d", "nowhere"]).due
+    due = count_export(spark, export(tasks + far), max_groups=2, always_listed=["d", "nowhere"]).due
 
     assert [load.topic for load in due.topics] == ["a", "c", "d", "nowhere"]
     assert due.topics[-1] == Load("nowhere", 0, (0, 0, 0), 0)
@@ -104,7 +106,7 @@ def test_the_largest_topics_and_the_named_ones_are_listed(spark: SparkSession, e
     assert due.other_topics == 3
 
 
-def test_only_the_requested_topics_are_counted(spark: SparkSession, export: Table) -> None:
+def test_only_the_requested_topics_are_counted(spark: SparkSession, export: WriteTable) -> None:
     counts = count_export(
         spark, export([pending_task(NOW, "a"), pending_task(NOW, "b"), dead_task("gone", "http://h/")]), "a", "c"
     )
@@ -114,20 +116,20 @@ def test_only_the_requested_topics_are_counted(spark: SparkSession, export: Tabl
     assert counts.dead.tasks == 0
 
 
-def test_named_topics_without_tasks_are_missing(spark: SparkSession, export: Table) -> None:
+def test_named_topics_without_tasks_are_missing(spark: SparkSession, export: WriteTable) -> None:
     directory = export([pending_task(NOW, "a"), pending_task(NOW, "b"), dead_task("gone", "http://h/")])
 
-    assert count_export(spark, directory, listed=["b", "order", "nowhere", "ordr"]).missing_topics == (
+    assert count_export(spark, directory, always_listed=["b", "order", "nowhere", "ordr"]).missing_topics == (
         "nowhere",
         "ordr",
     )
     assert count_export(spark, directory).missing_topics == ()
-    of_two = count_export(spark, directory, "a", "c", listed=["b", "ordr"])
-    assert of_two.missing_topics == ("c", "ordr")
-    assert [load.topic for load in of_two.due.topics] == ["a"]
+    of_two_topics = count_export(spark, directory, "a", "c", always_listed=["b", "ordr"])
+    assert of_two_topics.missing_topics == ("c", "ordr")
+    assert [load.topic for load in of_two_topics.due.topics] == ["a"]
 
 
-def test_dead_tasks_are_counted_by_reason_and_host_with_any_callback(spark: SparkSession, export: Table) -> None:
+def test_dead_tasks_are_counted_by_reason_and_host_with_any_callback(spark: SparkSession, export: WriteTable) -> None:
     callbacks = [
         "http://a_b.Example/x",
         "https://u:p@A_B.example:8443?q",
@@ -150,7 +152,7 @@ def test_dead_tasks_are_counted_by_reason_and_host_with_any_callback(spark: Spar
     )
 
 
-def test_the_most_frequent_answer_of_dead_tasks_is_counted(spark: SparkSession, export: Table) -> None:
+def test_the_most_frequent_answer_of_dead_tasks_is_counted(spark: SparkSession, export: WriteTable) -> None:
     tasks = [dead_task("exhausted", "http://h/", status) for status in (500, 503, 503)]
     unanswered = [dead_task("expired", "http://h/", status) for status in (500, None, None)]
 
@@ -160,13 +162,13 @@ def test_the_most_frequent_answer_of_dead_tasks_is_counted(spark: SparkSession, 
     assert (counts.other_groups, counts.other_tasks, counts.tasks) == (1, 1, 7)
 
 
-def test_an_empty_export_can_be_counted(spark: SparkSession, export: Table) -> None:
+def test_an_empty_export_can_be_counted(spark: SparkSession, export: WriteTable) -> None:
     counts = count_export(spark, export([]))
 
     assert (counts.states, counts.due.topics, counts.due.others.to_deliver, counts.dead.tasks) == ({}, (), 0, 0)
 
 
-def test_rejects_are_counted_without_the_details_of_one_row(spark: SparkSession, rejects: Table) -> None:
+def test_rejects_are_counted_without_the_details_of_one_row(spark: SparkSession, rejects: WriteTable) -> None:
     rows = [
         *(reject("delay", f"delay: expected a number of seconds ≥ 0, got {n}", f"row-{n}") for n in range(3)),
         *(reject(None, f"expected JSON: Expecting ',' delimiter: line 1 column {n} (char {n})") for n in range(2)),
@@ -183,7 +185,9 @@ def test_rejects_are_counted_without_the_details_of_one_row(spark: SparkSession,
     )
 
 
-def test_a_table_that_is_not_an_export_is_refused_with_its_missing_columns(spark: SparkSession, rejects: Table) -> None:
+def test_a_table_that_is_not_an_export_is_refused_with_its_missing_columns(
+    spark: SparkSession, rejects: WriteTable
+) -> None:
     directory = rejects([])
 
     with pytest.raises(LaterError) as error:
@@ -194,7 +198,7 @@ def test_a_table_that_is_not_an_export_is_refused_with_its_missing_columns(spark
 
 
 def test_the_command_reports_both_tables_and_draws_them(
-    export: Table, rejects: Table, tmp_path: Path, capsys: Capture
+    export: WriteTable, rejects: WriteTable, tmp_path: Path, capsys: Capture
 ) -> None:
     tasks = export([pending_task(NOW - 1), pending_task(4_000_000_000_000), dead_task("gone", "http://h/", 410)])
     refused = rejects([reject("delay", "delay: expected a number of seconds ≥ 0, got -1")])

@@ -31,10 +31,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
 
 def refusal(writer: DataFrameWriter) -> str:
     """Return the error, as the commands print it."""
-    with pytest.raises(LaterError) as error, translate_errors():
+    with pytest.raises(LaterError) as raised, translate_errors():
         writer.save()
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
 
 
 # Options
@@ -57,16 +57,16 @@ def test_a_wrong_option_is_named(
     given = {name: text for name, text in options.items() if text is not None}
     advice = f': .option("{option}", …)' if value is None else ""
 
-    told = refusal(rows(spark, "wrong", COUNT).write.format("later").mode("append").options(**given))
+    error = refusal(rows(spark, "wrong", COUNT).write.format("later").mode("append").options(**given))
 
-    assert told == f"{option}: {why}{advice}"
+    assert error == f"{option}: {why}{advice}"
     assert server.topic_ids("wrong") == []
 
 
 def test_a_url_with_a_password_is_refused(spark: SparkSession) -> None:
-    told = refusal(later_writer(rows(spark, "wrong", COUNT), "redis://:secret@h/0", "wrong"))
+    error = refusal(later_writer(rows(spark, "wrong", COUNT), "redis://:secret@h/0", "wrong"))
 
-    assert told.startswith(
+    assert error.startswith(
         "url redis://***@h/0: a password in an option shows up in plans and logs: put it into LATER_"
     )
 
@@ -110,9 +110,9 @@ def test_nothing_is_overwritten(spark: SparkSession, server: LaterServer) -> Non
 def test_rows_without_a_key_need_allow_duplicates(spark: SparkSession, server: LaterServer) -> None:
     keyless = rows(spark, "keyless", COUNT).drop("key")
 
-    told = refusal(later_writer(keyless, server.url, "keyless"))
-    assert told.startswith("key: expected a column of that name, which identifies a row: without it a row that")
-    assert "allowDuplicates" in told
+    error = refusal(later_writer(keyless, server.url, "keyless"))
+    assert error.startswith("key: expected a column of that name, which identifies a row: without it a row that")
+    assert "allowDuplicates" in error
     for _ in range(2):
         later_writer(keyless, server.url, "keyless", allowDuplicates=True).save()
 
@@ -177,7 +177,7 @@ def test_the_batch_size_is_kept(spark: SparkSession, server: LaterServer) -> Non
 
 
 def test_a_rejected_row_fails_the_job(spark: SparkSession, server: LaterServer) -> None:
-    frame = three_wrong(spark, "fail")
+    frame = rows_with_three_wrong_delays(spark, "fail")
 
     assert re.fullmatch(
         r"the row with the key '[012]' was rejected: delay: expected a number of seconds ≥ 0, got -1 "
@@ -187,23 +187,23 @@ def test_a_rejected_row_fails_the_job(spark: SparkSession, server: LaterServer) 
 
 
 def test_rejected_rows_are_left_out_with_on_error_reject(spark: SparkSession, server: LaterServer) -> None:
-    """More than maxRejects fail the job in the end."""
+    """If there are more than maxRejects, the job fails in the end."""
     left = task_ids("reject", range(3, COUNT))
-    three = three_wrong(spark, "reject")
+    three = rows_with_three_wrong_delays(spark, "reject")
 
     later_writer(three, server.url, "reject", onError="reject").save()
     assert server.topic_ids("reject") == left
     later_writer(three, server.url, "reject", onError="reject", maxRejects=3).save()
-    told = refusal(later_writer(three, server.url, "reject", onError="reject", maxRejects=2))
+    error = refusal(later_writer(three, server.url, "reject", onError="reject", maxRejects=2))
 
-    assert told.startswith(
+    assert error.startswith(
         "3 rows were rejected, more than maxRejects=2; the tasks of the others are created. One of them: "
     )
     assert server.topic_ids("reject") == left
     assert server.job_counts("reject") == (len(left), 0, 3)
 
 
-def three_wrong(spark: SparkSession, topic: str) -> DataFrame:
+def rows_with_three_wrong_delays(spark: SparkSession, topic: str) -> DataFrame:
     return rows(spark, topic, COUNT).withColumn("delay", F.when(F.col("key") < 3, -1).otherwise(F.col("delay")))
 
 
@@ -211,10 +211,10 @@ def test_a_wrong_url_fails_at_once_in_one_line(spark: SparkSession) -> None:
     """Retries are for a daemon that goes away, not for a wrong URL."""
     url = f"http://127.0.0.1:{free_port()}"
 
-    told = refusal(later_writer(rows(spark, "nobody", COUNT), url, "nobody"))
+    error = refusal(later_writer(rows(spark, "unreachable", COUNT), url, "unreachable"))
 
-    assert told.startswith(f"{url} did not answer: Connection refused")
-    assert "tried" not in told
+    assert error.startswith(f"{url} did not answer: Connection refused")
+    assert "tried" not in error
 
 
 def test_a_second_thread_can_write_if_the_session_is_active_in_it(spark: SparkSession, server: LaterServer) -> None:

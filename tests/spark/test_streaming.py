@@ -29,7 +29,7 @@ from tests.system.waiting import wait_until
 FILES, ROWS = 3, 600
 BATCH = 200
 SCHEMA = "key string, topic string, callback string, delay double"
-PATIENCE_S = 60
+DEADLINE_S = 60
 
 PROGRAM = """
 import sys
@@ -58,7 +58,7 @@ def stream(spark: SparkSession, folder: Path, url: str, job: str) -> StreamingQu
 
 def test_a_killed_stream_continues_and_starts_over(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     """Kill it when a third of a batch is created; restart it with its checkpoint, then without."""
-    arrive(tmp_path / "in", "stream", 0, FILES)
+    write_files(tmp_path / "in", "stream", 0, FILES)
     every = task_ids("stream", range(FILES * ROWS))
 
     with run_proxy(server.url, *[faulty_proxy.pass_through] * 4) as proxy:
@@ -67,48 +67,48 @@ def test_a_killed_stream_continues_and_starts_over(spark: SparkSession, server: 
         with run_process(*program, log=tmp_path / "stream.log") as driver:
             wait_until(
                 lambda: proxy.is_holding.is_set() and server.job_counts("stream")[0] == 4 * BATCH,
-                "its middle",
-                PATIENCE_S,
+                "a third of a batch is created",
+                DEADLINE_S,
             )
             kill_session(driver)
     assert len(server.topic_ids("stream")) == 4 * BATCH
-    end(stream(spark, tmp_path, server.url, "stream"))
+    finish(stream(spark, tmp_path, server.url, "stream"))
     assert server.topic_ids("stream") == every
     shutil.rmtree(tmp_path / "checkpoint")
-    end(stream(spark, tmp_path, server.url, "stream"))
+    finish(stream(spark, tmp_path, server.url, "stream"))
 
     assert server.topic_ids("stream") == every
     assert server.job_counts("stream") == (len(every), 0, 0)
 
 
 def test_a_stream_reads_new_files(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
-    """And creates nothing again."""
-    arrive(tmp_path / "in", "later", 0, 1)
-    end(stream(spark, tmp_path, server.url, "later"))
-    arrive(tmp_path / "in", "later", 1, 2)
+    """It creates no task of the old files again."""
+    write_files(tmp_path / "in", "later", 0, 1)
+    finish(stream(spark, tmp_path, server.url, "later"))
+    write_files(tmp_path / "in", "later", 1, 2)
 
     with run_proxy(server.url) as proxy:
-        end(stream(spark, tmp_path, proxy.url, "later"))
+        finish(stream(spark, tmp_path, proxy.url, "later"))
 
     assert len(proxy.batches) == ROWS / BATCH
     assert server.topic_ids("later") == task_ids("later", range(2 * ROWS))
 
 
 def test_a_rejected_row_stops_a_stream_and_is_named(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
-    arrive(tmp_path / "in", "", 0, 1)
+    write_files(tmp_path / "in", "", 0, 1)
 
     with pytest.raises(
         StreamingQueryException, match="row with the key '0' was rejected: topic: expected a string of 1"
     ):
-        end(stream(spark, tmp_path, server.url, "refused"))
+        finish(stream(spark, tmp_path, server.url, "refused"))
 
 
-def end(query: StreamingQuery) -> None:
+def finish(query: StreamingQuery) -> None:
     """Wait until the stream has read everything. Raises StreamingQueryException."""
-    assert query.awaitTermination(PATIENCE_S), "the stream does not end"
+    assert query.awaitTermination(DEADLINE_S), "the stream does not end"
 
 
-def arrive(folder: Path, topic: str, first: int, end: int) -> None:
+def write_files(folder: Path, topic: str, first: int, end: int) -> None:
     """Write NDJSON files with these numbers."""
     folder.mkdir(exist_ok=True)
     for number in range(first, end):

@@ -1,4 +1,4 @@
-"""`later bulk verify` finds the status of each row's task; `cancel` deletes only pending tasks."""
+"""`later bulk verify` reports the status of each row's task; `cancel` deletes only pending tasks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.system.stores import count_bucket
 from tests.system.waiting import wait_until
 
 COUNT = 200
-WAYS = {"/done": range(40), "/gone": range(40, 60), "/fails": range(60, 65), "/hangs": range(65, 70)}
-"""Where the rows with these keys call, at once; the others wait."""
+KEYS_BY_PATH = {"/done": range(40), "/gone": range(40, 60), "/fails": range(60, 65), "/hangs": range(65, 70)}
+"""The keys of rows that are due at once, by the path of their callback; the other rows wait."""
 WAITING = range(70, COUNT)
 DELETED = (100, 101, 102)
 PENDING = 5 + 5 + len(WAITING) - len(DELETED)
@@ -50,81 +50,83 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(params=["api", "store"])
-def door(request: pytest.FixtureRequest) -> str:
-    """The URL of the target: the API or the store."""
+def transport(request: pytest.FixtureRequest) -> str:
+    """How the command reaches the tasks: by the API, or in the store."""
     return str(request.param)
 
 
 def test_each_row_is_pending_ended_dead_or_missing(
-    door: str, spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
+    transport: str, spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
-    job = f"verify-{door}"
-    orders = a_job(spark, server, receiver, tmp_path / "orders", job)
+    job = f"verify-{transport}"
+    orders = create_job(spark, server, receiver, tmp_path / "orders", job)
 
-    ended = run(spark, "verify", orders, server, door, job, "--missing", tmp_path / "missing")
+    result = run(spark, "verify", orders, server, transport, job, "--missing", tmp_path / "missing")
 
-    assert ended.status == 1
+    assert result.status == 1
     expected = {"rows": COUNT, "pending": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
-    assert ended.json == {**expected, "seconds": ended.json["seconds"]}
+    assert result.json == {**expected, "seconds": result.json["seconds"]}
     missing = pq.read_table(tmp_path / "missing").sort_by("key").to_pylist()
     assert [row["key"] for row in missing] == list(map(str, DELETED))
     assert [row["id"] for row in missing] == [task_ids(job, [key])[0] for key in DELETED]
     row = {"topic": job, "callback": UNUSED_CALLBACK, "delay": DAY_S}
-    assert [json.loads(found["row"]) for found in missing] == [row] * len(DELETED)
+    assert [json.loads(reject["row"]) for reject in missing] == [row] * len(DELETED)
 
 
 def test_cancelling_leaves_tasks_that_have_ended_or_are_dead(
-    door: str, spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
+    transport: str, spark: SparkSession, server: LaterServer, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """The job may be created again: what cancelling left is not created twice."""
-    job = f"cancel-{door}"
-    orders = a_job(spark, server, receiver, tmp_path / "orders", job)
+    """The job may be created again: tasks that cancelling left are not created twice."""
+    job = f"cancel-{transport}"
+    orders = create_job(spark, server, receiver, tmp_path / "orders", job)
 
-    cancelled = run(spark, "cancel", orders, server, door, job, "--yes")
+    cancelled = run(spark, "cancel", orders, server, transport, job, "--yes")
 
     expected = {"rows": COUNT, "cancelled": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
     assert (cancelled.status, cancelled.json) == (0, {**expected, "seconds": cancelled.json["seconds"]})
-    assert server.topic_ids(job) == task_ids(job, WAYS["/gone"])
+    assert server.topic_ids(job) == task_ids(job, KEYS_BY_PATH["/gone"])
     assert count_bucket(server.redis, Bucket.DEAD, job) == 20
-    anew = run(spark, "create", orders, server, door, job)
-    assert (anew.json["created"], anew.json["existing"]) == (PENDING + len(DELETED), 60)
+    created_again = run(spark, "create", orders, server, transport, job)
+    assert (created_again.json["created"], created_again.json["existing"]) == (PENDING + len(DELETED), 60)
 
 
 def test_a_job_is_not_cancelled_without_confirmation(
     spark: SparkSession, server: LaterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", StringIO())
-    orders = lines(tmp_path / "few.ndjson", [a_line(1, "unasked")])
+    orders = lines(tmp_path / "few.ndjson", [build_line(1, "unasked")])
     run(spark, "create", orders, server, "api", "unasked")
 
-    ended = run_bulk(spark, "cancel", orders, "--job", "unasked", "--url", server.url)
+    result = run_bulk(spark, "cancel", orders, "--job", "unasked", "--url", server.url)
 
-    assert (ended.status, ended.out) == (2, "")
-    assert "--yes" in ended.err
+    assert (result.status, result.out) == (2, "")
+    assert "--yes" in result.err
     assert server.topic_ids("unasked") == task_ids("unasked", [1])
 
 
 def test_missing_rows_are_printed(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     """Rows without a key and corrupt rows cannot have a task."""
-    few = lines(tmp_path / "few.ndjson", [a_line(1, "told"), a_line(2, "told")])
-    more = lines(tmp_path / "more.ndjson", [a_line(1, "told"), a_line(3, "told"), '{"topic": "told"}', "{"])
-    run(spark, "create", few, server, "api", "told")
+    few = lines(tmp_path / "few.ndjson", [build_line(1, "printed"), build_line(2, "printed")])
+    more = lines(
+        tmp_path / "more.ndjson", [build_line(1, "printed"), build_line(3, "printed"), '{"topic": "printed"}', "{"]
+    )
+    run(spark, "create", few, server, "api", "printed")
 
-    all_there = run_bulk(spark, "verify", few, "--job", "told", "--url", server.url)
-    missing = run_bulk(spark, "verify", more, "--job", "told", "--url", server.url)
+    all_there = run_bulk(spark, "verify", few, "--job", "printed", "--url", server.url)
+    missing = run_bulk(spark, "verify", more, "--job", "printed", "--url", server.url)
 
     assert (all_there.status, all_there.err) == (0, "")
     assert all_there.out.startswith("2 rows: 2 pending, 0 ended, 0 dead, 0 missing, 0 without a key or corrupt; ")
     assert missing.status == 1
     assert missing.out.startswith("4 rows: 1 pending, 0 ended, 0 dead, 1 missing, 2 without a key or corrupt; ")
-    said = missing.err.splitlines()
-    assert said[0].startswith(f"later: missing: key 3: {task_ids('told', [3])[0]}: {{")
-    assert said[1:] == ["later: all of them: --missing DIR writes them as a table"]
+    printed = missing.err.splitlines()
+    assert printed[0].startswith(f"later: missing: key 3: {task_ids('told', [3])[0]}: {{")
+    assert printed[1:] == ["later: all of them: --missing DIR writes them as a table"]
 
 
-def a_job(spark: SparkSession, server: LaterServer, receiver: Receiver, path: Path, job: str) -> Path:
+def create_job(spark: SparkSession, server: LaterServer, receiver: Receiver, path: Path, job: str) -> Path:
     """Create an input whose tasks have different statuses; the topic has the job's name."""
-    callbacks = {key: receiver.url(way) for way, keys in WAYS.items() for key in keys}
+    callbacks = {key: receiver.url(path) for path, keys in KEYS_BY_PATH.items() for key in keys}
     orders = write_parquet(
         path,
         2,
@@ -136,15 +138,17 @@ def a_job(spark: SparkSession, server: LaterServer, receiver: Receiver, path: Pa
     assert run(spark, "create", orders, server, "api", job).status == 0
     for id in task_ids(job, DELETED):
         assert post(server.url, "/delete", {"id": id}).status == 200
-    standing = {Bucket.DELAY: len(WAITING) - len(DELETED), Bucket.UNACK: 5, Bucket.ERROR: 5, Bucket.DEAD: 20}
-    wait_until(lambda: standing == {b: count_bucket(server.redis, b, job) for b in Bucket}, "all have gone their ways")
+    expected = {Bucket.DELAY: len(WAITING) - len(DELETED), Bucket.UNACK: 5, Bucket.ERROR: 5, Bucket.DEAD: 20}
+    wait_until(
+        lambda: expected == {b: count_bucket(server.redis, b, job) for b in Bucket}, "all tasks are in their buckets"
+    )
     return orders
 
 
 def run(
-    spark: SparkSession, verb: str, orders: Path, server: LaterServer, door: str, job: str, *options: object
+    spark: SparkSession, verb: str, orders: Path, server: LaterServer, transport: str, job: str, *options: object
 ) -> CommandResult:
-    url = server.url if door == "api" else server.store_url
+    url = server.url if transport == "api" else server.store_url
     return run_bulk(spark, verb, orders, "--job", job, "--url", url, "--json", *options)
 
 
@@ -153,5 +157,5 @@ def lines(path: Path, rows: list[str]) -> Path:
     return path
 
 
-def a_line(key: int, topic: str) -> str:
+def build_line(key: int, topic: str) -> str:
     return json.dumps({"key": key, "topic": topic, "callback": UNUSED_CALLBACK, "delay": DAY_S})

@@ -28,8 +28,8 @@ from tests.client.api_servers import StubAnswer, api_server, problem, stub_serve
 PartitionFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 JOB = "j"
-TABLE = RowSettings(job=JOB)
-JSON_TABLE = RowSettings(job=JOB, shape=RowShape.OBJECTS)
+COLUMN_ROWS = RowSettings(job=JOB)
+JSON_ROWS = RowSettings(job=JOB, shape=RowShape.OBJECTS)
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def target(stored: LaidOutStore) -> Target:
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that were requested; none is made."""
-    asked: list[float] = []
-    monkeypatch.setattr("later.bulk.transport.target.time.sleep", asked.append)
-    return asked
+    pauses: list[float] = []
+    monkeypatch.setattr("later.bulk.transport.target.time.sleep", pauses.append)
+    return pauses
 
 
 def batch(*keys: Any, **columns: list[Any]) -> pa.RecordBatch:
@@ -82,7 +82,7 @@ def run_partition(function: PartitionFunction, *batches: pa.RecordBatch) -> Part
 class TestCreating:
     def test_rows_are_created_and_counted(self, target: Target, stored: LaidOutStore) -> None:
         first, again = (
-            run_partition(TaskCreator(target=target, row_settings=TABLE), batch(*"abcde"), batch(*"fg"))
+            run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS), batch(*"abcde"), batch(*"fg"))
             for _ in range(2)
         )
         assert first.tally == {"rows": 7, "created": 7, "existing": 0, "rejected": 0}
@@ -91,73 +91,80 @@ class TestCreating:
 
     def test_a_partition_without_rows_is_counted_too(self, target: Target) -> None:
         nothing = {"rows": 0, "created": 0, "existing": 0, "rejected": 0}
-        assert run_partition(TaskCreator(target=target, row_settings=TABLE)).tally == nothing
-        assert run_partition(TaskCreator(target=target, row_settings=TABLE), batch(), batch(delay=[])).tally == nothing
+        assert run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS)).tally == nothing
+        assert (
+            run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS), batch(), batch(delay=[])).tally
+            == nothing
+        )
 
     def test_a_bad_row_is_returned_with_its_field_and_the_reason(self, target: Target) -> None:
         rows = batch("a", None, "c", "d", delay=[-5, 1, 2, float("nan")])
-        done = run_partition(TaskCreator(target=target, row_settings=TABLE), rows)
-        assert done.tally == {"rows": 4, "created": 1, "existing": 0, "rejected": 3}
+        result = run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS), rows)
+        assert result.tally == {"rows": 4, "created": 1, "existing": 0, "rejected": 3}
         number = "delay: expected a number of seconds ≥ 0, got"
-        told = [(row["key"], row["field"], row["reason"], json.loads(row["row"]).get("delay")) for row in done.rows[:2]]
-        assert told == [(None, "key", MISSING_KEY, 1.0), ("a", "delay", f"{number} -5", -5.0)]
-        assert done.rows[2] == {
+        rejects = [
+            (row["key"], row["field"], row["reason"], json.loads(row["row"]).get("delay")) for row in result.rows[:2]
+        ]
+        assert rejects == [(None, "key", MISSING_KEY, 1.0), ("a", "delay", f"{number} -5", -5.0)]
+        assert result.rows[2] == {
             "key": "d", "field": "delay", "reason": f"{number} nan",
             "row": f'{{"topic":"order","callback":"{CALLBACK}","delay":NaN}}',
         }  # fmt: skip
 
     def test_a_batch_of_bad_rows_does_not_end_the_partition(self, target: Target) -> None:
-        done = run_partition(
-            TaskCreator(target=target, row_settings=TABLE),
+        result = run_partition(
+            TaskCreator(target=target, row_settings=COLUMN_ROWS),
             batch(None, None, delay=[1, 1]),
             batch("a", "b", delay=[-1, 1]),
         )
-        assert done.tally == {"rows": 4, "created": 1, "existing": 0, "rejected": 3}
+        assert result.tally == {"rows": 4, "created": 1, "existing": 0, "rejected": 3}
 
     def test_at_most_max_examples_rows_are_returned_and_all_are_counted(self, target: Target) -> None:
         rows = [batch(*[None] * 4), batch(*[None] * 4)]
-        for wanted, shown in ((None, 8), (0, 0), (5, 5), (9, 8)):
-            done = run_partition(TaskCreator(target=target, row_settings=TABLE, max_examples=wanted), *rows)
-            assert (len(done.rows), done.tally["rejected"]) == (shown, 8)
+        for max_examples, returned in ((None, 8), (0, 0), (5, 5), (9, 8)):
+            result = run_partition(
+                TaskCreator(target=target, row_settings=COLUMN_ROWS, max_examples=max_examples), *rows
+            )
+            assert (len(result.rows), result.tally["rejected"]) == (returned, 8)
 
     def test_rows_with_the_same_key_are_one_task(self, target: Target, stored: LaidOutStore) -> None:
-        done = run_partition(TaskCreator(target=target, row_settings=TABLE), batch(*"aaaab"), batch(*"ba"))
-        assert (done.tally["created"], done.tally["existing"], stored.task_count()) == (2, 5, 2)
+        result = run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS), batch(*"aaaab"), batch(*"ba"))
+        assert (result.tally["created"], result.tally["existing"], stored.task_count()) == (2, 5, 2)
 
     def test_a_key_is_the_same_in_columns_and_in_json(self, target: Target) -> None:
         numbers = pa.record_batch({"key": [1, 2], "topic": ["order"] * 2, "callback": [CALLBACK] * 2})
-        run_partition(TaskCreator(target=target, row_settings=TABLE), batch("1", "2"))
-        assert run_partition(TaskCreator(target=target, row_settings=TABLE), numbers).tally["existing"] == 2
+        run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS), batch("1", "2"))
+        assert run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS), numbers).tally["existing"] == 2
         assert (
             run_partition(
-                TaskCreator(target=target, row_settings=JSON_TABLE), json_lines(task_fields(1), task_fields("2"))
+                TaskCreator(target=target, row_settings=JSON_ROWS), json_lines(task_fields(1), task_fields("2"))
             ).tally["existing"]
             == 2
         )
 
     def test_a_dry_run_creates_nothing_and_returns_the_same_rows(self, target: Target, stored: LaidOutStore) -> None:
         rows = batch("a", None, "c", delay=[-5, 1, 2])
-        dry = run_partition(TaskCreator(target=target, row_settings=TABLE, dry_run=True), rows)
+        dry = run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS, dry_run=True), rows)
         assert (dry.tally["rows"], dry.tally["rejected"], stored.task_count()) == (3, 2, 0)
-        assert dry.rows == run_partition(TaskCreator(target=target, row_settings=TABLE), rows).rows
+        assert dry.rows == run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS), rows).rows
 
     def test_a_malformed_line_is_returned_unchanged(self, target: Target) -> None:
-        done = run_partition(
-            TaskCreator(target=target, row_settings=JSON_TABLE),
+        result = run_partition(
+            TaskCreator(target=target, row_settings=JSON_ROWS),
             json_lines(task_fields(1), "nope", "", task_fields(2, x=1), task_fields(None), task_fields(3, id="x")),
         )
-        assert done.tally == {"rows": 5, "created": 1, "existing": 0, "rejected": 4}
-        assert {row["reason"].partition(":")[0] for row in done.rows} == {"expected JSON", "x", "key", "id"}
-        assert "nope" in {row["row"] for row in done.rows}
+        assert result.tally == {"rows": 5, "created": 1, "existing": 0, "rejected": 4}
+        assert {row["reason"].partition(":")[0] for row in result.rows} == {"expected JSON", "x", "key", "id"}
+        assert "nope" in {row["row"] for row in result.rows}
 
     def test_a_column_named_value_does_not_make_rows_json(self, target: Target) -> None:
         with pytest.raises(Refused, match="value: unknown column"):
-            run_partition(TaskCreator(target=target, row_settings=TABLE), json_lines(task_fields(1)))
+            run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS), json_lines(task_fields(1)))
 
     def test_results_have_the_schema_that_spark_expects(self, target: Target) -> None:
         for function, schema in (
-            (TaskCreator(target=target, row_settings=TABLE), CREATE_SCHEMA),
-            (TaskVerifier(target=target, row_settings=TABLE), STATUS_SCHEMA),
+            (TaskCreator(target=target, row_settings=COLUMN_ROWS), CREATE_SCHEMA),
+            (TaskVerifier(target=target, row_settings=COLUMN_ROWS), STATUS_SCHEMA),
         ):
             for result in function(iter([batch(None, "b", delay=[1, -1])])):
                 assert result.schema == schema
@@ -174,13 +181,14 @@ class TestCreating:
         rows = pa.table([pa.array(column, pa.string()) for column in zip(*table, strict=True)] or [[]] * 9, names)
         before = stored.task_count()
 
-        done = run_partition(
-            TaskCreator(target=target, row_settings=TABLE), *[b for b in rows.to_batches(max_chunksize=5) if table]
+        result = run_partition(
+            TaskCreator(target=target, row_settings=COLUMN_ROWS),
+            *[b for b in rows.to_batches(max_chunksize=5) if table],
         )
 
-        tally = done.tally
+        tally = result.tally
         assert tally["rows"] == len(table) == tally["created"] + tally["existing"] + tally["rejected"]
-        assert tally["rejected"] == len(done.rows)
+        assert tally["rejected"] == len(result.rows)
         assert tally["created"] == stored.task_count() - before
 
 
@@ -189,9 +197,9 @@ class TestOverTheApi:
         sizes = [0, 900_000, 1_100_000, 900_000, 17_000_000, *[900_000] * 20]
         rows = batch(*map(str, range(len(sizes))), content=["x" * size for size in sizes])
         with api_server() as api:
-            done = run_partition(TaskCreator(target=Target(url=api.url), row_settings=TABLE), rows)
-        assert done.tally == {"rows": 25, "created": 23, "existing": 0, "rejected": 2}
-        assert [(row["key"], row["reason"]) for row in done.rows] == [
+            result = run_partition(TaskCreator(target=Target(url=api.url), row_settings=COLUMN_ROWS), rows)
+        assert result.tally == {"rows": 25, "created": 23, "existing": 0, "rejected": 2}
+        assert [(row["key"], row["reason"]) for row in result.rows] == [
             ("2", "expected a body of at most 1048576 bytes"),
             ("4", "expected a body of at most 16776192 bytes"),
         ]
@@ -200,20 +208,20 @@ class TestOverTheApi:
         with api_server() as api:
             api.fixture.client.shards_down = [0]
 
-            def back(pause: float) -> None:
+            def restore(pause: float) -> None:
                 api.fixture.client.shards_down = []
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("later.bulk.transport.target.time.sleep", back)
-                done = run_partition(TaskCreator(target=Target(url=api.url), row_settings=TABLE), batch(*"abc"))
-        assert done.tally == {"rows": 3, "created": 3, "existing": 0, "rejected": 0}
+                patch.setattr("later.bulk.transport.target.time.sleep", restore)
+                result = run_partition(TaskCreator(target=Target(url=api.url), row_settings=COLUMN_ROWS), batch(*"abc"))
+        assert result.tally == {"rows": 3, "created": 3, "existing": 0, "rejected": 0}
 
     def test_a_store_that_stays_unavailable_fails_the_partition(self, pauses: list[float]) -> None:
         with (
             stub_server(problem(503, "the store is gone")) as api,
             pytest.raises(LaterError, match=r"gone \(tried 3 times\)"),
         ):
-            run_partition(TaskCreator(target=Target(url=api.url, retries=2), row_settings=TABLE), batch("a"))
+            run_partition(TaskCreator(target=Target(url=api.url, retries=2), row_settings=COLUMN_ROWS), batch("a"))
         assert len(pauses) == 2
 
     def test_a_server_that_is_not_later_fails_the_partition(self) -> None:
@@ -221,14 +229,14 @@ class TestOverTheApi:
             stub_server(StubAnswer(200, b"<html>")) as api,
             pytest.raises(LaterError, match="is this the URL of later"),
         ):
-            run_partition(TaskCreator(target=Target(url=api.url), row_settings=TABLE), batch("a"))
+            run_partition(TaskCreator(target=Target(url=api.url), row_settings=COLUMN_ROWS), batch("a"))
 
 
 class TestUnavailableStore:
     def test_opening_the_store_is_retried(self, tmp_path: Any, pauses: list[float]) -> None:
-        nowhere = Target(url=f"unix://{tmp_path}/none", retries=2)
+        unreachable = Target(url=f"unix://{tmp_path}/none", retries=2)
         with pytest.raises(LaterError, match=r"cannot be reached: .* \(tried 3 times\)"):
-            run_partition(TaskCreator(target=nowhere, row_settings=TABLE), batch("a"))
+            run_partition(TaskCreator(target=unreachable, row_settings=COLUMN_ROWS), batch("a"))
         assert len(pauses) == 2
 
 
@@ -236,7 +244,7 @@ class TestVerifying:
     @pytest.fixture(autouse=True)
     def tasks(self, target: Target, stored: LaidOutStore) -> None:
         """Create a to d and make them pending, dead, ended and cancelled."""
-        run_partition(TaskCreator(target=target, row_settings=TABLE), batch(*"abcd"))
+        run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS), batch(*"abcd"))
         _, dead, ended, gone = task_ids(JOB, [b"a", b"b", b"c", b"d"])
         score = 9_000_000_000_000
         stored.redis.zrem(stored.keys.shard_of(dead).bucket(Bucket.DELAY, b"order"), pack_id(dead))
@@ -247,34 +255,39 @@ class TestVerifying:
         stored.redis.zadd(stored.keys.shard_of(ended).done, {pack_id(ended): score})
 
     def test_each_row_is_counted_by_its_tasks_status(self, target: Target) -> None:
-        done = run_partition(TaskVerifier(target=target, row_settings=TABLE), batch("a", "b", "c", "d", "e", None, "a"))
-        assert done.tally == {"rows": 7, "pending": 2, "dead": 1, "ended": 1, "missing": 2, "unfit": 1}
-        assert [(row["key"], row["id"]) for row in done.rows] == list(
+        result = run_partition(
+            TaskVerifier(target=target, row_settings=COLUMN_ROWS), batch("a", "b", "c", "d", "e", None, "a")
+        )
+        assert result.tally == {"rows": 7, "pending": 2, "dead": 1, "ended": 1, "missing": 2, "unfit": 1}
+        assert [(row["key"], row["id"]) for row in result.rows] == list(
             zip("de", task_ids(JOB, [b"d", b"e"]), strict=True)
         )
-        assert json.loads(done.rows[0]["row"]) == {"topic": "order", "callback": CALLBACK}
+        assert json.loads(result.rows[0]["row"]) == {"topic": "order", "callback": CALLBACK}
 
     def test_a_rejected_row_is_missing_or_unfit(self, target: Target) -> None:
-        done = run_partition(
-            TaskVerifier(target=target, row_settings=JSON_TABLE),
+        result = run_partition(
+            TaskVerifier(target=target, row_settings=JSON_ROWS),
             json_lines(task_fields("x", delay=-5), "nope", task_fields(None), task_fields("a")),
         )
-        assert done.tally == {"rows": 4, "pending": 1, "dead": 0, "ended": 0, "missing": 1, "unfit": 2}
+        assert result.tally == {"rows": 4, "pending": 1, "dead": 0, "ended": 0, "missing": 1, "unfit": 2}
 
     def test_at_most_max_examples_rows_without_a_task_are_returned(self, target: Target) -> None:
-        done = run_partition(
-            TaskVerifier(target=target, row_settings=TABLE, max_examples=3), batch("u", "v"), batch("w", "x", "y")
+        result = run_partition(
+            TaskVerifier(target=target, row_settings=COLUMN_ROWS, max_examples=3), batch("u", "v"), batch("w", "x", "y")
         )
-        assert (done.keys, done.tally["missing"]) == (["u", "v", "w"], 5)
+        assert (result.keys, result.tally["missing"]) == (["u", "v", "w"], 5)
 
     def test_a_partition_without_rows_is_counted_too(self, target: Target) -> None:
-        assert set(run_partition(TaskVerifier(target=target, row_settings=TABLE)).tally.values()) == {0}
-        assert set(run_partition(TaskCanceller(target=target, row_settings=TABLE), batch()).tally.values()) == {0}
+        assert set(run_partition(TaskVerifier(target=target, row_settings=COLUMN_ROWS)).tally.values()) == {0}
+        assert set(run_partition(TaskCanceller(target=target, row_settings=COLUMN_ROWS), batch()).tally.values()) == {0}
 
     def test_only_pending_tasks_are_cancelled(self, target: Target, stored: LaidOutStore) -> None:
-        done = run_partition(TaskCanceller(target=target, row_settings=TABLE), batch("a", "a", "b", "c", "d", None))
-        assert done.tally == {"rows": 6, "pending": 2, "dead": 1, "ended": 1, "missing": 1, "unfit": 1}
-        assert (done.rows, stored.task_count()) == ([], 1)
+        result = run_partition(
+            TaskCanceller(target=target, row_settings=COLUMN_ROWS), batch("a", "a", "b", "c", "d", None)
+        )
+        assert result.tally == {"rows": 6, "pending": 2, "dead": 1, "ended": 1, "missing": 1, "unfit": 1}
+        assert (result.rows, stored.task_count()) == ([], 1)
         assert (
-            run_partition(TaskCanceller(target=target, row_settings=TABLE), batch("a", "b", "c")).tally["missing"] == 1
+            run_partition(TaskCanceller(target=target, row_settings=COLUMN_ROWS), batch("a", "b", "c")).tally["missing"]
+            == 1
         )

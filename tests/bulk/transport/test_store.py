@@ -68,7 +68,7 @@ class TestCreating:
         transport.create(task_bodies(3))
         assert transport.create([*task_bodies(5), task_body("j:4")]) == BatchResult(2, [0, 1, 2, 5], {})
 
-    def test_a_bad_item_is_reported_by_position_and_spoils_no_other(self, transport: StoreTransport) -> None:
+    def test_a_bad_item_is_reported_by_position_and_fails_no_other(self, transport: StoreTransport) -> None:
         large = task_body("j:2", content="x" * MAX_BODY)
         result = transport.create(
             [b"nope", task_body("j:1"), large, task_body("j:3", delay=-5), b'"\xe9', task_body("j:4")]
