@@ -11,7 +11,7 @@ import pytest
 from later.bulk.spark.preflight import SparkMissing, check_java, check_packages, parse_java_version
 
 
-def a_java(directory: Path, version: str) -> str:
+def write_java(directory: Path, version: str) -> str:
     """Write a program that reports that version; return its JAVA_HOME."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
@@ -36,7 +36,7 @@ def test_the_major_version_of_java_is_parsed(output: str, version: int | None) -
 
 @pytest.mark.parametrize("version", ["17.0.1", "21", "25"])
 def test_java_17_or_newer_is_accepted(tmp_path: Path, version: str) -> None:
-    check_java({"JAVA_HOME": a_java(tmp_path, version), "PATH": ""})
+    check_java({"JAVA_HOME": write_java(tmp_path, version), "PATH": ""})
 
 
 def test_without_a_java_one_line_says_what_to_install(tmp_path: Path) -> None:
@@ -45,21 +45,21 @@ def test_without_a_java_one_line_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_an_old_java_is_named(tmp_path: Path) -> None:
-    home = a_java(tmp_path, "1.8.0_392")
+    home = write_java(tmp_path, "1.8.0_392")
 
     with pytest.raises(SparkMissing, match=f"{home}/bin/java is Java 8: install one"):
         check_java({"PATH": f"{home}/bin"})
 
 
 def test_java_home_comes_before_path(tmp_path: Path) -> None:
-    good, old = a_java(tmp_path / "new", "21"), a_java(tmp_path / "old", "11.0.2")
+    good, old = write_java(tmp_path / "new", "21"), write_java(tmp_path / "old", "11.0.2")
 
     with pytest.raises(SparkMissing, match="is Java 11"):
         check_java({"PATH": f"{good}/bin", "JAVA_HOME": old})
 
 
 def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
-    good = a_java(tmp_path / "new", "21")
+    good = write_java(tmp_path / "new", "21")
 
     with pytest.raises(SparkMissing, match="JAVA_HOME is /nowhere"):
         check_java({"PATH": f"{good}/bin", "JAVA_HOME": "/nowhere"})

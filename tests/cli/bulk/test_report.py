@@ -22,10 +22,10 @@ from tests.bulk.report.builders import (
     EIGHT,
     HOUR,
     NO_DEAD,
-    a_due_forecast,
-    a_load,
-    a_report,
-    a_window,
+    build_due_forecast,
+    build_load,
+    build_report,
+    build_window,
     export_counts,
 )
 
@@ -43,9 +43,9 @@ def print_lines(report: Report, capsys: Capture, *, wide: bool = False) -> list[
 
 
 def test_each_hour_has_its_due_tasks_and_the_backlog_at_its_end(capsys: Capture) -> None:
-    order, mail = a_load(3700, 0, 0, overdue=40, later=7), a_load(5, 0, 1200, topic="mail")
+    order, mail = build_load(3700, 0, 0, overdue=40, later=7), build_load(5, 0, 1200, topic="mail")
 
-    lines = print_lines(a_report(a_due_forecast(order, mail, limits={"order": TopicLimit(1)})), capsys)
+    lines = print_lines(build_report(build_due_forecast(order, mail, limits={"order": TopicLimit(1)})), capsys)
 
     assert "due all topics order mail backlog" in lines
     assert "overdue 40 40 - -" in lines
@@ -64,10 +64,10 @@ def test_each_hour_has_its_due_tasks_and_the_backlog_at_its_end(capsys: Capture)
     ],
 )
 def test_topics_without_a_column_are_summed(wide: bool, header: str, first: str, capsys: Capture) -> None:
-    topics = tuple(a_load(10 - number, 0, topic=f"t{number}") for number in range(6))
-    due = DueCounts(a_window(2), topics, a_load(3, 4, topic="others", overdue=1), 1234)
+    topics = tuple(build_load(10 - number, 0, topic=f"t{number}") for number in range(6))
+    due = DueCounts(build_window(2), topics, build_load(3, 4, topic="others", overdue=1), 1234)
 
-    lines = print_lines(a_report(forecast_topics(due, {})), capsys, wide=wide)
+    lines = print_lines(build_report(forecast_topics(due, {})), capsys, wide=wide)
 
     assert header in lines
     assert first in lines
@@ -75,9 +75,9 @@ def test_topics_without_a_column_are_summed(wide: bool, header: str, first: str,
 
 
 def test_a_topic_with_nothing_due_has_a_row_and_no_column(capsys: Capture) -> None:
-    topics = (a_load(7200, 0), a_load(0, 0, topic="nosuch"))
+    topics = (build_load(7200, 0), build_load(0, 0, topic="nosuch"))
 
-    lines = print_lines(a_report(a_due_forecast(*topics, limits={"nosuch": TopicLimit(5)})), capsys)
+    lines = print_lines(build_report(build_due_forecast(*topics, limits={"nosuch": TopicLimit(5)})), capsys)
 
     assert "due order backlog" in lines
     assert "nosuch - - 5/s - - -" in lines
@@ -89,13 +89,13 @@ def test_a_topic_with_nothing_due_has_a_row_and_no_column(capsys: Capture) -> No
 @pytest.fixture
 def four_topics() -> Report:
     topics = (
-        a_load(7200, 0, 0),
-        a_load(9, 9, 9, topic="mail"),
-        a_load(9, 9, 8, topic="sms"),
-        a_load(1, 0, 0, topic="x"),
+        build_load(7200, 0, 0),
+        build_load(9, 9, 9, topic="mail"),
+        build_load(9, 9, 8, topic="sms"),
+        build_load(1, 0, 0, topic="x"),
     )
     limits = {"order": TopicLimit(1), "mail": TopicLimit(50, paused=True), "sms": TopicLimit(0)}
-    return a_report(a_due_forecast(*topics, limits=limits))
+    return build_report(build_due_forecast(*topics, limits=limits))
 
 
 def test_each_topic_has_its_rate_and_its_backlog(four_topics: Report, capsys: Capture) -> None:
@@ -118,7 +118,7 @@ def test_a_wide_report_has_also_the_busiest_hour_of_each_topic(four_topics: Repo
 
 
 def test_without_any_rate_there_are_no_columns_of_rates(capsys: Capture) -> None:
-    lines = print_lines(a_report(a_due_forecast(a_load(5, 6), limits={})), capsys)
+    lines = print_lines(build_report(build_due_forecast(build_load(5, 6), limits={})), capsys)
 
     assert "due order" in lines
     assert "topic overdue in hours busiest hour due in it" in lines
@@ -127,7 +127,7 @@ def test_without_any_rate_there_are_no_columns_of_rates(capsys: Capture) -> None
 def test_a_long_topic_keeps_both_its_ends_and_moves_no_cursor(capsys: Capture) -> None:
     topic = "shop/\x1b[2J" + "x" * 200 + "-reminders"
 
-    print_text(a_report(a_due_forecast(a_load(5, topic=topic), limits={})), wide=False)
+    print_text(build_report(build_due_forecast(build_load(5, topic=topic), limits={})), wide=False)
 
     out = capsys.readouterr().out
     assert "\x1b" not in out
@@ -140,7 +140,7 @@ def test_a_long_topic_keeps_both_its_ends_and_moves_no_cursor(capsys: Capture) -
 
 def test_dead_tasks_are_listed_by_reason_and_host(capsys: Capture) -> None:
     groups = (DeadGroup("exhausted", "a.example", 1200, EIGHT, 503), DeadGroup("expired", "", 30, None, None))
-    report = a_report(dead=DeadCounts({"exhausted": 1205, "expired": 30}, groups, 2, 5))
+    report = build_report(dead=DeadCounts({"exhausted": 1205, "expired": 30}, groups, 2, 5))
 
     lines = print_lines(report, capsys)
 
@@ -158,7 +158,7 @@ def test_dead_tasks_are_listed_by_reason_and_host(capsys: Capture) -> None:
 def test_rejects_are_listed_by_field_and_reason(capsys: Capture) -> None:
     groups = (RejectGroup("delay", "expected a number", 1200, "row-7"), RejectGroup("", "expected JSON", 30, None))
 
-    lines = print_lines(a_report(rejected=RejectCounts(groups, 2, 5)), capsys)
+    lines = print_lines(build_report(rejected=RejectCounts(groups, 2, 5)), capsys)
 
     assert "rejects 1,235" in lines
     assert "1,200 delay expected a number row-7" in lines
@@ -167,8 +167,8 @@ def test_rejects_are_listed_by_field_and_reason(capsys: Capture) -> None:
 
 
 def test_an_empty_export_is_reported_as_such(capsys: Capture) -> None:
-    due = DueCounts(a_window(2), (), a_load(0, 0, topic="others"), 0)
-    report = a_report(forecast_topics(due, {}), NO_DEAD)._replace(states={})
+    due = DueCounts(build_window(2), (), build_load(0, 0, topic="others"), 0)
+    report = build_report(forecast_topics(due, {}), NO_DEAD)._replace(states={})
 
     lines = print_lines(report, capsys)
 
@@ -198,15 +198,15 @@ def print_on_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Print
 def a_large_report(factor: int = 1) -> Report:
     names = ("order", "mail/reminders", "[red]voices", "tenant-27/jobs")
     topics = [
-        a_load((15_068 - 5000 * n) * factor, 100_000 * factor, topic=topic, overdue=factor, later=29_920 * factor)
+        build_load((15_068 - 5000 * n) * factor, 100_000 * factor, topic=topic, overdue=factor, later=29_920 * factor)
         for n, topic in enumerate(names)
     ]
-    due = DueCounts(a_window(2), tuple(topics), a_load(1, 1, topic="others"), 1234)
+    due = DueCounts(build_window(2), tuple(topics), build_load(1, 1, topic="others"), 1234)
     hosts = ("127.0.0.1", "ip-10-0-0-1.eu-west-1.compute.internal", "[/x]." + "y" * 80)
     groups = tuple(DeadGroup("exhausted", host, 1_234_567, EIGHT, None) for host in hosts)
     dead = DeadCounts({"exhausted": 3_703_701}, groups, 0, 0)
     rejects = (RejectGroup("delay", "expected a number " * 9, 1200, "row-7"),)
-    return a_report(forecast_topics(due, {"order": TopicLimit(3)}), dead, RejectCounts(rejects, 0, 0))
+    return build_report(forecast_topics(due, {"order": TopicLimit(3)}), dead, RejectCounts(rejects, 0, 0))
 
 
 @pytest.mark.parametrize("factor", [1, 1000])
@@ -258,13 +258,13 @@ def test_names_are_no_markup_and_a_long_host_continues_on_further_lines(print_on
 
 
 def test_json_has_the_whole_report() -> None:
-    due = a_due_forecast(
-        a_load(7200, 0, overdue=1, later=2), a_load(1, 0, topic="mail"), limits={"order": TopicLimit(1)}
+    due = build_due_forecast(
+        build_load(7200, 0, overdue=1, later=2), build_load(1, 0, topic="mail"), limits={"order": TopicLimit(1)}
     )
     dead = DeadCounts({"gone": 2}, (DeadGroup("gone", "h", 2, EIGHT, 410),), 0, 0)
     rejected = RejectCounts((RejectGroup("f", "r", 1, "k"),), 0, 0)
 
-    result = report_json(a_report(due, dead, rejected))
+    result = report_json(build_report(due, dead, rejected))
 
     assert json.loads(json.dumps(result)) == result
     assert result["now"] == "2026-11-21T08:00:00Z"
