@@ -58,7 +58,7 @@ def handle_termination_signals() -> Iterator[None]:
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Do `work` and return its exit code. If it fails, print the reason in one line and return the code for it."""
+    """Run `work` and return its exit code. If it fails, print the reason in one line and return the code for it."""
     try:
         return work()
     except click.ClickException as error:

@@ -46,9 +46,9 @@ def export(
     """Write the store's tasks to Parquet, with the columns of /query.
 
     Exports all tasks, or those of a topic, in some states, or due in a range of time. The range applies in unack to the
-    end of the lease, in error to the time of the retry, in dead to the time of death. Each row is right at the time at
-    which it is read: a task that moves during the export may be there twice, in both states, or not at all. The store
-    stays available: it is read in steps of a millisecond.
+    end of the lease, in error to the time of the next attempt, in dead to the time of death. Each row is right when
+    it is read: a task that moves during the export may be there twice, in both states, or not at all. The store stays
+    available: it is read in steps of a millisecond.
     """
     from later.bulk.datasource.read_options import parse_read_options
     from later.bulk.jobs.export import export as write

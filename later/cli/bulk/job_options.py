@@ -116,12 +116,12 @@ def parse_job(context: click.Context, parameter: click.Parameter, text: str) -> 
 
 
 def parse_pairs(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
-    """Parse a repeatable option NAME=VALUE."""
+    """Parse a repeatable option, such as FIELD=VALUE."""
     values: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{pair}: expected NAME=VALUE")
+            raise click.BadParameter(f"{pair}: expected {parameter.metavar}")
         if name in values:
             raise click.BadParameter(f"{name} is given twice")
         values[name] = value

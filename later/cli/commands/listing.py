@@ -58,8 +58,8 @@ def list_tasks(
 ) -> int:  # fmt: skip
     """List a topic's tasks in one state.
 
-    Ordered by due time; in unack by the end of the lease, in error by the time of the retry, in dead by the time of
-    death.
+    The order is by due time; in unack by the end of the lease, in error by the time of the next attempt, in dead by the
+    time of death.
     """
     tasks = fetch_tasks(client, TaskFilter(topic, state, due_after, due_before), limit + 1)
     headers = ("id", TIME_HEADERS[state], "attempts", "last error", "callback")

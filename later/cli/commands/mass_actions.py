@@ -33,7 +33,7 @@ CHUNK_SIZE = 5000
 MAX_PAUSE_S = 86_400.0
 """The longest pause between two chunks."""
 CHUNK_S = 10.0
-"""With a rate, the time over which a chunk's tasks become due. An interrupted command has no effects after it."""
+"""With a rate, the time over which a chunk's tasks become due: after an interruption, the effects end so soon."""
 
 
 class Selection(NamedTuple):

@@ -129,8 +129,8 @@ class TestOptions:
             ([], "Missing option '--job'"),
             (["--job", "a b"], "expected 1 to 107 characters"),
             (["--job", "x" * 108], "expected 1 to 107 characters"),
-            (["--job", "j", "--set", "topic"], "topic: expected NAME=VALUE"),
-            (["--job", "j", "--column", "=x"], "=x: expected NAME=VALUE"),
+            (["--job", "j", "--set", "topic"], "topic: expected FIELD=VALUE"),
+            (["--job", "j", "--column", "=x"], "=x: expected FIELD=COLUMN"),
             (["--job", "j", "--set", "topic=a", "--set", "topic=b"], "topic is given twice"),
             (
                 ["--job", "j", "--set", "topic=a", "--column", "topic=b"],
