@@ -99,7 +99,7 @@ def build_app(
         Route("GET", "/topics", topics.list_topics),
         Route("GET", TOPIC_PATH, topics.show),
     ]
-    return _application(
+    return _build_from_routes(
         [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)]
     )
 
@@ -108,7 +108,7 @@ def build_health_app(
     *, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
 ) -> web.Application:
     """Build the application of `later worker --health`."""
-    return _application(_health_routes(why_not_ready, exposition))
+    return _build_from_routes(_health_routes(why_not_ready, exposition))
 
 
 def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
@@ -150,7 +150,7 @@ def _health_routes(
     ]
 
 
-def _application(routes: Sequence[Route]) -> web.Application:
+def _build_from_routes(routes: Sequence[Route]) -> web.Application:
     """Build an application of these routes. Handlers limit bodies themselves, so aiohttp's limit is their largest."""
     app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BATCH_BYTES)
     for method, path, handler, _ in routes:

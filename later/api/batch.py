@@ -15,11 +15,11 @@ from aiohttp import web
 from msgspec import UNSET
 
 from later.api.batch_body import split_items
+from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.problems import ErrorBody, error_body, problem_response
 from later.api.requests import body_too_large, parse_id, parse_switch, read_body
-from later.api.response import json_response
-from later.api.schemas import (
+from later.api.response_schemas import (
     BatchCreateResponse,
     BatchDeleteResponse,
     BatchItemError,

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 from aiohttp import web
 
+from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import (
     EXPECTED,
@@ -19,8 +20,7 @@ from later.api.requests import (
     parse_update_request,
     read_body,
 )
-from later.api.response import json_response
-from later.api.schemas import task_view
+from later.api.response_schemas import task_view
 from later.api.topics import parse_topic_scope
 from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_explain_request, read_body
-from later.api.response import json_response
-from later.api.schemas import last_error_view
+from later.api.response_schemas import last_error_view
 from later.core.errors import LaterError, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
 from later.core.task import Task

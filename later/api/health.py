@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from later.api.json_response import json_response
 from later.api.problems import ErrorBody, problem_response
-from later.api.response import json_response
 from later.core.errors import LaterError
 
 PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

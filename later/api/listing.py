@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
 from later.api.requests import EXPECTED, parse_list_request, read_body
-from later.api.response import json_response
-from later.api.schemas import ListResponse, task_view
+from later.api.response_schemas import ListResponse, task_view
 from later.core.errors import Refused
 from later.core.validation import check_id, parse_time, parse_topic, refusal
 from later.store.keys import Bucket

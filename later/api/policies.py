@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from later.api.json_response import json_response
 from later.api.requests import parse_query, parse_switch, path_parameter, read_body
-from later.api.response import json_response
 from later.core.json_body import parse_object
 from later.core.policy import PolicyValue, format_policy, parse_policy_fields
 from later.core.policy_scopes import NO_SETTINGS, PolicyScope, Settings, namespace_scope

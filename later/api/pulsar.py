@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from later.api.json_response import json_response
 from later.api.policies import parse_namespace_scope
 from later.api.requests import parse_switch, path_parameter, read_body
-from later.api.response import json_response
 from later.core.errors import Refused
 from later.core.json_body import parse_object, unknown_field
 from later.core.policy import POLICY_FIELDS, PolicyValue

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from aiohttp import web
 from msgspec import UNSET
 
+from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
-from later.api.response import json_response
-from later.api.schemas import CreateResponse, DeleteResponse, expiry_warning, task_view
+from later.api.response_schemas import CreateResponse, DeleteResponse, expiry_warning, task_view
 from later.core.admit import admit
 from later.core.errors import Refused
 from later.core.json_body import parse_draft

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from later.api.json_response import json_response
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
 from later.api.requests import parse_query, path_parameter
-from later.api.response import json_response
 from later.core.policy import format_policy
 from later.core.policy_scopes import Level, PolicyScope, namespace_from_topic, topic_scope
 from later.core.validation import check_namespace, parse_topic

@@ -155,10 +155,10 @@ class TestInternalErrors:
             raise error
 
         monkeypatch.setattr(api.client, "execute_each", fail)
-        body = {**MINIMAL, "content": "hush", "headers": {"X-A": "hush"}}
+        body = {**MINIMAL, "content": "s3cret", "headers": {"X-A": "s3cret"}}
         with capture_logs() as logs:
-            answer = await api.post("/create?key=hush", body, headers={"Authorization": "hush"})
-        assert "hush" not in str(logs)
+            answer = await api.post("/create?key=s3cret", body, headers={"Authorization": "s3cret"})
+        assert "s3cret" not in str(logs)
         assert [(entry["event"], entry["path"], entry["exc_info"]) for entry in logs] == [
             ("request failed", "/create", True)
         ]
@@ -167,7 +167,7 @@ class TestInternalErrors:
     async def test_an_unexpected_error_is_500_and_logged(
         self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        answer = await self.post_to_broken_store(api, monkeypatch, ZeroDivisionError("hush"))
+        answer = await self.post_to_broken_store(api, monkeypatch, ZeroDivisionError("s3cret"))
         detail = "this is a fault of later's own: its log says more"
         assert answer == problem(500, "Internal Server Error", detail)
 

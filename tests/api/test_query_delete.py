@@ -49,7 +49,7 @@ async def query(api: ApiFixture) -> dict[str, Any]:
 async def test_a_task_is_shown_in_the_contracts_order(api: ApiFixture) -> None:
     await store(
         api, created_at=1_504_934_220_500, execute_at=1_504_934_230_000, max_retry=1,
-        expires_at=1_504_934_280_500, headers={"X-A": "hush"},
+        expires_at=1_504_934_280_500, headers={"X-A": "s3cret"},
     )  # fmt: skip
     async with api.http.post("/query", json={"id": "a"}) as response:
         text = await response.text()

@@ -15,10 +15,10 @@ from tests.api.api_fixture import MINIMAL, serve_api
     "request_bytes",
     [
         b"garbage\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03hush",
-        b"POST /create HTTP/1.1\r\nHost: h\r\nAuthorization: hush\x00\r\n\r\n",
-        b"POST /create HTTP/1.1\r\nHost: h\r\nContent-Length: hush\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\nHost: h\r\nX-A: " + b"hush" * 5000 + b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03s3cret",
+        b"POST /create HTTP/1.1\r\nHost: h\r\nAuthorization: s3cret\x00\r\n\r\n",
+        b"POST /create HTTP/1.1\r\nHost: h\r\nContent-Length: s3cret\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: h\r\nX-A: " + b"s3cret" * 5000 + b"\r\n\r\n",
     ],
 )
 async def test_malformed_http_is_answered_with_a_problem_document(
@@ -35,7 +35,7 @@ async def test_malformed_http_is_answered_with_a_problem_document(
     problem = json.loads(body)
     assert (problem["title"], problem["status"]) == ("Bad Request", 400)
     assert problem["detail"].startswith("malformed HTTP: ")
-    assert "hush" not in problem["detail"] + caplog.text
+    assert "s3cret" not in problem["detail"] + caplog.text
 
 
 async def test_well_formed_http_is_served() -> None:

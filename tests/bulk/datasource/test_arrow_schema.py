@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from later.api.schemas import task_view
+from later.api.response_schemas import task_view
 from later.bulk.datasource.arrow_schema import SCHEMA, batch_from_records
 from later.core.errors import UnreadableBody
 from later.core.retry import Failure
