@@ -87,7 +87,7 @@ class BatchHandlers:
         items = split_items(body, request.content_type)
         with self._pending_writes.reserve(len(items)):
             policies = await self._store.policies.current()
-            now = (await self._store.now()).high
+            now = (await self._store.time.now()).high
             tasks = await self._validate(items, lambda item: admit(parse_draft(item), policies, now, new_id()))
             refused = sum(isinstance(task, Refused) for task in tasks)
             if dry_run:

@@ -62,7 +62,7 @@ class EditHandlers:
         id = check_id(changes.id)
         changes.require_any()
         with self._pending_writes.reserve():
-            policies, now = await self._store.policies.current(), await self._store.now()
+            policies, now = await self._store.policies.current(), await self._store.time.now()
             record = await self._update(TaskEdit(id, changes, policies, now.high), len(changes.content or ""))
         self._wake_if_in_delay(record)
         return json_response(task_view(record))
@@ -96,7 +96,7 @@ class EditHandlers:
         if body.rate is not None and not body.rate >= MIN_RATE:
             raise refusal("rate", body.rate, EXPECTED["rate"])
         limit = _check_limit(body.limit)
-        now = (await self._store.now()).high
+        now = (await self._store.time.now()).high
         result = await self._store.dead_letters.redrive(dead, now=now, reason=body.reason, rate=body.rate, limit=limit)
         if result.moved:
             self._wake_delay_ticker(now)
@@ -123,7 +123,7 @@ class EditHandlers:
         """Return a function that calls `call` with the ids and the store's time (ms, the high end)."""
 
         async def call_now(ids: Sequence[str]) -> list[TaskRecord | LaterError]:
-            return await call(ids, (await self._store.now()).high)
+            return await call(ids, (await self._store.time.now()).high)
 
         return call_now
 

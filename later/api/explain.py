@@ -42,7 +42,7 @@ class ExplainHandlers:
             return await self._explain_task(check_id(body.id))
         name = parse_topic(body.topic)
         with self._pending_writes.reserve():
-            now = (await self._store.now()).low
+            now = (await self._store.time.now()).low
             explanation = explain_topic(await self._topic_facts(name, now), now)
         return json_response({"sentence": explanation.sentence, **explanation.details})
 
@@ -51,7 +51,7 @@ class ExplainHandlers:
             [record] = await self._store.lookup.query([id])
             if isinstance(record, LaterError):
                 raise record
-            now = (await self._store.now()).low
+            now = (await self._store.time.now()).low
             topic = await self._topic_facts(record.topic, now)
         facts = TaskFacts(
             id=record.id,

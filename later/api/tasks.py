@@ -47,7 +47,7 @@ class TaskHandlers:
         try:
             draft = parse_draft(await read_body(request, self._max_body))
             with self._pending_writes.reserve():
-                policies, now = await self._store.policies.current(), await self._store.now()
+                policies, now = await self._store.policies.current(), await self._store.time.now()
                 task = admit(draft, policies, now.high, new_id())
                 created = await self._create(task, len(task.content))
         except Refused:

@@ -36,7 +36,7 @@ class TopicHandlers:
         async for batch in self._store.stats.topic_names():
             matches = page.select([*matches, *batch])
         names = matches[: page.limit]
-        now = (await self._store.now()).low
+        now = (await self._store.time.now()).low
         counts = await self._store.stats.counts_for(names, now)
         topics = [{"topic": name, **_counts_view(counts[name], now)} for name in names]
         cursor = encode_cursor(names[-1]) if len(matches) > page.limit else None
@@ -47,7 +47,7 @@ class TopicHandlers:
         parse_query(request)
         scope = parse_topic_scope(request)
         policies = await self._store.policies.read()
-        now = (await self._store.now()).low
+        now = (await self._store.time.now()).low
         counts = (await self._store.stats.counts_for([scope.name], now))[scope.name]
         return json_response(
             {

@@ -7,7 +7,7 @@ use its low end, creates its high end, so no task is ever early.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -106,3 +106,30 @@ class Clock:
         elapsed = self.monotonic() - self._measured_at
         drift = elapsed * MAX_DRIFT_MS_PER_S
         return self._low_ms + elapsed * 1000 - drift, self._width_ms + 2 * drift
+
+
+class StoreTime:
+    """The store's time, measured again if this machine's clocks disagree.
+
+    `measure` asks the store, and has the clock observe its answer. It raises StoreDown.
+    """
+
+    def __init__(self, clock: Clock, measure: Callable[[], Awaitable[object]]) -> None:
+        self._clock = clock
+        self.measure = measure
+
+    async def now(self) -> Interval:
+        """Return the store's time.
+
+        Raises:
+            StoreDown: the time had to be measured, and the store cannot be reached.
+        """
+        if not self._clock.is_steady():
+            await self.measure()
+        return self._clock.now()
+
+    async def low_ms(self) -> float:
+        """Return the low end of the store's time in ms, with its fraction. Raises StoreDown, as `now` does."""
+        if not self._clock.is_steady():
+            await self.measure()
+        return self._clock.low_ms()

@@ -196,7 +196,7 @@ class Service:
     async def measure_clock(self, now: int) -> TickResult:
         """Measure the store's time. A store that came back and cannot serve us is first noticed here."""
         try:
-            await self._store.measure_time()
+            await self._store.time.measure()
         except StoreMismatch as error:
             self._fail(error)
         return TickResult(0, None)
@@ -206,5 +206,5 @@ class Service:
         return TickResult(0, None)
 
     async def send_heartbeat(self, now: int) -> TickResult:
-        await self._store.stats.heartbeat(self._instance, (await self._store.now()).low)
+        await self._store.stats.heartbeat(self._instance, (await self._store.time.now()).low)
         return TickResult(0, None)

@@ -23,7 +23,7 @@ class StoreMetrics:
 
     async def tick(self, now: int) -> TickResult:
         try:
-            await self._update((await self._store.now()).low)
+            await self._update((await self._store.time.now()).low)
         except LaterError:
             self._metrics.store_up.set(0)
             raise

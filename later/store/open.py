@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from later.core.clock import Clock, Interval
+from later.core.clock import Clock, StoreTime
 from later.core.errors import LaterError
 from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.bulk_jobs import BulkJobs
@@ -33,6 +33,7 @@ class Store:
 
     client: Client
     clock: Clock
+    time: StoreTime
     keys: Keys
     tasks: Tasks
     lookup: Lookup
@@ -47,26 +48,6 @@ class Store:
     scanner: Scanner
     doctor: Doctor
 
-    async def now(self) -> Interval:
-        """Return the store's time. Measure it again if this machine's clocks disagree.
-
-        Raises:
-            StoreDown: the time had to be measured, and the store cannot be reached.
-        """
-        if not self.clock.is_steady():
-            await self.measure_time()
-        return self.clock.now()
-
-    async def low_ms(self) -> float:
-        """Return the low end of the store's time in ms, with its fraction. Raises StoreDown, as `now` does."""
-        if not self.clock.is_steady():
-            await self.measure_time()
-        return self.clock.low_ms()
-
-    async def measure_time(self) -> None:
-        """Ask the store for its time. Raises StoreDown."""
-        await self.client.execute_timed("time", [])
-
     async def aclose(self) -> None:
         await self.client.aclose()
 
@@ -79,6 +60,7 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
     return Store(
         client=client,
         clock=clock,
+        time=StoreTime(clock, partial(client.execute_timed, "time", [])),
         keys=keys,
         tasks=Tasks(client, keys),
         lookup=Lookup(client, keys),

@@ -155,7 +155,7 @@ class DeliveryPool:
         )
         if not clock.is_steady():  # this machine slept meanwhile: ask for the store's time, or take the best guess
             with suppress(LaterError):
-                await self._store.measure_time()
+                await self._store.time.measure()
         ended, random = clock.now().high, self._random()
         verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended, policy, random)
         if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:

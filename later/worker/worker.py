@@ -86,7 +86,7 @@ class Worker:
         return Ticker(
             name,
             tick,
-            now=self._store.low_ms,
+            now=self._store.time.low_ms,
             interval_ms=interval_ms,
             after_error_ms=self._tick_ms,
             count_error=self._metrics.count_tick_error,

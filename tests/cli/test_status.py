@@ -84,7 +84,7 @@ def test_a_table_on_a_terminal_is_drawn_and_shows_markup_as_text(
 
 
 async def test_the_status_of_a_store_is_read(store: StoreFixture) -> None:
-    now = (await store.now()).low
+    now = (await store.time.now()).low
     await store.tasks.create([a_task(created_at=now), a_task(delay=60, created_at=now, topic="a/b")])
     await store.stats.heartbeat("host:1", now)
     report = await status.read_status(store, "unix:///s")

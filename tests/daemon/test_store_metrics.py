@@ -25,7 +25,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 async def test_permits_in_use_are_shown_for_limited_topics(store: StoreFixture) -> None:
-    now = (await store.now()).low
+    now = (await store.time.now()).low
     await store.tasks.create([a_task(topic=topic) for topic in ("limited", "plain")])
     await store.new_policy_book().change(topic_scope("limited"), lambda before: before.merge({"concurrency": 5}))
     await store.new_permits().acquire([PermitRequest("limited", 1, 2, 0, now + 60_000, 0.0, 5)], now)
@@ -47,7 +47,7 @@ def test_counters_of_topics_beyond_the_limit_are_summed_as_other() -> None:
 
 
 async def test_tasks_are_counted_by_state_and_topic(store: StoreFixture) -> None:
-    now = (await store.now()).high
+    now = (await store.time.now()).high
     await store.tasks.create([a_task(topic="mail", created_at=now - 5000, delay=delay) for delay in (0, 0, 3600)])
     metrics = Metrics()
     await StoreMetrics(store, metrics).tick(0)

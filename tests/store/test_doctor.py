@@ -434,7 +434,7 @@ class TestChangesDuringAnExamination:
         assert (await assert_sound(store)).entries_of("a") == [(Bucket.ERROR, "order", NOW + 9)]
 
     async def test_a_turn_that_came_during_the_examination_is_right(self, store: StoreFixture) -> None:
-        long_ago, now = NOW - YEARS, (await store.now()).low
+        long_ago, now = NOW - YEARS, (await store.time.now()).low
         await store.tasks.create([a_task(created_at=long_ago) for _ in range(9)])
         await claim_due(store, now, limit=1)
         assert await findings(store, long_ago) == []
@@ -446,7 +446,7 @@ async def recreate(store: StoreFixture, topic: str) -> None:
 
 
 async def test_nothing_is_found_beside_busy_workers(store: StoreFixture) -> None:
-    await store.measure_time()
+    await store.time.measure()
     stop = asyncio.Event()
     workers = [asyncio.create_task(work(store, number, stop)) for number in range(3)]
     found = [finding for _ in range(4) for finding in await findings(store, store.clock.now().low)]

@@ -200,19 +200,19 @@ class TestClock:
         await redis.aclose()
 
     async def test_the_stores_time_lies_in_its_interval(self, store: StoreFixture) -> None:
-        before = (await store.now()).low
+        before = (await store.time.now()).low
         seconds, micros = (await ask(store, [("TIME",)]))[0]
-        after = (await store.now()).high
+        after = (await store.time.now()).high
         assert before <= seconds * 1000 + micros // 1000 <= after
 
     async def test_the_time_is_measured_again_when_this_machines_clocks_disagree(self, store: StoreFixture) -> None:
         wall = [0.0]
         clock = Clock(time.monotonic, lambda: wall[0] + time.monotonic())
         other = build_store(Client(store.redis, clock, timeout_s=10), clock, store.keys, DEFAULT_POLICY)
-        before = await other.now()
+        before = await other.time.now()
         wall[0] += 60
         assert not clock.is_steady()
-        assert before.low <= (await other.now()).high
+        assert before.low <= (await other.time.now()).high
         assert clock.is_steady()
         await other.aclose()
 

@@ -73,7 +73,7 @@ class StoreTransport:
 
     async def _admit(self, bodies: Sequence[bytes]) -> list[Task | Refused]:
         policies = await self._store.policies.current()
-        await self._store.measure_time()  # otherwise its error would grow by the minute, and delay tasks by as much
+        await self._store.time.measure()  # otherwise its error would grow by the minute, and delay tasks by as much
         now = self._store.clock.now().high
         return [_admit_body(body, policies, now) for body in bodies]
 

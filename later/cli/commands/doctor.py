@@ -40,9 +40,9 @@ async def examine_store(store: Store, *, repair: bool, as_json: bool) -> int:
         StoreDown: the store cannot be reached.
     """
     findings = repaired = 0
-    async for finding in store.doctor.examine((await store.now()).low):
+    async for finding in store.doctor.examine((await store.time.now()).low):
         findings += 1
-        is_repaired = await store.doctor.repair(finding, (await store.now()).low) if repair else None
+        is_repaired = await store.doctor.repair(finding, (await store.time.now()).low) if repair else None
         repaired += is_repaired is True
         if as_json:
             print(json.dumps(_finding_json(finding) | {"mended": is_repaired}))

@@ -74,7 +74,7 @@ class StoreStatus(NamedTuple):
 
 async def read_status(store: Store, address: str) -> StoreStatus:
     """Read the status. `address` is shown, so it must not contain secrets. Raises StoreDown."""
-    now = (await store.now()).low
+    now = (await store.time.now()).low
     return StoreStatus(
         address=address,
         shards=len(store.keys.shards),
