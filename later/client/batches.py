@@ -170,7 +170,7 @@ class BatchSender:
     ) -> Iterator[BatchAttempt]:
         """Send a batch that is too large for a proxy on the way as two, each with attempts of its own.
 
-        What the first half has come to is yielded before the second is sent, so that no failure of that hides it.
+        The result of the first half is yielded before the second half is sent, whose failure would otherwise hide it.
 
         Raises:
             ItemsUnavailable, CallFailed: As `send_batch` does.

@@ -44,15 +44,16 @@ def find_misread_rows(csv: CsvLayout, batch: pa.RecordBatch) -> dict[int, tuple[
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if not is_string_type(column.type):
             continue
-        for position in _positions_with("\n", column):
+        for position in _find_text("\n", column):
             text = decode_strings(column.slice(position, 1))[0]
             if isinstance(text, str) and any(map(csv.is_row, text.split("\n")[1:])):
                 faults[position] = (name, f"{name}: {UNCLOSED_QUOTE}")
-        for position in _positions_with(REPLACEMENT_CHARACTER, column):
+        for position in _find_text(REPLACEMENT_CHARACTER, column):
             faults[position] = (name, f"{name}: {NOT_UTF_8}")
     return faults
 
 
-def _positions_with(text: str, column: pa.Array) -> list[int]:
+def _find_text(text: str, column: pa.Array) -> list[int]:
+    """Return the positions of the values that contain the text."""
     positions: list[int] = pc.indices_nonzero(pc.match_substring(column, text)).to_pylist()
     return positions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import Any, NamedTuple, Protocol
 
@@ -109,7 +109,10 @@ def create(input_frame: InputFrame, target: Target, rejects: Output | None, prog
         sums, rows = _map_partitions(input_frame.frame, function, CREATE_SCHEMA, rejects)
     seconds = time.monotonic() - started
     accepted = sums["rows"] - sums["rejected"]
-    created = min(max(_created_since(target, job, before), sums["created"]), accepted)
+    counted = 0
+    with suppress(LaterError), target.open_sender(job) as sender:  # otherwise the sum, a lower bound, counts
+        counted = sender.counts().created - before.created
+    created = min(max(counted, sums["created"]), accepted)
     examples = [Reject(row.key, row.row, row.field, row.reason) for row in rows]
     return CreateReport(
         sums["rows"], created, accepted - created, sums["rejected"], seconds, examples, job_existed=any(before)
@@ -181,18 +184,6 @@ def _map_partitions(
 def _shorten(rows: DataFrame) -> DataFrame:
     """Cut each row to MAX_SHOWN_CHARS: contents of megabytes from many partitions would be too much for the driver."""
     return rows.withColumns({name: F.left(name, F.lit(MAX_SHOWN_CHARS)) for name in ("key", "row")})
-
-
-def _created_since(target: Target, job: str, before: CreateCounts) -> int:
-    """Return the number of tasks that the store has counted since the job began; 0 if it does not answer.
-
-    The caller then uses the partitions' tallies, which are a lower bound.
-    """
-    try:
-        with target.open_sender(job) as sender:
-            return sender.counts().created - before.created
-    except LaterError:
-        return 0
 
 
 @contextmanager

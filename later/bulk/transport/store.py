@@ -13,7 +13,6 @@ from later.core.admit import admit
 from later.core.clock import Clock
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
 from later.core.json_body import parse_draft
-from later.core.policy_scopes import Policies
 from later.core.task import Task, new_id
 from later.option_types import DEFAULT_MAX_BODY, DEFAULT_REMEMBER, body_size, parse_duration_ms
 from later.store.bulk_jobs import batch_digest
@@ -75,7 +74,15 @@ class StoreTransport:
         policies = await self._store.policies.current()
         await self._store.time.measure()  # otherwise its error would grow by the minute, and delay tasks by as much
         now = self._store.clock.now().high
-        return [_admit_body(body, policies, now) for body in bodies]
+        items: list[Task | Refused] = []
+        for body in bodies:
+            try:
+                if len(body) > MAX_BODY:
+                    raise TooLarge(f"expected a body of at most {MAX_BODY} bytes")
+                items.append(admit(parse_draft(body), policies, now, new_id()))
+            except Refused as error:
+                items.append(error)
+        return items
 
     async def _create(self, bodies: Sequence[bytes]) -> BatchResult:
         items = await self._admit(bodies)
@@ -97,15 +104,6 @@ class StoreTransport:
             return self._runner.run(wait())
         except StoreDown as error:
             raise Unavailable(str(error)) from error
-
-
-def _admit_body(body: bytes, policies: Policies, now: int) -> Task | Refused:
-    try:
-        if len(body) > MAX_BODY:
-            raise TooLarge(f"expected a body of at most {MAX_BODY} bytes")
-        return admit(parse_draft(body), policies, now, new_id())
-    except Refused as error:
-        return error
 
 
 def _item_error(error: LaterError) -> ItemError:

@@ -1,4 +1,4 @@
-"""Columns to tasks: no value changes its meaning, and no row fails another."""
+"""The reader of columns: no value changes its meaning, and no row fails another."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def read(*, spread_s: float = 0, allow_duplicates: bool = False, **columns: Any)
     ).read(batch)
 
 
-def refusal_of(name: str, kind: pa.DataType) -> str:
-    """Return why a column of a type is refused."""
+def column_refusal(name: str, kind: pa.DataType) -> str:
+    """Return the reason why a column of a type is refused."""
     with pytest.raises(Refused) as refused:
         ColumnReader(pa.schema([("key", pa.string()), (name, kind)]), JOB, allow_duplicates=False)
     assert refused.value.field == name
@@ -65,7 +65,7 @@ def raw_strings(*values: bytes | None) -> pa.Array:
     return pa.array(values, pa.binary()).view(pa.string())
 
 
-def array_of(kind: pa.DataType, values: Sequence[int | None]) -> pa.Array:
+def build_array(kind: pa.DataType, values: Sequence[int | None]) -> pa.Array:
     """Build a column of numbers in a type; null for those that it does not have."""
     if pa.types.is_null(kind):
         return pa.nulls(len(values))
@@ -98,7 +98,7 @@ class TestColumns:
         assert empty == (([], [], []), [])
 
     def test_an_unknown_column_is_refused(self) -> None:
-        assert refusal_of("dealy", pa.string()).startswith("dealy: unknown column; expected topic, callback, ")
+        assert column_refusal("dealy", pa.string()).startswith("dealy: unknown column; expected topic, callback, ")
 
     def test_a_repeated_column_is_refused(self) -> None:
         twice = pa.schema([("key", pa.string()), ("topic", pa.string()), ("topic", pa.string())])
@@ -126,7 +126,7 @@ class TestColumns:
         ids=str,
     )  # fmt: skip
     def test_a_column_of_a_wrong_type_is_refused_as_a_whole(self, name: str, kind: pa.DataType, expected: str) -> None:
-        assert refusal_of(name, kind) == f"{name}: expected {expected}, got a column of {kind}"
+        assert column_refusal(name, kind) == f"{name}: expected {expected}, got a column of {kind}"
 
 
 class TestStrings:
@@ -393,7 +393,7 @@ class TestCorruptRows:
         assert parsed.payloads.ids == task_ids(JOB, [b"a"])
 
     def test_the_column_of_corrupt_rows_is_of_strings(self) -> None:
-        assert refusal_of(CORRUPT_COLUMN, pa.int64()) == "_corrupt: expected strings, got a column of int64"
+        assert column_refusal(CORRUPT_COLUMN, pa.int64()) == "_corrupt: expected strings, got a column of int64"
 
 
 class TestSources:
@@ -427,7 +427,7 @@ KINDS = (
 @pytest.mark.parametrize("name", ["topic", "content", "delay", "execute_time", "retry", "ttl", "headers", "key"])
 @pytest.mark.parametrize("spread_s", [0, HOUR])
 def test_each_row_of_a_column_of_any_type_comes_out_once(name: str, kind: pa.DataType, spread_s: float) -> None:
-    values = array_of(kind, [None, 0, -1, 5, 127])
+    values = build_array(kind, [None, 0, -1, 5, 127])
     try:
         parsed = read(**{name: values}, spread_s=spread_s)
     except Refused:

@@ -1,4 +1,4 @@
-"""The progress of a job: it can neither fail the job nor delay its end."""
+"""The display of a job's progress can neither fail the job nor delay its end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from later.client.transport import CreateCounts
 from tests.client.api_servers import StubAnswer, StubRequest, problem, stub_server
 
 
-class DoneAfter(Event):
-    """An event that is set at the n-th wait; no wait takes time."""
+class CountdownEvent(Event):
+    """An event that is set after a number of waits. No wait takes time."""
 
     def __init__(self, waits: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def watched_counts(target: Target, waits: int, before: CreateCounts | None = Non
 
 def watch(target: Target, waits: int, before: CreateCounts | None = None) -> RecordedProgress:
     progress = RecordedProgress()
-    watch_counts(target, "j", before or CreateCounts(), progress, DoneAfter(waits))
+    watch_counts(target, "j", before or CreateCounts(), progress, CountdownEvent(waits))
     return progress
 
 
