@@ -1,4 +1,4 @@
-"""Records from the answers of commands."""
+"""Parsers of the answers of commands, and the records that they return."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StoredTask(NamedTuple):
 
 
 class TaskRow(NamedTuple):
-    """The values that the script `query` returns for one id; None for what is missing. The scores are of one topic."""
+    """The values that the script `query` returns for one id; None for a missing value. The scores are of one topic."""
 
     body: bytes | None
     ended: bytes | None
@@ -76,5 +76,5 @@ def raise_errors(answers: list[Any]) -> list[Any]:
 
 
 def pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-    """Return what a flat list holds as pairs: member and score, name and value."""
+    """Return the pairs in a flat list: member and score, or name and value."""
     return zip(flat[::2], flat[1::2], strict=True)

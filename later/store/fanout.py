@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 def spread_answers(
     groups: Sequence[ItemGroup[Any]], answers: Sequence[Any], parse: Callable[[Any], Sequence[Any]] = list
 ) -> list[Any]:
-    """Return an answer for each item, in the items' order; a call's `LaterError` for each of its items.
+    """Return an answer for each item, in the items' order. A `LaterError` is the answer for each item of its call.
 
     `parse` makes a call's answer into answers for its items.
     """
@@ -41,7 +41,7 @@ async def fan_out(
     build: Callable[[ShardTopic, list[Item]], Command],
     parse: Callable[[Any], Sequence[Any]] = list,
 ) -> list[Any]:
-    """Group the items, run the command that `build` returns for each group, and spread the answers as above.
+    """Group the items, run the command that `build` returns for each group, and return an answer for each item.
 
     Raises:
         StoreDown: whether anything was done is not known.

@@ -1,4 +1,4 @@
-"""The life of a task in the store: created, claimed, settled, given back, released.
+"""The verbs of a task's life: create, claim, settle, give back, release, and the topics that are due.
 
 Methods take many tasks and make one round trip. If single tasks can fail on their own, the answers say so one by one:
 a `LaterError` in the place of an answer is that task's error.
@@ -77,9 +77,9 @@ class Tasks:
         return _merge(due, holds)
 
     async def worker_snapshot(self, limit: int, *, held: bool = True) -> WorkerSnapshot:
-        """Return the due topics of delay, without held ones unless `held`, and the first times of unack and error.
+        """Return the due topics of delay, with `held` also held ones, and the first times of unack and error.
 
-        All that a worker must know in each tick comes in one round trip, with the store's time. Raises StoreDown.
+        One round trip reads all that a worker needs in each tick, and the store's time. Raises StoreDown.
         """
         commands = [*self._wake_ranges(Bucket.UNACK, 1), *self._wake_ranges(Bucket.ERROR, 1)]
         commands += self._wake_ranges(Bucket.DELAY, limit)
@@ -123,7 +123,7 @@ class Tasks:
         ]
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
-        """Carry out verdicts: unack → gone, error or dead; False if the lease was lost.
+        """Carry out verdicts: unack → removed, error or dead; False if the lease was lost.
 
         Raises:
             StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
@@ -195,21 +195,21 @@ class Tasks:
     def _parse_wakes(
         self, answers: Sequence[list[bytes]], limit: int, moment: Callable[[float], int | None] = math.ceil
     ) -> DueTopics:
-        """Parse what the shards returned for `_wake_ranges`, or nothing; `moment` is what an entry stands for."""
-        topics, cut_at = list[DueTopic](), list[int]()
+        """Return the topics in the answers to `_wake_ranges`, if any; `moment` returns the time that an entry means."""
+        topics, more_ats = list[DueTopic](), list[int]()
         for shard, answer in zip(self._keys.shards, answers, strict=False):
             for topic, entry in zip(answer[::2], answer[1::2], strict=True):
                 at = moment(float(entry))
                 if at is not None:
                     topics.append(DueTopic(at, topic.decode(), shard.index))
             if len(answer) >= 2 * limit:
-                cut_at.append(topics[-1].at)
-        return DueTopics(sorted(topics), min(cut_at, default=None))
+                more_ats.append(topics[-1].at)
+        return DueTopics(sorted(topics), min(more_ats, default=None))
 
 
 def _merge(due: DueTopics, held: DueTopics) -> DueTopics:
-    ends = [at for at in (due.more_at, held.more_at) if at is not None]
-    return DueTopics(sorted([*due.topics, *held.topics]), min(ends, default=None))
+    more_ats = [at for at in (due.more_at, held.more_at) if at is not None]
+    return DueTopics(sorted([*due.topics, *held.topics]), min(more_ats, default=None))
 
 
 def _parse_claims(request: ClaimRequest, answer: list[Any], lease_end: int) -> ClaimResult:
