@@ -16,7 +16,8 @@ from later.core.task import Task
 SLOT_WAIT_MS = 1000
 """If tasks of a topic without limits are due for this long while others of it are in flight, they wait for a slot."""
 SHORT_HOLD_MS = 1100
-"""The longest hold that a resume or a rate causes (a low rate: one task's time). A receiver asks for longer ones."""
+"""The longest hold after a resume or by a rate. (A rate below 1/s holds for one task's time.) A receiver asked for any
+longer hold."""
 RELEVANT_FIELDS = (
     "paused",
     "rate",
