@@ -159,12 +159,19 @@ class Stats:
         name, version, _ = server_version(info)
         answer = (await self._client.execute_each("census", [("CONFIG", "GET", "appendfsync")]))[0]
         appendfsync = answer[1].decode() if isinstance(answer, list) and len(answer) == 2 else "unknown"
+        if info.get("aof_enabled") == "1":
+            failing = "" if info.get("aof_last_write_status", "ok") == "ok" else ", failing"
+            persistence = f"appendonly, appendfsync {appendfsync}{failing}"
+        elif info.get("rdb_last_bgsave_status", "ok") != "ok":
+            persistence = "snapshots, failing"
+        else:
+            persistence = "snapshots or none: what was created since the last one is lost with the server"
         return ServerFacts(
             name=name,
             version=".".join(str(part) for part in version),
             memory=int(info.get("used_memory", 0)),
             max_memory=int(info.get("maxmemory", 0)),
-            persistence=_describe_persistence(info, appendfsync),
+            persistence=persistence,
         )
 
     async def heartbeat(self, instance: str, now: int) -> None:
@@ -295,12 +302,3 @@ def _slices(items: Sequence[Item], size: int = SLICE) -> Iterator[Sequence[Item]
 def _split(items: Sequence[Weighed]) -> Iterator[list[Weighed]]:
     """Yield the items in order, in lists that weigh no more than a slice, or of one item."""
     return split_by_weight(items, SLICE, lambda item: item.weight)
-
-
-def _describe_persistence(info: dict[str, str], appendfsync: str) -> str:
-    if info.get("aof_enabled") == "1":
-        failing = "" if info.get("aof_last_write_status", "ok") == "ok" else ", failing"
-        return f"appendonly, appendfsync {appendfsync}{failing}"
-    if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        return "snapshots, failing"
-    return "snapshots or none: what was created since the last one is lost with the server"
