@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import click
+from click.exceptions import NoSuchCommand
 
 
 class LazyCommand(NamedTuple):
@@ -32,6 +33,14 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         lazy = self.lazy_commands.get(cmd_name)
         return None if lazy is None else load_command(lazy)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:  # click knows only commands that are imported, and would propose none
+            raise NoSuchCommand(error.command_name, possibilities=self.lazy_commands, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -108,6 +108,12 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: Capture) -> None
     assert "Usage:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "proposed"), [(["creat"], "create"), (["topics", "purg"], "purge")])
+def test_a_command_of_a_similar_name_is_proposed(words: list[str], proposed: str, capsys: Capture) -> None:
+    assert exit_code_of(*words) == 2
+    assert capsys.readouterr().err.endswith(f"No such command '{words[-1]}'. Did you mean '{proposed}'?\n")
+
+
 def test_a_wrong_value_exits_with_2_and_one_line(capsys: Capture) -> None:
     assert exit_code_of("up", "--tick", "0") == 2
     assert capsys.readouterr().err == "later: --tick 0: expected a duration of at least 0.01 s\n"
