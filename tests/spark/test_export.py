@@ -56,7 +56,7 @@ def tasks(spark: SparkSession, store: str) -> DataFrame:
     return spark.read.format("later").option("url", store).load()
 
 
-def exit_status(*arguments: str) -> int:
+def export_exit_code(*arguments: str) -> int:
     """Run the command and return its exit status."""
     return run(["bulk", "export", *arguments]).code
 
@@ -128,7 +128,7 @@ def test_an_export_reports_its_finished_spark_tasks(
 class TestCommand:
     def test_all_tasks_are_written(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
         to = str(tmp_path / "pool")
-        assert exit_status(to, "--url", store, "--json") == 0
+        assert export_exit_code(to, "--url", store, "--json") == 0
         result = json.loads(capsys.readouterr().out)
         assert result["tasks"] == {"delay": 2501, "unack": 3, "error": 4, "dead": 5}
         assert (result["rows"], result["directory"]) == (2513, to)
@@ -139,14 +139,14 @@ class TestCommand:
     def test_the_dead_tasks_of_a_topic_are_written(
         self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture
     ) -> None:
-        assert exit_status(f"{tmp_path}/dead", "--url", store, "--topic", "order", "--state", "dead") == 0
+        assert export_exit_code(f"{tmp_path}/dead", "--url", store, "--topic", "order", "--state", "dead") == 0
         assert capsys.readouterr().out.startswith("5 rows: 5 dead; ")
         assert sorted(row["id"] for row in spark.read.parquet(f"{tmp_path}/dead").collect()) == [
             f"t{n}" for n in range(5)
         ]
 
     def test_an_export_may_be_empty(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
-        assert exit_status(f"{tmp_path}/none", "--url", store, "--topic", "nowhere") == 0
+        assert export_exit_code(f"{tmp_path}/none", "--url", store, "--topic", "nowhere") == 0
         assert capsys.readouterr().out.startswith("0 rows; ")
         assert spark.read.parquet(f"{tmp_path}/none").count() == 0
 
@@ -154,16 +154,16 @@ class TestCommand:
         self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture
     ) -> None:
         to = str(tmp_path / "again")
-        assert exit_status(to, "--url", store, "--topic", "order") == 0
-        assert exit_status(to, "--url", store) == 1
+        assert export_exit_code(to, "--url", store, "--topic", "order") == 0
+        assert export_exit_code(to, "--url", store) == 1
         assert capsys.readouterr().err == (f"later: {to} exists: --overwrite replaces a table that later has written\n")
         assert spark.read.parquet(to).count() == 12
-        assert exit_status(to, "--url", store, "--overwrite") == 0
+        assert export_exit_code(to, "--url", store, "--overwrite") == 0
         assert spark.read.parquet(to).count() == 2513
 
     def test_nothing_but_an_export_is_replaced(self, store: str, tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / "thesis.txt").write_text("years")
-        assert exit_status(str(tmp_path), "--url", store, "--overwrite") == 1
+        assert export_exit_code(str(tmp_path), "--url", store, "--overwrite") == 1
         assert "was not written by later" in capsys.readouterr().err
         assert (tmp_path / "thesis.txt").read_text() == "years"
 
@@ -174,13 +174,13 @@ class TestCommand:
     def test_an_invalid_directory_is_reported_in_one_line(
         self, to: str, message: str, store: str, capsys: Capture
     ) -> None:
-        assert exit_status(to, "--url", store) == 1
+        assert export_exit_code(to, "--url", store) == 1
         err = capsys.readouterr().err
         assert message in err
         assert (err.count("\n"), "Traceback" in err) == (1, False)
 
     def test_an_unavailable_store_is_reported_in_one_line(self, tmp_path: Path, capsys: Capture) -> None:
-        assert exit_status(f"{tmp_path}/x", "--url", f"unix://{tmp_path}/nowhere.sock") == 1
+        assert export_exit_code(f"{tmp_path}/x", "--url", f"unix://{tmp_path}/nowhere.sock") == 1
         err = capsys.readouterr().err
         assert err.startswith("later: the store cannot be reached")
         assert err.count("\n") == 1
