@@ -14,12 +14,12 @@ MAX_BATCH = 1000
 
 
 class Answer(NamedTuple):
-    """An answer of the API. `took` is in seconds; the body is parsed if it is JSON."""
+    """An answer of the API. The body is parsed if it is JSON."""
 
     status: int
     headers: Mapping[str, str]
     body: Any
-    took: float
+    took_s: float
 
 
 def post(url: str, path: str, body: object, timeout_s: float = 30) -> Answer:

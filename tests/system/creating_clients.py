@@ -29,11 +29,11 @@ class CreatingClients:
     def run(self) -> None:
         while not self._stopping.is_set():
             task = {"id": str(uuid.uuid4()), "topic": "order", "callback": self._callback, "delay": DELAY_S}
-            asked = time.time()
+            sent_at = time.time()
             while not self._is_accepted(task):
                 self.refused += 1
                 time.sleep(0.02)
-            self.accepted[str(task["id"])] = asked + DELAY_S
+            self.accepted[str(task["id"])] = sent_at + DELAY_S
 
     def switch_to(self, url: str) -> None:
         """Send further requests to another daemon."""
@@ -52,13 +52,13 @@ class CreatingClients:
 @contextmanager
 def run_creating_clients(url: str, callback: str) -> Iterator[CreatingClients]:
     """Run the clients until the end of the block."""
-    creator = CreatingClients(url, callback)
-    threads = [threading.Thread(target=creator.run, daemon=True) for _ in range(CLIENTS)]
+    clients = CreatingClients(url, callback)
+    threads = [threading.Thread(target=clients.run, daemon=True) for _ in range(CLIENTS)]
     for thread in threads:
         thread.start()
     try:
-        yield creator
+        yield clients
     finally:
-        creator.stop()
+        clients.stop()
         for thread in threads:
             thread.join(20)

@@ -1,4 +1,4 @@
-"""Processes of later, started as a user does. Each logs to a file that can be read meanwhile."""
+"""Processes of later, started as a user does. Each logs to a file that tests read while it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.system.waiting import wait_until
 HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-m", "later")
 TERMINAL = (sys.executable, str(HERE / "terminal.py"))
-"""The command in the foreground of a terminal, whose name follows."""
+"""The command in the foreground of a terminal; the terminal's name must follow."""
 LISTEN_OPTIONS = {"up": "--listen", "serve": "--listen", "worker": "--health"}
 
 _numbers = itertools.count()
@@ -52,12 +52,12 @@ class Daemon:
     def wait_for_event(self, event: str) -> dict[str, Any]:
         """Wait for an event in the log and return the first of that name."""
 
-        def look() -> dict[str, Any] | None:
+        def find() -> dict[str, Any] | None:
             found = next((line for line in self.events() if line["event"] == event), None)
             assert found or self.process.poll() is None, f"it ended: {self.log.read_text()}"
             return found
 
-        return wait_until(look, f"{event!r} in {self.log.name}") or {}
+        return wait_until(find, f"{event!r} in {self.log.name}") or {}
 
     def is_ready(self) -> bool:
         return get(self.url, "/readyz").status == 200
@@ -94,9 +94,9 @@ class Daemon:
         return self.process.wait(within)
 
 
-def run_daemon(command: str, folder: Path, *options: str, **started: Any) -> AbstractContextManager[Daemon]:
+def run_daemon(command: str, folder: Path, *options: str, **popen_options: Any) -> AbstractContextManager[Daemon]:
     """Run `later up`, `serve` or `worker` on a free port."""
-    return run_process(command, folder, LISTEN_OPTIONS[command], "127.0.0.1:0", *options, **started)
+    return run_process(command, folder, LISTEN_OPTIONS[command], "127.0.0.1:0", *options, **popen_options)
 
 
 @contextmanager
@@ -104,33 +104,39 @@ def run_process(
     command: str,
     folder: Path,
     *options: str,
-    by: Sequence[str] = COMMAND,
+    program: Sequence[str] = COMMAND,
     env: Mapping[str, str] | None = None,
-    **started: Any,
+    **popen_options: Any,
 ) -> Iterator[Daemon]:
     """Run `later up`, `serve` or `worker` at its default address; kill it at the end.
 
-    `env` is added to the environment. The test fails if the daemon logs an error, whatever the test does to it.
+    `program` is the command line before the arguments; `env` is added to the environment. The test fails if the daemon
+    logs an error, whatever the test does to it.
     """
     log = folder / f"{next(_numbers):03d}-{command}.log"
-    line = [*by, command, "--log-format", "json", *options]
+    command_line = [*program, command, "--log-format", "json", *options]
     with log.open("wb") as file:
         process = Popen(
-            line, stdin=DEVNULL, stdout=DEVNULL, stderr=file, env={**environment(), **(env or {})}, **started
+            command_line,
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=file,
+            env={**environment(), **(env or {})},
+            **popen_options,
         )
     later = Daemon(process, log)
     try:
         yield later
     finally:
         later.kill()
-    faults = [event for event in later.events() if event["level"] in ("error", "critical")]
-    assert not faults, faults
+    errors = [event for event in later.events() if event["level"] in ("error", "critical")]
+    assert not errors, errors
 
 
 @contextmanager
-def run_up(folder: Path, data: Path, *options: str, **started: Any) -> Iterator[Daemon]:
+def run_up(folder: Path, data: Path, *options: str, **popen_options: Any) -> Iterator[Daemon]:
     """Run `later up` on the embedded store in `data` and wait until it listens."""
-    with run_daemon("up", folder, "--data", str(data), *options, **started) as later:
+    with run_daemon("up", folder, "--data", str(data), *options, **popen_options) as later:
         _ = later.url
         yield later
 

@@ -21,17 +21,17 @@ def test_a_clock_that_is_an_hour_ahead_delivers_neither_early_nor_late(
     with run_up(folder, data, env=simulated_fault("clock-ahead")) as up:
         assert _clock_of(up.url) - time.time() > AHEAD_S - 5
         created = time.time()
-        meant = created + 1.5
+        due = created + 1.5
         ids = [
             create(up.url, callback=receiver.url(), delay=1.5),
-            create(up.url, callback=receiver.url(), execute_time=meant),
+            create(up.url, callback=receiver.url(), execute_time=due),
         ]
         assert abs(query(up.url, ids[0])["creat_time"] - created) < 2
         wait_until(lambda: receiver.ids == set(ids), "both are delivered")
         assert up.stop() == 0
     for call in receiver.calls:
-        assert abs(int(call.headers["webhook-timestamp"]) - meant) < 2
-        assert meant - 0.001 <= call.arrived < meant + LATE_S
+        assert abs(int(call.headers["webhook-timestamp"]) - due) < 2
+        assert due - 0.001 <= call.arrived < due + LATE_S
 
 
 def _clock_of(url: str) -> float:

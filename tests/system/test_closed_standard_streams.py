@@ -7,27 +7,27 @@ import sys
 
 import pytest
 
-LOOK = """
+PROGRAM = """
 import os, sys
 import later.cli
 from later.cli.exit import ExitStatus
 
-def look(arguments):
-    print("said")
-    print("said", file=sys.stderr)
+def report_descriptors(arguments):
+    print("output")
+    print("output", file=sys.stderr)
     sys.stdout.flush()
-    there = [number for number in (0, 1, 2) if os.get_inheritable(number)]
-    return ExitStatus(7 if len(there) == 3 and os.open(os.devnull, os.O_RDONLY) > 2 and sys.stdin.read() == "" else 1)
+    all_open = all(os.get_inheritable(number) for number in (0, 1, 2))
+    return ExitStatus(7 if all_open and os.open(os.devnull, os.O_RDONLY) > 2 and sys.stdin.read() == "" else 1)
 
 program = sys.modules["later.cli.main"]
-program.run = look
+program.run = report_descriptors
 program.main()
 """
 
 
 @pytest.mark.parametrize("closed", ["", "0<&-", "1>&-", "2>&-", "0<&- 1>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
 def test_opened_files_never_get_a_standard_descriptor(closed: str) -> None:
-    line = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", LOOK]
-    ended = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", PROGRAM]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert ended.returncode == 7, ended.stderr
-    assert (ended.stdout, ended.stderr) == ("" if "1>" in closed else "said\n", "" if "2>" in closed else "said\n")
+    assert (ended.stdout, ended.stderr) == ("" if "1>" in closed else "output\n", "" if "2>" in closed else "output\n")

@@ -33,9 +33,9 @@ def test_a_task_is_created_queried_and_deleted_from_a_shell(
         gone = run_command("query", *to, id)
     assert [done.returncode for done in (created, found, status, deleted, gone)] == [0, 0, 0, 0, 1]
     assert (json.loads(found.stdout)["state"], deleted.stdout.strip()) == ("delay", id)
-    survey = json.loads(status.stdout)
-    assert (survey["tasks"]["delay"], survey["warnings"]) == (1, [])
-    assert [worker["alive"] for worker in survey["workers"]] == [True] * processes
+    report = json.loads(status.stdout)
+    assert (report["tasks"]["delay"], report["warnings"]) == (1, [])
+    assert [worker["alive"] for worker in report["workers"]] == [True] * processes
     assert gone.stderr.count("\n") == 1
 
 
@@ -83,8 +83,8 @@ def test_a_store_that_may_evict_keys_is_refused(store: StoreServer) -> None:
 
 @pytest.mark.parametrize(("command", "option"), [("up", "--listen"), ("worker", "--health")])
 def test_a_port_in_use_is_refused(store: StoreServer, command: str, option: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
         assert address in _failure_reason(run_command(command, "--redis", store.url, option, address))
 
 
@@ -94,11 +94,11 @@ def test_two_workers_run_on_one_machine_by_default(folder: Path, store: StoreSer
         run_process("worker", folder, "--redis", store.url) as two,
     ):
         wait_until(lambda: len(_alive_instances(store)) == 2 * processes, "both send heartbeats")
-        warned = wait_until(
-            lambda: [*_warning_events(one), *_warning_events(two)], "one of them finds the address taken"
+        warnings = wait_until(
+            lambda: [*_warning_events(one), *_warning_events(two)], "one of them finds that the address is in use"
         )
         assert (one.stop(), two.stop()) == (0, 0)
-    assert {event.split(":")[0] for event in warned} == {"health address in use"}
+    assert {event.split(":")[0] for event in warnings} == {"health address in use"}
 
 
 def _warning_events(daemon: Daemon) -> list[str]:
@@ -106,8 +106,8 @@ def _warning_events(daemon: Daemon) -> list[str]:
 
 
 def _alive_instances(store: StoreServer) -> list[str]:
-    survey = json.loads(run_command("status", "--json", "--redis", store.url).stdout)
-    return [worker["instance"] for worker in survey["workers"] if worker["alive"]]
+    report = json.loads(run_command("status", "--json", "--redis", store.url).stdout)
+    return [worker["instance"] for worker in report["workers"] if worker["alive"]]
 
 
 @pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
@@ -125,7 +125,7 @@ def _failure_reason(done: subprocess.CompletedProcess[str]) -> str:
     """Return the reason of a failed daemon: one line after its log."""
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("later: ")]
-    assert len(said) == 1, done.stderr
-    assert done.stderr.endswith(said[0] + "\n")
-    return said[0]
+    reasons = [line for line in done.stderr.splitlines() if line.startswith("later: ")]
+    assert len(reasons) == 1, done.stderr
+    assert done.stderr.endswith(reasons[0] + "\n")
+    return reasons[0]

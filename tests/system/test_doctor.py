@@ -17,7 +17,7 @@ from tests.system.receivers import Receiver, delayed, done, in_sequence, status
 from tests.system.stores import StoreServer
 from tests.system.waiting import wait_until
 
-TASKS, LOOKS = 2000, 2
+TASKS, RUNS = 2000, 2
 
 
 def test_beside_busy_workers_there_are_no_findings(folder: Path, store: StoreServer, receiver: Receiver) -> None:
@@ -25,12 +25,12 @@ def test_beside_busy_workers_there_are_no_findings(folder: Path, store: StoreSer
     with run_daemon("up", folder, "--redis", store.url, "--retry-base", "0.5") as up:
         create_many(up.url, build_tasks(TASKS, receiver.url(), time.time(), 500))
         wait_until(lambda: len(receiver.ids) > 100, "the workers are busy")
-        looks = [run_command("doctor", "--redis", store.url) for _ in range(LOOKS)]
+        runs = [run_command("doctor", "--redis", store.url) for _ in range(RUNS)]
         assert len(receiver.answered) < TASKS or read_metric(up.url, "later_delivery_slots_in_use"), (
-            "they were done before it was"
+            "the deliveries ended before the doctor did"
         )
-    assert [(look.returncode, look.stderr) for look in looks] == [(0, "")] * LOOKS
-    assert all("nothing is wrong" in look.stdout for look in looks)
+    assert [(run.returncode, run.stderr) for run in runs] == [(0, "")] * RUNS
+    assert all("nothing is wrong" in run.stdout for run in runs)
 
 
 def test_inconsistencies_are_found_and_repaired(folder: Path, store: StoreServer, receiver: Receiver) -> None:
@@ -38,11 +38,11 @@ def test_inconsistencies_are_found_and_repaired(folder: Path, store: StoreServer
         ids = [create(up.url, callback=receiver.url(), delay=3600) for _ in range(4)]
         create(up.url, topic="asleep", callback=receiver.url(), delay=3600)
         _make_inconsistent(store.client(), *(pack_id(id) for id in ids[:3]))
-        found, mended, after = (_run_doctor(store, *repair) for repair in ((), ("--repair",), ()))
-        assert (found[0], mended[0], after[0]) == (1, 0, 0)
+        found, repaired, after = (_run_doctor(store, *repair) for repair in ((), ("--repair",), ()))
+        assert (found[0], repaired[0], after[0]) == (1, 0, 0)
         assert _kinds(found) >= {"several", "nowhere", "bodiless", "wake-missing"}
-        assert all(finding["mended"] for finding in mended[1])
-        assert (_kinds(mended), after[1]) == (_kinds(found), [])
+        assert all(finding["mended"] for finding in repaired[1])
+        assert (_kinds(repaired), after[1]) == (_kinds(found), [])
         last = create(up.url, callback=receiver.url())
         wait_until(lambda: last in receiver.answered, "deliveries continue")
 
@@ -61,5 +61,5 @@ def _run_doctor(store: StoreServer, *options: str) -> tuple[int, list[dict[str, 
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()[:-1]]
 
 
-def _kinds(looked: tuple[int, list[dict[str, Any]]]) -> set[str]:
-    return {finding["kind"] for finding in looked[1]}
+def _kinds(result: tuple[int, list[dict[str, Any]]]) -> set[str]:
+    return {finding["kind"] for finding in result[1]}

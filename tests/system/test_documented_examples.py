@@ -90,41 +90,41 @@ class DocumentShell:
     def run(self, command: str) -> str:
         if CREATE.match(command):
             time.sleep(max(0, self._seen_at - time.monotonic()))
-        program, *words = shlex.split(command.replace(API, self._api).replace(RECEIVER, self._receiver))
-        printed = {"later": self._later, "curl": _curl, "sleep": _sleep}[program](words)
+        program, *arguments = shlex.split(command.replace(API, self._api).replace(RECEIVER, self._receiver))
+        printed = {"later": self._later, "curl": _curl, "sleep": _sleep}[program](arguments)
         if CHANGE.match(command):
             self._seen_at = time.monotonic() + self._seen_within_s
         return printed.replace(self._api, API).replace(self._receiver, RECEIVER).rstrip("\n")
 
-    def _later(self, words: Sequence[str]) -> str:
+    def _later(self, arguments: Sequence[str]) -> str:
         env = {**environment(), "LATER_URL": self._api}
         done = subprocess.run(
-            [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, check=False
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, check=False
         )
         assert done.returncode in (0, 1), done.stdout
         return done.stdout
 
 
-def _sleep(words: Sequence[str]) -> str:
-    time.sleep(float(*words))
+def _sleep(arguments: Sequence[str]) -> str:
+    time.sleep(float(*arguments))
     return ""
 
 
-def _curl(words: Sequence[str]) -> str:
+def _curl(arguments: Sequence[str]) -> str:
     parser = ArgumentParser("curl", exit_on_error=False)
     parser.add_argument("-s", action="store_true", required=True)
     parser.add_argument("-X", dest="method")
     parser.add_argument("-d", dest="body")
     parser.add_argument("-w", dest="after", choices=["%{http_code}\\n"])
     parser.add_argument("url", type=urlsplit)
-    asked = parser.parse_args(words)
-    method = asked.method or ("GET" if asked.body is None else "POST")
-    headers = {} if asked.body is None else {"Content-Type": "application/x-www-form-urlencoded"}
-    connection = http.client.HTTPConnection(asked.url.netloc, timeout=30)
+    options = parser.parse_args(arguments)
+    method = options.method or ("GET" if options.body is None else "POST")
+    headers = {} if options.body is None else {"Content-Type": "application/x-www-form-urlencoded"}
+    connection = http.client.HTTPConnection(options.url.netloc, timeout=30)
     try:
-        connection.request(method, asked.url._replace(scheme="", netloc="").geturl(), asked.body, headers)
+        connection.request(method, options.url._replace(scheme="", netloc="").geturl(), options.body, headers)
         response = connection.getresponse()
-        return response.read().decode() + (f"{response.status}\n" if asked.after else "")
+        return response.read().decode() + (f"{response.status}\n" if options.after else "")
     finally:
         connection.close()
 
@@ -184,7 +184,7 @@ def test_examples_are_read_with_what_they_print() -> None:
 
 @pytest.mark.parametrize("processes", [1], indirect=True, ids=["alone"])
 @pytest.mark.parametrize(
-    ("printed", "documented", "same"),
+    ("printed", "documented", "matches"),
     [
         ("a\nb", "a\nb", True),
         ("a 17 b", "a … b", True),
@@ -200,5 +200,5 @@ def test_examples_are_read_with_what_they_print() -> None:
         ("a\nb", "a", False),
     ],
 )
-def test_output_is_compared_completely(printed: str, documented: str, same: bool) -> None:
-    assert is_as_documented(printed, documented) is same
+def test_output_is_compared_completely(printed: str, documented: str, matches: bool) -> None:
+    assert is_as_documented(printed, documented) is matches

@@ -24,11 +24,11 @@ def count_tasks(daemon: Daemon) -> dict[str, int]:
 def kill_during(daemon: Daemon, path: str, body: object, bucket: str) -> None:
     """Call, and kill the daemon as soon as some tasks have left the bucket."""
 
-    def ask() -> None:
+    def send() -> None:
         with suppress(OSError, HTTPException):
             post(daemon.url, path, body)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=send)
     thread.start()
     wait_until(lambda: count_tasks(daemon)[bucket] < MANY, "the operation is under way")
     daemon.kill()
@@ -60,14 +60,14 @@ def test_an_interrupted_redrive_continues_without_loss_or_duplicates(
         create_many(up.url, tasks)
         wait_until(lambda: count_tasks(up)["dead"] == MANY, "all are dead", 60)
         assert up.stop() == 0
-    wanted = {"topic": "order", "reason": "gone", "rate": 1}
+    redrive = {"topic": "order", "reason": "gone", "rate": 1}
     with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
-        kill_during(serve, "/redrive", wanted, "dead")
+        kill_during(serve, "/redrive", redrive, "dead")
     with run_daemon("serve", folder, "--redis", store.url, *shards_option(processes)) as serve:
         wait_until(serve.is_ready, "the daemon is ready")
         left = count_tasks(serve)["dead"]
         assert left < MANY
-        assert post(serve.url, "/redrive", wanted).body == {"redriven": left}
+        assert post(serve.url, "/redrive", redrive).body == {"redriven": left}
         found = count_tasks(serve)
         assert (found["delay"], found["dead"], found["unack"], found["error"]) == (MANY, 0, 0, 0)
         ids = [task["id"] for task in tasks]

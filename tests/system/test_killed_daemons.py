@@ -26,23 +26,23 @@ def test_a_killed_daemon_finds_every_task_after_a_restart(
     with run_up(folder, data, *SHORT) as up:
         tasks = build_tasks(1500, receiver.url(), time.time() + 1, 300)
         create_many(up.url, tasks)
-        with run_creating_clients(up.url, receiver.url()) as creator:
-            wait_until(lambda: len(creator.accepted) > 50 and len(receiver.ids) > 300, "the daemon is under load")
+        with run_creating_clients(up.url, receiver.url()) as clients:
+            wait_until(lambda: len(clients.accepted) > 50 and len(receiver.ids) > 300, "the daemon is under load")
             up.kill()
             if store_dies_too:
                 kill_orphaned_store(data)
             killed_at = time.time()
-            accepted = {str(task["id"]) for task in tasks} | creator.accepted.keys()
+            accepted = {str(task["id"]) for task in tasks} | clients.accepted.keys()
             left = len(accepted - receiver.ids)
             with run_up(folder, data, *SHORT) as again:
                 assert int(again.wait_for_event("store found")["tasks"]) >= left
-                creator.switch_to(again.url)
-                creator.stop()
-                wait_until(lambda: receiver.ids >= accepted | creator.accepted.keys(), "every task is delivered")
+                clients.switch_to(again.url)
+                clients.stop()
+                wait_until(lambda: receiver.ids >= accepted | clients.accepted.keys(), "every task is delivered")
                 assert again.stop() == 0
-    held = [first for first, _ in receiver.repeated_calls()]
-    assert [call for call in held if not -0.5 < killed_at - call.arrived < 2] == []
-    assert len(held) <= 256 * processes
+    repeated = [first for first, _ in receiver.repeated_calls()]
+    assert [call for call in repeated if not -0.5 < killed_at - call.arrived < 2] == []
+    assert len(repeated) <= 256 * processes
 
 
 def test_a_second_daemon_on_the_same_data_is_refused(folder: Path, data: Path) -> None:
@@ -62,9 +62,9 @@ def test_a_killed_embedded_store_is_restarted(folder: Path, data: Path, receiver
         create_many(up.url, tasks)
         wait_until(lambda: len(receiver.ids) > 50, "the daemon is under load")
         os.kill(embedded_store_pid(data) or 0, signal.SIGKILL)
-        died = "the embedded store exited (exit status -9)"
-        wait_until(lambda: died in _why_not_ready(up.url), "its exit and the reason are reported", 5)
-        wait_until(up.is_ready, "the process is restarted", 10)
+        reason = "the embedded store exited (exit status -9)"
+        wait_until(lambda: reason in _why_not_ready(up.url), "the exit of the store is reported", 5)
+        wait_until(up.is_ready, "the store is restarted", 10)
         last = create(up.url, callback=receiver.url())
         wait_until(lambda: receiver.ids == {last, *(task["id"] for task in tasks)}, "everything is delivered")
         assert up.stop() == 0

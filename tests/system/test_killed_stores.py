@@ -24,18 +24,18 @@ def test_a_killed_store_keeps_what_was_accepted(name: str, folder: Path, receive
         run_daemon("up", folder, "--redis", store.url, "--timeout", "2", "--lease", "4") as up,
     ):
         kills = []
-        with run_creating_clients(up.url, receiver.url()) as creator:
+        with run_creating_clients(up.url, receiver.url()) as clients:
             for _ in range(KILLS):
                 time.sleep(EVERY_S)
                 kills.append(time.time())
                 store.kill()
                 time.sleep(AWAY_S)
                 store.start()
-            accepted = len(creator.accepted)
-            wait_until(lambda: len(creator.accepted) > accepted, "creates continue")
-        wait_until(lambda: receiver.ids >= creator.accepted.keys(), "every accepted task is delivered")
+            accepted = len(clients.accepted)
+            wait_until(lambda: len(clients.accepted) > accepted, "creates continue")
+        wait_until(lambda: receiver.ids >= clients.accepted.keys(), "every accepted task is delivered")
         wait_until(lambda: count_tasks(store.client()) == 0, "every delivery is settled", 60)
-    assert creator.refused > 0, "the store was killed between two creates only"
-    assert [c for c in receiver.calls if c.arrived < creator.accepted[c.id]] == []
-    cut = [first.arrived for first, _ in receiver.repeated_calls()]
-    assert [at for at in cut if not any(-0.5 < kill - at < 1 for kill in kills)] == []
+    assert clients.refused > 0, "the store was killed between two creates only"
+    assert [c for c in receiver.calls if c.arrived < clients.accepted[c.id]] == []
+    interrupted_at = [first.arrived for first, _ in receiver.repeated_calls()]
+    assert [at for at in interrupted_at if not any(-0.5 < kill - at < 1 for kill in kills)] == []

@@ -23,7 +23,7 @@ PROPAGATION_S = 2.0
 """Every process sees a change within this time."""
 TOLERANCE_S = 1.0
 """Tolerance for lateness on a busy machine."""
-PRIVATE = "/admin/v2/persistent/public/default/order/delayedDelivery"
+PULSAR_PATH = "/admin/v2/persistent/public/default/order/delayedDelivery"
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +99,16 @@ def test_dead_tasks_are_removed_after_dead_keep_and_their_ids_remembered(up: Dae
 
 def test_a_topics_timeout_is_the_deadline_of_its_deliveries(up: Daemon, receiver: Receiver) -> None:
     receiver.rules["/slow"] = delayed(3)
-    put_policy(up.url, "hurried", timeout=1, retry=0)
-    put_policy(up.url, "patient", timeout=60)
-    hurried = create(up.url, topic="hurried", callback=receiver.url("/slow"))
-    patient = create(up.url, topic="patient", callback=receiver.url("/slow"))
-    wait_until(lambda: query(up.url, hurried)["state"] == "dead", "the task is dead")
-    assert "no complete answer within 1 s" in query(up.url, hurried)["last_error"]["message"]
-    lease = datetime.fromisoformat(query(up.url, patient)["due_at"]).timestamp() - query(up.url, patient)["creat_time"]
+    put_policy(up.url, "short", timeout=1, retry=0)
+    put_policy(up.url, "long-wait", timeout=60)
+    short = create(up.url, topic="short", callback=receiver.url("/slow"))
+    long = create(up.url, topic="long-wait", callback=receiver.url("/slow"))
+    wait_until(lambda: query(up.url, short)["state"] == "dead", "the task is dead")
+    assert "no complete answer within 1 s" in query(up.url, short)["last_error"]["message"]
+    lease = datetime.fromisoformat(query(up.url, long)["due_at"]).timestamp() - query(up.url, long)["creat_time"]
     assert 75 <= lease <= 77 + TOLERANCE_S
-    wait_until(lambda: post(up.url, "/query", {"id": patient}).status == 404, "the task is done")
-    assert receiver.attempts(patient) == [1]
+    wait_until(lambda: post(up.url, "/query", {"id": long}).status == 404, "the task is done")
+    assert receiver.attempts(long) == [1]
 
 
 def test_a_topic_has_its_own_retry_policy(up: Daemon, receiver: Receiver) -> None:
@@ -131,15 +131,15 @@ def test_a_topics_ack_decides_how_answers_are_judged(
 
 def test_pulsar_and_native_routes_show_the_same_policy(up: Daemon, receiver: Receiver) -> None:
     body = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5000}
-    assert call(up.url, "POST", PRIVATE, body).status == 204
+    assert call(up.url, "POST", PULSAR_PATH, body).status == 204
     wait_until_all_processes_know()
     assert call(up.url, "GET", "/topics/order/policy").body["max_delay"] == 5
     task = {"topic": "order", "callback": receiver.url(), "delay": 5.001}
     answer = post(up.url, "/create", task)
     assert (answer.status, answer.body["detail"]) == (400, "Exceeds max allowed delivery delay of 5000 milliseconds")
     assert post(up.url, "/create", {**task, "delay": 5}).status == 200
-    assert call(up.url, "DELETE", PRIVATE).status == 204
-    assert call(up.url, "GET", PRIVATE).body is None
+    assert call(up.url, "DELETE", PULSAR_PATH).status == 204
+    assert call(up.url, "GET", PULSAR_PATH).body is None
     wait_until_all_processes_know()
     assert post(up.url, "/create", task).status == 200
 
@@ -168,22 +168,22 @@ def test_no_create_sees_a_mix_of_old_and_new_policy_with_three_daemons(
             wait_until(serve.is_ready, "the daemon is ready")
         put_policy(serves[0].url, "order", **OLD)
         time.sleep(PROPAGATION_S)
-        changed_at, made = _create_during_change(serves, receiver)
-        seen = [(at, seconds_from_due_to_expiry(query(serves[0].url, id))) for at, id in made]
-        assert {judged for _, judged in seen} == {900, 2700}
-        assert {judged for at, judged in seen if at < changed_at} == {900}
-        assert {judged for at, judged in seen if at > changed_at + PROPAGATION_S} == {2700}
+        changed_at, created = _create_during_change(serves, receiver)
+        seen = [(at, seconds_from_due_to_expiry(query(serves[0].url, id))) for at, id in created]
+        assert {seconds for _, seconds in seen} == {900, 2700}
+        assert {seconds for at, seconds in seen if at < changed_at} == {900}
+        assert {seconds for at, seconds in seen if at > changed_at + PROPAGATION_S} == {2700}
 
 
 def _create_during_change(serves: list[Daemon], receiver: Receiver) -> tuple[float, list[tuple[float, str]]]:
     """Create tasks during a change of policy; return its time and (start of the create, id) of each task."""
-    made: list[tuple[float, str]] = []
-    enough = threading.Event()
+    created: list[tuple[float, str]] = []
+    stopping = threading.Event()
 
     def create_all_the_time(url: str) -> None:
-        while not enough.is_set():
-            began = time.monotonic()
-            made.append((began, create(url, callback=receiver.url())))
+        while not stopping.is_set():
+            started_at = time.monotonic()
+            created.append((started_at, create(url, callback=receiver.url())))
 
     threads = [threading.Thread(target=create_all_the_time, args=(serve.url,)) for serve in serves]
     for thread in threads:
@@ -193,7 +193,7 @@ def _create_during_change(serves: list[Daemon], receiver: Receiver) -> tuple[flo
     put_policy(serves[0].url, "order", **NEW)
     changed_at = time.monotonic()
     time.sleep(PROPAGATION_S + 0.5)
-    enough.set()
+    stopping.set()
     for thread in threads:
         thread.join()
-    return changed_at, [(at, id) for at, id in made if not before <= at <= changed_at]
+    return changed_at, [(at, id) for at, id in created if not before <= at <= changed_at]

@@ -1,4 +1,4 @@
-"""Daemons of several processes that exit, hang or crash repeatedly, hardly noticed by callers."""
+"""Daemons of several processes that exit, hang or crash repeatedly, and callers hardly notice."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def test_a_killed_process_is_restarted_and_no_task_is_lost(folder: Path, data: P
     receiver.rules["/"] = delayed(0.02)
     with run_up(folder, data, "--timeout", "2", "--lease", "3") as up:
         _wait_until_all_up(up)
-        with run_creating_clients(up.url, receiver.url()) as creator:
+        with run_creating_clients(up.url, receiver.url()) as clients:
             wait_until(lambda: len(receiver.ids) > 50, "the daemon is under load")
             killed, killed_at = up.children()[0], time.time()
             os.kill(killed, signal.SIGKILL)
             died = up.wait_for_event("process exited")
             wait_until(lambda: _why_not_ready(up) == "1 of 2 processes is being started", "the outage is reported", 2)
             wait_until(lambda: _why_not_ready(up) == "", "the process is restarted", 10)
-            accepted = len(creator.accepted)
-            wait_until(lambda: len(creator.accepted) > accepted + 50, "creates continue")
+            accepted = len(clients.accepted)
+            wait_until(lambda: len(clients.accepted) > accepted + 50, "creates continue")
         assert (died["level"], died["pid"], died["status"], died["restart_in_s"]) == ("warning", killed, -9, 0)
         assert len(up.children()) == 2
         assert read_metric(up.url, "later_process_deaths_total") == 1
-        wait_until(lambda: receiver.answered >= creator.accepted.keys(), "every accepted task is delivered")
+        wait_until(lambda: receiver.answered >= clients.accepted.keys(), "every accepted task is delivered")
         assert up.stop() == 0
-    cut = [first.arrived for first, _ in receiver.repeated_calls()]
-    assert [at for at in cut if not -0.5 < killed_at - at < 2] == []
+    interrupted_at = [first.arrived for first, _ in receiver.repeated_calls()]
+    assert [at for at in interrupted_at if not -0.5 < killed_at - at < 2] == []
 
 
 def test_a_terminated_process_stops_in_order_and_is_restarted(folder: Path, data: Path, receiver: Receiver) -> None:
@@ -116,8 +116,8 @@ def test_without_its_supervisor_a_process_serves_and_reports_that(folder: Path, 
         serve.send(signal.SIGSTOP)
         assert create(serve.url, callback="http://127.0.0.1:1/", delay=3600)
         assert _why_not_ready(serve) == "the supervisor does not answer: no answer within 1 s: readiness"
-        figures = get(serve.url, "/metrics")
-        assert (figures.status, figures.body["detail"]) == (503, "no answer within 3 s: exposition")
+        answer = get(serve.url, "/metrics")
+        assert (answer.status, answer.body["detail"]) == (503, "no answer within 3 s: exposition")
         serve.send(signal.SIGCONT)
         wait_until(lambda: _why_not_ready(serve) == "", "the process answers again")
         assert read_metric(serve.url, CREATED) == 1
@@ -143,10 +143,10 @@ def test_processes_finish_their_deliveries_and_exit_if_the_supervisor_is_killed(
         with run_up(folder, data) as again:
             assert again.wait_for_event("stopping an orphaned store")
             assert again.wait_for_event("store found")["tasks"] == len(ids | waiting)
-            assert receiver.answered == set(), "they are still at it"
+            assert receiver.answered == set(), "the deliveries are still under way"
             wait_until(lambda: receiver.answered == ids | waiting, "everything is delivered")
             assert again.stop() == 0
-        assert not any(map(_is_running, children)), "they ended by themselves"
+        assert not any(map(_is_running, children)), "the processes ended by themselves"
         assert [event["event"] for event in up.events()].count("the supervisor is gone: stopping") == 2
     assert receiver.repeated_calls() == []
 
@@ -256,9 +256,9 @@ def test_start_and_stop_are_logged_once_and_other_events_with_the_process_number
         store.start()
         wait_until(up.is_ready, "the store is back")
         assert up.stop() == 0
-    said = [event["event"] for event in up.events()]
+    logged = [event["event"] for event in up.events()]
     once = ("store found", "listening", "all processes are up", "stopping", "stopped")
-    assert [said.count(event) for event in once] == [1] * len(once)
+    assert [logged.count(event) for event in once] == [1] * len(once)
     assert {event.get("process") for event in failed} <= {1, 2, None}
     assert "process" in failed[0]
 
@@ -276,15 +276,15 @@ def test_a_process_that_stops_before_its_configuration_arrives_logs_in_the_right
             text=True,
             check=False,
         )
-    said = [json.loads(text) for text in ended.stderr.splitlines()]
-    assert "the supervisor is gone: stopping" in [event["event"] for event in said]
-    assert {event["process"] for event in said} == {1}
+    events = [json.loads(text) for text in ended.stderr.splitlines()]
+    assert "the supervisor is gone: stopping" in [event["event"] for event in events]
+    assert {event["process"] for event in events} == {1}
     assert ended.stdout == ""
 
 
 def test_a_daemon_without_standard_descriptors_keeps_its_connections_private(folder: Path, data: Path) -> None:
-    without = ("sh", "-c", 'exec "$@" 0<&- 1>&-', "sh", *COMMAND)
-    with run_up(folder, data, by=without) as up:
+    program = ("sh", "-c", 'exec "$@" 0<&- 1>&-', "sh", *COMMAND)
+    with run_up(folder, data, program=program) as up:
         _wait_until_all_up(up)
         pids = (up.pid, *up.children())
         assert {os.readlink(f"/proc/{pid}/fd/{number}") for pid in pids for number in (0, 1)} == {os.devnull}
@@ -296,10 +296,10 @@ def test_no_secret_is_in_a_command_line_or_an_environment(folder: Path, store: S
     with run_daemon("worker", folder, env={"LATER_REDIS": url}) as worker:
         _wait_until_all_up(worker)
         children = worker.children()
-        shown = [Path(f"/proc/{pid}/{what}").read_bytes() for pid in children for what in ("cmdline", "environ")]
-        lines = [line.split(b"\0") for line in shown[::2]]
-    assert len(shown) == 4
-    assert not [text for text in shown if SECRET.encode() in text]
+        public = [Path(f"/proc/{pid}/{what}").read_bytes() for pid in children for what in ("cmdline", "environ")]
+        lines = [line.split(b"\0") for line in public[::2]]
+    assert len(public) == 4
+    assert not [text for text in public if SECRET.encode() in text]
     assert sorted(line[line.index(b"--channel") - 2 :][:2] for line in lines) == [
         [b"worker", b"1/2"],
         [b"worker", b"2/2"],
@@ -312,7 +312,7 @@ def test_processes_run_the_same_code_as_their_supervisor(folder: Path, data: Pat
     archive.parent.mkdir()
     _pack(archive)
     code = f"import sys; sys.path.insert(0, {str(archive)!r}); from later.cli import main; main()"
-    with run_up(folder, data, by=(sys.executable, "-c", code), cwd=folder) as up:
+    with run_up(folder, data, program=(sys.executable, "-c", code), cwd=folder) as up:
         _wait_until_all_up(up)
         id = create(up.url, callback=receiver.url())
         wait_until(lambda: receiver.calls_of(id), "the task is delivered")
@@ -338,7 +338,7 @@ def _wait_until_all_up(daemon: Daemon) -> None:
 
 
 def _why_not_ready(daemon: Daemon) -> str:
-    """Return why the daemon is not ready, empty if it is. Repeated while a connection reaches a dead process."""
+    """Return why the daemon is not ready, empty if it is. Asks again while a connection reaches a dead process."""
     while True:
         with suppress(OSError, HTTPException):
             answer = get(daemon.url, "/readyz", timeout_s=2)

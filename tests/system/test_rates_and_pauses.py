@@ -65,8 +65,8 @@ def test_concurrency_holds_over_all_workers_and_through_a_kill(
         worker.kill()
         wait_until(lambda: receiver.answered >= {str(task["id"]) for task in tasks}, "all are delivered")
         assert _max_concurrent(receiver) <= 3 + 3  # deliveries of the killed worker may still be under way
-        before = [call for call in receiver.calls if call.attempt == 1]
-        assert len(before) >= 57
+        first_attempts = [call for call in receiver.calls if call.attempt == 1]
+        assert len(first_attempts) >= 57
 
 
 def _max_concurrent(receiver: Receiver, took: float = 0.2) -> int:
@@ -80,14 +80,14 @@ def test_a_pause_takes_effect_within_two_seconds_and_deliveries_under_way_end(
     receiver.rules["/slow"] = delayed(3)
     with run_up(folder, data, "--ramp", "0") as up:
         slow = create(up.url, topic="order", callback=receiver.url("/slow"))
-        wait_until(lambda: receiver.calls_of(slow), "the operation is under way")
+        wait_until(lambda: receiver.calls_of(slow), "the delivery is under way")
         create_many(up.url, build_tasks(600, receiver.url(), time.time(), rate=100))
         wait_until(lambda: len(receiver.calls) > 50, "some are delivered")
         assert call(up.url, "POST", "/topics/order/pause", {}).status == 200
         time.sleep(PROPAGATION_S)
-        rested = len(receiver.calls)
+        count = len(receiver.calls)
         time.sleep(1)
-        assert len(receiver.calls) == rested
+        assert len(receiver.calls) == count
         wait_until(lambda: slow in receiver.answered, "deliveries under way end")
         assert call(up.url, "POST", "/topics/order/resume", {}).status == 200
         wait_until(lambda: len(receiver.ids) == 601, "the daemon continues")
@@ -100,16 +100,16 @@ def test_all_workers_respect_a_receivers_retry_after(folder: Path, store: StoreS
     with run_daemon("up", folder, *options) as up, run_daemon("worker", folder, *options) as worker:
         wait_until(up.is_ready, "the daemon is ready")
         worker.wait_for_event("listening")
-        asked = create(up.url, topic="order", callback=receiver.url("/busy"))
-        wait_until(lambda: receiver.calls_of(asked), "the command asks")
+        busy = create(up.url, topic="order", callback=receiver.url("/busy"))
+        wait_until(lambda: receiver.calls_of(busy), "the task is delivered")
         time.sleep(0.5)
-        asked_at = receiver.calls_of(asked)[0].arrived
+        busy_at = receiver.calls_of(busy)[0].arrived
         create_many(up.url, build_tasks(50, receiver.url("/others"), time.time()))
         other = create(up.url, topic="healthy", callback=receiver.url("/healthy"))
         wait_until(lambda: receiver.calls_of(other), "other topics are delivered")
         wait_until(lambda: len(calls_to(receiver, "/others")) == 50, "the topic is delivered again")
-        assert min(call.arrived for call in calls_to(receiver, "/others")) >= asked_at + 4
-        assert post(up.url, "/query", {"id": asked}).status in (200, 404)
+        assert min(call.arrived for call in calls_to(receiver, "/others")) >= busy_at + 4
+        assert post(up.url, "/query", {"id": busy}).status in (200, 404)
 
 
 def test_a_healthy_topic_is_on_time_beside_a_paused_a_limited_and_a_slow_one(
@@ -122,6 +122,6 @@ def test_a_healthy_topic_is_on_time_beside_a_paused_a_limited_and_a_slow_one(
         time.sleep(PROPAGATION_S)
         for topic, path in (("paused", "/never"), ("limited", "/limited"), ("slow", "/hangs")):
             create_many(up.url, build_tasks(5_000, receiver.url(path), time.time(), topic=topic))
-        wait_until(lambda: len(calls_to(receiver, "/limited")) > 3, "the limited task is under way")
-        assert any(measure_p99_lateness(up, receiver, receiver.url("/well")) < P99_S for _ in range(TRIES))
+        wait_until(lambda: len(calls_to(receiver, "/limited")) > 3, "the limited topic is delivered")
+        assert any(measure_p99_lateness(up, receiver, receiver.url("/healthy")) < P99_S for _ in range(TRIES))
         assert calls_to(receiver, "/never") == []

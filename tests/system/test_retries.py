@@ -52,8 +52,8 @@ def test_pauses_double_until_the_task_is_dead(up: Daemon, receiver: Receiver, pa
     id = create(up.url, callback=receiver.url(path), retry=3)
     wait_until(lambda: query(up.url, id)["state"] == "dead", "the task is dead")
     assert receiver.attempts(id) == [1, 2, 3, 4]
-    for pause, meant in zip(_pauses(receiver.calls_of(id)), (BASE_S, 2 * BASE_S, 4 * BASE_S), strict=True):
-        assert meant <= pause < meant + TOLERANCE_S
+    for pause, expected in zip(_pauses(receiver.calls_of(id)), (BASE_S, 2 * BASE_S, 4 * BASE_S), strict=True):
+        assert expected <= pause < expected + TOLERANCE_S
     dead = query(up.url, id)
     assert (dead["has_retry"], dead["attempts"], dead["last_error"]["reason"]) == (3, 4, "exhausted")
 
@@ -72,7 +72,7 @@ def test_a_task_in_error_shows_its_last_failure(up: Daemon, receiver: Receiver, 
 
 
 @pytest.mark.parametrize(
-    ("busy", "meant"),
+    ("busy", "expected"),
     [
         (code(101), BASE_S),
         (status(429), BASE_S),
@@ -83,13 +83,13 @@ def test_a_task_in_error_shows_its_last_failure(up: Daemon, receiver: Receiver, 
     ids=["code-101", "429", "503", "429-after-1", "503-after-1"],
 )
 def test_a_busy_answer_is_retried_and_spends_no_retry(
-    busy: Rule, meant: float, up: Daemon, receiver: Receiver, path: str
+    busy: Rule, expected: float, up: Daemon, receiver: Receiver, path: str
 ) -> None:
     receiver.rules[path] = in_sequence(busy, busy, hang)
     id = create(up.url, callback=receiver.url(path), retry=0)
     wait_until(lambda: len(receiver.calls_of(id)) == 3, "the task is delivered again")
     for pause in _pauses(receiver.calls_of(id)):
-        assert meant <= pause < meant + TOLERANCE_S
+        assert expected <= pause < expected + TOLERANCE_S
     assert query(up.url, id)["has_retry"] == 0
     assert post(up.url, "/delete", {"id": id}).status == 200
 

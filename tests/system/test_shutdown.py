@@ -42,23 +42,23 @@ def by_sigint_to_the_group(folder: Path, data: Path) -> Iterator[tuple[Daemon, C
 def by_ctrl_c(folder: Path, data: Path) -> Iterator[tuple[Daemon, Callable[[], object]]]:
     keyboard, terminal = pty.openpty()
     try:
-        by = (*TERMINAL, os.ttyname(terminal))
-        with run_up(folder, data, by=by, start_new_session=True) as up:
+        program = (*TERMINAL, os.ttyname(terminal))
+        with run_up(folder, data, program=program, start_new_session=True) as up:
             yield up, lambda: os.write(keyboard, b"\x03")
     finally:
         os.close(keyboard)
         os.close(terminal)
 
 
-@pytest.mark.parametrize("started", [by_sigterm, by_sigint_to_the_group, by_ctrl_c])
+@pytest.mark.parametrize("start_daemon", [by_sigterm, by_sigint_to_the_group, by_ctrl_c])
 def test_a_stop_under_load_finishes_deliveries_under_way(
-    started: Callable[[Path, Path], Iterator[tuple[Daemon, Callable[[], object]]]],
+    start_daemon: Callable[[Path, Path], Iterator[tuple[Daemon, Callable[[], object]]]],
     folder: Path,
     data: Path,
     receiver: Receiver,
 ) -> None:
     receiver.rules["/"] = delayed(0.3)
-    with started(folder, data) as (up, stop):  # type: ignore[attr-defined]  # a context manager, by its decorator
+    with start_daemon(folder, data) as (up, stop):  # type: ignore[attr-defined]  # a context manager, by its decorator
         create_many(up.url, build_tasks(TASKS, receiver.url(), time.time() + 0.5, 400))
         wait_until(lambda: len(receiver.ids) > 300, "the daemon is under load")
         stop()
@@ -77,13 +77,13 @@ def test_a_stop_under_load_finishes_deliveries_under_way(
 
 
 def test_a_stop_while_clients_create_keeps_what_was_accepted(folder: Path, data: Path, receiver: Receiver) -> None:
-    with run_up(folder, data) as up, run_creating_clients(up.url, receiver.url()) as creator:
+    with run_up(folder, data) as up, run_creating_clients(up.url, receiver.url()) as clients:
         wait_until(lambda: len(receiver.ids) > 50, "the daemon is under load")
         assert up.stop() == 0
         with run_up(folder, data) as again:
-            creator.switch_to(again.url)
-            creator.stop()
-            wait_until(lambda: receiver.answered >= creator.accepted.keys(), "every accepted task is delivered")
+            clients.switch_to(again.url)
+            clients.stop()
+            wait_until(lambda: receiver.answered >= clients.accepted.keys(), "every accepted task is delivered")
             assert again.stop() == 0
     assert receiver.repeated_calls() == []
 

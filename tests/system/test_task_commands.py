@@ -144,7 +144,7 @@ def test_a_list_is_limited_by_due_times(up: Daemon) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "beginning"),
     [
         ("delay", "due in"),
         ("unack", "in flight for"),
@@ -152,11 +152,11 @@ def test_a_list_is_limited_by_due_times(up: Daemon) -> None:
         ("dead", "dead because "),
     ],
 )
-def test_a_task_is_explained_in_every_state(up: Daemon, receiver: Receiver, state: str, said: str) -> None:
+def test_a_task_is_explained_in_every_state(up: Daemon, receiver: Receiver, state: str, beginning: str) -> None:
     id = create_in_state(state, up, receiver)
-    sentence, empty, *figures = run_lines(up, "explain", id)
-    assert sentence.startswith(said)
-    assert (empty, figures[0].split()) == ("", ["id", id])
+    sentence, empty, *details = run_lines(up, "explain", id)
+    assert sentence.startswith(beginning)
+    assert (empty, details[0].split()) == ("", ["id", id])
     assert run_json(up, "explain", id)["state"] == state
 
 
@@ -227,9 +227,9 @@ def test_a_task_is_run_now(up: Daemon, receiver: Receiver, state: str, calls: in
 def test_a_task_in_flight_is_left_alone_and_the_others_are_moved(
     up: Daemon, receiver: Receiver, ids: dict[str, str], command: tuple[str, ...]
 ) -> None:
-    hurried = run_command(up, *command, ids["unack"], "nobody", ids["dead"])
-    assert (hurried.returncode, hurried.stdout) == (1, f"{ids['dead']}\n")
-    assert len(hurried.stderr.splitlines()) == 2
+    done = run_command(up, *command, ids["unack"], "nobody", ids["dead"])
+    assert (done.returncode, done.stdout) == (1, f"{ids['dead']}\n")
+    assert len(done.stderr.splitlines()) == 2
     wait_for_deliveries(receiver, ids["dead"], 2)
     assert receiver.attempts(ids["unack"]) == [1]
 
@@ -294,8 +294,8 @@ def test_one_state_is_purged(up: Daemon, ids: dict[str, str], state: str) -> Non
 
 def test_without_confirmation_nothing_is_changed(up: Daemon, ids: dict[str, str]) -> None:
     for command in (("topics", "purge", "order"), ("dead", "purge", *TOPIC), ("dead", "redrive", *TOPIC)):
-        no = run_at_terminal(up, "n\n", *command)
-        assert (no.returncode, no.stdout) == (1, "")
+        declined = run_at_terminal(up, "n\n", *command)
+        assert (declined.returncode, declined.stdout) == (1, "")
         unasked = run_command(up, *command)
         assert (unasked.returncode, unasked.stdout) == (2, "")
         assert "No terminal to ask on: use --yes" in unasked.stderr
@@ -352,15 +352,15 @@ def test_an_interrupted_command_is_completed_by_repeating_it(up: Daemon, receive
     time.sleep(PROPAGATION_S)
     redrive = ("dead", "redrive", *TOPIC, "--yes")
     with subprocess.Popen([*INTERRUPTIBLE, *redrive, "--rate", "2"], text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, env=env(up)) as going:  # fmt: skip
+                          stderr=subprocess.PIPE, env=env(up)) as redriving:  # fmt: skip
         try:
             wait_until(lambda: count_tasks(up)["dead"] == 80, "a chunk is redriven")
             time.sleep(0.5)  # the chunk must end first
-            going.send_signal(signal.SIGINT)
-            out, err = going.communicate(timeout=10)
+            redriving.send_signal(signal.SIGINT)
+            out, err = redriving.communicate(timeout=10)
         finally:
-            going.kill()
-    assert (going.returncode, out) == (130, "20 tasks redriven\n")
+            redriving.kill()
+    assert (redriving.returncode, out) == (130, "20 tasks redriven\n")
     assert "run the same command again to continue" in err
     assert run_lines(up, *redrive) == ["80 tasks redriven"]
     assert count_tasks(up) == dict.fromkeys(STATES, 0) | {"delay": 100}

@@ -20,7 +20,7 @@ from tests.system.waiting import wait_until
 FAR = 3600
 PROPAGATION_S = 2.0
 """Every process sees a change within this time."""
-DAEMONS = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT_POLICY).items()}
+DAEMON_LEVEL = {name: {"value": value, "level": "daemon"} for name, value in format_policy(DEFAULT_POLICY).items()}
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def test_applied_policies_show_the_level_of_each_field(up: Daemon) -> None:
     run_json(up, "namespaces", "set", "shop", "--max-delay", "7d", "--ack", "status")
     own = run_json(up, "topics", "set", "shop/order", "--max-delay", "0", "--paused", "on")
     assert own == {"topic": "shop/order", "set": {"max_delay": 0, "paused": True}}
-    assert run_json(up, "topics", "show", "shop/order", "--applied")["applied"] == DAEMONS | {
+    assert run_json(up, "topics", "show", "shop/order", "--applied")["applied"] == DAEMON_LEVEL | {
         "max_delay": {"value": 0, "level": "topic"},
         "paused": {"value": True, "level": "topic"},
         "ack": {"value": "status", "level": "namespace"},
         "retry": {"value": 7, "level": "daemon"},
     }
-    assert run_json(up, "namespaces", "show", "shop", "--applied")["applied"] == DAEMONS | {
+    assert run_json(up, "namespaces", "show", "shop", "--applied")["applied"] == DAEMON_LEVEL | {
         "max_delay": {"value": 604_800, "level": "namespace"},
         "ack": {"value": "status", "level": "namespace"},
         "retry": {"value": 7, "level": "daemon"},
@@ -113,7 +113,7 @@ def test_one_topic_may_be_written_in_two_ways(up: Daemon) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--timeout", "500s"), "timeout: expected a number of seconds from 1 to 120, or null to inherit, got 500"),
         (("--retry", "-1"), "retry: expected an integer from 0 to 1000, or null to inherit, got -1"),
@@ -125,10 +125,10 @@ def test_one_topic_may_be_written_in_two_ways(up: Daemon) -> None:
     ],
 )
 def test_a_wrong_value_is_refused_with_the_daemons_message_and_nothing_is_set(
-    up: Daemon, words: tuple[str, ...], said: str
+    up: Daemon, words: tuple[str, ...], message: str
 ) -> None:
     done = run_command(up, "topics", "set", "a", "--ttl", "1h", *words)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"later: {said}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"later: {message}\n")
     assert run_json(up, "topics", "show", "a")["set"] == {}
 
 

@@ -12,10 +12,10 @@ POLL_INTERVAL_S = 0.02
 Result = TypeVar("Result")
 
 
-def wait_until(look: Callable[[], Result], what: str, within: float = TIMEOUT_S) -> Result:
-    """Call `look` until it returns a true value, and return that. The test fails after `within` seconds."""
+def wait_until(condition: Callable[[], Result], what: str, within: float = TIMEOUT_S) -> Result:
+    """Call `condition` until it returns a true value, and return that. The test fails after `within` seconds."""
     deadline = time.monotonic() + within
-    while not (found := look()):
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {within:g} s in vain: {what}"
         time.sleep(POLL_INTERVAL_S)
     return found
