@@ -156,14 +156,14 @@ class DeliveryPool:
         if not clock.is_steady():  # this machine slept meanwhile: ask for the store's time, or take the best guess
             with suppress(LaterError):
                 await self._store.time.measure()
-        ended, random = clock.now().high, self._random()
-        verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended, policy, random)
+        ended_at, random = clock.now().high, self._random()
+        verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended_at, policy, random)
         if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
             await self._throttle.hold(claim.topic, verdict.at)
         return verdict
 
     async def _settle(self, claim: Claim, verdict: Verdict) -> None:
-        """Settle; try again until the store answers or the lease ends."""
+        """Settle the claim; try again until the store answers or the lease ends."""
         own_id = isinstance(claim.task, Task) and claim.task.own_id
         remember_until = verdict.at + self._remember_ms if own_id and self._remember_ms else None
         settlement = Settlement(claim, verdict, remember_until)

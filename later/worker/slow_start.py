@@ -53,8 +53,19 @@ class SlowStart:
         return topic in self.ramps
 
     def ramp_for(self, topic: str, policy: Policy, now: int) -> Ramp | None:
-        """Return the topic's ramp; None if it runs at full speed."""
-        self._note_limits(topic, policy, now)
+        """Return the topic's ramp; None if it runs at full speed. A limit that was raised or lifted starts a ramp."""
+        before, seen_at = self.limited.get(topic, (policy, now))
+        if policy.rate or policy.concurrency:
+            self.limited[topic] = (policy, now)
+        else:
+            self.limited.pop(topic, None)
+        if (
+            before is not policy
+            and now - seen_at < LIMITS_KEPT_MS
+            and policy.ramp_ms
+            and (_is_raised(before.rate, policy.rate) or _is_raised(before.concurrency, policy.concurrency))
+        ):
+            self.start(topic, Ramp(now, now + policy.ramp_ms, before.rate, before.concurrency))
         ramp, until = self.ramps.get(topic), self._policies.ramps.get(topic, 0)
         if until > now and policy.ramp_ms and (ramp is None or ramp.until < until):
             ramp = Ramp(until - policy.ramp_ms, until)
@@ -85,18 +96,6 @@ class SlowStart:
     def _end(self, topic: str) -> None:
         del self.ramps[topic]
         del self._started[topic]
-
-    def _note_limits(self, topic: str, policy: Policy, now: int) -> None:
-        """Remember the topic's limits; a limit that was raised or lifted starts a ramp from the old one."""
-        before, seen_at = self.limited.get(topic, (policy, now))
-        if policy.rate or policy.concurrency:
-            self.limited[topic] = (policy, now)
-        else:
-            self.limited.pop(topic, None)
-        if before is policy or now - seen_at >= LIMITS_KEPT_MS or not policy.ramp_ms:
-            return
-        if _is_raised(before.rate, policy.rate) or _is_raised(before.concurrency, policy.concurrency):
-            self.start(topic, Ramp(now, now + policy.ramp_ms, before.rate, before.concurrency))
 
 
 def _is_raised(before: float, after: float) -> bool:
