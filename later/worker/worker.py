@@ -54,14 +54,14 @@ class Worker:
             random=random,
             wake=self.wake,
         )
-        self.unack = Requeuer(Bucket.UNACK, store=store, metrics=metrics, on_requeued=self.wake)
-        self.error = Requeuer(Bucket.ERROR, store=store, metrics=metrics, on_requeued=self.wake)
+        self.unack_requeuer = Requeuer(Bucket.UNACK, store=store, metrics=metrics, on_requeued=self.wake)
+        self.error_requeuer = Requeuer(Bucket.ERROR, store=store, metrics=metrics, on_requeued=self.wake)
         self.trimmer = Trimmer(store)
         self.expirer = Expirer(store=store, metrics=metrics)
         self.sweeper = DeadSweeper(store=store, remember_ms=remember_ms, metrics=metrics)
         self.resumer = Resumer(store)
         unack_ticker = self._build_ticker("unack", self.tick_unack, max(tick_ms, IDLE_POLL_MS))
-        error_ticker = self._build_ticker("error", self.error.tick, max(tick_ms, IDLE_POLL_MS))
+        error_ticker = self._build_ticker("error", self.error_requeuer.tick, max(tick_ms, IDLE_POLL_MS))
         self.claimer = Claimer(
             store=store,
             throttle=self.throttle,
@@ -108,7 +108,7 @@ class Worker:
 
     async def tick_unack(self, now: int) -> TickResult:
         """Requeue tasks whose lease expired, then trim: a failure to trim must not delay them."""
-        result = await self.unack.tick(now)
+        result = await self.unack_requeuer.tick(now)
         if not await self.trimmer.tick(now):
             return result
         trim_at = now + self._tick_ms

@@ -103,7 +103,7 @@ class ManualWorker(Worker):
         """Run one tick of each ticker; return how many tasks were claimed. Their deliveries go on."""
         await self.expirer.tick(self.at)
         await self.sweeper.tick(self.at)
-        for requeuer in (self.unack, self.error):
+        for requeuer in (self.unack_requeuer, self.error_requeuer):
             await requeuer.tick(self.at)
         return (await self.claimer.tick(self.at)).moved
 
