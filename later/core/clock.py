@@ -92,15 +92,11 @@ class Clock:
         Raises:
             StoreDown: it was never measured.
         """
-        low, width = self._estimate()
+        low, width = self.estimate()
         return Interval(int(low), int(low + width) + 1)
 
-    def low_ms(self) -> float:
-        """Return the low end of the store's time now, with its fraction. Raises StoreDown, as `now` does."""
-        return self._estimate()[0]
-
-    def _estimate(self) -> tuple[float, float]:
-        """Return the low end and the width of the interval, in ms."""
+    def estimate(self) -> tuple[float, float]:
+        """Return the low end and the width of the interval now, in ms with their fractions. Raises StoreDown."""
         if self._measured_at is None:
             raise StoreDown("the store's clock could not be read yet")
         elapsed = self.monotonic() - self._measured_at
@@ -132,4 +128,5 @@ class StoreTime:
         """Return the low end of the store's time in ms, with its fraction. Raises StoreDown, as `now` does."""
         if not self._clock.is_steady():
             await self.measure()
-        return self._clock.low_ms()
+        low, _ = self._clock.estimate()
+        return low
