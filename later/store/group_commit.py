@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from later.core.errors import LaterError, StoreDown
 
@@ -49,7 +49,7 @@ class GroupCommit(Generic[Item, Answer]):
         self._call = call
         self._queue_timeout_s = queue_timeout_s
         self._queue: deque[_QueuedItem[Item, Answer]] = deque()
-        self._round_trips: set[asyncio.Task[None]] = set()
+        self._round_trips: set[asyncio.Task[Any] | None] = set()
 
     def __call__(self, item: Item, size: int = 0) -> asyncio.Future[Answer]:
         """Return the future answer to an item of `size` bytes. It raises what the call raises, or returns for it."""
@@ -73,13 +73,7 @@ class GroupCommit(Generic[Item, Answer]):
             while self._queue and len(group) < MAX_ITEMS and size < MAX_BYTES:
                 size += self._queue[0].size
                 group.append(self._queue.popleft())
-            round_trip = asyncio.create_task(self._send_group(group))
-            self._round_trips.add(round_trip)
-            round_trip.add_done_callback(self._finish)
-
-    def _finish(self, round_trip: asyncio.Task[None]) -> None:
-        self._round_trips.discard(round_trip)
-        self._send()
+            self._round_trips.add(asyncio.create_task(self._send_group(group)))
 
     async def _send_group(self, group: list[_QueuedItem[Item, Answer]]) -> None:
         answers: Sequence[Answer | Exception]
@@ -94,3 +88,6 @@ class GroupCommit(Generic[Item, Answer]):
                 queued.answer.set_exception(answer)
             else:
                 queued.answer.set_result(answer)
+        self._round_trips.discard(asyncio.current_task())
+        if self._queue:
+            asyncio.get_running_loop().call_soon(self._send)  # with what the callers above send next
