@@ -143,7 +143,7 @@ class Tasks:
                     time = "" if remember_until is None else remember_until
                 failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
                 has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
-                arguments += [pack_id(claim.id), claim.fence, verdict.target.value, time, failure, int(has_ttl)]
+                arguments += [claim.packed, claim.fence, verdict.target.value, time, failure, int(has_ttl)]
             commands.append(scripts.SETTLE.call(keys, arguments))
         answers = await self._client.execute_each("settle", commands)
         return spread_answers(groups, answers, parse_flags)
@@ -158,7 +158,7 @@ class Tasks:
             keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
             arguments: list[Argument] = [topic]
             for claim in some:
-                arguments += [pack_id(claim.id), claim.fence, claim.due_at]
+                arguments += [claim.packed, claim.fence, claim.due_at]
             commands.append(scripts.GIVE_BACK.call(keys, arguments))
         answers = await self._client.execute_each("give_back", commands)
         return spread_answers(groups, answers, parse_flags)
@@ -220,6 +220,7 @@ def _parse_claims(request: ClaimRequest, answer: list[Any], lease_end: int) -> C
         claims.append(
             Claim(
                 id=id,
+                packed=packed,
                 topic=request.topic,
                 shard=request.shard,
                 task=decode_task_or_error(id, body),

@@ -68,6 +68,8 @@ class Claim(NamedTuple):
     """A task in flight, and its lease. `task` is the error if its body cannot be decoded."""
 
     id: str
+    packed: bytes
+    """The id as the store holds it."""
     topic: str
     shard: int
     task: Task | UnreadableBody

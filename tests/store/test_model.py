@@ -522,8 +522,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert claim.fence > self.fence[shard]
         self.fence[shard] = claim.fence
         assert claim == Claim(
-            model_task.task.id, topic, shard, model_task.task, model_task.score, model_task.begun + 1, claim.fence,
-            model_task.failure, lease_end,
+            model_task.task.id, pack_id(model_task.task.id), topic, shard, model_task.task, model_task.score,
+            model_task.begun + 1, claim.fence, model_task.failure, lease_end,
         )  # fmt: skip
 
 
