@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from later.core.retry import Failure
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
@@ -36,36 +37,30 @@ types are those that Spark itself makes of such columns."""
 
 
 def batch_from_records(records: Sequence[TaskRecord]) -> pa.RecordBatch:
-    """Return a row for each record, in their order, with the columns of SCHEMA."""
-    return pa.RecordBatch.from_pylist([row_from_record(record) for record in records], schema=SCHEMA)
+    """Return a row for each record, in their order, with the columns of SCHEMA. Times are µs since the epoch.
 
-
-def row_from_record(record: TaskRecord) -> dict[str, Any]:
-    """Return a record's columns; those that are missing are null. Times are µs since the epoch."""
-    row: dict[str, Any] = {
-        "id": record.id,
-        "topic": record.topic,
-        "has_retry": record.retries_used,
-        "state": record.state.value,
-        "died_at" if record.state is Bucket.DEAD else "due_at": record.score * 1000,
-        "attempts": record.attempts,
+    The batch is built column by column, because a dict for each row takes twice the time.
+    """
+    tasks = [record.task if isinstance(record.task, Task) else None for record in records]
+    columns: dict[str, list[Any]] = {
+        "id": [record.id for record in records],
+        "topic": [record.topic for record in records],
+        "execute_time": [record.execute_time_s for record in records],
+        "max_retry": [task and task.max_retry for task in tasks],
+        "has_retry": [record.retries_used for record in records],
+        "callback": [task and task.callback for task in tasks],
+        "content": [task and task.content for task in tasks],
+        "creat_time": [record.created_time_s for record in records],
+        "state": [record.state.value for record in records],
+        "due_at": [None if record.state is Bucket.DEAD else record.score * 1000 for record in records],
+        "died_at": [record.score * 1000 if record.state is Bucket.DEAD else None for record in records],
+        "attempts": [record.attempts for record in records],
+        "last_error": [record.failure and _error_fields(record.failure) for record in records],
+        "headers": [list(task.headers) if task and task.headers else None for task in tasks],
+        "expires_at": [None if task is None or task.expires_at is None else task.expires_at * 1000 for task in tasks],
     }
-    task, failure = record.task, record.failure
-    if isinstance(task, Task):
-        row |= {
-            "execute_time": record.execute_time_s,
-            "max_retry": task.max_retry,
-            "callback": task.callback,
-            "content": task.content,
-            "creat_time": record.created_time_s,
-            "headers": list(task.headers) or None,
-            "expires_at": None if task.expires_at is None else task.expires_at * 1000,
-        }
-    if failure is not None:
-        row["last_error"] = {
-            "reason": failure.reason,
-            "status": failure.status,
-            "message": failure.message,
-            "at": failure.at * 1000,
-        }
-    return row
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def _error_fields(failure: Failure) -> dict[str, Any]:
+    return {"reason": failure.reason, "status": failure.status, "message": failure.message, "at": failure.at * 1000}
