@@ -80,7 +80,7 @@ def test_each_of_a_million_rows_is_a_task_or_a_reject(spark: SparkSession, serve
     )
     assert server.job_counts("million") == (ROWS - rejected, 0, rejected - without_key)
     assert count_bucket(server.redis, Bucket.DELAY, "order") == ROWS - rejected
-    assert f"later: all of them: {tmp_path / 'rejects'}" in result.err
+    assert f"later: all rejected rows are in {tmp_path / 'rejects'}" in result.err
     assert read_rejects(tmp_path / "rejects") == expected_rejects(ROWS, ROWS_PER_FAULT)
 
 

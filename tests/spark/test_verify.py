@@ -121,7 +121,7 @@ def test_missing_rows_are_printed(spark: SparkSession, server: LaterServer, tmp_
     assert missing.out.startswith("4 rows: 1 pending, 0 ended, 0 dead, 1 missing, 2 without a key or corrupt; ")
     printed = missing.err.splitlines()
     assert printed[0].startswith(f"later: missing: key 3: {task_ids('printed', [3])[0]}: {{")
-    assert printed[1:] == ["later: all of them: --missing DIR writes them as a table"]
+    assert printed[1:] == ["later: use --missing DIR to write all rows without a task"]
 
 
 def create_job(spark: SparkSession, server: LaterServer, receiver: Receiver, path: Path, job: str) -> Path:
