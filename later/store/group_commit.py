@@ -78,16 +78,18 @@ class GroupCommit(Generic[Item, Answer]):
     async def _send_group(self, group: list[_QueuedItem[Item, Answer]]) -> None:
         answers: Sequence[Answer | Exception]
         try:
-            answers = await self._call([queued.item for queued in group])
-        except Exception as error:  # any error goes to every caller: none may wait for ever
-            answers = [error] * len(group)
-        for queued, answer in zip(group, answers, strict=True):
-            if queued.answer.done():
-                continue  # the caller has gone
-            if isinstance(answer, Exception):
-                queued.answer.set_exception(answer)
-            else:
-                queued.answer.set_result(answer)
-        self._round_trips.discard(asyncio.current_task())
-        if self._queue:
-            asyncio.get_running_loop().call_soon(self._send)  # with what the callers above send next
+            try:
+                answers = await self._call([queued.item for queued in group])
+            except Exception as error:  # any error goes to every caller: none may wait for ever
+                answers = [error] * len(group)
+            for queued, answer in zip(group, answers, strict=True):
+                if queued.answer.done():
+                    continue  # the caller has gone
+                if isinstance(answer, Exception):
+                    queued.answer.set_exception(answer)
+                else:
+                    queued.answer.set_result(answer)
+        finally:
+            self._round_trips.discard(asyncio.current_task())
+            if self._queue:
+                asyncio.get_running_loop().call_soon(self._send)  # with what the callers above send next

@@ -50,6 +50,20 @@ async def test_a_call_that_fails_fails_for_each_of_its_callers_and_for_no_other(
     assert await group(2) == 2
 
 
+async def test_a_call_that_was_cancelled_makes_room_for_others() -> None:
+    async def call(items: Sequence[int]) -> list[int | LaterError]:
+        if 1 in items:
+            raise asyncio.CancelledError
+        return list(items)
+
+    group = GroupCommit(call, queue_timeout_s=60)
+    for _ in range(MAX_ROUND_TRIPS):
+        group(1)
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(1):
+        assert await group(2) == 2
+
+
 async def test_items_that_arrive_during_calls_wait_together() -> None:
     calls = Calls()
     calls.may_answer.clear()
