@@ -1,3 +1,3 @@
-"""later remembers an HTTP call and makes it when it is due."""
+"""A scheduler for HTTP callbacks."""
 
 __version__ = "0.1.0"
