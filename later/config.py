@@ -302,14 +302,10 @@ def _read_file(name: str | None) -> dict[str, _Setting]:
             raise ConfigError(f"{file}: unknown option {key!r}")
         if option.key in settings:
             raise ConfigError(f"{file}: {option.name} is given twice")
-        settings[option.key] = _Setting(_toml_text(file, key, option, value), 2, f" ({file})")
+        expected = option.type.toml_types
+        actual = next((name for kind, name in _TOML_TYPES if isinstance(value, kind)), "a date or time")
+        if actual not in expected and not (actual == "an integer" and "a number" in expected):
+            raise ConfigError(f"{file}: {key}: expected {' or '.join(expected)}, got {actual}")
+        text = format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)  # as on the command line
+        settings[option.key] = _Setting(text, 2, f" ({file})")
     return settings
-
-
-def _toml_text(file: str, key: str, option: Option, value: object) -> str:
-    """Return a value of the file as it would stand on the command line. Raises ConfigError: it has the wrong type."""
-    expected = option.type.toml_types
-    actual = next((name for kind, name in _TOML_TYPES if isinstance(value, kind)), "a date or time")
-    if actual not in expected and not (actual == "an integer" and "a number" in expected):
-        raise ConfigError(f"{file}: {key}: expected {' or '.join(expected)}, got {actual}")
-    return format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from later.client.http import ApiClient
-from later.config import OPTIONS, Option, load
+from later.config import OPTIONS, load
 from later.option_types import OptionType, any_rate, duration_s
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -65,20 +65,16 @@ def config_options(command_name: str, only: Collection[str] | None = None) -> Ca
     def decorate(command: Command) -> Command:
         command = click.option("--config", metavar="FILE", help=CONFIG_HELP)(command)
         for option in reversed(options):
-            default = _shown_default(option, command_name)
+            default = option.shown_default or option.default or ""
+            if option.name == "redis" and command_name == "up":
+                default = "the embedded store"
+            elif option.name == "data" and command_name != "up":
+                default = "none: --redis applies"
             help = f"{option.help}  [default: {default}; {option.variable}]"
             command = click.option(f"--{option.name}", option.key, metavar=option.type.metavar, help=help)(command)
         return command
 
     return decorate
-
-
-def _shown_default(option: Option, command_name: str) -> str:
-    if option.name == "redis" and command_name == "up":
-        return "the embedded store"
-    if option.name == "data" and command_name != "up":
-        return "none: --redis applies"
-    return option.shown_default or option.default or ""
 
 
 def client_options(command: Command) -> Command:

@@ -81,7 +81,17 @@ class ProcessPool:
                 delay_s, status = delay_ms // 1000, child.status
                 log.warning("process exited", process=entry.number, pid=child.pid, status=status, restart_in_s=delay_s)
             if entry.child is None and entry.start_at <= now:
-                await self._start(entry, now)
+                entry.started_at = now
+                try:
+                    entry.child = child = await start_child(entry.number, self._command, self._config)
+                except Exception as error:  # the other processes must start, and this one must be delayed
+                    entry.start_at = now + entry.backoff.next_delay_ms(0)
+                    reason = str(error) if isinstance(error, OSError) else repr(error)
+                    log.warning("process cannot be started", process=entry.number, reason=reason)
+                    continue
+                child.channel.serve(self._handlers(child))
+                child.exited.add_done_callback(lambda _: self.on_exit())
+                log.debug("process started", process=child.number, pid=child.pid)
         return min((entry.start_at for entry in self._entries if entry.child is None), default=None)
 
     async def stop(self, timeout_s: float) -> None:
@@ -92,16 +102,3 @@ class ProcessPool:
         """Kill all children at once."""
         for child in self:
             child.kill()
-
-    async def _start(self, entry: PoolEntry, now: int) -> None:
-        entry.started_at = now
-        try:
-            entry.child = child = await start_child(entry.number, self._command, self._config)
-        except Exception as error:  # the other processes must start, whatever went wrong, and this one must be delayed
-            entry.start_at = now + entry.backoff.next_delay_ms(0)
-            reason = str(error) if isinstance(error, OSError) else repr(error)
-            log.warning("process cannot be started", process=entry.number, reason=reason)
-            return
-        child.channel.serve(self._handlers(child))
-        child.exited.add_done_callback(lambda _: self.on_exit())
-        log.debug("process started", process=child.number, pid=child.pid)

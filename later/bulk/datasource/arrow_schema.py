@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from later.core.retry import Failure
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
@@ -55,12 +54,17 @@ def batch_from_records(records: Sequence[TaskRecord]) -> pa.RecordBatch:
         "due_at": [None if record.state is Bucket.DEAD else record.score * 1000 for record in records],
         "died_at": [record.score * 1000 if record.state is Bucket.DEAD else None for record in records],
         "attempts": [record.attempts for record in records],
-        "last_error": [record.failure and _error_fields(record.failure) for record in records],
+        "last_error": [
+            failure
+            and {
+                "reason": failure.reason,
+                "status": failure.status,
+                "message": failure.message,
+                "at": failure.at * 1000,
+            }
+            for failure in (record.failure for record in records)
+        ],
         "headers": [list(task.headers) if task and task.headers else None for task in tasks],
         "expires_at": [None if task is None or task.expires_at is None else task.expires_at * 1000 for task in tasks],
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
-
-
-def _error_fields(failure: Failure) -> dict[str, Any]:
-    return {"reason": failure.reason, "status": failure.status, "message": failure.message, "at": failure.at * 1000}

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from uuid import uuid4
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from later.bulk.spark.errors import translate_errors
@@ -32,9 +31,12 @@ def report_progress(spark: SparkSession, on_progress: OnProgress) -> Iterator[No
     def watch() -> None:
         while not done.wait(INTERVAL_S):
             with suppress(LaterError), translate_errors():  # the thread that waits for the jobs gets the error
-                finished, total = _count_spark_tasks(context, group)
-                if total:
-                    on_progress(finished, total)
+                tracker = context.statusTracker()
+                jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+                stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+                known = [stage for stage in stages if stage is not None]
+                if total := sum(stage.numTasks for stage in known):
+                    on_progress(sum(stage.numCompletedTasks for stage in known), total)
 
     thread = Thread(target=watch, daemon=True)
     thread.start()
@@ -44,12 +46,3 @@ def report_progress(spark: SparkSession, on_progress: OnProgress) -> Iterator[No
         done.set()
         thread.join()
         context.setLocalProperty(JOB_GROUP_PROPERTY, previous)  # type: ignore[arg-type]  # None removes it
-
-
-def _count_spark_tasks(context: SparkContext, group: str) -> tuple[int, int]:
-    """Return the numbers of finished and of all Spark tasks in the group's jobs."""
-    tracker = context.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    known = [stage for stage in stages if stage is not None]
-    return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)

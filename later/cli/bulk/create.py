@@ -27,7 +27,7 @@ from later.cli.options import DURATION, examples, json_option
 if TYPE_CHECKING:
     from later.bulk.input.spark_input import InputFrame
     from later.bulk.jobs.output import Output
-    from later.bulk.jobs.run import CreateReport, StatusReport
+    from later.bulk.jobs.run import StatusReport
     from later.client.transport import CreateCounts
 
 MAX_ROW_CHARS = 200
@@ -79,7 +79,17 @@ def create(
         else:
             with RowsBar(job, input_frame) as rows, _report_partial_result(rows):
                 report = run.create(input_frame, target, output, rows)
-    _print_created(report, job.id, dry_run=dry_run, as_json=as_json)
+    per_second = round(report.rows / report.seconds) if report.seconds else 0
+    valid = report.rows - report.rejected
+    if as_json:
+        counts = {"valid": valid} if dry_run else {"created": report.created, "existing": report.existing}
+        result = {"job": job.id, "rows": report.rows, **counts, "rejected": report.rejected}
+        print(json.dumps({**result, "seconds": round(report.seconds, 3), "rows_per_second": per_second}))
+    else:
+        created = f"{report.created:,} created, {report.existing:,} already there"
+        accepted = f"{valid:,} valid" if dry_run else created
+        speed = f"{report.seconds:.1f} s, {per_second:,}/s"
+        print(f"{report.rows:,} rows: {accepted}, {report.rejected:,} rejected; {speed}")
     for reject in report.examples:
         notify(f"rejected: {_describe_row(reject.key, reject.reason, reject.row)}")
     if report.rejected:
@@ -233,20 +243,6 @@ def _report_partial_result(bar: RowsBar) -> Iterator[None]:
 
 
 # Results
-
-
-def _print_created(report: CreateReport, job: str, *, dry_run: bool, as_json: bool) -> None:
-    per_second = round(report.rows / report.seconds) if report.seconds else 0
-    valid = report.rows - report.rejected
-    if as_json:
-        counts = {"valid": valid} if dry_run else {"created": report.created, "existing": report.existing}
-        result = {"job": job, "rows": report.rows, **counts, "rejected": report.rejected}
-        print(json.dumps({**result, "seconds": round(report.seconds, 3), "rows_per_second": per_second}))
-        return
-    created = f"{report.created:,} created, {report.existing:,} already there"
-    accepted = f"{valid:,} valid" if dry_run else created
-    speed = f"{report.seconds:.1f} s, {per_second:,}/s"
-    print(f"{report.rows:,} rows: {accepted}, {report.rejected:,} rejected; {speed}")
 
 
 def _print_statuses(report: StatusReport, pending: str, *, as_json: bool) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +17,6 @@ from later.core.errors import LaterError, Refused
 from later.core.explain import format_duration
 from later.core.policy import MAX_LIMIT, MIN_RATE
 from later.option_types import any_rate
-
-if TYPE_CHECKING:
-    from later.bulk.report.counts import ExportCounts
 
 RATE_HELP = "A rate is a number of deliveries a second, 0 for no limit: order=50, order=0.5/s."
 STALE_MS = 3_600_000
@@ -125,18 +121,14 @@ def report(
         from later.bulk.report.plot import draw
 
         draw(built, plot)
-    if counts.exported is not None:
-        _warn_about_export(counts.exported, counts.window.now)
-    return 0
-
-
-def _warn_about_export(exported: ExportCounts, now: int) -> None:
-    """Warn about named topics without tasks, whose names may be misspelt, and about an old export."""
-    if exported.missing_topics:
-        topics = ", ".join(exported.missing_topics)
-        notify(f"the export has no task of these topics, named by --topic or --rate: {topics}")
-    if exported.written_at is not None and now - exported.written_at >= STALE_MS:
-        age = format_duration(now - exported.written_at)
+    if (exported := counts.exported) is None:
+        return 0
+    if exported.missing_topics:  # whose names may be misspelt
+        names = ", ".join(exported.missing_topics)
+        notify(f"the export has no task of these topics, named by --topic or --rate: {names}")
+    if exported.written_at is not None and counts.window.now - exported.written_at >= STALE_MS:
+        age = format_duration(counts.window.now - exported.written_at)
         notify(
             f"the export is {age} old: tasks that fell due since then are shown as overdue, even if they were delivered"
         )
+    return 0

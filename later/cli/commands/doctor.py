@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
@@ -11,7 +10,6 @@ from later.cli.console import printable
 from later.cli.options import config_options, examples
 from later.cli.store_access import load_config, run_with_store
 from later.core.task import unpack_id
-from later.store.doctor import Finding
 from later.store.open import Store
 
 
@@ -45,7 +43,16 @@ async def examine_store(store: Store, *, repair: bool, as_json: bool) -> int:
         is_repaired = await store.doctor.repair(finding, (await store.time.now()).low) if repair else None
         repaired += is_repaired is True
         if as_json:
-            print(json.dumps(_finding_json(finding) | {"mended": is_repaired}))
+            fields = {
+                "kind": finding.kind,
+                "id": None if finding.id is None else unpack_id(finding.id),
+                "topic": None if finding.topic is None else finding.topic.decode("utf-8", "backslashreplace"),
+                "bucket": finding.bucket,
+                "shard": finding.shard,
+                "where": finding.where,
+                "mended": is_repaired,
+            }
+            print(json.dumps(fields))
         else:
             result = {True: "; repaired", False: "; no longer wrong", None: ""}[is_repaired]
             print(printable(str(finding)) + result)
@@ -56,14 +63,3 @@ async def examine_store(store: Store, *, repair: bool, as_json: bool) -> int:
         outcome = f"{findings} wrong, {repaired} repaired" if repair else f"{findings} wrong; use --repair to repair"
         print(f"{tasks} tasks and {entries} bucket entries read: {outcome if findings else 'nothing is wrong'}")
     return 1 if findings and not repair else 0
-
-
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "kind": finding.kind,
-        "id": None if finding.id is None else unpack_id(finding.id),
-        "topic": None if finding.topic is None else finding.topic.decode("utf-8", "backslashreplace"),
-        "bucket": finding.bucket,
-        "shard": finding.shard,
-        "where": finding.where,
-    }
