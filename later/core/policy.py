@@ -264,7 +264,7 @@ POLICY_FIELDS = {
             "ramp",
             ValueKind.DURATION,
             _SECONDS_AHEAD,
-            "Time to return to full speed after a pause, a hold or a raised limit; 0: at once.",
+            "Time to return to full speed after a pause, a Retry-After or a raised limit; 0: at once.",
             "at once",
             maximum=MAX_AHEAD_S,
         ),
