@@ -73,7 +73,7 @@ def build_reminders(appointments: DataFrame, hours_before: int) -> DataFrame:
 
 
 def create_tasks(tasks: DataFrame, job: str, url: str, max_rejects: int) -> None:
-    """Create the tasks. Refused rows are left out; the job fails if there are more than `max_rejects`."""
+    """Create the tasks. Rejected rows are left out; the job fails if there are more than `max_rejects`."""
     writer = tasks.write.format("later").mode("append").option("url", url).option("jobId", job)
     writer.option("onError", "reject").option("maxRejects", max_rejects).save()
 
