@@ -23,7 +23,7 @@ from scripts.bench.options import parse_options
 from scripts.bench.processes import Process
 from scripts.bench.raw_script import CreateBatches, RawConnection
 from scripts.bench.receivers import Receiver, run_light_receiver
-from scripts.bench.report import Report, as_json, cells, markdown
+from scripts.bench.report import Report, format_cells, format_json, format_markdown
 from scripts.bench.results import (
     AlwaysZero,
     AtLeast,
@@ -49,14 +49,14 @@ from scripts.bench.rows.sweep import SWEEP
 from scripts.bench.runs import measure_row
 from scripts.bench.stores import DURABILITIES, run_store
 
-BESIDE = "reference"
+REFERENCE = "reference"
 
 
 def an_environment(folder: Path, **sizes: float) -> Environment:
     """Return an environment without wrk and nginx, so that tests need neither."""
     return Environment(
         sizes=replace(QUICK, **sizes),  # type: ignore[arg-type] # every size is a number
-        server=find_server(),
+        store_program=find_server(),
         durabilities=list(DURABILITIES),
         wrk=None,
         nginx=None,
@@ -69,10 +69,10 @@ def no_measuring() -> Sample:
 
 
 def a_line(
-    name: str, *samples: Sample, goals: tuple[Target, ...] = (), beside: str = "", store: str = ""
+    name: str, *samples: Sample, targets: tuple[Target, ...] = (), reference: str = "", store: str = ""
 ) -> ContenderResult:
-    contender = Contender(name=name, measure=no_measuring, targets=goals, reference=beside, store=store)
-    return ContenderResult(contender=contender, main="rate", samples=list(samples))
+    contender = Contender(name=name, measure=no_measuring, targets=targets, reference=reference, store=store)
+    return ContenderResult(contender=contender, main_figure="rate", samples=list(samples))
 
 
 def a_row(*contenders: Contender, figures: tuple[str, ...] = ("rate",)) -> Row:
@@ -101,10 +101,10 @@ def a_report(*rows: RowResult) -> Report:
     )
 
 
-def two_lines(*goals: Target) -> RowResult:
-    reference = a_line(BESIDE, {"rate": 1000.0}, {"rate": 2000.0}, {"rate": 4000.0})
+def two_lines(*targets: Target) -> RowResult:
+    reference = a_line(REFERENCE, {"rate": 1000.0}, {"rate": 2000.0}, {"rate": 4000.0})
     ours = a_line(
-        "ours", {"rate": 1500.0}, {"rate": 1000.0}, {"rate": 1600.0}, goals=goals, beside=BESIDE, store="none"
+        "ours", {"rate": 1500.0}, {"rate": 1000.0}, {"rate": 1600.0}, targets=targets, reference=REFERENCE, store="none"
     )
     return RowResult(row=a_row(), lines=[reference, ours], runs=3)
 
@@ -129,7 +129,7 @@ def test_a_ratio_compares_medians() -> None:
 
 
 @pytest.mark.parametrize(
-    ("goal", "met"),
+    ("target", "is_met"),
     [
         (ShareOfReference(0.75), True),
         (ShareOfReference(0.76), False),
@@ -139,21 +139,21 @@ def test_a_ratio_compares_medians() -> None:
         (AtMost("rate", 1499), False),
     ],
 )
-def test_the_median_decides_whether_a_target_is_met(goal: Target, met: bool) -> None:
-    measured = two_lines(goal)
-    assert goal.met(measured.lines[1], measured.lines[0]) is met
+def test_the_median_decides_whether_a_target_is_met(target: Target, is_met: bool) -> None:
+    measured = two_lines(target)
+    assert target.is_met(measured.lines[1], measured.lines[0]) is is_met
 
 
-@pytest.mark.parametrize("goal", [NeverEarly(), AlwaysZero("twice")])
-def test_one_early_or_duplicate_delivery_misses_the_target(goal: Target) -> None:
+@pytest.mark.parametrize("target", [NeverEarly(), AlwaysZero("twice")])
+def test_one_early_or_duplicate_delivery_misses_the_target(target: Target) -> None:
     good: Sample = {"earliest": 0.1, "twice": 0}
     bad: Sample = {"earliest": -0.1, "twice": 1}
-    assert goal.met(a_line("good", good, good, good), None) is True
-    assert goal.met(a_line("bad", good, bad, good), None) is False
+    assert target.is_met(a_line("good", good, good, good), None) is True
+    assert target.is_met(a_line("bad", good, bad, good), None) is False
 
 
 def test_a_share_of_an_unmeasured_reference_is_unknown() -> None:
-    assert ShareOfReference(0.5).met(a_line("ours", {"rate": 1.0}), a_line(BESIDE)) is None
+    assert ShareOfReference(0.5).is_met(a_line("ours", {"rate": 1.0}), a_line(REFERENCE)) is None
 
 
 # Reports
@@ -161,7 +161,7 @@ def test_a_share_of_an_unmeasured_reference_is_unknown() -> None:
 
 def test_a_result_shows_median_spread_ratio_and_targets() -> None:
     measured = two_lines(ShareOfReference(0.8), AtLeast("rate", 1000))
-    assert cells(measured, measured.lines[1]) == [
+    assert format_cells(measured, measured.lines[1]) == [
         "ours",
         "none",
         "1,500/s [1,000 to 1,600]",
@@ -173,17 +173,17 @@ def test_a_result_shows_median_spread_ratio_and_targets() -> None:
 
 def test_a_skipped_or_failed_result_shows_the_reason() -> None:
     skipped = ContenderResult(
-        contender=Contender(name="two", measure=no_measuring, skip_reason="no --processes"), main="rate"
+        contender=Contender(name="two", measure=no_measuring, skip_reason="no --processes"), main_figure="rate"
     )
-    failed = a_line("one", goals=(ShareOfReference(0.5),))
+    failed = a_line("one", targets=(ShareOfReference(0.5),))
     failed.failure = "failed: it ended"
     measured = RowResult(row=a_row(), lines=[skipped, failed], runs=1)
-    assert cells(measured, skipped)[2] == "skipped: no --processes"
-    assert cells(measured, failed)[2:] == ["failed: it ended", "", "", "≥ 0.5 of the reference: not measured"]
+    assert format_cells(measured, skipped)[2] == "skipped: no --processes"
+    assert format_cells(measured, failed)[2:] == ["failed: it ended", "", "", "≥ 0.5 of the reference: not measured"]
 
 
 def test_markdown_has_one_table_and_the_facts_about_the_machine() -> None:
-    text = markdown(a_report(two_lines(), two_lines()))
+    text = format_markdown(a_report(two_lines(), two_lines()))
     table, facts = text.split("\n\n")
     assert {line.count("|") for line in table.splitlines()} == {7}
     assert "| **what `later` does** |  | medians of 3 runs |  |  | Later (Go): 5/s |" in table.splitlines()
@@ -194,7 +194,7 @@ def test_markdown_has_one_table_and_the_facts_about_the_machine() -> None:
 def test_a_busy_machine_makes_the_report_unreliable() -> None:
     quiet, disturbed, unknown = (two_lines() for _ in range(3))
     quiet.other_processes_share, disturbed.other_processes_share = 0.01, 0.3
-    texts = markdown(a_report(quiet, unknown)), markdown(a_report(quiet, disturbed))
+    texts = format_markdown(a_report(quiet, unknown)), format_markdown(a_report(quiet, disturbed))
     assert ["Unreliable: row; other processes took 30% of the machine." in text for text in texts] == [
         False,
         True,
@@ -202,7 +202,7 @@ def test_a_busy_machine_makes_the_report_unreliable() -> None:
 
 
 def test_json_has_every_run_and_every_target() -> None:
-    (row,) = json.loads(as_json(a_report(two_lines(ShareOfReference(0.8)))))["rows"]
+    (row,) = json.loads(format_json(a_report(two_lines(ShareOfReference(0.8)))))["rows"]
     reference, ours = row["lines"]
     assert [run["rate"] for run in reference["runs"]] == [1000, 2000, 4000]
     assert ours["figures"]["rate"] == {"median": 1500, "least": 1000, "most": 1600}
@@ -395,7 +395,7 @@ def test_raw_creates_make_tasks_that_can_be_claimed(tmp_path: Path) -> None:
     creates = CreateBatches(MAX_TASKS + 1)
     with run_store(environment, "none") as store, RawConnection(store.socket) as connection:
         connection.load_scripts()
-        connection.time_messages(creates.batches(3, lambda: int(time.time() * 1000)), creates.calls, under_way=2)
+        connection.time_messages(creates.batches(3, lambda: int(time.time() * 1000)), creates.call_count, concurrency=2)
         assert tasks_in(connection) == (3 * (MAX_TASKS + 1), 3 * (MAX_TASKS + 1))
 
 
@@ -419,8 +419,8 @@ def test_the_load_generator_loads_the_light_receiver(tmp_path: Path) -> None:
     environment = an_environment(tmp_path)
     with run_light_receiver(environment) as receiver:
         load = Load(url=receiver.url, bodies=[b"{}", b"[]"], connections=4, seconds=10, requests=100)
-        loaded = run_load(environment, load)
-    assert 100 <= loaded.requests < 110
+        result = run_load(environment, load)
+    assert 100 <= result.requests < 110
 
 
 @pytest.mark.system

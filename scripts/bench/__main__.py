@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 
 from scripts.bench.environment import FULL, QUICK, Environment, find_nginx
-from scripts.bench.machine import machine, versions
+from scripts.bench.machine import describe_machine, find_versions
 from scripts.bench.options import Options, parse_options
-from scripts.bench.report import Report, as_json, markdown, show
+from scripts.bench.report import Report, format_json, format_markdown, print_tables
 from scripts.bench.results import RowResult
 from scripts.bench.rows import ROWS
 from scripts.bench.rows.sweep import SWEEP
@@ -24,7 +24,7 @@ WIDTH = 180
 
 
 def main() -> int:
-    """Return the exit status: 1 if anything could not be measured. A missed target is not a failure."""
+    """Measure and report. Return the exit status: 1 if anything failed. A missed target is no failure."""
     options = parse_options()
     with tempfile.TemporaryDirectory(prefix="later-", dir=options.folder) as folder:
         report = measure_rows(options, build_environment(options, Path(folder)))
@@ -35,7 +35,7 @@ def main() -> int:
 def build_environment(options: Options, folder: Path) -> Environment:
     return Environment(
         sizes=QUICK if options.quick else FULL,
-        server=options.server,
+        store_program=options.server,
         durabilities=options.durabilities,
         wrk=shutil.which("wrk"),
         nginx=find_nginx(),
@@ -48,8 +48,8 @@ def measure_rows(options: Options, environment: Environment) -> Report:
     rows = [row for row in ROWS if row.name in options.only]
     return Report(
         at=datetime.now(UTC),
-        machine=machine(environment),
-        versions=versions(environment),
+        machine=describe_machine(environment),
+        versions=find_versions(environment),
         quick=options.quick,
         missing=environment.missing,
         rows=[measure_row(row, environment, options.runs, _print_progress) for row in rows],
@@ -63,18 +63,18 @@ def _print_progress(text: str) -> None:
 def write_report(options: Options, report: Report) -> None:
     """Print the report, write it as JSON and draw the sweep."""
     if options.markdown:
-        print(markdown(report), end="")
+        print(format_markdown(report), end="")
     else:
-        show(report, Console(width=None if sys.stdout.isatty() else WIDTH))
+        print_tables(report, Console(width=None if sys.stdout.isatty() else WIDTH))
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(as_json(report))
+    options.json.write_text(format_json(report))
     for row in report.rows:
         if row.row is SWEEP and options.plot is not None:
-            _plot(row, options.plot)
+            _draw_sweep(row, options.plot)
 
 
-def _plot(sweep: RowResult, file: Path) -> None:
-    """Draw the sweep. An older plot stays if a rate is missing: it is the better one."""
+def _draw_sweep(sweep: RowResult, file: Path) -> None:
+    """Draw the sweep, unless a rate of it failed: an older plot is then the better one and stays."""
     if sweep.failed:
         _print_progress(f"{file}: not drawn because the sweep failed")
         return

@@ -60,8 +60,8 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def query(request: web.Request) -> web.Response:
-    known = _decode_query(await request.read())
-    return web.Response(body=_encode(QueryAnswer(known.id)), content_type="application/json")
+    body = _decode_query(await request.read())
+    return web.Response(body=_encode(QueryAnswer(body.id)), content_type="application/json")
 
 
 HANDLERS = {"create": create, "query": query}

@@ -18,18 +18,18 @@ HEADERS = {"Content-Type": "application/json", "User-Agent": "later/0.0.0", "Acc
 Call = tuple[bytes, dict[str, str]]
 
 
-def build_calls(posts: int, at: float) -> list[Call]:
-    """Return bodies and headers, built before the measurement."""
+def build_calls(count: int, at: float) -> list[Call]:
+    """Return the body and headers of each call, built before the measurement."""
     due = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
-    made: list[Call] = []
-    for _ in range(posts):
+    calls: list[Call] = []
+    for _ in range(count):
         id = str(uuid.uuid4())
         headers = {"webhook-id": id, "webhook-timestamp": str(int(at)), "later-attempt": "1", "later-due": due}
-        made.append((msgspec.json.encode({"id": id, "topic": "order", "content": "hello"}), headers))
-    return made
+        calls.append((msgspec.json.encode({"id": id, "topic": "order", "content": "hello"}), headers))
+    return calls
 
 
-async def post_all(url: URL, made: list[Call], at: float, coroutines: int) -> None:
+async def post_all(url: URL, calls: list[Call], at: float, coroutines: int) -> None:
     """Post the calls from `at` (Unix seconds) on, `coroutines` at a time, and read each answer."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
@@ -38,13 +38,13 @@ async def post_all(url: URL, made: list[Call], at: float, coroutines: int) -> No
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
         auto_decompress=False,
     ) as session:
-        left = iter(made)
+        remaining = iter(calls)
         await asyncio.sleep(at - time.time())
-        await asyncio.gather(*(_post_until_empty(session, url, left) for _ in range(coroutines)))
+        await asyncio.gather(*(_post_until_empty(session, url, remaining) for _ in range(coroutines)))
 
 
-async def _post_until_empty(session: aiohttp.ClientSession, url: URL, left: Iterator[Call]) -> None:
-    for body, headers in left:
+async def _post_until_empty(session: aiohttp.ClientSession, url: URL, remaining: Iterator[Call]) -> None:
+    for body, headers in remaining:
         async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             await response.read()
 
@@ -56,9 +56,9 @@ def main() -> None:
     parser.add_argument("at", type=float, help="when to begin: Unix seconds")
     parser.add_argument("coroutines", type=int)
     options = parser.parse_args()
-    made = build_calls(options.posts, options.at)
+    calls = build_calls(options.posts, options.at)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(post_all(options.url, made, options.at, options.coroutines))
+        runner.run(post_all(options.url, calls, options.at, options.coroutines))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The environment of a benchmark: sizes, installed programs, a directory."""
+"""The environment of a benchmark: numbers of tasks and durations, installed programs, a directory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from later.config import OPTIONS
-
-NO_PROCESSES_OPTION = "this later has no --processes"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Durations (`_s`, seconds) and numbers of tasks."""
+    """Durations (seconds, `_s`) and numbers of tasks."""
 
     warm_up_s: float
     """0: no warm-up."""
@@ -31,6 +27,7 @@ class Sizes:
     """Tasks due at the same instant."""
     lateness_s: float
     million: int
+    """Tasks due in the same second."""
     memory_tasks: int
     """Tasks whose memory is measured."""
     pending: int
@@ -86,8 +83,8 @@ class Environment:
     """The environment that all rows are measured in."""
 
     sizes: Sizes
-    server: Path
-    """The store's program."""
+    store_program: Path
+    """The server program of all stores."""
     durabilities: Sequence[str]
     wrk: str | None
     nginx: str | None
@@ -110,12 +107,5 @@ class Environment:
 
 
 def find_nginx() -> str | None:
-    """Return the path of nginx. Debian installs it where only root's PATH points."""
+    """Return the path of nginx. Debian installs it in a directory that only root's PATH names."""
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
-
-
-def skip_reason(processes: int) -> str:
-    """Return why later cannot run with so many processes; empty if it can."""
-    if processes == 1 or any(option.name == "processes" for option in OPTIONS):
-        return ""
-    return NO_PROCESSES_OPTION

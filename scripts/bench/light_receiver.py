@@ -53,8 +53,8 @@ async def receive(port: int, log: Path) -> None:
     with log.open("ab", buffering=0) as file:
         while True:
             await asyncio.sleep(WRITE_INTERVAL_S)
-            written, arrivals[:] = b"".join(arrivals), []
-            file.write(written)
+            lines, arrivals[:] = b"".join(arrivals), []
+            file.write(lines)
 
 
 def main() -> None:

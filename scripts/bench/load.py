@@ -1,4 +1,4 @@
-"""Load: requests sent over several connections as fast as they are answered, by wrk or the own generator."""
+"""Load: requests sent over several connections as fast as they are answered, by wrk or by our own generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scripts.bench.results import BenchError
 
 ANSWER_TIMEOUT_S = 15.0
 
-SCRIPT = """\
+WRK_SCRIPT = """\
 local requests, at = {}, 0
 wrk.method = 'POST'
 wrk.headers['Content-Type'] = 'application/json'
@@ -69,23 +69,23 @@ def run_load(environment: Environment, load: Load) -> LoadResult:
         bodies = folder / "bodies"
         bodies.write_bytes(b"".join(body + b"\n" for body in load.bodies))
         with_wrk = environment.wrk is not None and not load.requests
-        report = _run_wrk(str(environment.wrk), load, folder) if with_wrk else _run_generator(load, folder)
-    loaded = LoadResult(requests=int(report["requests"]), seconds=report["seconds"], errors=int(report["errors"]))
-    if loaded.errors:
-        raise BenchError(f"{loaded.errors} of {loaded.requests} requests failed")
-    if not loaded.requests:
+        counts = _run_wrk(str(environment.wrk), load, folder) if with_wrk else _run_generator(load, folder)
+    result = LoadResult(requests=int(counts["requests"]), seconds=counts["seconds"], errors=int(counts["errors"]))
+    if result.errors:
+        raise BenchError(f"{result.errors} of {result.requests} requests failed")
+    if not result.requests:
         raise BenchError("no request was answered")
-    return loaded
+    return result
 
 
 def _run_wrk(wrk: str, load: Load, folder: Path) -> dict[str, float]:
-    """Run wrk. It takes whole seconds and no number of requests."""
+    """Run wrk for whole seconds; it cannot stop after a number of requests."""
     script = folder / "load.lua"
-    script.write_text(SCRIPT % {"bodies": folder / "bodies"})
+    script.write_text(WRK_SCRIPT % {"bodies": folder / "bodies"})
     seconds, connections = math.ceil(load.seconds), str(load.connections)
-    line = [wrk, "-t1", "-c", connections, "-d", f"{seconds}s", "--timeout", f"{ANSWER_TIMEOUT_S:g}s"]
+    command_line = [wrk, "-t1", "-c", connections, "-d", f"{seconds}s", "--timeout", f"{ANSWER_TIMEOUT_S:g}s"]
     done = subprocess.run(
-        [*line, "-s", str(script), load.url], capture_output=True, text=True, timeout=seconds + 60, check=False
+        [*command_line, "-s", str(script), load.url], capture_output=True, text=True, timeout=seconds + 60, check=False
     )
     if done.returncode:
         raise BenchError(f"wrk: {done.stderr.strip() or done.stdout.strip()}")
@@ -93,8 +93,8 @@ def _run_wrk(wrk: str, load: Load, folder: Path) -> dict[str, float]:
 
 
 def _run_generator(load: Load, folder: Path) -> dict[str, float]:
-    what = {key: value for key, value in asdict(load).items() if key != "bodies"}
-    (folder / "load.json").write_text(json.dumps(what))
-    with run_process(module_command("load_generator"), folder, "generator") as running:
-        running.wait_for_end(load.seconds + 60)
-        return dict(json.loads(running.log.read_text().splitlines()[-1]))
+    fields = {key: value for key, value in asdict(load).items() if key != "bodies"}
+    (folder / "load.json").write_text(json.dumps(fields))
+    with run_process(module_command("load_generator"), folder, "generator") as process:
+        process.wait_for_end(load.seconds + 60)
+        return dict(json.loads(process.log.read_text().splitlines()[-1]))

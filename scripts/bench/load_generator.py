@@ -1,4 +1,4 @@
-"""Load generator used where wrk is not installed; sends `load.json` and `bodies` of the working directory."""
+"""Load generator for machines without wrk. It sends the load in `load.json` and `bodies` of the working directory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class LoadState:
         self.errors = 0
         self.ended = asyncio.Event()
 
-    def next(self) -> bytes:
+    def next_request(self) -> bytes:
         self._sent += 1
         return self._requests[self._sent % len(self._requests)]
 
-    def count(self, good: bool) -> None:
+    def count_answer(self, good: bool) -> None:
         self.answered += 1
         self.errors += not good
         if self.answered == self._limit:
@@ -41,27 +41,27 @@ class LoadState:
 class Connection(asyncio.Protocol):
     """A connection that sends a request as soon as the previous one is answered."""
 
-    def __init__(self, tally: LoadState) -> None:
-        self._tally = tally
+    def __init__(self, state: LoadState) -> None:
+        self._state = state
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's class has the methods but not the base
-        self._transport.write(self._tally.next())
+        self._transport.write(self._state.next_request())
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        head_end = self._received.find(HEAD_END)
-        if head_end < 0:
+        end = self._received.find(HEAD_END)
+        if end < 0:
             return
-        head = self._received[:head_end].lower()
-        if len(self._received) >= head_end + len(HEAD_END) + content_length(head):
+        head = self._received[:end].lower()
+        if len(self._received) >= end + len(HEAD_END) + content_length(head):
             self._received = b""
-            self._tally.count(head.startswith(b"http/1.1 2"))
-            self._transport.write(self._tally.next())
+            self._state.count_answer(head.startswith(b"http/1.1 2"))
+            self._transport.write(self._state.next_request())
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._tally.errors += not self._tally.ended.is_set()
+        self._state.errors += not self._state.ended.is_set()
 
 
 def content_length(head: bytes) -> int:
@@ -78,15 +78,15 @@ def build_request(url: str, body: bytes) -> bytes:
 
 async def generate(load: dict[str, Any], bodies: list[bytes]) -> dict[str, float]:
     """Send requests until the time is over or the requested number is answered."""
-    tally = LoadState([build_request(load["url"], body) for body in bodies], load["seconds"], load["requests"])
+    state = LoadState([build_request(load["url"], body) for body in bodies], load["seconds"], load["requests"])
     parts, loop = urlsplit(load["url"]), asyncio.get_running_loop()
     started = time.perf_counter()
     for _ in range(load["connections"]):
-        await loop.create_connection(lambda: Connection(tally), parts.hostname, parts.port)
-    loop.call_later(tally.seconds, tally.ended.set)
-    await tally.ended.wait()
+        await loop.create_connection(lambda: Connection(state), parts.hostname, parts.port)
+    loop.call_later(state.seconds, state.ended.set)
+    await state.ended.wait()
     seconds = time.perf_counter() - started
-    return {"requests": tally.answered, "seconds": seconds, "errors": tally.errors}
+    return {"requests": state.answered, "seconds": seconds, "errors": state.errors}
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ MEASURED_FLUSHES = 50
 PACKAGES = ("aiohttp", "uvloop", "redis", "hiredis", "msgspec")
 
 
-def machine(environment: Environment) -> dict[str, str]:
+def describe_machine(environment: Environment) -> dict[str, str]:
     """Return the facts about the machine, by name."""
     return {
         "CPU": f"{_cpu_model()}, {os.cpu_count()} cores",
@@ -29,16 +29,16 @@ def machine(environment: Environment) -> dict[str, str]:
     }
 
 
-def versions(environment: Environment) -> dict[str, str]:
+def find_versions(environment: Environment) -> dict[str, str]:
     """Return the versions of the programs and packages, by name."""
-    programs = {"store": [str(environment.server), "--version"]}
+    programs = {"store": [str(environment.store_program), "--version"]}
     programs |= {"wrk": [environment.wrk, "-v"]} if environment.wrk else {}
     programs |= {"nginx": [environment.nginx, "-v"]} if environment.nginx else {}
     return {
         "Python": platform.python_version(),
         "later": later.__version__,
         **{name: version(name) for name in PACKAGES},
-        **{name: _first_line(command) for name, command in programs.items()},
+        **{name: _version_of(command) for name, command in programs.items()},
     }
 
 
@@ -50,8 +50,8 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _first_line(command: list[str]) -> str:
-    """Return the name and version that a program prints, without build and copyright."""
+def _version_of(command: list[str]) -> str:
+    """Return the version that a program prints, without build and copyright."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     line = (done.stdout + done.stderr).splitlines()[0]
     found = re.search(r"(valkey|redis)[ _]server v=(\S+)|(wrk|nginx)\D*([\d.]+)", line, re.IGNORECASE)
@@ -64,12 +64,12 @@ def _flush_ms(folder: Path) -> float:
     """Return how long (ms) the disk takes to flush a small write, as a store with `appendfsync always` does."""
     times: list[float] = []
     flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
-    file = folder / "flushed"
-    with file.open("wb", buffering=0) as written:
+    path = folder / "flushed"
+    with path.open("wb", buffering=0) as file:
         for _ in range(MEASURED_FLUSHES):
-            written.write(b"x" * 200)
+            file.write(b"x" * 200)
             started = time.perf_counter()
-            flush(written.fileno())
+            flush(file.fileno())
             times.append(time.perf_counter() - started)
-    file.unlink()
+    path.unlink()
     return median(times) * 1000

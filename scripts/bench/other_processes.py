@@ -1,4 +1,4 @@
-"""CPU time taken by processes outside the benchmark: figures from a busy machine are unreliable."""
+"""CPU time taken by processes outside the benchmark, because figures from a busy machine are unreliable."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from scripts.bench.processes import PROC, TICKS_PER_S
 OWN_PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
-class OtherProcesses:
-    """Measures the CPU time of other processes from its creation on.
+class OtherProcessesMeter:
+    """A meter of the CPU time of other processes, from its creation on.
 
     Processes that the benchmark started count as its own once they have ended.
     """
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._taken_s = _cpu_of_others_s()
+        self._taken_before_s = _cpu_of_others_s()
 
     def share(self) -> float | None:
         """Return their share of all cores, 0 to 1; None without /proc."""
         taken_s = _cpu_of_others_s()
-        if taken_s is None or self._taken_s is None:
+        if taken_s is None or self._taken_before_s is None:
             return None
         seconds = (time.monotonic() - self._started) * (os.cpu_count() or 1)
-        return max(taken_s - self._taken_s, 0) / seconds
+        return max(taken_s - self._taken_before_s, 0) / seconds
 
 
 def _cpu_of_others_s() -> float | None:

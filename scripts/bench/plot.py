@@ -31,9 +31,9 @@ STYLE: dict[Any, Any] = {
 STORE_LABELS = {"none": "no persistence", "everysec": "appendfsync everysec", "always": "appendfsync always"}
 
 
-def draw(measured: RowResult, file: Path) -> None:
+def draw(sweep: RowResult, file: Path) -> None:
     """Draw the sweep into a file. Raises BenchError if nothing was measured."""
-    lines = [line for line in measured.lines if line.samples]
+    lines = [line for line in sweep.lines if line.samples]
     if not lines:
         raise BenchError("nothing to draw: the sweep was not measured")
     with mpl.rc_context(STYLE):
@@ -49,9 +49,9 @@ def draw(measured: RowResult, file: Path) -> None:
 def _draw_curves(axes: Axes, lines: Sequence[ContenderResult], store: str, dash: str) -> None:
     rates = [line.median("asked") for line in lines]
     for name, colour in COLOURS.items():
-        late = [line.median(name) for line in lines]
+        latenesses = [line.median(name) for line in lines]
         label = f"{name}, {STORE_LABELS[store]}"
-        axes.plot(rates, late, dash, color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
+        axes.plot(rates, latenesses, dash, color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
 
 
 def _format_axes(axes: Axes, rates: Sequence[float]) -> None:

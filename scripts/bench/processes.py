@@ -23,23 +23,23 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class Process(NamedTuple):
     """A started process and the file with its output."""
 
-    process: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes]
     log: Path
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return self.popen.pid
 
     def check(self) -> None:
         """Raise BenchError if the process has ended."""
-        if self.process.poll() is not None:
+        if self.popen.poll() is not None:
             last = " | ".join(self.log.read_text(errors="replace").splitlines()[-3:])
-            raise BenchError(f"{self.log.stem} ended with {self.process.returncode}: {last or 'no output'}")
+            raise BenchError(f"{self.log.stem} ended with {self.popen.returncode}: {last or 'no output'}")
 
     def wait_for_end(self, within_s: float) -> None:
         """Wait until the process ends. Raises BenchError if it fails or takes longer."""
         try:
-            status = self.process.wait(within_s)
+            status = self.popen.wait(within_s)
         except subprocess.TimeoutExpired:
             raise BenchError(f"{self.log.stem} did not end within {within_s:g} s") from None
         if status:
@@ -48,11 +48,16 @@ class Process(NamedTuple):
 
 @contextmanager
 def run_process(command: Sequence[str | Path], folder: Path, name: str) -> Iterator[Process]:
-    """Run a process in `folder` with its output in a file there; terminate it at the end, kill it if need be."""
+    """Run a process in `folder` with its output in a file there; at the end terminate or kill it."""
     log = folder / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, cwd=folder, env=_environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env=_clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield Process(process, log)
@@ -70,26 +75,26 @@ def module_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"scripts.bench.{module}", *arguments]
 
 
-def _environment() -> dict[str, str]:
-    """Return our environment without later's own variables and with the benchmark on Python's path."""
+def _clean_environment() -> dict[str, str]:
+    """Return the benchmark's environment, without later's variables and with the benchmark on Python's path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LATER_")}
     return kept | {"PYTHONPATH": str(ROOT)}
 
 
-def wait_until(condition: Callable[[], bool], what: str, running: Process, within_s: float = TIMEOUT_S) -> None:
+def wait_until(condition: Callable[[], bool], what: str, process: Process, within_s: float = TIMEOUT_S) -> None:
     """Wait until the condition holds. Raises BenchError after `within_s` or if the process ends."""
     deadline = time.monotonic() + within_s
     while not condition():
-        running.check()
+        process.check()
         if time.monotonic() > deadline:
             raise BenchError(f"{what}: not within {within_s:g} s")
         time.sleep(0.01)
 
 
 def free_port() -> int:
-    with socket.socket() as ours:
-        ours.bind(("127.0.0.1", 0))
-        return int(ours.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def count_listeners(port: int) -> int:
@@ -98,8 +103,8 @@ def count_listeners(port: int) -> int:
         ending = f":{port:04X}"
         lines = (PROC / "net/tcp").read_text().splitlines()[1:]
         return sum(fields[1].endswith(ending) and fields[3] == "0A" for fields in map(str.split, lines))
-    with socket.socket() as ours:
-        return int(ours.connect_ex(("127.0.0.1", port)) == 0)
+    with socket.socket() as probe:
+        return int(probe.connect_ex(("127.0.0.1", port)) == 0)
 
 
 def process_tree(pid: int) -> list[int]:

@@ -37,21 +37,23 @@ def main() -> None:
     parser.add_argument("stacks", type=Path, help="output of py-spy record --format raw")
     parser.add_argument("--us", type=float, required=True, help="cost of a task, in µs")
     options = parser.parse_args()
-    print("\n".join(table(options.stacks.read_text().splitlines(), options.us)))
+    print("\n".join(build_table(options.stacks.read_text().splitlines(), options.us)))
 
 
-def table(stacks: Iterable[str], us: float) -> list[str]:
+def build_table(stacks: Iterable[str], us_per_task: float) -> list[str]:
     """Return lines of Markdown: the µs per task and the share of each layer, largest first."""
     samples: Counter[str] = Counter()
     for line in stacks:
         stack, _, count = line.rpartition(" ")
-        samples[layer(stack.rpartition(";")[2])] += int(count)
+        samples[find_layer(stack.rpartition(";")[2])] += int(count)
     total = samples.total()
-    rows = [f"| {name} | {us * count / total:.1f} | {count / total:.0%} |" for name, count in samples.most_common()]
-    return ["| where | µs | share |", "|---|---|---|", *rows, f"| in all | {us:.1f} | |"]
+    rows = [
+        f"| {name} | {us_per_task * count / total:.1f} | {count / total:.0%} |" for name, count in samples.most_common()
+    ]
+    return ["| where | µs | share |", "|---|---|---|", *rows, f"| in all | {us_per_task:.1f} | |"]
 
 
-def layer(frame: str) -> str:
+def find_layer(frame: str) -> str:
     """Return the layer of the running function, `name (file:line)`."""
     return next((name for pattern, name in LAYERS if re.search(pattern, frame)), REST)
 

@@ -23,11 +23,11 @@ from scripts.bench.seed import build_task
 READ_BYTES = 1 << 16
 ID_BYTES = 16
 RANDOM_BYTES = 7
-"""Number of last bytes of a UUID that are random in every version; enough for billions of ids."""
+"""How many bytes at the end of a UUID are random in every version; enough for billions of ids."""
 
 
 class RawConnection:
-    """A connection to the store without a client library between."""
+    """A connection to the store that bypasses the client library."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -56,16 +56,16 @@ class RawConnection:
             self.send(pack_commands([("SCRIPT", "LOAD", script.source)]))
             self.read_answer()
 
-    def time_messages(self, messages: Iterable[bytes | bytearray], answers_each: int, under_way: int) -> float:
-        """Send the messages, `under_way` at a time, and return the seconds until the last answer."""
-        started, waiting = time.perf_counter(), 0
+    def time_messages(self, messages: Iterable[bytes | bytearray], answers_each: int, concurrency: int) -> float:
+        """Send the messages, `concurrency` at a time, and return the seconds until the last answer."""
+        started, unanswered = time.perf_counter(), 0
         for message in messages:
             self.send(message)
-            waiting += answers_each
-            while waiting >= under_way * answers_each:
+            unanswered += answers_each
+            while unanswered >= concurrency * answers_each:
                 self.read_answer()
-                waiting -= 1
-        for _ in range(waiting):
+                unanswered -= 1
+        for _ in range(unanswered):
             self.read_answer()
         return time.perf_counter() - started
 
@@ -75,7 +75,7 @@ def pack_commands(commands: Sequence[Command]) -> bytes:
 
 
 class _RecordingClient:
-    """Stand-in for a client that keeps the commands instead of sending them."""
+    """A replacement for the store's client that keeps the commands instead of sending them."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -86,15 +86,15 @@ class _RecordingClient:
 
 
 class _RecordedError(Exception):
-    """Ends the call of the store, which would wait for an answer otherwise."""
+    """Raised to end the call of the store package, which would otherwise wait for an answer."""
 
 
-def record_commands(use: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
-    """Return the commands that a call of the store would send."""
+def record_commands(call: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
+    """Return the commands that a call of the store package would send."""
     recorder = _RecordingClient()
 
     async def run() -> None:
-        await use(Tasks(cast("Client", recorder), Keys("later", 1)))
+        await call(Tasks(cast("Client", recorder), Keys("later", 1)))
 
     try:
         asyncio.run(run())
@@ -104,28 +104,30 @@ def record_commands(use: Callable[[Tasks], Awaitable[object]]) -> list[Command]:
 
 
 class CreateBatches:
-    """The create calls of a batch as bytes; each batch overwrites the ids and due times."""
+    """The create calls of a batch as bytes. Each new batch is the same bytes with other ids and due times."""
 
-    def __init__(self, tasks: int) -> None:
+    def __init__(self, task_count: int) -> None:
         due_at = int(time.time() * 1000)
-        made = [build_task(due_at) for _ in range(tasks)]
-        commands = record_commands(lambda store: store.create(made))
-        self.tasks = tasks
-        self.calls = len(commands)
+        batch = [build_task(due_at) for _ in range(task_count)]
+        commands = record_commands(lambda store: store.create(batch))
+        self.task_count = task_count
+        self.call_count = len(commands)
         self._bytes = bytearray(pack_commands(commands))
-        self._ids = list(_find_in_order(self._bytes, [pack_id(task.id) for task in made]))
-        self._dues = list(_find_in_order(self._bytes, [b"\r\n%d\r\n" % due_at] * tasks))
+        self._id_positions = list(_find_in_order(self._bytes, [pack_id(task.id) for task in batch]))
+        self._due_positions = list(_find_in_order(self._bytes, [b"\r\n%d\r\n" % due_at] * task_count))
 
     def batches(self, count: int, due_at: Callable[[], int]) -> Iterator[bytearray]:
         """Yield `count` batches of different tasks. Each is valid until the next is requested."""
-        written, chance = self._bytes, RANDOM_BYTES * self.tasks
+        content, random_size = self._bytes, RANDOM_BYTES * self.task_count
         for _ in range(count):
-            random = os.urandom(chance)
-            for index, (id_at, score_at) in enumerate(zip(self._ids, self._dues, strict=True)):
-                start = id_at + ID_BYTES - RANDOM_BYTES
-                written[start : start + RANDOM_BYTES] = random[index * RANDOM_BYTES : (index + 1) * RANDOM_BYTES]
-                written[score_at + 2 : score_at + 15] = b"%d" % due_at()
-            yield written
+            random = os.urandom(random_size)
+            for index, (id_position, due_position) in enumerate(
+                zip(self._id_positions, self._due_positions, strict=True)
+            ):
+                start = id_position + ID_BYTES - RANDOM_BYTES
+                content[start : start + RANDOM_BYTES] = random[index * RANDOM_BYTES : (index + 1) * RANDOM_BYTES]
+                content[due_position + 2 : due_position + 15] = b"%d" % due_at()
+            yield content
 
 
 def _find_in_order(data: bytearray, parts: Sequence[bytes]) -> Iterator[int]:

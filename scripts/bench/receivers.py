@@ -69,13 +69,13 @@ class Receiver(NamedTuple):
 
     url: str
     log: Path
-    running: Process
+    process: Process
 
     def cpu_s(self) -> float:
-        return tree_cpu_s(self.running.pid)
+        return tree_cpu_s(self.process.pid)
 
     def arrivals(self) -> list[Arrival]:
-        """Return the arrivals so far, in order, that name a task."""
+        """Return the arrivals of tasks so far, in order. Calls without an id are left out."""
         lines = (line.split() for line in self.log.read_bytes().splitlines())
         return [Arrival(id, float(at) * 1000, due) for at, id, due in lines if id != b"-"]
 
@@ -94,11 +94,11 @@ class Receiver(NamedTuple):
             lines += missing
 
     def _wait_for_lines(self, count: int, deadline: float) -> int:
-        """Wait until the log has `count` lines and return their number. Parsing them meanwhile would cost CPU time."""
+        """Wait until the log has `count` lines and return their number, without parsing: that would cost CPU time."""
         lines = 0
         with self.log.open("rb") as log:
             while (lines := lines + log.read().count(b"\n")) < count:
-                self.running.check()
+                self.process.check()
                 if time.monotonic() > deadline:
                     raise BenchError(f"{lines} of {count} callbacks arrived in time")
                 time.sleep(POLL_INTERVAL_S)
@@ -116,24 +116,24 @@ def run_receiver(environment: Environment) -> Iterator[Receiver]:
     with environment.temporary_folder() as folder:
         (folder / "nginx.conf").write_text(NGINX_CONF.format(port=port))
         folder.chmod(0o755)  # nginx's workers run as another user if its master is root
-        line = [environment.nginx, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]
-        with _run_listening(line, folder, "nginx", port) as receiver:
+        command_line = [environment.nginx, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]
+        with _run_server(command_line, folder, "nginx", port) as receiver:
             yield receiver
 
 
 @contextmanager
 def run_light_receiver(environment: Environment) -> Iterator[Receiver]:
-    """Run the receiver that needs least CPU time and logs arrivals to the microsecond."""
+    """Run the light receiver. It logs arrivals to the microsecond, nginx only to the millisecond."""
     port = free_port()
     with (
         environment.temporary_folder() as folder,
-        _run_listening(module_command("light_receiver", str(port)), folder, "light-receiver", port) as receiver,
+        _run_server(module_command("light_receiver", str(port)), folder, "light-receiver", port) as receiver,
     ):
         yield receiver
 
 
 @contextmanager
-def _run_listening(line: list[str], folder: Path, name: str, port: int) -> Iterator[Receiver]:
-    with run_process(line, folder, name) as running:
-        wait_until(lambda: count_listeners(port) > 0, f"{name} listens", running)
-        yield Receiver(f"http://127.0.0.1:{port}/success", folder / "arrivals.log", running)
+def _run_server(command_line: list[str], folder: Path, name: str, port: int) -> Iterator[Receiver]:
+    with run_process(command_line, folder, name) as process:
+        wait_until(lambda: count_listeners(port) > 0, f"{name} listens", process)
+        yield Receiver(f"http://127.0.0.1:{port}/success", folder / "arrivals.log", process)

@@ -33,23 +33,23 @@ class Report:
     rows: Sequence[RowResult]
 
 
-def cells(row: RowResult, line: ContenderResult) -> list[str]:
+def format_cells(row: RowResult, line: ContenderResult) -> list[str]:
     """Return the cells of one line of the table, in the order of HEADINGS."""
-    what = line.contender
-    return [what.name, what.store, figures(row, line), details(row, line), ratio(row, line), targets(row, line)]
+    contender = line.contender
+    texts = (format_figures(row, line), format_details(row, line), format_ratio(row, line), format_targets(row, line))
+    return [contender.name, contender.store, *texts]
 
 
-def figures(row: RowResult, line: ContenderResult) -> str:
-    """Return the medians, with least and greatest of several runs, or why they are missing."""
+def format_figures(row: RowResult, line: ContenderResult) -> str:
+    """Return the medians, with the least and the greatest value of several runs; or why they are missing."""
     if not line.samples:
-        return (
-            f"skipped: {line.contender.skip_reason}" if line.contender.skip_reason else line.failure or "not measured"
-        )
-    texts = [_format_figure(line, name) for name in row.row.figures if name in line.samples[0]]
+        skip_reason = line.contender.skip_reason
+        return f"skipped: {skip_reason}" if skip_reason else line.failure or "not measured"
+    texts = [_format_spread(line, name) for name in row.row.figures if name in line.samples[0]]
     return ", ".join([*texts, *([line.failure] if line.failure else [])])
 
 
-def _format_figure(line: ContenderResult, name: str) -> str:
+def _format_spread(line: ContenderResult, name: str) -> str:
     spread = line.spread(name)
     if len(line.samples) == 1:
         return _format_with_label(name, spread.median)
@@ -57,8 +57,8 @@ def _format_figure(line: ContenderResult, name: str) -> str:
     return f"{_format_with_label(name, spread.median)} [{least} to {most}]"
 
 
-def details(row: RowResult, line: ContenderResult) -> str:
-    """Return the medians of the figures that explain the main ones."""
+def format_details(row: RowResult, line: ContenderResult) -> str:
+    """Return the medians of the details: figures that explain the main ones."""
     names = [name for name in row.row.details if line.samples and name in line.samples[0]]
     return ", ".join(_format_with_label(name, line.median(name)) for name in names)
 
@@ -69,12 +69,12 @@ def _format_with_label(name: str, value: float) -> str:
     return figure.text(value) if name in ("rate", "bytes") else f"{figure.label} {figure.text(value)}"
 
 
-def ratio(row: RowResult, line: ContenderResult) -> str:
+def format_ratio(row: RowResult, line: ContenderResult) -> str:
     value = line.ratio(row.reference_of(line))
     return "" if value is None else f"{value:.2f}"
 
 
-def targets(row: RowResult, line: ContenderResult) -> str:
+def format_targets(row: RowResult, line: ContenderResult) -> str:
     """Return each target and whether it is met."""
     return ", ".join(f"{text}: {_format_met(met)}" for text, met in evaluate_targets(row, line))
 
@@ -85,35 +85,36 @@ def _format_met(met: bool | None) -> str:
 
 def evaluate_targets(row: RowResult, line: ContenderResult) -> Iterator[tuple[str, bool | None]]:
     """Yield each target's text and whether it is met, None if it was not measured."""
-    for goal in line.contender.targets:
-        yield goal.text, goal.met(line, row.reference_of(line)) if line.samples else None
+    for target in line.contender.targets:
+        yield target.text, target.is_met(line, row.reference_of(line)) if line.samples else None
 
 
-def show(report: Report, console: Console) -> None:
+def print_tables(report: Report, console: Console) -> None:
     """Print the tables."""
     for row in report.rows:
         console.print(Text(f"\n{row.row.name}: {row.row.title.replace('`', '')}", style="bold"))
         if row.row.measured_elsewhere:
             console.print(f"measured elsewhere: {'; '.join(row.row.measured_elsewhere)}", highlight=False)
         console.print(
-            f"target: {row.row.target}; {_runs(row)} in {row.seconds:.0f} s{_other_processes(row)}", highlight=False
+            f"target: {row.row.target}; {_format_runs(row)} in {row.seconds:.0f} s{_format_other_processes(row)}",
+            highlight=False,
         )
         if row.failure:
             console.print(row.failure, style="red", markup=False)
         table = Table(*HEADINGS, box=None, pad_edge=False)
         for line in row.lines:
-            table.add_row(*map(Text, cells(row, line)))
+            table.add_row(*map(Text, format_cells(row, line)))
         console.print(table)
     console.print()
-    for fact in facts(report):
+    for fact in collect_facts(report):
         console.print(fact, highlight=False, markup=False)
 
 
-def _runs(row: RowResult) -> str:
+def _format_runs(row: RowResult) -> str:
     return f"medians of {row.runs} runs" if row.runs > 1 else "one run"
 
 
-def _other_processes(row: RowResult) -> str:
+def _format_other_processes(row: RowResult) -> str:
     return (
         ""
         if row.other_processes_share is None
@@ -121,8 +122,8 @@ def _other_processes(row: RowResult) -> str:
     )
 
 
-def facts(report: Report) -> list[str]:
-    """Return the facts about the machine and what was missing on it."""
+def collect_facts(report: Report) -> list[str]:
+    """Return the facts about the machine, the programs missing on it, and warnings."""
     quick = ", too short to be reliable (--quick)" if report.quick else ""
     return [
         f"{report.at:%Y-%m-%d}{quick}. Store, daemon, load and receiver all on this one machine.",
@@ -136,27 +137,27 @@ def facts(report: Report) -> list[str]:
 def _warnings(report: Report) -> Iterator[str]:
     for row in report.rows:
         if row.other_processes_share is not None and row.other_processes_share > MAX_OTHERS_SHARE:
-            yield f"Unreliable: {row.row.name}{_other_processes(row)}."
+            yield f"Unreliable: {row.row.name}{_format_other_processes(row)}."
 
 
-def markdown(report: Report) -> str:
-    """Return one table for the README, without the explaining figures."""
+def format_markdown(report: Report) -> str:
+    """Return one table for the README, without the details."""
     lines = [_markdown_row(MARKDOWN_HEADINGS), _markdown_row(["---"] * len(MARKDOWN_HEADINGS))]
     for row in report.rows:
         failure = f" {row.failure}" if row.failure else ""
-        what, elsewhere = f"**{row.row.title}**", "; ".join(row.row.measured_elsewhere)
-        lines.append(_markdown_row([what, "", f"{_runs(row)}{failure}", "", "", elsewhere]))
+        title, elsewhere = f"**{row.row.title}**", "; ".join(row.row.measured_elsewhere)
+        lines.append(_markdown_row([title, "", f"{_format_runs(row)}{failure}", "", "", elsewhere]))
         for line in row.lines:
-            name, store, measured, _, share, targets = cells(row, line)
+            name, store, measured, _, share, targets = format_cells(row, line)
             lines.append(_markdown_row([name, store, measured, share, targets, ""]))
-    return "\n".join([*lines, "", *facts(report)]) + "\n"
+    return "\n".join([*lines, "", *collect_facts(report)]) + "\n"
 
 
 def _markdown_row(texts: Sequence[str]) -> str:
     return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
 
 
-def as_json(report: Report) -> str:
+def format_json(report: Report) -> str:
     """Return the report as JSON, with the figures of every run."""
     content = {
         "at": report.at.astimezone(UTC).isoformat(timespec="seconds"),

@@ -66,7 +66,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the percentile by nearest rank: the least value that `percent` of the values do not exceed."""
+    """Return the percentile by nearest rank: the least value that `percent` % of the values do not exceed."""
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(int(rank), 1) - 1]
 
@@ -81,7 +81,7 @@ class AtLeast(NamedTuple):
     def text(self) -> str:
         return f"{_label_prefix(self.figure)}≥ {_format_bound(self.figure, self.bound)}"
 
-    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
+    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
         return line.median(self.figure) >= self.bound
 
 
@@ -95,7 +95,7 @@ class AtMost(NamedTuple):
     def text(self) -> str:
         return f"{_label_prefix(self.figure)}≤ {_format_bound(self.figure, self.bound)}"
 
-    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
+    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
         return line.median(self.figure) <= self.bound
 
 
@@ -104,7 +104,7 @@ class NeverEarly(NamedTuple):
 
     text: str = "never early"
 
-    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
+    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
         return line.spread("earliest").least >= 0
 
 
@@ -117,7 +117,7 @@ class AlwaysZero(NamedTuple):
     def text(self) -> str:
         return f"none {FIGURES[self.figure].label}"
 
-    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
+    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
         return line.spread(self.figure).most == 0
 
 
@@ -130,8 +130,8 @@ class ShareOfReference(NamedTuple):
     def text(self) -> str:
         return f"≥ {self.bound:g} of the reference"
 
-    def met(self, line: ContenderResult, beside: ContenderResult | None) -> bool | None:
-        ratio = line.ratio(beside)
+    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
+        ratio = line.ratio(reference)
         return None if ratio is None else ratio >= self.bound
 
 
@@ -156,7 +156,7 @@ class Contender:
     reference: str = ""
     targets: Sequence[Target] = ()
     skip_reason: str = ""
-    """Why it cannot be measured here, empty if it can."""
+    """Why it cannot be measured on this machine; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,10 +177,10 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class ContenderResult:
-    """What a contender came to, run by run."""
+    """The results of a contender, run by run."""
 
     contender: Contender
-    main: str
+    main_figure: str
     samples: list[Sample] = field(default_factory=list)
     failure: str = ""
 
@@ -190,11 +190,11 @@ class ContenderResult:
     def median(self, figure: str) -> float:
         return self.spread(figure).median
 
-    def ratio(self, beside: ContenderResult | None) -> float | None:
-        """The main figure, as a share of the reference's; None where one of them is not there."""
-        if beside is None or not beside.samples or not self.samples:
+    def ratio(self, reference: ContenderResult | None) -> float | None:
+        """Return the main figure as a share of the reference's; None if one of the two was not measured."""
+        if reference is None or not reference.samples or not self.samples:
             return None
-        return self.median(self.main) / beside.median(self.main)
+        return self.median(self.main_figure) / reference.median(self.main_figure)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The runs of a row: all contenders in turn, then all of them again.
+"""The runs of a row: each run measures all contenders, one after another.
 
 A disturbance of the machine then affects the reference as much as later.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from later.core.errors import LaterError
 from scripts.bench.environment import Environment
-from scripts.bench.other_processes import OtherProcesses
+from scripts.bench.other_processes import OtherProcessesMeter
 from scripts.bench.results import FIGURES, BenchError, ContenderResult, Row, RowResult
 
 PrintProgress = Callable[[str], None]
@@ -21,10 +21,12 @@ def measure_row(row: Row, environment: Environment, runs: int | None, print_prog
 
     A failure is kept in the result, so that the other contenders are still measured.
     """
-    result, started, others = RowResult(row=row, runs=runs or row.runs), time.monotonic(), OtherProcesses()
+    result, started = RowResult(row=row, runs=runs or row.runs), time.monotonic()
+    others = OtherProcessesMeter()
     try:
         with row.contenders(environment) as contenders:
-            result.lines = [ContenderResult(contender=contender, main=row.figures[0]) for contender in contenders]
+            main_figure = row.figures[0]
+            result.lines = [ContenderResult(contender=each, main_figure=main_figure) for each in contenders]
             for run in range(1, result.runs + 1):
                 for line in result.lines:
                     _measure_once(row, line, run, print_progress)
@@ -39,9 +41,8 @@ def _measure_once(row: Row, line: ContenderResult, run: int, print_progress: Pri
     """Measure a contender once, unless an earlier run of it failed."""
     label = " ".join(part for part in (f"{row.name}:", line.contender.name, line.contender.store) if part)
     if line.contender.skip_reason or line.failure:
-        print_progress(
-            f"{label}: {f'skipped: {line.contender.skip_reason}' if line.contender.skip_reason else line.failure}"
-        )
+        skip_reason = line.contender.skip_reason
+        print_progress(f"{label}: {f'skipped: {skip_reason}' if skip_reason else line.failure}")
         return
     try:
         sample = line.contender.measure()
@@ -50,8 +51,8 @@ def _measure_once(row: Row, line: ContenderResult, run: int, print_progress: Pri
         print_progress(f"{label}, run {run}: {line.failure}")
         return
     line.samples.append(sample)
-    shown = [name for name in (*row.figures, *row.details) if name in sample]
-    figures = [f"{FIGURES[name].label} {FIGURES[name].text(sample[name])}" for name in shown]
+    names = [name for name in (*row.figures, *row.details) if name in sample]
+    figures = [f"{FIGURES[name].label} {FIGURES[name].text(sample[name])}" for name in names]
     print_progress(f"{label}, run {run}: {', '.join(figures)}")
 
 

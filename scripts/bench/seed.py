@@ -21,7 +21,7 @@ STORE_TIMEOUT_S = 60.0
 TASKS_PER_CALL = 5_000
 """Number of tasks created in one round trip."""
 SEEDED_PER_S = 20_000
-"""The least rate at which a store is filled, even beside other work."""
+"""A rate at which a store can be filled even on a busy machine, in tasks per second."""
 
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
@@ -55,23 +55,19 @@ def seed_store(url: str, tasks: Iterable[Task]) -> None:
 
 
 async def create_all(store: Tasks, tasks: Iterable[Task]) -> None:
-    left = iter(tasks)
-    while chunk := list(islice(left, TASKS_PER_CALL)):
+    remaining = iter(tasks)
+    while chunk := list(islice(remaining, TASKS_PER_CALL)):
         raise_errors(await store.create(chunk))
 
 
-def run_with_tasks(url: str, use: Callable[[Tasks], Awaitable[Result]]) -> Result:
-    """Run `use` on the tasks of the store at `url`, in an event loop of its own, and return its result."""
+def run_with_tasks(url: str, call: Callable[[Tasks], Awaitable[Result]]) -> Result:
+    """Connect to the store at `url`, run `call` on its tasks in a new event loop, and return the result."""
 
     async def run() -> Result:
         clock = Clock(time.monotonic, time.time)
-        client = Client(
-            connect(url, clock, STORE_TIMEOUT_S),
-            clock,
-            timeout_s=STORE_TIMEOUT_S,
-        )
+        client = Client(connect(url, clock, STORE_TIMEOUT_S), clock, timeout_s=STORE_TIMEOUT_S)
         try:
-            return await use(Tasks(client, Keys("later", 1)))
+            return await call(Tasks(client, Keys("later", 1)))
         finally:
             await client.aclose()
 

@@ -18,14 +18,14 @@ DURABILITIES = {
     "everysec": ("--appendonly", "yes", "--appendfsync", "everysec"),
     "always": ("--appendonly", "yes", "--appendfsync", "always"),
 }
-"""Options of the store's server, by the name of the durability."""
+"""The server's options for each durability."""
 
 
 class BenchStore:
-    """A running store's server."""
+    """A running server of a store, with a client that reads its counts."""
 
-    def __init__(self, running: Process, socket: Path) -> None:
-        self.pid = running.pid
+    def __init__(self, process: Process, socket: Path) -> None:
+        self.pid = process.pid
         self.socket = socket
         self.url = f"unix://{socket}"
         self._client = redis.Redis.from_url(self.url)
@@ -38,11 +38,11 @@ class BenchStore:
     def info(self, section: str) -> dict[str, Any]:
         return dict(self._client.info(section))
 
-    def in_flight(self, topic: bytes) -> int:
+    def count_in_flight(self, topic: bytes) -> int:
         """Return the number of claimed tasks of a topic."""
         return int(self._client.zcard(Keys("later", 1).shards[0].bucket(Bucket.UNACK, topic)))
 
-    def empty(self) -> None:
+    def clear(self) -> None:
         self._client.flushall()
 
     def close(self) -> None:
@@ -51,14 +51,14 @@ class BenchStore:
 
 @contextmanager
 def run_store(environment: Environment, durability: str) -> Iterator[BenchStore]:
-    """Run an empty store with this durability."""
+    """Run an empty store with this durability and wait until it answers."""
     with environment.temporary_folder() as folder:
         socket = folder / "store.sock"
         options = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)]
-        command = [str(environment.server), *options, "--loglevel", "warning", *DURABILITIES[durability]]
-        with run_process(command, folder, "store") as running:
-            store = BenchStore(running, socket)
-            wait_until(store.answers, "the store answers", running)
+        command = [str(environment.store_program), *options, "--loglevel", "warning", *DURABILITIES[durability]]
+        with run_process(command, folder, "store") as process:
+            store = BenchStore(process, socket)
+            wait_until(store.answers, "the store answers", process)
             try:
                 yield store
             finally:

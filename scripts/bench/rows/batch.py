@@ -1,4 +1,4 @@
-"""Creates in batches of 1,000, compared with raw calls of the same script."""
+"""Creating in batches of 1,000, compared with raw calls of the same script."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from scripts.bench.daemons import run_api
-from scripts.bench.environment import Environment, skip_reason
+from scripts.bench.environment import Environment
 from scripts.bench.load import Load, run_load
 from scripts.bench.processes import tree_cpu_s
+from scripts.bench.programs import run_api
 from scripts.bench.raw_script import CreateBatches, RawConnection
 from scripts.bench.results import AtLeast, Contender, Row, Sample, ShareOfReference
 from scripts.bench.stores import run_store
@@ -39,7 +39,6 @@ def _later_contender(environment: Environment, processes: int, durability: str) 
         store=durability,
         reference=RAW,
         targets=[ShareOfReference(0.6), AtLeast("rate", 60_000)] if (processes, durability) == (1, "none") else (),
-        skip_reason=skip_reason(processes),
         measure=partial(measure_later, environment, processes, durability),
     )
 
@@ -51,7 +50,7 @@ def measure_raw(environment: Environment, creates: CreateBatches) -> Sample:
         batches = creates.batches(
             environment.sizes.batched // TASKS_PER_REQUEST, lambda: int((time.time() + DELAY_S) * 1000)
         )
-        seconds = connection.time_messages(batches, creates.calls, under_way=CONNECTIONS)
+        seconds = connection.time_messages(batches, creates.call_count, concurrency=CONNECTIONS)
         store_s = tree_cpu_s(store.pid) - before
     return {"rate": environment.sizes.batched / seconds, "store_cpu": store_s * 1_000_000 / environment.sizes.batched}
 
@@ -59,12 +58,12 @@ def measure_raw(environment: Environment, creates: CreateBatches) -> Sample:
 def measure_later(environment: Environment, processes: int, durability: str) -> Sample:
     with run_store(environment, durability) as store, run_api(environment, "serve", store, processes) as server:
         server_before, store_before = server.cpu_s(), tree_cpu_s(store.pid)
-        loaded = run_load(environment, build_load(server.url, environment.sizes.batched))
+        result = run_load(environment, build_load(server.url, environment.sizes.batched))
         server_s, store_s = server.cpu_s() - server_before, tree_cpu_s(store.pid) - store_before
-    tasks = loaded.requests * TASKS_PER_REQUEST
+    tasks = result.requests * TASKS_PER_REQUEST
     per_1000 = 1_000_000 / tasks
     return {
-        "rate": tasks / loaded.seconds,
+        "rate": tasks / result.seconds,
         "server_cpu": server_s * per_1000,
         "store_cpu": store_s * per_1000,
     }

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from scripts.bench.daemons import run_api, run_bare_handlers
-from scripts.bench.environment import Environment, skip_reason
+from scripts.bench.environment import Environment
 from scripts.bench.load import Load
+from scripts.bench.programs import run_api, run_bare_handlers
 from scripts.bench.results import AtLeast, Contender, Row, Sample, ShareOfReference, Target
 from scripts.bench.rows.requests import CONNECTIONS, measure_requests
 from scripts.bench.stores import run_store
@@ -27,7 +27,7 @@ def contenders(environment: Environment) -> Iterator[list[Contender]]:
 
 
 def _later_contender(environment: Environment, processes: int, durability: str) -> Contender:
-    goals: dict[int, Sequence[Target]] = {
+    targets: dict[int, Sequence[Target]] = {
         1: [ShareOfReference(0.75)],
         2: [AtLeast("rate", 25_000)],
     }
@@ -35,8 +35,7 @@ def _later_contender(environment: Environment, processes: int, durability: str) 
         name="later serve" if processes == 1 else f"later serve --processes {processes}",
         store=durability,
         reference=BARE if processes == 1 else "",
-        targets=goals[processes] if durability == "none" else (),
-        skip_reason=skip_reason(processes),
+        targets=targets[processes] if durability == "none" else (),
         measure=partial(measure_later, environment, processes, durability),
     )
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from scripts.bench.daemons import run_worker
-from scripts.bench.environment import Environment, skip_reason
+from scripts.bench.environment import Environment
 from scripts.bench.load import Load, run_load
 from scripts.bench.processes import module_command, run_process, tree_cpu_s
+from scripts.bench.programs import run_worker
 from scripts.bench.receivers import Arrival, Receiver, run_receiver
 from scripts.bench.results import AlwaysZero, AtLeast, Contender, Row, Sample, ShareOfReference, Target
 from scripts.bench.seed import build_task, seed_store
@@ -36,7 +36,7 @@ def contenders(environment: Environment) -> Iterator[list[Contender]]:
 
 
 def _later_contender(environment: Environment, processes: int, durability: str) -> Contender:
-    fast: dict[int, Sequence[Target]] = {
+    rate_targets: dict[int, Sequence[Target]] = {
         1: [ShareOfReference(0.6), AtLeast("rate", BULLMQ)],
         2: [AtLeast("rate", 12_000)],
     }
@@ -44,8 +44,7 @@ def _later_contender(environment: Environment, processes: int, durability: str) 
         name="later worker" if processes == 1 else f"later worker --processes {processes}",
         store=durability,
         reference=BARE[processes],
-        targets=[*(fast[processes] if durability == "none" else ()), AlwaysZero("early"), AlwaysZero("twice")],
-        skip_reason=skip_reason(processes),
+        targets=[*(rate_targets[processes] if durability == "none" else ()), AlwaysZero("early"), AlwaysZero("twice")],
         measure=partial(measure_later, environment, processes, durability),
     )
 
@@ -55,17 +54,17 @@ def measure_receiver(environment: Environment) -> Sample:
     with run_receiver(environment) as receiver:
         load = Load(url=receiver.url, bodies=[BODY], connections=COROUTINES, seconds=1.0)
         before = receiver.cpu_s()
-        loaded = run_load(environment, load)
-        share = (receiver.cpu_s() - before) / loaded.seconds
-    return {"rate": loaded.rate, "receiver_cpu": share * 100}
+        result = run_load(environment, load)
+        share = (receiver.cpu_s() - before) / result.seconds
+    return {"rate": result.rate, "receiver_cpu": share * 100}
 
 
 def measure_bare(environment: Environment, processes: int) -> Sample:
     each = environment.sizes.due_together // processes
-    with run_receiver(environment) as receiver, environment.temporary_folder() as folder, ExitStack() as running:
+    with run_receiver(environment) as receiver, environment.temporary_folder() as folder, ExitStack() as stack:
         at = time.time() + 2 * environment.sizes.lead_s
-        line = module_command("bare_poster", receiver.url, str(each), f"{at:.3f}", str(COROUTINES))
-        loops = [running.enter_context(run_process(line, folder, f"poster-{n}")) for n in range(processes)]
+        command_line = module_command("bare_poster", receiver.url, str(each), f"{at:.3f}", str(COROUTINES))
+        loops = [stack.enter_context(run_process(command_line, folder, f"poster-{n}")) for n in range(processes)]
         cpu = _CpuMeter(at * 1000, receiver, [loop.pid for loop in loops])
         arrivals = receiver.wait_for_arrivals(each * processes, TIMEOUT_S)
         return delivery_figures(arrivals, at * 1000) | cpu.since(arrivals)

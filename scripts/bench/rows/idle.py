@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from scripts.bench.daemons import Daemon, run_api, run_worker
-from scripts.bench.environment import Environment, skip_reason
+from scripts.bench.environment import Environment
 from scripts.bench.processes import cpu_s, process_tree, tree_cpu_s
+from scripts.bench.programs import Program, run_api, run_worker
 from scripts.bench.results import AtMost, Contender, Row, Sample
 from scripts.bench.stores import BenchStore, run_store
 
 START_UP_S = 1.0
-"""Wait after the start, which is not measured."""
-LOOKS_PER_S = 10
+"""How long to wait after the start of the daemon, so that the start is not measured."""
+TICKS_PER_S = 10
+"""Each tick of the delay ticker claims due tasks in one round trip."""
 OTHERS_PER_S = 7
-"""Other round trips than looking for due tasks: clock, heartbeat, statistics, requeue and trim."""
+"""Round trips for everything but claims: clock, heartbeat, statistics, requeue and trim."""
 
 
 @contextmanager
@@ -31,12 +32,11 @@ def contenders(environment: Environment) -> Iterator[list[Contender]]:
 
 
 def _later_contender(environment: Environment, command: str, durability: str, processes: int = 1) -> Contender:
-    looks = AtMost("round_trips", processes * (LOOKS_PER_S + OTHERS_PER_S))
+    round_trips = AtMost("round_trips", processes * (TICKS_PER_S + OTHERS_PER_S))
     return Contender(
         name=f"later {command}" if processes == 1 else f"later {command} --processes {processes}",
         store=durability,
-        targets=[AtMost("cpu", 1), looks],
-        skip_reason=skip_reason(processes),
+        targets=[AtMost("cpu", 1), round_trips],
         measure=partial(measure_command, environment, command, durability, processes),
     )
 
@@ -50,18 +50,15 @@ def measure_command(environment: Environment, command: str, durability: str, pro
             return measure_idle(environment, daemon, store)
 
 
-def measure_idle(environment: Environment, daemon: Daemon, store: BenchStore) -> Sample:
+def measure_idle(environment: Environment, daemon: Program, store: BenchStore) -> Sample:
     """Return the CPU time of the busiest process and the load on the store."""
     time.sleep(START_UP_S)
-    pids = [pid for running in daemon.pids for pid in process_tree(running)]
+    pids = [pid for parent in daemon.pids for pid in process_tree(parent)]
     before, store_before = {pid: cpu_s(pid) for pid in pids}, tree_cpu_s(store.pid)
-    trips, commands, started = _count_round_trips(store), _count_commands(store), time.monotonic()
+    trips_before, commands_before, started = _count_round_trips(store), _count_commands(store), time.monotonic()
     time.sleep(environment.sizes.idle_s)
-    trips, commands, seconds = (
-        _count_round_trips(store) - trips,
-        _count_commands(store) - commands,
-        time.monotonic() - started,
-    )
+    seconds = time.monotonic() - started
+    trips, commands = _count_round_trips(store) - trips_before, _count_commands(store) - commands_before
     daemon.check()
     return {
         "cpu": max(cpu_s(pid) - before[pid] for pid in pids) * 100 / seconds,
@@ -83,7 +80,7 @@ def _count_commands(store: BenchStore) -> int:
 IDLE = Row(
     name="idle",
     title="idle: nothing due, one shard",
-    target="under 1 % of a core for each process; one pipelined look a tick",
+    target="under 1 % of a core for each process; one round trip a tick for claims",
     figures=("cpu", "round_trips"),
     details=("commands", "store_busy"),
     contenders=contenders,

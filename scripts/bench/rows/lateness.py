@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from scripts.bench.daemons import run_api
 from scripts.bench.environment import Environment
+from scripts.bench.programs import run_api
 from scripts.bench.receivers import Arrival, run_light_receiver
 from scripts.bench.results import AlwaysZero, AtMost, Contender, NeverEarly, Row, Sample, Target, percentile
 from scripts.bench.seed import SEEDED_PER_S, build_task, seed_store
@@ -24,12 +24,12 @@ def contenders(rate: int, p50: float, p99: float, environment: Environment) -> A
 
 
 @contextmanager
-def _contenders(environment: Environment, rate: int, goals: Sequence[Target]) -> Iterator[list[Contender]]:
+def _contenders(environment: Environment, rate: int, percentile_targets: Sequence[Target]) -> Iterator[list[Contender]]:
     yield [
         Contender(
             name="later up",
             store=durability,
-            targets=[*(goals if durability == "none" else ()), NeverEarly(), AlwaysZero("twice")],
+            targets=[*(percentile_targets if durability == "none" else ()), NeverEarly(), AlwaysZero("twice")],
             measure=partial(measure_lateness, environment, durability, rate, environment.sizes.lateness_s),
         )
         for durability in environment.durabilities
@@ -53,16 +53,16 @@ def measure_lateness(environment: Environment, durability: str, rate: int, secon
 
 
 def lateness_figures(arrivals: Sequence[Arrival]) -> Sample:
-    """Return percentiles over all tasks, by the first arrival of each."""
+    """Return percentiles of the lateness of each task's first arrival, and the number of duplicates."""
     first: dict[bytes, float] = {}
     for arrival in arrivals:
         first.setdefault(arrival.id, arrival.late_ms)
-    late = sorted(first.values())
+    latenesses = sorted(first.values())
     return {
-        "p50": percentile(late, 50),
-        "p99": percentile(late, 99),
-        "most": late[-1],
-        "earliest": late[0],
+        "p50": percentile(latenesses, 50),
+        "p99": percentile(latenesses, 99),
+        "most": latenesses[-1],
+        "earliest": latenesses[0],
         "twice": len(arrivals) - len(first),
     }
 

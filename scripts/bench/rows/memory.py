@@ -34,11 +34,11 @@ class Case:
     name: str
     own_id: bool = False
     outcome: Outcome | None = None
-    goals: Sequence[Target] = ()
+    targets: Sequence[Target] = ()
 
 
 CASES = (
-    Case(name="waiting, id made by later", goals=[AtMost("bytes", 240)]),
+    Case(name="waiting, id made by later", targets=[AtMost("bytes", 240)]),
     Case(name="waiting, id of 36 characters by its caller", own_id=True),
     Case(
         name="in error after one failure, id made by later",
@@ -51,25 +51,27 @@ CASES = (
 @contextmanager
 def contenders(environment: Environment) -> Iterator[list[Contender]]:
     yield [
-        Contender(name=case.name, store="none", targets=case.goals, measure=partial(measure_memory, environment, case))
+        Contender(
+            name=case.name, store="none", targets=case.targets, measure=partial(measure_memory, environment, case)
+        )
         for case in CASES
     ]
 
 
 def measure_memory(environment: Environment, case: Case) -> Sample:
-    """Return by how many bytes per task an empty store grows."""
+    """Return the bytes per task by which an empty store grows."""
     with run_store(environment, "none") as store:
-        before = _used(store.info("memory"))
-        run_with_tasks(store.url, lambda opened: seed_case(opened, case, environment.sizes.memory_tasks))
-        return {"bytes": (_used(store.info("memory")) - before) / environment.sizes.memory_tasks}
+        before = _used_bytes(store.info("memory"))
+        run_with_tasks(store.url, lambda tasks: seed_case(tasks, case, environment.sizes.memory_tasks))
+        return {"bytes": (_used_bytes(store.info("memory")) - before) / environment.sizes.memory_tasks}
 
 
-def _used(memory: dict[str, int]) -> int:
+def _used_bytes(memory: dict[str, int]) -> int:
     return int(memory["used_memory"])
 
 
 async def seed_case(store: Tasks, case: Case, tasks: int) -> None:
-    """Create the tasks and settle them as the case says."""
+    """Create the tasks, and settle them if the case has an outcome."""
     due_at = int(time.time() * 1000) + DELAY_MS
     ids = (f"order-{number:030}" if case.own_id else "" for number in range(tasks))
     await create_all(store, (build_task(due_at, own_id=id) for id in ids))
@@ -84,7 +86,7 @@ async def _claim(store: Tasks, now: int) -> list[Claim]:
 
 
 def _settlement(claim: Claim, outcome: Outcome, now: int) -> Settlement:
-    assert isinstance(claim.task, Task)  # just written by us
+    assert isinstance(claim.task, Task)  # its body was just written, so it can be read
     verdict = judge(claim.task, claim.attempt, claim.failure, outcome, now, DEFAULT_POLICY, random=0)
     return Settlement(claim, verdict, now + REMEMBER_MS)
 

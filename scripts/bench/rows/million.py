@@ -9,9 +9,9 @@ from functools import partial
 from itertools import chain
 
 from later.core.task import Task
-from scripts.bench.daemons import run_worker
 from scripts.bench.environment import Environment
 from scripts.bench.processes import peak_resident_bytes, process_tree
+from scripts.bench.programs import run_worker
 from scripts.bench.receivers import Arrival, Receiver, run_receiver
 from scripts.bench.results import AlwaysZero, AtMost, Contender, Row, Sample
 from scripts.bench.seed import SEEDED_PER_S, build_task, seed_store
@@ -19,10 +19,10 @@ from scripts.bench.stores import run_store
 
 OTHERS_PER_S = 5
 """Tasks per second of the other topic."""
-LEAST_RATE = 2_000
-"""Deliveries per second: a lower rate runs into the timeout."""
+MIN_RATE = 2_000
+"""Deliveries per second; at a lower rate the row times out."""
 DISK_DIVISOR = 5
-"""A store that writes to disk gets so many times fewer tasks; the row would take 15 minutes otherwise."""
+"""A store that writes to disk gets a million divided by this; otherwise the row would take 15 minutes."""
 
 
 @contextmanager
@@ -51,27 +51,27 @@ def measure_later(environment: Environment, durability: str, tasks: int) -> Samp
         others = _build_other_topic(due_at, tasks, receiver)
         seed_store(store.url, chain(others, many))
         arrivals = _wait_for_arrivals(receiver, tasks, others, due_at)
-        resident = max(peak_resident_bytes(pid) for running in worker.pids for pid in process_tree(running))
+        resident = max(peak_resident_bytes(pid) for parent in worker.pids for pid in process_tree(parent))
         worker.check()
     return _figures(arrivals, others, due_at) | {"resident": resident / 2**20}
 
 
 def _build_other_topic(due_at: int, tasks: int, receiver: Receiver) -> list[Task]:
-    """Return tasks of another topic, due from before the many until long after them."""
-    count = int((tasks / LEAST_RATE + 2) * OTHERS_PER_S)
+    """Return tasks of another topic, due from a second before the million tasks until long after them."""
+    count = int((tasks / MIN_RATE + 2) * OTHERS_PER_S)
     dues = (due_at - 1000 + number * 1000 // OTHERS_PER_S for number in range(count))
     return [build_task(due, callback=receiver.url, topic="few") for due in dues]
 
 
 def _wait_for_arrivals(receiver: Receiver, tasks: int, others: Sequence[Task], due_at: int) -> list[Arrival]:
-    """Wait until the many have arrived and return all arrivals.
+    """Wait until the million tasks have arrived and return all arrivals.
 
-    The number of other tasks due until then is not known beforehand.
+    How many tasks of the other topic arrive until then is not known beforehand.
     """
     few = {task.id.encode() for task in others}
-    arrivals = receiver.wait_for_arrivals(tasks, due_at / 1000 - time.time() + tasks / LEAST_RATE)
+    arrivals = receiver.wait_for_arrivals(tasks, due_at / 1000 - time.time() + tasks / MIN_RATE)
     while (missing := tasks - len({arrival.id for arrival in arrivals} - few)) > 0:
-        arrivals = receiver.wait_for_arrivals(len({arrival.id for arrival in arrivals}) + missing, tasks / LEAST_RATE)
+        arrivals = receiver.wait_for_arrivals(len({arrival.id for arrival in arrivals}) + missing, tasks / MIN_RATE)
     return arrivals
 
 
@@ -80,12 +80,12 @@ def _figures(arrivals: Sequence[Arrival], others: Sequence[Task], due_at: int) -
     many = [arrival for arrival in arrivals if arrival.id not in due]
     few = {arrival.id: arrival for arrival in arrivals if arrival.id in due}
     last_ms = max(arrival.at_ms for arrival in many)
-    times = {id: few[id].at_ms if id in few else last_ms for id, at in due.items() if at < last_ms}
+    arrived_ms = {id: few[id].at_ms if id in few else last_ms for id, at in due.items() if at < last_ms}
     return {
         "rate": len({arrival.id for arrival in many}) / (last_ms - due_at) * 1000,
         "twice": len(many) - len({arrival.id for arrival in many}),
         "early": sum(arrival.late_ms < 0 for arrival in arrivals),
-        "others_most": max(at - due[id] for id, at in times.items()),
+        "others_most": max(at - due[id] for id, at in arrived_ms.items()),
     }
 
 

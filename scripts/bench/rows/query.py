@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from scripts.bench.daemons import run_api, run_bare_handlers
-from scripts.bench.environment import Environment, skip_reason
+from scripts.bench.environment import Environment
 from scripts.bench.load import Load
+from scripts.bench.programs import run_api, run_bare_handlers
 from scripts.bench.results import Contender, Row, Sample, ShareOfReference
 from scripts.bench.rows.requests import CONNECTIONS, measure_requests
 from scripts.bench.seed import build_task, seed_store
@@ -36,7 +36,6 @@ def _later_contender(environment: Environment, processes: int, durability: str) 
         store=durability,
         reference=BARE[processes],
         targets=[ShareOfReference(0.7)] if processes > 1 and durability == "none" else (),
-        skip_reason=skip_reason(processes),
         measure=partial(measure_later, environment, processes, durability),
     )
 

@@ -13,7 +13,7 @@ from scripts.bench.rows.lateness import DETAILS, FIGURES, measure_lateness
 
 @contextmanager
 def contenders(environment: Environment) -> Iterator[list[Contender]]:
-    """Yield contenders without persistence and with the safest, as far as requested."""
+    """Yield contenders with the first and the last of the requested durabilities."""
     durabilities = dict.fromkeys([environment.durabilities[0], environment.durabilities[-1]])
     yield [
         Contender(
