@@ -1,4 +1,4 @@
-"""Count the functions, files and changes of file on one task's way from HTTP to settled.
+"""Count the functions, files and changes of file on one task's path from HTTP to settled.
 
 `python -m scripts.call_path` runs `later up` in this process, on an embedded store in a temporary directory, and sends
 it one task after another: `POST /create`, the delay ticker's claim, the delivery to a local receiver, the settle.
@@ -6,13 +6,13 @@ it one task after another: `POST /create`, the delay ticker's claim, the deliver
 
 Definitions:
 
-- *The way* of a task begins with the request and ends when the delivery's slot is free again. The other tickers are
-  left out, as is whatever the libraries do.
+- The *path* of a task begins with the request and ends when the delivery's slot is free again. The other tickers are
+  left out, as are calls within libraries.
 - An *entry* is a call of a function or the resumption of a coroutine that waited. Comprehensions belong to the
   function around them; lambdas are functions.
 - The entries of one asyncio task, or of one callback of the event loop, are a *strand*; a strand keeps its order, and
   the strands follow one another in the order of their first entry.
-- A *change of file* is an entry whose file is not that of the entry before it: a reader who follows the way turns to
+- A *change of file* is an entry whose file is not that of the entry before it: a reader who follows the path turns to
   another file there.
 - A *cross-file call* is a call (no resumption) whose nearest caller in `later` stands in another file.
 
@@ -49,15 +49,15 @@ import later
 PACKAGE = str(Path(later.__file__).parent) + os.sep
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 ROOTS = ("__main__", "cli/", "daemon/")
-"""Files that run the event loop: they are below every frame and call nothing on a task's way."""
+"""Files that run the event loop: they are below every frame and call nothing on a task's path."""
 TICKER = "ticker-"
 CLAIMING_TICKER = "ticker-delay"
 
 WARM_UP = 3
 MEASURED = 9
 TIMEOUT_S = 30.0
-QUIET_S = 0.05
-"""How long after the settle the slot is certainly free."""
+SETTLED_WAIT_S = 0.05
+"""The slot is certainly free so long after the settle."""
 
 
 class Entry(NamedTuple):
@@ -71,7 +71,7 @@ class Entry(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """The figures of one task's way."""
+    """The figures of one task's path."""
 
     functions: float
     files: float
@@ -82,7 +82,7 @@ class Measures(NamedTuple):
 
 
 class Recorder:
-    """Records the entries of the thread that `profile` is installed in, while `recording`."""
+    """A recorder of the entries of one thread: the one that `profile` is installed in. It records while `recording`."""
 
     def __init__(self) -> None:
         self.recording = False
@@ -143,7 +143,7 @@ def _caller(frame: FrameType) -> tuple[str, str] | None:
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Answers each callback that it is done."""
+    """A receiver that answers done to each callback."""
 
     protocol_version = "HTTP/1.1"
 
@@ -159,30 +159,30 @@ class Receiver(BaseHTTPRequestHandler):
         """Print nothing: the figures are the output."""
 
 
-def measure(ways: list[list[Entry]]) -> Measures:
-    """Return the median of each figure over the ways of several tasks."""
-    figures = [_measure_one(way) for way in ways]
+def measure(paths: list[list[Entry]]) -> Measures:
+    """Return the median of each figure over the paths of several tasks."""
+    figures = [_measure_one(path) for path in paths]
     return Measures(*(statistics.median(column) for column in zip(*figures, strict=True)))
 
 
-def _measure_one(way: list[Entry]) -> Measures:
+def _measure_one(path: list[Entry]) -> Measures:
     return Measures(
-        functions=len({(entry.file, entry.function) for entry in way}),
-        files=len({entry.file for entry in way}),
-        changes=_count_changes(way),
-        changes_by_calls=_count_changes([entry for entry in way if not entry.resumed]),
-        calls=sum(not entry.resumed and entry.caller is not None and entry.caller[0] != entry.file for entry in way),
+        functions=len({(entry.file, entry.function) for entry in path}),
+        files=len({entry.file for entry in path}),
+        changes=_count_changes(path),
+        changes_by_calls=_count_changes([entry for entry in path if not entry.resumed]),
+        calls=sum(not entry.resumed and entry.caller is not None and entry.caller[0] != entry.file for entry in path),
     )
 
 
-def _count_changes(way: list[Entry]) -> int:
-    return sum(before.file != entry.file for before, entry in pairwise(way))
+def _count_changes(path: list[Entry]) -> int:
+    return sum(before.file != entry.file for before, entry in pairwise(path))
 
 
-def show_path(way: list[Entry]) -> None:
-    """Print each entry of a way; `>` marks a change of file, `~` a resumption."""
+def print_path(path: list[Entry]) -> None:
+    """Print each entry of a path; `>` marks a change of file, `~` a resumption."""
     file = strand = None
-    for entry in way:
+    for entry in path:
         if entry.strand != strand:
             print("--- " + ("callback of the event loop" if entry.strand <= 0 else "asyncio task"))
         mark = ">" if file not in {None, entry.file} else " "
@@ -191,21 +191,21 @@ def show_path(way: list[Entry]) -> None:
         file, strand = entry.file, entry.strand
 
 
-def show_hot_spots(way: list[Entry]) -> None:
-    """Print how often the way changes from one file to another, most frequent first."""
-    changes = Counter((before.file, entry.file) for before, entry in pairwise(way) if before.file != entry.file)
+def print_changes(path: list[Entry]) -> None:
+    """Print how often the path changes from one file to another, most frequent first."""
+    changes = Counter((before.file, entry.file) for before, entry in pairwise(path) if before.file != entry.file)
     for (source, target), count in changes.most_common():
         print(f"{count:4}  {source} -> {target}")
 
 
 def run_tasks(recorder: Recorder, port: int, folder: Path) -> list[list[Entry]]:
-    """Send the tasks one after another and return the recorded ways of those after the warm-up."""
+    """Send the tasks one after another and return the recorded paths of those after the warm-up."""
     receiver = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
     body = {"topic": "order", "callback": f"http://127.0.0.1:{receiver.server_port}/", "content": "hello"}
     _wait_until_ready(port)
     api = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-    ways = []
+    paths = []
     with redis.Redis(unix_socket_path=str(folder / "store.sock")) as store:
         for _ in range(WARM_UP + MEASURED):
             recorder.start()
@@ -214,9 +214,9 @@ def run_tasks(recorder: Recorder, port: int, folder: Path) -> list[list[Entry]]:
             answer.read()
             assert answer.status == 200, answer.status
             _wait_until_settled(store)
-            time.sleep(QUIET_S)
-            ways.append(recorder.stop())
-    return ways[WARM_UP:]
+            time.sleep(SETTLED_WAIT_S)
+            paths.append(recorder.stop())
+    return paths[WARM_UP:]
 
 
 def _wait_until_ready(port: int) -> None:
@@ -246,21 +246,21 @@ def _free_port() -> int:
 
 def main() -> int:
     """Run later on this thread, the tasks on another; print the figures when they are there, and stop."""
-    parser = argparse.ArgumentParser(description="Count the changes of file on one task's way.")
-    parser.add_argument("--path", action="store_true", help="print each call and resumption of one way")
+    parser = argparse.ArgumentParser(description="Count the changes of file on one task's path.")
+    parser.add_argument("--path", action="store_true", help="print each call and resumption of one path")
     parser.add_argument("--hot", action="store_true", help="print how often one file changes to another")
     options = parser.parse_args()
     recorder, port = Recorder(), _free_port()
 
-    def drive() -> None:
+    def measure_and_stop() -> None:
         try:
-            ways = run_tasks(recorder, port, Path(folder))
-            measures = measure(ways)
-            typical = min(ways, key=lambda way: (abs(_measure_one(way).changes - measures.changes), len(way)))
+            paths = run_tasks(recorder, port, Path(folder))
+            measures = measure(paths)
+            typical = min(paths, key=lambda path: (abs(_measure_one(path).changes - measures.changes), len(path)))
             if options.path:
-                show_path(typical)
+                print_path(typical)
             if options.hot:
-                show_hot_spots(typical)
+                print_changes(typical)
             print(
                 f"{measures.functions:.0f} functions in {measures.files:.0f} files, {measures.changes:.0f} changes of "
                 f"file ({measures.changes_by_calls:.0f} without resumptions), {measures.calls:.0f} cross-file calls"
@@ -276,7 +276,7 @@ def main() -> int:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         # With a long tick, the delay ticker runs because a task was created, not because time has passed.
         sys.argv = ["later", "up", "--data", folder, "--listen", f"127.0.0.1:{port}", "--tick", "10s"]
-        threading.Thread(target=drive, daemon=True).start()
+        threading.Thread(target=measure_and_stop, daemon=True).start()
         sys.setprofile(recorder.profile)
         runpy.run_module("later", run_name="__main__")
     return 1

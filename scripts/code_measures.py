@@ -26,23 +26,23 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-LONG = 40
-ENDS = tuple(".:?!`\"'|)")
-LISTED = (" ", "|", "- ")
-"""How a line begins that is no prose: an example, a table, a list."""
+MAX_LINES = 40
+SENTENCE_ENDS = tuple(".:?!`\"'|)")
+NO_PROSE = (" ", "|", "- ")
+"""The beginnings of lines of an example, a table or a list."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Measures(NamedTuple):
-    """The figures of some files, with the places behind them."""
+    """The measures of some files: a number, or the places that it counts."""
 
     functions: int
-    once: list[str]
-    long: list[str]
-    folders: Counter[str]
-    repeated: dict[str, list[str]]
-    cut: list[str]
+    helpers_named_once: list[str]
+    long_functions: list[str]
+    files_by_folder: Counter[str]
+    repeated_class_names: dict[str, list[str]]
+    cut_docstrings: list[str]
 
 
 def measure(files: Iterable[Path]) -> Measures:
@@ -64,7 +64,7 @@ def measure(files: Iterable[Path]) -> Measures:
                 place = f"{file}:{node.lineno} {node.name}"
                 if is_private(node.name) and words[node.name] == 2:
                     once.append(place)
-                if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > LONG:
+                if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_LINES:
                     long.append(f"{place} ({lines} lines)")
             elif isinstance(node, ast.ClassDef):
                 classes[node.name].append(f"{file}:{node.lineno}")
@@ -78,7 +78,7 @@ def is_private(name: str) -> bool:
 
 
 def cut_docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Return the line and the last words of each paragraph in a docstring that has no end."""
+    """Yield the line of each docstring with a paragraph without an end, and the last words of that paragraph."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
             continue
@@ -87,8 +87,8 @@ def cut_docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 last = paragraph.rstrip().rpartition("\n")[2]
                 if (
                     last
-                    and not last.endswith(ENDS)
-                    and not last.startswith(LISTED)
+                    and not last.endswith(SENTENCE_ENDS)
+                    and not last.startswith(NO_PROSE)
                     and "://" not in last.split(" ")[-1]
                 ):
                     yield node.lineno, last[-40:]
@@ -98,22 +98,25 @@ def _without_prose(source: str) -> str:
     return re.sub(r'"""(?:.|\n)*?"""|#.*', "", source)
 
 
-def show(measures: Measures, *, places: bool) -> None:
-    share = 100 * len(measures.once) / max(measures.functions, 1)
-    folder, files = measures.folders.most_common(1)[0]
+def print_measures(measures: Measures, *, places: bool) -> None:
+    share = 100 * len(measures.helpers_named_once) / max(measures.functions, 1)
+    folder, files = measures.files_by_folder.most_common(1)[0]
     for text, found in (
         (f"{measures.functions} functions", []),
-        (f"{len(measures.once)} helpers named once ({share:.0f} % of the functions)", measures.once),
-        (f"{len(measures.long)} functions longer than {LONG} lines", measures.long),
+        (
+            f"{len(measures.helpers_named_once)} helpers named once ({share:.0f} % of the functions)",
+            measures.helpers_named_once,
+        ),
+        (f"{len(measures.long_functions)} functions longer than {MAX_LINES} lines", measures.long_functions),
         (
             f"{files} files at most in one folder ({folder})",
-            [f"{count:3} {name}" for name, count in measures.folders.most_common()],
+            [f"{count:3} {name}" for name, count in measures.files_by_folder.most_common()],
         ),
         (
-            f"{len(measures.repeated)} repeated class names",
-            [f"{name}: {', '.join(defined)}" for name, defined in measures.repeated.items()],
+            f"{len(measures.repeated_class_names)} repeated class names",
+            [f"{name}: {', '.join(defined)}" for name, defined in measures.repeated_class_names.items()],
         ),
-        (f"{len(measures.cut)} cut docstrings", measures.cut),
+        (f"{len(measures.cut_docstrings)} cut docstrings", measures.cut_docstrings),
     ):
         print(text)
         for place in found if places else ():
@@ -126,7 +129,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the places behind the figures")
     options = parser.parse_args()
     files = {file for path in options.paths for file in ([path] if path.is_file() else path.rglob("*.py"))}
-    show(measure(sorted(files)), places=options.list)
+    print_measures(measure(sorted(files)), places=options.list)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ CONTENT_SHOWN = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOptions:
-    """How calls are answered; `delay` is in seconds."""
+    """The answers to calls; `delay` is in seconds."""
 
     answer: str
     retry_after: str | None
@@ -57,7 +57,7 @@ class Call:
 
 
 class Receiver:
-    """Answers calls; counts the calls of each id and records their lateness."""
+    """A receiver that answers calls, counts the calls of each id and records their lateness."""
 
     def __init__(self, options: AnswerOptions, *, quiet: bool) -> None:
         self._options = options
@@ -83,8 +83,8 @@ class Receiver:
         late = sorted(self._lateness)
         if not late:
             return counts
-        half, most = late[len(late) // 2], late[len(late) * 99 // 100]
-        return f"{counts}; late by {half} ms (median), {most} ms (99th percentile), {late[-1]} ms (worst)"
+        median, p99 = late[len(late) // 2], late[len(late) * 99 // 100]
+        return f"{counts}; late by {median} ms (median), {p99} ms (99th percentile), {late[-1]} ms (worst)"
 
 
 def parse_call(request: web.Request, body: bytes) -> Call:
@@ -173,10 +173,10 @@ def parse_answer(text: str) -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
-    what = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, epilog=ANSWERS, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = what.add_argument
+    add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     add("--port", type=int, default=8888, help="port to listen on (default: %(default)s)")
     add("--answer", type=parse_answer, default="100", help="see below (default: %(default)s)")
@@ -184,7 +184,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--delay", type=float, default=0.0, metavar="S", help="answer S seconds late (default: 0)")
     add("--fail-first", type=int, default=0, metavar="N", help="answer 500 to the first N calls of each id")
     add("--quiet", action="store_true", help="print only a summary at the end")
-    return what
+    return parser
 
 
 def main() -> None:

@@ -45,10 +45,10 @@ def test_helpers_class_names_and_docstrings_are_measured(tmp_path: Path) -> None
     file.write_text(SOURCE)
     measures = measure_files([file])
     assert measures.functions == 2
-    assert [place.rpartition(" ")[2] for place in measures.once] == ["_used_once"]
-    assert list(measures.repeated) == ["Twice"]
-    assert len(measures.cut) == 1
-    assert measures.folders == {str(tmp_path): 1}
+    assert [place.rpartition(" ")[2] for place in measures.helpers_named_once] == ["_used_once"]
+    assert list(measures.repeated_class_names) == ["Twice"]
+    assert len(measures.cut_docstrings) == 1
+    assert measures.files_by_folder == {str(tmp_path): 1}
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_complete_docstrings_are_not_cut(docstring: str) -> None:
 
 def test_changes_of_file_and_calls_across_files_are_counted() -> None:
     caller = ("a.py", "f")
-    way = [
+    path = [
         Entry(1, "a.py", "f", False, None),
         Entry(1, "b.py", "g", False, caller),
         Entry(1, "b.py", "h", False, ("b.py", "g")),
         Entry(1, "a.py", "f", True, None),
         Entry(1, "b.py", "g", True, caller),
     ]
-    assert measure([way]) == (3, 2, 3, 1, 1)
+    assert measure([path]) == (3, 2, 3, 1, 1)
 
 
 @pytest.mark.system
