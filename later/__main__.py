@@ -1,4 +1,4 @@
-"""`python -m later`."""
+"""The program of `python -m later`."""
 
 from later.cli import main
 

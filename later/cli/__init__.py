@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line: the commands of `later`, and what they share."""
 
 from later.cli.main import main
 

@@ -1,1 +1,1 @@
-"""A client of another later's HTTP API, and a batch sender with retries."""
+"""A client of the HTTP API of another `later`, and a batch sender with retries."""

@@ -1,1 +1,1 @@
-"""A daemon of several processes: a supervisor, and children that share the work and the port."""
+"""A daemon of several processes: a supervisor, and child processes that share the work and the port."""

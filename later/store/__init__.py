@@ -1,1 +1,1 @@
-"""The memory: the only place that knows Redis."""
+"""The tasks in Redis or Valkey: no other package knows their keys and scripts."""

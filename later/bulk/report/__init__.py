@@ -1,1 +1,1 @@
-"""The report on an export and on a table of rejects."""
+"""The report of `later bulk report`, on an export and on a table of rejects."""

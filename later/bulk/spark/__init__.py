@@ -1,1 +1,1 @@
-"""Spark's session: its preconditions, its errors in one line, and signals."""
+"""The Spark session of a command: its preconditions, its errors in one line, and signals."""

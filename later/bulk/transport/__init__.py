@@ -1,1 +1,1 @@
-"""The target of a bulk job: an HTTP API or a store."""
+"""The transports of bulk jobs: the HTTP API, or the store directly."""

@@ -1,1 +1,1 @@
-"""The commands of `later`, but for those of `later bulk`."""
+"""The commands of `later`, except those of `later bulk`."""
