@@ -74,7 +74,7 @@ class Receiver:
 
     def __init__(self, *behaviors: Behavior) -> None:
         self._behaviors = behaviors
-        self._serving: set[asyncio.Task[None]] = set()
+        self._connection_tasks: set[asyncio.Task[None]] = set()
         self.connections = 0
         self.url = ""
 
@@ -87,14 +87,14 @@ class Receiver:
             yield self
         finally:
             server.close()
-            for task in self._serving:
+            for task in self._connection_tasks:
                 task.cancel()
-            await asyncio.gather(*self._serving, return_exceptions=True)
+            await asyncio.gather(*self._connection_tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._serving.add(task)
+        self._connection_tasks.add(task)
         behavior = self._behaviors[min(self.connections, len(self._behaviors) - 1)]
         self.connections += 1
         try:
@@ -169,7 +169,7 @@ def reply_with_body(body: bytes, status: str = "200 OK", *headers: str) -> bytes
 
 
 class FakeNameServers:
-    """A getaddrinfo: lookups of `hang…` hang until `answer`, `dead…` is unknown, every other name is 127.0.0.1."""
+    """A replacement for `getaddrinfo`: a lookup of `hang…` waits for `answer`, `dead…` fails, others are 127.0.0.1."""
 
     def __init__(self) -> None:
         self.lookups: list[str] = []
@@ -184,6 +184,7 @@ class FakeNameServers:
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port))]
 
     def answer(self) -> None:
+        """Let the lookups of `hang…` go on, and wait until they have ended."""
         self._answer.set()
         for thread in self.threads():
             thread.join()

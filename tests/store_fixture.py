@@ -20,16 +20,16 @@ from later.store.settings import StoreSettings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreFixture(Store):
-    """An opened store. `redis` is a plain client, to look at keys behind the store's back."""
+    """An opened store. `redis` is a plain client, with which a test reads and writes keys directly."""
 
     redis: Redis
 
     def new_permits(self, instance: str = "this") -> Permits:
-        """Return permits as another instance has them."""
+        """Return the permits object of another instance."""
         return Permits(self.client, self.keys, instance)
 
     def new_policy_book(self, daemon: Policy = DEFAULT_POLICY) -> PolicyBook:
-        """Return a policy book as another process has it."""
+        """Return the policy book of another process."""
         return PolicyBook(self.client, self.keys, daemon, time.monotonic)
 
 

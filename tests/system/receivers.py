@@ -82,7 +82,7 @@ def in_sequence(*rules: Rule) -> Rule:
 
 
 class Receiver:
-    """Records calls. `rules` maps a path to the rule of its answers; other paths are answered 200."""
+    """A receiver that records calls. `rules` maps a path to the rule of its answers; other paths are answered 200."""
 
     def __init__(self) -> None:
         self.rules: dict[str, Rule] = {}

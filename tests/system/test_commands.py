@@ -12,7 +12,7 @@ import pytest
 
 from later.core.task import decode_task
 from later.store.keys import Keys
-from tests.system.daemons import COMMAND, Daemon, environment, run_command, run_daemon, run_process, run_up
+from tests.system.daemons import COMMAND, Daemon, environment, run_command, run_daemon, run_daemon_as_given, run_up
 from tests.system.receivers import Receiver
 from tests.system.stores import StoreServer, count_tasks
 from tests.system.waiting import wait_until
@@ -90,8 +90,8 @@ def test_a_port_in_use_is_refused(store: StoreServer, command: str, option: str)
 
 def test_two_workers_run_on_one_machine_by_default(folder: Path, store: StoreServer, processes: int) -> None:
     with (
-        run_process("worker", folder, "--redis", store.url) as one,
-        run_process("worker", folder, "--redis", store.url) as two,
+        run_daemon_as_given("worker", folder, "--redis", store.url) as one,
+        run_daemon_as_given("worker", folder, "--redis", store.url) as two,
     ):
         wait_until(lambda: len(_alive_instances(store)) == 2 * processes, "both send heartbeats")
         warnings = wait_until(

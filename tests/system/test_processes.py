@@ -25,7 +25,7 @@ from tests.system.daemons import (
     embedded_store_pid,
     run_command,
     run_daemon,
-    run_process,
+    run_daemon_as_given,
     run_up,
     simulated_fault,
 )
@@ -183,7 +183,7 @@ def test_a_second_signal_forces_all_processes_to_exit(folder: Path, data: Path, 
 
 
 def test_each_process_listens_on_all_addresses_of_a_name(folder: Path, store: StoreServer) -> None:
-    with run_process("serve", folder, "--redis", store.url, "--listen", "localhost:0") as serve:
+    with run_daemon_as_given("serve", folder, "--redis", store.url, "--listen", "localhost:0") as serve:
         _wait_until_all_up(serve)
         os.kill(serve.children()[0], signal.SIGKILL)
         serve.wait_for_event("process exited")

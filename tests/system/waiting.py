@@ -12,11 +12,11 @@ POLL_INTERVAL_S = 0.02
 Result = TypeVar("Result")
 
 
-def wait_until(condition: Callable[[], Result], what: str, within: float = TIMEOUT_S) -> Result:
-    """Call `condition` until it returns a true value, and return that. The test fails after `within` seconds."""
-    deadline = time.monotonic() + within
+def wait_until(condition: Callable[[], Result], what: str, within_s: float = TIMEOUT_S) -> Result:
+    """Call `condition` until it returns a true value, and return that. The test fails after `within_s`."""
+    deadline = time.monotonic() + within_s
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {within:g} s in vain: {what}"
+        assert time.monotonic() < deadline, f"waited {within_s:g} s in vain: {what}"
         time.sleep(POLL_INTERVAL_S)
     return found
 
