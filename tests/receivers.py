@@ -19,9 +19,10 @@ from tests.builders import NOW, a_task
 
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + b'{"code": 100}'
 BUSY = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + b'{"code": 101}'
-LONG_MS = 60_000
+LONG_TIMEOUT_MS = 60_000
 """A timeout that no test reaches."""
-SHORT_MS = 150
+SHORT_TIMEOUT_MS = 150
+"""A timeout that a test waits for."""
 
 
 class Connection:
@@ -146,7 +147,9 @@ class PolicySender:
 
 
 @asynccontextmanager
-async def a_sender(timeout_ms: int = LONG_MS, max_lookups: int = 8, **policy: Any) -> AsyncIterator[PolicySender]:
+async def a_sender(
+    timeout_ms: int = LONG_TIMEOUT_MS, max_lookups: int = 8, **policy: Any
+) -> AsyncIterator[PolicySender]:
     sender = Sender(max_lookups=max_lookups, user_agent="later/0.1")
     await sender.start()
     try:
@@ -155,7 +158,9 @@ async def a_sender(timeout_ms: int = LONG_MS, max_lookups: int = 8, **policy: An
         await sender.close()
 
 
-async def deliver_to(*behaviors: Behavior, timeout_ms: int = LONG_MS, calls: int = 1, **changes: Any) -> Outcome:
+async def deliver_to(
+    *behaviors: Behavior, timeout_ms: int = LONG_TIMEOUT_MS, calls: int = 1, **changes: Any
+) -> Outcome:
     """Return the outcome of the last of `calls` calls to a receiver of these behaviors."""
     async with Receiver(*behaviors).listen() as receiver, a_sender(timeout_ms) as sender:
         for _ in range(calls):

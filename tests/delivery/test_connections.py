@@ -17,7 +17,7 @@ from tests.builders import NOW, a_task
 from tests.receivers import (
     BUSY,
     DONE,
-    SHORT_MS,
+    SHORT_TIMEOUT_MS,
     Behavior,
     Connection,
     FakeNameServers,
@@ -165,7 +165,7 @@ class TestKeptConnection:
         assert (outcome.reason, receiver.connections) == ("reply", 1)
 
     async def test_a_repeated_request_has_the_same_deadline(self) -> None:
-        outcome = await deliver_to(closes_when_idle(), never_answers, calls=2, timeout_ms=SHORT_MS)
+        outcome = await deliver_to(closes_when_idle(), never_answers, calls=2, timeout_ms=SHORT_TIMEOUT_MS)
         assert outcome.reason == "timeout"
 
     async def test_a_connection_closed_while_idle_is_not_used(self) -> None:
@@ -220,18 +220,18 @@ class TestNames:
         assert (outcome.kind, pending) == (OutcomeKind.DONE, [True] * 40)
 
     async def test_hanging_threads_do_not_delay_the_end_of_the_process(self, names: FakeNameServers) -> None:
-        async with Receiver(answers(DONE)).listen() as receiver, a_sender(SHORT_MS) as sender:
+        async with Receiver(answers(DONE)).listen() as receiver, a_sender(SHORT_TIMEOUT_MS) as sender:
             await call(sender, receiver, "hang.example")
         assert [thread.daemon for thread in names.threads()] == [True]
 
     async def test_numeric_addresses_work_while_all_lookups_hang(self, names: FakeNameServers) -> None:
-        async with Receiver(answers(DONE)).listen() as receiver, a_sender(SHORT_MS, max_lookups=2) as sender:
+        async with Receiver(answers(DONE)).listen() as receiver, a_sender(SHORT_TIMEOUT_MS, max_lookups=2) as sender:
             hosts = ["hang-1.example", "hang-2.example", "receiver.example", "127.0.0.1"]
             outcomes = await asyncio.gather(*(call(sender, receiver, host) for host in hosts))
         assert [outcome.reason for outcome in outcomes] == ["timeout", "timeout", "timeout", ""]
 
     async def test_a_lookup_of_a_call_that_timed_out_is_not_made(self, names: FakeNameServers) -> None:
-        async with Receiver(answers(DONE)).listen() as receiver, a_sender(SHORT_MS, max_lookups=1) as sender:
+        async with Receiver(answers(DONE)).listen() as receiver, a_sender(SHORT_TIMEOUT_MS, max_lookups=1) as sender:
             for host in ("hang.example", "given-up.example", "hang.example"):
                 await call(sender, receiver, host)
             names.answer()

@@ -8,7 +8,7 @@ import pytest
 
 from later.core.retry import Outcome, OutcomeKind
 from tests.builders import NOW, a_task
-from tests.receivers import SHORT_MS, Connection, Receiver, a_sender, deliver_to, never_answers
+from tests.receivers import SHORT_TIMEOUT_MS, Connection, Receiver, a_sender, deliver_to, never_answers
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ async def test_a_slow_reply_ends_at_the_deadline(start: bytes) -> None:
             await connection.write(b"\r\n" if not start else b"x")
             await asyncio.sleep(0.01)
 
-    outcome = await deliver_to(drip, timeout_ms=SHORT_MS)
+    outcome = await deliver_to(drip, timeout_ms=SHORT_TIMEOUT_MS)
     assert outcome == Outcome(kind=OutcomeKind.FAILED, reason="timeout", message="no complete answer within 0.15 s")
 
 
 async def test_a_receiver_that_never_answers_is_a_timeout() -> None:
-    assert (await deliver_to(never_answers, timeout_ms=SHORT_MS)).reason == "timeout"
+    assert (await deliver_to(never_answers, timeout_ms=SHORT_TIMEOUT_MS)).reason == "timeout"
 
 
 async def test_a_receiver_that_reads_nothing_is_a_timeout() -> None:
@@ -38,11 +38,11 @@ async def test_a_receiver_that_reads_nothing_is_a_timeout() -> None:
     async def read_nothing(_connection: Connection) -> None:
         await never.wait()
 
-    assert (await deliver_to(read_nothing, timeout_ms=SHORT_MS, content="x" * 20_000_000)).reason == "timeout"
+    assert (await deliver_to(read_nothing, timeout_ms=SHORT_TIMEOUT_MS, content="x" * 20_000_000)).reason == "timeout"
 
 
 async def test_an_endless_tls_handshake_is_a_timeout() -> None:
-    async with Receiver(never_answers).listen() as receiver, a_sender(SHORT_MS) as sender:
+    async with Receiver(never_answers).listen() as receiver, a_sender(SHORT_TIMEOUT_MS) as sender:
         outcome = await sender.send(a_task(callback=receiver.url.replace("http", "https")), 1, NOW)
     assert outcome.reason == "timeout"
 
@@ -54,7 +54,7 @@ async def test_a_timeout_closes_the_connection() -> None:
         await connection.wait_closed()
         closed.set()
 
-    async with Receiver(record).listen() as receiver, a_sender(SHORT_MS) as sender:
+    async with Receiver(record).listen() as receiver, a_sender(SHORT_TIMEOUT_MS) as sender:
         await sender.send(a_task(callback=receiver.url), 1, NOW)
         assert await asyncio.wait_for(closed.wait(), 5)
 
