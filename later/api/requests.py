@@ -27,7 +27,7 @@ EXPECTED = {
     "limit": "an integer ≥ 1",
     "cursor": "one of an earlier answer's",
 }
-"""What each field of a request takes, in the words of a refusal."""
+"""The values that each field of a request takes, as a refusal states them."""
 
 
 # The body

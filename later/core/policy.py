@@ -96,7 +96,7 @@ class ValueKind(StrEnum):
 class PolicyField(NamedTuple):
     """A field of a policy: its name in JSON, its kind and limits, and its description for the command line.
 
-    `expected` says what the field takes, in the words of a refusal. `minimum` and `maximum` are in JSON's units; `enum`
+    `expected` states the accepted values, as a refusal does. `minimum` and `maximum` are in JSON's units; `enum`
     has a choice's values. `zero` is what 0 means, if that is more than the number.
     """
 

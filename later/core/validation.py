@@ -39,7 +39,7 @@ EXPECTED = {
     "id": "1 to 128 characters of A-Za-z0-9._~:-",
     "namespace": f"a string of 1 to {MAX_TOPIC_BYTES} bytes without control characters or a /",
 }
-"""What each field of a task takes, in the words of a refusal."""
+"""The values that each field of a task takes, as a refusal states them."""
 EXPECTED_TIME = "a number of Unix seconds or an RFC 3339 time"
 
 _ID = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
