@@ -61,8 +61,8 @@ class Tasks:
                 keys += [shard.job(job), shard.jobs]
             arguments: list[Argument] = [topic, job, forget_job_at]
             for task in some:
-                arguments += [pack_id(task.id), encode_task(task), task.execute_at, int(task.own_id)]
-                arguments.append("" if task.expires_at is None else task.expires_at)
+                expires_at: Argument = "" if task.expires_at is None else task.expires_at
+                arguments += [pack_id(task.id), encode_task(task), task.execute_at, int(task.own_id), expires_at]
             commands.append(scripts.CREATE.call(keys, arguments))
         count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
         answers = await self._client.execute_each("create", [*commands, *count])
