@@ -126,14 +126,17 @@ class ItemGroup(NamedTuple, Generic[Item]):
     positions: list[int]
 
 
-def group_items(items: Sequence[Item], targets: Iterable[ShardTopic]) -> list[ItemGroup[Item]]:
-    """Group the items by their targets, at most `MAX_TASKS` in a group: those that one script call can reach."""
-    latest: dict[ShardTopic, ItemGroup[Item]] = {}
+def group_items(items: Sequence[Item], targets: Iterable[tuple[Shard, bytes]]) -> list[ItemGroup[Item]]:
+    """Group the items by their targets, at most `MAX_TASKS` in a group: those that one script call can reach.
+
+    A target may be a plain tuple of shard and topic: to name it for each item would take 0.2 µs of a batch's 5 an item.
+    """
+    latest: dict[tuple[Shard, bytes], ItemGroup[Item]] = {}
     groups: list[ItemGroup[Item]] = []
     for position, (item, target) in enumerate(zip(items, targets, strict=True)):
         group = latest.get(target)
         if group is None or len(group.items) == MAX_TASKS:
-            group = latest[target] = ItemGroup(target, [], [])
+            group = latest[target] = ItemGroup(ShardTopic(*target), [], [])
             groups.append(group)
         group.items.append(item)
         group.positions.append(position)

@@ -19,7 +19,7 @@ from later.store.client import Client
 from later.store.codec import parse_failure, parse_time
 from later.store.fanout import parse_flags, spread_answers
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until
-from later.store.keys import Bucket, Keys, ShardTopic, group_items
+from later.store.keys import Bucket, Keys, group_items
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
     Claim,
@@ -54,7 +54,7 @@ class Tasks:
         """
         job, forget_job_at = ("", 0) if batch is None else (batch.job, batch.forget_at)
         commands: list[Command] = []
-        groups = group_items(tasks, [ShardTopic(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks])
+        groups = group_items(tasks, [(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks])
         for (shard, topic), some, _ in groups:
             keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY], shard.expiry]
             if job:
@@ -130,7 +130,7 @@ class Tasks:
         """
         commands: list[Command] = []
         shards = self._keys.shards
-        targets = [ShardTopic(shards[claim.shard], claim.topic.encode()) for claim, _, _ in settlements]
+        targets = [(shards[claim.shard], claim.topic.encode()) for claim, _, _ in settlements]
         groups = group_items(settlements, targets)
         for (shard, topic), some, _ in groups:
             _, unack, error, dead = shard.buckets(topic)
@@ -152,7 +152,7 @@ class Tasks:
         """Return claims that were not delivered, unack → delay; False if the lease was lost. Raises StoreDown."""
         commands: list[Command] = []
         shards = self._keys.shards
-        groups = group_items(claims, [ShardTopic(shards[claim.shard], claim.topic.encode()) for claim in claims])
+        groups = group_items(claims, [(shards[claim.shard], claim.topic.encode()) for claim in claims])
         for (shard, topic), some, _ in groups:
             delay, unack, _, _ = shard.buckets(topic)
             keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
