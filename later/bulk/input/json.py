@@ -183,7 +183,7 @@ def split_document(document: bytes) -> list[bytes]:
     """Return the elements of an array, the one object, or the lines of a file of objects, which Spark calls JSON, too.
 
     Raises:
-        ValueError, RecursionError: The document is none of these.
+        ValueError, RecursionError: The document has none of these forms.
     """
     if document.lstrip().startswith(b"["):
         return split_array(document)
