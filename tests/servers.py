@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -30,6 +31,50 @@ def run_server(name: str, folder: Path, *options: str) -> Iterator[tuple[str, su
             yield url, process
         finally:
             process.kill()
+
+
+class ReplicatedServer:
+    """A store server and a replica of it. A test cuts the link between them, and promotes the replica."""
+
+    def __init__(self, primary: tuple[str, subprocess.Popen[bytes]], replica_url: str) -> None:
+        self.primary_url, self._primary = primary
+        self.replica_url = replica_url
+
+    def wait_for_replica(self) -> None:
+        """Wait until the replica has all that the primary has."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with redis.Redis.from_url(self.primary_url) as primary, redis.Redis.from_url(self.replica_url) as replica:
+            while primary.info("replication")["master_repl_offset"] != replica.info("replication")["slave_repl_offset"]:
+                assert time.monotonic() < deadline, "the replica lags"
+                time.sleep(0.01)
+
+    def cut_link(self) -> None:
+        """Let the replica know nothing of what the primary is told from now on."""
+        with redis.Redis.from_url(self.replica_url) as replica:
+            replica.replicaof("127.0.0.1", 1)
+
+    def fail_over(self) -> None:
+        """Kill the primary, and promote the replica."""
+        self._primary.kill()
+        self._primary.wait()
+        with redis.Redis.from_url(self.replica_url) as replica:
+            replica.replicaof("NO", "ONE")
+
+
+@contextmanager
+def run_replicated_server(name: str, folder: Path) -> Iterator[ReplicatedServer]:
+    """Run a store server and a replica that has all that the server has."""
+    for role in ("primary", "replica"):
+        (folder / role).mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = str(unused.getsockname()[1])  # replicas connect by TCP only
+    with (
+        run_server(name, folder / "primary", "--port", port, "--repl-diskless-sync-delay", "0") as primary,
+        run_server(name, folder / "replica", "--replicaof", f"127.0.0.1 {port}") as (replica_url, _),
+    ):
+        server = ReplicatedServer(primary, replica_url)
+        server.wait_for_replica()
+        yield server
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:

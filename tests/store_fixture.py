@@ -36,9 +36,16 @@ class StoreFixture(Store):
 @asynccontextmanager
 async def open_store(url: str, shards: int = 1, timeout_s: float = 10.0) -> AsyncIterator[StoreFixture]:
     """Empty the store at `url` and open it. `timeout_s` is longer than any call takes, even on a busy machine."""
+    async with open_as_it_is(url, shards, timeout_s) as store:
+        await store.redis.flushall()
+        yield store
+
+
+@asynccontextmanager
+async def open_as_it_is(url: str, shards: int = 1, timeout_s: float = 10.0) -> AsyncIterator[StoreFixture]:
+    """Open the store at `url` with what it holds."""
     clock = Clock(time.monotonic, time.time)
     redis = connect(url, clock, timeout_s)
-    await redis.flushall()
     settings = StoreSettings(url=url, prefix="later", timeout_s=timeout_s)
     store = connect_store(settings, shards, clock, DEFAULT_POLICY, "this", lambda verb: lambda seconds: None)
     try:

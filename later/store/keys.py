@@ -11,7 +11,6 @@
 | `{later:topics}:ramps`  | zset   | topic → when it is at full speed again                                   |
 | `later:flow:<t>`        | hash   | the permits granted of a topic's rate and concurrency, if it has limits  |
 | `{later:0}:pool`        | hash   | id → body                                                                |
-| `{later:0}:fence`       | string | grows by one for each task claimed, never starts again                   |
 | `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"                   |
 | `{later:0}:outcome`     | hash   | id → the last failure                                                    |
 | `{later:0}:delay:<t>`   | zset   | id → due time; the same for `unack` (the end of its lease), `error` (the |
@@ -60,7 +59,6 @@ class Shard:
         self.index = index
         self._tag = b"{%s:%d}:" % (prefix.encode(), index)
         self.pool = self._tag + b"pool"
-        self.fence = self._tag + b"fence"
         self.attempts = self._tag + b"attempts"
         self.outcome = self._tag + b"outcome"
         self.done = self._tag + b"done"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from secrets import randbits
 from typing import Any
 
 from later.core.errors import LaterError
@@ -35,6 +36,13 @@ from later.store.types import (
 
 MAX_CLAIM_BYTES = 32 * 1024 * 1024
 """Bytes of bodies that one claim may return, all its topics together: more might exceed the store's timeout."""
+FENCE_BITS = 52
+"""Random bits of the base of a claim's fences, which are base + 1, base + 2, …: Lua's numbers hold 53 bits exactly.
+
+The base is drawn here. A counter in the store would give a number twice after a failover to a replica that lags, and
+the late settle of a lost claim would end a new task of the same id. It comes from the system for each call, because
+forked processes would share the state of any other source.
+"""
 
 
 class Tasks:
@@ -110,11 +118,12 @@ class Tasks:
         for request in requests:
             shard, topic = self._keys.shards[request.shard], request.topic.encode()
             delay, unack, _, _ = shard.buckets(topic)
-            keys = [delay, unack, shard.pool, shard.attempts, shard.outcome, shard.fence]
+            keys = [delay, unack, shard.pool, shard.attempts, shard.outcome]
             keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
             limit, request_lease_end = min(request.limit, MAX_TASKS), lease_end + request.lease_extra_ms
             arguments: list[Argument] = [topic, now, limit, request_lease_end, max_bytes]
             arguments += ["" if request.hold_until is None else request.hold_until, int(request.has_permits)]
+            arguments += [randbits(FENCE_BITS)]
             commands.append(scripts.CLAIM.call(keys, arguments))
         answers = await self._client.execute_each("claim", commands)
         return [

@@ -7,6 +7,8 @@ import pytest
 from later.core.errors import UnreadableBody
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket, Shard
+from later.store.scripts import MAX_TASKS
+from later.store.tasks import FENCE_BITS
 from later.store.types import ClaimRequest, ClaimResult, DueTopic, DueTopics, WorkerSnapshot
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
@@ -86,7 +88,8 @@ async def test_a_claim_holds_the_task_and_its_lease(store: StoreFixture) -> None
     [task] = same_shard(store, 1)
     await store.tasks.create([task])
     [claimed] = (await claim(store, NOW + 5)).claims
-    assert claimed == (task.id, pack_id(task.id), "order", 0, task, NOW, 1, 1, None, NOW + 5 + LEASE_MS)
+    fence = claimed.fence
+    assert claimed == (task.id, pack_id(task.id), "order", 0, task, NOW, 1, fence, None, NOW + 5 + LEASE_MS)
 
 
 async def test_each_delivery_is_a_new_attempt_under_a_new_fence_and_knows_the_last_failure(store: StoreFixture) -> None:
@@ -96,7 +99,7 @@ async def test_each_delivery_is_a_new_attempt_under_a_new_fence_and_knows_the_la
     await release_due(store, Bucket.ERROR, NOW + 10)
     [second] = (await claim(store, NOW + 10)).claims
     assert (second.attempt, second.failure, second.due_at) == (2, FAILURE, NOW + 10)
-    assert second.fence > first.fence
+    assert second.fence != first.fence
 
 
 async def test_a_lost_lease_counts_as_an_attempt(store: StoreFixture) -> None:
@@ -107,14 +110,37 @@ async def test_a_lost_lease_counts_as_an_attempt(store: StoreFixture) -> None:
     assert (again.attempt, again.failure) == (2, None)
 
 
-async def test_the_fence_outlives_the_ids_that_it_guards(store: StoreFixture) -> None:
+async def test_no_fence_is_given_twice_to_the_same_ids(store: StoreFixture) -> None:
     fences = []
     for _ in range(3):
         await store.tasks.create(same_shard(store, 2))
         claims = (await claim(store, NOW + 1000)).claims
         fences += [claimed.fence for claimed in claims]
         await store.edits.delete([claimed.id for claimed in claims])
-    assert fences == sorted(set(fences))
+    assert len(set(fences)) == 6
+
+
+@pytest.mark.parametrize("base", [0, 10**15, 2**FENCE_BITS - 1])
+async def test_the_fences_of_a_large_claim_are_exact_numbers_that_settle(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, base: int
+) -> None:
+    monkeypatch.setattr("later.store.tasks.randbits", lambda bits: base)
+    await store.tasks.create(same_shard(store, MAX_TASKS))
+    claims = (await claim(store, NOW + 10**6, limit=MAX_TASKS)).claims
+    assert [claimed.fence for claimed in claims] == [base + 1 + n for n in range(MAX_TASKS)]
+    assert await store.tasks.settle([done(claimed) for claimed in claims]) == [True] * MAX_TASKS
+
+
+async def test_a_claim_of_an_older_version_beside_is_settled_and_its_counter_left(store: StoreFixture) -> None:
+    [task] = same_shard(store, 1)
+    await store.tasks.create([task])
+    [claimed] = (await claim(store, NOW)).claims
+    counted = claimed._replace(fence=7)
+    await ask(store, [("HSET", store.keys.shards[0].attempts, claimed.packed, "1 7"), ("SET", "{later:0}:fence", 7)])
+    assert await store.tasks.settle([done(claimed), done(counted)]) == [False, True]
+    await store.tasks.create([task])
+    await claim(store, NOW)
+    assert await ask(store, [("GET", "{later:0}:fence")]) == [b"7"]
 
 
 async def test_the_turn_of_a_topic_with_due_tasks_left_comes_again_now(store: StoreFixture) -> None:

@@ -139,7 +139,7 @@ async def scripts(store: StoreFixture) -> None:
         (creating, {"evalsha": 1, "hset": 1, "zadd": 2}),
         (claiming, {
             "zrange": 4, "evalsha": 1, "zrangebyscore": 1, "hmget": 4, "zmscore": 1, "zrem": 2, "zscore": 1,
-            "incrby": 1, "zadd": 2, "hset": 1,
+            "zadd": 2, "hset": 1,
         }),
         (settling_done, {"evalsha": 1, "zrem": 3, "hmget": 1, "zmscore": 1, "hdel": 3, "zrange": 1}),
         (settling_failed, {

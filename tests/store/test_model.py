@@ -299,7 +299,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store: StoreFixture = self.run(self.opening.__aenter__)
         self.model = Model()
         self.now = NOW
-        self.fence = dict.fromkeys(range(self.shards), 0)
+        self.fences: set[int] = set()
         self.claims: list[Claim] = []
         self.ids_made = 0
 
@@ -519,8 +519,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _check_claim(self, claim: Claim, model_task: ModelTask, lease_end: int) -> None:
         shard, topic = model_task.shard_topic
-        assert claim.fence > self.fence[shard]
-        self.fence[shard] = claim.fence
+        assert claim.fence not in self.fences
+        self.fences.add(claim.fence)
         assert claim == Claim(
             model_task.task.id, pack_id(model_task.task.id), topic, shard, model_task.task, model_task.score,
             model_task.begun + 1, claim.fence, model_task.failure, lease_end,

@@ -234,7 +234,7 @@ class TestShards:
 
     def test_every_key_of_a_shard_has_its_hash_tag(self) -> None:
         shard = Keys("my:app", 3).shards[2]
-        keys = [shard.pool, shard.fence, shard.attempts, shard.outcome, shard.done, shard.jobs, shard.job("j")]
+        keys = [shard.pool, shard.attempts, shard.outcome, shard.done, shard.jobs, shard.job("j")]
         keys += [*shard.buckets(b"t"), *shard.wakes.values()]
         assert all(key.startswith(b"{my:app:2}:") for key in keys)
         assert len(set(keys)) == len(keys)

@@ -1,7 +1,8 @@
 -- claim: move due tasks of one topic, delay -> unack.
 --
 -- ARGV: topic, now, maximum number of tasks, end of their lease, maximum bytes of bodies (one task is always claimed),
---       hold the rest until this moment to keep to its rate ('' for no hold), '1' if permits were taken
+--       hold the rest until this moment to keep to its rate ('' for no hold), '1' if permits were taken,
+--       base of the fences: the tasks claimed get the next numbers
 -- Returns {the topic's wake time ('' if nothing is left, or if it is paused), number of orphan entries removed,
 --          {id, body, due time, attempt, fence, last failure or ''}, ...}
 --
@@ -12,10 +13,10 @@
 -- which another instance may have set since because it got no permits.
 -- If due tasks are left behind, the topic's wake time becomes now: its next turn comes after the topics that wait.
 -- Each command takes many tasks: a call from Lua costs more than most commands do.
-local delay, unack, pool, attempts, outcome, fences = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local wake_delay, wake_unack = KEYS[7], KEYS[8]
+local delay, unack, pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local wake_delay, wake_unack = KEYS[6], KEYS[7]
 local topic, now, limit, lease_end, max_bytes = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local hold, has_permits = tonumber(ARGV[6]), ARGV[7] == '1'
+local hold, has_permits, fence = tonumber(ARGV[6]), ARGV[7] == '1', tonumber(ARGV[8])
 
 local entry = redis.call('ZSCORE', wake_delay, topic)
 if is_held(entry, now) then
@@ -51,7 +52,6 @@ if #ids > 0 then
   local failures = redis.call('HMGET', outcome, unpack(ids))
   local in_flight = redis.call('ZMSCORE', unack, unpack(ids))
   redis.call('ZREM', delay, unpack(ids))
-  local fence = redis.call('INCRBY', fences, #ids) - #ids
   local leases, begun, bodiless = {}, {}, {}
   for i, id in ipairs(ids) do
     if bodies[i] and not in_flight[i] then
