@@ -48,9 +48,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FORBIDDEN_IN_URL = re.compile(r"[\s\\\x00-\x1f\x7f-\x9f]")
 """White space, control characters and the backslash: parsers disagree on their meaning in a URL."""
 _RESERVED_HEADERS = re.compile(
-    r"host|content-.*|connection|keep-alive|proxy-.*|te|trailers?|transfer-encoding|upgrade|expect|webhook-.*|later-.*"
+    r"host|content-.*|connection|close|keep-alive|proxy|proxy-.*|te|trailers?|transfer-encoding|upgrade|http2-settings"
+    r"|expect|webhook-.*|later-.*"
 )
-"""Headers that belong to the connection (RFC 9110, section 7.6.1) or that later sets itself."""
+"""Headers that belong to the connection (RFC 9110, section 7.6.1, and "Hop-by-hop" in IANA's registry), that later sets
+itself, or that a CGI program takes for its own configuration (`Proxy`).
+
+A name is compared in lower case and with "-" for "_": behind CGI or WSGI, `Webhook_Id` is `Webhook-Id`."""
 
 
 # Refusals
@@ -226,7 +230,7 @@ def check_headers(headers: dict[str, str] | None) -> dict[str, str]:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             raise Refused(f"headers: expected the name of a header, got {format_value(name)}", "headers")
-        if _RESERVED_HEADERS.fullmatch(name.lower()):
+        if _RESERVED_HEADERS.fullmatch(name.lower().replace("_", "-")):
             raise Refused(
                 f"headers: expected a header of your own, got {format_value(name)}, which later sets", "headers"
             )

@@ -205,6 +205,12 @@ class TestDryRun:
         async with api.http.get("/jobs/j") as response:
             assert response.status == 404
 
+    @pytest.mark.parametrize("path", ["/create/batch", "/create/batch?dry_run=true"])
+    async def test_a_header_that_imitates_one_of_ours_is_refused(self, api: ApiFixture, path: str) -> None:
+        _, answer = await api.post(path, [{**MINIMAL, "headers": {"Webhook_Id": "x"}}])
+        detail = 'headers: expected a header of your own, got "Webhook_Id", which later sets'
+        assert answer["results"] == [{"error": {"status": 400, "detail": detail, "field": "headers"}}]
+
     @pytest.mark.parametrize("path", ["/create/batch?dry_run=", "/delete/batch?pending="])
     async def test_a_switch_is_true_or_false(self, api: ApiFixture, path: str) -> None:
         status, answer = await api.post(path + "yes", [])

@@ -132,6 +132,8 @@ class TestUpdate:
             ({"callback": "x"}, f'callback: expected {EXPECTED["callback"]}, got "x"'),
             ({"headers": {"webhook-id": "x"}},
              'headers: expected a header of your own, got "webhook-id", which later sets'),
+            ({"headers": {"Content_Length": "9"}},
+             'headers: expected a header of your own, got "Content_Length", which later sets'),
             ({"headers": {"X": 5}}, f'headers: expected {EXPECTED["headers"]}, got a number in "X"'),
             ({"ttl": 0}, f"ttl: expected {EXPECTED['ttl']}, got 0"),
             ({"ttl": True}, f"ttl: expected {EXPECTED['ttl']}, got true"),

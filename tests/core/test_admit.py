@@ -381,14 +381,19 @@ class TestHeaders:
             "content-encoding",
             "content-",
             "connection",
+            "close",
             "keep-alive",
+            "proxy",
             "proxy-authorization",
+            "proxy-authenticate",
+            "proxy-authentication-info",
             "proxy-connection",
             "te",
             "trailer",
             "trailers",
             "transfer-encoding",
             "upgrade",
+            "http2-settings",
             "expect",
             "webhook-id",
             "webhook-timestamp",
@@ -407,6 +412,23 @@ class TestHeaders:
     @pytest.mark.parametrize(
         "name",
         [
+            "Webhook_Id",
+            "Later_Attempt",
+            "Content_Length",
+            "Transfer_Encoding",
+            "keep_alive",
+            "PROXY_",
+            "HTTP2_Settings",
+        ],
+    )
+    def test_a_header_that_imitates_a_reserved_one_by_an_underscore_is_refused(self, name: str) -> None:
+        assert refuse_draft(headers={name: "x"}).detail == (
+            f'headers: expected a header of your own, got "{name}", which later sets'
+        )
+
+    @pytest.mark.parametrize(
+        "name",
+        [
             "Authorization",
             "User-Agent",
             "Accept",
@@ -418,6 +440,9 @@ class TestHeaders:
             "Later",
             "Webhook",
             "Tea",
+            "Proxied",
+            "Closed",
+            "X_Own_",
             "!#$%&'*+.^_`|~",
         ],
     )

@@ -128,6 +128,8 @@ class TestRejects:
             ({"retry": 3.0}, "retry: expected an integer from 0 to 1000, got 3.0"),
             ({"content": "\ud800"}, "content: expected Unicode text, got a lone surrogate in it"),
             ({"headers": []}, "headers: expected an object of up to 20 strings, got an array"),
+            ({"headers": {"Later_Due": "x"}},
+             'headers: expected a header of your own, got "Later_Due", which later sets'),
             ({"dealy": 5}, "dealy: unknown field"),
             ({"\ud800": 5}, r"\\ud800: unknown field"),
             ({"method": "PUT"}, "method: not a field of this version"),
