@@ -79,7 +79,7 @@ class Scanner:
                 for whole in left:
                     key = self._keys.shards[whole.shard].bucket(whole.bucket, whole.topic.encode())
                     commands.append(scripts.SPLIT.call([key], [*_bounds(whole), size, MAX_SPLITS]))
-                answers = await self._client.execute_all("cut", commands)
+                answers = await self._client.execute_all("split", commands)
                 next_left: list[ScanSplit] = []
                 for whole, answer in zip(left, answers, strict=True):
                     made, rest = _parse_splits(whole, size, answer)

@@ -86,7 +86,7 @@ class Stats:
                     scripts.COUNT.call([target.shard.bucket(target.bucket, topic) for topic in target.topics], [now])
                     for target in targets
                 ]
-                answers = await self._client.execute_all("census", commands)
+                answers = await self._client.execute_all("stats", commands)
                 for target, answer in zip(targets, answers, strict=True):
                     for topic, count in zip(target.topics, _parse_counts(answer), strict=True):
                         tallies.setdefault(topic, _Tally()).add(target.bucket, count)
@@ -106,7 +106,7 @@ class Stats:
                 scripts.COUNT.call([key for topic in names for key in shard.buckets(topic.encode())], [now])
                 for shard, names in some
             ]
-            answers = await self._client.execute_all("census", commands)
+            answers = await self._client.execute_all("stats", commands)
             for target, answer in zip(some, answers, strict=True):
                 for topic, of_topic in zip(target.topics, _slices(_parse_counts(answer), len(Bucket)), strict=True):
                     delay, unack, error, dead = of_topic
@@ -157,7 +157,7 @@ class Stats:
         """Return the facts about the server. A hosted one may hide when it syncs its append-only file."""
         info = await server_info(self._client.execute_each)
         name, version, _ = server_version(info)
-        answer = (await self._client.execute_each("census", [("CONFIG", "GET", "appendfsync")]))[0]
+        answer = (await self._client.execute_each("stats", [("CONFIG", "GET", "appendfsync")]))[0]
         appendfsync = answer[1].decode() if isinstance(answer, list) and len(answer) == 2 else "unknown"
         if info.get("aof_enabled") == "1":
             failing = "" if info.get("aof_last_write_status", "ok") == "ok" else ", failing"
@@ -214,14 +214,14 @@ class Stats:
                 ("ZSCAN", wake_set.shard.wakes[wake_set.bucket], cursor, "COUNT", SLICE)
                 for wake_set, cursor in cursors.items()
             ]
-            answers = list(zip(cursors, await self._client.execute_all("census", scans), strict=True))
+            answers = list(zip(cursors, await self._client.execute_all("stats", scans), strict=True))
             yield [(wake_set, [topic for topic, _ in entries]) for wake_set, (_, entries) in answers]
             cursors = {wake_set: cursor for wake_set, (cursor, _) in answers if cursor}
 
     async def _execute_in_slices(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = []
         for some in _slices(commands):
-            answers += await self._client.execute_all("census", some)
+            answers += await self._client.execute_all("stats", some)
         return answers
 
 

@@ -79,7 +79,7 @@ class Tasks:
     async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
         """Return the `limit` earliest wake entries of each shard, in delay also of held topics. Raises StoreDown."""
         held = self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE) if bucket is Bucket.DELAY else []
-        answers = await self._client.execute_all("look", [*self._wake_ranges(bucket, limit), *held])
+        answers = await self._client.execute_all("due_topics", [*self._wake_ranges(bucket, limit), *held])
         shards = len(self._keys.shards)
         due, holds = self._parse_wakes(answers[:shards], limit), self._parse_wakes(answers[shards:], limit, held_until)
         return _merge(due, holds)
@@ -93,7 +93,7 @@ class Tasks:
         commands += self._wake_ranges(Bucket.DELAY, limit)
         if held:
             commands += self._wake_ranges(Bucket.DELAY, limit, HELD_RANGE)
-        answers = await self._client.execute_timed("look", commands)
+        answers = await self._client.execute_timed("snapshot", commands)
         shards = len(self._keys.shards)
         unack, error, delay, holds = (answers[start : start + shards] for start in range(0, 4 * shards, shards))
         held_topics = self._parse_wakes(holds, limit, held_until)
