@@ -6,11 +6,12 @@ import math
 
 from later.core.errors import Refused
 from later.core.policy import DelayMode, Policy
-from later.core.policy_scopes import Policies
+from later.core.policy_scopes import Policies, namespace_from_topic
 from later.core.task import Draft, Task
 from later.core.validation import (
     MAX_AHEAD_MS,
     MAX_TTL_MS,
+    RESERVED_NAMESPACE,
     check_callback,
     check_content,
     check_headers,
@@ -32,6 +33,8 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
         Refused: a field is wrong; the text says what it takes and what it got.
     """
     topic = parse_topic(draft.topic)
+    if RESERVED_NAMESPACE in (topic, namespace_from_topic(topic)):
+        raise Refused(f"topic: expected another one, for the namespace {RESERVED_NAMESPACE} is reserved", "topic")
     policy = policies.for_topic(topic)
     execute_at = resolve_execute_at(draft, policy, now)
     ttl_ms = resolve_ttl_ms(draft.ttl, policy)

@@ -26,6 +26,8 @@ MAX_RETRY = 1000
 MAX_HEADERS = 20
 MAX_HEADER_BYTES = 4096
 DEFAULT_NAMESPACE = "default"
+RESERVED_NAMESPACE = "later"
+"""The namespace of tasks that the daemon itself makes: callers may set its policies, but create nothing in it."""
 
 EXPECTED = {
     "topic": f"a string of 1 to {MAX_TOPIC_BYTES} bytes without control characters or empty parts",

@@ -54,6 +54,11 @@ class TestCreate:
         )
         assert (await api.post("/query", {"id": "b"}))[0] == 200
 
+    async def test_an_item_in_the_reserved_namespace_is_refused(self, api: ApiFixture) -> None:
+        status, answer = await api.post("/create/batch", [{**MINIMAL, "topic": "later/events"}, MINIMAL])
+        assert (status, answer["created"], answer["refused"]) == (200, 1, 1)
+        assert answer["results"][0]["error"]["field"] == "topic"
+
     async def test_the_answer_is_in_the_contracts_order(self, api: ApiFixture) -> None:
         async with api.http.post("/create/batch", json=[*create_bodies("a"), {}]) as response:
             text = await response.text()

@@ -95,6 +95,11 @@ class TestPolicies:
         assert await api.request("DELETE", f"{namespace}/policy") == (200, {})
         assert (await applied(api, topic))[field] == daemon
 
+    @pytest.mark.parametrize("scope_path", ["/topics/later%2Fevents", "/namespaces/later"])
+    async def test_the_policies_of_the_reserved_namespace_may_be_set(self, api: ApiFixture, scope_path: str) -> None:
+        assert (await api.request("PATCH", f"{scope_path}/policy", {"retry": 9}))[0] == 200
+        assert (await applied(api, "/topics/later%2Fevents"))["retry"][0] == 9
+
     async def test_put_replaces_all_fields_and_null_inherits(self, api: ApiFixture) -> None:
         await api.request("PUT", "/topics/order/policy", {"retry": 1, "ttl": 60, "paused": True})
         answer = await api.request("PUT", "/topics/order/policy", {"ttl": None, "retry": 0, "ack": "code"})

@@ -338,6 +338,19 @@ class TestLimits:
     def test_a_topic_has_one_name(self, given_topic: str, canonical: str) -> None:
         assert admit_draft(topic=given_topic).topic == canonical
 
+    @pytest.mark.parametrize("topic", ["later", "later/events", "later/a/b", "default/later"])
+    def test_a_topic_of_the_reserved_namespace_is_refused(self, topic: str) -> None:
+        refusal = admit_or_refuse(a_draft(topic=topic), Policy())
+        assert isinstance(refusal, Refused)
+        assert (refusal.field, str(refusal)) == (
+            "topic",
+            "topic: expected another one, for the namespace later is reserved",
+        )
+
+    @pytest.mark.parametrize("topic", ["laterx", "Later", "x/later", "default/later/x"])
+    def test_a_topic_whose_name_is_like_the_reserved_namespace_is_admitted(self, topic: str) -> None:
+        assert admit_draft(topic=topic).topic == topic
+
     @pytest.mark.parametrize("name", ["x", "default", "default/x", "default/x/y", "a/b"])
     def test_a_canonical_topic_stays_as_it_is(self, name: str) -> None:
         canonical = admit_draft(topic=name).topic

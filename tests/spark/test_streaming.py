@@ -83,15 +83,15 @@ def test_a_killed_stream_continues_and_starts_over(spark: SparkSession, server: 
 
 def test_a_stream_reads_new_files(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     """It creates no task of the old files again."""
-    write_files(tmp_path / "in", "later", 0, 1)
-    finish(stream(spark, tmp_path, server.url, "later"))
-    write_files(tmp_path / "in", "later", 1, 2)
+    write_files(tmp_path / "in", "resumed", 0, 1)
+    finish(stream(spark, tmp_path, server.url, "resumed"))
+    write_files(tmp_path / "in", "resumed", 1, 2)
 
     with run_proxy(server.url) as proxy:
-        finish(stream(spark, tmp_path, proxy.url, "later"))
+        finish(stream(spark, tmp_path, proxy.url, "resumed"))
 
     assert len(proxy.batches) == ROWS / BATCH
-    assert server.topic_ids("later") == task_ids("later", range(2 * ROWS))
+    assert server.topic_ids("resumed") == task_ids("resumed", range(2 * ROWS))
 
 
 def test_a_rejected_row_stops_a_stream_and_is_named(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
