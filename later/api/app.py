@@ -1,12 +1,11 @@
-"""The application: one table of routes, each a method, a path and the handler that answers."""
+"""The application, built from one table of routes."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from functools import partial
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
 from later.api.edits import EditHandlers
@@ -17,7 +16,7 @@ from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
-from later.api.server import FAST_ROUTES
+from later.api.routes import ROUTES, Route, Scope
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
 from later.metrics import Metrics
@@ -30,15 +29,6 @@ NAMESPACE_PATH = "/namespaces/{namespace:[^/]+}"
 PULSAR_NAMESPACE_PATH = "/admin/v2/namespaces/public/{namespace:[^/]+}"
 """The path of a namespace in Pulsar's API. The tenant `public` is the only one."""
 PULSAR_TOPIC_PATH = "/admin/v2/persistent/public/{namespace:[^/]+}/{topic:[^/]+}"
-
-
-class Route(NamedTuple):
-    """A method, a path, and the handler that answers there. A `fast` POST route bypasses the router."""
-
-    method: str
-    path: str
-    handler: Handler
-    fast: bool = False
 
 
 def build_app(
@@ -83,21 +73,21 @@ def build_app(
     explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending_writes, lease_ms=lease_ms)
     topics = TopicHandlers(store)
     routes = [
-        Route("POST", "/create", tasks.create, fast=True),
-        Route("POST", "/query", tasks.query, fast=True),
-        Route("POST", "/delete", tasks.delete, fast=True),
-        Route("POST", "/create/batch", batches.create),
-        Route("POST", "/query/batch", batches.query),
-        Route("POST", "/delete/batch", batches.delete),
-        Route("GET", "/jobs/{id}", batches.show_job),
-        Route("POST", "/list", listing.list_tasks),
-        Route("POST", "/update", edits.update),
-        Route("POST", "/run-now", edits.run_now),
-        Route("POST", "/redrive", edits.redrive),
-        Route("POST", f"{TOPIC_PATH}/purge", edits.purge),
-        Route("POST", "/explain", explain.explain),
-        Route("GET", "/topics", topics.list_topics),
-        Route("GET", TOPIC_PATH, topics.show),
+        Route("POST", "/create", tasks.create, Scope.CREATE, fast=True),
+        Route("POST", "/query", tasks.query, Scope.READ, fast=True),
+        Route("POST", "/delete", tasks.delete, Scope.EDIT, fast=True),
+        Route("POST", "/create/batch", batches.create, Scope.CREATE, ("job", "dry_run")),
+        Route("POST", "/query/batch", batches.query, Scope.READ),
+        Route("POST", "/delete/batch", batches.delete, Scope.EDIT, ("pending",)),
+        Route("GET", "/jobs/{id}", batches.show_job, Scope.READ),
+        Route("POST", "/list", listing.list_tasks, Scope.READ),
+        Route("POST", "/update", edits.update, Scope.EDIT),
+        Route("POST", "/run-now", edits.run_now, Scope.EDIT),
+        Route("POST", "/redrive", edits.redrive, Scope.EDIT),
+        Route("POST", f"{TOPIC_PATH}/purge", edits.purge, Scope.EDIT),
+        Route("POST", "/explain", explain.explain, Scope.READ),
+        Route("GET", "/topics", topics.list_topics, Scope.READ, ("namespace", "cursor", "limit")),
+        Route("GET", TOPIC_PATH, topics.show, Scope.READ),
     ]
     return _build_from_routes(
         [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)]
@@ -116,25 +106,25 @@ def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
     topics = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_topic_scope)
     namespaces = PolicyHandlers(policies=policies, max_body=max_body, parse_scope=parse_namespace_scope)
     routes = [
-        Route("POST", f"{TOPIC_PATH}/pause", topics.pause),
-        Route("POST", f"{TOPIC_PATH}/resume", topics.resume),
+        Route("POST", f"{TOPIC_PATH}/pause", topics.pause, Scope.ADMIN),
+        Route("POST", f"{TOPIC_PATH}/resume", topics.resume, Scope.ADMIN),
     ]
     for scope_path, handlers in ((TOPIC_PATH, topics), (NAMESPACE_PATH, namespaces)):
         path = f"{scope_path}/policy"
         routes += [
-            Route("GET", path, handlers.show),
-            Route("PUT", path, handlers.replace),
-            Route("PATCH", path, handlers.merge),
-            Route("DELETE", path, handlers.remove),
+            Route("GET", path, handlers.show, Scope.READ, ("applied",)),
+            Route("PUT", path, handlers.replace, Scope.ADMIN),
+            Route("PATCH", path, handlers.merge, Scope.ADMIN),
+            Route("DELETE", path, handlers.remove, Scope.ADMIN),
         ]
     pulsar_scopes = ((PULSAR_NAMESPACE_PATH, parse_namespace_scope), (PULSAR_TOPIC_PATH, parse_persistent_topic))
     for scope_path, parse_scope in pulsar_scopes:
         pulsar = PulsarHandlers(policies=policies, max_body=max_body, parse_scope=parse_scope)
         path = f"{scope_path}/delayedDelivery"
         routes += [
-            Route("GET", path, pulsar.show),
-            Route("POST", path, pulsar.change),
-            Route("DELETE", path, pulsar.remove),
+            Route("GET", path, pulsar.show, Scope.READ, ("applied",)),
+            Route("POST", path, pulsar.change, Scope.ADMIN),
+            Route("DELETE", path, pulsar.remove, Scope.ADMIN),
         ]
     return routes
 
@@ -144,17 +134,18 @@ def _health_routes(
 ) -> list[Route]:
     health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
     return [
-        Route("GET", "/livez", health.live),
-        Route("GET", "/readyz", health.ready),
-        Route("GET", "/metrics", health.metrics),
+        Route("GET", "/livez", health.live, Scope.OPEN, query=None),
+        Route("GET", "/readyz", health.ready, Scope.OPEN, query=None),
+        Route("GET", "/metrics", health.metrics, Scope.METRICS, query=None),
     ]
 
 
 def _build_from_routes(routes: Sequence[Route]) -> web.Application:
     """Build an application of these routes. Handlers limit bodies themselves, so aiohttp's limit is their largest."""
     app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BATCH_BYTES)
-    for method, path, handler, _ in routes:
+    for route in routes:
         # a GET route answers HEAD, too
-        app.router.add_get(path, handler) if method == "GET" else app.router.add_route(method, path, handler)
-    app[FAST_ROUTES] = {route.path: route.handler for route in routes if route.fast}
+        add = app.router.add_get if route.method == "GET" else partial(app.router.add_route, route.method)
+        add(route.path, route.answer)
+    app[ROUTES] = routes
     return app

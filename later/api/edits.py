@@ -15,7 +15,6 @@ from later.api.requests import (
     RedriveRequest,
     parse_id,
     parse_purge_request,
-    parse_query,
     parse_redrive_request,
     parse_update_request,
     read_body,
@@ -105,7 +104,6 @@ class EditHandlers:
 
     async def purge(self, request: web.Request) -> web.StreamResponse:
         """`POST /topics/{topic}/purge`."""
-        parse_query(request)
         topic = parse_topic_scope(request).name
         raw_body = await read_body(request, self._max_body)
         body = parse_purge_request(raw_body) if raw_body.strip() else PurgeRequest()

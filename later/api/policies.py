@@ -7,7 +7,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from later.api.json_response import json_response
-from later.api.requests import parse_query, parse_switch, path_parameter, read_body
+from later.api.requests import parse_switch, path_parameter, read_body
 from later.core.json_body import parse_object
 from later.core.policy import PolicyValue, format_policy, parse_policy_fields
 from later.core.policy_scopes import NO_SETTINGS, PolicyScope, Settings, namespace_scope
@@ -28,7 +28,7 @@ class PolicyHandlers:
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET …/policy`: the scope's own settings, or with `applied=true` every field and the level that sets it."""
         scope = self._parse_scope(request)
-        is_applied = parse_switch(parse_query(request, "applied"), "applied")
+        is_applied = parse_switch(request.query, "applied")
         policies = await self._policies.read()
         if not is_applied:
             return json_response(policies.settings_at(scope).fields)
@@ -49,7 +49,6 @@ class PolicyHandlers:
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """`DELETE …/policy`."""
-        parse_query(request)
         return await self._change(self._parse_scope(request), lambda _: NO_SETTINGS)
 
     async def pause(self, request: web.Request) -> web.StreamResponse:
@@ -63,14 +62,12 @@ class PolicyHandlers:
         return await self._set_paused(request, paused=False if inherited.paused else None)
 
     async def _set_paused(self, request: web.Request, paused: bool | None) -> web.StreamResponse:
-        parse_query(request)
         await read_body(request, self._max_body)
         scope = self._parse_scope(request)
         policies = await self._policies.change(scope, lambda settings: settings.merge({"paused": paused}))
         return json_response({scope.level.value: scope.name, "paused": policies.for_scope(scope).paused})
 
     async def _parse_request(self, request: web.Request) -> tuple[PolicyScope, dict[str, PolicyValue | None]]:
-        parse_query(request)
         return self._parse_scope(request), parse_policy_fields(parse_object(await read_body(request, self._max_body)))
 
     async def _change(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> web.StreamResponse:

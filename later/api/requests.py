@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 import msgspec
@@ -142,23 +142,25 @@ def path_parameter(request: web.Request, name: str) -> str:
     return request.match_info[name]
 
 
-def parse_query(request: web.Request, *names: str) -> dict[str, str]:
-    """Return the parameters of the query, which may be those of `names`.
+def check_query(request: web.Request, names: Sequence[str]) -> None:
+    """Check that the parameters of the query are among `names`, and that each comes once.
 
     Raises:
         Refused: a parameter is unknown (perhaps misspelt) or comes twice, or the query is not UTF-8.
     """
+    if not request.query_string:
+        return
     try:
         unquote(request.rel_url.raw_query_string, errors="strict")
     except UnicodeDecodeError:
         raise Refused("expected a query of percent-encoded UTF-8") from None
     for name in request.query:
         if name not in names:
-            shown = escape_name(name)
-            raise Refused(f"{shown}: unknown parameter", shown)
+            shown = escape_name(name) or "''"
+            expected = f"only {' or '.join(names)}" if names else "no parameters here"
+            raise Refused(f"{shown}: unknown parameter, expected {expected}", shown)
         if len(request.query.getall(name)) > 1:
             raise Refused(f"{name}: expected it once, got it more than once", name)
-    return dict(request.query)
 
 
 def parse_switch(query: Mapping[str, str], name: str) -> bool:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from later.api.json_response import json_response
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
-from later.api.requests import parse_query, path_parameter
+from later.api.requests import path_parameter
 from later.core.policy import format_policy
 from later.core.policy_scopes import Level, PolicyScope, namespace_from_topic, topic_scope
 from later.core.validation import check_namespace, parse_topic
@@ -25,7 +25,7 @@ class TopicHandlers:
 
     async def list_topics(self, request: web.Request) -> web.StreamResponse:
         """`GET /topics`."""
-        query = parse_query(request, "namespace", "cursor", "limit")
+        query = request.query
         page = _TopicPage(
             namespace=check_namespace(query["namespace"]) if "namespace" in query else None,
             after=decode_cursor(query["cursor"]) if "cursor" in query else "",
@@ -44,7 +44,6 @@ class TopicHandlers:
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET /topics/{topic}`. A topic that was never used is shown, too, because topics need no declaration."""
-        parse_query(request)
         scope = parse_topic_scope(request)
         policies = await self._store.policies.read()
         now = (await self._store.time.now()).low

@@ -157,7 +157,7 @@ class TestInternalErrors:
         monkeypatch.setattr(api.client, "execute_each", fail)
         body = {**MINIMAL, "content": "s3cret", "headers": {"X-A": "s3cret"}}
         with capture_logs() as logs:
-            answer = await api.post("/create?key=s3cret", body, headers={"Authorization": "s3cret"})
+            answer = await api.post("/create", body, headers={"Authorization": "s3cret"})
         assert "s3cret" not in str(logs)
         assert [(entry["event"], entry["path"], entry["exc_info"]) for entry in logs] == [
             ("request failed", "/create", True)

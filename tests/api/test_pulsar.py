@@ -176,10 +176,11 @@ class TestOneLevel:
         status, answer = await api.request("GET", f"{path}?applied=yes")
         assert (status, answer["field"]) == (400, "applied")
 
-    async def test_other_parameters_of_pulsars_clients_are_ignored(
+    async def test_a_parameter_that_has_no_effect_here_is_refused(
         self, api: ApiFixture, path: str, policy_path: str
     ) -> None:
-        assert await api.request("GET", f"{path}?authoritative=false&isGlobal=false") == (200, None)
+        status, answer = await api.request("GET", f"{path}?isGlobal=true")
+        assert (status, answer["field"]) == (400, "isGlobal")
 
 
 class TestApplied:

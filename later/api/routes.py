@@ -1,0 +1,47 @@
+"""The table of routes: where each answers, and what a caller needs and may send. Both ways to a handler read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from later.api.requests import check_query
+
+
+class Scope(StrEnum):
+    """What a route does to the tasks. A caller of an open route needs no permission at all."""
+
+    CREATE = "create"
+    READ = "read"
+    EDIT = "edit"
+    ADMIN = "admin"
+    METRICS = "metrics"
+    OPEN = "open"
+
+
+class Route(NamedTuple):
+    """A method and a path, the handler that answers there, its scope, and the parameters that its query may have.
+
+    None stands for a query that is ignored. A `fast` POST route is answered without the router, if it has no query.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    scope: Scope
+    query: tuple[str, ...] | None = ()
+    fast: bool = False
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Check the query, and return the handler's answer."""
+        if self.query is not None:
+            check_query(request, self.query)
+        return await self.handler(request)
+
+
+ROUTES = web.AppKey("routes", Sequence[Route])
+"""The key under which an application keeps its table."""

@@ -1,0 +1,124 @@
+"""The table of routes: both ways to a handler read it, and every route checks its query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from later.api.routes import ROUTES, Route, Scope
+from tests.api.api_fixture import MINIMAL, ApiFixture, bad_request, create_bodies, ok
+
+EXAMPLES = {"topic": "order", "namespace": "shop", "id": "j"}
+
+
+def routes(api: ApiFixture) -> list[Route]:
+    return [*api.http.app[ROUTES]]
+
+
+def example_path(route: Route) -> str:
+    """Return a path of this route, its parameters replaced by examples."""
+    path = route.path.replace(":[^/]+", "")
+    for name, example in EXAMPLES.items():
+        path = path.replace(f"{{{name}}}", example)
+    assert "{" not in path
+    return path
+
+
+def resources(api: ApiFixture) -> Iterator[tuple[str, str]]:
+    """Yield the method and path of each of the router's routes, but HEAD, which comes with GET."""
+    for route in api.http.app.router.routes():
+        assert route.resource is not None
+        if route.method != "HEAD":
+            yield route.method, route.resource.canonical
+
+
+async def test_the_table_holds_every_route_of_the_router(api: ApiFixture) -> None:
+    table = sorted((route.method, route.path.replace(":[^/]+", "")) for route in routes(api))
+    assert table == sorted(resources(api))
+
+
+async def test_every_route_has_a_scope(api: ApiFixture) -> None:
+    assert {type(route.scope) for route in routes(api)} == {Scope}
+    open_paths = {route.path for route in routes(api) if route.scope is Scope.OPEN}
+    assert open_paths == {"/livez", "/readyz"}
+    assert {route.path for route in routes(api) if route.scope is Scope.METRICS} == {"/metrics"}
+
+
+async def test_no_route_that_changes_something_is_open_to_readers(api: ApiFixture) -> None:
+    readers = {route.path for route in routes(api) if route.method == "POST" and route.scope is Scope.READ}
+    assert readers == {"/query", "/query/batch", "/list", "/explain"}
+    assert {route.scope for route in routes(api) if route.method in ("PUT", "PATCH", "DELETE")} == {Scope.ADMIN}
+
+
+async def test_an_unknown_query_parameter_is_refused_and_named(api: ApiFixture) -> None:
+    for route in routes(api):
+        if route.query is None:
+            continue
+        status, problem = await api.request(route.method, f"{example_path(route)}?dryrun=true", {})
+        assert (status, problem["field"]) == (400, "dryrun"), route
+        assert all(name in problem["detail"] for name in route.query)
+
+
+async def test_a_repeated_query_parameter_is_refused_and_named(api: ApiFixture) -> None:
+    detail = "job: expected it once, got it more than once"
+    answer = await api.request("POST", "/create/batch?job=a&job=b", create_bodies("a"))
+    assert answer == bad_request(detail, "job")
+    assert (await api.post("/query", {"id": "a"}))[0] == 404
+
+
+async def test_health_ignores_its_query(api: ApiFixture) -> None:
+    for path in ("/livez", "/readyz", "/metrics"):
+        async with api.http.get(f"{path}?probe=1&probe=2") as response:
+            assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("/create?delay=3600", MINIMAL, "delay: unknown parameter, expected no parameters here"),
+        ("/delete/batch?pendng=true", [{"id": "a"}], "pendng: unknown parameter, expected only "),
+        ("/create/batch?dryrun=true", [MINIMAL], "dryrun: unknown parameter, expected only job or dry_run"),
+        ("/create/batch?=1", [MINIMAL], "'': unknown parameter, expected only job or dry_run"),
+        ("/query?%0A=1", {"id": "a"}, r"\n: unknown parameter, expected no parameters here"),
+    ],
+)
+async def test_a_misspelt_parameter_changes_nothing(api: ApiFixture, path: str, body: Any, detail: str) -> None:
+    await api.post("/create", {**MINIMAL, "id": "a"})
+    status, problem = await api.request("POST", path, body)
+    assert (status, problem["detail"][: len(detail)]) == (400, detail)
+    assert (await api.post("/query", {"id": "a"}))[0] == 200
+    assert (await api.get("/topics/order"))[1]["delay"] == 1
+
+
+@pytest.mark.parametrize("value", ["", "1", "True", "yes", "tru%65x"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/create/batch?dry_run="),
+        ("POST", "/delete/batch?pending="),
+        ("GET", "/topics/order/policy?applied="),
+        ("GET", "/admin/v2/namespaces/public/shop/delayedDelivery?applied="),
+    ],
+)
+async def test_a_switch_takes_only_true_and_false(api: ApiFixture, method: str, path: str, value: str) -> None:
+    name = path.partition("?")[2][:-1]
+    status, problem = await api.request(method, path + value, create_bodies("a"))
+    assert (status, problem["field"]) == (400, name)
+    assert (await api.post("/query", {"id": "a"}))[0] == 404
+
+
+async def test_the_same_path_without_the_fast_way_answers_the_same(api: ApiFixture) -> None:
+    fast = [route for route in routes(api) if route.fast]
+    assert {route.path for route in fast} == {"/create", "/query", "/delete"}
+    for body in (b"", b"[]", {"x": 1}, {"id": "nobody's"}):
+        for route in fast:
+            routed = f"{route.path[:-1]}%{ord(route.path[-1]):x}"
+            assert await api.request("POST", route.path, body) == await api.request("POST", routed, body)
+
+
+async def test_jobs_take_no_parameters(api: ApiFixture) -> None:
+    await api.post("/create/batch?job=j", create_bodies("a"))
+    assert await api.get("/jobs/j") == ok(job="j", created=1, existing=0, refused=0)
+    assert (await api.get("/jobs/j?applied=true"))[0] == 400
