@@ -25,8 +25,8 @@ from later.api.response_schemas import (
     BatchItemError,
     BatchQueryResponse,
     CreateResponse,
-    DeleteResponse,
     JobResponse,
+    deletion_view,
     expiry_warning,
     task_view,
 )
@@ -38,7 +38,7 @@ from later.core.validation import EXPECTED, check_id, format_value
 from later.metrics import Metrics
 from later.store.bulk_jobs import batch_digest
 from later.store.open import Store
-from later.store.types import JobBatch
+from later.store.types import Deletion, JobBatch
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 ITEMS_PER_TURN = 500
@@ -123,14 +123,18 @@ class BatchHandlers:
             request, self._store.edits.delete_pending if pending else self._store.edits.delete
         )
         errors = _count_errors(answers)
+        deletions = [answer for answer in answers if isinstance(answer, Deletion)]
+        ended = sum(deletion.ended for deletion in deletions)
         return json_response(
             BatchDeleteResponse(
-                deleted=sum(isinstance(answer, str) for answer in answers),
+                deleted=len(deletions) - ended,
+                in_flight=sum(deletion.in_flight for deletion in deletions),
+                ended=ended,
                 missing=errors.missing,
                 kept=sum(isinstance(answer, Conflict) for answer in answers) if pending else UNSET,
                 refused=errors.refused,
                 failed=errors.failed,
-                results=[_result(answer, DeleteResponse) for answer in answers],
+                results=[_result(answer, deletion_view) for answer in answers],
             )
         )
 

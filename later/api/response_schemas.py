@@ -10,7 +10,7 @@ from later.core.clock import rfc3339
 from later.core.retry import Failure
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.types import TaskRecord
+from later.store.types import Deletion, TaskRecord
 
 EXPIRES_BEFORE_DUE = "The task will expire before it is due and never be delivered."
 
@@ -23,10 +23,12 @@ class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
     warning: str | UnsetType = UNSET
 
 
-class DeleteResponse(msgspec.Struct, frozen=True):
-    """The answer to a delete."""
+class DeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a delete. `in_flight` and `ended` are as in `Deletion`, and left out if they are false."""
 
     id: str
+    in_flight: bool | UnsetType = UNSET
+    ended: bool | UnsetType = UNSET
 
 
 class LastErrorView(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,9 +97,15 @@ class BatchQueryResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `/delete/batch`. With `pending`, `kept` counts dead tasks, which are not deleted."""
+    """The answer to `/delete/batch`.
+
+    `in_flight` counts those of the deleted tasks that were in flight, `ended` the ids of ended tasks that were
+    forgotten. With `pending`, `kept` counts dead tasks, which are not deleted.
+    """
 
     deleted: int
+    in_flight: int
+    ended: int
     missing: int
     kept: int | UnsetType = UNSET
     refused: int
@@ -141,6 +149,11 @@ def task_view(record: TaskRecord) -> TaskView:
         headers=UNSET if task is None or not task.headers else list(task.headers),
         expires_at=UNSET if task is None or task.expires_at is None else rfc3339(task.expires_at),
     )
+
+
+def deletion_view(deletion: Deletion) -> DeleteResponse:
+    """Return the view of a deletion: what the task was when it was deleted."""
+    return DeleteResponse(id=deletion.id, in_flight=deletion.in_flight or UNSET, ended=deletion.ended or UNSET)
 
 
 def last_error_view(failure: Failure | None) -> LastErrorView | None:

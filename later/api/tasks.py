@@ -10,7 +10,7 @@ from msgspec import UNSET
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
-from later.api.response_schemas import CreateResponse, DeleteResponse, expiry_warning, task_view
+from later.api.response_schemas import CreateResponse, deletion_view, expiry_warning, task_view
 from later.core.admit import admit
 from later.core.errors import Refused
 from later.core.json_body import parse_draft
@@ -72,5 +72,5 @@ class TaskHandlers:
         """`POST /delete`."""
         id = parse_id(await read_body(request, self._max_body))
         with self._pending_writes.reserve():
-            deleted = await self._delete(id)
-        return json_response(DeleteResponse(deleted))
+            deletion = await self._delete(id)
+        return json_response(deletion_view(deletion))

@@ -21,10 +21,13 @@ from later.store.fanout import fan_out
 from later.store.keys import Bucket, Keys, ShardTopic
 from later.store.lookup import MAX_STARTS, Lookup, apply_in_batches, changed_too_often
 from later.store.scripts import Argument, Command
-from later.store.types import TaskEdit, TaskRecord
+from later.store.types import Deletion, TaskEdit, TaskRecord
 
 CHANGED, OTHER_BODY = 1, 0
 """Codes that a script returns for a task. Any other code means that the task is in a bucket that the verb refuses."""
+
+LEFT, IN_FLIGHT = 2, 3
+"""More codes of the script `delete`: the task is dead and was left, or it was deleted while it was in flight."""
 
 Result = TaskRecord | LaterError
 Results = dict[str, Result]
@@ -81,17 +84,14 @@ class Edits:
         """Bring tasks back, dead → delay, due now; return where each is then. `Conflict` for one that is not dead."""
         return await _apply_in_order(ids, partial(self._apply, _redrive_verb(now)))
 
-    async def delete(self, ids: Sequence[str]) -> list[str | LaterError]:
+    async def delete(self, ids: Sequence[str]) -> list[Deletion | LaterError]:
         """Remove tasks from any bucket and forget their ids; `NotFound` if there is no such task.
 
         The ids of ended tasks are forgotten too.
         """
-        answers = await apply_in_batches(ids, partial(self._delete, leave_dead=False))
-        ended = [error.task_id for error in answers if isinstance(error, NotFound) and error.ended]
-        await self._client.execute_all("forget", [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended])
-        return _first_occurrences(ids, answers)
+        return _first_occurrences(ids, await apply_in_batches(ids, self._delete_or_forget))
 
-    async def delete_pending(self, ids: Sequence[str]) -> list[str | LaterError]:
+    async def delete_pending(self, ids: Sequence[str]) -> list[Deletion | LaterError]:
         """Remove tasks that are not dead; `Conflict` for one that is, `NotFound` if there is no such task.
 
         The ids of ended tasks stay remembered.
@@ -133,7 +133,22 @@ class Edits:
                     results[id] = record if code == CHANGED else verb.explain(record)
         return results
 
-    async def _delete(self, left: list[str], *, leave_dead: bool) -> dict[str, str | LaterError]:
+    async def _delete_or_forget(self, ids: list[str]) -> dict[str, Deletion | LaterError]:
+        results = await self._delete(ids, leave_dead=False)
+        ended = [id for id, result in results.items() if isinstance(result, NotFound) and result.ended]
+        forget: list[Command] = [("ZREM", self._keys.shard_of(id).done, pack_id(id)) for id in ended]
+        try:
+            answers = await self._client.execute_each("forget", forget)
+        except StoreDown as error:
+            return results | dict.fromkeys(ended, error)  # the other tasks are deleted, and their results are known
+        for id, answer in zip(ended, answers, strict=True):
+            if isinstance(answer, LaterError):
+                results[id] = answer
+            else:  # of two deletes at once, only one has forgotten the id
+                results[id] = Deletion(id, ended=True) if answer else NotFound(id)
+        return results
+
+    async def _delete(self, left: list[str], *, leave_dead: bool) -> dict[str, Deletion | LaterError]:
         def build(target: ShardTopic, some: list[StoredTask]) -> Command:
             shard, topic = target
             keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values()]
@@ -142,7 +157,7 @@ class Edits:
                 arguments += [pack_id(stored.id), stored.raw, int(stored.has_ttl)]
             return scripts.DELETE.call([*keys, shard.expiry], arguments)
 
-        results: dict[str, str | LaterError] = {}
+        results: dict[str, Deletion | LaterError] = {}
         for _ in range(MAX_STARTS):
             looked_up = await self._lookup.stored_tasks(left)
             results |= {id: error for id, error in zip(left, looked_up, strict=True) if isinstance(error, LaterError)}
@@ -153,9 +168,10 @@ class Edits:
             for stored, answer in zip(found, answers, strict=True):
                 if isinstance(answer, LaterError):
                     results[stored.id] = answer
-                elif answer:
-                    dead = Conflict(f"the task {stored.id!r} is dead: it is not pending")
-                    results[stored.id] = stored.id if answer == 1 else dead
+                elif answer == LEFT:
+                    results[stored.id] = Conflict(f"the task {stored.id!r} is dead: it is not pending")
+                elif answer != OTHER_BODY:
+                    results[stored.id] = Deletion(stored.id, in_flight=answer == IN_FLIGHT)
             left = [id for id in left if id not in results]
             if not left:
                 return results
@@ -192,7 +208,7 @@ def _split_batches(items: Sequence[Item]) -> Iterator[list[Item]]:
         yield list(batch.values())
 
 
-def _first_occurrences(ids: Sequence[str], answers: Sequence[str | LaterError]) -> list[str | LaterError]:
+def _first_occurrences(ids: Sequence[str], answers: Sequence[Deletion | LaterError]) -> list[Deletion | LaterError]:
     """Return the answers to a delete; `NotFound` for an id that was deleted earlier in the list."""
     first = {id: position for position, id in reversed(list(enumerate(ids)))}
     return [answer if first[id] == n else NotFound(id) for n, (id, answer) in enumerate(zip(ids, answers, strict=True))]

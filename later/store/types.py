@@ -180,6 +180,17 @@ class TaskEdit(NamedTuple):
     now: int
 
 
+class Deletion(NamedTuple):
+    """What a deleted task was: in flight, so that its receiver may still get that attempt; or ended and remembered.
+
+    Only the id was left of an ended task; it is forgotten now.
+    """
+
+    id: str
+    in_flight: bool = False
+    ended: bool = False
+
+
 class TopicState(NamedTuple):
     """Whether a topic is paused or held, and when its next task is due. `held_until` (ms) may have passed."""
 

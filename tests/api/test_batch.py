@@ -23,6 +23,7 @@ from tests.api.api_fixture import (
     ok,
     serve_api,
 )
+from tests.api.states import put_task
 from tests.builders import NOW
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -105,7 +106,7 @@ class TestBodies:
         self, api: ApiFixture, path: str, body: bytes, headers: dict[str, str]
     ) -> None:
         status, answer = await api.post(path, body, headers=headers)
-        assert (status, list(answer.values())) == (200, [0, 0, 0, 0, []])
+        assert (status, answer.pop("results"), set(answer.values())) == (200, [], {0})
 
     @pytest.mark.parametrize("content_type", ["application/x-ndjson", "Application/X-NDJSON; charset=utf-8"])
     async def test_ndjson_is_accepted_like_an_array(self, api: ApiFixture, content_type: str) -> None:
@@ -239,6 +240,8 @@ class TestQueryAndDelete:
         await api.post("/create/batch", create_bodies("a", "b", "c"))
         assert await api.post("/delete/batch", [{"id": "b"}, {"id": "x"}, {"id": "a"}, {"x": 1}]) == ok(
             deleted=2,
+            in_flight=0,
+            ended=0,
             missing=1,
             refused=1,
             failed=0,
@@ -262,9 +265,28 @@ class TestQueryAndDelete:
         ended = item_error(404, "no task has the id 'z': it has ended", ended=True)
         kept = item_error(409, "the task 'a' is dead: it is not pending")
         assert answer.pop("results") == [kept, {"id": "b"}, ended]
-        assert answer == {"deleted": 1, "missing": 1, "kept": 1, "refused": 0, "failed": 0}
+        counts = {"deleted": 1, "in_flight": 0, "ended": 0, "missing": 1, "kept": 1, "refused": 0, "failed": 0}
+        assert answer == counts
         _, again = await api.post("/create/batch", create_bodies("z"))
         assert again["existing"] == 1
+
+    @pytest.mark.parametrize("query", ["", "?pending=true"])
+    async def test_a_delete_says_which_tasks_were_in_flight(self, api: ApiFixture, query: str) -> None:
+        for state in ("delay", "unack", "error"):
+            await put_task(api, state)
+        _, answer = await api.post(f"/delete/batch{query}", [{"id": id} for id in ("delay", "unack", "error")])
+        assert answer["results"] == [{"id": "delay"}, {"id": "unack", "in_flight": True}, {"id": "error"}]
+        assert (answer["deleted"], answer["in_flight"], answer["ended"]) == (3, 1, 0)
+
+    async def test_a_delete_forgets_ended_ids_and_counts_them(self, api: ApiFixture) -> None:
+        await put_task(api, "delay")
+        await api.client.execute("test", ("ZADD", api.keys.shards[0].done, NOW, pack_id("z")))
+        _, answer = await api.post("/delete/batch", [{"id": id} for id in ("z", "delay", "x", "z")])
+        missing = [item_error(404, f"no task has the id '{id}'") for id in "xz"]
+        assert answer.pop("results") == [{"id": "z", "ended": True}, {"id": "delay"}, *missing]
+        assert answer == {"deleted": 1, "in_flight": 0, "ended": 1, "missing": 2, "refused": 0, "failed": 0}
+        _, again = await api.post("/create/batch", create_bodies("z"))
+        assert again["created"] == 1
 
     async def test_a_batch_of_dead_tasks_only_is_not_a_failure(self, api: ApiFixture) -> None:
         await api.post("/create/batch", create_bodies("a"))

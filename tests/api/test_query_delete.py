@@ -113,16 +113,22 @@ async def test_an_unknown_id_is_404(api: ApiFixture, path: str) -> None:
     assert await api.post(path, {"id": "a"}) == missing(NO_TASK)
 
 
-@pytest.mark.parametrize("path", ["/query", "/delete"])
-async def test_an_id_that_has_ended_is_404_and_says_so(api: ApiFixture, path: str) -> None:
+async def test_an_id_that_has_ended_is_404_and_says_so(api: ApiFixture) -> None:
     await store(api)
     await settle(api, Verdict(SettleTarget.DONE, NOW))
-    assert await api.post(path, {"id": "a"}) == missing(f"{NO_TASK}: it has ended", ended=True)
+    assert await api.post("/query", {"id": "a"}) == missing(f"{NO_TASK}: it has ended", ended=True)
 
 
 async def test_a_task_is_deleted(api: ApiFixture) -> None:
     await store(api)
     assert await api.post("/delete", {"id": "a"}) == (200, {"id": "a"})
+    assert await api.post("/query", {"id": "a"}) == missing(NO_TASK)
+
+
+async def test_a_delete_says_that_the_task_was_in_flight(api: ApiFixture) -> None:
+    await store(api)
+    await claim(api)
+    assert await api.post("/delete", {"id": "a"}) == (200, {"id": "a", "in_flight": True})
     assert await api.post("/query", {"id": "a"}) == missing(NO_TASK)
 
 
@@ -136,8 +142,15 @@ async def test_an_ended_id_that_was_deleted_may_be_created_again(api: ApiFixture
     await store(api)
     await settle(api, Verdict(SettleTarget.DONE, NOW))
     assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": False})
-    assert (await api.post("/delete", {"id": "a"}))[0] == 404
+    assert await api.post("/delete", {"id": "a"}) == (200, {"id": "a", "ended": True})
     assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
+
+
+async def test_an_ended_id_is_deleted_once(api: ApiFixture) -> None:
+    await store(api)
+    await settle(api, Verdict(SettleTarget.DONE, NOW))
+    assert await api.post("/delete", {"id": "a"}) == (200, {"id": "a", "ended": True})
+    assert await api.post("/delete", {"id": "a"}) == missing(NO_TASK)
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,20 @@ def test_proxies_of_the_environment_are_not_used(api: ApiStub, monkeypatch: pyte
     assert exit_code_of(*CREATE) == 0
 
 
+def test_delete_says_that_a_task_was_in_flight_or_had_ended(api: ApiStub, capsys: Capture) -> None:
+    answers = [{"id": "a"}, {"id": "b", "in_flight": True}, {"id": "c", "ended": True}]
+    api.replies.extend([Reply(200, answer) for answer in answers] * 2)
+    assert exit_code_of("delete", "a", "b", "c") == 0
+    out, err = capsys.readouterr()
+    assert out == "a\nb\nc\n"
+    assert err == (
+        "later: b was in flight: its receiver may have got that attempt, or may still get it\n"
+        "later: c had ended: there was no task to delete, and the id is forgotten\n"
+    )
+    assert exit_code_of("delete", "a", "b", "c", "--json") == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == answers
+
+
 def test_query_prints_a_field_per_line_and_escapes_control_characters(api: ApiStub, capsys: Capture) -> None:
     api.replies = [Reply(200, TASK_JSON)]
     assert exit_code_of("query", "n1") == 0

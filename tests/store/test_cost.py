@@ -160,7 +160,7 @@ async def scripts(store: StoreFixture) -> None:
         (purging, {"evalsha": 1, "zrangebyscore": 1, "zrem": 3, "hdel": 3, "zrange": 2, "zscore": 1}),
         (listing, {"evalsha": 2, "zcount": 2, "zrange": 1, "hmget": 3, "zmscore": 5}),
         (exporting, {"evalsha": 1, "zcount": 2, "zrange": 1, "hmget": 7}),
-        (deleting, {"hmget": 2, "evalsha": 1, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
+        (deleting, {"hmget": 2, "zmscore": 1, "evalsha": 1, "hdel": 3, "zrem": 5, "zrange": 2, "zscore": 1}),
     ],
 )  # fmt: skip
 async def test_a_batch_takes_these_commands(store: StoreFixture, verb: Verb, counts: Counts) -> None:

@@ -12,7 +12,7 @@ from later.core.errors import LaterError
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.store.keys import Bucket
-from later.store.types import Claim, TaskEdit
+from later.store.types import Claim, Deletion, TaskEdit
 from tests.builders import NOW, a_task
 from tests.servers import SERVERS, ReplicatedServer, run_replicated_server
 from tests.store.inspection import assert_sound, claim_due, died, done, failed, locate, read_contents
@@ -54,7 +54,7 @@ async def store(server: ReplicatedServer, lost: Claim) -> AsyncIterator[StoreFix
 
 
 async def delete_and_create(store: StoreFixture) -> None:
-    assert await store.edits.delete(["a"]) == ["a"]
+    assert await store.edits.delete(["a"]) == [Deletion("a")]
     assert await store.tasks.create([a_task(id="a", own_id=True, content="new")]) == [True]
 
 

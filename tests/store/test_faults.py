@@ -19,7 +19,7 @@ from later.store.client import Client, connect, translate
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.schema import check_store
-from later.store.types import Claim, JobBatch
+from later.store.types import Claim, Deletion, JobBatch
 from tests.builders import NOW, a_task
 from tests.servers import SERVERS, run_server
 from tests.store.inspection import (
@@ -117,7 +117,7 @@ class TestFull:
     @pytest.mark.parametrize("bucket", Bucket)
     async def test_it_deletes_from_every_bucket(self, full: StoreFixture, bucket: Bucket) -> None:
         ids = sorted(await ids_in(full, bucket))
-        assert await full.edits.delete(ids) == ids
+        assert await full.edits.delete(ids) == [Deletion(id, in_flight=bucket is Bucket.UNACK) for id in ids]
         await assert_sound(full, NOW + 20_000)
 
     async def test_moving_nothing_is_no_error(self, full: StoreFixture) -> None:
@@ -285,7 +285,7 @@ class TestLostScripts:
             await ask(store, [("SCRIPT", "FLUSH")])
             await release_due(store, Bucket.ERROR, NOW + LEASE_MS)
         await ask(store, [("SCRIPT", "FLUSH")])
-        assert await store.edits.delete(["a"]) == ["a"]
+        assert await store.edits.delete(["a"]) == [Deletion("a")]
 
 
 class TestPassword:

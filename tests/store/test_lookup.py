@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from later.core.errors import NotFound, StoreFault, UnreadableBody
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.types import ClaimRequest, TaskRecord
+from later.store.types import ClaimRequest, Deletion, TaskRecord
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
     FAILURE,
@@ -65,14 +67,14 @@ class TestInEachBucket:
 
     async def test_a_task_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
         await create_in(store, bucket)
-        assert await store.edits.delete(["a"]) == ["a"]
+        assert await store.edits.delete(["a"]) == [Deletion("a", in_flight=bucket is Bucket.UNACK)]
         assert await locate(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
     async def test_a_task_whose_body_cannot_be_read_is_deleted(self, store: StoreFixture, bucket: Bucket) -> None:
         await create_in(store, bucket)
         await corrupt_body(store, "a")
-        assert await store.edits.delete(["a"]) == ["a"]
+        assert await store.edits.delete(["a"]) == [Deletion("a", in_flight=bucket is Bucket.UNACK)]
         assert await locate(store, "a") is None
         assert (await assert_sound(store)).wakes == {}
 
@@ -89,7 +91,7 @@ class TestInEachBucket:
             assert str(answer) == "the task 'a' is dead: it is not pending"
             assert await locate(store, "a") == (Bucket.DEAD, score(bucket))
         else:
-            assert answer == "a"
+            assert answer == Deletion("a", in_flight=bucket is Bucket.UNACK)
             assert await locate(store, "a") is None
         await assert_sound(store)
 
@@ -124,11 +126,19 @@ async def test_a_delivered_task_has_ended_until_it_is_deleted(store: StoreFixtur
     await store.tasks.settle([done(claim, NOW + 99) for claim in await claim_due(store, NOW + 50)])
     [queried], [deleted], [again] = [await verb(["a"]) for verb in (store.lookup.query, store.edits.delete) * 2][:3]
     assert isinstance(queried, NotFound)
-    assert isinstance(deleted, NotFound)
-    assert (queried.ended, deleted.ended) == (True, True)
+    assert queried.ended
+    assert deleted == Deletion("a", ended=True)
     assert isinstance(again, NotFound)
     assert not again.ended
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
+
+
+async def test_of_two_deletes_at_once_one_forgets_an_ended_id(store: StoreFixture) -> None:
+    await create_in(store, Bucket.DELAY)
+    await store.tasks.settle([done(claim, NOW + 99) for claim in await claim_due(store, NOW + 50)])
+    answers = await asyncio.gather(*(store.edits.delete(["a"]) for _ in range(5)))
+    assert sum(answer == [Deletion("a", ended=True)] for answer in answers) == 1
+    assert sum(isinstance(answer, NotFound) and not answer.ended for [answer] in answers) == 4
 
 
 async def test_each_id_has_its_own_answer(store: StoreFixture) -> None:
@@ -139,7 +149,7 @@ async def test_each_id_has_its_own_answer(store: StoreFixture) -> None:
     assert [getattr(answer, "id", None) for answer in answers] == [None if id == "nobody" else id for id in ids]
     deleted = await store.edits.delete(ids)
     once = [None if id == "nobody" or id in ids[:place] else id for place, id in enumerate(ids)]
-    assert [id if isinstance(id, str) else None for id in deleted] == once
+    assert [getattr(answer, "id", None) for answer in deleted] == once
     assert (await assert_sound(store)).pool == set()
 
 

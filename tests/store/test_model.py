@@ -29,6 +29,7 @@ from later.store.types import (
     BucketRange,
     Claim,
     ClaimRequest,
+    Deletion,
     DueTopic,
     MoveResult,
     ReleaseResult,
@@ -147,14 +148,17 @@ class Model:
             self._lower_wake(shard_topic, now)
         return len(ended)
 
-    def delete(self, id: str) -> bool:
-        self.done.pop(id, None)
+    def delete(self, id: str) -> Deletion | None:
+        """Return what was deleted, or None if there is neither a task nor a remembered id."""
+        has_ended = self.done.pop(id, None) is not None
         model_task = self.tasks.pop(id, None)
         if model_task is not None:
             self.expiry.pop((model_task.shard_topic[1], id), None)
         if model_task is not None and model_task.bucket is Bucket.DELAY:
             self._refresh_wake_keeping_turn(model_task.shard_topic)
-        return model_task is not None
+        if model_task is not None:
+            return Deletion(id, in_flight=model_task.bucket is Bucket.UNACK)
+        return Deletion(id, ended=True) if has_ended else None
 
     def update(self, id: str, changes: TaskChanges, now: int) -> str:
         """Return "edited", "missing", or the bucket of a task that cannot be edited."""
@@ -411,7 +415,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=3, unique=True))
     def delete(self, ids: list[str]) -> None:
         answers = self.run(self.store.edits.delete, ids)
-        assert [not isinstance(answer, NotFound) for answer in answers] == [self.model.delete(id) for id in ids]
+        deletions = [None if isinstance(answer, NotFound) else answer for answer in answers]
+        assert deletions == [self.model.delete(id) for id in ids]
 
     @rule(picks=PICKS, changes=CHANGES)
     def update(self, picks: list[int], changes: TaskChanges) -> None:

@@ -19,7 +19,7 @@ from later.store.bulk_jobs import batch_digest
 from later.store.keys import Bucket
 from later.store.open import open_existing_store
 from later.store.settings import StoreSettings
-from later.store.types import JobBatch, TaskRecord
+from later.store.types import Deletion, JobBatch, TaskRecord
 
 REMEMBER_MS = parse_duration_ms(DEFAULT_REMEMBER)
 """How long a job's counts are kept: the daemon's default of --remember."""
@@ -116,8 +116,8 @@ def _item_error(error: LaterError) -> ItemError:
             return ItemError(500, None, str(error))
 
 
-def _task_status(answer: TaskRecord | str | LaterError) -> TaskStatus | ItemError:
-    """Return the status from the answer to a query or to a deletion (the id of a task that was pending)."""
+def _task_status(answer: TaskRecord | Deletion | LaterError) -> TaskStatus | ItemError:
+    """Return the status from the answer to a query, or to a deletion of a task that was pending."""
     match answer:
         case NotFound():
             return TaskStatus.ENDED if answer.ended else TaskStatus.MISSING

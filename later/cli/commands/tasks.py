@@ -120,9 +120,10 @@ def query(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
 def delete(*, client: ApiClient, ids: tuple[str, ...], as_json: bool) -> int:
     """Delete tasks in any state.
 
-    Prints their ids; exit status 1 if one of the tasks does not exist.
+    Prints their ids. A note says if a task was in flight: its receiver may still get that attempt. A note also says if
+    a task had ended: its id is forgotten, and can be created again. Exit status 1 if one of the tasks does not exist.
     """
-    return call_for_each(client, "/delete", ids, _print_json if as_json else _print_id)
+    return call_for_each(client, "/delete", ids, _print_json if as_json else _print_deletion)
 
 
 @click.command(epilog=examples("later explain 35adbde5-77c4-4d65-adac-0082d91f2554", "later explain --topic order"))
@@ -254,6 +255,14 @@ def _print_json(answer: Mapping[str, Any]) -> None:
 
 def _print_id(answer: Mapping[str, Any]) -> None:
     print(printable(str(answer.get("id"))))
+
+
+def _print_deletion(answer: Mapping[str, Any]) -> None:
+    _print_id(answer)
+    if answer.get("in_flight") is True:
+        notify(f"{answer['id']} was in flight: its receiver may have got that attempt, or may still get it")
+    if answer.get("ended") is True:
+        notify(f"{answer['id']} had ended: there was no task to delete, and the id is forgotten")
 
 
 def _print_fields(fields: Mapping[str, Any]) -> None:
