@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from later.core.errors import LaterError, StoreDown
+from later.core.errors import LaterError, StoreDown, StoreFault
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -76,12 +76,15 @@ class GroupCommit(Generic[Item, Answer]):
             self._round_trips.add(asyncio.create_task(self._send_group(group)))
 
     async def _send_group(self, group: list[_QueuedItem[Item, Answer]]) -> None:
-        answers: Sequence[Answer | Exception]
+        """Send a group, and answer every caller, whatever happens: none may wait for ever."""
+        answers: Sequence[Answer | Exception] = [StoreDown("the call was cancelled")] * len(group)
         try:
-            try:
-                answers = await self._call([queued.item for queued in group])
-            except Exception as error:  # any error goes to every caller: none may wait for ever
-                answers = [error] * len(group)
+            answers = await self._call([queued.item for queued in group])
+            if len(answers) != len(group):
+                raise StoreFault(f"the store's call answered {len(answers)} of {len(group)} items")
+        except Exception as error:
+            answers = [error] * len(group)
+        finally:
             for queued, answer in zip(group, answers, strict=True):
                 if queued.answer.done():
                     continue  # the caller has gone
@@ -89,7 +92,6 @@ class GroupCommit(Generic[Item, Answer]):
                     queued.answer.set_exception(answer)
                 else:
                     queued.answer.set_result(answer)
-        finally:
             self._round_trips.discard(asyncio.current_task())
             if self._queue:
                 asyncio.get_running_loop().call_soon(self._send)  # with what the callers above send next

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from later.core.errors import LaterError, NotFound, StoreDown
+from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
 from later.store.group_commit import MAX_BYTES, MAX_ITEMS, MAX_ROUND_TRIPS, GroupCommit
 
 
@@ -48,6 +48,28 @@ async def test_a_call_that_fails_fails_for_each_of_its_callers_and_for_no_other(
     failed = await asyncio.gather(group(1), group(2), return_exceptions=True)
     assert [type(answer) for answer in failed] == [StoreDown, StoreDown]
     assert await group(2) == 2
+
+
+@pytest.mark.parametrize("answered", [0, 1, 3])
+async def test_a_call_that_answers_too_few_or_too_many_fails_for_each_of_its_callers(answered: int) -> None:
+    async def call(items: Sequence[int]) -> list[int | LaterError]:
+        return [7] * answered
+
+    group = GroupCommit(call, queue_timeout_s=60)
+    async with asyncio.timeout(1):
+        failed = await asyncio.gather(group(1), group(2), return_exceptions=True)
+    assert list(map(str, failed)) == [f"the store's call answered {answered} of 2 items"] * 2
+    assert {type(error) for error in failed} == {StoreFault}
+
+
+async def test_a_call_that_was_cancelled_fails_for_each_of_its_callers() -> None:
+    async def call(items: Sequence[int]) -> list[int | LaterError]:
+        raise asyncio.CancelledError
+
+    group = GroupCommit(call, queue_timeout_s=60)
+    async with asyncio.timeout(1):
+        failed = await asyncio.gather(group(1), group(2), return_exceptions=True)
+    assert [type(error) for error in failed] == [StoreDown, StoreDown]
 
 
 async def test_a_call_that_was_cancelled_makes_room_for_others() -> None:
