@@ -66,6 +66,9 @@ class Metrics:
         self.topic_permits = gauge(
             "later_topic_permits", "Permits of a topic's concurrency in use, over all instances.", ["topic"]
         )
+        self.delivery_faults = counter(
+            "later_delivery_faults", "Deliveries that failed by a fault of later's own, and cost no retry."
+        )
         self.retries = counter("later_retries", "Tasks scheduled for another attempt.")
         self.dead = counter("later_dead", "Tasks that died, by reason.", ["reason"])
         self.dead_removed = counter("later_dead_removed", "Dead tasks removed after their dead_keep.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class LaterError(Exception):
     """The base of every error that later raises on purpose. Its text is one line for people."""
@@ -60,3 +62,10 @@ class ConfigError(LaterError):
 
 class UnreadableBody(LaterError):
     """A stored task's body cannot be decoded."""
+
+
+def format_traceback(error: BaseException) -> str:
+    """Return the traceback of an error and of its causes, without their texts: those may quote contents."""
+    cause = error.__cause__ or error.__context__
+    earlier = "" if cause is None else format_traceback(cause) + "\n\nThen:\n\n"
+    return f"{earlier}Traceback:\n{''.join(traceback.format_tb(error.__traceback__))}{type(error).__qualname__}"

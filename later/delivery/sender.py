@@ -1,6 +1,7 @@
-"""The sender of callbacks: one POST, one Outcome, whatever happens.
+"""The sender of callbacks: one POST, one Outcome.
 
-A failed delivery is not an error, and no receiver may crash the delivery that calls it: `send` raises nothing.
+A failed delivery is not an error: whatever a receiver or the network does becomes an Outcome. An exception that `send`
+raises is a fault of later's own, and must not be held against the receiver.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from later.core.clock import rfc3339
@@ -31,6 +33,8 @@ MAX_REPLY_BYTES = 65_536
 KEEPALIVE_S = 30
 LINGER_S = 0.1
 """How long to wait for the body of a reply that its status has decided: reading it only saves the connection."""
+CALL_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError)
+"""What receivers, networks and name servers cause. A timeout and an error of TLS are an OSError, too."""
 LARGE_BODY_BYTES = 1 << 20
 """aiohttp wants a longer body as a file, and writes it in pieces: other calls go on in between."""
 
@@ -77,13 +81,18 @@ class Sender:
         """Call the task's callback once; `now` is the store's time in ms.
 
         The policy's `timeout_ms` is the one deadline: name lookup, connect, TLS, the request and the whole reply.
+        If it is cancelled when the receiver's status has already decided the outcome, it returns that.
         """
         timeout_s = policy.timeout_ms / 1000
         try:
-            return parse_reply(await self._call(CallbackRequest.build(task, attempt, now), timeout_s), now, policy.ack)
+            request = CallbackRequest.build(task, attempt, now)
+        except ValueError:  # a task that an older version admitted
+            return _failed("connect", "no connection: this task cannot be sent")
+        try:
+            return parse_reply(await self._call(request, timeout_s), now, policy.ack)
         except TimeoutError:
             return _failed("timeout", f"no complete answer within {timeout_s:g} s")
-        except Exception as error:
+        except CALL_ERRORS as error:
             if _had_connection(error):
                 return _failed("reply", f"no complete answer: {_explain_broken_reply(error)}")
             return _failed("connect", f"no connection: {_explain_no_connection(error)}")
@@ -99,7 +108,7 @@ class Sender:
                     return await _read_reply(response, state, deadline)
                 finally:
                     response.close()  # closes nothing if the reply was read to its end
-        except Exception:
+        except (*CALL_ERRORS, asyncio.CancelledError):
             if state.decisive_reply is None:
                 raise
             return state.decisive_reply
@@ -179,9 +188,14 @@ def wire_url(callback: str) -> URL:
     """Return the URL as its caller wrote it, because receivers may compare it: yarl would turn `%41` into `A`.
 
     Only what cannot stand in a request line is percent-encoded, and the host takes its ASCII form.
+
+    Raises:
+        ValueError: it is no URL, or its port is not in 0 to 65,535.
     """
     if _SENDABLE_URL.fullmatch(callback):
-        return URL(callback, encoded=True)
+        sendable = URL(callback, encoded=True)
+        _ = sendable.port  # raises the error here: yarl would raise it from within the call
+        return sendable
     url = URL(callback)
     target = re.split(r"(?=[/?#])", callback.partition("://")[2], maxsplit=1)[1:]
     path = _UNSENDABLE.sub(lambda match: quote(match[0], safe=""), "".join(target).partition("#")[0])
@@ -204,6 +218,7 @@ def _had_connection(error: Exception) -> bool:
         aiohttp.ServerDisconnectedError,
         aiohttp.ClientResponseError,
         aiohttp.ClientPayloadError,
+        HttpProcessingError,
         OSError,
     )
     return isinstance(error, on_connection) and not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
@@ -263,7 +278,7 @@ def _explain_broken_reply(error: Exception) -> str:
             return "the connection was closed"
         case aiohttp.ClientPayloadError():
             return "the body was cut off"
-        case aiohttp.ClientResponseError():
+        case aiohttp.ClientResponseError() | HttpProcessingError():
             return "it is not HTTP, or its headers are too long"
         case OSError(errno=int(number)):
             return os.strerror(number)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from later.core.errors import LaterError
+from later.core.errors import LaterError, format_traceback
 from later.core.policy import Policy
 from later.core.retry import (
     Outcome,
@@ -34,6 +34,8 @@ SETTLE_RETRY_DELAYS_S = (0.05, 0.1, 0.2, 0.5)
 """Delays between tries of a settle that could not reach the store; the last one repeats."""
 SETTLE_GRACE_S = 5.0
 """How long a stop waits for settles beyond its timeout for deliveries: what was delivered must not be repeated."""
+FAULT_PAUSE_MS = 60_000
+"""How long a task waits after a fault of later's own: the fault is likely to come again, and spends no retry."""
 
 
 class TaskSender(Protocol):
@@ -84,27 +86,35 @@ class DeliveryPool:
             self._fair_share.release(claim.topic)
             unblocked = self._throttle.on_delivery_end(claim.topic)
             if not delivery.cancelled() and (error := delivery.exception()) is not None:
-                log.error("delivery crashed", id=claim.id, topic=claim.topic, exc_info=error)
+                self._report_fault(claim, error, "when its lease ends")
             if unblocked or self._fair_share.tasks_wait:
                 self.wake()
 
         delivery.add_done_callback(free_slot)
 
     async def deliver(self, claim: Claim) -> None:
-        """Make one attempt, and settle it."""
+        """Make one attempt, and settle it. Once it has an outcome, a stop does not give its task back."""
         delivery = asyncio.current_task()
+        policy = self._store.policies.latest.for_topic(claim.topic)
         self._attempting.add(delivery)
         try:
-            verdict = await self._attempt(claim)
+            result = await self._attempt(claim, policy)
         except asyncio.CancelledError:
             self._cancelled.append(claim)
             raise
+        except Exception as error:  # not the receiver's fault: it must not cost the task a retry
+            self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
+            result = None
+            claim = claim._replace(due_at=self._store.clock.now().high + FAULT_PAUSE_MS)
         finally:
             self._attempting.discard(delivery)
-        if verdict is None:
-            await self._give_back([claim])
-        else:
-            await self._settle(claim, verdict)
+        match result:
+            case None:
+                await self._give_back([claim])
+            case Verdict():
+                await self._settle(claim, result)
+            case Outcome():
+                await self._settle(claim, await self._judge(claim, policy, result))
 
     async def drain(self, timeout_s: float) -> None:
         """Let deliveries in flight finish, cancel those that take longer, and give back their tasks."""
@@ -123,8 +133,8 @@ class DeliveryPool:
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
 
-    async def _attempt(self, claim: Claim) -> Verdict | None:
-        """Return the verdict on this attempt; None if the lease is too short to make it."""
+    async def _attempt(self, claim: Claim, policy: Policy) -> Outcome | Verdict | None:
+        """Return the outcome of the call; if none is to be made, the verdict; None if the lease is too short."""
         clock = self._store.clock
         now = clock.now()
         if not isinstance(claim.task, Task):
@@ -132,7 +142,6 @@ class DeliveryPool:
         unsent = judge_unsent(claim.task, claim.attempt, claim.failure, now.high)
         if unsent is not None:
             return unsent
-        policy = self._store.policies.latest.for_topic(claim.topic)
         if claim.lease_end - now.high <= policy.timeout_ms:
             return None
         if claim.attempt == 1:
@@ -140,6 +149,12 @@ class DeliveryPool:
         started = clock.monotonic()
         outcome = await self._sender.send(claim.task, claim.attempt, now.low, policy)
         self._metrics.delivery_duration.observe(clock.monotonic() - started)
+        return outcome
+
+    async def _judge(self, claim: Claim, policy: Policy, outcome: Outcome) -> Verdict:
+        """Count the outcome, and return the verdict on it. Holds the topic if its receiver asked for that."""
+        assert isinstance(claim.task, Task)  # otherwise there was no call
+        clock = self._store.clock
         self._count_outcome[outcome.kind]()
         if outcome.kind is not OutcomeKind.DONE:
             code = str(outcome.status) if outcome.reason == "status" else outcome.reason
@@ -195,6 +210,18 @@ class DeliveryPool:
                 reason=failure.reason,
                 message=failure.message,
             )
+
+    def _report_fault(self, claim: Claim, error: BaseException, again: str) -> None:
+        """Count and log a fault of later's own. `again` says when the task is tried again."""
+        self._metrics.delivery_faults.inc()
+        log.error(
+            "delivery crashed",
+            id=claim.id,
+            topic=claim.topic,
+            attempt=claim.attempt,
+            again=again,
+            exception=format_traceback(error),
+        )
 
     async def _give_back(self, claims: list[Claim]) -> None:
         """Give back the tasks of these claims; if the store cannot be reached, their leases expire instead."""

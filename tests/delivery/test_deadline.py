@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import aiohttp
 import pytest
 
 from later.core.retry import Outcome, OutcomeKind
 from tests.builders import NOW, a_task
-from tests.receivers import SHORT_TIMEOUT_MS, Connection, Receiver, a_sender, deliver_to, never_answers
+from tests.receivers import SHORT_TIMEOUT_MS, Connection, Receiver, a_sender, answers, deliver_to, never_answers
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,25 @@ async def test_a_cancelled_call_closes_the_connection() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
         assert await asyncio.wait_for(closed.wait(), 5)
+
+
+async def test_a_call_that_is_cancelled_after_a_decisive_status_still_has_its_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_status = asyncio.Event()
+
+    async def wait_for_body(_: aiohttp.ClientResponse) -> None:
+        has_status.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("later.delivery.sender._read_body", wait_for_body)
+    monkeypatch.setattr("later.delivery.sender.LINGER_S", 60)
+    gone = answers(b"HTTP/1.1 410 Gone\r\nContent-Length: 5\r\n\r\n")
+    async with Receiver(gone).listen() as receiver, a_sender() as sender:
+        call = asyncio.create_task(sender.send(a_task(callback=receiver.url), 1, NOW))
+        await has_status.wait()
+        call.cancel()
+        assert (await call).kind is OutcomeKind.GONE
 
 
 async def test_closing_the_sender_fails_its_calls() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from aiohttp.http_exceptions import HttpProcessingError
 from aioresponses import aioresponses
 
 from later.core.retry import Outcome, OutcomeKind
@@ -180,8 +182,8 @@ async def test_a_body_is_read_up_to_64_kib(sender: PolicySender, size: int, kind
         (ConnectionResetError(104, "reset"), "reply"),
         (aiohttp.InvalidURL("http://receiver.example/?secret"), "connect"),
         (aiohttp.ClientConnectionError("to http://receiver.example/?secret"), "connect"),
-        (ValueError("http://receiver.example/?secret"), "connect"),
-        (RecursionError("http://receiver.example/?secret"), "connect"),
+        (ssl.SSLError("of http://receiver.example/?secret"), "reply"),
+        (HttpProcessingError(message="of http://receiver.example/?secret"), "reply"),
     ],
     ids=repr,
 )
@@ -190,6 +192,12 @@ async def test_an_error_becomes_an_outcome_without_the_query(
 ) -> None:
     outcome = await outcome_from_error(sender, error)
     assert (outcome.kind, outcome.reason, "secret" in outcome.message) == (OutcomeKind.FAILED, reason, False)
+
+
+@pytest.mark.parametrize("error", [ValueError(), RecursionError(), KeyError(), AttributeError()], ids=repr)
+async def test_an_error_that_is_not_of_http_or_the_system_is_no_outcome(sender: PolicySender, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        await outcome_from_error(sender, error)
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from unittest.mock import AsyncMock
+
 import pytest
+from structlog.testing import capture_logs
 
 from later.core.errors import StoreDown
 from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task
 from later.store.keys import Bucket
+from later.worker.deliveries import FAULT_PAUSE_MS
 from tests.builders import NOW, a_task
 from tests.store.inspection import claim_due
 from tests.store_fixture import StoreFixture
 from tests.worker.workers import DONE, FAILED, LEASE_MS, MAX_LATE_MS, FakeSender, ManualWorker, busy
+
+SECRET = "hunter2"
 
 
 class PolicyRecorder(FakeSender):
@@ -78,6 +85,106 @@ async def test_a_claim_whose_lease_is_too_short_for_a_raised_timeout_is_returned
     assert (await worker.find(task)).state is Bucket.DELAY
     await worker.work()
     assert await worker.is_gone(task)
+
+
+# Faults of later's own
+
+
+class BrokenSender(FakeSender):
+    """A sender with a bug whose error quotes a secret; `repair` ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_broken = True
+
+    async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
+        outcome = await super().send(task, attempt, now, policy)
+        if self.is_broken:
+            raise KeyError(SECRET)
+        return outcome
+
+
+async def test_a_fault_of_ours_spends_no_retry_and_the_task_is_tried_a_minute_later(store: StoreFixture) -> None:
+    task = a_task(max_retry=0)
+    await store.tasks.create([task])
+    worker = ManualWorker(store, sender := BrokenSender())
+    await worker.work()
+    found = await worker.find(task)
+    assert (found.state, found.attempts, found.failure) == (Bucket.DELAY, 0, None)
+    assert found.score == worker.clock.now().high + FAULT_PAUSE_MS
+    await worker.work_until(NOW + FAULT_PAUSE_MS - 1, step=1000)
+    assert len(sender.calls) == 1
+    sender.is_broken = False
+    await worker.work_until(NOW + FAULT_PAUSE_MS + 1000, step=1000)
+    assert [call.attempt for call in sender.calls] == [1, 1]
+    assert await worker.is_gone(task)
+
+
+async def test_a_fault_of_ours_is_counted_and_logged_with_its_traceback_and_no_secret(store: StoreFixture) -> None:
+    task = a_task(content=SECRET)
+    await store.tasks.create([task])
+    worker = ManualWorker(store, BrokenSender())
+    with capture_logs() as logs:
+        await worker.work()
+    [event] = logs
+    assert (event["event"], event["log_level"], event["id"], event["topic"]) == (
+        "delivery crashed",
+        "error",
+        task.id,
+        "order",
+    )
+    assert "in send\n    raise KeyError(SECRET)\nKeyError" in event["exception"]
+    assert SECRET not in str(event)
+    assert worker.metrics.registry.get_sample_value("later_delivery_faults_total") == 1
+    assert worker.metrics.registry.get_sample_value("later_deliveries_total", {"outcome": "failed"}) == 0
+
+
+async def test_a_fault_after_the_call_frees_the_slot_and_keeps_the_lease(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = a_task()
+    await store.tasks.create([task])
+    worker = ManualWorker(store, FakeSender())
+    monkeypatch.setattr("later.worker.deliveries.judge", None)
+    await worker.work()
+    assert (worker.fair_share.total_in_use, (await worker.find(task)).state) == (0, Bucket.UNACK)
+    assert worker.metrics.registry.get_sample_value("later_delivery_faults_total") == 1
+
+
+# A stop
+
+
+@pytest.mark.parametrize("waits_for", ["the clock", "a hold"])
+@pytest.mark.parametrize("answer", [DONE, busy(60_000), FAILED], ids=lambda answer: answer.kind.value)
+async def test_a_stop_between_the_answer_and_the_settle_does_not_give_the_task_back(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, waits_for: str, answer: Outcome
+) -> None:
+    task = a_task()
+    await store.tasks.create([task])
+    worker = ManualWorker(store, sender := FakeSender(answer))
+    stopped = asyncio.Event()
+
+    async def wait(*_: object) -> None:
+        await stopped.wait()
+
+    if waits_for == "the clock":
+        monkeypatch.setattr(worker.clock, "is_steady", lambda: False)
+        monkeypatch.setattr(worker.store.time, "measure", wait)
+    else:
+        monkeypatch.setattr(worker.throttle, "hold", wait)
+    given_back = AsyncMock()
+    monkeypatch.setattr(worker.store.tasks, "give_back", given_back)
+    await worker.tick()
+    await sender.called.wait()
+    stop = asyncio.create_task(worker.deliveries.drain(0))
+    await asyncio.sleep(0.01)
+    stopped.set()
+    await stop
+    given_back.assert_not_called()
+    if answer is DONE:
+        assert await worker.is_gone(task)
+    else:
+        assert (await worker.find(task)).state is Bucket.ERROR
 
 
 async def test_nothing_is_claimed_without_policies(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from later.core.errors import NotFound
-from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket
@@ -281,20 +280,6 @@ async def test_with_many_topics_the_sleep_lasts_until_the_first_is_due(store: St
     worker = ManualWorker(store, FakeSender(), slots=4)
     await store.tasks.create([a_task(topic=f"topic-{number}", delay=1 + number) for number in range(200)])
     assert await worker.claimer.tick(NOW) == (0, NOW + 1000)
-
-
-async def test_a_crashed_delivery_frees_its_slot_and_keeps_its_lease(store: StoreFixture) -> None:
-    class BrokenSender(FakeSender):
-        async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
-            raise RuntimeError("a bug")
-
-    task = a_task()
-    await store.tasks.create([task])
-    worker = ManualWorker(store, BrokenSender())
-    await worker.tick()
-    await asyncio.sleep(0)
-    await worker.deliveries.drain(60)
-    assert (worker.fair_share.total_in_use, (await worker.find(task)).state) == (0, Bucket.UNACK)
 
 
 async def test_a_hanging_topic_does_not_delay_another(store: StoreFixture) -> None:
