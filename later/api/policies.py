@@ -10,7 +10,7 @@ from later.api.json_response import json_response
 from later.api.requests import parse_switch, path_parameter, read_body
 from later.core.json_body import parse_object
 from later.core.policy import PolicyValue, format_policy, parse_policy_fields
-from later.core.policy_scopes import NO_SETTINGS, PolicyScope, Settings, namespace_scope
+from later.core.policy_scopes import NO_SETTINGS, Policies, PolicyScope, Settings, namespace_scope
 from later.core.validation import check_namespace
 from later.store.policies import PolicyBook
 
@@ -53,18 +53,18 @@ class PolicyHandlers:
 
     async def pause(self, request: web.Request) -> web.StreamResponse:
         """`POST …/pause`: no more tasks are claimed; deliveries in flight finish."""
-        return await self._set_paused(request, paused=True)
+        scope = self._parse_scope(request)
+        return await self._set_paused(request, lambda policies: policies.settings_at(scope).merge({"paused": True}))
 
     async def resume(self, request: web.Request) -> web.StreamResponse:
         """`POST …/resume`. If the topic's namespace is paused, only this topic resumes."""
         scope = self._parse_scope(request)
-        inherited = (await self._policies.read()).with_settings(scope, NO_SETTINGS).for_scope(scope)
-        return await self._set_paused(request, paused=False if inherited.paused else None)
+        return await self._set_paused(request, lambda policies: policies.settings_to_resume(scope))
 
-    async def _set_paused(self, request: web.Request, paused: bool | None) -> web.StreamResponse:
+    async def _set_paused(self, request: web.Request, decide: Callable[[Policies], Settings]) -> web.StreamResponse:
         await read_body(request, self._max_body)
         scope = self._parse_scope(request)
-        policies = await self._policies.change(scope, lambda settings: settings.merge({"paused": paused}))
+        policies = await self._policies.replace_settings(scope, decide)
         return json_response({scope.level.value: scope.name, "paused": policies.for_scope(scope).paused})
 
     async def _parse_request(self, request: web.Request) -> tuple[PolicyScope, dict[str, PolicyValue | None]]:

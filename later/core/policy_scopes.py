@@ -111,6 +111,11 @@ class Policies:
         """Return the scope's own settings."""
         return self.settings.get(scope, NO_SETTINGS)
 
+    def settings_to_resume(self, scope: PolicyScope) -> Settings:
+        """Return the scope's own settings without a pause, and with "not paused" if it would inherit one."""
+        inherited = self.daemon if scope.parent is None else self.for_scope(scope.parent)
+        return self.settings_at(scope).merge({"paused": False if inherited.paused else None})
+
     def level_of(self, scope: PolicyScope, field: str) -> Level:
         """Return the lowest level, from `scope` up, that sets the field."""
         if field in self.settings_at(scope).fields:

@@ -62,6 +62,15 @@ class PolicyBook:
     async def change(self, scope: PolicyScope, edit: Callable[[Settings], Settings]) -> Policies:
         """Replace the settings of one scope by what `edit` makes of them; return the policies from then on.
 
+        Raises: as `replace_settings`.
+        """
+        return await self.replace_settings(scope, lambda policies: edit(policies.settings_at(scope)))
+
+    async def replace_settings(self, scope: PolicyScope, decide: Callable[[Policies], Settings]) -> Policies:
+        """Replace the settings of one scope by those that `decide` returns; return the policies from then on.
+
+        `decide` gets the policies that the change is made from. If others are set meanwhile, it decides again.
+
         Raises:
             Refused: the result is no valid policy.
             Conflict: another change was made in the meantime each time.
@@ -70,7 +79,7 @@ class PolicyBook:
         async with self._changing:  # many at once in this process would make each other start over
             for _ in range(MAX_STARTS):
                 before = await self.read()
-                version, settings = self._version, edit(before.settings_at(scope))
+                version, settings = self._version, decide(before)
                 before.with_settings(scope, settings)
                 written = b"" if settings == NO_SETTINGS else _encode(settings)
                 arguments: list[Argument] = [f"{scope.level}:{scope.name}", version or 0, written, CHANGES_KEPT]

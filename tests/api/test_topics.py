@@ -10,9 +10,11 @@ from urllib.parse import quote
 import pytest
 
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Policy, format_policy
+from later.core.policy_scopes import Policies, namespace_scope
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task
 from later.store.keys import Bucket
+from later.store.policies import PolicyBook
 from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
 from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, ok, serve_api
 from tests.builders import NOW, a_task
@@ -570,6 +572,22 @@ class TestPause:
         assert await api.post("/topics/shop%2Forder/resume", {}) == (200, {"topic": "shop/order", "paused": False})
         assert await api.get("/topics/shop%2Forder/policy") == (200, {"paused": False})
         assert (await api.get("/topics/shop%2Fother"))[1]["policy"]["paused"] is True
+
+    async def test_a_topic_resumes_alone_if_its_namespace_is_paused_meanwhile(
+        self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        book = api.store.policies
+        read, others = book.read, PolicyBook(api.client, api.keys, Policy(), api.store.clock.monotonic)
+
+        async def read_before_the_pause() -> Policies:
+            policies = await read()
+            if not (await others.read()).settings:
+                await others.change(namespace_scope("shop"), lambda before: before.merge({"paused": True}))
+            return policies
+
+        monkeypatch.setattr(book, "read", read_before_the_pause)
+        assert await api.post("/topics/shop%2Forder/resume", {}) == (200, {"topic": "shop/order", "paused": False})
+        assert await api.get("/topics/shop%2Forder/policy") == (200, {"paused": False})
 
     async def test_a_pause_takes_no_parameters_and_only_a_valid_name(self, api: ApiFixture) -> None:
         assert (await api.post("/topics/order/pause?x=1", {}))[0] == 400
