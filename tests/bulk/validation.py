@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from later.bulk.input.column_names import TimeRules
 from later.bulk.input.payload import Parsed
 from later.core.admit import admit
 from later.core.errors import Refused
@@ -15,6 +16,7 @@ from tests.builders import NOW
 
 CALLBACK = "http://127.0.0.1:8888/success"
 NOW_S = NOW // 1000
+NO_TIME_NEEDED = TimeRules(all_now=True, null_now=True)
 
 
 def validate_bodies(bodies: Iterable[bytes]) -> list[Task | Refused]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.input.columns import CORRUPT_COLUMN
+from later.bulk.input.column_names import CORRUPT_COLUMN, TIME_REQUIRED
 from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE
 from later.bulk.input.payload import Parsed
 from later.bulk.input.spark_input import InputFrame, JobInput, read_input
 from later.core.errors import Refused
+from tests.bulk.validation import NO_TIME_NEEDED
 
 HEADER = "key,topic,content\n"
 
@@ -28,7 +31,7 @@ def read(spark: SparkSession) -> ReadInput:
     """Read a path in a format, with fields of a `JobInput`."""
 
     def reading(path: Path, format: str, **fields: Any) -> InputFrame:
-        required: dict[str, Any] = {"options": {}, "columns": {}, "constants": {}}
+        required: dict[str, Any] = {"options": {}, "columns": {}, "constants": {}, "time_rules": NO_TIME_NEEDED}
         return read_input(spark, JobInput(path=str(path), format=format, **(required | fields)), "job")
 
     return reading
@@ -127,6 +130,50 @@ def test_names_that_resemble_sparks_are_accepted(header: str, read: ReadInput, t
 
 
 # Other formats
+
+
+@pytest.mark.parametrize("name", ["Delay", " delay", "DELAY "])
+def test_a_time_is_found_whatever_its_case_and_the_spaces_around_it(name: str, read: ReadInput, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"key,topic,{name}\n1,order,5\n")
+    pq.write_table(pa.table({"key": ["1"], "topic": ["order"], name: [5]}), tmp_path / "a.parquet")
+
+    for format in ("csv", "parquet"):
+        input_frame = read(tmp_path / f"a.{format}", format, time_rules=TIME_REQUIRED)
+        (body,) = parse(input_frame).payloads.bodies
+        assert json.loads(body)["delay"] == 5
+        assert input_frame.ignored_columns == []
+
+
+def test_a_mapped_column_is_found_in_another_case(read: ReadInput, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("Order ID,topic,When\n1,order,5\n")
+    columns = {"key": "order id", "execute_time": "when"}
+    (body,) = parse(read(tmp_path / "a.csv", "csv", columns=columns, time_rules=TIME_REQUIRED)).payloads.bodies
+    assert json.loads(body)["execute_time"] == 5
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ("key,topic,delay, Delay", "delay: expected one column of that name, got 'delay' and ' Delay'"),
+        ("key,topic,due,x", "execute_time: expected a column execute_time or delay, got neither (did you mean 'due'?"),
+        (
+            "key,topic,dealy,x",
+            "execute_time: expected a column execute_time or delay, got neither (did you mean 'dealy'",
+        ),
+        ("key,topic,x,y", "execute_time: expected a column execute_time or delay, got neither; with the option now"),
+    ],
+)
+def test_a_table_without_a_clear_time_is_refused(header: str, why: str, read: ReadInput, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"{header}\n1,order,5,6\n")
+    with pytest.raises(Refused, match=f"^{re.escape(why)}"):
+        read(tmp_path / "a.csv", "csv", time_rules=TIME_REQUIRED)
+
+
+def test_a_time_that_all_rows_share_is_a_time(read: ReadInput, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("key,topic\n1,order\n")
+    assert parse(read(tmp_path / "a.csv", "csv", constants={"delay": "5"}, time_rules=TIME_REQUIRED)).rejected == []
+    with pytest.raises(Refused, match=r"^execute_time: "):
+        read(tmp_path / "a.csv", "csv", constants={"delay": ""}, time_rules=TIME_REQUIRED)
 
 
 @pytest.mark.parametrize("format", ["parquet", "orc"])

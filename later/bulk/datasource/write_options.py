@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from later.bulk.datasource.options import parse_options, read_seconds
+from later.bulk.input.column_names import TimeRules
 from later.bulk.input.row_settings import RowSettings
 from later.bulk.input.task_ids import check_job
 from later.bulk.transport.target import BATCH_SIZE, RETRIES, TIMEOUT_S, Target
@@ -55,7 +56,11 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         batch_size=values["batchSize"] or BATCH_SIZE,
         retries=RETRIES if values["retries"] is None else values["retries"],
     )
-    row_settings = RowSettings(job=values["jobId"], allow_duplicates=values["allowDuplicates"] == "true")
+    row_settings = RowSettings(
+        job=values["jobId"],
+        allow_duplicates=values["allowDuplicates"] == "true",
+        time_rules=TimeRules(all_now=values["now"] == "true", null_now=values["nullTime"] == "now"),
+    )
     return WriteOptions(target=target, row_settings=row_settings, fail_fast=fail_fast, max_rejects=values["maxRejects"])
 
 
@@ -79,6 +84,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "onError": _case_insensitive(choice("fail", "reject")),
     "maxRejects": integer(0, MAX_REJECTS),
     "allowDuplicates": _case_insensitive(choice("true", "false")),
+    "now": _case_insensitive(choice("true", "false")),
+    "nullTime": _case_insensitive(choice("reject", "now")),
     "prefix": prefix,
 }
 

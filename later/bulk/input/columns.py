@@ -20,6 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from later.bulk.input.arrow_text import decode_mappings, decode_strings, is_string_type, python_values
+from later.bulk.input.column_names import (
+    CORRUPT_COLUMN,
+    STRING_FIELDS,
+    TIME_FIELDS,
+    TIME_REQUIRED,
+    TimeRules,
+    check_columns,
+    check_time,
+    missing_time,
+)
 from later.bulk.input.csv_checks import CsvLayout, find_misread_rows
 from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Payloads, Reject, decode_readable, redact_row
 from later.bulk.input.row_keys import KEY, Keys, key_decoder
@@ -27,11 +37,6 @@ from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.task import new_id
 
-STRING_FIELDS = ("topic", "callback", "content")
-NUMBER_FIELDS = ("delay", "execute_time", "retry", "ttl")
-FIELDS = (*STRING_FIELDS, *NUMBER_FIELDS, "headers")
-CORRUPT_COLUMN = "_corrupt"
-"""The column with the text of a row that Spark's reader could not parse."""
 WRONG_COLUMN_COUNT = "expected a row of as many columns as the header has"
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -60,47 +65,14 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def source_columns(mapped: Mapping[str, str]) -> dict[str, str]:
-    """Return the column of each field and of the key: the mapped one, otherwise the one of the same name.
-
-    A column that is mapped to a field no longer counts under its own name, unless it is mapped to `key`, because the
-    key itself is not sent.
-    """
-    used = {source for field, source in mapped.items() if field != KEY}
-    return {
-        name: mapped.get(name, name) for name in (*FIELDS, KEY) if name in mapped or name == KEY or name not in used
-    }
-
-
-def check_columns(schema: pa.Schema, *, allow_duplicates: bool) -> None:
-    """Check the names of the columns; their types are checked by `column_decoder` and `key_decoder`.
-
-    Raises:
-        Refused: A column is not a field, or occurs twice; or the key is missing, and duplicates are not allowed.
-    """
-    for name in schema.names:
-        if name not in (*FIELDS, KEY, CORRUPT_COLUMN):
-            raise Refused(f"{name}: unknown column; expected {', '.join(FIELDS)} or {KEY}", name)
-        if schema.names.count(name) > 1:
-            raise Refused(f"{name}: expected one column of that name, got more", name)
-    if KEY not in schema.names and not allow_duplicates:
-        raise Refused(
-            "key: expected a column of that name, which identifies a row: without it a row that is sent twice "
-            "becomes two tasks (allowDuplicates, or --allow-duplicates, permits that)",
-            KEY,
-        )
-    if CORRUPT_COLUMN in schema.names and not is_string_type(schema.field(CORRUPT_COLUMN).type):
-        kind = schema.field(CORRUPT_COLUMN).type
-        raise Refused(f"{CORRUPT_COLUMN}: expected strings, got a column of {kind}", CORRUPT_COLUMN)
-
-
 class ColumnReader:
     """A reader of a job's batches with one schema. A task is due up to `spread_s` seconds later than its row says.
 
     `constants` are JSON values that a field has in all rows. With a `csv` layout, rows that were misread are rejected.
 
     Raises:
-        Refused: The schema has a wrong column (see `check_columns`), or one of a type that its field cannot have.
+        Refused: The schema has a wrong column (see `check_columns`), or one of a type that its field cannot have; or
+            it has no time, although `time_rules` require one.
     """
 
     def __init__(
@@ -112,24 +84,33 @@ class ColumnReader:
         spread_s: float = 0,
         constants: Mapping[str, bytes] | None = None,
         csv: CsvLayout | None = None,
+        time_rules: TimeRules = TIME_REQUIRED,
         now: Callable[[], float] = time.time,
     ) -> None:
-        check_columns(schema, allow_duplicates=allow_duplicates)
+        self._columns = check_columns(schema, allow_duplicates=allow_duplicates)
+        self._key_column = self._columns.pop(KEY, None)
         self._decoders = {
-            name: column_decoder(name, schema.field(name).type) for name in schema.names if name in FIELDS
+            field: column_decoder(field, schema.field(name).type) for field, name in self._columns.items()
         }
-        self._decode_keys = key_decoder(schema.field(KEY).type) if KEY in schema.names else None
+        self._decode_keys = None if self._key_column is None else key_decoder(schema.field(self._key_column).type)
         self._job = job
         self._allow_duplicates = allow_duplicates
         self._spread_s = spread_s
         self._constants = {name: msgspec.Raw(value) for name, value in (constants or {}).items() if value != b"null"}
         self._csv = csv
         self._now = now
+        self._time_columns: list[str] = []
+        """The columns one of which must hold a time in each row; none if rows need no time, or all have the same."""
+        if self._constants.keys().isdisjoint(TIME_FIELDS):
+            if not time_rules.all_now:
+                check_time(self._columns, schema.names)
+            if not time_rules.null_now:
+                self._time_columns = [field for field in TIME_FIELDS if field in self._columns]
 
     def read(self, batch: pa.RecordBatch) -> Parsed:
         """Return the rows to send, and the rejected ones with their reasons."""
-        columns = {name: decode(batch.column(name)) for name, decode in self._decoders.items()}
-        keys = None if self._decode_keys is None else self._decode_keys(batch.column(KEY))
+        columns = {field: decode(batch.column(self._columns[field])) for field, decode in self._decoders.items()}
+        keys = None if self._decode_keys is None else self._decode_keys(batch.column(self._key_column))
         rejected = self._find_rejects(batch, keys, columns)
         count = batch.num_rows - len(rejected)
         if rejected:
@@ -154,8 +135,13 @@ class ColumnReader:
         return Parsed(payloads, [rejected[i] for i in sorted(rejected)])
 
     def _find_rejects(self, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]) -> dict[int, Reject]:
-        """Return the rows that cannot be sent, by position: they are misread, without a key, or corrupt."""
+        """Return the rows that cannot be sent, by position: without a time or a key, misread, or corrupt."""
         rejected: dict[int, Reject] = {}
+        for position in self._find_rows_without_time(columns):
+            key = None if keys is None else keys[position]
+            error = missing_time(self._time_columns[0])
+            readable_key = None if key is None else decode_readable(key)
+            rejected[position] = Reject(readable_key, _row_json(columns, position), error.field, error.detail)
         if self._csv is not None:
             for position, (field, reason) in find_misread_rows(self._csv, batch).items():
                 key = None if keys is None else keys[position]
@@ -172,6 +158,12 @@ class ColumnReader:
                 if text is not None:
                     rejected[position] = Reject(None, decode_readable(text), None, WRONG_COLUMN_COUNT)
         return rejected
+
+    def _find_rows_without_time(self, columns: dict[str, Values]) -> list[int]:
+        times = [columns[field] for field in self._time_columns]
+        if not all(None in column for column in times):
+            return []
+        return [position for position, row in enumerate(zip(*times, strict=True)) if all(v is None for v in row)]
 
 
 def delay_by(columns: dict[str, Values], offsets: Sequence[float], now: float) -> None:

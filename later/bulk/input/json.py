@@ -15,7 +15,16 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from later.bulk.input.columns import FIELDS, Values, delay_by, parse_time, source_columns, spread_offsets
+from later.bulk.input.column_names import (
+    FIELDS,
+    TIME_FIELDS,
+    TIME_REQUIRED,
+    TimeRules,
+    canonical_name,
+    missing_time,
+    source_columns,
+)
+from later.bulk.input.columns import Values, delay_by, parse_time, spread_offsets
 from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Payloads, Reject, decode_readable, redact_row
 from later.bulk.input.row_keys import KEY, is_empty
 from later.bulk.input.task_ids import task_ids
@@ -28,7 +37,6 @@ NO_ID = ""
 """The id of a line that cannot have one, because it is not a JSON object."""
 MAX_SHOWN_BYTES = 1000
 """Bytes of a malformed document that are shown: it may have gigabytes."""
-DUE_FIELDS = ("delay", "execute_time")
 ID_NOT_ALLOWED = "id: expected no such field, because ids are made of the rows' keys: map it with --column key=id"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -47,7 +55,8 @@ class JsonLinesReader:
 
     `sources` maps a task's field to the object's name for it, if that is another. `constants` are JSON values that a
     field has in all tasks, whatever the objects say. Unknown fields are sent, or dropped with
-    `send_unknown_fields=False`. Each task is due up to `spread_s` seconds later than its object says.
+    `send_unknown_fields=False`. Names match whatever their case and the spaces around them. Each task is due up to
+    `spread_s` seconds later than its object says.
     """
 
     def __init__(
@@ -59,11 +68,14 @@ class JsonLinesReader:
         allow_duplicates: bool,
         send_unknown_fields: bool,
         spread_s: float = 0,
+        time_rules: TimeRules = TIME_REQUIRED,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._job = job
         self._sources = source_columns(sources)
-        self._mapped_due_fields = [field for field in DUE_FIELDS if sources.get(field, field) != field]
+        self._own_names = frozenset(source for field, source in self._sources.items() if source == field)
+        self._needs_time = not (time_rules.all_now or time_rules.null_now)
+        self._mapped_due_fields = [field for field in TIME_FIELDS if sources.get(field, field) != field]
         used = self._sources.values()
         self._known = frozenset((*FIELDS, KEY, *used, *(source.partition(".")[0] for source in used)))
         self._constants = {name: msgspec.Raw(value) for name, value in constants.items()}
@@ -98,10 +110,12 @@ class JsonLinesReader:
 
     def _build_payload(self, text: bytes, fields: Fields) -> tuple[bytes, str, bytes | None] | Reject:
         """Return the body, the id and the key of an object's task. A field that is null counts as absent."""
+        twice = None if fields.keys() <= self._known else self._rename_fields(fields)
         values = ((name, _find_field(fields, source)) for name, source in self._sources.items())
         task_fields: Fields = {name: value for name, value in values if value is not None and not _is_null(value)}
-        if "execute_time" in task_fields:
-            task_fields["execute_time"] = _convert_time(task_fields["execute_time"])
+        for name in TIME_FIELDS:
+            if name in task_fields and (value := _convert_time(name, task_fields.pop(name))) is not None:
+                task_fields[name] = value
         task_fields |= self._constants
         unknown: Fields = {}
         if self._send_unknown_fields and not fields.keys() <= self._known:
@@ -111,17 +125,32 @@ class JsonLinesReader:
             key = None if raw_key is None else parse_key(raw_key) or None
             if key is None and not self._allow_duplicates:
                 raise Refused(MISSING_KEY if raw_key is None else EMPTY_KEY, KEY)
+            if twice is not None:
+                raise twice
             self._check_fields(fields, unknown)
+            if self._needs_time and not unknown and task_fields.keys().isdisjoint(TIME_FIELDS):
+                others = [name for name in fields if name not in self._known]
+                raise missing_time("delay" if "delay" in fields else "execute_time", others)
         except Refused as error:
             readable_key = None if key is None else decode_readable(key)
             return Reject(readable_key, redact_row(text, self._sources), error.field, error.detail)
         id = new_id() if key is None else task_ids(self._job, [key])[0]
         if self._spread_s:
-            due_columns: dict[str, Values] = {name: [task_fields[name]] for name in DUE_FIELDS if name in task_fields}
+            due_columns: dict[str, Values] = {name: [task_fields[name]] for name in TIME_FIELDS if name in task_fields}
             delay_by(due_columns, spread_offsets([id], self._spread_s), self._now())
             task_fields |= {name: column[0] for name, column in due_columns.items() if column[0] is not None}
         body = _encode({"id": id, **task_fields, **unknown})
         return body.replace(b"\n", b" "), id, key  # line ends between values: batches are sent as lines
+
+    def _rename_fields(self, fields: Fields) -> Refused | None:
+        """Give a field of another case, or with spaces around it, its own name. Return the refusal if two have one."""
+        for name in [name for name in fields if name not in self._known]:
+            own_name = canonical_name(name)
+            if own_name in self._own_names:
+                if own_name in fields:
+                    return Refused(f"{own_name}: expected one field of that name, got another: {name!r}", own_name)
+                fields[own_name] = fields.pop(name)
+        return None
 
     def _check_fields(self, fields: Fields, unknown: Fields) -> None:
         """Raise Refused if the object has an id, or lacks a field that a time is mapped to.
@@ -217,12 +246,18 @@ def parse_key(raw: msgspec.Raw) -> bytes:
         raise Refused("key: expected Unicode text or a finite number", KEY) from None
 
 
-def _convert_time(raw: msgspec.Raw) -> Any:
-    """Return Unix seconds for an RFC 3339 time, as Spark's to_json writes timestamps; any other value unchanged."""
+def _convert_time(field: str, raw: msgspec.Raw) -> Any:
+    """Return Unix seconds for an RFC 3339 time, as Spark's to_json writes timestamps; None for a blank text.
+
+    Any other value is returned unchanged.
+    """
     try:
-        seconds = parse_time(_decode_string(bytes(raw)))
+        text = _decode_string(bytes(raw))
     except (ValueError, RecursionError):
         return raw
+    if not text.strip():
+        return None
+    seconds = parse_time(text) if field == "execute_time" else raw
     return seconds if isinstance(seconds, float) else raw
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from later.bulk.input.column_names import TIME_REQUIRED, TimeRules
 from later.bulk.input.columns import ColumnReader
 from later.bulk.input.csv_checks import CsvLayout
 from later.bulk.input.json import JsonDocumentReader, JsonLinesReader
@@ -40,6 +41,7 @@ class RowSettings:
     job: str
     allow_duplicates: bool = False
     spread_s: float = 0
+    time_rules: TimeRules = TIME_REQUIRED
     shape: RowShape = RowShape.COLUMNS
     constants: Mapping[str, bytes] | None = None
     csv: CsvLayout | None = None
@@ -56,6 +58,7 @@ class RowSettings:
                 spread_s=self.spread_s,
                 constants=self.constants,
                 csv=self.csv,
+                time_rules=self.time_rules,
             )
         objects = JsonLinesReader(
             self.job,
@@ -64,6 +67,7 @@ class RowSettings:
             allow_duplicates=self.allow_duplicates,
             send_unknown_fields=self.send_unknown_fields,
             spread_s=self.spread_s,
+            time_rules=self.time_rules,
         )
         return JsonDocumentReader(objects) if self.shape is RowShape.DOCUMENTS else objects
 

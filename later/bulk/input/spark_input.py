@@ -18,7 +18,17 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from later.bulk.input.columns import CORRUPT_COLUMN, FIELDS, column_decoder, source_columns
+from later.bulk.input.column_names import (
+    CORRUPT_COLUMN,
+    FIELDS,
+    TIME_REQUIRED,
+    TimeRules,
+    canonical_name,
+    check_time,
+    match_columns,
+    source_columns,
+)
+from later.bulk.input.columns import column_decoder
 from later.bulk.input.csv_checks import CsvLayout
 from later.bulk.input.json import TEXT_COLUMN
 from later.bulk.input.row_keys import KEY
@@ -50,6 +60,7 @@ class JobInput:
     columns: Mapping[str, str]
     constants: Mapping[str, str]
     spread_s: float = 0
+    time_rules: TimeRules = TIME_REQUIRED
     allow_duplicates: bool = False
     send_unknown_fields: bool = True
 
@@ -94,6 +105,7 @@ def read_input(spark: SparkSession, job_input: JobInput, job: str) -> InputFrame
         job=job,
         allow_duplicates=job_input.allow_duplicates,
         spread_s=job_input.spread_s,
+        time_rules=job_input.time_rules,
         send_unknown_fields=job_input.send_unknown_fields,
         constants=constants,
     )
@@ -126,6 +138,9 @@ def _read_columns(spark: SparkSession, job_input: JobInput, row_settings: RowSet
     frame, corrupt = _load(spark, job_input)
     names = [name for name in frame.columns if name != corrupt]
     sources = _find_sources(names, job_input)
+    if not job_input.time_rules.all_now:
+        given = (*sources, *(field for field, value in (row_settings.constants or {}).items() if value != b"null"))
+        check_time(given, names)
     columns = [
         frame[_quote(source) if source in names else source].alias(field)  # unquoted: a field of a struct
         for field, source in sources.items()
@@ -146,7 +161,7 @@ def _read_columns(spark: SparkSession, job_input: JobInput, row_settings: RowSet
         row_settings = replace(row_settings, csv=CsvLayout(separator, len(names), index))
     row_settings.build_reader(to_arrow_schema(rows.schema, timezone="UTC"))  # refuse here, not in a worker four times
     used = {_top_column(names, source) for source in sources.values()}
-    unused = [name for name in names if name not in used and name not in job_input.constants]
+    unused = [name for name in names if name not in used and canonical_name(name) not in job_input.constants]
     # Each partition is sorted by due time, because the store inserts sorted tasks about 1.5 times as fast.
     due: list[Column] = []
     for name in ("execute_time", "delay"):
@@ -157,15 +172,25 @@ def _read_columns(spark: SparkSession, job_input: JobInput, row_settings: RowSet
 
 
 def _find_sources(names: Sequence[str], job_input: JobInput) -> dict[str, str]:
-    """Return the column of each field that has one. Raises Refused: a mapped column is missing."""
-    for field, source in job_input.columns.items():
+    """Return the column of each field that has one.
+
+    Raises:
+        Refused: A mapped column is missing, or two columns have the name of one field.
+    """
+    mapped = {field: _match_name(names, source) for field, source in job_input.columns.items()}
+    for field, source in mapped.items():
         if _top_column(names, source) not in names:
             raise Refused(f"{field}: no such column: {source}; the columns are {', '.join(names)}", field)
-    return {
-        field: source
-        for field, source in source_columns(job_input.columns).items()
-        if field not in job_input.constants and (field in job_input.columns or source in names)
-    }
+    given = mapped.keys() | job_input.constants.keys()
+    own_names = match_columns(name for name in names if canonical_name(name) not in given)
+    sources = source_columns(mapped, own_names)
+    return {field: source for field, source in sources.items() if field not in job_input.constants}
+
+
+def _match_name(names: Sequence[str], source: str) -> str:
+    """Return the one column that has the name in another case or with spaces around it; otherwise the name itself."""
+    similar = [name for name in names if canonical_name(name) == canonical_name(source)]
+    return similar[0] if source not in names and len(similar) == 1 else source
 
 
 def _top_column(names: Sequence[str], source: str) -> str:

@@ -47,6 +47,10 @@ MAX_ROW_CHARS = 200
 @click.option("--spread", type=DURATION, default="0",
               help="Spread the tasks over this time: each is due later by a part of it, and a row always by the same "
               "part.  [default: 0s]")  # fmt: skip
+@click.option("--now", is_flag=True,
+              help="Accept an input without delay and execute_time: all of its tasks are due at once.")  # fmt: skip
+@click.option("--null-time", type=click.Choice(["reject", "now"]), default="reject", show_default=True,
+              help="A row whose time is null or empty: reject it, or make its task due at once.")  # fmt: skip
 @click.option("--rejects", callback=parse_output_directory, metavar="DIR",
               help="Directory for the rejected rows: Parquet with key, row, field and reason.")  # fmt: skip
 @overwrite_option("rejects")

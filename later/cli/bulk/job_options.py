@@ -79,9 +79,10 @@ def job_options(command: Command) -> Command:
     @wraps(command)
     def with_job(
         *, path: str, format: str | None, column: dict[str, str], constants: dict[str, str], option: dict[str, str],
-        ignore_others: bool, job: str, batch: int, retries: int, spread: float = 0, allow_duplicates: bool = False,
-        **others: Any,
+        ignore_others: bool, job: str, batch: int, retries: int, spread: float = 0, now: bool = True,
+        null_time: str = "now", allow_duplicates: bool = False, **others: Any,
     ) -> Any:  # fmt: skip
+        from later.bulk.input.column_names import TimeRules
         from later.bulk.input.spark_input import JobInput, check_input
 
         if column.keys() & constants.keys():
@@ -93,6 +94,7 @@ def job_options(command: Command) -> Command:
             columns=column,
             constants=constants,
             spread_s=spread,
+            time_rules=TimeRules(all_now=now, null_now=null_time == "now"),
             allow_duplicates=allow_duplicates,
             send_unknown_fields=not ignore_others,
         )

@@ -80,7 +80,23 @@ def test_more_rejects_than_allowed_fail_the_job_at_its_end(most: str | None, fai
 def test_a_frame_without_a_key_is_refused(api: ApiServer) -> None:
     with pytest.raises(Refused, match="key: expected a column of that name"):
         write(options(api.url), pa.record_batch({"topic": ["a"]}))
-    write(options(api.url, allowDuplicates="true"), pa.record_batch({"topic": ["a"], "callback": [CALLBACK]}))
+    without_key = pa.record_batch({"topic": ["a"], "callback": [CALLBACK]})
+    write(options(api.url, allowDuplicates="true", now="true"), without_key)
+
+
+def test_a_frame_without_a_time_is_refused_unless_now_is_given(api: ApiServer) -> None:
+    without_time = pa.record_batch({"key": ["a"], "topic": ["a"], "callback": [CALLBACK]})
+    with pytest.raises(Refused, match=r"^execute_time: expected a column execute_time or delay, got neither"):
+        write(options(api.url), without_time)
+    assert write(options(api.url, now="true"), without_time).rows == 1
+
+
+def test_a_row_whose_time_is_null_is_rejected_unless_null_times_are_now(api: ApiServer) -> None:
+    batch = rows(1, 2, execute_time=[None, None]).set_column(3, "delay", pa.array([None, 5.0]))
+    with pytest.raises(LaterError, match=r"^the row with the key 'a' was rejected: delay: expected a time"):
+        write(options(api.url), batch)
+    assert write(options(api.url, onError="reject"), batch).rejected == 1
+    assert write(options(api.url, nullTime="now"), batch).rejected == 0
 
 
 def test_an_unavailable_server_fails_the_partition() -> None:

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from later.bulk.datasource.write_options import WriteOptions, parse_write_options
+from later.bulk.input.column_names import TimeRules
 from later.bulk.input.row_settings import RowSettings
 from later.bulk.transport.target import Target
 from later.core.errors import LaterError
@@ -35,10 +36,11 @@ def test_two_options_are_enough() -> None:
 
 def test_each_option_is_used() -> None:
     given = {"batchSize": "500", "timeout": "1m", "retries": "0", "onError": "Reject", "maxRejects": "7",
-             "allowDuplicates": "TRUE", "prefix": "mine", "url": "redis://h/1", "jobId": " j "}  # fmt: skip
+             "allowDuplicates": "TRUE", "now": "true", "nullTime": "Now",
+             "prefix": "mine", "url": "redis://h/1", "jobId": " j "}  # fmt: skip
     assert options(**given) == WriteOptions(
         target=Target(url="redis://h/1", prefix="mine", timeout_s=60, batch_size=500, retries=0),
-        row_settings=RowSettings(job="j", allow_duplicates=True),
+        row_settings=RowSettings(job="j", allow_duplicates=True, time_rules=TimeRules(all_now=True, null_now=True)),
         fail_fast=False,
         max_rejects=7,
     )
@@ -64,6 +66,8 @@ def test_options_can_be_pickled() -> None:
         ("onError", "stop", 'expected fail or reject, got "stop"'),
         ("maxRejects", "1", "expected onError=reject with it; otherwise the first rejected row fails the job"),
         ("maxRejects", "-1", 'expected an integer from 0 to 1000000000000000, got "-1"'),
+        ("now", "yes", 'expected true or false, got "yes"'),
+        ("nullTime", "soon", 'expected reject or now, got "soon"'),
         ("allowDuplicates", "yes", 'expected true or false, got "yes"'),
         ("jobId", "a b", 'expected 1 to 107 characters of A-Za-z0-9._~:-, got "a b"'),
         ("jobId", "", 'expected 1 to 107 characters of A-Za-z0-9._~:-, got ""'),

@@ -15,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from later.bulk.input.arrow_text import is_string_type
-from later.bulk.input.columns import CORRUPT_COLUMN, WRONG_COLUMN_COUNT, ColumnReader, source_columns
+from later.bulk.input.column_names import (
+    CORRUPT_COLUMN,
+    MISSING_TIME,
+    TIME_REQUIRED,
+    TimeRules,
+    find_time_name,
+    match_columns,
+    source_columns,
+)
+from later.bulk.input.columns import WRONG_COLUMN_COUNT, ColumnReader
 from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE, CsvLayout
 from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Reject
 from later.bulk.input.task_ids import task_ids
@@ -24,7 +33,7 @@ from later.core.policy import DEFAULT_POLICY
 from later.core.task import Task
 from later.core.validation import to_milliseconds
 from tests.builders import NOW
-from tests.bulk.validation import CALLBACK, NOW_S, accepted_tasks, rejection_reasons, validate_bodies
+from tests.bulk.validation import CALLBACK, NO_TIME_NEEDED, NOW_S, accepted_tasks, rejection_reasons, validate_bodies
 
 DELAY = "delay: expected a number of seconds ≥ 0, got"
 TIME = "execute_time: expected a number of Unix seconds, got"
@@ -34,7 +43,9 @@ HOUR = 3600.0
 JOB = "a-job"
 
 
-def read(*, spread_s: float = 0, allow_duplicates: bool = False, **columns: Any) -> Parsed:
+def read(
+    *, spread_s: float = 0, allow_duplicates: bool = False, time_rules: TimeRules = NO_TIME_NEEDED, **columns: Any
+) -> Parsed:
     """Read rows with these columns, each an array or its values, with defaults for topic, callback and key."""
     arrays = {name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()}
     count = len(next(iter(arrays.values())))
@@ -43,7 +54,12 @@ def read(*, spread_s: float = 0, allow_duplicates: bool = False, **columns: Any)
         defaults["key"] = [f"row {number}" for number in range(count)]
     batch = pa.record_batch({name: pa.array(values) for name, values in defaults.items()} | arrays)
     return ColumnReader(
-        batch.schema, JOB, allow_duplicates=allow_duplicates, spread_s=spread_s, now=lambda: NOW_S
+        batch.schema,
+        JOB,
+        allow_duplicates=allow_duplicates,
+        spread_s=spread_s,
+        time_rules=time_rules,
+        now=lambda: NOW_S,
     ).read(batch)
 
 
@@ -396,6 +412,55 @@ class TestCorruptRows:
         assert column_refusal(CORRUPT_COLUMN, pa.int64()) == "_corrupt: expected strings, got a column of int64"
 
 
+class TestNames:
+    @pytest.mark.parametrize("name", ["Delay", " delay", "DELAY ", "\tdelay"])
+    def test_a_column_matches_whatever_its_case_and_the_spaces_around_it(self, name: str) -> None:
+        columns: dict[str, Any] = {name: [5]}
+        assert due_s(read(**columns, time_rules=TIME_REQUIRED)) == [5]
+
+    def test_two_columns_that_match_one_name_are_refused(self) -> None:
+        with pytest.raises(Refused, match=r"^delay: expected one column of that name, got 'delay' and ' Delay'$"):
+            match_columns(["delay", "note", " Delay"])
+
+    @pytest.mark.parametrize(
+        ("name", "field"),
+        [("due", "execute_time"), ("at", "execute_time"), ("Run_At", "execute_time"), ("run-at", "execute_time"),
+         ("Execute Time", "execute_time"), ("countdown", "delay"), ("dealy", "delay"), ("delays", "delay"),
+         ("exec_time", "execute_time")],
+    )  # fmt: skip
+    def test_another_name_for_a_time_is_recognized(self, name: str, field: str) -> None:
+        assert find_time_name(["note", name]) == (name, field)
+
+    def test_names_of_other_things_are_no_times(self) -> None:
+        assert find_time_name(["customer", "id", "amount", "relay_server", "created_by"]) is None
+
+    def test_an_unknown_column_that_may_be_the_time_is_refused_with_the_field_that_is_meant(self) -> None:
+        assert column_refusal("due", pa.int64()).endswith(" or key; did you mean execute_time?")
+
+    def test_a_table_without_a_time_is_refused_unless_now_is_given(self) -> None:
+        with pytest.raises(Refused, match=r"^execute_time: expected a column execute_time or delay, got neither; "):
+            read(content=["x"], time_rules=TIME_REQUIRED)
+        assert due_s(read(content=["x"], time_rules=TimeRules(all_now=True))) == [0]
+
+    @pytest.mark.parametrize("values", [[None, 5], ["", "5"], [" ", "5"]], ids=str)
+    def test_a_row_whose_time_is_null_or_empty_is_rejected_unless_null_times_are_now(self, values: list[Any]) -> None:
+        parsed = read(key=["a", "b"], delay=values, time_rules=TIME_REQUIRED)
+        (reject,) = parsed.rejected
+        assert (reject.key, reject.field, reject.reason) == ("a", "delay", f"delay: {MISSING_TIME}")
+        assert len(parsed.payloads.ids) == 1
+        assert due_s(read(delay=values, time_rules=TimeRules(null_now=True))) == [0, 5]
+
+    def test_a_row_needs_only_one_of_two_times(self) -> None:
+        parsed = read(delay=[5, None, None], execute_time=[None, NOW_S + 7, None], time_rules=TIME_REQUIRED)
+        assert (len(parsed.payloads.ids), len(parsed.rejected)) == (2, 1)
+
+    def test_a_time_that_all_rows_share_is_a_time(self) -> None:
+        schema = pa.schema([("key", pa.string())])
+        ColumnReader(schema, JOB, allow_duplicates=False, constants={"delay": b"5"})
+        with pytest.raises(Refused, match=r"^execute_time: "):
+            ColumnReader(schema, JOB, allow_duplicates=False, constants={"delay": b"null"})
+
+
 class TestSources:
     def test_a_field_is_the_mapped_column_or_the_one_of_its_name(self) -> None:
         sources = source_columns({"callback": "hook"})
@@ -555,6 +620,7 @@ def read_with(
         spread_s=spread_s,
         constants=constants,
         csv=csv,
+        time_rules=NO_TIME_NEEDED,
         now=lambda: NOW_S,
     )
     return reader.read(batch)

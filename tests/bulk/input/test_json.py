@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from later.bulk.input.column_names import MISSING_TIME, TIME_REQUIRED, TimeRules
 from later.bulk.input.json import (
     ID_NOT_ALLOWED,
     MAX_SHOWN_BYTES,
@@ -26,7 +27,7 @@ from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.task import Task
 from tests.builders import NOW
-from tests.bulk.validation import CALLBACK, accepted_tasks, rejection_reasons, validate_bodies
+from tests.bulk.validation import CALLBACK, NO_TIME_NEEDED, accepted_tasks, rejection_reasons, validate_bodies
 
 JOB = "a-job"
 ID = task_ids(JOB, [b"17"])[0]
@@ -46,6 +47,7 @@ def build_reader(
     allow_duplicates: bool = False,
     send_unknown_fields: bool = True,
     spread_s: float = 0,
+    time_rules: TimeRules = NO_TIME_NEEDED,
 ) -> JsonLinesReader:
     return JsonLinesReader(
         JOB,
@@ -54,6 +56,7 @@ def build_reader(
         allow_duplicates=allow_duplicates,
         send_unknown_fields=send_unknown_fields,
         spread_s=spread_s,
+        time_rules=time_rules,
     )
 
 
@@ -334,3 +337,32 @@ class TestNestedFields:
 
 def line(**fields: Any) -> str:
     return json.dumps({"topic": "order"} | fields)
+
+
+class TestTimes:
+    @pytest.mark.parametrize("changes", [{}, {"delay": None}, {"execute_time": ""}, {"delay": "  "}], ids=str)
+    def test_an_object_without_a_time_is_rejected(self, changes: dict[str, Any]) -> None:
+        parsed = read(valid(**changes), valid(delay=5), time_rules=TIME_REQUIRED)
+        (reject,) = parsed.rejected
+        assert reject.reason.endswith(f": {MISSING_TIME}")
+        assert len(parsed.payloads.ids) == 1
+
+    @pytest.mark.parametrize("rules", [TimeRules(all_now=True), TimeRules(null_now=True)])
+    @pytest.mark.parametrize("changes", [{}, {"delay": None}, {"execute_time": ""}], ids=str)
+    def test_with_now_or_null_time_now_it_is_due_at_once(self, rules: TimeRules, changes: dict[str, Any]) -> None:
+        (task,) = accepted_tasks(read(valid(**changes), time_rules=rules))
+        assert task.execute_at == NOW
+
+    def test_an_ignored_field_that_may_be_the_time_is_named(self) -> None:
+        (reject,) = read(valid(due=5), send_unknown_fields=False, time_rules=TIME_REQUIRED).rejected
+        assert reject.reason == f"execute_time: {MISSING_TIME} (did you mean execute_time by 'due'?)"
+
+    @pytest.mark.parametrize("name", ["Delay", " delay", "DELAY\t"])
+    def test_a_field_matches_whatever_its_case_and_the_spaces_around_it(self, name: str) -> None:
+        (task,) = accepted_tasks(read(valid(**{name: 5}), time_rules=TIME_REQUIRED))
+        assert task.execute_at == NOW + 5000
+
+    def test_an_object_with_two_fields_of_one_name_is_rejected(self) -> None:
+        (reject,) = read(valid(delay=5, Delay=7)).rejected
+        assert (reject.field, reject.key) == ("delay", "17")
+        assert reject.reason == "delay: expected one field of that name, got another: 'Delay'"

@@ -22,14 +22,14 @@ from later.core.errors import LaterError, Refused
 from later.core.task import pack_id
 from later.store.keys import Bucket
 from tests.bulk.conftest import LaidOutStore
-from tests.bulk.validation import CALLBACK
+from tests.bulk.validation import CALLBACK, NO_TIME_NEEDED
 from tests.client.api_servers import StubAnswer, api_server, problem, stub_server
 
 PartitionFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 JOB = "j"
-COLUMN_ROWS = RowSettings(job=JOB)
-JSON_ROWS = RowSettings(job=JOB, shape=RowShape.OBJECTS)
+COLUMN_ROWS = RowSettings(job=JOB, time_rules=NO_TIME_NEEDED)
+JSON_ROWS = RowSettings(job=JOB, time_rules=NO_TIME_NEEDED, shape=RowShape.OBJECTS)
 
 
 @pytest.fixture
