@@ -145,7 +145,7 @@ OPTIONS = (
     Option("tick", "tick_ms", duration(10), "0.1s", WORKER_COMMANDS,
            "Longest time between two checks of the store for due tasks."),
     _policy_option("timeout", duration(1_000, MAX_TIMEOUT_MS), "15s"),
-    Option("lease", "lease_ms", duration(1_000), None, WORKER_COMMANDS,
+    Option("lease", "lease_ms", duration(1_000), None, DAEMON_COMMANDS,
            "How long a worker may hold a task in flight; then the task is delivered again.", "timeout + 15s"),
     _policy_option("retry", integer(0, MAX_RETRY), "3"),
     _policy_option("retry_base", duration(10), "10s"),
@@ -209,13 +209,18 @@ class _Setting(NamedTuple):
 def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Config:
     """Return the command's configuration. The first value counts of: flag, environment, file, default.
 
+    Only the command's own options are read; the others have their defaults. So a daemon's environment, or a wrong value
+    in it, does not concern a command that calls its API.
+
     `flags` maps parameter names (`store_timeout`), and `config`, to the text given, or to None.
 
     Raises:
         ConfigError: a value is wrong; the text names the option, the value and what the option takes.
     """
-    settings = _read_file(flags.get("config") or environ.get("LATER_CONFIG") or None)
+    settings = _read_file(command, flags.get("config") or environ.get("LATER_CONFIG") or None)
     for option in OPTIONS:
+        if command not in option.commands:
+            continue
         if environ.get(option.variable):
             settings[option.key] = _Setting(environ[option.variable], 1, f" ({option.variable})")
         flag = flags.get(option.key)
@@ -281,8 +286,11 @@ def _check_combinations(config: Config, settings: Mapping[str, _Setting]) -> Non
         raise ConfigError(f"{format_option('retry_base')}: expected at most {format_option('retry_cap')}")
 
 
-def _read_file(name: str | None) -> dict[str, _Setting]:
-    """Read the settings of a file; without a name, those of ./later.toml if it exists. Raises ConfigError."""
+def _read_file(command: str, name: str | None) -> dict[str, _Setting]:
+    """Read the command's settings of a file; without a name, of ./later.toml if it exists. Raises ConfigError.
+
+    A key that is no command's option is refused: a misspelt one must not become a default.
+    """
     file = name or DEFAULT_FILE
     try:
         table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
@@ -300,6 +308,8 @@ def _read_file(name: str | None) -> dict[str, _Setting]:
         option = _BY_KEY.get(key.replace("-", "_"))
         if option is None:
             raise ConfigError(f"{file}: unknown option {key!r}")
+        if command not in option.commands:
+            continue
         if option.key in settings:
             raise ConfigError(f"{file}: {option.name} is given twice")
         expected = option.type.toml_types

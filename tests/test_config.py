@@ -95,6 +95,11 @@ def find_option(name: str) -> Option:
     return next(option for option in OPTIONS if option.name == name)
 
 
+def a_command_with(option: Option) -> str:
+    """Return a command that has the option: `up` if it does."""
+    return "up" if "up" in option.commands else min(option.commands)
+
+
 def test_every_option_has_samples_and_a_field_of_its_own() -> None:
     derived = {"redis_given", "data_given", "health_given"}
     own = [option.field for option in OPTIONS if not option.in_policy]
@@ -130,20 +135,35 @@ def test_the_defaults_are_as_documented() -> None:
 def test_each_sample_is_read(name: str) -> None:
     option = find_option(name)
     for text, value in SAMPLES[name]:
-        assert value_of(option, load("up", {option.key: text}, {})) == value
+        assert value_of(option, load(a_command_with(option), {option.key: text}, {})) == value
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_precedence_is_flag_environment_file_default(name: str) -> None:
     option, ((flag, by_flag), (variable, by_variable), (line, by_file)) = find_option(name), SAMPLES[name]
-    default = value_of(option, load_config())
+    command = a_command_with(option)
+    default = value_of(option, load_config(command))
     write_file(f"{name} = {toml_literal(option, line)}")
     environ = {option.variable: variable}
-    assert value_of(option, load_config()) == by_file
-    assert value_of(option, load_config(environ=environ)) == by_variable
-    assert value_of(option, load("up", {option.key: flag}, environ)) == by_flag
+    assert value_of(option, load_config(command)) == by_file
+    assert value_of(option, load_config(command, environ)) == by_variable
+    assert value_of(option, load(command, {option.key: flag}, environ)) == by_flag
     write_file("")
-    assert value_of(option, load_config()) == default
+    assert value_of(option, load_config(command)) == default
+
+
+@pytest.mark.parametrize("command", sorted(ALL_COMMANDS))
+def test_a_command_reads_only_its_own_options(command: str) -> None:
+    others = [option for option in OPTIONS if command not in option.commands]
+    default = load_config(command)
+    assert load(command, {}, {option.variable: "banana {}" for option in others}) == default
+    write_file("\n".join(f"{option.key} = [1979-05-27]" for option in others))
+    assert load_config(command) == default
+
+
+def test_a_misspelt_option_of_the_file_is_refused_by_every_command() -> None:
+    write_file("tik = 1")
+    assert {load_error(command) for command in ALL_COMMANDS} == {"later.toml: unknown option 'tik'"}
 
 
 def test_an_empty_variable_is_ignored() -> None:
@@ -174,7 +194,7 @@ def test_processes_auto_respects_the_limit_of_a_container(
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(6), raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     monkeypatch.setattr(Path, "read_text", lambda self, encoding: granted)
-    monkeypatch.setattr("later.config._read_file", lambda name: {})
+    monkeypatch.setattr("later.config._read_file", lambda command, name: {})
     assert load_config(processes="auto").processes == counted
 
 
@@ -305,7 +325,7 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
 )  # fmt: skip
 def test_an_error_names_the_option_its_value_and_what_it_takes(name: str, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load("up", {find_option(name).key: text}, {})
+        load(a_command_with(find_option(name)), {find_option(name).key: text}, {})
     error = str(caught.value)
     assert error.startswith(f"--{name} ")
     assert message in error
@@ -395,8 +415,9 @@ def test_health_is_given_if_any_source_sets_it() -> None:
     assert load_config("worker").health_given
 
 
-def test_every_default_can_be_written_into_a_file() -> None:
+@pytest.mark.parametrize("command", sorted(ALL_COMMANDS))
+def test_every_default_can_be_written_into_a_file(command: str) -> None:
     options = [o for o in OPTIONS if o.default is not None and o.name not in ("redis", "data", "health")]
-    before = load_config()
+    before = load_config(command)
     write_file("\n".join(f"{option.name} = {toml_literal(option, option.default or '')}" for option in options))
-    assert load_config() == before
+    assert load_config(command) == before

@@ -38,7 +38,8 @@ COMMANDS = {
     lazy_commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="An option whose help names a variable LATER_… can also be set by that environment variable, or by a key in "
-    "later.toml (--config FILE). The first that is set counts: command line, environment, file, default.",
+    "later.toml (--config FILE). The first that is set counts: command line, environment, file, default. "
+    "A command reads only its own options.",
 )
 @click.version_option(__version__, message="later %(version)s")
 def later() -> None:

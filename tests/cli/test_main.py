@@ -15,9 +15,9 @@ from later.cli.exit import exit_code
 from later.cli.groups import load_command
 from later.cli.main import later
 from later.cli.options import CLIENT_COMMAND
-from later.config import OPTIONS, Option
+from later.config import OPTIONS, STORE_COMMANDS, Option
 from later.core.errors import ConfigError, StoreDown
-from tests.cli.api_stub import Capture, exit_code_of
+from tests.cli.api_stub import ApiStub, Capture, exit_code_of, problem_reply
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {name: load_command(lazy) for name, lazy in later.lazy_commands.items()}
@@ -65,6 +65,34 @@ def test_every_command_has_help_with_an_example_and_its_options_with_defaults_an
     for option in OPTIONS:
         shown = f"--{option.name} {option.type.metavar}" in help and f"; {option.variable}]" in help
         assert shown == (option in expected), option.name
+
+
+ARGUMENTS = {
+    ("create",): ("--topic", "order", "--callback", "http://a/"),
+    ("update",): ("x", "--retry", "1"),
+    ("dead", "redrive"): ("--topic", "order", "--yes"),
+    ("dead", "purge"): ("--topic", "order", "--yes"),
+    ("topics", "set"): ("order", "--retry", "1"),
+    ("topics", "unset"): ("order", "--retry"),
+    ("topics", "purge"): ("order", "--yes"),
+    ("topics", "list"): (),
+    ("namespaces", "set"): ("shop", "--retry", "1"),
+    ("namespaces", "unset"): ("shop", "--retry"),
+}
+"""Arguments with which each command of the API goes on to call it; for others a name is enough."""
+
+
+@pytest.mark.parametrize("words", [words for words in COMMAND_WORDS if words[0] not in (*STORE_COMMANDS, "bulk")],
+                         ids=" ".join)  # fmt: skip
+def test_the_environment_and_the_file_of_a_daemon_do_not_concern_a_command_of_the_api(
+    words: tuple[str, ...], api: ApiStub, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for name, text in {"REDIS": "redis://a", "DATA": "d", "TICK": "banana", "TIMEOUT": "999"}.items():
+        monkeypatch.setenv(f"LATER_{name}", text)
+    Path("later.toml").write_text('lease = "banana"\nconcurrency = true\n', encoding="utf-8")
+    api.replies = [problem_reply(404, "it is not there")] * 9
+    assert exit_code_of(*words, *ARGUMENTS.get(words, ("x",))) == 1
+    assert "it is not there" in capsys.readouterr().err
 
 
 def expected_options(words: tuple[str, ...]) -> list[Option]:

@@ -265,7 +265,7 @@ def load_address(url: str | None, flags: dict[str, str | None]) -> LaterAddress:
     from later.store.url import check_url, is_store_url
 
     if url is not None and is_store_url(check_url(url)):
-        config = load(CLIENT_COMMAND, flags | {"url": None}, os.environ)
+        config = load(STORE_COMMAND, flags | {"redis": url}, os.environ)
         return LaterAddress(url, config.prefix, config.store_timeout_ms / 1000)
     config = load(CLIENT_COMMAND, flags | {"url": url}, os.environ)
     return LaterAddress(config.url, config.prefix, config.wait_ms / 1000)
