@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from aiohttp import web
 
@@ -39,7 +40,7 @@ class AnswerOptions:
     """The answers to calls; `delay` is in seconds."""
 
     answer: str
-    retry_after: str | None
+    headers: dict[str, str]
     delay: float
     fail_first: int
 
@@ -75,7 +76,7 @@ class Receiver:
         if not self._quiet:
             print(format_call(call, answer), flush=True)
         await asyncio.sleep(answer_delay(request, self._options))
-        return await build_response(request, answer, self._options.retry_after)
+        return await build_response(request, answer, self._options.headers)
 
     def summary(self) -> str:
         """Return the numbers of calls and ids, and how late the calls were."""
@@ -141,7 +142,7 @@ def query_number(request: web.Request, name: str, default: float) -> float:
         raise web.HTTPBadRequest(text=f"{name}: expected a number\n") from None
 
 
-async def build_response(request: web.Request, answer: str, retry_after: str | None) -> web.Response:
+async def build_response(request: web.Request, answer: str, headers: dict[str, str]) -> web.Response:
     """Return the answer as HTTP; `hang` returns only when the caller has gone."""
     if answer == "hang":
         await asyncio.Event().wait()
@@ -149,7 +150,6 @@ async def build_response(request: web.Request, answer: str, retry_after: str | N
         request.transport.abort()
     if answer in ("hang", "close"):
         return web.Response()
-    headers = {} if retry_after is None else {"Retry-After": retry_after}
     number = int(answer)
     if number < 200:
         return web.json_response({"code": number}, headers=headers)
@@ -181,6 +181,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8888, help="port to listen on (default: %(default)s)")
     add("--answer", type=parse_answer, default="100", help="see below (default: %(default)s)")
     add("--retry-after", metavar="N", help="send Retry-After with each answer: seconds or an HTTP date")
+    add("--later-after", metavar="S", help="send later-after with each answer: this task again in S seconds")
+    add("--reason", default="", metavar="TEXT", help="send later-reason with each answer")
     add("--delay", type=float, default=0.0, metavar="S", help="answer S seconds late (default: 0)")
     add("--fail-first", type=int, default=0, metavar="N", help="answer 500 to the first N calls of each id")
     add("--quiet", action="store_true", help="print only a summary at the end")
@@ -190,8 +192,12 @@ def build_parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Receive until Ctrl-C."""
     args = build_parser().parse_args()
+    headers = {"Retry-After": args.retry_after, "later-after": args.later_after, "later-reason": quote(args.reason)}
     options = AnswerOptions(
-        answer=args.answer, retry_after=args.retry_after, delay=args.delay, fail_first=args.fail_first
+        answer=args.answer,
+        headers={name: value for name, value in headers.items() if value},
+        delay=args.delay,
+        fail_first=args.fail_first,
     )
     receiver = Receiver(options, quiet=args.quiet)
     app = web.Application(client_max_size=16 * 1024 * 1024)

@@ -139,8 +139,8 @@ class PolicySender:
         self._sender = sender
         self._policy = policy
 
-    async def send(self, task: Task, attempt: int, now: int) -> Outcome:
-        return await self._sender.send(task, attempt, now, self._policy)
+    async def send(self, task: Task, attempt: int, now: int, *, failures: int = 0) -> Outcome:
+        return await self._sender.send(task, attempt, failures, now, self._policy)
 
     async def close(self) -> None:
         await self._sender.close()

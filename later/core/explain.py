@@ -5,6 +5,7 @@ Pure: everything that an explanation depends on is passed in. The sentence begin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,6 +31,9 @@ RELEVANT_FIELDS = (
     "retry_cap",
 )
 """The fields of a policy that decide when a task runs."""
+
+_FAILURE_COUNT = re.compile(r"^[0-9]+ failures?(, the last)?: ")
+"""The beginning of the message of an exhausted task."""
 
 Details = dict[str, Any]
 
@@ -167,13 +171,12 @@ def _explain_dead(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str
     if failure is None:
         yield "dead for an unknown reason"
     elif failure.reason == "exhausted":
-        retries = "its retries were"
+        why = "its retries were exhausted"
         if facts.task is not None:
             count = facts.task.max_retry
-            names = {0: "it had no retries, which were", 1: "its 1 retry was"}
-            retries = names.get(count, f"its {count} retries were")
-        last = failure.message.partition(", the last: ")[2] or failure.message
-        yield f"dead because {retries} exhausted: {last}"
+            whys = {0: "it failed and had no retries", 1: "its 1 retry was exhausted"}
+            why = whys.get(count, f"its {count} retries were exhausted")
+        yield f"dead because {why}: {_FAILURE_COUNT.sub('', failure.message)}"
     elif failure.reason == "gone":
         yield f"dead because its receiver is gone: {failure.message}"
     else:
@@ -208,8 +211,11 @@ def _retry_count(facts: TaskFacts, failure: Failure) -> str:
 
 
 def _last_error(failure: Failure) -> str:
-    is_status = failure.reason == "status" and failure.status is not None
-    return f"last answer {failure.status}" if is_status else f"last error: {failure.message}"
+    if failure.reason != "status" or failure.status is None:
+        return f"last error: {failure.message}"
+    if failure.message.startswith(answered := f"answered {failure.status}"):
+        return f"last answer {failure.status}{failure.message.removeprefix(answered)}"
+    return f"last answer {failure.status}: {failure.message}"  # the receiver gave a reason of its own
 
 
 # Obstacles of a topic

@@ -1,4 +1,4 @@
-"""A receiver's reply: its status, body and Retry-After, and the outcome that they mean."""
+"""A receiver's reply: its status, body and headers, and the outcome that they mean."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import msgspec
 
 from later.core.policy import Ack
+from later.core.reply_headers import decode_reason, describe_location, parse_later_after
 from later.core.retry import Outcome, OutcomeKind
 from later.core.retry_after import parse_retry_after
 
@@ -19,22 +20,48 @@ MAX_DIGITS = 640
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete reply. `body` is None if there is no body that may be read: it is too long, or encoded."""
+    """A complete reply. `body` is None if there is no body that may be read: it is too long, or encoded.
+
+    The other fields are headers, as they came.
+    """
 
     status: int
     body: bytes | None
     retry_after: str | None = None
+    later_after: str | None = None
+    later_reason: str | None = None
+    location: str | None = None
 
 
 def parse_reply(reply: Reply, now: int, ack: Ack) -> Outcome:
-    """Return the outcome that a reply means if its topic has this `ack`. A Retry-After date counts from `now`."""
+    """Return the outcome that a reply means if its topic has this `ack`. A Retry-After date counts from `now`.
+
+    `later-after` replaces Retry-After, and `later-reason` the message.
+    """
+    outcome = _parse_answer(reply, now, ack)
+    if outcome.kind is OutcomeKind.DONE or (reply.later_after is None and reply.later_reason is None):
+        return outcome
+    pause_ms = parse_later_after(reply.later_after or "")
+    return msgspec.structs.replace(
+        outcome,
+        message=decode_reason(reply.later_reason or "") or outcome.message,
+        later_after_ms=pause_ms,
+        retry_after_ms=outcome.retry_after_ms if pause_ms is None else None,
+    )
+
+
+def _parse_answer(reply: Reply, now: int, ack: Ack) -> Outcome:
+    """Return the outcome that the status and the body mean, with the pause of a Retry-After."""
     status = reply.status
     if status in BUSY_STATUSES:
         return _busy("status", f"answered {status}", reply, now)
     if status == GONE_STATUS:
         return Outcome(kind=OutcomeKind.GONE, reason="status", status=status, message="answered 410: gone for good")
     if not 200 <= status < 300:
-        return Outcome(kind=OutcomeKind.FAILED, reason="status", status=status, message=f"answered {status}")
+        message = f"answered {status}"
+        if 300 <= status < 400 and reply.location is not None and (target := describe_location(reply.location)):
+            message = f"{message}, which points to {target}: redirects are not followed"
+        return Outcome(kind=OutcomeKind.FAILED, reason="status", status=status, message=message)
     if ack is Ack.STATUS:
         return Outcome(kind=OutcomeKind.DONE, status=status)
     return _parse_code(reply, now, ack)
@@ -61,15 +88,18 @@ def _parse_code(reply: Reply, now: int, ack: Ack) -> Outcome:
 def _parse_object(body: bytes | None) -> dict[str, object]:
     """Return the fields of a JSON object, or an empty dictionary if the body is anything else.
 
-    msgspec is no help here: it rejects lone surrogates, with which a JavaScript string ends if it was cut, and then a
-    failure would count as done.
+    What msgspec rejects is decoded again by Python, which takes thirty times as long: msgspec rejects lone surrogates,
+    with which a JavaScript string ends if it was cut, and then a failure would count as done.
     """
     if not body:
         return {}
     try:
-        fields = _decoder.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
+        fields = _decode(body)
     except (ValueError, RecursionError):
-        return {}
+        try:
+            fields = _decoder.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
+        except (ValueError, RecursionError):
+            return {}
     return fields if isinstance(fields, dict) else {}
 
 
@@ -78,6 +108,7 @@ def _parse_integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
 
 
+_decode = msgspec.json.Decoder().decode
 _decoder = json.JSONDecoder(parse_int=_parse_integer)
 """Made once: `json.loads` makes one for each reply, which takes longer than the decoding."""
 

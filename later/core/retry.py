@@ -38,7 +38,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one delivery.
 
     `reason` is a word of the contract ("status", "code", "timeout", "connect", "reply"), or "" if it is done.
-    `retry_after_ms` is the pause that a busy receiver asked for.
+    `retry_after_ms` is the pause that a busy receiver asked for. `later_after_ms` is the pause that a receiver asked
+    for this task alone; then there is no `retry_after_ms`.
     """
 
     kind: OutcomeKind
@@ -46,6 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     message: str = ""
     retry_after_ms: int | None = None
+    later_after_ms: int | None = None
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -58,7 +60,11 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     message: str
     at: int
     busy_since: int | None
-    """The time of the first busy answer in a row; None if the last answer was not busy."""
+    """The time of the first busy answer in a row; None if the last answer was not busy.
+
+    After an answer with a pause for this task alone it is the end of that pause, at which a new row begins: the
+    receiver is well, and decided when to be called again.
+    """
     attempt: int
     """The attempt that had this outcome. Later attempts, whose outcomes are unknown, lost their leases."""
 
@@ -111,8 +117,13 @@ def judge(
 def _judge_busy(
     task: Task, attempt: int, last: Failure, outcome: Outcome, now: int, policy: Policy, random: float
 ) -> Verdict:
-    busy_since = now if last.busy_since is None else min(last.busy_since, now)
     message = _shorten(outcome.message)
+    own_pause_ms = outcome.later_after_ms
+    if own_pause_ms is not None:
+        own_pause_ms = max(own_pause_ms, MIN_BUSY_PAUSE_MS)
+        failure = Failure(last.failures, outcome.reason, outcome.status, message, now, now + own_pause_ms, attempt)
+        return _retry_unless_expired(task, failure, own_pause_ms)
+    busy_since = now if last.busy_since is None else min(last.busy_since, now)
     if now - busy_since >= MAX_BUSY_MS:
         message = _shorten(f"busy for a day, the last: {message}")
         failure = Failure(last.failures, "busy", outcome.status, message, now, busy_since, attempt)
@@ -130,11 +141,14 @@ def _judge_failed(
 ) -> Verdict:
     failures, message = last.failures + 1, _shorten(outcome.message)
     if failures > task.max_retry:
-        message = _shorten(f"{failures} failures, the last: {message}")
+        count = "1 failure" if failures == 1 else f"{failures} failures, the last"
+        message = _shorten(f"{count}: {message}")
         failure = Failure(failures, "exhausted", outcome.status, message, now, None, attempt)
         return Verdict(SettleTarget.DEAD, now, failure)
     failure = Failure(failures, outcome.reason, outcome.status, message, now, None, attempt)
-    return _retry_unless_expired(task, failure, policy.retry_pause_ms(failures, random))
+    own_pause_ms = outcome.later_after_ms
+    pause_ms = policy.retry_pause_ms(failures, random) if own_pause_ms is None else own_pause_ms
+    return _retry_unless_expired(task, failure, pause_ms)
 
 
 def _retry_unless_expired(task: Task, failure: Failure, pause_ms: int) -> Verdict:

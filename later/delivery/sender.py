@@ -20,10 +20,11 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
+from multidict import istr
 from yarl import URL
 
 from later.core.clock import rfc3339
-from later.core.policy import MAX_TIMEOUT_MS, Policy
+from later.core.policy import MAX_TIMEOUT_MS, Policy, plain_number
 from later.core.reply import Reply, parse_reply
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
@@ -35,6 +36,8 @@ LINGER_S = 0.1
 """How long to wait for the body of a reply that its status has decided: reading it only saves the connection."""
 CALL_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError)
 """What receivers, networks and name servers cause. A timeout and an error of TLS are an OSError, too."""
+LATER_AFTER = istr("later-after")
+LATER_REASON = istr("later-reason")
 LARGE_BODY_BYTES = 1 << 20
 """aiohttp wants a longer body as a file, and writes it in pieces: other calls go on in between."""
 
@@ -77,15 +80,15 @@ class Sender:
         await self._pooled.close()
         await self._unpooled.close()
 
-    async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
-        """Call the task's callback once; `now` is the store's time in ms.
+    async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome:
+        """Call the task's callback once, after `failures` failures; `now` is the store's time in ms.
 
         The policy's `timeout_ms` is the one deadline: name lookup, connect, TLS, the request and the whole reply.
         If it is cancelled when the receiver's status has already decided the outcome, it returns that.
         """
         timeout_s = policy.timeout_ms / 1000
         try:
-            request = CallbackRequest.build(task, attempt, now)
+            request = CallbackRequest.build(task, attempt, failures, now, policy.timeout_ms)
         except ValueError:  # a task that an older version admitted
             return _failed("connect", "no connection: this task cannot be sent")
         try:
@@ -165,16 +168,28 @@ class CallbackRequest(NamedTuple):
     body: bytes
 
     @classmethod
-    def build(cls, task: Task, attempt: int, now: int) -> CallbackRequest:
-        """Return the request of `attempt` at `now` (ms). A task's own header replaces one of the session."""
+    def build(cls, task: Task, attempt: int, failures: int, now: int, timeout_ms: int) -> CallbackRequest:
+        """Return the request of `attempt` at `now` (ms), after `failures` failures.
+
+        A task's own header replaces one of the session.
+        """
         headers = {
             "webhook-id": task.id,
             "webhook-timestamp": str(now // 1000),
             "later-attempt": str(attempt),
             "later-due": rfc3339(task.execute_at),
+            "later-created": rfc3339(task.created_at),
+            "later-timeout": _format_seconds(timeout_ms),
+            "later-failures": str(failures),
+            "later-max-retry": str(task.max_retry),
         }
         body = _encode(CallbackBody(task.id, task.topic, task.content))
         return cls(wire_url(task.callback), task.headers | headers, body)
+
+
+@lru_cache(maxsize=64)
+def _format_seconds(ms: int) -> str:
+    return str(plain_number(ms / 1000))
 
 
 _SENDABLE_URL = re.compile(
@@ -226,15 +241,27 @@ def _had_connection(error: Exception) -> bool:
 
 async def _read_reply(response: aiohttp.ClientResponse, state: CallState, deadline: asyncio.Timeout) -> Reply:
     """Return the reply. The body of an error status decides nothing, so it gets `LINGER_S` only."""
-    status, retry_after = response.status, response.headers.get(aiohttp.hdrs.RETRY_AFTER)
+    status = response.status
     if 200 <= status < 300:
-        return Reply(status=status, body=await _read_body(response), retry_after=retry_after)
-    state.decisive_reply = Reply(status=status, body=None, retry_after=retry_after)
+        return _build_reply(response, await _read_body(response))
+    state.decisive_reply = _build_reply(response, None)
     if not response.content.is_eof():
         soon = asyncio.get_running_loop().time() + LINGER_S
         deadline.reschedule(min(soon, deadline.when() or soon))
     await _read_body(response)
     return state.decisive_reply
+
+
+def _build_reply(response: aiohttp.ClientResponse, body: bytes | None) -> Reply:
+    headers = response.headers
+    return Reply(
+        status=response.status,
+        body=body,
+        retry_after=headers.get(aiohttp.hdrs.RETRY_AFTER),
+        later_after=headers.get(LATER_AFTER),
+        later_reason=headers.get(LATER_REASON),
+        location=headers.get(aiohttp.hdrs.LOCATION),
+    )
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes | None:

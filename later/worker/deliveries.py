@@ -41,7 +41,7 @@ FAULT_PAUSE_MS = 60_000
 class TaskSender(Protocol):
     """A sender, as far as deliveries use it."""
 
-    async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome: ...
+    async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome: ...
 
 
 class DeliveryPool:
@@ -147,7 +147,8 @@ class DeliveryPool:
         if claim.attempt == 1:
             self._metrics.lateness.observe(max(now.low - claim.due_at, 0) / 1000)
         started = clock.monotonic()
-        outcome = await self._sender.send(claim.task, claim.attempt, now.low, policy)
+        failures = 0 if claim.failure is None else claim.failure.failures
+        outcome = await self._sender.send(claim.task, claim.attempt, failures, now.low, policy)
         self._metrics.delivery_duration.observe(clock.monotonic() - started)
         return outcome
 

@@ -21,10 +21,17 @@ Call = tuple[bytes, dict[str, str]]
 def build_calls(count: int, at: float) -> list[Call]:
     """Return the body and headers of each call, built before the measurement."""
     due = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    task = {
+        "later-due": due,
+        "later-created": due,
+        "later-timeout": "15",
+        "later-failures": "0",
+        "later-max-retry": "3",
+    }
     calls: list[Call] = []
     for _ in range(count):
         id = str(uuid.uuid4())
-        headers = {"webhook-id": id, "webhook-timestamp": str(int(at)), "later-attempt": "1", "later-due": due}
+        headers = {"webhook-id": id, "webhook-timestamp": str(int(at)), "later-attempt": "1"} | task
         calls.append((msgspec.json.encode({"id": id, "topic": "order", "content": "hello"}), headers))
     return calls
 

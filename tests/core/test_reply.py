@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
+from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
@@ -12,15 +15,19 @@ from hypothesis import strategies as st
 
 from later.core.policy import Ack
 from later.core.reply import Reply, parse_reply
+from later.core.reply_headers import decode_reason, parse_later_after
 from later.core.retry import Outcome, OutcomeKind
 from later.core.retry_after import parse_retry_after
+from later.core.validation import MAX_AHEAD_MS
 from tests.builders import NOW
 
 OTHER_STATUSES = sorted({*range(100, 200), *range(300, 600)} - {410, 429, 503})
 
 
-def parse(status: int, body: bytes | None = b"", retry_after: str | None = None, ack: Ack = Ack.AUTO) -> Outcome:
-    return parse_reply(Reply(status=status, body=body, retry_after=retry_after), NOW, ack)
+def parse(
+    status: int, body: bytes | None = b"", retry_after: str | None = None, ack: Ack = Ack.AUTO, **headers: str
+) -> Outcome:
+    return parse_reply(Reply(status=status, body=body, retry_after=retry_after, **headers), NOW, ack)
 
 
 class TestStatus:
@@ -133,6 +140,153 @@ class TestCode:
         assert parse(200, body).message == "answered code 102"
 
 
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
+NOT_DONE = [(429, b""), (503, b""), (200, b'{"code": 101}'), (500, b""), (404, b""), (200, b'{"code": 7}'), (307, b"")]
+
+
+class TestLaterAfter:
+    @pytest.mark.parametrize(("status", "body"), NOT_DONE)
+    def test_a_receiver_may_ask_for_a_pause_of_this_task_alone(self, status: int, body: bytes) -> None:
+        assert parse(status, body, later_after="1.5").later_after_ms == 1500
+
+    @pytest.mark.parametrize(("status", "body"), NOT_DONE)
+    def test_later_after_wins_over_retry_after(self, status: int, body: bytes) -> None:
+        outcome = parse(status, body, retry_after="120", later_after="5")
+        assert (outcome.later_after_ms, outcome.retry_after_ms) == (5000, None)
+
+    def test_a_later_after_that_cannot_be_read_leaves_retry_after(self) -> None:
+        outcome = parse(503, b"", retry_after="120", later_after="soon")
+        assert (outcome.later_after_ms, outcome.retry_after_ms) == (None, 120_000)
+
+    def test_what_is_done_is_done_whatever_its_headers_say(self) -> None:
+        outcome = parse(200, b'{"code": 100}', later_after="5", later_reason="x")
+        assert outcome == Outcome(kind=OutcomeKind.DONE, status=200)
+
+    @pytest.mark.parametrize(
+        ("text", "pause_ms"),
+        [
+            ("0", 0),
+            ("0.0", 0),
+            ("1", 1000),
+            (" 7 ", 7000),
+            ("007", 7000),
+            ("0.0351", 36),
+            ("1e-05", 1),
+            ("1E+2", 100_000),
+            ("259200", 259_200_000),
+            ("315619200", MAX_AHEAD_MS),
+            ("315619200.001", MAX_AHEAD_MS),
+            ("1e999", MAX_AHEAD_MS),
+            ("9" * 5000, MAX_AHEAD_MS),
+        ],
+        ids=lambda value: str(value)[:20],
+    )
+    def test_a_pause_is_a_number_of_seconds_up_to_ten_years(self, text: str, pause_ms: int) -> None:
+        assert parse_later_after(text) == pause_ms
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", " ", "soon", "-5", "+5", "5s", "1,5", "1.", ".5", "nan", "inf", "0x10", "1_0", "٣", "5, 6", "\x00",
+         "\udcff", "Fri, 15 Jan 2027 08:01:00 GMT"],
+        ids=ascii,
+    )  # fmt: skip
+    def test_any_other_text_is_no_pause(self, text: str) -> None:
+        assert parse_later_after(text) is None
+
+    @given(st.integers(0, MAX_AHEAD_MS))
+    def test_a_whole_number_of_milliseconds_is_kept(self, ms: int) -> None:
+        assert parse_later_after(repr(ms / 1000)) == ms
+
+    @given(st.floats() | st.integers())
+    def test_any_number_is_a_pause_within_bounds_or_none(self, number: float) -> None:
+        pause_ms = parse_later_after(str(number))
+        assert (
+            pause_ms is None
+            if math.isnan(number) or math.copysign(1, number) < 0 or math.isinf(number)
+            else (0 <= (pause_ms or 0) <= MAX_AHEAD_MS and pause_ms is not None)
+        )
+
+
+class TestLaterReason:
+    @pytest.mark.parametrize(("status", "body"), [*NOT_DONE, (410, b"")])
+    def test_a_reason_is_the_message(self, status: int, body: bytes) -> None:
+        outcome = parse(status, body, later_reason="KeyError: %27amount%27")
+        assert (outcome.message, outcome.status) == ("KeyError: 'amount'", status)
+
+    @pytest.mark.parametrize("text", ["", " ", "%20%0A"])
+    def test_an_empty_reason_is_none(self, text: str) -> None:
+        assert parse(500, later_reason=text).message == "answered 500"
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("gr%C3%BC%C3%9Fe%20%F0%9F%A6%94", "grüße 🦔"),
+            ("grüße", "grüße"),
+            ("a+b", "a+b"),
+            ("100%", "100%"),
+            ("%zz%4", "%zz%4"),
+            ("line%201%0D%0A%20line%202%09.", "line 1 line 2 ."),
+            ("%1B%5B31mred%7F%C2%9B", "\ufffd[31mred\ufffd\ufffd"),
+            ("%00", "\ufffd"),
+            ("%FF%C3", "\ufffd\ufffd"),
+            ("%ED%A0%80", "\ufffd\ufffd\ufffd"),
+            ("%E2%80%AEevil", "\ufffdevil"),
+            ("\udcff\ud800", "??"),
+        ],
+        ids=ascii,
+    )
+    def test_a_reason_is_one_line_of_percent_encoded_utf_8(self, text: str, reason: str) -> None:
+        assert decode_reason(text) == reason
+
+    @pytest.mark.parametrize(("length", "kept"), [(200, "ü" * 200), (201, "ü" * 199 + "…")])
+    def test_a_reason_has_200_characters(self, length: int, kept: str) -> None:
+        assert decode_reason("%C3%BC" * length) == kept
+
+    @given(ANY_TEXT)
+    def test_any_text_comes_back_if_it_is_one_line_of_printable_characters(self, text: str) -> None:
+        decoded = decode_reason(quote(text, errors="replace"))
+        if text.isprintable():
+            assert decoded == " ".join(text.split())[:200]
+
+    @given(ANY_TEXT | st.binary().map(quote))
+    def test_a_reason_can_be_stored_and_shown_in_one_line(self, text: str) -> None:
+        reason = decode_reason(text)
+        assert len(reason.encode()) >= len(reason) <= 200
+        assert not any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in reason)
+
+
+class TestLocation:
+    @pytest.mark.parametrize(
+        ("location", "target"),
+        [
+            ("/later/", "/later/"),
+            ("https://h:8443/a/b?token=s3cret#s3cret", "https://h:8443/a/b"),
+            ("https://user:s3cret@h/a", "https://h/a"),
+            ("//user:s3cret@h/a", "//h/a"),
+            ("../up", "../up"),
+            ("/a\x1b[31m", "/a\ufffd[31m"),
+            ("/" + "x" * 200, "/" + "x" * 98 + "…"),
+        ],
+        ids=lambda text: ascii(text)[:30],
+    )
+    @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+    def test_the_message_of_a_redirect_says_where_it_points(self, status: int, location: str, target: str) -> None:
+        message = parse(status, location=location).message
+        assert message == f"answered {status}, which points to {target}: redirects are not followed"
+
+    @pytest.mark.parametrize("location", ["", "?token=s3cret", "#s3cret", "http://[::1", "http://[s3cret]/"])
+    def test_a_location_that_says_nothing_is_left_out(self, location: str) -> None:
+        assert parse(302, location=location).message == "answered 302"
+
+    @pytest.mark.parametrize("status", [404, 500])
+    def test_only_a_redirect_points_somewhere(self, status: int) -> None:
+        assert parse(status, location="/later/").message == f"answered {status}"
+
+    @given(ANY_TEXT)
+    def test_any_location_has_a_message(self, location: str) -> None:
+        assert parse(302, location=location).message.startswith("answered 302")
+
+
 class TestRetryAfter:
     @pytest.mark.parametrize(("status", "body"), [(429, b""), (503, b""), (503, None), (200, b'{"code": 101}')])
     def test_a_busy_receiver_may_ask_for_a_pause(self, status: int, body: bytes | None) -> None:
@@ -217,7 +371,6 @@ JSON_LIKE = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.just("code"), inner, max_size=3),
     max_leaves=8,
 ).map(lambda value: json.dumps(value).encode())
-ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
 DATE_PARTS = ["Sun, ", "06 ", "Nov ", "1994 ", "08:49:37 ", "GMT", "+0100", "99999", "-1", *"-:,();.\t\0٣"]
 DATE_LIKE = st.lists(st.sampled_from(DATE_PARTS), max_size=12).map("".join)
 
@@ -227,12 +380,32 @@ class TestAnyReply:
         st.integers(-1, 1000),
         st.none() | st.binary() | JSON_LIKE,
         st.none() | ANY_TEXT | DATE_LIKE | st.integers().map(str),
+        st.none() | ANY_TEXT,
+        st.none() | ANY_TEXT,
         st.integers(-(2**62), 2**62),
     )
-    @example(200, b'{"code": ' + b"1" * 5000 + b"}", None, NOW)
-    def test_any_reply_has_an_outcome(self, status: int, body: bytes | None, retry_after: str | None, now: int) -> None:
-        reply = Reply(status=status, body=body, retry_after=retry_after)
+    @example(200, b'{"code": ' + b"1" * 5000 + b"}", None, None, None, NOW)
+    def test_any_reply_has_an_outcome(
+        self,
+        status: int,
+        body: bytes | None,
+        retry_after: str | None,
+        later_after: str | None,
+        text: str | None,
+        now: int,
+    ) -> None:
+        reply = Reply(
+            status=status, body=body, retry_after=retry_after, later_after=later_after, later_reason=text, location=text
+        )
         assert parse_reply(reply, now, Ack.AUTO).status == status
+
+    @given(JSON_LIKE)
+    def test_json_means_what_pythons_decoder_makes_of_it(self, body: bytes) -> None:
+        fields = json.loads(body)
+        code = fields.get("code", 100) if isinstance(fields, dict) else 100
+        is_integer = isinstance(code, int) and not isinstance(code, bool)
+        kinds = {100: OutcomeKind.DONE, 101: OutcomeKind.BUSY}
+        assert parse(200, body).kind is (kinds.get(code, OutcomeKind.FAILED) if is_integer else OutcomeKind.FAILED)
 
     @given(ANY_TEXT | DATE_LIKE, st.integers(-(2**62), 2**62))
     @example("06 Nov 1994 00:00:00 +" + "9" * 5000, NOW)

@@ -25,7 +25,7 @@ from later.core.retry import (
     judge_unsent,
 )
 from later.core.task import Task
-from later.core.validation import DAY_MS
+from later.core.validation import DAY_MS, MAX_AHEAD_MS
 from tests.builders import NOW, a_task
 
 DONE = Outcome(kind=OutcomeKind.DONE, status=200)
@@ -49,6 +49,7 @@ OUTCOMES = st.builds(
     status=st.none() | st.integers(100, 599),
     message=ANY_TEXT,
     retry_after_ms=st.none() | st.integers() | st.integers(0, 2 * DAY_MS),
+    later_after_ms=st.none() | st.integers(0, MAX_AHEAD_MS),
 )
 FAILURES = st.builds(
     Failure,
@@ -81,6 +82,10 @@ def judge_outcome(
     now: int = NOW,
 ) -> Verdict:
     return judge(task or a_task(), attempt, last, outcome, now, DEFAULT_POLICY, 0.0)
+
+
+def pausing(outcome: Outcome, pause_ms: int | None) -> Outcome:
+    return msgspec.structs.replace(outcome, later_after_ms=pause_ms)
 
 
 def failure_in(verdict: Verdict | None) -> Failure:
@@ -167,6 +172,10 @@ class TestFailed:
             NOW,
             Failure(4, "exhausted", 500, "4 failures, the last: answered 500", NOW, None, 4),
         )
+
+    def test_a_task_without_retries_dies_of_its_one_failure(self) -> None:
+        verdict = judge_outcome(FAILED, task=a_task(max_retry=0))
+        assert failure_in(verdict).message == "1 failure: answered 500"
 
     def test_a_failure_ends_the_busy_answers_before_it(self) -> None:
         assert failure_in(judge_outcome(FAILED, a_failure(busy_since=NOW - DAY_MS))).busy_since is None
@@ -256,6 +265,70 @@ class TestBusy:
         assert judge_outcome(BUSY, failed.failure, now=NOW + 10_000).target is SettleTarget.ERROR
 
 
+class TestOwnPause:
+    """A pause that a receiver asked for one task alone, by `later-after`."""
+
+    @pytest.mark.parametrize(("outcome", "pause_ms"), [(FAILED, 10), (BUSY, 1000)], ids=["failed", "busy"])
+    def test_a_pause_of_zero_is_the_shortest(self, outcome: Outcome, pause_ms: int) -> None:
+        assert judge_outcome(pausing(outcome, 0)).at == NOW + pause_ms
+
+    @pytest.mark.parametrize("outcome", [FAILED, BUSY], ids=["failed", "busy"])
+    def test_a_pause_may_be_longer_than_a_day(self, outcome: Outcome) -> None:
+        assert judge_outcome(pausing(outcome, 3 * DAY_MS)).at == NOW + 3 * DAY_MS
+
+    def test_after_a_failure_it_spends_a_retry(self) -> None:
+        assert failure_in(judge_outcome(pausing(FAILED, 5000), a_failure(2))).failures == 3
+
+    def test_after_the_last_retry_it_does_not_help(self) -> None:
+        assert judge_outcome(pausing(FAILED, 5000), a_failure(3)).target is SettleTarget.DEAD
+
+    def test_after_a_busy_answer_it_spends_no_retry(self) -> None:
+        assert failure_in(judge_outcome(pausing(BUSY, 5000), a_failure(3))).failures == 3
+
+    def test_gone_is_gone_whatever_the_pause(self) -> None:
+        assert judge_outcome(pausing(GONE, 5000)).target is SettleTarget.DEAD
+
+    def test_a_busy_answer_a_day_after_the_end_of_such_a_pause_is_not_the_last(self) -> None:
+        paused = judge_outcome(pausing(BUSY, 3 * DAY_MS))
+        again = judge_outcome(BUSY, paused.failure, now=paused.at)
+        assert again.target is SettleTarget.ERROR
+        assert judge_outcome(BUSY, again.failure, now=paused.at + DAY_MS).target is SettleTarget.DEAD
+
+    @given(
+        TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, RANDOM_NUMBERS, st.integers(0, MAX_AHEAD_MS)
+    )  # fmt: skip
+    def test_the_next_attempt_comes_after_exactly_this_pause(
+        self,
+        task: Task,
+        last: Failure | None,
+        outcome: Outcome,
+        now: int,
+        policy: Policy,
+        random: float,
+        pause_ms: int,
+    ) -> None:
+        verdict = judge(task, 1, last, pausing(outcome, pause_ms), now, policy, random)
+        shortest_ms = 1000 if outcome.kind is OutcomeKind.BUSY else 10
+        assert verdict.target is not SettleTarget.ERROR or verdict.at == now + max(pause_ms, shortest_ms)
+
+    @given(TASKS, st.none() | FAILURES, TIMES, POLICIES, RANDOM_NUMBERS, st.integers(0, MAX_AHEAD_MS))
+    def test_only_the_ttl_ends_a_task_that_is_busy_with_such_a_pause(
+        self, task: Task, last: Failure | None, now: int, policy: Policy, random: float, pause_ms: int
+    ) -> None:
+        verdict = judge(task, 1, last, pausing(BUSY, pause_ms), now, policy, random)
+        assert (verdict.target is SettleTarget.DEAD) is is_expired(task, now)
+
+    @given(st.integers(0, 5), st.lists(st.none() | st.integers(0, MAX_AHEAD_MS), max_size=10))
+    def test_a_task_has_as_many_retries_with_it_as_without(self, max_retry: int, pauses: list[int | None]) -> None:
+        task, last, now = a_task(max_retry=max_retry), None, NOW
+        for attempt, pause_ms in enumerate(pauses, start=1):
+            verdict = judge_outcome(pausing(FAILED, pause_ms), last, task=task, attempt=attempt, now=now)
+            last, now = verdict.failure, verdict.at
+            assert (verdict.target is SettleTarget.DEAD) is (attempt > max_retry)
+            if verdict.target is SettleTarget.DEAD:
+                break
+
+
 class TestAnyOutcome:
     @given(
         TASKS,
@@ -295,7 +368,7 @@ class TestAnyOutcome:
         assert verdict.at >= now or verdict.at == task.expires_at
 
     @given(TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, RANDOM_NUMBERS)
-    def test_a_pause_is_at_most_a_day_or_the_operators_cap(
+    def test_a_pause_is_at_most_a_day_or_the_operators_cap_or_the_tasks_own(
         self,
         task: Task,
         last: Failure | None,
@@ -305,7 +378,8 @@ class TestAnyOutcome:
         random: float,
     ) -> None:
         verdict = judge(task, 1, last, outcome, now, policy, random)
-        assert verdict.at - now <= max(DAY_MS, 2 * policy.retry_cap_ms)
+        own_pause_ms = outcome.later_after_ms or 0
+        assert verdict.at - now <= max(DAY_MS, 2 * policy.retry_cap_ms, own_pause_ms)
 
     @given(st.integers(0, 5), st.lists(st.sampled_from([BUSY, FAILED]), max_size=20))
     def test_a_task_that_is_not_dead_has_at_most_its_retries(self, max_retry: int, outcomes: list[Outcome]) -> None:

@@ -114,8 +114,21 @@ async def test_410_is_gone(sender: PolicySender) -> None:
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308, 400, 401, 404, 409, 413, 418, 500, 502, 504])
 async def test_any_other_status_is_failed_whatever_the_body(sender: PolicySender, status: int) -> None:
-    outcome = await outcome_from(sender, status, b'{"code": 100}', Location="http://elsewhere.example/")
+    outcome = await outcome_from(sender, status, b'{"code": 100}')
     assert outcome == Outcome(kind=OutcomeKind.FAILED, reason="status", status=status, message=f"answered {status}")
+
+
+async def test_the_message_of_a_redirect_says_where_it_points(sender: PolicySender) -> None:
+    outcome = await outcome_from(sender, 307, Location="https://user:s3cret@h/later/?token=s3cret")
+    assert outcome.message == "answered 307, which points to https://h/later/: redirects are not followed"
+
+
+@pytest.mark.parametrize(("status", "body"), [(503, b""), (500, b""), (200, b'{"code": 101}'), (200, b'{"code": 7}')])
+async def test_later_after_and_later_reason_are_read(sender: PolicySender, status: int, body: bytes) -> None:
+    outcome = await outcome_from(
+        sender, status, body, Retry_After="60", Later_After="2.5", Later_Reason="out%20of%20stock"
+    )
+    assert (outcome.later_after_ms, outcome.retry_after_ms, outcome.message) == (2500, None, "out of stock")
 
 
 @pytest.mark.parametrize(

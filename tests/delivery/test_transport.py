@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from later.core.retry import Outcome, OutcomeKind
-from later.delivery.sender import MAX_REPLY_BYTES, wire_url
+from later.delivery.sender import MAX_REPLY_BYTES, CallbackRequest, wire_url
 from tests.builders import NOW, a_task
 from tests.receivers import (
     BUSY,
@@ -33,14 +33,21 @@ async def sent_request(path: str = "/", **changes: Any) -> tuple[str, bytes]:
         await connection.write(DONE)
 
     async with Receiver(record).listen() as receiver, a_sender() as sender:
-        await sender.send(a_task(callback=receiver.url + path, **changes), 3, NOW + 1999)
+        await sender.send(a_task(callback=receiver.url + path, **changes), 3, NOW + 1999, failures=2)
     return requests[0]
 
 
 class TestRequest:
     async def test_a_request_is_what_the_contract_says(self) -> None:
         head, body = await sent_request(
-            "/cb?x=1", id="order-1", topic="order", content="grüße", execute_at=1504934230007, headers={"X-Own": "1"}
+            "/cb?x=1",
+            id="order-1",
+            topic="order",
+            content="grüße",
+            created_at=1504934220042,
+            execute_at=1504934230007,
+            headers={"X-Own": "1"},
+            max_retry=5,
         )
         headers = parse_headers(head) | {"host": "", "content-length": "", "accept": ""}
         assert (head.split("\r\n")[0], headers, json.loads(body)) == (
@@ -56,10 +63,18 @@ class TestRequest:
                 "webhook-timestamp": str(NOW // 1000 + 1),
                 "later-attempt": "3",
                 "later-due": "2017-09-09T05:17:10.007Z",
+                "later-created": "2017-09-09T05:17:00.042Z",
+                "later-timeout": "60",
+                "later-failures": "2",
+                "later-max-retry": "5",
                 "x-own": "1",
             },
             {"id": "order-1", "topic": "order", "content": "grüße"},
         )
+
+    @pytest.mark.parametrize(("timeout_ms", "seconds"), [(1000, "1"), (2500, "2.5"), (119_999, "119.999")])
+    def test_the_timeout_is_written_in_seconds(self, timeout_ms: int, seconds: str) -> None:
+        assert CallbackRequest.build(a_task(), 1, 0, NOW, timeout_ms).headers["later-timeout"] == seconds
 
     async def test_a_task_may_replace_headers_without_a_meaning_of_their_own(self) -> None:
         head, _ = await sent_request(headers={"uSER-agent": "mine", "ACCEPT-encoding": "gzip"})

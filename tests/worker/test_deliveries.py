@@ -29,9 +29,9 @@ class PolicyRecorder(FakeSender):
         super().__init__(*answers)
         self.policies: list[Policy] = []
 
-    async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
+    async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome:
         self.policies.append(policy)
-        return await super().send(task, attempt, now, policy)
+        return await super().send(task, attempt, failures, now, policy)
 
 
 async def test_a_topic_has_its_own_backoff(store: StoreFixture) -> None:
@@ -97,8 +97,8 @@ class BrokenSender(FakeSender):
         super().__init__()
         self.is_broken = True
 
-    async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
-        outcome = await super().send(task, attempt, now, policy)
+    async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome:
+        outcome = await super().send(task, attempt, failures, now, policy)
         if self.is_broken:
             raise KeyError(SECRET)
         return outcome

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from later.core.policy import Policy
 from later.core.policy_scopes import topic_scope
 from later.store.keys import Bucket
-from later.store.types import ClaimRequest
+from later.store.types import ClaimRequest, TaskRecord
 from tests.builders import NOW, a_task
 from tests.store.inspection import read_contents
 from tests.store_fixture import StoreFixture
@@ -276,6 +277,17 @@ class TestRetryAfter:
         worker = ManualWorker(store, sender := FakeSender(busy()))
         await pass_time([worker], NOW + 100)
         assert len(sender.calls) == 300
+
+    async def test_a_busy_answer_with_later_after_delays_its_task_alone(self, store: StoreFixture) -> None:
+        await create_due(store, 300)
+        answer = msgspec.structs.replace(busy(), later_after_ms=60_000)
+        worker = ManualWorker(store, sender := FakeSender(answer))
+        await pass_time([worker], NOW + 100)
+        assert len(sender.calls) == 300
+        (record,) = await store.lookup.query([sender.calls[0].id])
+        assert isinstance(record, TaskRecord)
+        assert record.state is Bucket.ERROR
+        assert NOW + 60_000 <= record.score <= NOW + 60_100
 
     async def test_other_topics_are_delivered_during_a_retry_after(self, store: StoreFixture) -> None:
         await create_due(store, 1)

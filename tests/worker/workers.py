@@ -54,7 +54,7 @@ class FakeSender:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def send(self, task: Task, attempt: int, now: int, policy: Policy) -> Outcome:
+    async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome:
         self.calls.append(Call(task.id, attempt, now))
         answer = self._answers.pop(0) if self._answers else DONE
         self.called.set()
