@@ -28,7 +28,12 @@ def load_config(command: str, flags: Mapping[str, str | None]) -> Config:
 
 
 def run_with_store(config: Config, work: Callable[[Store], Awaitable[int]]) -> int:
-    """Open the store, run `work` with it, and return the exit code. Raises StoreDown."""
+    """Open the store, run `work` with it, and return the exit code.
+
+    Raises:
+        StoreMismatch: this version of later cannot use the store's data.
+        StoreDown: the store cannot be reached.
+    """
     settings = StoreSettings(url=config.store_url, prefix=config.prefix, timeout_s=config.store_timeout_ms / 1000)
 
     async def run() -> int:

@@ -2,7 +2,8 @@
 
 | key                     | type   | meaning                                                                  |
 |-------------------------|--------|--------------------------------------------------------------------------|
-| `later:meta`            | hash   | the schema's version and the number of shards, written once              |
+| `later:meta`            | hash   | the schema's version and the number of shards, written once; `needs`:    |
+|                         |        | what every daemon must know, see `schema.py`                             |
 | `later:workers`         | zset   | instance → its last heartbeat                                            |
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → its settings, as JSON; `version`: when  |
 |                         |        | any of them was changed last, in µs                                      |

@@ -96,9 +96,10 @@ def connect_store(
 
 
 async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, default_shards: int) -> Store:
-    """Open the store without checking it. It has the shards of its data, or `default_shards` if there is no data.
+    """Open the store, of whatever server. It has the shards of its data, or `default_shards` if there is no data.
 
     Raises:
+        StoreMismatch: this version of later cannot use the data.
         StoreDown: the store cannot be reached.
     """
     client = Client(connect(settings.url, clock, settings.timeout_s), clock, timeout_s=settings.timeout_s)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from later.core.errors import StoreMismatch
+from later.core.validation import escape_name
 from later.store.codec import raise_errors
 from later.store.keys import SCHEMA_VERSION, meta_key
 from later.store.scripts import Command
@@ -16,6 +17,12 @@ Execute = Callable[[str, Sequence[Command]], Awaitable[list[Any]]]
 
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (7, 2)
+KNOWN_NEEDS: frozenset[str] = frozenset()
+"""What a store may need of every daemon that uses it. `needs` in `later:meta` lists names, separated by commas.
+
+A version that stores something that older ones would misread writes its name there. So they refuse the store, which
+they would otherwise damage, and stores that do without it stay usable by all.
+"""
 
 
 async def check_store(execute: Execute, prefix: str, shards: int) -> None:
@@ -29,16 +36,12 @@ async def check_store(execute: Execute, prefix: str, shards: int) -> None:
     """
     check_server(await server_info(execute))
     key = meta_key(prefix)
-    read: Command = ("HMGET", key, "schema", "shards")
-    schema, stored = raise_errors(await execute("open", [read]))[0]
+    read: Command = ("HMGET", key, "schema", "needs", "shards")
+    schema, needs, stored = raise_errors(await execute("open", [read]))[0]
     if schema is None or stored is None:
         writes: list[Command] = [("HSETNX", key, "schema", SCHEMA_VERSION), ("HSETNX", key, "shards", shards)]
-        schema, stored = raise_errors(await execute("open", [*writes, read]))[-1]
-    if int(schema) != SCHEMA_VERSION:
-        raise StoreMismatch(
-            f"the store's data has schema version {int(schema)}, this later knows {SCHEMA_VERSION}: "
-            "run the version that wrote it, or choose another --prefix"
-        )
+        schema, needs, stored = raise_errors(await execute("open", [*writes, read]))[-1]
+    _check_data(schema, needs)
     if int(stored) != shards:
         raise StoreMismatch(
             f"--shards {shards}: the store's data was laid out with --shards {int(stored)}: "
@@ -47,9 +50,34 @@ async def check_store(execute: Execute, prefix: str, shards: int) -> None:
 
 
 async def stored_shards(execute: Execute, prefix: str) -> int | None:
-    """Return how many shards the store's data has; None if there is no data. Raises StoreDown."""
-    answer = raise_errors(await execute("open", [("HGET", meta_key(prefix), "shards")]))[0]
-    return None if answer is None else int(answer)
+    """Return how many shards the store's data has; None if there is no data.
+
+    Raises:
+        StoreMismatch: this version of later cannot use the data.
+        StoreDown: the store cannot be asked.
+    """
+    read: Command = ("HMGET", meta_key(prefix), "schema", "needs", "shards")
+    schema, needs, shards = raise_errors(await execute("open", [read]))[0]
+    if schema is None or shards is None:
+        return None
+    _check_data(schema, needs)
+    return int(shards)
+
+
+def _check_data(schema: bytes, needs: bytes | None) -> None:
+    """Refuse data that this version of later cannot use. Raises StoreMismatch."""
+    if int(schema) != SCHEMA_VERSION:
+        raise StoreMismatch(
+            f"the store's data has schema version {int(schema)}, this later knows {SCHEMA_VERSION}: "
+            "run the version that wrote it, or choose another --prefix"
+        )
+    names = {name.strip() for name in (needs or b"").decode("utf-8", "replace").split(",")} - {""}
+    unknown = ", ".join(escape_name(name) for name in sorted(names - KNOWN_NEEDS))
+    if unknown:
+        raise StoreMismatch(
+            f"the store's data needs what this version of later does not know: {unknown}: "
+            "update later, or choose another --prefix"
+        )
 
 
 async def server_info(execute: Execute) -> dict[str, str]:

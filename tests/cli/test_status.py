@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from later.cli import store_access
 from later.cli.commands import status
@@ -100,6 +101,18 @@ def test_an_unavailable_store_is_reported_in_one_line_without_its_password(comma
     assert err.startswith("later: the store cannot be reached: ")
     assert err.count("\n") == 1
     assert "hunter2" not in err
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_a_store_that_needs_another_version_is_refused(command: str, server_url: str, capsys: Capture) -> None:
+    with redis.Redis.from_url(server_url) as client:
+        client.flushall()
+        client.hset("later:meta", mapping={"schema": 1, "shards": 1, "needs": "tags2"})
+    assert exit_code_of(command, "--redis", server_url) == 1
+    assert capsys.readouterr().err == (
+        "later: the store's data needs what this version of later does not know: tags2: "
+        "update later, or choose another --prefix\n"
+    )
 
 
 def test_the_data_directory_is_suggested_if_it_was_forgotten(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

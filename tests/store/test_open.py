@@ -8,6 +8,7 @@ import pytest
 
 from later.core.clock import Clock
 from later.core.errors import StoreMismatch
+from later.store import schema
 from later.store.client import Client, connect
 from later.store.schema import check_server, check_store, stored_shards
 from tests.builders import a_task
@@ -56,6 +57,28 @@ async def test_data_of_another_schema_is_refused(store: StoreFixture) -> None:
     await ask(store, [("HSET", "later:meta", "schema", 2, "shards", 1)])
     with pytest.raises(StoreMismatch, match="schema version 2, this later knows 1"):
         await store.tasks.create([a_task()])
+
+
+@pytest.mark.parametrize("needs", ["tags2", "tags2,pull", " pull, ,tags2,"])
+async def test_a_store_that_needs_what_is_not_known_is_refused_by_name(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, needs: str
+) -> None:
+    monkeypatch.setattr(schema, "KNOWN_NEEDS", frozenset({"pull"}))
+    await ask(store, [("HSET", "later:meta", "schema", 1, "shards", len(store.keys.shards), "needs", needs)])
+    text = "the store's data needs what this version of later does not know: tags2: update later, or choose another"
+    for _ in range(2):
+        with pytest.raises(StoreMismatch, match=text):
+            await store.tasks.create([a_task()])
+    assert (await ask(store, [("KEYS", "*")])) == [[b"later:meta"]]
+
+
+@pytest.mark.parametrize("needs", ["", "pull", "tags2,pull"])
+async def test_a_store_that_needs_what_is_known_is_used(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, needs: str
+) -> None:
+    monkeypatch.setattr(schema, "KNOWN_NEEDS", frozenset({"pull", "tags2"}))
+    await ask(store, [("HSET", "later:meta", "schema", 1, "shards", len(store.keys.shards), "needs", needs)])
+    assert await store.tasks.create([a_task()]) == [True]
 
 
 async def test_two_prefixes_know_nothing_of_each_other(store: StoreFixture, server_url: str, shards: int) -> None:
