@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from later.client.http import RETRYABLE_STATUSES
+from later.core.errors import Refused, TooLarge
 
 TOO_LARGE = 413
 """The status of a call whose body a proxy on the way does not accept, and of a single body that is too large."""
@@ -22,6 +23,11 @@ class ItemError(NamedTuple):
     @property
     def is_retryable(self) -> bool:
         return self.status in RETRYABLE_STATUSES
+
+    @property
+    def refusal(self) -> Refused:
+        """The error as the daemon raised it."""
+        return (TooLarge if self.status == TOO_LARGE else Refused)(self.reason, self.field)
 
 
 class BatchResult(NamedTuple):

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arro
 from pyspark.sql.types import StructType
 
 from later.bulk.datasource.write_options import WriteOptions, parse_write_options
-from later.bulk.input.payload import Reject
+from later.bulk.input.rejects import Reject
 from later.core.errors import LaterError, Refused
 
 NAME = "later"
@@ -118,7 +118,7 @@ def write_partition(options: WriteOptions, batches: Iterator[pa.RecordBatch]) ->
         for parsed in options.row_settings.read_all(batches):
             _add_rejects(options, message, parsed.rejected)
             for result in sender.create(parsed.payloads.bodies):
-                rejects = [parsed.payloads.reject(i, e.field, e.reason) for i, e in result.errors.items()]
+                rejects = [parsed.payloads.reject(i, e.refusal) for i, e in result.errors.items()]
                 _add_rejects(options, message, rejects)
             message.rows += len(parsed.payloads.bodies) + len(parsed.rejected)
     return message

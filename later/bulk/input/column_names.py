@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from later.bulk.input.arrow_text import is_string_type
 from later.bulk.input.row_keys import KEY
+from later.bulk.input.row_origins import ORIGIN_COLUMN, ORIGIN_TYPE
 from later.core.errors import Refused
 
 STRING_FIELDS = ("topic", "callback", "content")
@@ -101,7 +102,8 @@ def check_columns(schema: pa.Schema, *, allow_duplicates: bool) -> dict[str, str
     """
     columns = match_columns(schema.names)
     for name in schema.names:
-        if name not in (*columns.values(), CORRUPT_COLUMN):
+        is_origin = name == ORIGIN_COLUMN and schema.field(name).type == ORIGIN_TYPE
+        if name not in (*columns.values(), CORRUPT_COLUMN) and not is_origin:
             meant = find_time_name([name])
             advice = f"; did you mean {meant[1]}?" if meant else ""
             raise Refused(f"{name}: unknown column; expected {', '.join(FIELDS)} or {KEY}{advice}", name)

@@ -31,8 +31,19 @@ from later.bulk.input.column_names import (
     missing_time,
 )
 from later.bulk.input.csv_checks import CsvLayout, find_misread_rows
-from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Payloads, Reject, decode_readable, redact_row
+from later.bulk.input.payload import Parsed, Payloads
+from later.bulk.input.rejects import (
+    EMPTY_KEY,
+    MISSING_KEY,
+    REDACTED_HEADERS,
+    Reject,
+    RejectCode,
+    build_reject,
+    has_redacted_headers,
+    row_with_key,
+)
 from later.bulk.input.row_keys import KEY, Keys, key_decoder
+from later.bulk.input.row_origins import FindOrigin, RowCounter
 from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.task import new_id
@@ -98,6 +109,7 @@ class ColumnReader:
         self._spread_s = spread_s
         self._constants = {name: msgspec.Raw(value) for name, value in (constants or {}).items() if value != b"null"}
         self._csv = csv
+        self._counter = RowCounter()
         self._now = now
         self._time_columns: list[str] = []
         """The columns one of which must hold a time in each row; none if rows need no time, or all have the same."""
@@ -111,8 +123,10 @@ class ColumnReader:
         """Return the rows to send, and the rejected ones with their reasons."""
         columns = {field: decode(batch.column(self._columns[field])) for field, decode in self._decoders.items()}
         keys = None if self._decode_keys is None else self._decode_keys(batch.column(self._key_column))
-        rejected = self._find_rejects(batch, keys, columns)
+        find_origin = self._counter.count(batch)
+        rejected = self._find_rejects(batch, keys, columns, find_origin)
         count = batch.num_rows - len(rejected)
+        valid: list[int] | None = None
         if rejected:
             valid = [position for position in range(batch.num_rows) if position not in rejected]
             columns = {name: [column[i] for i in valid] for name, column in columns.items()}
@@ -131,32 +145,25 @@ class ColumnReader:
         nulls = [None] * count
         field_columns = [columns.get(name, nulls) for name in TaskPayload.__struct_fields__[1:]]
         bodies = [_encode(payload) for payload in map(TaskPayload, ids, *field_columns)]
-        payloads = Payloads(bodies, ids, None if keys is None else [key or None for key in keys])
+        valid_keys_or_none = None if keys is None else [key or None for key in keys]
+        payloads = Payloads(bodies, ids, valid_keys_or_none, valid, find_origin)
         return Parsed(payloads, [rejected[i] for i in sorted(rejected)])
 
-    def _find_rejects(self, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]) -> dict[int, Reject]:
-        """Return the rows that cannot be sent, by position: without a time or a key, misread, or corrupt."""
+    def _find_rejects(
+        self, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values], find_origin: FindOrigin
+    ) -> dict[int, Reject]:
+        """Return the rows that cannot be sent, by position, and the corrupt ones."""
         rejected: dict[int, Reject] = {}
-        for position in self._find_rows_without_time(columns):
-            key = None if keys is None else keys[position]
-            error = missing_time(self._time_columns[0])
-            readable_key = None if key is None else decode_readable(key)
-            rejected[position] = Reject(readable_key, _row_json(columns, position), error.field, error.detail)
-        if self._csv is not None:
-            for position, (field, reason) in find_misread_rows(self._csv, batch).items():
-                key = None if keys is None else keys[position]
-                readable_key = None if key is None else decode_readable(key)
-                rejected[position] = Reject(readable_key, _row_json(columns, position), field, reason)
-        if keys is not None and not self._allow_duplicates:
-            for position, key in enumerate(keys):
-                if not key:
-                    reason = MISSING_KEY if key is None else EMPTY_KEY
-                    rejected[position] = Reject(None, _row_json(columns, position), KEY, reason)
+        for position, (error, code) in self._find_faults(batch, keys, columns).items():
+            key = None if keys is None else keys[position] or None
+            row = row_with_key(self._row_json(columns, position), key)
+            rejected[position] = build_reject(row, key, error, code, find_origin(position))
         if CORRUPT_COLUMN in batch.schema.names:
             texts = python_values(batch.column(CORRUPT_COLUMN).cast(pa.large_binary()))
             for position, text in enumerate(texts):
                 if text is not None:
-                    rejected[position] = Reject(None, decode_readable(text), None, WRONG_COLUMN_COUNT)
+                    error = Refused(WRONG_COLUMN_COUNT)
+                    rejected[position] = build_reject(text, None, error, RejectCode.MALFORMED, find_origin(position))
         return rejected
 
     def _find_rows_without_time(self, columns: dict[str, Values]) -> list[int]:
@@ -164,6 +171,29 @@ class ColumnReader:
         if not all(None in column for column in times):
             return []
         return [position for position, row in enumerate(zip(*times, strict=True)) if all(v is None for v in row)]
+
+    def _find_faults(
+        self, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]
+    ) -> dict[int, tuple[Refused, RejectCode]]:
+        """Return the reason why a row cannot be sent, by position: without a time or a key, misread, or redacted."""
+        faults: dict[int, tuple[Refused, RejectCode]] = {}
+        for position in self._find_rows_without_time(columns):
+            faults[position] = missing_time(self._time_columns[0]), RejectCode.MISSING
+        if self._csv is not None:
+            for position, (field, reason) in find_misread_rows(self._csv, batch).items():
+                faults[position] = Refused(reason, field), RejectCode.MALFORMED
+        headers = () if "headers" in self._constants else columns.get("headers", ())
+        for position, value in enumerate(headers):
+            if has_redacted_headers(value):
+                faults[position] = Refused(REDACTED_HEADERS, "headers"), RejectCode.REDACTED
+        for position, key in enumerate(() if keys is None or self._allow_duplicates else keys):
+            if not key:
+                faults[position] = Refused(MISSING_KEY if key is None else EMPTY_KEY, KEY), RejectCode.MISSING
+        return faults
+
+    def _row_json(self, columns: dict[str, Values], position: int) -> bytes:
+        fields = {name: column[position] for name, column in columns.items() if column[position] is not None}
+        return _encode(fields | self._constants)
 
 
 def delay_by(columns: dict[str, Values], offsets: Sequence[float], now: float) -> None:
@@ -200,10 +230,6 @@ def _add_seconds(value: Any, seconds: float, minimum: float, earliest: float) ->
 def spread_offsets(ids: Sequence[str], spread_s: float) -> list[float]:
     """Return each task's offset in a window of `spread_s` seconds: evenly spread, and always the same for an id."""
     return [round(crc32(id.encode()) / 2**32 * spread_s, 3) for id in ids]
-
-
-def _row_json(columns: dict[str, Values], position: int) -> str:
-    return redact_row(_encode({name: v[position] for name, v in columns.items() if v[position] is not None}))
 
 
 # Decoders of columns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -25,8 +25,19 @@ from later.bulk.input.column_names import (
     source_columns,
 )
 from later.bulk.input.columns import Values, delay_by, parse_time, spread_offsets
-from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Payloads, Reject, decode_readable, redact_row
+from later.bulk.input.payload import Parsed, Payloads
+from later.bulk.input.rejects import (
+    EMPTY_KEY,
+    MISSING_KEY,
+    REDACTED_HEADERS,
+    Reject,
+    RejectCode,
+    build_reject,
+    has_redacted_headers,
+    row_with_key,
+)
 from later.bulk.input.row_keys import KEY, is_empty
+from later.bulk.input.row_origins import FindOrigin, Origin, RowCounter
 from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.json_array import split_array
@@ -38,6 +49,9 @@ NO_ID = ""
 MAX_SHOWN_BYTES = 1000
 """Bytes of a malformed document that are shown: it may have gigabytes."""
 ID_NOT_ALLOWED = "id: expected no such field, because ids are made of the rows' keys: map it with --column key=id"
+
+_REJECT_CODES = {ID_NOT_ALLOWED: RejectCode.UNKNOWN_FIELD, REDACTED_HEADERS: RejectCode.REDACTED}
+"""The codes of refusals that their texts do not tell."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OPENING_BRACKETS = frozenset(b"[{")
@@ -82,33 +96,38 @@ class JsonLinesReader:
         self._allow_duplicates = allow_duplicates
         self._send_unknown_fields = send_unknown_fields
         self._spread_s = spread_s
+        self._counter = RowCounter()
         self._now = now
 
     def read(self, batch: pa.RecordBatch) -> Parsed:
         """Return the rows to send, and the rejected ones with their reasons. Blank texts are skipped."""
-        return self.read_texts(nonblank_texts(batch))
+        return self.read_texts(nonblank_texts(batch), self._counter.count(batch))
 
-    def read_texts(self, texts: Iterable[bytes]) -> Parsed:
-        """Return the same for these texts, each the JSON of an object."""
+    def read_texts(self, texts: Mapping[int, bytes], find_origin: FindOrigin) -> Parsed:
+        """Return the same for these texts, each the JSON of an object, by the numbers that `find_origin` takes."""
         keys: list[bytes | None] | None = None if self._allow_duplicates else []
-        parsed = Parsed(Payloads([], [], keys), [])
-        for text in texts:
+        rows: list[int] = []
+        parsed = Parsed(Payloads([], [], keys, rows, find_origin), [])
+        for row, text in texts.items():
             fields = parse_object(text)
             if fields is None:  # sent in one line, malformed as it is
                 body, id, key = text.replace(b"\n", b"\r"), NO_ID, None
             else:
-                result = self._build_payload(text, fields)
+                result = self._build_payload(fields, find_origin, row)
                 if isinstance(result, Reject):
                     parsed.rejected.append(result)
                     continue
                 body, id, key = result
             parsed.payloads.bodies.append(body)
             parsed.payloads.ids.append(id)
+            rows.append(row)
             if keys is not None:
                 keys.append(key)
         return parsed
 
-    def _build_payload(self, text: bytes, fields: Fields) -> tuple[bytes, str, bytes | None] | Reject:
+    def _build_payload(
+        self, fields: Fields, find_origin: FindOrigin, row: int
+    ) -> tuple[bytes, str, bytes | None] | Reject:
         """Return the body, the id and the key of an object's task. A field that is null counts as absent."""
         twice = None if fields.keys() <= self._known else self._rename_fields(fields)
         values = ((name, _find_field(fields, source)) for name, source in self._sources.items())
@@ -131,9 +150,12 @@ class JsonLinesReader:
             if self._needs_time and not unknown and task_fields.keys().isdisjoint(TIME_FIELDS):
                 others = [name for name in fields if name not in self._known]
                 raise missing_time("delay" if "delay" in fields else "execute_time", others)
+            if "headers" not in self._constants and has_redacted_headers(task_fields.get("headers")):
+                raise Refused(REDACTED_HEADERS, "headers")
         except Refused as error:
-            readable_key = None if key is None else decode_readable(key)
-            return Reject(readable_key, redact_row(text, self._sources), error.field, error.detail)
+            shown_key = {KEY: raw_key} if key is None and raw_key is not None else {}
+            shown = row_with_key(_encode({**shown_key, **task_fields, **unknown}), key)
+            return build_reject(shown, key, error, _REJECT_CODES.get(error.detail), find_origin(row))
         id = new_id() if key is None else task_ids(self._job, [key])[0]
         if self._spread_s:
             due_columns: dict[str, Values] = {name: [task_fields[name]] for name in TIME_FIELDS if name in task_fields}
@@ -162,7 +184,7 @@ class JsonLinesReader:
         for field in self._mapped_due_fields:
             source = self._sources[field]
             if _find_field(fields, source) is None:
-                raise Refused(f"{field}: expected a field {source}, or null in it, got none", field)
+                raise Refused(f"{field}: expected a field {source}, or null in it, got nothing", field)
 
 
 class JsonDocumentReader:
@@ -170,24 +192,35 @@ class JsonDocumentReader:
 
     def __init__(self, objects: JsonLinesReader) -> None:
         self._objects = objects
+        self._counter = RowCounter()
 
     def read(self, batch: pa.RecordBatch) -> Parsed:
         """Return the objects to send, and the rejected ones with their reasons."""
-        elements, rejected = list[bytes](), list[Reject]()
-        for text in nonblank_texts(batch):
+        elements, origins, rejected = list[bytes](), list[tuple[int, int]](), list[Reject]()
+        find_document = self._counter.count(batch)
+        for row, text in nonblank_texts(batch).items():
             try:
-                elements += split_document(text)
+                split = split_document(text)
             except (ValueError, RecursionError) as error:
-                rejected.append(Reject(None, decode_readable(text[:MAX_SHOWN_BYTES]), None, f"expected JSON: {error}"))
-        parsed = self._objects.read_texts(elements)
+                refused, origin = Refused(f"expected JSON: {error}"), find_document(row)._replace(position=None)
+                rejected.append(build_reject(text[:MAX_SHOWN_BYTES], None, refused, RejectCode.MALFORMED, origin))
+                continue
+            elements += split
+            origins += ((row, number) for number in range(1, len(split) + 1))
+
+        def find_origin(element: int) -> Origin:
+            row, number = origins[element]
+            return find_document(row)._replace(position=number)
+
+        parsed = self._objects.read_texts(dict(enumerate(elements)), find_origin)
         return Parsed(parsed.payloads, [*rejected, *parsed.rejected])
 
 
-def nonblank_texts(batch: pa.RecordBatch) -> list[bytes]:
-    """Return the texts that are not blank, as bytes, because Spark also reads lines that are not UTF-8."""
+def nonblank_texts(batch: pa.RecordBatch) -> dict[int, bytes]:
+    """Return the texts that are not blank, by index, as bytes, because Spark also reads lines that are not UTF-8."""
     texts = batch.column(TEXT_COLUMN).cast(pa.large_binary()).to_pylist()
-    without_mark = (text.removeprefix(_BYTE_ORDER_MARK) for text in texts if text is not None)
-    return [text for text in without_mark if text and not text.isspace()]
+    without_mark = (b"" if text is None else text.removeprefix(_BYTE_ORDER_MARK) for text in texts)
+    return {index: text for index, text in enumerate(without_mark) if text and not text.isspace()}
 
 
 def parse_object(text: bytes) -> Fields | None:

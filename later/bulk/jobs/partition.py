@@ -6,13 +6,15 @@ tallies are exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import pyarrow as pa
 
 from later.bulk.input.json import NO_ID
-from later.bulk.input.payload import Parsed, Payloads, Reject
+from later.bulk.input.payload import Parsed, Payloads
+from later.bulk.input.rejects import Reject, redact_row
 from later.bulk.input.row_settings import RowSettings
 from later.bulk.transport.target import Target
 from later.client.transport import TaskStatus
@@ -20,9 +22,9 @@ from later.client.transport import TaskStatus
 _NUMBER, _TEXT = pa.int64(), pa.string()
 CREATE_SCHEMA = pa.schema(
     [(name, _NUMBER) for name in ("rows", "created", "existing", "rejected")]
-    + [(name, _TEXT) for name in Reject._fields]
+    + [(name, _NUMBER if name == "position" else _TEXT) for name in Reject._fields]
 )
-"""The columns of tallies and of rejected rows: a tally has only the numbers, a rejected row only the texts."""
+"""The columns of tallies and of rejected rows: a tally has only the numbers at the beginning, a reject the others."""
 STATUS_SCHEMA = pa.schema(
     [(name, _NUMBER) for name in ("rows", *TaskStatus, "unfit")] + [(name, _TEXT) for name in ("key", "id", "row")]
 )
@@ -32,8 +34,8 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def tally_fields(schema: pa.Schema) -> list[str]:
-    """Return the names of a schema's numbers: the columns of its tallies."""
-    return [field.name for field in schema if field.type == _NUMBER]
+    """Return the names of the numbers at a schema's beginning: the columns of its tallies."""
+    return [field.name for field in takewhile(lambda field: field.type == _NUMBER, schema)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +59,7 @@ class TaskCreator:
                 for result in send(parsed.payloads.bodies):
                     created += result.created
                     existing += len(result.existing)
-                    rejects += (parsed.payloads.reject(i, e.field, e.reason) for i, e in result.errors.items())
+                    rejects += (parsed.payloads.reject(i, e.refusal) for i, e in result.errors.items())
                 shown = rejects if self.max_examples is None else rejects[: max(self.max_examples - rejected, 0)]
                 rows += len(parsed.payloads.bodies) + len(parsed.rejected)
                 rejected += len(rejects)
@@ -90,7 +92,7 @@ class TaskVerifier:
                     missing = missing[: max(self.max_examples - shown, 0)]
                 shown += len(missing)
                 rows = [
-                    {"key": payloads.readable_key(i), "id": payloads.ids[i], "row": payloads.reject(i, None, "").row}
+                    {"key": payloads.readable_key(i), "id": payloads.ids[i], "row": redact_row(payloads.row(i))}
                     for i in missing
                 ]
                 if rows:
@@ -136,6 +138,6 @@ class StatusTally:
             self.counts[status] += statuses.count(status)
 
 
-def _result_rows(schema: pa.Schema, rows: list[dict[str, int]] | list[dict[str, str | None]]) -> pa.RecordBatch:
+def _result_rows(schema: pa.Schema, rows: Sequence[Mapping[str, int | str | None]]) -> pa.RecordBatch:
     """Return the rows as a batch; columns that a row does not have are null."""
-    return pa.RecordBatch.from_pylist(rows, schema=schema)
+    return pa.RecordBatch.from_pylist(list(rows), schema=schema)

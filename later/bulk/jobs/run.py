@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation, Row
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from later.bulk.input.payload import Reject
+from later.bulk.input.rejects import Reject
 from later.bulk.input.spark_input import InputFrame
 from later.bulk.jobs.output import Output
 from later.bulk.jobs.partition import (
@@ -113,7 +113,7 @@ def create(input_frame: InputFrame, target: Target, rejects: Output | None, prog
     with suppress(LaterError), target.open_sender(job) as sender:  # otherwise the sum, a lower bound, counts
         counted = sender.counts().created - before.created
     created = min(max(counted, sums["created"]), accepted)
-    examples = [Reject(row.key, row.row, row.field, row.reason) for row in rows]
+    examples = [Reject(**row.asDict()) for row in rows]
     return CreateReport(
         sums["rows"], created, accepted - created, sums["rejected"], seconds, examples, job_existed=any(before)
     )
@@ -129,7 +129,7 @@ def validate(input_frame: InputFrame, target: Target, rejects: Output | None, on
     )
     with report_progress(input_frame.frame.sparkSession, on_progress):
         sums, rows = _map_partitions(input_frame.frame, function, CREATE_SCHEMA, rejects)
-    examples = [Reject(row.key, row.row, row.field, row.reason) for row in rows]
+    examples = [Reject(**row.asDict()) for row in rows]
     return CreateReport(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
 
 

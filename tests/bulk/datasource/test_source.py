@@ -11,7 +11,7 @@ import pytest
 
 from later.bulk.datasource.source import LaterStreamWriter, LaterWriter, WriteMessage, describe_reject
 from later.bulk.datasource.write_options import WriteOptions, parse_write_options
-from later.bulk.input.payload import Reject
+from later.bulk.input.rejects import build_reject
 from later.core.errors import LaterError, Refused
 from tests.bulk.validation import CALLBACK
 from tests.client.api_servers import ApiServer, api_server, problem, stub_server
@@ -65,7 +65,7 @@ def test_with_on_error_reject_rows_are_left_out_and_counted(api: ApiServer) -> N
 @pytest.mark.parametrize(("most", "fails"), [(None, False), ("0", True), ("2", True), ("3", False)])
 def test_more_rejects_than_allowed_fail_the_job_at_its_end(most: str | None, fails: bool) -> None:
     given = options("http://127.0.0.1:1", onError="reject", **({} if most is None else {"maxRejects": most}))
-    bad = WriteMessage(rows=9, rejected=2, example=Reject("b", "{}", "delay", REASON))
+    bad = WriteMessage(rows=9, rejected=2, example=build_reject(b"{}", b"b", Refused(REASON, "delay")))
     messages = [WriteMessage(rows=5), bad, None, WriteMessage(rows=9, rejected=1, example=bad.example)]
     for commit in (LaterWriter(given).commit, lambda some: LaterStreamWriter(given).commit(some, 7)):
         if fails:
@@ -108,9 +108,10 @@ def test_an_unavailable_server_fails_the_partition() -> None:
     ("key", "row"),
     [
         (None, "a row without a key"),
-        ("a\nb", r"the row with the key 'a\nb'"),
-        ("k" * 999, f"the row with the key '{'k' * 200}'"),
+        (b"a\nb", r"the row with the key 'a\nb'"),
+        (b"k" * 999, f"the row with the key '{'k' * 200}'"),
     ],
 )
-def test_a_rejected_row_is_described_in_one_line_without_its_content(key: str | None, row: str) -> None:
-    assert describe_reject(Reject(key, '{"content":"secret"}', "delay", REASON)) == f"{row} was rejected: {REASON}"
+def test_a_rejected_row_is_described_in_one_line_without_its_content(key: bytes | None, row: str) -> None:
+    reject = build_reject(b'{"content":"secret"}', key, Refused(REASON, "delay"))
+    assert describe_reject(reject) == f"{row} was rejected: {REASON}"

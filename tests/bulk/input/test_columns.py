@@ -26,7 +26,8 @@ from later.bulk.input.column_names import (
 )
 from later.bulk.input.columns import WRONG_COLUMN_COUNT, ColumnReader
 from later.bulk.input.csv_checks import NOT_UTF_8, UNCLOSED_QUOTE, CsvLayout
-from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed, Reject
+from later.bulk.input.payload import Parsed
+from later.bulk.input.rejects import EMPTY_KEY, MISSING_KEY, RejectCode
 from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.policy import DEFAULT_POLICY
@@ -111,7 +112,7 @@ class TestColumns:
 
     def test_no_rows_are_no_payloads(self) -> None:
         empty = read(delay=pa.array([], pa.float64()), key=pa.array([], pa.int64()), spread_s=HOUR)
-        assert empty == (([], [], []), [])
+        assert (empty.payloads[:3], empty.rejected) == (([], [], []), [])
 
     def test_an_unknown_column_is_refused(self) -> None:
         assert column_refusal("dealy", pa.string()).startswith("dealy: unknown column; expected topic, callback, ")
@@ -172,7 +173,7 @@ class TestStrings:
 
     def test_a_rejected_row_shows_bytes_that_are_not_utf_8(self) -> None:
         payloads = read(content=raw_strings(b"caf\xe9")).payloads
-        assert json.loads(payloads.reject(0, "content", "why").row)["content"] == "caf\udce9"
+        assert json.loads(payloads.reject(0, Refused("why", "content")).row)["content"] == "caf\udce9"
 
 
 class TestNumbers:
@@ -396,7 +397,7 @@ class TestKeys:
         assert [parsed.payloads.ids[0], parsed.payloads.ids[3]] == task_ids(JOB, [b"a", b"b"])
         assert len(set(parsed.payloads.ids)) == 4
         assert parsed.payloads.keys == [b"a", None, None, b"b"]
-        assert parsed.payloads.reject(1, None, "why").key is None
+        assert parsed.payloads.reject(1, Refused("why")).key is None
 
     def test_a_key_may_have_any_length(self) -> None:
         assert accepted_tasks(read(key=["k" * 100_000]))[0].id == task_ids(JOB, [b"k" * 100_000])[0]
@@ -405,7 +406,8 @@ class TestKeys:
 class TestCorruptRows:
     def test_a_corrupt_row_is_rejected_as_text_and_the_others_are_sent(self) -> None:
         parsed = read(key=[None, "a"], **{CORRUPT_COLUMN: raw_strings(b"a;b;caf\xe9", None)})
-        assert parsed.rejected == [Reject(None, "a;b;caf\\xe9", None, WRONG_COLUMN_COUNT)]
+        [reject] = parsed.rejected
+        assert (reject.row, reject.code, reject.reason) == ("a;b;caf\\xe9", RejectCode.MALFORMED, WRONG_COLUMN_COUNT)
         assert parsed.payloads.ids == task_ids(JOB, [b"a"])
 
     def test_the_column_of_corrupt_rows_is_of_strings(self) -> None:

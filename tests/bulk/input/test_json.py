@@ -22,7 +22,8 @@ from later.bulk.input.json import (
     JsonLinesReader,
     parse_key,
 )
-from later.bulk.input.payload import EMPTY_KEY, MISSING_KEY, Parsed
+from later.bulk.input.payload import Parsed
+from later.bulk.input.rejects import EMPTY_KEY, MISSING_KEY
 from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.task import Task
@@ -105,7 +106,8 @@ class TestObjects:
 
     @pytest.mark.parametrize("blank", ["", " \t\r", BYTE_ORDER_MARK, BYTE_ORDER_MARK + b" ", None])
     def test_a_blank_text_is_not_a_row(self, blank: str | bytes | None) -> None:
-        assert read(blank) == (([], [], []), [])
+        parsed = read(blank)
+        assert (parsed.payloads[:3], parsed.rejected) == (([], [], []), [])
 
     @pytest.mark.parametrize(
         ("text", "seconds"), [("2026-11-21T09:00:00Z", 1795251600.0), ("2026-11-21T09:00:00.5+01:00", 1795248000.5)]
@@ -227,7 +229,7 @@ class TestKeys:
         parsed = read(valid(), valid(key=None), valid(key=""), allow_duplicates=True)
         first, *others = accepted_tasks(parsed)
         assert (first.id, len({task.id for task in others} - {ID})) == (ID, 2)
-        assert parsed.payloads.reject(1, None, "why").key is None
+        assert parsed.payloads.reject(1, Refused("why")).key is None
 
 
 class TestMapping:
@@ -301,7 +303,8 @@ class TestDocuments:
 
     @pytest.mark.parametrize("text", ["", "\n", BYTE_ORDER_MARK, "[]", " [ ] "])
     def test_an_empty_document_has_no_rows(self, text: str | bytes) -> None:
-        assert read_documents(text) == (([], [], []), [])
+        parsed = read_documents(text)
+        assert (parsed.payloads[:3], parsed.rejected) == (([], [], []), [])
 
 
 class TestNestedFields:
@@ -326,8 +329,8 @@ class TestNestedFields:
     def test_a_missing_mapped_time_is_rejected(self, field: str) -> None:
         [reject] = read(line(key=7, callback=CALLBACK, headers={"A": "secret"}), sources={field: "due"}).rejected
         assert (reject.key, reject.field) == ("7", field)
-        assert reject.reason == f"{field}: expected a field due, or null in it, got none"
-        assert json.loads(reject.row) == {"topic": "order", "key": 7, "callback": CALLBACK, "headers": {"A": "***"}}
+        assert reject.reason == f"{field}: expected a field due, or null in it, got nothing"
+        assert json.loads(reject.row) == {"key": "7", "topic": "order", "callback": CALLBACK, "headers": {"A": "***"}}
         assert len(read(line(key=7, callback=CALLBACK, due=None), sources={field: "due"}).payloads.ids) == 1
 
     @pytest.mark.parametrize("key", [[], {}, [None], {"a": None}, {"a": {"b": ""}}, [[""]]])

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from later.bulk.input.json import TEXT_COLUMN
-from later.bulk.input.payload import MISSING_KEY
+from later.bulk.input.rejects import MISSING_KEY
 from later.bulk.input.row_settings import RowSettings, RowShape
 from later.bulk.input.task_ids import task_ids
 from later.bulk.jobs.partition import CREATE_SCHEMA, STATUS_SCHEMA, TaskCanceller, TaskCreator, TaskVerifier
@@ -107,8 +107,9 @@ class TestCreating:
         ]
         assert rejects == [(None, "key", MISSING_KEY, 1.0), ("a", "delay", f"{number} -5", -5.0)]
         assert result.rows[2] == {
-            "key": "d", "field": "delay", "reason": f"{number} nan",
-            "row": f'{{"topic":"order","callback":"{CALLBACK}","delay":NaN}}',
+            "key": "d", "field": "delay", "code": "invalid", "expected": "a number of seconds ≥ 0", "got": "nan",
+            "file": None, "position": None, "reason": f"{number} nan",
+            "row": f'{{"key":"d","topic":"order","callback":"{CALLBACK}","delay":NaN}}',
         }  # fmt: skip
 
     def test_a_batch_of_bad_rows_does_not_end_the_partition(self, target: Target) -> None:
@@ -262,7 +263,7 @@ class TestVerifying:
         assert [(row["key"], row["id"]) for row in result.rows] == list(
             zip("de", task_ids(JOB, [b"d", b"e"]), strict=True)
         )
-        assert json.loads(result.rows[0]["row"]) == {"topic": "order", "callback": CALLBACK}
+        assert json.loads(result.rows[0]["row"]) == {"key": "d", "topic": "order", "callback": CALLBACK}
 
     def test_a_rejected_row_is_missing_or_unfit(self, target: Target) -> None:
         result = run_partition(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from later.bulk.input import spark_input
-from later.bulk.input.payload import Reject
+from later.bulk.input.rejects import build_reject
 from later.bulk.input.row_settings import RowSettings
 from later.bulk.input.spark_input import InputFrame, JobInput
 from later.bulk.jobs import run
@@ -28,7 +28,9 @@ from later.core.errors import LaterError, Refused
 
 Capture = pytest.CaptureFixture[str]
 
-REJECT = Reject("17", '{"topic":"order","delay":-5}', "delay", "delay: expected a number of seconds ≥ 0, got -5")
+REJECT = build_reject(
+    b'{"topic":"order","delay":-5}', b"17", Refused("delay: expected a number of seconds ≥ 0, got -5", "delay")
+)
 MANY_REJECTED = CreateReport(
     rows=1_000_000, created=988_000, existing=0, rejected=12_000, seconds=8.0, examples=[REJECT]
 )
@@ -217,7 +219,8 @@ class TestCreate:
     def test_a_rejected_row_neither_moves_the_cursor_nor_fills_the_terminal(
         self, spark: FakeSpark, capsys: Capture
     ) -> None:
-        unprintable = Reject("\x1b[2J\n", '{"content":"\x1b[2J\u2028' + "x" * 9999, None, "\x07")
+        row = b'{"content":"\x1b[2J\xe2\x80\xa8' + b"x" * 9999
+        unprintable = build_reject(row, b"\x1b[2J\n", Refused("\x07"))
         spark.answer = MANY_REJECTED._replace(examples=[unprintable])
         bulk_exit_code("create", "in", "--job", "j")
         line = capsys.readouterr().err.splitlines()[0]
