@@ -31,7 +31,9 @@ from later.bulk.input.column_names import (
 from later.bulk.input.columns import column_decoder
 from later.bulk.input.csv_checks import CsvLayout
 from later.bulk.input.json import TEXT_COLUMN
+from later.bulk.input.rejects import Reject
 from later.bulk.input.row_keys import KEY
+from later.bulk.input.row_origins import ORIGIN_COLUMN
 from later.bulk.input.row_settings import RowSettings, RowShape
 from later.core.errors import Refused
 
@@ -40,6 +42,10 @@ METADATA_FORMATS = frozenset({"parquet", "orc"})
 MERGE_SCHEMA = {"mergeSchema": "true"}
 """The option to read the columns of all files: by default Spark reads those of one file and drops all others."""
 JSON_FORMATS = frozenset({"json", "ndjson"})
+COUNTED_FORMATS = JSON_FORMATS | {"csv"}
+"""Formats whose rows are counted as they arrive, to say where each is. So they are not sorted."""
+ORIGIN_DDL = "struct<file: string, block: bigint, position: bigint>"
+"""`ORIGIN_TYPE` as Spark writes it."""
 
 CSV_OPTIONS = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"}
 """The options to read CSV as in RFC 4180: a quote within quotes is doubled (Spark's default is a backslash), and a line
@@ -109,8 +115,12 @@ def read_input(spark: SparkSession, job_input: JobInput, job: str) -> InputFrame
         send_unknown_fields=job_input.send_unknown_fields,
         constants=constants,
     )
-    read = _read_json if job_input.format in JSON_FORMATS else _read_columns
-    return read(spark, job_input, row_settings)
+    if job_input.format in JSON_FORMATS:
+        return _read_json(spark, job_input, row_settings)
+    frame, corrupt = _load(spark, job_input)
+    if job_input.format == "parquet" and {*Reject._fields} <= {*frame.columns}:
+        return _read_rejects(frame, job_input, row_settings)
+    return _read_columns(frame, corrupt, job_input, row_settings)
 
 
 def row_count(spark: SparkSession, job_input: JobInput) -> int | None:
@@ -131,11 +141,34 @@ def _read_json(spark: SparkSession, job_input: JobInput, row_settings: RowSettin
             )
     row_settings = replace(row_settings, shape=shape, sources=dict(job_input.columns))
     unused = [name for name in frame.columns if name != TEXT_COLUMN]
-    return InputFrame(frame.select(TEXT_COLUMN), row_settings, unused)
+    return InputFrame(frame.select(TEXT_COLUMN, _origin(frame, job_input.format)), row_settings, unused)
 
 
-def _read_columns(spark: SparkSession, job_input: JobInput, row_settings: RowSettings) -> InputFrame:
-    frame, corrupt = _load(spark, job_input)
+def _read_rejects(frame: DataFrame, job_input: JobInput, row_settings: RowSettings) -> InputFrame:
+    """Read the rows of a table of rejects, which somebody has mended: JSON with the fields' own names.
+
+    They keep the origin that they had in the input they were rejected from.
+    """
+    for given, option in ((job_input.columns, "--column"), (job_input.spread_s, "--spread")):
+        if given:
+            raise Refused(f"{option}: expected none for {job_input.path}, a table of rejects: its rows have it already")
+    block = F.lit(None).cast("long").alias("block")
+    origin = F.struct("file", block, "position").alias(ORIGIN_COLUMN)
+    rows = frame.select(frame["row"].alias(TEXT_COLUMN), origin)
+    return InputFrame(rows, replace(row_settings, shape=RowShape.OBJECTS), [])
+
+
+def _origin(frame: DataFrame, format: str) -> Column:
+    """Return the column of the rows' origins. Spark knows the positions in Parquet only; a table may have no files."""
+    if format == "table":
+        return F.lit(None).cast(ORIGIN_DDL).alias(ORIGIN_COLUMN)
+    metadata = frame.metadataColumn("_metadata")
+    position = metadata["row_index"] + 1 if format == "parquet" else F.lit(None)
+    block = metadata["file_block_start"] if format in COUNTED_FORMATS else F.lit(None)
+    return F.struct(metadata["file_path"], block, position).cast(ORIGIN_DDL).alias(ORIGIN_COLUMN)
+
+
+def _read_columns(frame: DataFrame, corrupt: str | None, job_input: JobInput, row_settings: RowSettings) -> InputFrame:
     names = [name for name in frame.columns if name != corrupt]
     sources = _find_sources(names, job_input)
     if not job_input.time_rules.all_now:
@@ -149,7 +182,7 @@ def _read_columns(spark: SparkSession, job_input: JobInput, row_settings: RowSet
         columns.append(frame[_quote(corrupt)].alias(CORRUPT_COLUMN))
     elif not columns:  # without any column Spark would hand on no rows
         columns.append(F.lit(None).cast("string").alias(CORRUPT_COLUMN))
-    rows = frame.select(*columns)
+    rows = frame.select(*columns, _origin(frame, job_input.format))
     for field in rows.schema.fields:  # timestamps without a time zone are in the session's, as everywhere in Spark
         if isinstance(field.dataType, T.TimestampNTZType) and field.name in FIELDS:
             rows = rows.withColumn(field.name, rows[field.name].cast("timestamp"))
@@ -165,7 +198,7 @@ def _read_columns(spark: SparkSession, job_input: JobInput, row_settings: RowSet
     # Each partition is sorted by due time, because the store inserts sorted tasks about 1.5 times as fast.
     due: list[Column] = []
     for name in ("execute_time", "delay"):
-        if name in rows.columns:
+        if name in rows.columns and job_input.format not in COUNTED_FORMATS:
             is_string = isinstance(rows.schema[name].dataType, T.StringType)
             due.append(rows[name].try_cast("double") if is_string else rows[name])
     return InputFrame(rows.sortWithinPartitions(*due) if due else rows, row_settings, unused)
