@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from later.core.callback_url import check_callback
 from later.core.errors import Refused
 from later.core.policy import DelayMode, Policy
 from later.core.policy_scopes import Policies, namespace_from_topic
@@ -12,7 +13,6 @@ from later.core.validation import (
     MAX_AHEAD_MS,
     MAX_TTL_MS,
     RESERVED_NAMESPACE,
-    check_callback,
     check_content,
     check_headers,
     check_id,

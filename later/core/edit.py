@@ -8,11 +8,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from later.core.admit import resolve_execute_at, resolve_ttl_ms
+from later.core.callback_url import check_callback
 from later.core.errors import Refused
 from later.core.policy import DelayMode
 from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
-from later.core.validation import check_callback, check_content, check_headers, check_retry
+from later.core.validation import check_content, check_headers, check_retry
 
 
 class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,6 +24,7 @@ from multidict import istr
 from yarl import URL
 
 from later.core.clock import rfc3339
+from later.core.host_address import parse_host_address
 from later.core.policy import MAX_TIMEOUT_MS, Policy, plain_number
 from later.core.reply import Reply, parse_reply
 from later.core.retry import Outcome, OutcomeKind
@@ -202,19 +203,28 @@ _UNSENDABLE = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9._~:/?\[\]@!$&'()*+,;=
 def wire_url(callback: str) -> URL:
     """Return the URL as its caller wrote it, because receivers may compare it: yarl would turn `%41` into `A`.
 
-    Only what cannot stand in a request line is percent-encoded, and the host takes its ASCII form.
-
-    Raises:
-        ValueError: it is no URL, or its port is not in 0 to 65,535.
+    Only what cannot stand in a request line is percent-encoded. The host takes its ASCII form, and an address its usual
+    one (127.0.0.1 for `127.1`), so that no resolver reads it as something else.
     """
-    if _SENDABLE_URL.fullmatch(callback):
-        sendable = URL(callback, encoded=True)
-        _ = sendable.port  # raises the error here: yarl would raise it from within the call
-        return sendable
+    has_empty_query = callback.find("?") == len(callback) - 1
+    if not has_empty_query and _SENDABLE_URL.fullmatch(callback):
+        url = URL(callback, encoded=True)
+        if (host := url.raw_host or "") == _canonical_host(host):
+            return url
     url = URL(callback)
+    host = _canonical_host(url.raw_host or "")
+    port = "" if url.explicit_port is None else f":{url.explicit_port}"
+    authority = f"[{host}]{port}" if ":" in host else f"{host}{port}"
     target = re.split(r"(?=[/?#])", callback.partition("://")[2], maxsplit=1)[1:]
     path = _UNSENDABLE.sub(lambda match: quote(match[0], safe=""), "".join(target).partition("#")[0])
-    return URL(f"{url.scheme}://{url.raw_authority}{path}", encoded=True)
+    if has_empty_query:  # as a part of the path, because yarl drops an empty query
+        return URL.build(scheme=url.scheme, authority=authority, path=f"/{path.removeprefix('/')}", encoded=True)
+    return URL(f"{url.scheme}://{authority}{path}", encoded=True)
+
+
+def _canonical_host(host: str) -> str:
+    address = parse_host_address(host)
+    return host if address is None else str(address)
 
 
 async def _post_once(session: aiohttp.ClientSession, request: CallbackRequest) -> aiohttp.ClientResponse:

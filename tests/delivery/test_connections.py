@@ -69,7 +69,8 @@ class TestNoConnection:
         [
             ("http://127.0.0.1:{port}/?secret", "Connection refused"),
             ("https://127.0.0.1:{port}/?secret", "Connection refused"),
-            ("http://127.1/?secret", "this URL cannot be called"),
+            ("http://127.1:{port}/?secret", "Connection refused"),
+            ("http://256.1.1.1/?secret", "this task cannot be sent"),
             ("http://" + "x" * 64 + ".example/?secret", "the name lookup failed: this is not a host name"),
         ],
     )

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import aiohttp
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from later.core.callback_url import check_callback
+from later.core.errors import Refused
+from later.core.host_address import parse_host_address
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.sender import MAX_REPLY_BYTES, CallbackRequest, wire_url
 from tests.builders import NOW, a_task
@@ -21,6 +28,27 @@ from tests.receivers import (
     deliver_to,
     parse_headers,
     reply_with_body,
+)
+
+LABELS = st.one_of(
+    st.text("abcxyz019-_", max_size=6),
+    st.text("abcxyz019-_", min_size=60, max_size=66),
+    st.sampled_from(["localhost", "127", "0x7f", "0177", "256", "bücher", "xn--bcher-kva", "xn--", "１２７", "%41"]),
+    st.text(max_size=3),
+)
+HOSTS = st.lists(LABELS, max_size=5).map(".".join) | st.ip_addresses(v=6).map(lambda address: f"[{address}]")
+PORTS = (
+    st.just("")
+    | st.sampled_from([":", ":0", ":80", ":00080", ":65536", ":+1", ":٣"])
+    | (st.integers(0, 70_000).map(lambda port: f":{port}"))
+)
+TARGETS = st.text(st.sampled_from("/?&=%aü{}|^`[]@;:+.~!'\"<>\u2028") | st.characters(), max_size=12)
+CALLBACKS = st.builds(
+    lambda scheme, host, port, target: f"{scheme}://{host}{port}{target}",
+    st.sampled_from(["http", "https", "HTTP"]),
+    HOSTS,
+    PORTS,
+    st.just("") | TARGETS.map(lambda target: f"/{target}") | TARGETS.map(lambda target: f"?{target}"),
 )
 
 
@@ -101,6 +129,12 @@ class TestRequest:
             ("/grüße?ü=🦔", "/gr%C3%BC%C3%9Fe?%C3%BC=%F0%9F%A6%94"),
             ("/%", "/%25"),
             ("/%zz%%20", "/%25zz%25%20"),
+            ("?", "/?"),
+            ("/a?", "/a?"),
+            ("/%41 ?".replace(" ", ""), "/%41?"),
+            ("/ü?", "/%C3%BC?"),
+            ("/a??", "/a??"),
+            ("/a?b?", "/a?b?"),
         ],
     )
     async def test_the_url_is_sent_as_it_was_written(self, path: str, target: str) -> None:
@@ -115,10 +149,40 @@ class TestRequest:
             ("http://Receiver.Example/X", "receiver.example", 80),
             ("https://[::1]:8443/{}", "::1", 8443),
             ("http://under_score.example", "under_score.example", 80),
+            ("http://127.1:8080/x?y", "127.0.0.1", 8080),
+            ("http://0x7f000001", "127.0.0.1", 80),
+            ("https://0177.1/?", "127.0.0.1", 443),
+            ("http://2130706433:08080/%41", "127.0.0.1", 8080),
+            ("http://0/", "0.0.0.0", 80),
+            ("http://127.0.0.1./", "127.0.0.1", 80),
+            ("http://[0:0:0::1]:81/", "::1", 81),
         ],
     )
     def test_a_host_takes_its_ascii_form(self, callback: str, host: str, port: int) -> None:
         assert (wire_url(callback).raw_host, wire_url(callback).port) == (host, port)
+
+    async def test_an_address_in_another_form_is_called(self) -> None:
+        async with Receiver(answers(DONE)).listen() as receiver, a_sender() as sender:
+            callback = receiver.url.replace("127.0.0.1", "0x7f.1")
+            assert (await sender.send(a_task(callback=callback), 1, NOW)).kind is OutcomeKind.DONE
+
+    @settings(max_examples=500)
+    @given(CALLBACKS)
+    @example("http://h:/?")
+    async def test_every_callback_that_is_admitted_can_be_called(self, callback: str) -> None:
+        try:
+            check_callback(callback)
+        except Refused:
+            return
+        request = CallbackRequest.build(a_task(callback=callback), 1, 0, NOW, 1000)
+        client_request = aiohttp.ClientRequest("POST", request.url, headers=request.headers, data=request.body)
+        target = client_request.url.raw_path_qs
+        assert re.fullmatch(r"/[!-~]*", target)
+        assert ("?" in target) is ("?" in callback)
+        assert 1 <= (client_request.port or 0) <= 65_535
+        client_request.host.encode("idna")  # as getaddrinfo does
+        if (address := parse_host_address(client_request.host)) is not None:
+            assert str(address) == client_request.host
 
     async def test_a_long_content_arrives_whole(self) -> None:
         _, body = await sent_request(content='"' * 2_000_000)
