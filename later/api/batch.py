@@ -6,7 +6,7 @@ A bulk job counts what its batches created exactly, even if a batch has to be se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -80,8 +80,13 @@ class BatchHandlers:
         self._wake_delay_ticker = wake_delay_ticker
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """`POST /create/batch`. With `dry_run`, answer what would be refused and store nothing."""
-        job = _check_job(request.query["job"]) if "job" in request.query else ""
+        """`POST /create/batch`. With `dry_run`, answer what would be refused and store nothing.
+
+        With `job`, count the batch into that job; with `run`, also into that run of it.
+        """
+        job, run = _parse_id(request.query, "job"), _parse_id(request.query, "run")
+        if run is not None and job is None:
+            raise Refused("run: expected the parameter job with it", "run")
         dry_run = parse_switch(request.query, "dry_run")
         body = await read_body(request, MAX_BATCH_BYTES)
         items = split_items(body, request.content_type)
@@ -95,11 +100,13 @@ class BatchHandlers:
                 return json_response(
                     BatchCreateResponse(created=0, existing=0, refused=refused, failed=0, results=results)
                 )
-            batch = JobBatch(job, batch_digest(body), refused, now + self._remember_ms) if job else None
+            batch = None
+            if job is not None:
+                batch = JobBatch(job, batch_digest(items, tasks), refused, now + self._remember_ms, run)
             answers = await _call_for_valid(tasks, lambda valid: self._store.tasks.create(valid, batch))
             if batch is not None:
                 with suppress(StoreDown):
-                    await self._store.bulk_jobs.uncount_failed(batch, answers)
+                    await self._store.bulk_jobs.uncount_failed(batch, items, tasks, answers)
         return json_response(self._finish_create(tasks, answers))
 
     async def query(self, request: web.Request) -> web.StreamResponse:
@@ -139,14 +146,22 @@ class BatchHandlers:
         )
 
     async def show_job(self, request: web.Request) -> web.StreamResponse:
-        """`GET /jobs/{id}`."""
-        job = _check_job(request.match_info["id"])
+        """`GET /jobs/{id}`. With `run`, answer the counts of that run alone."""
+        job = _check_id("job", request.match_info["id"])
+        run = _parse_id(request.query, "run")
         try:
-            counts = await self._store.bulk_jobs.counts(job)
+            counts = await self._store.bulk_jobs.counts(job, run)
         except NotFound:
-            return problem_response(ErrorBody(status=404, detail=f'nothing is counted under the job "{job}"'))
+            of_run = "" if run is None else f' and the run "{run}"'
+            return problem_response(ErrorBody(status=404, detail=f'nothing is counted under the job "{job}"{of_run}'))
         return json_response(
-            JobResponse(job=job, created=counts.created, existing=counts.existing, refused=counts.refused)
+            JobResponse(
+                job=job,
+                run=run or UNSET,
+                created=counts.created,
+                existing=counts.existing,
+                refused=counts.refused,
+            )
         )
 
     async def _call_by_id(
@@ -230,8 +245,13 @@ def _create_result(task: Task | Refused, answer: bool | LaterError) -> CreateRes
     return CreateResponse(id=task.id, created=answer, warning=expiry_warning(task, answer))
 
 
-def _check_job(job: str) -> str:
+def _parse_id(query: Mapping[str, str], name: str) -> str | None:
+    """Return the id of a job or a run among the parameters; None if it is not there. Raises Refused."""
+    return _check_id(name, query[name]) if name in query else None
+
+
+def _check_id(name: str, text: str) -> str:
     try:
-        return check_id(job)
+        return check_id(text)
     except Refused:
-        raise Refused(f"job: expected {EXPECTED['id']}, got {format_value(job)}", "job") from None
+        raise Refused(f"{name}: expected {EXPECTED['id']}, got {format_value(text)}", name) from None

@@ -114,9 +114,10 @@ class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of a bulk job."""
+    """The counts of a bulk job, or of one `run` of it."""
 
     job: str
+    run: str | UnsetType = UNSET
     created: int
     existing: int
     refused: int

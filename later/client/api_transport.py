@@ -20,14 +20,17 @@ _STATUS_BY_STATE = {
 
 
 class ApiTransport:
-    """A `Transport` over the API, for one job or for none. Closing it closes the client."""
+    """A `Transport` over the API, for one job, for one run of a job, or for none. Closing it closes the client."""
 
-    def __init__(self, client: ApiClient, job: str | None = None) -> None:
+    def __init__(self, client: ApiClient, job: str | None = None, run: str | None = None) -> None:
         self._client = client
         self._job = None if job is None else quote(job, safe="")
+        self._run = None if run is None else quote(run, safe="")
 
     def create(self, bodies: Sequence[bytes]) -> BatchResult:
-        return self._create("/create/batch" + (f"?job={self._job}" if self._job is not None else ""), bodies)
+        query = {"job": self._job, "run": self._run}
+        text = "&".join(f"{name}={value}" for name, value in query.items() if value is not None)
+        return self._create(f"/create/batch?{text}" if text else "/create/batch", bodies)
 
     def validate(self, bodies: Sequence[bytes]) -> BatchResult:
         return BatchResult(0, [], self._create("/create/batch?dry_run=true", bodies).errors)
@@ -71,7 +74,7 @@ class ApiTransport:
 
     def counts(self) -> CreateCounts:
         try:
-            answer = self._client.call("GET", f"/jobs/{self._job}")
+            answer = self._client.call("GET", f"/jobs/{self._job}" + (f"?run={self._run}" if self._run else ""))
         except CallFailed as error:
             if error.status == 404:
                 return CreateCounts()

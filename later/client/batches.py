@@ -114,7 +114,7 @@ class BatchSender:
         return self._look_up(ids, self._transport.cancel)
 
     def counts(self) -> CreateCounts:
-        """Return the job's counts. Raises LaterError."""
+        """Return the counts of the transport's run or job. Raises LaterError."""
         return self._retry.call(self._transport.counts)
 
     def split(self, items: Iterable[Item], body: Callable[[Item], bytes]) -> Iterator[list[Item]]:

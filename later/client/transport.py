@@ -53,7 +53,7 @@ class TaskStatus(StrEnum):
 
 
 class CreateCounts(NamedTuple):
-    """The numbers of a job's tasks, as the store has counted them."""
+    """The numbers of tasks of a job, or of one run of it, as the store has counted them."""
 
     created: int = 0
     existing: int = 0
@@ -61,13 +61,13 @@ class CreateCounts(NamedTuple):
 
 
 class Transport(Protocol):
-    """Access to `later` for one job.
+    """Access to `later` for one job, or for one run of it.
 
     Each method raises `Unavailable` if the same call may work later, another `LaterError` if it will not.
     """
 
     def create(self, bodies: Sequence[bytes]) -> BatchResult:
-        """Create the tasks that these bodies of `/create` describe, and count them into the job.
+        """Create the tasks that these bodies of `/create` describe, and count them into the job and its run.
 
         Raises:
             CallFailed: Status TOO_LARGE: several bodies are too large for one call.
@@ -83,6 +83,6 @@ class Transport(Protocol):
         """Delete pending tasks and return the status that each had. Dead and ended tasks stay as they are."""
 
     def counts(self) -> CreateCounts:
-        """Return the job's counts."""
+        """Return the counts of the run, or of the job if the transport is for no run."""
 
     def close(self) -> None: ...

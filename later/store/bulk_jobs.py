@@ -1,7 +1,8 @@
-"""Counts of bulk jobs, exact even if batches are sent twice.
+"""Counts of bulk jobs and of their runs, exact even if batches are sent twice.
 
 `create` counts what it creates, in the same step. The batch as a whole is counted in the same round trip, under a
-digest of its bytes, so that one that is sent again counts once. Existing items are valid ones that were not created.
+digest of its items, so that one that is sent again counts once. Existing items are valid ones that were not created.
+If items of a batch fail, they may be sent again alone or with the whole batch: both count once.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from later.core.errors import LaterError, NotFound, Refused
+from later.core.task import Task
 from later.store import scripts
 from later.store.client import Client
-from later.store.keys import Keys
+from later.store.keys import Keys, counter_name
 from later.store.scripts import Argument, Command
 from later.store.types import JobBatch, JobCounts
 
@@ -20,9 +22,17 @@ TRIM_LIMIT = 100
 """The most jobs of each shard that one `trim` forgets."""
 
 
-def batch_digest(content: bytes) -> bytes:
-    """Return the digest by which a job knows a batch that is sent again."""
-    return blake2b(content, digest_size=12).digest()
+def batch_digest(items: Sequence[bytes], tasks: Sequence[Task | Refused]) -> bytes:
+    """Return the digest by which a job knows a batch that is sent again: of the ids of its tasks, in their order.
+
+    An item that was refused, or has no id of its own, is known by its text: a task's other fields may change, such as
+    a time that is spread over a window from now on.
+    """
+    texts = [
+        task.id.encode() if isinstance(task, Task) and task.own_id else item
+        for item, task in zip(items, tasks, strict=True)
+    ]
+    return blake2b(b"\n".join(texts), digest_size=12).digest()
 
 
 class BulkJobs:
@@ -32,26 +42,38 @@ class BulkJobs:
         self._client = client
         self._keys = keys
 
-    async def count_batch(self, batch: JobBatch, valid: int) -> None:
-        """Set the number of the batch's valid items, in place of what was counted under its digest before."""
-        await self._client.execute("count_batch", count_batch_command(self._keys, batch, valid))
+    async def count_batch(self, batch: JobBatch, valid: int, rest: bytes = b"") -> None:
+        """Set the number of the batch's valid items, in place of what was counted under its digest before.
 
-    async def uncount_failed(self, batch: JobBatch, answers: Sequence[object]) -> None:
-        """Count a batch again without its failed items, because they are sent again, perhaps in another batch.
+        `rest` is the digest of those that failed: if the whole batch is counted again, its rest no longer counts.
+        """
+        await self._client.execute("count_batch", count_batch_command(self._keys, batch, valid, rest))
+
+    async def uncount_failed(
+        self, batch: JobBatch, items: Sequence[bytes], tasks: Sequence[Task | Refused], answers: Sequence[object]
+    ) -> None:
+        """Count a batch again without its failed items, because they are sent again, alone or with the whole batch.
 
         `answers` has an entry for each item: a Refused, another LaterError if it failed, or a result.
         """
-        failed = sum(isinstance(answer, LaterError) and not isinstance(answer, Refused) for answer in answers)
+        failed = [i for i, a in enumerate(answers) if isinstance(a, LaterError) and not isinstance(a, Refused)]
+        valid = len(answers) - batch.refused - len(failed)
         if failed:
-            await self.count_batch(batch, len(answers) - batch.refused - failed)
+            rest = batch_digest([items[i] for i in failed], [tasks[i] for i in failed])
+            await self.count_batch(batch, valid, rest if valid else b"")
 
-    async def counts(self, job: str) -> JobCounts:
-        """Return the job's counts. Raises NotFound if nothing was counted into it, or if it was forgotten."""
-        created = await self._client.execute_all("job", [("HGET", s.job(job), "created") for s in self._keys.shards])
+    async def counts(self, job: str, run: str | None = None) -> JobCounts:
+        """Return the counts of a job, or of one run of it.
+
+        Raises:
+            NotFound: Nothing was counted into it, or it was forgotten.
+        """
+        name = counter_name(job, run)
+        created = await self._client.execute_all("job", [("HGET", s.job(name), "created") for s in self._keys.shards])
         own_shard = self._keys.shard_of(job)
-        valid, refused = await self._client.execute("job", ("HMGET", own_shard.job(job), "valid", "refused"))
+        valid, refused = await self._client.execute("job", ("HMGET", own_shard.job(name), "valid", "refused"))
         if valid is None and refused is None and not any(created):
-            raise NotFound(job)
+            raise NotFound(name)
         total_created = sum(int(count or 0) for count in created)
         return JobCounts(total_created, max(int(valid or 0) - total_created, 0), int(refused or 0))
 
@@ -69,8 +91,10 @@ class BulkJobs:
         await self._client.execute_all("trim", commands)
 
 
-def count_batch_command(keys: Keys, batch: JobBatch, valid: int) -> Command:
+def count_batch_command(keys: Keys, batch: JobBatch, valid: int, rest: bytes = b"") -> Command:
     """Return the command that counts a batch with so many valid items; `Tasks.create` sends it with the items."""
-    shard = keys.shard_of(batch.job)
-    arguments: list[Argument] = [batch.job, batch.forget_at, batch.digest, valid, batch.refused]
-    return scripts.COUNT_BATCH.call([shard.job(batch.job), shard.jobs], arguments)
+    shard, counters = keys.shard_of(batch.job), batch.counters
+    arguments: list[Argument] = [batch.digest, valid, batch.refused, rest]
+    for name in counters:
+        arguments += [name, batch.forget_at]
+    return scripts.COUNT_BATCH.call([shard.jobs, *map(shard.job, counters)], arguments)

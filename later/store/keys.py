@@ -22,8 +22,9 @@
 | `{later:0}:expiry`      | zset   | `<topic>\0<id>` → when the task's ttl ends; only of tasks that have one  |
 | `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten                        |
 | `{later:0}:job:<job>`   | hash   | this shard's counts of a bulk job: `created`, and in the job's own       |
-|                         |        | shard `valid`, `refused` and a field for each batch that was counted     |
-| `{later:0}:jobs`        | zset   | job → when it may be forgotten                                           |
+|                         |        | shard `valid`, `refused` and a field for each batch that was counted;    |
+|                         |        | the same for a run of the job, under `<job>/<run>`                       |
+| `{later:0}:jobs`        | zset   | job, or `<job>/<run>` → when it may be forgotten                         |
 
 Ids are packed (see `later.core.task.pack_id`); times are ms of the store's clock. No key has a TTL, because a store may
 evict volatile keys; the exception is a topic's `flow`, which lasts a day, and whose loss costs a few deliveries too
@@ -77,8 +78,9 @@ class Shard:
         """Return the topic's four buckets, in the order of `Bucket`."""
         return [self._buckets[bucket] + topic for bucket in Bucket]
 
-    def job(self, job: str) -> bytes:
-        return self._tag + b"job:" + job.encode()
+    def job(self, counter: str) -> bytes:
+        """Return the key of the counts of a bulk job, or of a run of it (see `counter_name`)."""
+        return self._tag + b"job:" + counter.encode()
 
     def parse_bucket_key(self, key: bytes) -> tuple[Bucket, bytes] | None:
         """Return the bucket and the topic of a bucket's key; None for any other key."""
@@ -140,6 +142,11 @@ def group_items(items: Sequence[Item], targets: Iterable[tuple[Shard, bytes]]) -
         group.items.append(item)
         group.positions.append(position)
     return groups
+
+
+def counter_name(job: str, run: str | None) -> str:
+    """Return the name under which a job is counted, or one run of it: neither id contains a slash."""
+    return job if run is None else f"{job}/{run}"
 
 
 def expiry_member(topic: bytes, packed_id: bytes) -> bytes:

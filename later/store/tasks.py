@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 from secrets import randbits
 from typing import Any
 
@@ -55,19 +56,21 @@ class Tasks:
     async def create(self, tasks: Sequence[Task], batch: JobBatch | None = None) -> list[bool | LaterError]:
         """Store new tasks, each in pool and delay in one step; False for an id that exists.
 
-        With a `batch`, count them into its job: the created tasks in the same step, the batch in the same round trip.
+        With a `batch`, count them into its job and its run: the created tasks in the same step, the batch in the same
+        round trip.
 
         Raises:
             StoreDown: whether anything was stored is not known.
         """
-        job, forget_job_at = ("", 0) if batch is None else (batch.job, batch.forget_at)
+        counters = [] if batch is None else batch.counters
+        forget_times: list[tuple[Argument, Argument]] = [(name, batch.forget_at) for name in counters] if batch else []
         commands: list[Command] = []
         groups = group_items(tasks, [(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks])
         for (shard, topic), some, _ in groups:
             keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY], shard.expiry]
-            if job:
-                keys += [shard.job(job), shard.jobs]
-            arguments: list[Argument] = [topic, job, forget_job_at]
+            if counters:
+                keys += [shard.jobs, *map(shard.job, counters)]
+            arguments: list[Argument] = [topic, len(counters), *chain.from_iterable(forget_times)]
             for task in some:
                 expires_at: Argument = "" if task.expires_at is None else task.expires_at
                 arguments += [pack_id(task.id), encode_task(task), task.execute_at, int(task.own_id), expires_at]

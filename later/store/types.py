@@ -10,7 +10,7 @@ from later.core.errors import UnreadableBody
 from later.core.policy_scopes import Policies
 from later.core.retry import Failure, Verdict
 from later.core.task import Task
-from later.store.keys import Bucket
+from later.store.keys import Bucket, counter_name
 
 
 class DueTopic(NamedTuple):
@@ -207,19 +207,25 @@ class MoveResult(NamedTuple):
 
 
 class JobBatch(NamedTuple):
-    """A batch of tasks that is counted into a job: the digest of its bytes, and how many of its items were refused.
+    """A batch of tasks that is counted into a job: its digest, and how many of its items were refused.
 
-    The job's counts are kept until `forget_at` (ms).
+    The counts are kept until `forget_at` (ms). With a `run`, the batch is also counted into that run of the job.
     """
 
     job: str
     digest: bytes
     refused: int
     forget_at: int
+    run: str | None = None
+
+    @property
+    def counters(self) -> list[str]:
+        """The names of the counters that count the batch: of its job, and of its run if it has one."""
+        return [self.job] if self.run is None else [self.job, counter_name(self.job, self.run)]
 
 
 class JobCounts(NamedTuple):
-    """The counts of a bulk job. An item that was sent twice counts once."""
+    """The counts of a bulk job, or of one run of it. An item that was sent twice counts once."""
 
     created: int
     existing: int

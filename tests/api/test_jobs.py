@@ -35,6 +35,36 @@ async def test_a_partly_failed_batch_is_counted_exactly_after_it_succeeds() -> N
         assert await api.get(f"/jobs/{job}") == ok(job=job, created=2, existing=0, refused=1)
 
 
+async def test_existing_items_count_once_after_a_partial_failure() -> None:
+    """The failed items are sent again alone, and then the whole batch."""
+    async with serve_api(shards=2) as api:
+        up, down = id_per_shard(api)
+        await api.post("/create/batch", create_bodies(up, down))
+        api.client.shards_down = [1]
+        assert (await api.post(f"/create/batch?job={up}", create_bodies(up, down)))[1]["failed"] == 1
+        api.client.shards_down = []
+        for ids in ([down], [up, down], [down]):
+            await api.post(f"/create/batch?job={up}", create_bodies(*ids))
+            assert await api.get(f"/jobs/{up}") == ok(job=up, created=0, existing=2, refused=0)
+
+
+async def test_a_run_has_counts_of_its_own(api: ApiFixture) -> None:
+    await api.post("/create/batch?job=j&run=1", create_bodies("a", "b"))
+    await api.post("/create/batch?job=j&run=2", create_bodies("b", "c"))
+    assert await api.get("/jobs/j?run=1") == ok(job="j", run="1", created=2, existing=0, refused=0)
+    assert await api.get("/jobs/j?run=2") == ok(job="j", run="2", created=1, existing=1, refused=0)
+    assert await api.get("/jobs/j") == ok(job="j", created=3, existing=1, refused=0)
+    assert (await api.get("/jobs/j?run=3"))[1]["detail"] == 'nothing is counted under the job "j" and the run "3"'
+
+
+async def test_a_run_without_a_job_or_with_a_wrong_name_is_refused(api: ApiFixture) -> None:
+    refusal = bad_request("run: expected the parameter job with it", "run")
+    assert await api.post("/create/batch?run=1", create_bodies("a")) == refusal
+    refusal = bad_request('run: expected 1 to 128 characters of A-Za-z0-9._~:-, got "a/b"', "run")
+    assert await api.post("/create/batch?job=j&run=a/b", create_bodies("a")) == refusal
+    assert (await api.post("/query", {"id": "a"}))[0] == 404
+
+
 async def test_a_stored_batch_is_not_503_if_its_failed_items_cannot_be_uncounted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

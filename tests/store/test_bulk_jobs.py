@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from later.core.errors import NotFound
+from later.core.errors import NotFound, Refused
 from later.core.task import Task
+from later.store.bulk_jobs import batch_digest
 from later.store.types import JobBatch, JobCounts
 from tests.builders import NOW, a_task
 from tests.store.inspection import ask, claim_due, done
@@ -18,8 +19,8 @@ def batch(*numbers: int) -> list[Task]:
     return [a_task(id=f"job:{n}", own_id=True) for n in numbers]
 
 
-def job_batch(digest: str, *, refused: int = 0) -> JobBatch:
-    return JobBatch("job", digest.encode(), refused, FORGET_AT)
+def job_batch(digest: str, *, refused: int = 0, run: str | None = None) -> JobBatch:
+    return JobBatch("job", digest.encode(), refused, FORGET_AT, run)
 
 
 async def send(store: StoreFixture, tasks: list[Task], refused: int = 0, *, forget_at: int = FORGET_AT) -> None:
@@ -65,6 +66,73 @@ async def test_failed_items_do_not_count_as_existing(store: StoreFixture) -> Non
     await store.bulk_jobs.count_batch(batch_of_three, valid=1)
     await store.tasks.create(batch(2, 3), job_batch("rest"))
     assert await store.bulk_jobs.counts("job") == JobCounts(3, 0, 0)
+
+
+async def fail_in_part(store: StoreFixture, digest: str, created: list[Task], valid: int, rest: str) -> None:
+    """Store some tasks of a batch whose other valid items, the `rest`, failed."""
+    failing = job_batch(digest)
+    await store.tasks.create(created, failing)
+    await store.bulk_jobs.count_batch(failing, valid)
+    await store.bulk_jobs.count_batch(failing, len(created), rest.encode())
+
+
+async def test_after_a_partial_failure_the_rest_and_the_whole_batch_sent_again_count_once(store: StoreFixture) -> None:
+    await store.tasks.create(batch(1, 2, 3))
+    await fail_in_part(store, "whole", batch(1), 3, "rest")
+    assert await store.bulk_jobs.counts("job") == JobCounts(0, 1, 0)
+    await store.tasks.create(batch(2, 3), job_batch("rest"))
+    assert await store.bulk_jobs.counts("job") == JobCounts(0, 3, 0)
+    for digest, tasks in (("whole", batch(1, 2, 3)), ("rest", batch(2, 3)), ("whole", batch(1, 2, 3))):
+        await store.tasks.create(tasks, job_batch(digest))
+        assert await store.bulk_jobs.counts("job") == JobCounts(0, 3, 0)
+
+
+async def test_a_rest_that_fails_in_part_and_its_own_rest_count_once(store: StoreFixture) -> None:
+    await store.tasks.create(batch(1, 2, 3))
+    await fail_in_part(store, "whole", batch(1), 3, "rest")
+    await fail_in_part(store, "rest", batch(2), 2, "last")
+    await store.tasks.create(batch(3), job_batch("last"))
+    assert await store.bulk_jobs.counts("job") == JobCounts(0, 3, 0)
+    await store.tasks.create(batch(1, 2, 3), job_batch("whole"))
+    assert await store.bulk_jobs.counts("job") == JobCounts(0, 3, 0)
+
+
+async def test_a_batch_that_fails_in_part_again_counts_its_rest_again(store: StoreFixture) -> None:
+    await store.tasks.create(batch(1, 2, 3))
+    for _ in range(2):
+        await fail_in_part(store, "whole", batch(1), 3, "rest")
+        assert await store.bulk_jobs.counts("job") == JobCounts(0, 1, 0)
+        await store.tasks.create(batch(2, 3), job_batch("rest"))
+        assert await store.bulk_jobs.counts("job") == JobCounts(0, 3, 0)
+
+
+async def test_two_runs_of_one_job_at_once_each_count_what_they_created(store: StoreFixture) -> None:
+    await store.tasks.create(batch(*range(0, 30)), job_batch("a", run="one", refused=1))
+    await store.tasks.create(batch(*range(20, 50)), job_batch("b", run="two"))
+    for _ in range(2):
+        await store.tasks.create(batch(*range(0, 30)), job_batch("a", run="two", refused=1))
+    assert await store.bulk_jobs.counts("job", "one") == JobCounts(30, 0, 1)
+    assert await store.bulk_jobs.counts("job", "two") == JobCounts(20, 40, 1)
+    assert await store.bulk_jobs.counts("job") == JobCounts(50, 10, 1)
+
+
+async def test_a_run_is_forgotten_as_its_job_is(store: StoreFixture) -> None:
+    await store.tasks.create(batch(*range(40)), job_batch("a", run="one"))
+    await store.bulk_jobs.trim(FORGET_AT)
+    for run in (None, "one"):
+        with pytest.raises(NotFound):
+            await store.bulk_jobs.counts("job", run)
+    assert (await ask(store, [("KEYS", "*job*")]))[0] == []
+
+
+async def test_a_batch_is_known_by_its_ids_whatever_its_other_fields() -> None:
+    texts = [b"one", b"two", b"three"]
+    refused = Refused("delay: no")
+    digest = batch_digest(texts, [a_task(id="j:1", own_id=True), a_task(id="x"), refused])
+    later_one = a_task(id="j:1", own_id=True, delay=77)
+    assert batch_digest([b"other", *texts[1:]], [later_one, a_task(id="y"), refused]) == digest
+    assert batch_digest([b"other", *texts[1:]], [refused, a_task(id="x"), refused]) != digest
+    assert batch_digest(texts[:2], [later_one, a_task(id="x")]) != digest
 
 
 async def test_an_unknown_job_is_not_found(store: StoreFixture) -> None:

@@ -30,14 +30,15 @@ Result = TypeVar("Result")
 
 
 class StoreTransport:
-    """A `Transport` to the store with these settings, for one job.
+    """A `Transport` to the store with these settings, for one job, or for one run of it.
 
     Tasks are admitted by the policies set in the store and, below them, by later's defaults, because the options of the
     daemons are unknown here.
     """
 
-    def __init__(self, settings: StoreSettings, job: str) -> None:
+    def __init__(self, settings: StoreSettings, job: str, run: str | None = None) -> None:
         self._job = job
+        self._run_id = run
         self._runner = asyncio.Runner()
         try:
             self._store = self._run(open_existing_store(settings, Clock(time.monotonic, time.time)))
@@ -60,7 +61,7 @@ class StoreTransport:
 
     def counts(self) -> CreateCounts:
         try:
-            return CreateCounts(*self._run(self._store.bulk_jobs.counts(self._job)))
+            return CreateCounts(*self._run(self._store.bulk_jobs.counts(self._job, self._run_id)))
         except NotFound:
             return CreateCounts()
 
@@ -88,10 +89,10 @@ class StoreTransport:
         items = await self._admit(bodies)
         tasks = [item for item in items if isinstance(item, Task)]
         forget_at = self._store.clock.now().high + REMEMBER_MS
-        batch = JobBatch(self._job, batch_digest(b"\n".join(bodies)), len(bodies) - len(tasks), forget_at)
+        batch = JobBatch(self._job, batch_digest(bodies, items), len(bodies) - len(tasks), forget_at, self._run_id)
         answers = iter(await self._store.tasks.create(tasks, batch))
         results = [next(answers) if isinstance(item, Task) else item for item in items]
-        await self._store.bulk_jobs.uncount_failed(batch, results)
+        await self._store.bulk_jobs.uncount_failed(batch, bodies, items, results)
         errors = {i: _item_error(result) for i, result in enumerate(results) if isinstance(result, LaterError)}
         existing = [i for i, result in enumerate(results) if result is False]
         return BatchResult(sum(result is True for result in results), existing, errors)

@@ -37,19 +37,19 @@ class Target:
         return self.url.startswith(("http://", "https://"))
 
     @contextmanager
-    def open_transport(self, job: str) -> Iterator[Transport]:
-        """Open a transport for one job, and close it at the end. Raises LaterError: It cannot be opened."""
-        transport = self._open(job)
+    def open_transport(self, job: str, run: str | None = None) -> Iterator[Transport]:
+        """Open a transport for one job or run, and close it at the end. Raises LaterError: It cannot be opened."""
+        transport = self._open(job, run)
         try:
             yield transport
         finally:
             transport.close()
 
     @contextmanager
-    def open_sender(self, job: str) -> Iterator[BatchSender]:
-        """Open a batch sender for one job, with retries. Raises LaterError: It cannot be opened."""
+    def open_sender(self, job: str, run: str | None = None) -> Iterator[BatchSender]:
+        """Open a batch sender for one job or run, with retries. Raises LaterError: It cannot be opened."""
         retry = RetryPolicy(self.retries, time.sleep)
-        transport = retry.call(partial(self._open, job))
+        transport = retry.call(partial(self._open, job, run))
         try:
             yield BatchSender(transport, retry, batch_size=self.batch_size)
         finally:
@@ -64,9 +64,9 @@ class Target:
         with self.open_transport(job) as transport:
             return transport.counts()
 
-    def _open(self, job: str) -> Transport:
+    def _open(self, job: str, run: str | None = None) -> Transport:
         if self.is_api:
-            return ApiTransport(ApiClient(self.url, self.timeout_s, time.time), job)
+            return ApiTransport(ApiClient(self.url, self.timeout_s, time.time), job, run)
         from later.bulk.transport.store import StoreTransport  # noqa: PLC0415  # an executor that uses the API needs no redis
 
-        return StoreTransport(settings_from_url(self.url, self.prefix, self.timeout_s, os.environ), job)
+        return StoreTransport(settings_from_url(self.url, self.prefix, self.timeout_s, os.environ), job, run)

@@ -1,17 +1,20 @@
 -- create: store new tasks of one topic in pool and delay.
 --
--- ARGV: topic, job ('' for none), when the job may be forgotten,
+-- KEYS: pool, done, delay, wake, expiry; with counters also jobs, and the counts of each counter
+-- ARGV: topic, number of counters (a bulk job and its run, or none),
+--       then for each counter: its name, when it may be forgotten,
 --       then for each task: id, body, due time, '1' if the caller chose the id ('0' if later made it),
 --       end of its ttl ('' for none)
 -- Returns for each task 1: created, or 0: the id exists (in pool, or ended and remembered), nothing was changed.
 --
 -- The first write adds, so a store at maxmemory refuses the whole call, as it must: it cannot accept more tasks.
 local pool, done, delay, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local expiry, job_counts, jobs = KEYS[5], KEYS[6], KEYS[7]
-local topic, job, forget_at = ARGV[1], ARGV[2], ARGV[3]
+local expiry, jobs = KEYS[5], KEYS[6]
+local topic, counters = ARGV[1], tonumber(ARGV[2])
+local first = 3 + 2 * counters
 
 local own_ids = {}
-for i = 4, #ARGV, 5 do
+for i = first, #ARGV, 5 do
   if ARGV[i + 3] == '1' then own_ids[#own_ids + 1] = ARGV[i] end
 end
 local known = {}
@@ -22,7 +25,7 @@ end
 
 local answers, bodies, dues, ends = {}, {}, {}, {}
 local earliest, created = nil, 0
-for i = 4, #ARGV, 5 do
+for i = first, #ARGV, 5 do
   local id, body, due, ttl_end = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 4]
   if known[id] then
     answers[#answers + 1] = 0
@@ -47,7 +50,7 @@ if created > 0 then
   redis.call('ZADD', delay, unpack(dues))
   redis.call('ZADD', wake, 'LT', earliest, topic)
   if #ends > 0 then redis.call('ZADD', expiry, unpack(ends)) end
-  if job ~= '' then redis.call('HINCRBY', job_counts, 'created', created) end
+  for n = 1, counters do redis.call('HINCRBY', KEYS[6 + n], 'created', created) end
 end
-if job ~= '' then redis.call('ZADD', jobs, 'GT', forget_at, job) end
+for n = 1, counters do redis.call('ZADD', jobs, 'GT', ARGV[2 * n + 2], ARGV[2 * n + 1]) end
 return answers
