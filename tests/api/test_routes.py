@@ -79,8 +79,8 @@ async def test_health_ignores_its_query(api: ApiFixture) -> None:
     [
         ("/create?delay=3600", MINIMAL, "delay: unknown parameter, expected no parameters here"),
         ("/delete/batch?pendng=true", [{"id": "a"}], "pendng: unknown parameter, expected only "),
-        ("/create/batch?dryrun=true", [MINIMAL], "dryrun: unknown parameter, expected only job, run or dry_run"),
-        ("/create/batch?=1", [MINIMAL], "'': unknown parameter, expected only job, run or dry_run"),
+        ("/create/batch?dryrun=true", [MINIMAL], "dryrun: unknown parameter, expected only job or run or dry_run"),
+        ("/create/batch?=1", [MINIMAL], "'': unknown parameter, expected only job or run or dry_run"),
         ("/query?%0A=1", {"id": "a"}, r"\n: unknown parameter, expected no parameters here"),
     ],
 )
