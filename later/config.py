@@ -13,9 +13,7 @@ from later.core.errors import ConfigError
 from later.core.policy import MAX_LIMIT, MAX_TIMEOUT_MS, MIN_RATE, POLICY_FIELDS, Ack, DelayMode, Policy
 from later.core.validation import MAX_RETRY
 from later.option_types import (
-    DEFAULT_MAX_BODY,
     DEFAULT_PREFIX,
-    DEFAULT_REMEMBER,
     Address,
     OptionType,
     address,
@@ -164,13 +162,13 @@ OPTIONS = (
     Option("shards", "shards", integer(1, 16_384), "1", DAEMON_COMMANDS,
            "Shards that the data is split into, fixed once the store holds data; 64 or more for a cluster."),
     Option("prefix", "prefix", prefix, DEFAULT_PREFIX, STORE_COMMANDS, "Prefix of every key in the store."),
-    Option("remember", "remember_ms", duration(0), DEFAULT_REMEMBER, DAEMON_COMMANDS,
+    Option("remember", "remember_ms", duration(0), "7d", DAEMON_COMMANDS,
            "How long an id chosen by the caller is remembered after its task has ended."),
     Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE_COMMANDS,
            "How long to wait for the store's answer."),
     Option("drain", "drain_ms", duration(0), "30s", DAEMON_COMMANDS,
            "How long a stop waits for deliveries and requests in progress."),
-    Option("max-body", "max_body", body_size, DEFAULT_MAX_BODY, API_COMMANDS,
+    Option("max-body", "max_body", body_size, "1MiB", API_COMMANDS,
            "Largest request body, in bytes or with KiB or MiB; at most 16MiB."),
     Option("max-pending-writes", "max_pending_writes", integer(1, 10_000_000), "10000", API_COMMANDS,
            "Most tasks that may wait for a slow store, per process; beyond that, requests are answered 503."),

@@ -21,9 +21,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 MAX_DURATION_MS = 3653 * 86_400_000
 """Ten years, the longest duration."""
 DEFAULT_PREFIX = "later"
-DEFAULT_REMEMBER = "7d"
-DEFAULT_MAX_BODY = "1MiB"
-"""Defaults of the daemon that also apply where a bulk job uses the store itself, without a daemon."""
+"""The daemon's default, which also applies where a bulk job uses the store itself, without a daemon."""
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|d)?")
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}

@@ -20,6 +20,7 @@ from later import __version__
 from later.api.app import build_app, build_health_app
 from later.api.server import Runner
 from later.config import API_COMMANDS, WORKER_COMMANDS, Config
+from later.core.admission_limits import AdmissionLimits
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
@@ -27,7 +28,9 @@ from later.daemon.store_metrics import StoreMetrics
 from later.delivery.sender import Sender
 from later.metrics import Metrics
 from later.option_types import Address
+from later.store.admission import state_limits
 from later.store.open import connect_store
+from later.store.schema import Execute
 from later.store.settings import StoreSettings
 from later.worker.ticker import Ticker, TickResult
 from later.worker.worker import Worker
@@ -68,6 +71,7 @@ class Service:
             config.policy,
             self._instance,
             metrics.round_trip_observer,
+            self.state_admission_limits if command in API_COMMANDS else None,
         )
         build_ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
         self._tickers = [
@@ -192,6 +196,14 @@ class Service:
                 await self._store.stats.remove_worker(self._instance)
             except LaterError as error:
                 log.debug("heartbeat not removed", reason=str(error))
+
+    async def state_admission_limits(self, execute: Execute) -> None:
+        """State the options that decide on a create, for those who write to the store without an API."""
+        config = self._config
+        limits = AdmissionLimits(max_body=config.max_body, remember_ms=config.remember_ms, policy=config.policy)
+        changed = await state_limits(execute, config.prefix, limits)
+        if changed:
+            log.warning("admission limits replaced", options=changed)
 
     async def measure_clock(self, now: int) -> TickResult:
         """Measure the store's time. A store that came back and cannot serve us is first noticed here."""

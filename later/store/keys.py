@@ -3,7 +3,8 @@
 | key                     | type   | meaning                                                                  |
 |-------------------------|--------|--------------------------------------------------------------------------|
 | `later:meta`            | hash   | the schema's version and the number of shards, written once; `needs`:    |
-|                         |        | what every daemon must know, see `schema.py`                             |
+|                         |        | what every daemon must know, see `schema.py`; `admission`: by which      |
+|                         |        | options the daemons admit tasks, as JSON                                 |
 | `later:workers`         | zset   | instance → its last heartbeat                                            |
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → its settings, as JSON; `version`: when  |
 |                         |        | any of them was changed last, in µs                                      |

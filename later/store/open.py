@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +21,7 @@ from later.store.lookup import Lookup
 from later.store.permits import Permits
 from later.store.policies import PolicyBook
 from later.store.scan import Scanner
-from later.store.schema import check_store, stored_shards
+from later.store.schema import Execute, check_store, stored_shards
 from later.store.settings import StoreSettings
 from later.store.stats import Stats
 from later.store.tasks import Tasks
@@ -84,12 +84,19 @@ def connect_store(
     policy: Policy,
     instance: str,
     observer: Callable[[str], Callable[[float], None]],
+    after_check: Callable[[Execute], Awaitable[None]] | None = None,
 ) -> Store:
     """Return a daemon's store, which need not be running yet.
 
-    It is checked before the first command: nothing is written to a store that cannot serve.
+    It is checked before the first command: nothing is written to a store that cannot serve. `after_check` then runs
+    before the first command, too.
     """
-    check = partial(check_store, prefix=settings.prefix, shards=shards)
+
+    async def check(execute: Execute) -> None:
+        await check_store(execute, settings.prefix, shards)
+        if after_check is not None:
+            await after_check(execute)
+
     redis = connect(settings.url, clock, settings.timeout_s)
     client = Client(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)
     return build_store(client, clock, Keys(settings.prefix, shards), policy, instance)

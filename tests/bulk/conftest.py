@@ -10,8 +10,10 @@ from typing import NamedTuple
 import pytest
 import redis
 
+from later.core.admission_limits import AdmissionLimits
 from later.core.clock import Clock
 from later.core.policy import DEFAULT_POLICY
+from later.store.admission import state_limits
 from later.store.keys import Keys
 from later.store.open import Store, connect_store
 from later.store.settings import StoreSettings
@@ -38,10 +40,14 @@ def stored(server_url: str, shards: int) -> Iterator[LaidOutStore]:
         yield LaidOutStore(settings, client, Keys("later", shards))
 
 
-async def lay_out(settings: StoreSettings, shards: int) -> None:
+LIMITS = AdmissionLimits(max_body=1024 * 1024, remember_ms=7 * 86_400_000)
+
+
+async def lay_out(settings: StoreSettings, shards: int, limits: AdmissionLimits = LIMITS) -> None:
     """Lay the store out, as a daemon's first start does."""
     store = build_store(settings, shards)
     await store.client.open()
+    await state_limits(store.client.execute_each, settings.prefix, limits)
     await store.aclose()
 
 

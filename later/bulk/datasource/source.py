@@ -50,6 +50,7 @@ class LaterDataSource(DataSource):
         if overwrite:
             raise LaterError('later cannot overwrite: use .mode("append")')
         options = _parse_options(self, schema)
+        options.target.check_admission(options.row_settings.job)
         options.target.counts(options.row_settings.job)  # fail before Spark starts if nothing answers
         return LaterWriter(options)
 

@@ -98,6 +98,7 @@ def create(input_frame: InputFrame, target: Target, rejects: Output | None, prog
         PySparkException: A partition could not be sent.
     """
     job = input_frame.row_settings.job
+    target.check_admission(job)
     before = target.counts(job)
     started = time.monotonic()
     max_examples = MAX_EXAMPLES if rejects is None else None
@@ -121,6 +122,7 @@ def create(input_frame: InputFrame, target: Target, rejects: Output | None, prog
 
 def validate(input_frame: InputFrame, target: Target, rejects: Output | None, on_progress: OnProgress) -> CreateReport:
     """Report what `create` would reject; create nothing. Raises: as `create` does."""
+    target.check_admission(input_frame.row_settings.job)
     target.counts(input_frame.row_settings.job)  # fail before Spark starts if nothing answers
     started = time.monotonic()
     max_examples = MAX_EXAMPLES if rejects is None else None

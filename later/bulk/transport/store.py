@@ -5,40 +5,46 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from later.client.http import Unavailable
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
+from later.core.admission_limits import AdmissionLimits
 from later.core.admit import admit
 from later.core.clock import Clock
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, TooLarge
 from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
-from later.option_types import DEFAULT_MAX_BODY, DEFAULT_REMEMBER, body_size, parse_duration_ms
+from later.store.admission import read_limits
 from later.store.bulk_jobs import batch_digest
 from later.store.keys import Bucket
 from later.store.open import open_existing_store
+from later.store.policies import PolicyBook
 from later.store.settings import StoreSettings
 from later.store.types import Deletion, JobBatch, TaskRecord
 
-REMEMBER_MS = parse_duration_ms(DEFAULT_REMEMBER)
-"""How long a job's counts are kept: the daemon's default of --remember."""
-MAX_BODY: int = body_size(DEFAULT_MAX_BODY)
-"""The daemon's default of --max-body."""
-
 Result = TypeVar("Result")
+
+
+class _Admission(NamedTuple):
+    """The daemons' limits, and the policies over theirs."""
+
+    limits: AdmissionLimits
+    policies: PolicyBook
 
 
 class StoreTransport:
     """A `Transport` to the store with these settings, for one job, or for one run of it.
 
-    Tasks are admitted by the policies set in the store and, below them, by later's defaults, because the options of the
-    daemons are unknown here.
+    Tasks are admitted by the policies set in the store and, below them, by the options of the daemon that stated them
+    in the store last.
     """
 
     def __init__(self, settings: StoreSettings, job: str, run: str | None = None) -> None:
+        self._settings = settings
         self._job = job
         self._run_id = run
+        self._admission: _Admission | None = None
         self._runner = asyncio.Runner()
         try:
             self._store = self._run(open_existing_store(settings, Clock(time.monotonic, time.time)))
@@ -71,15 +77,30 @@ class StoreTransport:
         finally:
             self._runner.close()
 
+    async def _read_admission(self) -> _Admission:
+        """Return by what tasks are admitted. Raises LaterError if no daemon has stated it."""
+        if self._admission is None:
+            store = self._store
+            limits = await read_limits(store.client.execute_each, self._settings.prefix)
+            if limits is None:
+                raise LaterError(
+                    "no daemon has stated in the store by which options it admits tasks: start `later up` or "
+                    "`later serve` of this version on it once, or use the daemon's URL"
+                )
+            policies = PolicyBook(store.client, store.keys, limits.policy, store.clock.monotonic)
+            self._admission = _Admission(limits, policies)
+        return self._admission
+
     async def _admit(self, bodies: Sequence[bytes]) -> list[Task | Refused]:
-        policies = await self._store.policies.current()
+        limits, book = await self._read_admission()
+        policies = await book.current()
         await self._store.time.measure()  # otherwise its error would grow by the minute, and delay tasks by as much
         now = self._store.clock.now().high
         items: list[Task | Refused] = []
         for body in bodies:
             try:
-                if len(body) > MAX_BODY:
-                    raise TooLarge(f"expected a body of at most {MAX_BODY} bytes")
+                if len(body) > limits.max_body:
+                    raise TooLarge(f"expected a body of at most {limits.max_body} bytes")
                 items.append(admit(parse_draft(body), policies, now, new_id()))
             except Refused as error:
                 items.append(error)
@@ -87,8 +108,9 @@ class StoreTransport:
 
     async def _create(self, bodies: Sequence[bytes]) -> BatchResult:
         items = await self._admit(bodies)
+        limits, _ = await self._read_admission()
         tasks = [item for item in items if isinstance(item, Task)]
-        forget_at = self._store.clock.now().high + REMEMBER_MS
+        forget_at = self._store.clock.now().high + limits.remember_ms
         batch = JobBatch(self._job, batch_digest(bodies, items), len(bodies) - len(tasks), forget_at, self._run_id)
         answers = iter(await self._store.tasks.create(tasks, batch))
         results = [next(answers) if isinstance(item, Task) else item for item in items]

@@ -55,6 +55,16 @@ class Target:
         finally:
             transport.close()
 
+    def check_admission(self, job: str) -> None:
+        """Fail at once, in the driver, if no daemon has stated in the store by which options it admits tasks.
+
+        Raises:
+            LaterError: As above, or the target does not answer.
+        """
+        if not self.is_api:
+            with self.open_transport(job) as transport:
+                transport.validate([])
+
     def counts(self, job: str) -> CreateCounts:
         """Return a job's counts, without retries, because a driver should fail at once if its target does not answer.
 

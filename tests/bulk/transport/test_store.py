@@ -11,16 +11,19 @@ from typing import Any
 
 import pytest
 
-from later.bulk.transport.store import MAX_BODY, StoreTransport
+from later.bulk.transport.store import StoreTransport
+from later.bulk.transport.target import Target
 from later.client.batches import BatchSender, RetryPolicy
 from later.client.http import Unavailable
 from later.client.transport import BatchResult, CreateCounts, ItemError, TaskStatus
+from later.core.admission_limits import AdmissionLimits
 from later.core.errors import LaterError
+from later.core.policy import Policy
 from later.core.policy_scopes import PolicyScope, namespace_scope, topic_scope
-from later.core.task import pack_id
+from later.core.task import decode_task, pack_id
 from later.store.keys import Bucket
 from later.store.settings import StoreSettings
-from tests.bulk.conftest import LaidOutStore, build_store, lay_out
+from tests.bulk.conftest import LIMITS, LaidOutStore, build_store, lay_out
 from tests.bulk.validation import CALLBACK
 from tests.servers import run_server
 
@@ -69,12 +72,12 @@ class TestCreating:
         assert transport.create([*task_bodies(5), task_body("j:4")]) == BatchResult(2, [0, 1, 2, 5], {})
 
     def test_a_bad_item_is_reported_by_position_and_fails_no_other(self, transport: StoreTransport) -> None:
-        large = task_body("j:2", content="x" * MAX_BODY)
+        large = task_body("j:2", content="x" * LIMITS.max_body)
         result = transport.create(
             [b"nope", task_body("j:1"), large, task_body("j:3", delay=-5), b'"\xe9', task_body("j:4")]
         )
         assert (result.created, result.existing, sorted(result.errors)) == (2, [], [0, 2, 3, 4])
-        assert result.errors[2] == ItemError(413, None, f"expected a body of at most {MAX_BODY} bytes")
+        assert result.errors[2] == ItemError(413, None, f"expected a body of at most {LIMITS.max_body} bytes")
         assert result.errors[3] == BAD
         assert not any(error.is_retryable for error in result.errors.values())
 
@@ -121,6 +124,66 @@ def test_policies_set_in_the_store_apply(stored: LaidOutStore) -> None:
         0: ItemError(400, "delay", "delay: expected none, for the topic's policy allows no delays"),
         2: ItemError(400, "delay", "Exceeds max allowed delivery delay of 10000 milliseconds"),
     })  # fmt: skip
+
+
+class TestAdmissionLimits:
+    """Tasks are admitted as by the API of the daemon that stated its options last."""
+
+    @pytest.fixture
+    def limited(self, stored: LaidOutStore) -> Iterator[StoreTransport]:
+        policy = Policy(max_delay_ms=60_000, retry=9, ttl_ms=500_000)
+        limits = AdmissionLimits(max_body=200, remember_ms=86_400_000, policy=policy)
+        asyncio.run(lay_out(stored.settings, len(stored.keys.shards), limits))
+        transport = StoreTransport(stored.settings, JOB)
+        yield transport
+        transport.close()
+
+    def test_a_daemons_options_refuse_what_its_api_refuses(self, limited: StoreTransport) -> None:
+        large, late = task_body("j:1", content="x" * 200), task_body("j:2", delay=61)
+        errors = {
+            0: ItemError(413, None, "expected a body of at most 200 bytes"),
+            1: ItemError(400, "delay", "Exceeds max allowed delivery delay of 60000 milliseconds"),
+        }
+        assert limited.validate([large, late, task_body("j:3", delay=60)]) == BatchResult(0, [], errors)
+        assert limited.create([large, late, task_body("j:3", delay=60)]) == BatchResult(1, [], errors)
+
+    def test_a_task_gets_the_daemons_retries_and_ttl(self, limited: StoreTransport, stored: LaidOutStore) -> None:
+        limited.create([task_body("j:1")])
+        body = stored.redis.hget(stored.keys.shard_of("j:1").pool, pack_id("j:1"))
+        assert isinstance(body, bytes)
+        task = decode_task("j:1", body)
+        assert task.max_retry == 9
+        assert task.expires_at == task.created_at + 500_000
+
+    def test_a_job_is_remembered_as_long_as_by_the_daemon(self, limited: StoreTransport, stored: LaidOutStore) -> None:
+        before = stored.redis.time()[0] * 1000
+        limited.create([task_body("j:1")])
+        forget_at = stored.redis.zscore(stored.keys.shard_of("j:1").jobs, JOB)
+        assert forget_at is not None
+        assert 0 <= forget_at - before - 86_400_000 < 60_000
+
+    def test_policies_in_the_store_go_before_the_daemons(self, stored: LaidOutStore, limited: StoreTransport) -> None:
+        set_policy(stored, topic_scope("order"), max_delay=90)
+        assert limited.validate([task_body("j:1", delay=89)]) == BatchResult(0, [], {})
+
+    def test_without_a_daemons_statement_tasks_are_read_but_not_created(self, stored: LaidOutStore) -> None:
+        stored.redis.hdel("later:meta", "admission")
+        transport = StoreTransport(stored.settings, JOB)
+        assert transport.query(["j:1"]) == [TaskStatus.MISSING]
+        assert transport.counts() == CreateCounts()
+        for call in (transport.create, transport.validate):
+            with pytest.raises(LaterError, match=r"no daemon has stated .* start `later up`") as failed:
+                call([task_body("j:1")])
+            assert not isinstance(failed.value, Unavailable)
+        transport.close()
+        assert stored.task_count() == 0
+
+    def test_the_driver_finds_out_before_spark_starts(self, stored: LaidOutStore) -> None:
+        target = Target(url=stored.settings.url)
+        target.check_admission(JOB)
+        stored.redis.hdel("later:meta", "admission")
+        with pytest.raises(LaterError, match="no daemon has stated"):
+            target.check_admission(JOB)
 
 
 class TestCounting:
