@@ -41,7 +41,9 @@ JOBS: dict[str, Job] = {
     "validate": lambda input_frame, target, listener: run.validate(
         input_frame, target, None, listener.update_partitions
     ),
-    "verify": lambda input_frame, target, listener: run.verify(input_frame, target, None, listener.update_partitions),
+    "verify": lambda input_frame, target, listener: run.verify(
+        input_frame, target, None, None, listener.update_partitions
+    ),
     "cancel": lambda input_frame, target, listener: run.cancel(input_frame, target, listener.update_partitions),
 }
 

@@ -66,6 +66,7 @@ def test_a_reject_says_in_which_file_and_where_its_row_is(
         (tmp_path / format).mkdir()
         for name, text in zip(("a", "b"), files, strict=True):
             (tmp_path / format / f"{name}.{format}").write_text(text)
+    columns: dict[str, list[Any]]
     columns = {"key": [1, 2, 3], "topic": ["order"] * 3, "callback": [UNUSED_CALLBACK] * 3, "delay": [DAY_S, -5, -5]}
     for name, rows in (("a", slice(0, 2)), ("b", slice(2, 3))):
         (tmp_path / "parquet").mkdir(exist_ok=True)
@@ -90,7 +91,8 @@ def test_a_reject_is_mended_and_sent_again(spark: SparkSession, server: LaterSer
     [reject] = read_rejects(tmp_path / "rejects")
     assert (result.status, reject["field"], reject["code"], reject["got"]) == (1, "delay", "invalid", str(-DAY_S))
 
-    again = run_bulk(spark, "create", tmp_path / "rejects", "--job", "mended", "--url", server.url)
+    [run] = (tmp_path / "rejects").iterdir()
+    again = run_bulk(spark, "create", run, "--job", "mended", "--url", server.url)
     table = pa.Table.from_pylist([{**reject, "row": reject["row"].replace("-", "")}])
     (tmp_path / "mended").mkdir()
     pq.write_table(table, tmp_path / "mended" / "0.parquet")
@@ -100,3 +102,63 @@ def test_a_reject_is_mended_and_sent_again(spark: SparkSession, server: LaterSer
     assert "1 rows: 0 created, 0 already there, 1 rejected" in again.out
     assert (mended.status, mended.err) == (0, "")
     assert server.topic_ids("mended") == task_ids("mended", [1, 2])
+
+
+def test_the_same_command_can_be_run_again_with_its_rejects(
+    spark: SparkSession, server: LaterServer, tmp_path: Path
+) -> None:
+    orders = tmp_path / "orders.ndjson"
+    orders.write_text(ndjson_row(1) + ndjson_row(2, -5))
+
+    for _ in range(2):
+        assert create(spark, server, orders, "again", tmp_path / "rejects").status == 1
+
+    rows = spark.read.parquet(str(tmp_path / "rejects")).collect()
+    assert [row["key"] for row in rows] == ["2", "2"]
+    assert len({row["run"] for row in rows}) == 2
+    assert {path.name.partition("=")[0] for path in (tmp_path / "rejects").iterdir()} == {"run"}
+
+
+def test_rejects_are_not_written_between_other_files(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
+    orders = tmp_path / "orders.ndjson"
+    orders.write_text(ndjson_row(1, -5))
+
+    result = create(spark, server, orders, "between", tmp_path)
+
+    reason = "has more in it than tables of rejects by run, such as orders.ndjson: name another directory"
+    assert (result.status, result.err) == (1, f"later: {tmp_path} {reason}\n")
+
+
+def test_verify_tells_missing_rows_from_rejected_ones(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
+    orders = tmp_path / "orders.ndjson"
+    orders.write_text(ndjson_row(1) + ndjson_row(2, -5) + ndjson_row(3, -5))
+    assert create(spark, server, orders, "told", tmp_path / "rejects").status == 1
+    orders.write_text(orders.read_text() + ndjson_row(4))
+    verify = ("verify", orders, "--job", "told", "--url", server.url, "--rejects", tmp_path / "rejects")
+
+    printed = run_bulk(spark, *verify)
+    counted = run_bulk(spark, *verify, "--json", "--missing", tmp_path / "missing")
+
+    assert printed.status == 1
+    assert "4 rows: 1 pending, 0 ended, 0 dead, 2 rejected, 1 missing, " in printed.out
+    assert [line.startswith("later: missing: key 4: ") for line in printed.err.splitlines()] == [True, False]
+    assert (counted.json["rejected"], counted.json["missing"]) == (2, 1)
+    assert [row["key"] for row in pq.read_table(tmp_path / "missing").to_pylist()] == ["4"]
+
+
+def test_headers_without_their_values_are_not_sent(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
+    """A receiver would be called with *** for its password. The values come from --set, or from the input itself."""
+    orders = tmp_path / "orders.ndjson"
+    row = {"key": 1, "topic": "headers", "callback": UNUSED_CALLBACK, "delay": -5, "headers": {"A": "secret"}}
+    orders.write_text(json.dumps(row))
+    create(spark, server, orders, "headers", tmp_path / "rejects")
+    [reject] = read_rejects(tmp_path / "rejects")
+    mended = tmp_path / "mended.ndjson"
+    mended.write_text(reject["row"].replace("-5", str(DAY_S)))
+
+    refused = create(spark, server, mended, "headers", tmp_path / "again")
+    sent = create(spark, server, mended, "headers", tmp_path / "sent", "--set", 'headers={"A":"secret"}')
+
+    assert "secret" not in json.dumps(reject)
+    assert (refused.status, read_rejects(tmp_path / "again")[0]["code"]) == (1, "redacted")
+    assert (sent.status, server.topic_ids("headers")) == (0, task_ids("headers", [1]))

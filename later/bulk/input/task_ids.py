@@ -7,9 +7,11 @@ answer was lost, or the whole job.
 from __future__ import annotations
 
 import re
+import time
 from binascii import b2a_base64
 from collections.abc import Iterable
 from hashlib import sha256
+from secrets import token_hex
 
 from later.core.errors import Refused
 
@@ -30,6 +32,11 @@ def check_job(text: str) -> str:
     if not _JOB.fullmatch(text):
         raise Refused(f"expected 1 to {MAX_JOB_CHARS} characters of A-Za-z0-9._~:-", "job")
     return text
+
+
+def new_run_id(now_s: float) -> str:
+    """Return an id for a run of a job: the time in UTC, so that runs are in their order, and a random end."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}-{token_hex(3)}"
 
 
 def task_ids(job: str, keys: Iterable[bytes]) -> list[str]:

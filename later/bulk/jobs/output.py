@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from later.bulk.jobs.output_path import escape_glob
@@ -20,18 +21,26 @@ from later.bulk.spark.errors import translate_errors
 from later.bulk.spark.signals import ignore_signals
 from later.core.errors import LaterError
 
+RUN = "run="
+"""The beginning of a directory's name that Spark reads as the value of a column `run`."""
 MARKER = "_later"
 """A file that marks a directory as written by later. Spark ignores files whose names begin with `_`."""
 
 
 class Output(NamedTuple):
-    """An output directory in any file system of Spark's. With `overwrite`, a table of later's there is replaced."""
+    """An output directory in any file system of Spark's. With `overwrite`, a table of later's there is replaced.
+
+    `runs_of` is the directory above it, if that has nothing but such a table for each run of a job.
+    """
 
     directory: str
     overwrite: bool = False
+    runs_of: str | None = None
 
     def check(self, spark: SparkSession) -> None:
-        """Raise LaterError if something is there that may not be replaced."""
+        """Raise LaterError if something is there that may not be replaced, or anything but runs beside it."""
+        if self.runs_of is not None:
+            OutputDirectory(spark, self.runs_of).check_runs()
         OutputDirectory(spark, self.directory).check(overwrite=self.overwrite)
 
     def write(self, frame: DataFrame) -> None:
@@ -42,12 +51,13 @@ class Output(NamedTuple):
             PySparkException: It cannot be written.
         """
         spark = frame.sparkSession
+        self.check(spark)
         final = OutputDirectory(spark, self.directory)
-        final.check(overwrite=self.overwrite)
         if final.is_empty():
             _write(frame, final, undo=final.clear)
             return
-        beside = f"{final.name.rstrip('/')}.{uuid4().hex[:8]}"
+        parent, slash, last = final.name.rstrip("/").rpartition("/")
+        beside = f"{parent}{slash}_{last}.{uuid4().hex[:8]}"  # a reader of the directory above ignores such a name
         new = OutputDirectory(spark, f"{beside}.new")
         new.make_temporary()
         _write(frame, new, undo=new.remove)
@@ -58,6 +68,39 @@ class Output(NamedTuple):
     def read(self, spark: SparkSession) -> DataFrame:
         """Return the table that was written."""
         return spark.read.parquet(escape_glob(self.directory))
+
+
+def run_output(directory: str, run: str) -> Output:
+    """Return the output of one run in a directory of all runs. Spark reads that as one table, with a column `run`."""
+    return Output(f"{directory.rstrip('/')}/{RUN}{run}", runs_of=directory)
+
+
+def read_table(spark: SparkSession, directory: str, kind: str, columns: dict[str, str]) -> DataFrame:
+    """Return a table that later has written. `columns` are the types of the columns that it must have.
+
+    Raises:
+        LaterError: The directory does not exist, or has no such table.
+    """
+    with translate_errors():
+        try:
+            table = spark.read.parquet(escape_glob(directory))
+        except AnalysisException as error:
+            if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
+                raise LaterError(f"{directory} is not {kind}: no Parquet in it") from None
+            raise
+        problem = describe_missing_columns(columns, {field.name: field.dataType.typeName() for field in table.schema})
+    if problem:
+        raise LaterError(f"{directory} is not {kind}: {problem}")
+    return table
+
+
+def describe_missing_columns(expected: dict[str, str], found: dict[str, str]) -> str:
+    """Return which columns a table lacks or has with another type; empty if it has all of them."""
+    missing = [name for name in expected if name not in found]
+    if missing:
+        return f"no column {', '.join(missing)}"
+    other = [f"{name} is a {found[name]}, not a {kind}" for name, kind in expected.items() if found[name] != kind]
+    return ", ".join(other)
 
 
 def _write(frame: DataFrame, directory: OutputDirectory, *, undo: Callable[[], None]) -> None:
@@ -120,6 +163,16 @@ class OutputDirectory:
             raise LaterError(f"{self.name} was not written by later (it has no file {MARKER}): remove it first")
         if self._is_mount:
             raise LaterError(f"{self.name} is a mount point and cannot be replaced: name a directory in it")
+
+    def check_runs(self) -> None:
+        """Raise LaterError if there is anything in the directory but the tables of runs, and what Spark ignores."""
+        if not self.exists():
+            return
+        names = [str(status.getPath().getName()) for status in self._files.listStatus(self._path)]
+        others = sorted(name for name in names if not name.startswith((RUN, "_", ".")))
+        if others:
+            raise LaterError(f"{self.name} has more in it than tables of rejects by run, such as {others[0]}: "
+                             "name another directory")  # fmt: skip
 
     def exists(self) -> bool:
         return bool(self._files.exists(self._path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import Any, NamedTuple, Protocol
@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from later.bulk.input.rejects import Reject
 from later.bulk.input.spark_input import InputFrame
-from later.bulk.jobs.output import Output
+from later.bulk.jobs.output import Output, read_table
 from later.bulk.jobs.partition import (
     CREATE_SCHEMA,
     STATUS_SCHEMA,
@@ -76,7 +76,8 @@ class MissingTask(NamedTuple):
 class StatusReport(NamedTuple):
     """The numbers of rows by the status of their tasks, with the first rows without a task as `examples`.
 
-    `job_exists` is True if the store has counted tasks for this job.
+    `job_exists` is True if the store has counted tasks for this job. `rejected` rows are in a table of rejects, and do
+    not count as missing; None if there is no such table.
     """
 
     rows: int
@@ -88,6 +89,7 @@ class StatusReport(NamedTuple):
     seconds: float
     examples: list[MissingTask]
     job_exists: bool = True
+    rejected: int | None = None
 
 
 def create(input_frame: InputFrame, target: Target, rejects: Output | None, progress: JobProgress) -> CreateReport:
@@ -135,15 +137,23 @@ def validate(input_frame: InputFrame, target: Target, rejects: Output | None, on
     return CreateReport(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
 
 
-def verify(input_frame: InputFrame, target: Target, missing: Output | None, on_progress: OnProgress) -> StatusReport:
+def verify(
+    input_frame: InputFrame, target: Target, missing: Output | None, rejects: str | None, on_progress: OnProgress
+) -> StatusReport:
     """Report the status of the tasks of the input's rows. Write rows without a task to `missing`, if there is one.
 
-    Raises: as `create` does.
+    Rows whose keys are in the tables at `rejects` are not missing, but rejected.
+
+    Raises: as `create` does; and LaterError: there is no table of rejects.
     """
     target.counts(input_frame.row_settings.job)  # fail before Spark starts if nothing answers
-    max_examples = MAX_EXAMPLES if missing is None else None
+    keys: DataFrame | None = None
+    if rejects is not None:
+        table = read_table(input_frame.frame.sparkSession, rejects, "a table of rejects", {"key": "string"})
+        keys = table.select("key").distinct()
+    max_examples = MAX_EXAMPLES if missing is None and keys is None else None
     function = TaskVerifier(target=target, row_settings=input_frame.row_settings, max_examples=max_examples)
-    return _report_statuses(input_frame, function, missing, on_progress)
+    return _report_statuses(input_frame, function, missing, on_progress, keys)
 
 
 def cancel(input_frame: InputFrame, target: Target, on_progress: OnProgress) -> StatusReport:
@@ -154,27 +164,56 @@ def cancel(input_frame: InputFrame, target: Target, on_progress: OnProgress) -> 
 
 
 def _report_statuses(
-    input_frame: InputFrame, function: TaskVerifier | TaskCanceller, missing: Output | None, on_progress: OnProgress
+    input_frame: InputFrame,
+    function: TaskVerifier | TaskCanceller,
+    missing: Output | None,
+    on_progress: OnProgress,
+    rejected_keys: DataFrame | None = None,
 ) -> StatusReport:
     started = time.monotonic()
+    rejected = None if rejected_keys is None else Observation()
+
+    def leave_out_rejected(rows: DataFrame) -> DataFrame:
+        if rejected is None or rejected_keys is None:
+            return rows
+        marked = rows.join(rejected_keys.withColumn("is_rejected", F.lit(True)), "key", "left")
+        marked = marked.observe(rejected, F.count_if("is_rejected").alias("rows"))
+        return _first_of_partitions(marked.filter("is_rejected is null").drop("is_rejected"), missing)
+
     with report_progress(input_frame.frame.sparkSession, on_progress):
-        sums, rows = _map_partitions(input_frame.frame, function, STATUS_SCHEMA, missing)
+        sums, rows = _map_partitions(input_frame.frame, function, STATUS_SCHEMA, missing, leave_out_rejected)
     seconds = time.monotonic() - started
-    return StatusReport(**sums, seconds=seconds, examples=[MissingTask(row.key, row.id, row.row) for row in rows])
+    report = StatusReport(**sums, seconds=seconds, examples=[MissingTask(row.key, row.id, row.row) for row in rows])
+    if rejected is None:
+        return report
+    count = rejected.get["rows"]
+    return report._replace(missing=report.missing - count, rejected=count)
+
+
+def _first_of_partitions(rows: DataFrame, output: Output | None) -> DataFrame:
+    """Return all rows for an output; otherwise the first of each partition. (A limit would stop the counting early.)"""
+    if output is not None:
+        return rows
+    number = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))
+    return rows.withColumn("number", number).filter(F.col("number") < MAX_EXAMPLES).drop("number")
 
 
 def _map_partitions(
-    frame: DataFrame, function: Any, schema: pa.Schema, output: Output | None
+    frame: DataFrame,
+    function: Any,
+    schema: pa.Schema,
+    output: Output | None,
+    select: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> tuple[dict[str, Any], list[Row]]:
     """Run the function on each partition. Return the sums of the tallies, and the first of the other rows.
 
-    With an `output`, all of the other rows are written there.
+    With an `output`, all of the other rows are written there. `select` may leave some of them out.
     """
     observation = Observation()
     numbers = tally_fields(schema)
     sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in numbers]
     results = frame.mapInArrow(function, from_arrow_schema(schema))
-    rows = results.observe(observation, *sums).filter(F.col("rows").isNull()).drop(*numbers)
+    rows = select(results.observe(observation, *sums).filter(F.col("rows").isNull()).drop(*numbers))
     if output is None:
         examples = _shorten(rows).collect()
     else:

@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from later.bulk.jobs.output_path import escape_glob
+from later.bulk.jobs.output import read_table
 from later.bulk.report.forecast import (
     HOUR_MS,
     OVERDUE,
@@ -22,7 +21,6 @@ from later.bulk.report.forecast import (
     sum_loads,
 )
 from later.bulk.spark.errors import translate_errors
-from later.core.errors import LaterError
 
 EXPORT_COLUMNS = {
     "topic": "string",
@@ -34,6 +32,7 @@ EXPORT_COLUMNS = {
 }
 """The columns of an export that are counted, and their types."""
 REJECT_COLUMNS = {"key": "string", "field": "string", "reason": "string"}
+"""The columns of a table of rejects that are counted, and their types."""
 WAITING_STATES = ("delay", "error")
 """The states whose tasks wait until they are due."""
 OTHERS = "others"
@@ -136,7 +135,7 @@ def read_export(
         LaterError: The directory does not exist, or is not an export.
     """
     with translate_errors():
-        export = _read_table(spark, directory, "an export", EXPORT_COLUMNS)
+        export = read_table(spark, directory, "an export", EXPORT_COLUMNS)
         written_at = export.agg(F.unix_millis(F.max("_metadata.file_modification_time"))).collect()[0][0]
         missing: set[str] = {*topics, *always_listed}
         if missing:
@@ -156,29 +155,7 @@ def read_rejects(spark: SparkSession, directory: str, max_groups: int) -> Reject
         LaterError: The directory does not exist, or is not a table of rejects.
     """
     with translate_errors():
-        return count_rejects(_read_table(spark, directory, "a table of rejects", REJECT_COLUMNS), max_groups)
-
-
-def _read_table(spark: SparkSession, directory: str, kind: str, columns: dict[str, str]) -> DataFrame:
-    try:
-        table = spark.read.parquet(escape_glob(directory))
-    except AnalysisException as error:
-        if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
-            raise LaterError(f"{directory} is not {kind}: no Parquet in it") from None
-        raise
-    problem = describe_missing_columns(columns, {field.name: field.dataType.typeName() for field in table.schema})
-    if problem:
-        raise LaterError(f"{directory} is not {kind}: {problem}")
-    return table
-
-
-def describe_missing_columns(expected: dict[str, str], found: dict[str, str]) -> str:
-    """Return which columns a table lacks or has with another type; empty if it has all of them."""
-    missing = [name for name in expected if name not in found]
-    if missing:
-        return f"no column {', '.join(missing)}"
-    other = [f"{name} is a {found[name]}, not a {kind}" for name, kind in expected.items() if found[name] != kind]
-    return ", ".join(other)
+        return count_rejects(read_table(spark, directory, "a table of rejects", REJECT_COLUMNS), max_groups)
 
 
 # Counting

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from later.bulk.input.task_ids import new_run_id
 from later.cli.bulk.job_options import (
     JobOptions,
     LaterAddress,
@@ -26,7 +28,6 @@ from later.cli.options import DURATION, examples, json_option
 
 if TYPE_CHECKING:
     from later.bulk.input.spark_input import InputFrame
-    from later.bulk.jobs.output import Output
     from later.bulk.jobs.run import StatusReport
     from later.client.transport import CreateCounts
 
@@ -52,8 +53,7 @@ MAX_ROW_CHARS = 200
 @click.option("--null-time", type=click.Choice(["reject", "now"]), default="reject", show_default=True,
               help="A row whose time is null or empty: reject it, or make its task due at once.")  # fmt: skip
 @click.option("--rejects", callback=parse_output_directory, metavar="DIR",
-              help="Directory for the rejected rows: Parquet with key, row, field and reason.")  # fmt: skip
-@overwrite_option("rejects")
+              help="Directory for the rejected rows: each run writes a directory run=… of Parquet.")  # fmt: skip
 @click.option("--max-rejects", type=click.IntRange(0), metavar="NUMBER", default=0, show_default=True,
               help="Exit with status 1 if more rows than this are rejected.")  # fmt: skip
 @click.option("--allow-duplicates", is_flag=True,
@@ -63,7 +63,7 @@ MAX_ROW_CHARS = 200
 @address_options
 @json_option
 def create(
-    *, job: JobOptions, rejects: str | None, overwrite: bool, max_rejects: int, dry_run: bool, spark: SparkOptions,
+    *, job: JobOptions, rejects: str | None, max_rejects: int, dry_run: bool, spark: SparkOptions,
     address: LaterAddress, as_json: bool,
 ) -> int:  # fmt: skip
     """Create a task for each row.
@@ -73,9 +73,11 @@ def create(
     tasks that are missing, and none twice. Exit status 1 if more rows are rejected than --max-rejects.
     """
     from later.bulk.jobs import run
+    from later.bulk.jobs.output import run_output
     from later.cli.progress import counting_bar
 
-    target, output = job.build_target(address), _build_output(rejects, overwrite)
+    target = job.build_target(address)
+    output = None if rejects is None else run_output(rejects, new_run_id(time.time()))
     with _open_input(job, spark) as input_frame:
         if dry_run:
             with counting_bar("partitions", None) as bar:
@@ -97,7 +99,7 @@ def create(
     for reject in report.examples:
         notify(f"rejected: {_describe_row(reject.key, reject.reason, reject.row)}")
     if report.rejected:
-        notify(_describe_output(rejects, "rejects", "rejected rows"))
+        notify(_describe_output(output and output.directory, "rejects", "rejected rows"))
     if report.existing and not report.job_existed:
         notify(f"{report.existing:,} already existed, although the job is new: rows with the same key are one task")
     return 1 if report.rejected > max_rejects else 0
@@ -110,24 +112,28 @@ def create(
 @click.option("--missing", callback=parse_output_directory, metavar="DIR",
               help="Directory for the rows without a task: Parquet with key, id and row.")  # fmt: skip
 @overwrite_option("missing")
+@click.option("--rejects", metavar="DIR",
+              help="The --rejects of `bulk create`: rows in it do not count as missing.")  # fmt: skip
 @spark_options
 @address_options
 @json_option
 def verify(
-    *, job: JobOptions, missing: str | None, overwrite: bool, max_missing: int, spark: SparkOptions,
-    address: LaterAddress, as_json: bool,
+    *, job: JobOptions, missing: str | None, overwrite: bool, rejects: str | None, max_missing: int,
+    spark: SparkOptions, address: LaterAddress, as_json: bool,
 ) -> int:  # fmt: skip
     """Report for each row whether its task is pending, ended, dead or missing.
 
-    INPUT and --job are those of `bulk create`. A missing task was rejected, deleted, or has ended longer ago than the
-    daemon's --remember. Exit status 1 if more rows have no task than --max-missing; rows that have no key or are
-    corrupt count, too.
+    INPUT and --job are those of `bulk create`. A missing task was rejected (--rejects tells), deleted, or has ended
+    longer ago than the daemon's --remember. Exit status 1 if more rows have no task than --max-missing; rows that have
+    no key or are corrupt count, too.
     """
     from later.bulk.jobs import run
+    from later.bulk.jobs.output import Output
     from later.cli.progress import counting_bar
 
     with _open_input(job, spark) as input_frame, counting_bar("partitions", None) as bar:
-        report = run.verify(input_frame, job.build_target(address), _build_output(missing, overwrite), bar.update)
+        output = None if missing is None else Output(missing, overwrite)
+        report = run.verify(input_frame, job.build_target(address), output, rejects, bar.update)
     _print_statuses(report, "pending", as_json=as_json)
     if report.missing and not as_json:
         for row in report.examples:
@@ -163,12 +169,6 @@ def cancel(*, job: JobOptions, yes: bool, spark: SparkOptions, address: LaterAdd
         report = run.cancel(input_frame, job.build_target(address), bar.update)
     _print_statuses(report, "cancelled", as_json=as_json)
     return 1 if _warn_without_tasks(report) and not report.job_exists else 0
-
-
-def _build_output(directory: str | None, overwrite: bool) -> Output | None:
-    from later.bulk.jobs.output import Output
-
-    return None if directory is None else Output(directory, overwrite)
 
 
 @contextmanager
@@ -256,9 +256,12 @@ def _print_statuses(report: StatusReport, pending: str, *, as_json: bool) -> Non
         result[pending] = result.pop("pending")
         result["seconds"] = round(report.seconds, 3)
         del result["examples"], result["job_exists"]
+        if report.rejected is None:
+            del result["rejected"]
         print(json.dumps(result))
         return
     counts = {pending: report.pending, "ended": report.ended, "dead": report.dead}
+    counts |= {} if report.rejected is None else {"rejected": report.rejected}
     counts |= {"missing": report.missing, "without a key or corrupt": report.unfit}
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     print(f"{report.rows:,} rows: {text}; {report.seconds:.1f} s")

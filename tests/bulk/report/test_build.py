@@ -9,8 +9,9 @@ from contextlib import closing
 
 import pytest
 
+from later.bulk.jobs.output import describe_missing_columns
 from later.bulk.report.build import find_limits
-from later.bulk.report.counts import RejectGroup, describe_missing_columns, reject_group
+from later.bulk.report.counts import RejectGroup, reject_group
 from later.bulk.report.forecast import TopicLimit
 from later.client.http import ApiClient
 from tests.api.api_fixture import ApiFixture, serve_api

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,7 +103,7 @@ class TestOptions:
             "--format", "csv", "--column", "key=id", "--column", "callback=a=b", "--set", "topic=order",
             "--set", "content=", "--option", "sep=;", "--spread", "6h", "--allow-duplicates", "--ignore-others",
             "--batch", "7", "--retries", "0", "--url", "redis://h/1", "--prefix", "mine", "--store-timeout", "3s",
-            "--master", "spark://h:7077", "--conf", "spark.a=1", "--rejects", "out", "--overwrite",
+            "--master", "spark://h:7077", "--conf", "spark.a=1", "--rejects", "out",
         ]  # fmt: skip
         assert bulk_exit_code("create", "in", "--job", "j", *arguments) == 0
         assert spark.session == ("spark://h:7077", {"spark.a": "1"}, "later bulk j")
@@ -113,7 +114,8 @@ class TestOptions:
         )  # fmt: skip
         assert spark.call is not None
         name, target, (rejects, _) = spark.call
-        assert (name, rejects) == ("create", Output("out", overwrite=True))
+        assert (name, rejects.runs_of) == ("create", "out")
+        assert re.fullmatch(r"out/run=\d{8}T\d{6}Z-[0-9a-f]{6}", rejects.directory)
         assert target == Target(url="redis://h/1", prefix="mine", timeout_s=3, batch_size=7, retries=0)
 
     @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ class TestCreate:
         spark.answer = MANY_REJECTED._replace(created=0)
         assert bulk_exit_code("create", "in", "--job", "j", "--dry-run", "--rejects", "out") == 1
         assert spark.call is not None
-        assert (spark.call[0], spark.call[2][0]) == ("validate", Output("out"))
+        assert (spark.call[0], spark.call[2][0].runs_of) == ("validate", "out")
         assert capsys.readouterr().out.startswith("1,000,000 rows: 988,000 valid, 12,000 rejected; ")
         assert bulk_exit_code("create", "in", "--job", "j", "--dry-run", "--json") == 1
         assert json.loads(capsys.readouterr().out)["valid"] == 988_000
