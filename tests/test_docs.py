@@ -19,7 +19,7 @@ import click
 import pytest
 
 from later.cli.groups import load_command
-from later.cli.main import later
+from later.cli.program import later
 from later.config import OPTIONS
 from later.core.explain import TopicFacts, explain_topic
 from later.core.policy import DEFAULT_POLICY, POLICY_FIELDS, Ack, Policy, format_policy

@@ -14,6 +14,7 @@ from later.core.errors import LaterError
 
 log = structlog.get_logger("later.daemon")
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GC_THRESHOLD = 20_000
 """Objects that are made between two collections of the youngest generation. A few tasks of a batch reach Python's
 default of 700; the whole batch would be scanned again and again, which takes a fifth of its time."""
@@ -31,7 +32,7 @@ class Lifecycle:
     async def run(self, start: Callable[[], Coroutine[None, None, None]], stop: Callable[[], Awaitable[None]]) -> int:
         """Run until a signal or a failure; return the exit status. Raises an error of `start` or `fail`."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self.on_signal, number)
         starting = asyncio.create_task(start())
         requested = asyncio.create_task(self._stop_requested.wait())
@@ -69,7 +70,10 @@ class Lifecycle:
 
 
 def run_in_loop(work: Coroutine[None, None, int]) -> int:
-    """Run `work` in a new event loop, which is uvloop's if it is installed: a fifth more creates a second."""
+    """Run `work` in a new event loop, which is uvloop's if it is installed: a fifth more creates a second.
+
+    It is all that the process does: afterwards, signals that stop a daemon are ignored.
+    """
     gc.collect()
     gc.freeze()  # imported modules stay as long as the process does
     gc.set_threshold(GC_THRESHOLD)
@@ -80,4 +84,9 @@ def run_in_loop(work: Coroutine[None, None, int]) -> int:
     else:
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(work)
+        try:
+            return runner.run(work)
+        finally:  # the loop restores the default handlers when it closes, and those end the process by the signal
+            for number in STOP_SIGNALS:
+                runner.get_loop().remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)

@@ -23,7 +23,9 @@ MAX_MISSED_CALLS = 3
 """A process that leaves this many calls in a row unanswered hangs."""
 
 _PROGRAM = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); from later.processes.child_main import main; main()"
+    "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); "
+    "from later.startup import exit_on_termination; exit_on_termination(); "
+    "from later.processes.child_main import main; main()"
 )
 """The child's import path is its last argument: in PYTHONPATH, a path with a colon would become two."""
 

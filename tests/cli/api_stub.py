@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from later.cli.main import run
+from later.cli.program import run
 
 Capture = pytest.CaptureFixture[str]
 

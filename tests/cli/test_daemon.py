@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from later.cli.exit import ExitStatus
-from later.cli.main import main, run
-from later.config import Config
+from later.cli.main import DAEMONS, main
+from later.cli.program import run
+from later.config import DAEMON_COMMANDS, Config
 from tests.cli.api_stub import Capture
-
-MAIN = sys.modules["later.cli.main"]
 
 DaemonRuns = list[tuple[str, str, Config]]
 
@@ -64,8 +62,12 @@ def test_a_daemon_that_fails_exits_immediately(monkeypatch: pytest.MonkeyPatch, 
 
 def test_main_exits_without_waiting_for_the_threads_of_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     exit_codes: list[int] = []
-    monkeypatch.setattr(MAIN, "run", lambda arguments: ExitStatus(3, immediate=True))
+    monkeypatch.setattr("later.cli.program.run", lambda arguments: ExitStatus(3, immediate=True))
     monkeypatch.setattr("os._exit", exit_codes.append)
     with pytest.raises(SystemExit):
         main()
     assert exit_codes == [3]
+
+
+def test_signals_stop_every_daemon_from_its_start_on() -> None:
+    assert set(DAEMONS) == DAEMON_COMMANDS

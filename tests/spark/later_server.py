@@ -23,7 +23,7 @@ import redis
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from later.cli.main import run
+from later.cli.program import run
 from later.core.task import unpack_id
 from later.store.keys import Keys
 from tests.system.api_client import get

@@ -18,7 +18,7 @@ from later.bulk.jobs import export as export_module
 from later.bulk.jobs import progress
 from later.bulk.jobs.output import Output
 from later.bulk.spark.errors import translate_errors
-from later.cli.main import run
+from later.cli.program import run
 from later.core.errors import LaterError
 from later.store.keys import Bucket
 from later.store.types import TaskRecord

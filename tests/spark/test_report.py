@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from later.bulk.report.counts import DeadGroup, ExportCounts, RejectCounts, RejectGroup, read_export, read_rejects
 from later.bulk.report.forecast import Load, ReportWindow
-from later.cli.main import run
+from later.cli.program import run
 from later.core.errors import LaterError
 
 Capture = pytest.CaptureFixture[str]

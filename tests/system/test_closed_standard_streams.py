@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-import later.cli
+import later.cli.program
 from later.cli.exit import ExitStatus
 
 def report_descriptors(arguments):
@@ -19,9 +19,8 @@ def report_descriptors(arguments):
     all_open = all(os.get_inheritable(number) for number in (0, 1, 2))
     return ExitStatus(7 if all_open and os.open(os.devnull, os.O_RDONLY) > 2 and sys.stdin.read() == "" else 1)
 
-program = sys.modules["later.cli.main"]
-program.run = report_descriptors
-program.main()
+later.cli.program.run = report_descriptors
+sys.modules["later.cli.main"].main()
 """
 
 

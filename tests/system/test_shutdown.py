@@ -154,13 +154,27 @@ def test_a_daemon_stops_at_any_moment_of_its_start(
     assert "Traceback" not in up.log.read_text()
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.15, 0.25, 0.35, 0.45])
-def test_a_daemon_stops_before_it_handles_signals(seconds: float, folder: Path, data: Path) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "number"),
+    [(0.05 * step, signal.SIGINT if step % 2 else signal.SIGTERM) for step in range(10)],
+)
+def test_a_daemon_stops_from_its_first_instruction_on(
+    seconds: float, number: signal.Signals, folder: Path, data: Path
+) -> None:
     with run_daemon("up", folder, "--data", str(data)) as up:
+        wait_until(lambda: _catches_sigterm(up.pid), "later runs: Python alone does not catch SIGTERM")
         time.sleep(seconds)
-        assert up.stop() in (0, -signal.SIGTERM)  # by the signal itself if Python does not handle it yet
+        up.send(number)
+        assert up.wait_for_exit() == 0
     assert embedded_store_pid(data) is None
-    assert "Traceback" not in up.log.read_text()
+    assert len(up.log.read_text().splitlines()) == len(up.events()), "there is nothing but events"
+
+
+def _catches_sigterm(pid: int) -> bool:
+    """Return True if the process has a handler of SIGTERM. See proc(5), SigCgt."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
 def _write_a_large_file(data: Path) -> None:

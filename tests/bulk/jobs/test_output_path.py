@@ -8,7 +8,7 @@ import pytest
 
 from later.bulk.jobs.output_path import check_output_path, escape_glob
 from later.bulk.spark import session
-from later.cli.main import run
+from later.cli.program import run
 from later.core.errors import Refused
 
 Capture = pytest.CaptureFixture[str]

@@ -23,7 +23,7 @@ from later.bulk.jobs.run import CreateReport, MissingTask, StatusReport
 from later.bulk.spark import session
 from later.bulk.transport.target import Target
 from later.cli.bulk.job_options import infer_format
-from later.cli.main import run as run_command
+from later.cli.program import run as run_command
 from later.client.transport import CreateCounts
 from later.core.errors import LaterError, Refused
 

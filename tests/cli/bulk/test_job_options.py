@@ -20,7 +20,7 @@ from later.cli.bulk.job_options import (
     spark_options,
     store_options,
 )
-from later.cli.main import run
+from later.cli.program import run
 from later.core.errors import ConfigError
 
 API_URL = "http://127.0.0.1:8080"

@@ -17,7 +17,7 @@ from later.bulk.report.build import ReportCounts, ReportRequest
 from later.bulk.report.counts import DeadCounts, DeadGroup, RejectCounts, RejectGroup, Report
 from later.bulk.report.forecast import DueCounts, TopicLimit, forecast_topics
 from later.cli.bulk.report_view import print_text, report_json
-from later.cli.main import run
+from later.cli.program import run
 from tests.bulk.report.builders import (
     EIGHT,
     HOUR,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 from later.cli.bulk.group import bulk
 from later.cli.exit import exit_code
 from later.cli.groups import load_command
-from later.cli.main import later
 from later.cli.options import CLIENT_COMMAND
+from later.cli.program import later
 from later.config import OPTIONS, STORE_COMMANDS, Option
 from later.core.errors import ConfigError, StoreDown
 from tests.cli.api_stub import ApiStub, Capture, exit_code_of, problem_reply
@@ -35,10 +36,64 @@ def test_python_m_later_prints_the_version() -> None:
     assert done.stdout == "later 0.1.0\n"
 
 
+SIGNAL_AT_IMPORT = """
+import importlib.abc, os, sys
+module, number, *arguments = sys.argv[1:]
+
+class Sender(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), int(number))
+
+sys.meta_path.insert(0, Sender())
+sys.argv[1:] = arguments
+from later.cli import main
+main()
+"""
+"""The program, to which a signal comes when it imports a module."""
+
+
+def end_at_import(module: str, number: signal.Signals, *arguments: str) -> tuple[int, str]:
+    """Return the exit status and the error output of a command to which the signal comes at this import."""
+    code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {SIGNAL_AT_IMPORT}"
+    command = [sys.executable, "-c", code, module, str(int(number)), *arguments]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "module", ["later.cli.program", "click", "later.config", "aiohttp", "later.daemon.single", "uvloop"]
+)
+def test_a_daemon_that_is_stopped_while_it_imports_exits_with_0_and_says_nothing(
+    module: str, number: signal.Signals
+) -> None:
+    assert end_at_import(module, number, "up", "--listen", "127.0.0.1:0") == (0, "")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "module", ["later.cli.program", "click", "later.config", "later.cli.commands.tasks", "http.client"]
+)
+def test_a_command_that_is_interrupted_while_it_imports_exits_with_130_in_one_line(module: str) -> None:
+    status, error = end_at_import(module, signal.SIGINT, "query", "x", "--url", "http://127.0.0.1:1")
+    assert (status, error.strip()) == (130, "")
+
+
+@pytest.mark.system
+def test_nothing_but_the_signals_is_imported_before_they_are_handled() -> None:
+    code = "import signal, sys; before = set(sys.modules); import later.cli; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == ["__future__", "later", "later.cli", "later.cli.main", "later.startup"]
+
+
 @pytest.mark.system
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from later.cli.main import run; run(['--help']);"
+        "import sys; from later.cli.program import run; run(['--help']);"
         "print(sorted({'aiohttp', 'asyncio', 'redis', 'rich', 'structlog', 'http.client'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,

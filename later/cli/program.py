@@ -1,0 +1,61 @@
+"""The program `later`: its commands, and the run of one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from later import __version__
+from later.cli.exit import ExitStatus, exit_code
+from later.cli.groups import LazyCommand, LazyGroup
+
+COMMANDS = {
+    "up": LazyCommand("later.cli.commands.daemon:up", "Run the API and a worker."),
+    "serve": LazyCommand("later.cli.commands.daemon:serve", "Run the API without a worker."),
+    "worker": LazyCommand("later.cli.commands.daemon:worker", "Run a worker without the API."),
+    "create": LazyCommand("later.cli.commands.tasks:create", "Create a task, or many from a file."),
+    "query": LazyCommand("later.cli.commands.tasks:query", "Show tasks by id."),
+    "delete": LazyCommand("later.cli.commands.tasks:delete", "Delete tasks in any state."),
+    "list": LazyCommand("later.cli.commands.listing:list_tasks", "List a topic's tasks in one state."),
+    "explain": LazyCommand("later.cli.commands.tasks:explain", "Explain why a task or a topic has not run yet."),
+    "update": LazyCommand("later.cli.commands.tasks:update", "Change a waiting task."),
+    "run-now": LazyCommand("later.cli.commands.tasks:run_now", "Make tasks due now."),
+    "dead": LazyCommand("later.cli.commands.dead:dead", "List, redrive and purge dead tasks."),
+    "topics": LazyCommand("later.cli.commands.topics:topics", "Show, pause and purge topics, and set their policies."),
+    "namespaces": LazyCommand("later.cli.commands.topics:namespaces", "Set the policies of namespaces."),
+    "bulk": LazyCommand("later.cli.bulk.group:bulk", "Create and manage tasks by the hundred million, with Spark."),
+    "status": LazyCommand("later.cli.commands.status:status", "Show the store, its workers and its tasks."),
+    "doctor": LazyCommand("later.cli.commands.doctor:doctor", "Check the whole store; with --repair, repair it."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy_commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="An option whose help names a variable LATER_… can also be set by that environment variable, or by a key in "
+    "later.toml (--config FILE). The first that is set counts: command line, environment, file, default. "
+    "A command reads only its own options.",
+)
+@click.version_option(__version__, message="later %(version)s")
+def later() -> None:
+    """Schedule HTTP callbacks: later calls a URL when a task is due, and retries until the receiver confirms it."""
+
+
+def run(arguments: Sequence[str]) -> ExitStatus:
+    """Run one command, flush its output, and return its exit status."""
+    immediate = False
+
+    def work() -> int:
+        nonlocal immediate
+        result = later.main(list(arguments), prog_name="later", standalone_mode=False)
+        if isinstance(result, ExitStatus):
+            immediate = result.immediate
+            result = result.code
+        sys.stdout.flush()
+        return int(result or 0)
+
+    code = exit_code(work)
+    return ExitStatus(code, immediate)
