@@ -22,9 +22,11 @@ from later.option_types import (
     choice,
     count_or_auto,
     duration,
+    host_names,
     http_url,
     integer,
     mask_url,
+    origins,
     path,
     prefix,
     rate,
@@ -59,6 +61,9 @@ class Config:
     data_given: bool
     """True if --data was given and --redis does not take precedence over it."""
     listen: Address
+    allow_hosts: frozenset[str]
+    """Names under which the HTTP server may be called, besides IP addresses and `localhost`."""
+    allow_origins: frozenset[str]
     health: Address | None
     health_given: bool
     """True if --health was given. Otherwise a worker whose default address is in use runs without it."""
@@ -134,6 +139,10 @@ OPTIONS = (
            "URL of the store: redis://, rediss:// or unix://. A password is safer in the environment."),
     Option("data", "data", path, "./later-data", STORE_COMMANDS, "Directory of the embedded store."),
     Option("listen", "listen", address, "127.0.0.1:8080", API_COMMANDS, "Address of the API; port 0: any free port."),
+    Option("allow-host", "allow_hosts", host_names, "none", DAEMON_COMMANDS,
+           "Name by which callers may reach it, besides IP addresses, localhost and the name in --listen; repeatable."),
+    Option("allow-origin", "allow_origins", origins, "none", API_COMMANDS,
+           "Origin of web pages that may call the API through a proxy that rewrites `Host`; repeatable."),
     Option("health", "health", address_or_off, "127.0.0.1:8081", frozenset({"worker"}),
            "Address where a worker serves /livez, /readyz and /metrics; `off` disables it."),
     Option("processes", "processes", count_or_auto(256), "1", DAEMON_COMMANDS,
@@ -314,6 +323,12 @@ def _read_file(command: str, name: str | None) -> dict[str, _Setting]:
         actual = next((name for kind, name in _TOML_TYPES if isinstance(value, kind)), "a date or time")
         if actual not in expected and not (actual == "an integer" and "a number" in expected):
             raise ConfigError(f"{file}: {key}: expected {' or '.join(expected)}, got {actual}")
-        text = format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)  # as on the command line
-        settings[option.key] = _Setting(text, 2, f" ({file})")
+        settings[option.key] = _Setting(_flag_text(value), 2, f" ({file})")
     return settings
+
+
+def _flag_text(value: object) -> str:
+    """Return a value of the file as it would stand on the command line."""
+    if isinstance(value, list):
+        return ",".join(map(_flag_text, value))
+    return format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)

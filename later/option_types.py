@@ -29,6 +29,9 @@ _DURATION_EXAMPLES = "15, 500ms, 15s, 10m, 2h or 7d"
 _SIZE = re.compile(r"([0-9]+)(KiB|MiB)?")
 _UNIT_BYTES = {"KiB": 1024, "MiB": 1024 * 1024}
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
+_HOST_NAME = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+_ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?P<port>:[0-9]{1,5})?")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _PREFIX = re.compile(r"[^\s{}*?\[\]\\^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,64}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST_PORT_PATH = re.compile(r"(\[[^\[\]]*\]|[^:\[\]/]*)(:[0-9]*)?(/.*)?")
@@ -48,6 +51,11 @@ class OptionType:
     read: Callable[[str], Any]
     metavar: str
     toml_types: tuple[str, ...] = ("a string",)
+
+    @property
+    def is_list(self) -> bool:
+        """True if the option may be given many times; its text then has commas between the values."""
+        return "an array" in self.toml_types
 
     def __call__(self, text: str) -> Any:
         """Return the value of the text. Raises ValueError with what the type takes."""
@@ -274,6 +282,30 @@ def address(text: str) -> Address:
 
 
 address_or_off = OptionType(lambda text: None if text == "off" else address(text), "HOST:PORT")
+
+
+@option_type("NAME", "a string", "an array")
+def host_names(text: str) -> frozenset[str]:
+    if text == "none":
+        return frozenset()
+    names = [name.strip().removesuffix(".").lower() for name in text.split(",")]
+    if not all(_HOST_NAME.fullmatch(name) for name in names):
+        raise ValueError("a host's name without a port, like later.internal; several with commas between them")
+    return frozenset(names)
+
+
+@option_type("ORIGIN", "a string", "an array")
+def origins(text: str) -> frozenset[str]:
+    if text == "none":
+        return frozenset()
+    read: set[str] = set()
+    for origin in text.split(","):
+        match = _ORIGIN.fullmatch(origin.strip().lower())
+        if match is None:
+            raise ValueError("a page's origin, like https://later.internal; several with commas between them")
+        port = "" if match["port"] == _DEFAULT_PORTS[match["scheme"]] else match["port"] or ""  # as browsers write it
+        read.add(f"{match['scheme']}://{match['host']}{port}")
+    return frozenset(read)
 
 
 @option_type("URL")

@@ -24,6 +24,16 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     ),
     "data": (("/a", Path("/a")), ("b", Path("b")), ("./c", Path("./c"))),
     "listen": (("a:1", Address("a", 1)), ("[::1]:0", Address("::1", 0)), ("1.2.3.4:65535", Address("1.2.3.4", 65535))),
+    "allow-host": (
+        ("a", frozenset({"a"})),
+        ("B.internal.,c_d", frozenset({"b.internal", "c_d"})),
+        ("none", frozenset()),
+    ),
+    "allow-origin": (
+        ("https://a", frozenset({"https://a"})),
+        ("HTTPS://A:443, http://b:8080", frozenset({"https://a", "http://b:8080"})),
+        ("http://[::1]:80", frozenset({"http://[::1]"})),
+    ),
     "health": (("a:1", Address("a", 1)), ("off", None), ("[::]:80", Address("::", 80))),
     "processes": (("1", 1), ("256", 256), ("2", 2)),
     "concurrency": (("1", 1), ("100000", 100_000), ("7", 7)),
@@ -117,7 +127,8 @@ def test_every_option_belongs_to_a_command() -> None:
 def test_the_defaults_are_as_documented() -> None:
     assert load_config() == Config(
         store_url="redis://127.0.0.1:6379/0", redis_given=False, data=Path("later-data"), data_given=False,
-        listen=Address("127.0.0.1", 8080), health=Address("127.0.0.1", 8081), health_given=False,
+        listen=Address("127.0.0.1", 8080), allow_hosts=frozenset(), allow_origins=frozenset(),
+        health=Address("127.0.0.1", 8081), health_given=False,
         processes=1, concurrency=256, tick_ms=100,
         lease_ms=30_000,
         policy=Policy(

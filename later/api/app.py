@@ -7,16 +7,18 @@ from functools import partial
 
 from aiohttp import web
 
+from later.api.about import AboutHandlers
 from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
+from later.api.front_door import FrontDoor
 from later.api.health import HealthHandlers
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
-from later.api.routes import ROUTES, Route, Scope
+from later.api.routes import FRONT_DOOR, ROUTES, Route, Scope
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
 from later.metrics import Metrics
@@ -39,6 +41,7 @@ def build_app(
     remember_ms: int,
     max_pending_writes: int,
     lease_ms: int,
+    front_door: FrontDoor,
     why_not_ready: Callable[[], Awaitable[str | None]],
     exposition: Callable[[], Awaitable[bytes]],
     wake_delay_ticker: Callable[[int], None],
@@ -48,6 +51,7 @@ def build_app(
     `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store. The counts of a bulk job are
     kept for `remember_ms`. `lease_ms` is the length of a lease if the daemon's timeout applies to the task's topic.
     `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
+    `front_door` checks each request first, if the application is served by `server.Runner`.
     """
     pending_writes = PendingWrites(max_pending_writes)
     metrics.pending_writes.set_function(lambda: pending_writes.count)
@@ -73,9 +77,9 @@ def build_app(
     explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending_writes, lease_ms=lease_ms)
     topics = TopicHandlers(store)
     routes = [
-        Route("POST", "/create", tasks.create, Scope.CREATE, fast=True),
-        Route("POST", "/query", tasks.query, Scope.READ, fast=True),
-        Route("POST", "/delete", tasks.delete, Scope.EDIT, fast=True),
+        Route("POST", "/create", tasks.create, Scope.CREATE, is_fast=True),
+        Route("POST", "/query", tasks.query, Scope.READ, is_fast=True),
+        Route("POST", "/delete", tasks.delete, Scope.EDIT, is_fast=True),
         Route("POST", "/create/batch", batches.create, Scope.CREATE, ("job", "run", "dry_run")),
         Route("POST", "/query/batch", batches.query, Scope.READ),
         Route("POST", "/delete/batch", batches.delete, Scope.EDIT, ("pending",)),
@@ -90,15 +94,18 @@ def build_app(
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
     ]
     return _build_from_routes(
-        [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)]
+        [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)], front_door
     )
 
 
 def build_health_app(
-    *, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
+    *,
+    front_door: FrontDoor,
+    why_not_ready: Callable[[], Awaitable[str | None]],
+    exposition: Callable[[], Awaitable[bytes]],
 ) -> web.Application:
     """Build the application of `later worker --health`."""
-    return _build_from_routes(_health_routes(why_not_ready, exposition))
+    return _build_from_routes(_health_routes(why_not_ready, exposition), front_door)
 
 
 def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
@@ -134,18 +141,33 @@ def _health_routes(
 ) -> list[Route]:
     health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
     return [
-        Route("GET", "/livez", health.live, Scope.OPEN, query=None),
-        Route("GET", "/readyz", health.ready, Scope.OPEN, query=None),
-        Route("GET", "/metrics", health.metrics, Scope.METRICS, query=None),
+        Route("GET", "/livez", health.live, Scope.OPEN, is_health=True),
+        Route("GET", "/readyz", health.ready, Scope.OPEN, is_health=True),
+        Route("GET", "/metrics", health.metrics, Scope.METRICS, is_health=True),
     ]
 
 
-def _build_from_routes(routes: Sequence[Route]) -> web.Application:
-    """Build an application of these routes. Handlers limit bodies themselves, so aiohttp's limit is their largest."""
+def _build_from_routes(routes: Sequence[Route], front_door: FrontDoor) -> web.Application:
+    """Build an application of these routes, and of those that tell about them.
+
+    Handlers limit bodies themselves, so aiohttp's limit is their largest.
+    """
+    about = AboutHandlers([(route.method, route.template) for route in routes])
+    routes = [
+        *routes,
+        Route("GET", "/", about.list_routes, Scope.OPEN),
+        Route("GET", "/version", about.version, Scope.OPEN),
+        Route("GET", "/problems/{name}", about.problem, Scope.OPEN),
+    ]
     app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BATCH_BYTES)
     for route in routes:
         # a GET route answers HEAD, too
         add = app.router.add_get if route.method == "GET" else partial(app.router.add_route, route.method)
-        add(route.path, route.answer)
+        add(route.path, route.answer, expect_handler=_wait_for_handler)
     app[ROUTES] = routes
+    app[FRONT_DOOR] = front_door
     return app
+
+
+async def _wait_for_handler(request: web.Request) -> None:
+    """Tell a client that waits for it nothing yet: a handler that reads the body tells it to go on."""

@@ -17,6 +17,7 @@ from msgspec import UNSET
 from later.api.batch_body import split_items
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
+from later.api.problem_types import NO_SUCH_JOB
 from later.api.problems import ErrorBody, error_body, problem_response
 from later.api.requests import body_too_large, parse_id, parse_switch, read_body
 from later.api.response_schemas import (
@@ -153,7 +154,8 @@ class BatchHandlers:
             counts = await self._store.bulk_jobs.counts(job, run)
         except NotFound:
             of_run = "" if run is None else f' and the run "{run}"'
-            return problem_response(ErrorBody(status=404, detail=f'nothing is counted under the job "{job}"{of_run}'))
+            missing = ErrorBody(status=404, detail=f'nothing is counted under the job "{job}"{of_run}')
+            return problem_response(missing, NO_SUCH_JOB)
         return json_response(
             JobResponse(
                 job=job,

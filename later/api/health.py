@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from later.api.json_response import json_response
+from later.api.json_response import DATA_HEADERS, json_response
+from later.api.problem_types import STORE_AWAY
 from later.api.problems import ErrorBody, problem_response
 from later.core.errors import LaterError
 
@@ -34,7 +35,7 @@ class HealthHandlers:
         """`GET /readyz`."""
         reason = await self._why_not_ready()
         if reason is not None:
-            return problem_response(ErrorBody(status=503, detail=reason))
+            return problem_response(ErrorBody(status=503, detail=reason), STORE_AWAY)
         return json_response({"status": "ready"})
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
@@ -43,4 +44,4 @@ class HealthHandlers:
             body = await self._exposition()
         except LaterError as error:
             return problem_response(ErrorBody(status=503, detail=str(error)))
-        return web.Response(body=body, headers={"Content-Type": PROMETHEUS_CONTENT_TYPE})
+        return web.Response(body=body, headers={**DATA_HEADERS, "Content-Type": PROMETHEUS_CONTENT_TYPE})

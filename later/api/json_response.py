@@ -9,12 +9,20 @@ from functools import lru_cache
 import msgspec
 from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import SERVER_SOFTWARE, HttpVersion11
+from aiohttp.http import HttpVersion11
+
+from later import __version__
+
+SERVER_HEADERS = {"Server": f"later/{__version__}"}
+"""Headers of every answer."""
+DATA_HEADERS = {**SERVER_HEADERS, "Cache-Control": "no-store"}
+"""Headers of answers that hold data: what is read a second time may have changed."""
 
 _HEAD = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %%d\r\nDate: %%s\r\nServer: %s\r\n\r\n"
-    % SERVER_SOFTWARE.encode()
-)
+    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\nDate: %s\r\n"
+    + "".join(f"{name}: {value}\r\n" for name, value in DATA_HEADERS.items())
+    + "\r\n"
+).encode()
 _encode = msgspec.json.Encoder().encode
 
 
@@ -39,7 +47,7 @@ class JsonResponse(web.StreamResponse):
         if request.version == HttpVersion11 and request.keep_alive and request.method != hdrs.METH_HEAD:
             await request.writer.write(_HEAD % (len(self._json), _date(int(time.time()))) + self._json)
             return None
-        self._fallback = web.Response(body=self._json, content_type="application/json")
+        self._fallback = web.Response(body=self._json, content_type="application/json", headers=DATA_HEADERS)
         writer = await self._fallback.prepare(request)
         self.keep_alive = self._fallback.keep_alive
         return writer

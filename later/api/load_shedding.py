@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from later.core.errors import StoreDown
+from later.core.errors import TooManyWaiting
 
 
 class PendingWrites:
@@ -32,10 +32,10 @@ class Reservation(NamedTuple):
     tasks: int
 
     def __enter__(self) -> None:
-        """Count the tasks. Raises StoreDown: the limit is reached, and nothing was sent to the store."""
+        """Count the tasks. Raises TooManyWaiting: the limit is reached, and nothing was sent to the store."""
         count, limit = self.pending_writes.count, self.pending_writes.limit
         if count >= limit:
-            raise StoreDown(f"{count} tasks wait for the store already (--max-pending-writes {limit})")
+            raise TooManyWaiting(f"{count} tasks wait for the store already (--max-pending-writes {limit})")
         self.pending_writes.count += self.tasks
 
     def __exit__(self, *_: object) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from later.api.json_response import json_response
-from later.api.requests import parse_switch, path_parameter, read_body
+from later.api.requests import check_no_fields, parse_switch, path_parameter, read_body
 from later.core.json_body import parse_object
 from later.core.policy import PolicyValue, format_policy, parse_policy_fields
 from later.core.policy_scopes import NO_SETTINGS, Policies, PolicyScope, Settings, namespace_scope
@@ -62,7 +62,7 @@ class PolicyHandlers:
         return await self._set_paused(request, lambda policies: policies.settings_to_resume(scope))
 
     async def _set_paused(self, request: web.Request, decide: Callable[[Policies], Settings]) -> web.StreamResponse:
-        await read_body(request, self._max_body)
+        check_no_fields(await read_body(request, self._max_body))
         scope = self._parse_scope(request)
         policies = await self._policies.replace_settings(scope, decide)
         return json_response({scope.level.value: scope.name, "paused": policies.for_scope(scope).paused})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from http import HTTPStatus
 
 import msgspec
@@ -10,35 +11,45 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from msgspec import UNSET, UnsetType
 
-from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreMismatch, TooLarge
+from later.api.json_response import DATA_HEADERS
+from later.api.problem_types import CROSS_SITE, FAULT, TOO_LARGE, UNSUPPORTED, ProblemType, problem_type
+from later.api.requests import ACCEPTED_ENCODINGS
+from later.core.errors import LaterError, NotFound, Refused, StoreDown
 
-RETRY_AFTER_HEADERS = {"Retry-After": "1"}
+RETRY_AFTER_S = "1"
 INTERNAL_ERROR = "this is a fault of later's own: its log says more"
+CLOSING = frozenset({CROSS_SITE.status, TOO_LARGE.status, UNSUPPORTED.status, HTTPStatus.EXPECTATION_FAILED})
+"""Statuses that end the connection: the unread body would be taken for the next request, or be read in vain."""
 
 log = structlog.get_logger()
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """An error in an answer. `field` is the part of the request that is wrong; `ended` is as in `NotFound`."""
+    """An error in an answer. `field` is the part of the request that is wrong; `ended` is as in `NotFound`.
+
+    `unknown` is true if the request may have been carried out all the same.
+    """
 
     status: int
     detail: str
     field: str | UnsetType = UNSET
     ended: bool | UnsetType = UNSET
+    unknown: bool | UnsetType = UNSET
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem document: the body of an answer that is an error as a whole."""
+    """A problem document: the body of an answer that is an error as a whole. `incident` is an id in the log."""
 
-    type: str = "about:blank"
+    type: str
     title: str
     status: int
     detail: str
     field: str | UnsetType = UNSET
     ended: bool | UnsetType = UNSET
+    unknown: bool | UnsetType = UNSET
+    incident: str | UnsetType = UNSET
 
 
-_TITLES = {413: "Content Too Large"}  # Python before 3.13 has an older name
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,53 +66,69 @@ def error_response(request: web.BaseRequest, error: Exception) -> web.Response:
     """Return the answer to an error, and log it if it is a fault of later. Call it in the error's `except` block."""
     match error:
         case web.HTTPNotFound():
-            body = ErrorBody(status=404, detail="there is nothing at this path")
+            return problem_response(ErrorBody(status=404, detail="there is nothing at this path"))
         case web.HTTPMethodNotAllowed():
             body = ErrorBody(status=405, detail=f"this path does not take {request.method}")
-            return problem_response(body, {"Allow": error.headers["Allow"]})
+            return problem_response(body, headers={"Allow": error.headers["Allow"]})
         case web.HTTPException():
-            body = ErrorBody(status=error.status, detail=error.reason)
-        case LaterError():
-            body = error_body(error)
-        case _:
-            body = ErrorBody(status=500, detail=INTERNAL_ERROR)
-    if body.status == 500 and not isinstance(error, web.HTTPException):
-        # the traceback, but nothing of the request that might be a secret: no query, headers or body
-        log.exception("request failed", method=request.method, path=request.path)
-    return problem_response(body)
+            return problem_response(ErrorBody(status=error.status, detail=error.reason))
+        case LaterError() if (type := problem_type(error)) is not FAULT:
+            return problem_response(error_body(error), type)
+    # the traceback, but nothing of the request that might be a secret: no query, headers or body
+    incident = new_incident()
+    log.exception("request failed", method=request.method, path=request.path, incident=incident)
+    return fault_response(incident, str(error) if isinstance(error, LaterError) else INTERNAL_ERROR)
 
 
 def error_body(error: LaterError) -> ErrorBody:
     """Return an error as callers see it."""
-    match error:
-        case Refused():
-            status = 413 if isinstance(error, TooLarge) else 400
-            return ErrorBody(status=status, detail=error.detail, field=UNSET if error.field is None else error.field)
-        case NotFound():
-            return ErrorBody(status=404, detail=str(error), ended=error.ended or UNSET)
-        case Conflict():
-            return ErrorBody(status=409, detail=str(error))
-        case StoreDown() | StoreMismatch():
-            return ErrorBody(status=503, detail=str(error))
-        case _:
-            return ErrorBody(status=500, detail=str(error))
+    return ErrorBody(
+        status=problem_type(error).status,
+        detail=error.detail if isinstance(error, Refused) else str(error),
+        field=error.field if isinstance(error, Refused) and error.field is not None else UNSET,
+        ended=(isinstance(error, NotFound) and error.ended) or UNSET,
+        unknown=(isinstance(error, StoreDown) and error.unknown) or UNSET,
+    )
 
 
-def problem_response(error: ErrorBody, headers: dict[str, str] | None = None) -> web.Response:
-    """Return the answer that reports this error, with these headers."""
+def new_incident() -> str:
+    """Return an id by which an answer's fault is found in the log."""
+    return secrets.token_hex(6)
+
+
+def fault_response(incident: str, detail: str = INTERNAL_ERROR) -> web.Response:
+    """Return the answer that reports a fault of later's own, logged under this incident."""
+    return problem_response(ErrorBody(status=FAULT.status, detail=detail), FAULT, incident=incident)
+
+
+def problem_response(
+    error: ErrorBody,
+    type: ProblemType | None = None,
+    *,
+    headers: dict[str, str] | None = None,
+    incident: str | UnsetType = UNSET,
+) -> web.Response:
+    """Return the answer that reports this error; without a type, its status says all."""
     problem = Problem(
-        title=_TITLES.get(error.status) or HTTPStatus(error.status).phrase,
+        type="about:blank" if type is None else type.reference,
+        title=HTTPStatus(error.status).phrase if type is None else type.title,
         status=error.status,
         detail=error.detail,
         field=error.field,
         ended=error.ended,
+        unknown=error.unknown,
+        incident=incident,
     )
     response = web.Response(
         body=_encode(problem),
         status=error.status,
-        headers=RETRY_AFTER_HEADERS if error.status == 503 else headers,
+        headers={**DATA_HEADERS, **(headers or {})},
         content_type="application/problem+json",
     )
-    if error.status == 413:
-        response.force_close()  # the rest of the body would be taken for the next request, or be read in vain
+    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        response.headers["Retry-After"] = RETRY_AFTER_S
+    elif error.status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
+        response.headers["Accept-Encoding"] = ", ".join(ACCEPTED_ENCODINGS)
+    if error.status in CLOSING:
+        response.force_close()
     return response

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from later.api.json_response import json_response
+from later.api.json_response import DATA_HEADERS, json_response
 from later.api.policies import parse_namespace_scope
 from later.api.requests import parse_switch, path_parameter, read_body
 from later.core.errors import Refused
@@ -82,7 +82,7 @@ class PulsarHandlers:
             await self._policies.change(scope, edit)
         except Refused as error:  # max_delay would be below default_delay, which has no name in Pulsar
             raise Refused(f"{MAX_DELAY}: {error.detail.removeprefix(f'{error.field}: ')}", MAX_DELAY) from None
-        return web.Response(status=204)
+        return web.Response(status=204, headers=DATA_HEADERS)
 
 
 def parse_persistent_topic(request: web.Request) -> PolicyScope:

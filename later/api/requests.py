@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.http import HttpVersion11
 
 from later.core import validation
 from later.core.edit import TaskChanges
-from later.core.errors import Refused, TooLarge
-from later.core.json_body import body_parser
+from later.core.errors import Refused, TooLarge, Unsupported
+from later.core.json_body import body_parser, parse_object, unknown_field
 from later.core.validation import EXPECTED_TIME, check_id, escape_name, format_value, refusal
+
+ACCEPTED_ENCODINGS = ("identity", "gzip", "deflate")
+"""The values of Content-Encoding that are accepted; a body is compressed in one way at most."""
 
 EXPECTED = {
     **validation.EXPECTED,
@@ -36,12 +40,23 @@ EXPECTED = {
 async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     """Return the request's body, decompressed. Not much more than `limit` bytes are ever held in memory.
 
+    A client that expects it is told to go on, but only if its headers are not refused.
+
     Raises:
         TooLarge: it is longer than `limit`, or its Content-Length says so.
+        Unsupported: it has another Content-Encoding or Transfer-Encoding than those that are taken.
         Refused: it is cut short, or not compressed as its Content-Encoding says.
     """
-    if (request.content_length or 0) > limit:
+    headers, length = request.headers, request.content_length
+    if (length or 0) > limit:
         raise body_too_large(limit)
+    if hdrs.CONTENT_ENCODING in headers:
+        _check_encoding(hdrs.CONTENT_ENCODING, headers.getall(hdrs.CONTENT_ENCODING), ACCEPTED_ENCODINGS)
+    if length is None and hdrs.TRANSFER_ENCODING in headers:
+        _check_encoding(hdrs.TRANSFER_ENCODING, headers.getall(hdrs.TRANSFER_ENCODING), ("chunked",))
+    if hdrs.EXPECT in headers and request.version == HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # nothing of the answer itself is sent yet
     content = request.content
     try:
         chunks = [await content.readany()]
@@ -54,6 +69,18 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     if size > limit:
         raise body_too_large(limit)
     return b"".join(chunks)
+
+
+def _check_encoding(header: str, values: Sequence[str], accepted: Sequence[str]) -> None:
+    """Raise Unsupported unless there is one encoding, and it is accepted."""
+    if len(values) != 1 or values[0].lower() not in accepted:
+        raise unsupported_encoding(header, accepted, ", ".join(values))
+
+
+def unsupported_encoding(header: str, accepted: Sequence[str], got: str | None = None) -> Unsupported:
+    """Return the refusal of a body by the header that says how it is encoded."""
+    expected = f"{header}: expected {' or '.join(accepted)}"
+    return Unsupported(expected if got is None else f"{expected}, got {format_value(got)}", str(header))
 
 
 def body_too_large(limit: int) -> TooLarge:
@@ -124,6 +151,17 @@ def parse_id(body: bytes) -> str:
     if id is None:
         raise refusal("id", None)
     return check_id(id)
+
+
+def check_no_fields(body: bytes) -> None:
+    """Check that a body is empty, or an object without fields.
+
+    Raises:
+        Refused: it has a field. A callback's body, whose URL is a call here by mistake or by malice, is no such call.
+    """
+    if body.strip():
+        for name in parse_object(body):
+            raise unknown_field(name)
 
 
 # The path and the query

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from later.api.front_door import FrontDoor
 from later.api.requests import check_query
 
 
@@ -26,22 +27,30 @@ class Scope(StrEnum):
 class Route(NamedTuple):
     """A method and a path, the handler that answers there, its scope, and the parameters that its query may have.
 
-    None stands for a query that is ignored. A `fast` POST route is answered without the router, if it has no query.
+    A fast POST route is answered without the router, if it has no query. A health route is answered whatever its query
+    is, and to pages of other sites, too.
     """
 
     method: str
     path: str
     handler: Handler
     scope: Scope
-    query: tuple[str, ...] | None = ()
-    fast: bool = False
+    query: tuple[str, ...] = ()
+    is_fast: bool = False
+    is_health: bool = False
+
+    @property
+    def template(self) -> str:
+        """The path as people write it: `/topics/{topic}`."""
+        return self.path.replace(":[^/]+", "")
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Check the query, and return the handler's answer."""
-        if self.query is not None:
+        if not self.is_health:
             check_query(request, self.query)
         return await self.handler(request)
 
 
+FRONT_DOOR = web.AppKey("front_door", FrontDoor)
 ROUTES = web.AppKey("routes", Sequence[Route])
 """The key under which an application keeps its table."""

@@ -71,10 +71,18 @@ def config_options(command_name: str, only: Collection[str] | None = None) -> Ca
             elif option.name == "data" and command_name != "up":
                 default = "none: --redis applies"
             help = f"{option.help}  [default: {default}; {option.variable}]"
-            command = click.option(f"--{option.name}", option.key, metavar=option.type.metavar, help=help)(command)
+            many: dict[str, Any] = {"multiple": True, "callback": _join_values} if option.type.is_list else {}
+            command = click.option(f"--{option.name}", option.key, metavar=option.type.metavar, help=help, **many)(
+                command
+            )
         return command
 
     return decorate
+
+
+def _join_values(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> str | None:
+    """Return the values of an option that may be given many times as one text."""
+    return ",".join(values) or None
 
 
 def client_options(command: Command) -> Command:

@@ -25,6 +25,18 @@ class TooLarge(Refused):
     """The caller's fault: the request is larger than this server accepts."""
 
 
+class Unsupported(Refused):
+    """The caller's fault: the request's body is encoded in a way that this server does not take."""
+
+
+class UnknownExpectation(Unsupported):
+    """The caller's fault: the request expects of the server what it cannot do."""
+
+
+class CrossSite(Refused):
+    """Nobody's request: a web page of another site made a browser send it, or it names a host that is not this one."""
+
+
 class NotFound(LaterError):
     """Nobody's fault: there is no such task, or no longer.
 
@@ -41,11 +53,28 @@ class Conflict(LaterError):
     """Nobody's fault: the task's present state does not allow it; the text says why."""
 
 
+class InFlight(Conflict):
+    """Nobody's fault: the task is in flight, which does not allow it."""
+
+
 class StoreDown(LaterError):
     """The environment's fault: the store cannot be reached, or does not take this command now.
 
-    The text is the reason. A write that raised this may have been made or not.
+    The text is the reason. If `unknown` is true, a write that raised this may have been made or not; otherwise it was
+    not made.
     """
+
+    def __init__(self, reason: str, *, unknown: bool = False) -> None:
+        super().__init__(reason)
+        self.unknown = unknown
+
+
+class StoreFull(StoreDown):
+    """The environment's fault: the store's memory is full."""
+
+
+class TooManyWaiting(StoreDown):
+    """The environment's fault: too many requests wait for the store already."""
 
 
 class StoreMismatch(LaterError):

@@ -19,7 +19,7 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 
 from later.core.clock import Clock
-from later.core.errors import LaterError, StoreDown, StoreFault, StoreMismatch
+from later.core.errors import LaterError, StoreDown, StoreFault, StoreFull, StoreMismatch
 from later.store.schema import Execute
 from later.store.scripts import BY_SHA, Command
 
@@ -43,8 +43,12 @@ UNAVAILABLE = (
 )
 """Error codes of a store that is up, but does not accept commands, or writes, for now."""
 
+READING_VERBS = frozenset(
+    {"due_topics", "explain", "job", "list", "open", "ping", "policies", "query", "read", "snapshot", "split", "stats"}
+)
+"""Verbs that change nothing in the store: whether they were carried out does not matter."""
+
 REASONS: list[tuple[tuple[type[Exception], ...], str]] = [
-    ((errors.OutOfMemoryError,), "the store's memory is full (maxmemory)"),
     ((errors.AuthenticationError, errors.NoPermissionError), "the store refuses this user: {error}"),
     ((errors.BusyLoadingError,), "the store is loading its data"),
     ((errors.ReadOnlyError,), "the store is a read-only replica"),
@@ -172,22 +176,23 @@ class Client:
 
     async def _execute(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         started = self._clock.monotonic()
+        progress = RoundTrip()
         try:
             async with asyncio.timeout(self.timeout_s):
-                answers = await self._connections.pipeline(commands)
+                answers = await self._connections.pipeline(commands, progress)
                 missing = [i for i, answer in enumerate(answers) if isinstance(answer, errors.NoScriptError)]
                 if missing:  # the store has lost scripts (a restart, a failover); NOSCRIPT has changed nothing
                     sources = {BY_SHA[str(commands[i][1])].source for i in missing}
                     loads: list[Command] = [("SCRIPT", "LOAD", source) for source in sources]
-                    again = await self._connections.pipeline([*loads, *(commands[i] for i in missing)])
+                    again = await self._connections.pipeline([*loads, *(commands[i] for i in missing)], progress)
                     for i, answer in zip(missing, again[len(sources) :], strict=True):
                         answers[i] = answer
         except TimeoutError:
             await self._connections.drop_idle()
-            raise self._timeout_error() from None
+            raise self._timeout_error(progress.is_sent and verb not in READING_VERBS) from None
         except (errors.RedisError, OSError) as error:
             await self._connections.drop_idle()  # an event that ended one connection has often ended all
-            raise translate(error) from error
+            raise translate(error, progress.is_sent and verb not in READING_VERBS) from error
         finally:
             if verb not in self._observers:
                 self._observers[verb] = self._observer(verb)
@@ -196,20 +201,35 @@ class Client:
             await self._connections.drop_idle()  # the server was demoted: a new connection may find the new primary
         return [translate(answer) if isinstance(answer, Exception) else answer for answer in answers]
 
-    def _timeout_error(self) -> StoreDown:
-        return StoreDown(f"the store did not answer within {self.timeout_s:g} s")
+    def _timeout_error(self, unknown: bool = False) -> StoreDown:
+        return StoreDown(f"the store did not answer within {self.timeout_s:g} s", unknown=unknown)
 
 
-def translate(error: Exception) -> LaterError:
-    """Return redis-py's error as later's: `StoreDown` with the reason, or `StoreFault` if later itself is at fault."""
+def translate(error: Exception, unknown: bool = False) -> LaterError:
+    """Return redis-py's error as later's: `StoreDown` with the reason, or `StoreFault` if later itself is at fault.
+
+    `unknown` is true if no answer came, and the commands may have been run all the same.
+    """
     if isinstance(error.__cause__, errors.RedisError):
-        return translate(error.__cause__)  # redis-py wraps the errors of a new connection, such as a wrong password
+        # redis-py wraps the errors of a new connection, such as a wrong password
+        return translate(error.__cause__, unknown)
+    if isinstance(error, errors.OutOfMemoryError):
+        return StoreFull("the store's memory is full (maxmemory)")
     for kinds, reason in REASONS:
         if isinstance(error, kinds):
-            return StoreDown(reason.format(error=error))
+            return StoreDown(reason.format(error=error), unknown=unknown)
     if str(error).startswith(UNAVAILABLE):
         return StoreDown(f"the store takes no commands: {error}")
     return StoreFault(f"the store answered an error: {error}")
+
+
+class RoundTrip:
+    """What has become of commands that got no answer: `is_sent` is true if the store may have read them."""
+
+    __slots__ = ("is_sent",)
+
+    def __init__(self) -> None:
+        self.is_sent = False
 
 
 class Connections:
@@ -223,7 +243,7 @@ class Connections:
         self._idle: list[AbstractConnection] = []
         self._closed = False
 
-    async def pipeline(self, commands: Sequence[Command]) -> list[Any]:
+    async def pipeline(self, commands: Sequence[Command], progress: RoundTrip) -> list[Any]:
         """Return each command's answer, or the error that the store returned for it, in order.
 
         Raises:
@@ -239,6 +259,7 @@ class Connections:
                     await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
                 packed = [pack_command(command) for command in commands]
                 data = packed if sum(map(len, packed)) > MAX_JOINED_BYTES else b"".join(packed)
+                progress.is_sent = True
                 await connection.send_packed_command(data, check_health=False)
                 answers = [await self._read_answer(connection, command) for command in commands]
             except RuntimeError as error:  # uvloop raises it if the transport was reset meanwhile

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from later.core.edit import edit, renew_ttl
-from later.core.errors import Conflict, LaterError, NotFound, StoreDown, UnreadableBody
+from later.core.errors import Conflict, InFlight, LaterError, NotFound, StoreDown, UnreadableBody
 from later.core.task import Task, encode_task, pack_id
 from later.store import scripts
 from later.store.client import Client
@@ -239,7 +239,7 @@ def _update_verb() -> _Verb[TaskEdit]:
     def explain(found: TaskRecord) -> Result:
         if found.state is Bucket.DEAD:
             return Conflict(f"task {found.id!r} is dead: /redrive or /run-now bring it back, then it can be edited")
-        return Conflict(f"task {found.id!r} is in flight: it can be edited if its delivery fails, or deleted now")
+        return InFlight(f"task {found.id!r} is in flight: it can be edited if its delivery fails, or deleted now")
 
     return _Verb("update", decide, build, explain)
 
@@ -257,7 +257,7 @@ def _run_now_verb(now: int) -> _Verb[str]:
     def explain(found: TaskRecord) -> Result:
         if found.state is Bucket.DEAD:
             return found  # to be redriven
-        return Conflict(f"task {found.id!r} is in flight: it runs already")
+        return InFlight(f"task {found.id!r} is in flight: it runs already")
 
     return _Verb("run_now", lambda _, stored: _Change(stored, stored.task, now), build, explain)
 
@@ -276,6 +276,7 @@ def _redrive_verb(now: int) -> _Verb[str]:
     def explain(found: TaskRecord) -> Result:
         where = "in flight" if found.state is Bucket.UNACK else f"in {found.state}"
         advice = "wait for what its delivery comes to" if found.state is Bucket.UNACK else "/run-now makes it due now"
-        return Conflict(f"task {found.id!r} is {where}, not dead: {advice}")
+        conflict = InFlight if found.state is Bucket.UNACK else Conflict
+        return conflict(f"task {found.id!r} is {where}, not dead: {advice}")
 
     return _Verb("redrive", decide, build, explain)

@@ -16,6 +16,7 @@ from prometheus_client import generate_latest
 from yarl import URL
 
 from later.api.app import build_app
+from later.api.front_door import FrontDoor
 from later.api.server import Runner
 from later.core.clock import Clock
 from later.core.errors import StoreDown
@@ -119,6 +120,7 @@ async def serve_api(
     policy: Policy | None = None,
     max_body: int = 1024 * 1024,
     max_pending_writes: int = 10_000,
+    front_door: FrontDoor | None = None,
 ) -> AsyncIterator[ApiFixture]:
     """Serve the whole API."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
@@ -146,6 +148,7 @@ async def serve_api(
         remember_ms=7 * DAY_MS,
         max_pending_writes=max_pending_writes,
         lease_ms=30_000,
+        front_door=front_door or FrontDoor(),
         why_not_ready=why_not_ready,
         exposition=exposition,
         wake_delay_ticker=wakes.append,
@@ -166,7 +169,7 @@ def fixed_clock() -> Clock:
 
 def bad_request(detail: str, field: str | None = None) -> Answer:
     """Return the answer to a wrong request."""
-    body: dict[str, Any] = {"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}
+    body: dict[str, Any] = {"type": "/problems/refused", "title": "Bad Request", "status": 400, "detail": detail}
     return 400, body if field is None else {**body, "field": field}
 
 

@@ -34,7 +34,7 @@ BATCHES = ["/create/batch", "/query/batch", "/delete/batch"]
 
 
 def too_large(detail: str) -> Answer:
-    return 413, {"type": "about:blank", "title": "Content Too Large", "status": 413, "detail": detail}
+    return 413, {"type": "/problems/too-large", "title": "Content Too Large", "status": 413, "detail": detail}
 
 
 class TestCreate:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from later.api.problem_types import CHANGED, IN_FLIGHT
 from later.api.requests import EXPECTED
 from later.core.policy import Policy
 from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, ok, serve_api
@@ -26,11 +27,12 @@ async def api(request: pytest.FixtureRequest) -> AsyncIterator[ApiFixture]:
 
 
 def conflict(detail: str) -> Answer:
-    return 409, {"type": "about:blank", "title": "Conflict", "status": 409, "detail": detail}
+    type = IN_FLIGHT if "is in flight" in detail else CHANGED
+    return 409, {"type": type.reference, "title": type.title, "status": 409, "detail": detail}
 
 
 def missing(detail: str, **more: object) -> Answer:
-    return 404, {"type": "about:blank", "title": "Not Found", "status": 404, "detail": detail, **more}
+    return 404, {"type": "/problems/no-such-task", "title": "No such task", "status": 404, "detail": detail, **more}
 
 
 async def query(api: ApiFixture, id: str) -> Any:

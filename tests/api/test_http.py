@@ -16,6 +16,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
 from later.api.app import build_health_app
+from later.api.front_door import FrontDoor
+from later.api.problem_types import PROBLEM_TYPES
 from later.core.errors import StoreFault, StoreMismatch
 from tests.api.api_fixture import MINIMAL, ApiFixture, read_answer, serve_api
 from tests.builders import NOW
@@ -32,7 +34,9 @@ MEBIBYTE = 1024 * 1024
 
 
 def problem(status: int, title: str, detail: str) -> tuple[int, dict[str, Any]]:
-    return status, {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    types = {"Not Found": "about:blank", "Method Not Allowed": "about:blank"}
+    by_title = {type.title: type.reference for type in PROBLEM_TYPES.values()}
+    return status, {"type": types.get(title) or by_title[title], "title": title, "status": status, "detail": detail}
 
 
 def create_of_size(size: int) -> bytes:
@@ -47,7 +51,7 @@ async def stream(body: bytes) -> AsyncIterator[bytes]:
 
 
 class TestPaths:
-    @pytest.mark.parametrize("path", ["/", "/creates", "/create/", "/jobs", "/%2e%2e/x"])
+    @pytest.mark.parametrize("path", ["/creates", "/create/", "/jobs", "/%2e%2e/x"])
     async def test_an_unknown_path_is_404(self, api: ApiFixture, path: str) -> None:
         assert await api.post(path, {}) == problem(404, "Not Found", "there is nothing at this path")
 
@@ -107,7 +111,7 @@ class TestSizes:
     async def test_a_client_that_disconnects_within_its_body_affects_no_other(self, api: ApiFixture) -> None:
         with capture_logs() as logs:
             _, writer = await asyncio.open_connection(api.http.host, api.http.port)
-            writer.write(b"POST /create HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{")
+            writer.write(b"POST /create HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
             await writer.drain()
             writer.close()
             await writer.wait_closed()
@@ -123,7 +127,8 @@ class TestUnavailableStore:
             assert response.headers["Retry-After"] == "1"
             status, answer = response.status, await read_answer(response)
         assert answer.pop("detail").startswith("the store cannot be reached: ")
-        assert (status, answer) == (503, {"type": "about:blank", "title": "Service Unavailable", "status": 503})
+        answer.pop("unknown", None)
+        assert (status, answer) == (503, {"type": "/problems/store-away", "title": "The store is away", "status": 503})
 
     async def test_a_job_is_503_too(self, api: ApiFixture) -> None:
         api.server.connected = False
@@ -159,21 +164,26 @@ class TestInternalErrors:
         with capture_logs() as logs:
             answer = await api.post("/create", body, headers={"Authorization": "s3cret"})
         assert "s3cret" not in str(logs)
-        assert [(entry["event"], entry["path"], entry["exc_info"]) for entry in logs] == [
-            ("request failed", "/create", True)
-        ]
+        [entry] = logs
+        assert (entry["event"], entry["path"], entry["exc_info"]) == ("request failed", "/create", True)
+        assert answer[1]["incident"] == entry["incident"]
         return answer
+
+    def check_fault(self, answer: Any, detail: str) -> None:
+        status, body = answer
+        assert len(body.pop("incident")) == 12
+        assert (status, body) == problem(500, "Internal Server Error", detail)
 
     async def test_an_unexpected_error_is_500_and_logged(
         self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answer = await self.post_to_broken_store(api, monkeypatch, ZeroDivisionError("s3cret"))
         detail = "this is a fault of later's own: its log says more"
-        assert answer == problem(500, "Internal Server Error", detail)
+        self.check_fault(answer, detail)
 
     async def test_a_store_fault_is_500_with_its_text(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         answer = await self.post_to_broken_store(api, monkeypatch, StoreFault("task 'a' is in no bucket"))
-        assert answer == problem(500, "Internal Server Error", "task 'a' is in no bucket")
+        self.check_fault(answer, "task 'a' is in no bucket")
 
 
 class TestHealth:
@@ -186,7 +196,7 @@ class TestHealth:
 
     async def test_if_it_is_not_ready_it_says_why(self, api: ApiFixture) -> None:
         api.not_ready_reason = "the store is away"
-        assert await api.get("/readyz") == problem(503, "Service Unavailable", "the store is away")
+        assert await api.get("/readyz") == problem(503, "The store is away", "the store is away")
 
     async def test_metrics_are_prometheus_text(self, api: ApiFixture) -> None:
         await api.post("/create", MINIMAL)
@@ -213,7 +223,7 @@ class TestHealth:
         async def no_metrics() -> bytes:
             return b""
 
-        app = build_health_app(why_not_ready=is_ready, exposition=no_metrics)
+        app = build_health_app(front_door=FrontDoor(), why_not_ready=is_ready, exposition=no_metrics)
         async with TestClient(TestServer(app)) as http:
             statuses = [(await http.get(path)).status for path in ("/livez", "/readyz", "/metrics", "/create")]
         assert statuses == [200, 200, 200, 404]

@@ -92,7 +92,7 @@ async def test_a_batch_without_a_job_is_not_counted(api: ApiFixture) -> None:
 
 async def test_an_unknown_job_is_404(api: ApiFixture) -> None:
     detail = 'nothing is counted under the job "j"'
-    problem = {"type": "about:blank", "title": "Not Found", "status": 404, "detail": detail}
+    problem = {"type": "/problems/no-such-job", "title": "No such job", "status": 404, "detail": detail}
     assert await api.get("/jobs/j") == (404, problem)
 
 

@@ -19,7 +19,7 @@ ID = "1 to 128 characters of A-Za-z0-9._~:-"
 
 
 def missing(detail: str, **more: object) -> Answer:
-    return 404, {"type": "about:blank", "title": "Not Found", "status": 404, "detail": detail, **more}
+    return 404, {"type": "/problems/no-such-task", "title": "No such task", "status": 404, "detail": detail, **more}
 
 
 async def store(api: ApiFixture, **changes: Any) -> Task:

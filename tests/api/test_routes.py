@@ -10,7 +10,7 @@ import pytest
 from later.api.routes import ROUTES, Route, Scope
 from tests.api.api_fixture import MINIMAL, ApiFixture, bad_request, create_bodies, ok
 
-EXAMPLES = {"topic": "order", "namespace": "shop", "id": "j"}
+EXAMPLES = {"topic": "order", "namespace": "shop", "id": "j", "name": "refused"}
 
 
 def routes(api: ApiFixture) -> list[Route]:
@@ -42,7 +42,7 @@ async def test_the_table_holds_every_route_of_the_router(api: ApiFixture) -> Non
 async def test_every_route_has_a_scope(api: ApiFixture) -> None:
     assert {type(route.scope) for route in routes(api)} == {Scope}
     open_paths = {route.path for route in routes(api) if route.scope is Scope.OPEN}
-    assert open_paths == {"/livez", "/readyz"}
+    assert open_paths == {"/livez", "/readyz", "/", "/version", "/problems/{name}"}
     assert {route.path for route in routes(api) if route.scope is Scope.METRICS} == {"/metrics"}
 
 
@@ -54,7 +54,7 @@ async def test_no_route_that_changes_something_is_open_to_readers(api: ApiFixtur
 
 async def test_an_unknown_query_parameter_is_refused_and_named(api: ApiFixture) -> None:
     for route in routes(api):
-        if route.query is None:
+        if route.is_health:
             continue
         status, problem = await api.request(route.method, f"{example_path(route)}?dryrun=true", {})
         assert (status, problem["field"]) == (400, "dryrun"), route
@@ -110,7 +110,7 @@ async def test_a_switch_takes_only_true_and_false(api: ApiFixture, method: str, 
 
 
 async def test_the_same_path_without_the_fast_way_answers_the_same(api: ApiFixture) -> None:
-    fast = [route for route in routes(api) if route.fast]
+    fast = [route for route in routes(api) if route.is_fast]
     assert {route.path for route in fast} == {"/create", "/query", "/delete"}
     for body in (b"", b"[]", {"x": 1}, {"id": "nobody's"}):
         for route in fast:

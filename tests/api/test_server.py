@@ -16,9 +16,9 @@ from tests.api.api_fixture import MINIMAL, serve_api
     [
         b"garbage\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03s3cret",
-        b"POST /create HTTP/1.1\r\nHost: h\r\nAuthorization: s3cret\x00\r\n\r\n",
-        b"POST /create HTTP/1.1\r\nHost: h\r\nContent-Length: s3cret\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\nHost: h\r\nX-A: " + b"s3cret" * 5000 + b"\r\n\r\n",
+        b"POST /create HTTP/1.1\r\nHost: localhost\r\nAuthorization: s3cret\x00\r\n\r\n",
+        b"POST /create HTTP/1.1\r\nHost: localhost\r\nContent-Length: s3cret\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"s3cret" * 5000 + b"\r\n\r\n",
     ],
 )
 async def test_malformed_http_is_answered_with_a_problem_document(
@@ -49,7 +49,7 @@ async def test_equivalent_paths_are_the_same_route(path: str) -> None:
     async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         body = json.dumps({**MINIMAL, "id": "a"}).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         answer = await reader.read()
         writer.close()
@@ -62,7 +62,7 @@ async def test_a_client_that_expects_100_continue_gets_it() -> None:
     async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
         body = json.dumps({**MINIMAL, "id": "a"}).encode()
-        head = b"POST /create HTTP/1.1\r\nHost: h\r\nConnection: close\r\nExpect: 100-continue\r\n"
+        head = b"POST /create HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\n"
         writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(body)
@@ -86,7 +86,7 @@ async def send(requests: bytes) -> bytes:
 def create_request(line: str, *headers: str) -> bytes:
     """Return a request that creates the task `a`."""
     body = json.dumps({**MINIMAL, "id": "a"})
-    return "\r\n".join([line, "Host: h", *headers, f"Content-Length: {len(body)}", "", body]).encode()
+    return "\r\n".join([line, "Host: localhost", *headers, f"Content-Length: {len(body)}", "", body]).encode()
 
 
 CREATE, CLOSE = "POST /create HTTP/1.1", "Connection: close"
@@ -116,7 +116,7 @@ async def test_an_http_1_0_client_is_answered_in_http_1_0() -> None:
 
 
 async def test_a_head_request_gets_no_body() -> None:
-    answer = await send(b"HEAD /livez HTTP/1.1\r\nHost: h\r\n\r\n" + create_request(CREATE, CLOSE))
+    answer = await send(b"HEAD /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" + create_request(CREATE, CLOSE))
     head, create = (b"HTTP/1.1" + part for part in answer.split(b"HTTP/1.1")[1:])
     assert head.endswith(b"\r\n\r\n")
     assert create.endswith(b'{"id":"a","created":true}')
@@ -130,7 +130,7 @@ def _headers(answer: bytes) -> dict[str, str]:
 async def test_a_body_that_is_not_as_declared_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with serve_api() as api:
         reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
-        head = b"POST /create HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Encoding: gzip\r\n"
+        head = b"POST /create HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Encoding: gzip\r\n"
         writer.write(head + b"Content-Length: 4\r\n\r\nxxxx")
         answer = await reader.read()
         writer.close()

@@ -13,7 +13,7 @@ import redis.exceptions
 
 from later.core.errors import StoreDown
 from later.core.task import Task
-from later.store.client import Connections
+from later.store.client import Connections, RoundTrip
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.scripts import BY_SHA, Command
@@ -37,12 +37,12 @@ class CutConnection:
         self.answer_lost = False
         original = Connections.pipeline
 
-        async def cut(connections: Connections, commands: Sequence[Command]) -> list[Any]:
+        async def cut(connections: Connections, commands: Sequence[Command], progress: RoundTrip) -> list[Any]:
             round_trip, self.round_trips = self.round_trips, self.round_trips + 1
             if round_trip != self.cut_at:
-                return await original(connections, commands)
+                return await original(connections, commands, progress)
             if self.answer_lost:
-                await original(connections, commands)
+                await original(connections, commands, progress)
             raise redis.exceptions.ConnectionError("the connection is cut")
 
         monkeypatch.setattr(Connections, "pipeline", cut)

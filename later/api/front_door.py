@@ -1,0 +1,100 @@
+"""The front door: requests that a web page makes a browser send are refused, and so is ambiguous HTTP.
+
+A daemon on loopback trusts whoever reaches it, and every web page that its user opens does. A browser says where a
+request comes from: by `Sec-Fetch-Site`, or to a plain-http name that is not loopback by `Origin` alone. A page whose
+own name resolves to the daemon (DNS rebinding) is of the same origin, but shows that name in `Host`. Programs send none
+of the first two, and are asked for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import ip_address
+
+from aiohttp import hdrs, web
+from aiohttp.http import HttpVersion11
+from multidict import istr
+
+from later.core.errors import CrossSite, Refused, UnknownExpectation
+from later.core.validation import format_value
+
+PAGES = ("/console/", "/problems/")
+"""The beginnings of the paths of pages. They hold no data, so that links from a chat or a dashboard may open them."""
+SEC_FETCH_SITE = istr("Sec-Fetch-Site")
+SEC_FETCH_MODE = istr("Sec-Fetch-Mode")
+
+_HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{0,5})?")
+
+
+class FrontDoor:
+    """The checks of every request's head, before its body is read.
+
+    `hosts` are the names under which the daemon may be called, besides every IP address and `localhost`. `origins` are
+    those of pages behind a proxy that rewrites `Host`.
+    """
+
+    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._origins = frozenset(origins)
+        self._is_allowed_host = lru_cache(maxsize=256)(self._judge_host)  # parsing takes longer than all other checks
+
+    def check(self, request: web.BaseRequest, health_paths: frozenset[str]) -> None:
+        """Raise Refused if the request must go no further. Requests for `health_paths` may come from any page."""
+        headers = request.headers
+        if request.version != HttpVersion11 and hdrs.TRANSFER_ENCODING in headers:
+            # a proxy before us may have ignored the header, as HTTP/1.0 says: what is a body to us is a request to it
+            raise Refused("malformed HTTP: Transfer-Encoding in HTTP/1.0")
+        host = headers.get(hdrs.HOST)
+        if host is not None and not self._is_allowed_host(host):  # HTTP/1.0 has none, and browsers do not speak it
+            raise CrossSite(
+                "Host: expected an IP address, localhost, the name in --listen or one of --allow-host, "
+                f"got {format_value(host)}",
+                "Host",
+            )
+        site = headers.get(SEC_FETCH_SITE)
+        if site is None:
+            origin = headers.get(hdrs.ORIGIN)
+            if origin is not None and not self._is_own_origin(origin, host) and request.path not in health_paths:
+                raise CrossSite(
+                    f"Origin: expected that of this server's own pages or one of --allow-origin, "
+                    f"got {format_value(origin)}",
+                    "Origin",
+                )
+        elif site not in ("same-origin", "none") and not _opens_page(request) and request.path not in health_paths:
+            raise CrossSite(
+                f"{SEC_FETCH_SITE}: expected a request of a program or of this server's own pages, "
+                f"got one of another site's page ({format_value(site)})",
+                "Sec-Fetch-Site",
+            )
+        if hdrs.EXPECT in headers and request.version == HttpVersion11:
+            expectation = headers[hdrs.EXPECT]
+            if expectation.lower() != "100-continue":
+                raise UnknownExpectation(f"Expect: expected 100-continue, got {format_value(expectation)}", "Expect")
+
+    def _judge_host(self, host: str) -> bool:
+        """Return True if requests may name this host, with or without a port."""
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        name = (match["v6"] or match["name"].removesuffix(".")).lower()
+        if name in self._hosts and not match["v6"]:
+            return True
+        try:
+            return (ip_address(name).version == 6) == bool(match["v6"])
+        except ValueError:
+            return False
+
+    def _is_own_origin(self, origin: str, host: str | None) -> bool:
+        origin = origin.lower()
+        if origin in self._origins:
+            return True
+        own = "" if host is None else host.lower()
+        return origin in (f"http://{own.removesuffix(':80')}", f"https://{own.removesuffix(':443')}")
+
+
+def _opens_page(request: web.BaseRequest) -> bool:
+    """Return True for a link to one of this server's pages."""
+    is_link = request.method in (hdrs.METH_GET, hdrs.METH_HEAD) and request.headers.get(SEC_FETCH_MODE) == "navigate"
+    return is_link and request.path.startswith(PAGES)

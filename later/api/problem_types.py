@@ -1,0 +1,146 @@
+"""The kinds of problems that an answer can report, each with a page that says what it means and what to do.
+
+Programs may rely on the names; texts may change.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from later.core.errors import (
+    Conflict,
+    CrossSite,
+    InFlight,
+    LaterError,
+    NotFound,
+    Refused,
+    StoreDown,
+    StoreFull,
+    StoreMismatch,
+    TooLarge,
+    TooManyWaiting,
+    UnknownExpectation,
+    Unsupported,
+)
+
+
+class ProblemType(NamedTuple):
+    """A kind of problem: its name, status and title, what it means, and what to do about it."""
+
+    name: str
+    status: int
+    title: str
+    meaning: str
+    advice: str
+
+    @property
+    def reference(self) -> str:
+        """The `type` of problem documents: the path of the page."""
+        return f"/problems/{self.name}"
+
+    @property
+    def page(self) -> str:
+        return f"{self.title} ({self.status}, {self.reference})\n\n{self.meaning}\n\nWhat to do: {self.advice}\n"
+
+
+REFUSED = ProblemType(
+    "refused", 400, "Bad Request",
+    "The request breaks a rule. `field` names the part that is wrong, `detail` says what is taken there.",
+    "Correct the request. Sending the same one again has the same answer.",
+)  # fmt: skip
+CROSS_SITE = ProblemType(
+    "cross-site", 403, "Refused: sent by another site's page",
+    "A web page of another site made a browser send this request, or the request names another host than this one.\n"
+    "Otherwise every page that is open in a browser could create and delete tasks here. Programs are not affected.",
+    "Where `detail` names `Host`: call the server by its IP address or as `localhost`, or start it with\n"
+    "--allow-host NAME. Where it names `Origin`, and a proxy before the server rewrites `Host`: start it with\n"
+    "--allow-origin ORIGIN, the scheme, host and port in the browser's address bar.",
+)  # fmt: skip
+NO_SUCH_TASK = ProblemType(
+    "no-such-task", 404, "No such task",
+    "No task has this id: it was never created, was deleted, or is done. `ended` is true where the id is remembered:\n"
+    "the task was done, or it was dead and its retention is over.",
+    "Check the id. A task that is done is not shown any more.",
+)  # fmt: skip
+NO_SUCH_JOB = ProblemType(
+    "no-such-job", 404, "No such job",
+    "Nothing is counted under this job: no batch named it, or its counts are forgotten (--remember).",
+    "Check the job's name.",
+)  # fmt: skip
+IN_FLIGHT = ProblemType(
+    "in-flight", 409, "The task is in flight",
+    "A worker is delivering the task at this moment, which does not allow the change.",
+    "Try again when the delivery has ended. The task's `timeout` limits how long that takes.",
+)  # fmt: skip
+CHANGED = ProblemType(
+    "changed", 409, "The present state does not allow it",
+    "The task is in a state that does not allow the change, or others change the same policies at this moment.",
+    "Look at the present state (`/query`, `GET …/policy`), and decide anew.",
+)  # fmt: skip
+TOO_LARGE = ProblemType(
+    "too-large", 413, "Content Too Large",
+    "The body has more bytes, or the batch more items, than the server takes.",
+    "Send smaller bodies or smaller batches, or start the server with a larger --max-body.",
+)  # fmt: skip
+UNSUPPORTED = ProblemType(
+    "unsupported", 415, "Unsupported encoding or expectation",
+    "The body's Content-Encoding is not one that the server takes (415), or `Expect` is not 100-continue (417).",
+    "Send the body as it is, or compressed by gzip or deflate; leave `Expect` out.",
+)  # fmt: skip
+FAULT = ProblemType(
+    "fault", 500, "Internal Server Error",
+    "A fault of the server's own. Whether the request was carried out is not known.",
+    "Look for `incident` in the server's log: the entry says more. Report it.",
+)  # fmt: skip
+STORE_AWAY = ProblemType(
+    "store-away", 503, "The store is away",
+    "The store cannot be reached, does not answer in time, or takes no commands now; `detail` says which.\n"
+    "`unknown` is true where the request may have been carried out all the same.",
+    "Send the same request again, after Retry-After. With an id of your own that is safe also where the first one\n"
+    "was carried out.",
+)  # fmt: skip
+STORE_FULL = ProblemType(
+    "store-full", 503, "The store is full",
+    "The store's memory is full. Nothing new is stored; deliveries go on, and make room.",
+    "Send the same request again later. The operator gives the store more memory (maxmemory).",
+)  # fmt: skip
+STORE_MISMATCH = ProblemType(
+    "store-mismatch", 503, "The store does not fit",
+    "The store was made by another version or with other options, or its settings would lose tasks.",
+    "`detail` says what does not fit. The operator corrects the option or the store.",
+)  # fmt: skip
+TOO_MANY_WAITING = ProblemType(
+    "too-many-waiting", 503, "Too many requests wait for the store",
+    "The store is slow, and as many tasks wait for it as --max-pending-writes allows. Nothing was sent to it.",
+    "Send the same request again, after Retry-After, or send fewer at a time.",
+)  # fmt: skip
+
+PROBLEM_TYPES = {
+    type.name: type
+    for type in (
+        REFUSED, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, IN_FLIGHT, CHANGED, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY,
+        STORE_FULL, STORE_MISMATCH, TOO_MANY_WAITING,
+    )
+}  # fmt: skip
+"""All types, by name."""
+
+_BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
+    (TooLarge, TOO_LARGE),
+    (UnknownExpectation, UNSUPPORTED._replace(status=417)),
+    (Unsupported, UNSUPPORTED),
+    (CrossSite, CROSS_SITE),
+    (Refused, REFUSED),
+    (NotFound, NO_SUCH_TASK),
+    (InFlight, IN_FLIGHT),
+    (Conflict, CHANGED),
+    (StoreFull, STORE_FULL),
+    (TooManyWaiting, TOO_MANY_WAITING),
+    (StoreDown, STORE_AWAY),
+    (StoreMismatch, STORE_MISMATCH),
+)
+"""The type of each class of errors; the first match counts."""
+
+
+def problem_type(error: LaterError) -> ProblemType:
+    """Return the type of an error. One that callers do not expect is a fault."""
+    return next((type for kind, type in _BY_ERROR if isinstance(error, kind)), FAULT)
