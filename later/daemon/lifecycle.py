@@ -69,6 +69,13 @@ class Lifecycle:
         self.request_stop()
 
 
+async def wait_for_all(*steps: Awaitable[object]) -> None:
+    """Run all steps of a stop at once, and wait for all of them, even if one raises; then raise the first error."""
+    for result in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
 def run_in_loop(work: Coroutine[None, None, int]) -> int:
     """Run `work` in a new event loop, which is uvloop's if it is installed: a fifth more creates a second.
 

@@ -24,6 +24,7 @@ from later.config import API_COMMANDS, WORKER_COMMANDS, Config
 from later.core.admission_limits import AdmissionLimits
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreMismatch
+from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.sender import Sender
@@ -180,17 +181,18 @@ class Service:
         return None
 
     async def stop(self) -> None:
-        """Stop requests and claims first, then what they need."""
+        """Stop requests and claims first, then what they need; whatever fails, everything is stopped and closed."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._store.aclose)
             stack.push_async_callback(self.remove_heartbeat)
             stack.push_async_callback(self.cancel_tickers)
-            await asyncio.gather(self.stop_worker(), self._runner.cleanup())
+            await wait_for_all(self.stop_worker(), self._runner.cleanup())
 
     async def stop_worker(self) -> None:
-        if self._worker is not None and self._worker_started:
-            await self._worker.stop(self._config.drain_ms / 1000)
-            await self._sender.close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._sender.close)
+            if self._worker is not None and self._worker_started:
+                await self._worker.stop(self._config.drain_ms / 1000)
 
     async def cancel_tickers(self) -> None:
         await asyncio.gather(*(ticker.cancel() for ticker in self._tickers))

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import ssl
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import NamedTuple
@@ -67,19 +68,19 @@ class Sender:
             "User-Agent": user_agent,
             "Accept-Encoding": "identity",
         }
+        self._sessions = AsyncExitStack()
 
     async def start(self) -> None:
         """Open the client's sessions in the running event loop."""
         resolver = Resolver(max_lookups=self._max_lookups, default_timeout_s=MAX_TIMEOUT_MS / 1000)
-        self._pooled = self._open_session(
+        self._pooled = await self._open_session(
             aiohttp.TCPConnector(resolver=resolver, limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=_open_socket)
         )
-        self._unpooled = self._open_session(aiohttp.TCPConnector(resolver=resolver, limit=0, force_close=True))
+        self._unpooled = await self._open_session(aiohttp.TCPConnector(resolver=resolver, limit=0, force_close=True))
 
     async def close(self) -> None:
-        """Close every connection; calls in flight fail."""
-        await self._pooled.close()
-        await self._unpooled.close()
+        """Close every connection, if there are any; calls in flight fail."""
+        await self._sessions.aclose()
 
     async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome:
         """Call the task's callback once, after `failures` failures; `now` is the store's time in ms.
@@ -131,8 +132,8 @@ class Sender:
                 raise
         return await _post_once(self._unpooled, request)
 
-    def _open_session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
+    async def _open_session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+        session = aiohttp.ClientSession(
             connector=connector,
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -142,6 +143,7 @@ class Sender:
             max_line_size=MAX_REPLY_BYTES,
             max_field_size=MAX_REPLY_BYTES,
         )
+        return await self._sessions.enter_async_context(session)
 
 
 def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 
 import structlog
 
 from later.config import Config
 from later.core.restart_backoff import RESTART_DELAYS_S, RestartBackoff
+from later.daemon.lifecycle import wait_for_all
 from later.processes.child import Child, start_child
 from later.processes.rpc import Handlers
 
@@ -96,7 +96,7 @@ class ProcessPool:
 
     async def stop(self, timeout_s: float) -> None:
         """Ask all children to stop, and kill those that take longer. `check` must not be called again."""
-        await asyncio.gather(*(child.stop(timeout_s) for child in self))
+        await wait_for_all(*(child.stop(timeout_s) for child in self))
 
     def kill(self) -> None:
         """Kill all children at once."""

@@ -93,11 +93,12 @@ class Supervisor:
         log.info("stopping")
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._backing_store.stop)
+            stack.push_async_callback(self._children.stop, self._config.drain_ms / 1000 + STOP_GRACE_S)
+            stack.push_async_callback(self._process_ticker.cancel)
+            stack.push_async_callback(self._store_ticker.cancel)
+            stack.push_async_callback(self._check_ticker.stop)  # it may be starting a process, which must be stopped
             if self._port is not None:
                 self._port.close()
-            await self._check_ticker.stop()  # it may be starting a process, which must be stopped, too
-            await asyncio.gather(self._process_ticker.cancel(), self._store_ticker.cancel())
-            await self._children.stop(self._config.drain_ms / 1000 + STOP_GRACE_S)
         log.info("stopped")
 
     def force_exit(self) -> None:

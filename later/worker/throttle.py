@@ -196,9 +196,9 @@ class Throttle:
             log.debug("topic not held", topic=topic, reason=str(error))
 
     async def stop(self) -> None:
-        """Wait until all permits are returned."""
+        """Wait until all permits are returned, or cannot be."""
         if self._report_task is not None:
-            await self._report_task
+            await asyncio.wait({self._report_task})
 
     # Permits
 
@@ -284,6 +284,8 @@ class Throttle:
                 await self._store.permits.acquire(requests, now)
         except LaterError as error:  # they end with their lease
             log.debug("permits not returned", reason=str(error))
+        except Exception:  # a fault of later's own: the next delivery that ends reports again
+            log.exception("permits not returned")
 
     async def _report_ended(self) -> None:
         """Report how many deliveries are still in flight; those that end meanwhile are reported together."""

@@ -78,7 +78,7 @@ class Ticker:
         self._stopping = True
         self._awake.set()
         if self._loop_task is not None:
-            await self._loop_task
+            await asyncio.wait({self._loop_task})
 
     async def cancel(self) -> None:
         """Stop at once, in the middle of a tick: for tick functions that nothing depends on."""

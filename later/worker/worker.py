@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 from later.metrics import Metrics
 from later.store.keys import Bucket
@@ -98,9 +99,10 @@ class Worker:
 
     async def stop(self, timeout_s: float) -> None:
         """Stop claiming, let deliveries in flight finish, and give back the tasks of those that take longer."""
-        await asyncio.gather(*(ticker.stop() for ticker in self._tickers))
-        await self.deliveries.drain(timeout_s)
-        await self.throttle.stop()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.throttle.stop)
+            stack.push_async_callback(self.deliveries.drain, timeout_s)
+            await asyncio.gather(*(ticker.stop() for ticker in self._tickers))
 
     def wake(self, due_at: int | None = None) -> None:
         """Claim due tasks now, or at `due_at` (ms)."""

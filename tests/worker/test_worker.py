@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
+from structlog.testing import capture_logs
 
 from later.core.errors import NotFound
 from later.core.retry import Outcome
@@ -274,6 +276,36 @@ async def test_a_stop_lets_settles_finish_however_short_its_timeout(store: Store
     await asyncio.sleep(0)  # all are delivered, and being settled
     await worker.deliveries.drain(0)
     assert [await worker.is_gone(task) for task in tasks] == [True] * 50
+
+
+async def test_a_stop_succeeds_although_permits_cannot_be_returned(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, sender = await a_worker_with(store, a_task())
+    await worker.set_policy("order", concurrency=5)
+    await worker.policies.read()
+    sender.may_answer.clear()
+    await worker.tick()
+    monkeypatch.setattr(worker.store.permits, "acquire", AsyncMock(side_effect=RuntimeError("a bug")))
+    sender.may_answer.set()
+    with capture_logs() as logs:
+        await worker.stop(60)
+    assert [event["event"] for event in logs if event["log_level"] == "error"] == ["permits not returned"]
+    assert worker.fair_share.total_in_use == 0
+
+
+@pytest.mark.parametrize("broken", ["stop", "drain"])
+async def test_a_stop_goes_on_if_one_of_its_steps_raises(
+    broken: str, store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, _ = await a_worker_with(store, a_task())
+    steps = {"drain": AsyncMock(), "stop": AsyncMock()}
+    steps[broken].side_effect = RuntimeError("a bug")
+    monkeypatch.setattr(worker.deliveries, "drain", steps["drain"])
+    monkeypatch.setattr(worker.throttle, "stop", steps["stop"])
+    with pytest.raises(RuntimeError):
+        await worker.stop(60)
+    assert [step.await_count for step in steps.values()] == [1, 1]
 
 
 async def test_with_many_topics_the_sleep_lasts_until_the_first_is_due(store: StoreFixture) -> None:

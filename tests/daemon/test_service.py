@@ -1,0 +1,87 @@
+"""The stop of a service: everything is stopped and closed, whichever step raises."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import AsyncMock
+
+import pytest
+
+from later.api.server import Runner
+from later.config import load
+from later.daemon.lifecycle import wait_for_all
+from later.daemon.service import Service
+from later.delivery.sender import Sender
+from later.metrics import Metrics
+from later.store.open import Store
+from later.worker.worker import Worker
+
+STEPS = {
+    "the worker": (Worker, "stop"),
+    "the API": (Runner, "cleanup"),
+    "the HTTP client": (Sender, "close"),
+    "the tickers": (Service, "cancel_tickers"),
+    "the heartbeat": (Service, "remove_heartbeat"),
+    "the store": (Store, "aclose"),
+}
+"""The steps of a stop: the class, and its method."""
+
+
+async def a_service() -> Service:
+    """Return a service that works, on a store that is not there."""
+    service = Service(
+        "up",
+        load("up", {"redis": "redis://127.0.0.1:1", "listen": "127.0.0.1:0"}, {}),
+        Metrics(),
+        why_not_ready=AsyncMock(),
+        exposition=AsyncMock(),
+        fail=AsyncMock(),
+    )
+    await service.start_work()
+    await service.listen()
+    return service
+
+
+@pytest.mark.parametrize("broken", STEPS)
+async def test_a_stop_closes_everything_even_if_one_step_raises(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = await a_service()
+    done: list[str] = []
+
+    def patch(step: str, owner: type, method: str) -> None:
+        original = getattr(owner, method)
+
+        async def run(*arguments: object) -> None:
+            await original(*arguments)
+            done.append(step)
+            if step == broken:
+                raise RuntimeError("a bug")
+
+        monkeypatch.setattr(owner, method, run)
+
+    for step, (owner, method) in STEPS.items():
+        patch(step, owner, method)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await service.stop()
+    assert sorted(done) == sorted(STEPS)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("ticker-")]
+
+
+async def test_a_service_that_was_not_started_can_be_stopped() -> None:
+    config = load("up", {"redis": "redis://127.0.0.1:1"}, {})
+    await Service("up", config, Metrics(), why_not_ready=AsyncMock(), exposition=AsyncMock(), fail=AsyncMock()).stop()
+
+
+async def test_all_steps_end_before_the_error_of_one_is_raised() -> None:
+    ended = asyncio.Event()
+
+    async def fail() -> None:
+        raise RuntimeError("a bug")
+
+    async def end_late() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        ended.set()
+
+    with pytest.raises(RuntimeError):
+        await wait_for_all(fail(), end_late())
+    assert ended.is_set()
