@@ -54,7 +54,6 @@ QUALIFIED_BY_PACKAGE = {
     "export": "bulk has the job, cli the command",
     "listing": "api has the handlers, cli the commands",
     "options": "cli has the options of commands, bulk those of the data source",
-    "metrics": "the module at the top has the series, processes the sums over several processes",
     "policies": "store has the policies, api the handlers",
     "progress": "bulk measures the progress of a job, cli shows it",
     "server": "api has the HTTP server, embedded the store's",

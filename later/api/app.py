@@ -21,7 +21,7 @@ from later.api.pulsar import PulsarHandlers, parse_persistent_topic
 from later.api.routes import FRONT_DOOR, ROUTES, Route, Scope
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
-from later.metrics import Metrics
+from later.metrics import Exposition, Metrics
 from later.store.open import Store
 from later.store.policies import PolicyBook
 
@@ -43,7 +43,7 @@ def build_app(
     lease_ms: int,
     front_door: FrontDoor,
     why_not_ready: Callable[[], Awaitable[str | None]],
-    exposition: Callable[[], Awaitable[bytes]],
+    exposition: Callable[[str], Awaitable[Exposition]],
     wake_delay_ticker: Callable[[int], None],
 ) -> web.Application:
     """Build the application of `later serve`.
@@ -102,7 +102,7 @@ def build_health_app(
     *,
     front_door: FrontDoor,
     why_not_ready: Callable[[], Awaitable[str | None]],
-    exposition: Callable[[], Awaitable[bytes]],
+    exposition: Callable[[str], Awaitable[Exposition]],
 ) -> web.Application:
     """Build the application of `later worker --health`."""
     return _build_from_routes(_health_routes(why_not_ready, exposition), front_door)
@@ -137,7 +137,7 @@ def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
 
 
 def _health_routes(
-    why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
+    why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[str], Awaitable[Exposition]]
 ) -> list[Route]:
     health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
     return [

@@ -72,9 +72,14 @@ class ExplainHandlers:
         state = await self._store.stats.topic_state(name)
         heartbeats = [*(await self._store.stats.workers()).values()]
         return TopicFacts(
-            name,
-            policies.for_topic(name),
-            *counts,
+            name=name,
+            policy=policies.for_topic(name),
+            delay=counts.delay,
+            unack=counts.unack,
+            error=counts.error,
+            dead=counts.dead,
+            due=counts.due,
+            oldest_due_at=counts.oldest_due_at,
             next_due_at=state.next_due_at,
             paused=state.paused,
             held_until=state.held_until,

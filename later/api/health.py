@@ -10,19 +10,18 @@ from later.api.json_response import DATA_HEADERS, json_response
 from later.api.problem_types import STORE_AWAY
 from later.api.problems import ErrorBody, problem_response
 from later.core.errors import LaterError
-
-PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from later.metrics import Exposition
 
 
 class HealthHandlers:
     """Handlers of liveness, readiness and metrics.
 
-    `why_not_ready` returns a reason in one line, or None if the daemon is ready. `exposition` returns all metrics in
-    Prometheus' text format.
+    `why_not_ready` returns a reason in one line, or None if the daemon is ready. `exposition` returns all metrics
+    in the format that the header `Accept` asks for.
     """
 
     def __init__(
-        self, *, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[], Awaitable[bytes]]
+        self, *, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[str], Awaitable[Exposition]]
     ) -> None:
         self._why_not_ready = why_not_ready
         self._exposition = exposition
@@ -41,7 +40,7 @@ class HealthHandlers:
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """`GET /metrics`: all metrics or none, because missing ones would look like counters that were reset."""
         try:
-            body = await self._exposition()
+            text, content_type = await self._exposition(request.headers.get("Accept", ""))
         except LaterError as error:
             return problem_response(ErrorBody(status=503, detail=str(error)))
-        return web.Response(body=body, headers={**DATA_HEADERS, "Content-Type": PROMETHEUS_CONTENT_TYPE})
+        return web.Response(body=text.encode(), headers={**DATA_HEADERS, "Content-Type": content_type})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from later.config import Config
 from later.embedded import EmbeddedStore
 from later.metrics import Metrics
-from later.worker.ticker import Ticker, TickResult
+from later.worker.ticker import Ticker, TickResult, start_tickers
 
 CHECK_EVERY_MS = 1000
 
@@ -15,6 +15,7 @@ class EmbeddedBackingStore:
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
         self._store = EmbeddedStore(config.data)
+        self._metrics = metrics
 
         async def check(now: int) -> TickResult:
             return TickResult(0, await self._store.check(now))
@@ -27,7 +28,7 @@ class EmbeddedBackingStore:
     async def start(self) -> None:
         """Start the store, and return when it answers. Raises EmbeddedError."""
         await self._store.start()
-        self._ticker.start()
+        start_tickers([self._ticker], self._metrics)
 
     async def stop(self) -> None:
         await self._ticker.stop()  # a check may be restarting the store; let it finish

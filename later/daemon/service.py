@@ -28,19 +28,20 @@ from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
 from later.daemon.store_metrics import StoreMetrics
 from later.delivery.sender import Sender
-from later.metrics import Metrics
+from later.metrics import Exposition, Metrics
 from later.option_types import Address
 from later.store.admission import state_limits
 from later.store.open import connect_store
 from later.store.schema import Execute
 from later.store.settings import StoreSettings
-from later.worker.ticker import Ticker, TickResult
+from later.worker.ticker import Ticker, TickResult, start_tickers
 from later.worker.worker import Worker
 
 log = structlog.get_logger("later.daemon")
 
 CLOCK_EVERY_MS = 1000
 POLICIES_EVERY_MS = 1000
+EVENT_LOOP_EVERY_MS = 500
 HEARTBEAT_EVERY_MS = 2000
 REQUEST_GRACE_S = 5.0
 """How long a stop waits for requests in flight: longer than the store may take to answer."""
@@ -59,10 +60,11 @@ class Service:
         metrics: Metrics,
         *,
         why_not_ready: Callable[[], Awaitable[str | None]],
-        exposition: Callable[[], Awaitable[bytes]],
+        exposition: Callable[[str], Awaitable[Exposition]],
         fail: Callable[[LaterError], None],
     ) -> None:
         self._command = command
+        self._metrics = metrics
         self._config = config
         self._fail = fail
         self._instance = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
@@ -79,6 +81,7 @@ class Service:
         self._tickers = [
             build_ticker("clock", self.measure_clock, CLOCK_EVERY_MS),
             build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
+            build_ticker("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
         ]
         self._sender = Sender(max_lookups=config.concurrency, user_agent=f"later/{__version__}")
         self._worker: Worker | None = None
@@ -95,6 +98,8 @@ class Service:
             )
             self._tickers.append(build_ticker("heartbeat", self.send_heartbeat, HEARTBEAT_EVERY_MS))
         self._worker_started = False
+        self._next_loop_measure: float | None = None
+        """When (s, monotonic) the event loop should run `measure_event_loop` next."""
         app = self._build_app(metrics, why_not_ready, exposition)
         self._runner = Runner(app, access_log=None, handle_signals=False, shutdown_timeout=REQUEST_GRACE_S)
         self.store_metrics = StoreMetrics(self._store, metrics)
@@ -103,7 +108,7 @@ class Service:
         self,
         metrics: Metrics,
         why_not_ready: Callable[[], Awaitable[str | None]],
-        exposition: Callable[[], Awaitable[bytes]],
+        exposition: Callable[[str], Awaitable[Exposition]],
     ) -> web.Application:
         config, worker = self._config, self._worker
         address = listen_address(self._command, config)
@@ -142,8 +147,7 @@ class Service:
 
     async def start_work(self) -> None:
         """Start the tickers and the worker."""
-        for ticker in self._tickers:
-            ticker.start()
+        start_tickers(self._tickers, self._metrics)
         if self._worker is not None:
             await self._sender.start()
             self._worker.start()
@@ -226,4 +230,12 @@ class Service:
 
     async def send_heartbeat(self, now: int) -> TickResult:
         await self._store.stats.heartbeat(self._instance, (await self._store.time.now()).low)
+        return TickResult(0, None)
+
+    async def measure_event_loop(self, now: int) -> TickResult:
+        """Measure how much later than planned the event loop has come back to this ticker."""
+        at = time.monotonic()
+        if self._next_loop_measure is not None:
+            self._metrics.event_loop_lag.observe(max(at - self._next_loop_measure, 0))
+        self._next_loop_measure = at + EVENT_LOOP_EVERY_MS / 1000
         return TickResult(0, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -12,8 +13,8 @@ from later.daemon.backing_store import build_backing_store
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, log_listening
 from later.daemon.service import Service
-from later.metrics import Metrics
-from later.worker.ticker import Ticker
+from later.metrics import Exposition, Metrics
+from later.worker.ticker import Ticker, TickResult, start_tickers
 
 log = structlog.get_logger("later.daemon")
 
@@ -32,6 +33,8 @@ class SingleProcess:
         self._metrics = metrics = Metrics()
         metrics.processes.set(1)
         metrics.processes_up.set(1)
+        self._store_read_at = time.monotonic()
+        metrics.snapshot_age.set_function(lambda: time.monotonic() - self._store_read_at)
         self._backing_store = build_backing_store(command, config, metrics)
         self._lifecycle = Lifecycle(force_exit=self._backing_store.stop_nowait)
         self._address = listen_address(command, config)
@@ -44,7 +47,7 @@ class SingleProcess:
             fail=self._lifecycle.fail,
         )
         self._store_ticker = Ticker.on_local_clock(
-            "store_metrics", self._service.store_metrics.tick, STORE_METRICS_EVERY_MS, metrics.count_tick_error
+            "store_metrics", self.read_store_metrics, STORE_METRICS_EVERY_MS, metrics.count_tick_error
         )
 
     async def run(self) -> int:
@@ -55,7 +58,7 @@ class SingleProcess:
         tasks = await self._service.open()
         if tasks is not None:
             log.info("store found", store=self._backing_store.description, tasks=tasks)
-        self._store_ticker.start()
+        start_tickers([self._store_ticker], self._metrics)
         await self._service.start_work()
         bound = await self._service.listen()
         if self._address is not None:
@@ -73,5 +76,10 @@ class SingleProcess:
     async def why_not_ready(self) -> str | None:
         return self._backing_store.why_unavailable() or await self._service.why_store_unavailable()
 
-    async def exposition(self) -> bytes:
-        return self._metrics.exposition()
+    async def exposition(self, accept: str) -> Exposition:
+        return self._metrics.exposition(accept)
+
+    async def read_store_metrics(self, now: int) -> TickResult:
+        result = await self._service.store_metrics.tick(now)
+        self._store_read_at = time.monotonic()
+        return result

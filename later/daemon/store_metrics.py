@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import islice
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 
 from later.core.errors import LaterError
-from later.metrics import MAX_TOPICS, OTHER, Metrics
+from later.core.held import Held, find_hold
+from later.core.policy import Policy
+from later.core.policy_scopes import Policies
+from later.metrics import OTHER, Metrics
 from later.store.keys import Bucket
 from later.store.open import Store
-from later.store.stats import NO_TASKS, TopicCounts
+from later.store.stats import HEARTBEAT_TIMEOUT_MS, NO_TASKS, TopicCounts
+from later.worker.hold_history import HoldHistory
 from later.worker.ticker import TickResult
+
+SAME_HOLD_MS = 60_000
+"""How long a topic still counts as held after it was found held: each permit lets it go for a moment."""
+SLICE = 500
+"""Topics after which other work of this process gets its turn."""
 
 
 class StoreMetrics:
@@ -18,8 +28,7 @@ class StoreMetrics:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
-        self._labelled: dict[str, None] = {}
-        """Topics with a label of their own, in the order in which they got it."""
+        self._history = HoldHistory(SAME_HOLD_MS)
 
     async def tick(self, now: int) -> TickResult:
         try:
@@ -32,33 +41,83 @@ class StoreMetrics:
 
     async def _update(self, now: int) -> None:
         """Read all values first: a store that fails halfway must not leave half of them."""
-        stats = self._store.stats
-        counts = self._sum_by_label(await stats.counts(now))
-        remembered, server = await stats.remembered_ids(), await stats.server_facts()
+        stats, metrics = self._store.stats, self._metrics
+        counts = await stats.counts(now)
+        remembered, server, workers = await stats.remembered_ids(), await stats.server_facts(), await stats.workers()
         policies = await self._store.policies.current()
-        limited = [topic for topic in counts if topic != OTHER and policies.for_topic(topic).concurrency]
+        metrics.topics.refresh(counts)
+        limited = [
+            topic
+            async for topic, count in _in_turns(counts)
+            if (count.due or topic in metrics.topics) and policies.for_topic(topic).concurrency
+        ]
         permits = await self._store.permits.in_use(limited, now)
-        metrics = self._metrics
-        for gauge in (metrics.tasks, metrics.tasks_due, metrics.oldest_due_age, metrics.topic_permits):
-            gauge.clear()
-        for label, count in counts.items():
-            for bucket, number in zip(Bucket, (count.delay, count.unack, count.error, count.dead), strict=True):
-                metrics.tasks.labels(bucket.value, label).set(number)
-            metrics.tasks_due.labels(label).set(count.due)
-            oldest = now if count.oldest_due_at is None else count.oldest_due_at
-            metrics.oldest_due_age.labels(label).set((now - oldest) / 1000)
-        for topic, in_use in permits.items():
-            metrics.topic_permits.labels(topic).set(in_use)
+        held = await self._find_holds(counts, policies, permits, now)
+        paused = [t async for t, count in _in_turns(counts) if _is_paused(count, policies.for_topic(t))]
+        await self._show_topics(counts, held, now)
+        metrics.topic_permits.clear()
+        for topic in limited:
+            if topic in metrics.topics:
+                metrics.topic_permits.labels(topic).set(permits[topic])
+        metrics.topic_count.set(len(counts))
+        metrics.topics_paused.set(len(paused))
+        metrics.workers.set(sum(at > now - HEARTBEAT_TIMEOUT_MS for at in workers.values()))
         metrics.remembered_ids.set(remembered)
         metrics.store_memory.set(server.memory)
         metrics.store_memory_max.set(server.max_memory)
+        metrics.set_store(f"{server.name} {server.version}")
 
-    def _sum_by_label(self, counts: dict[str, TopicCounts]) -> dict[str, TopicCounts]:
-        """Return the counts by label: a topic keeps its own label while it has tasks, the rest are summed."""
-        topics = dict.fromkeys([*(topic for topic in self._labelled if topic in counts), *counts])
-        self._labelled = dict.fromkeys(islice(topics, MAX_TOPICS))
+    async def _find_holds(
+        self, counts: Mapping[str, TopicCounts], policies: Policies, permits: Mapping[str, int], now: int
+    ) -> dict[str, Held]:
+        """Return what holds each topic that has due tasks.
+
+        One in slow start counts as held by what it was held by before, as far as that is known, otherwise as paused.
+        """
+        held: dict[str, Held] = {}
+        ramps, history = self._store.policies.ramps, self._history
+        async for topic, count in _in_turns(counts):
+            if count.oldest_due_at is None:
+                continue
+            kind = find_hold(policies.for_topic(topic), count.hold, permits.get(topic, 0), now)
+            before = history.current(topic, now)
+            if kind is Held.NO and ramps.get(topic, 0) > now:
+                kind = Held.PAUSE if before is Held.NO else before
+            if kind is not Held.NO:
+                history.add(topic, kind, now, now)
+            elif before is not Held.NO:
+                kind = history.held_by(topic, count.oldest_due_at, now)
+            held[topic] = kind
+        return held
+
+    async def _show_topics(self, counts: Mapping[str, TopicCounts], held: Mapping[str, Held], now: int) -> None:
+        """Show the topics by label: those that have none of their own are summed."""
+        metrics = self._metrics
         by_label: dict[str, TopicCounts] = {}
-        for topic, count in counts.items():
-            label = topic if topic in self._labelled else OTHER
+        due: dict[tuple[str, Held], TopicCounts] = {}
+        async for topic, count in _in_turns(counts):
+            label = topic if topic in metrics.topics else OTHER
             by_label[label] = by_label.get(label, NO_TASKS).plus(count)
-        return by_label
+            key = (label, held.get(topic, Held.NO))
+            due[key] = due.get(key, NO_TASKS).plus(count)
+        for gauge in (metrics.tasks, metrics.tasks_due, metrics.oldest_due_age):
+            gauge.clear()
+        for label, count in by_label.items():
+            for bucket, number in zip(Bucket, (count.delay, count.unack, count.error, count.dead), strict=True):
+                metrics.tasks.labels(bucket.value, label).set(number)
+        for (label, kind), count in due.items():
+            metrics.tasks_due.labels(label, kind.value).set(count.due)
+            oldest = now if count.oldest_due_at is None else count.oldest_due_at
+            metrics.oldest_due_age.labels(label, kind.value).set((now - oldest) / 1000)
+
+
+async def _in_turns(counts: Mapping[str, TopicCounts]) -> AsyncIterator[tuple[str, TopicCounts]]:
+    """Yield the topics; many of them must not block this process."""
+    for number, item in enumerate(counts.items(), 1):
+        yield item
+        if number % SLICE == 0:
+            await asyncio.sleep(0)
+
+
+def _is_paused(count: TopicCounts, policy: Policy) -> bool:
+    return policy.paused or (count.hold is not None and count.hold.until is None)

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -86,13 +87,13 @@ class Child:
     def is_hung(self) -> bool:
         return self._hung.is_set()
 
-    async def call(self, method: str, *, timeout_s: float) -> Any:
+    async def call(self, method: str, params: object = None, *, timeout_s: float) -> Any:
         """Return the child's answer.
 
         Raises:
             RpcError: there is no answer within `timeout_s`, or the child hangs meanwhile.
         """
-        answer = asyncio.create_task(self.channel.call(method, timeout_s=timeout_s))
+        answer = asyncio.create_task(self.channel.call(method, params, timeout_s=timeout_s))
         hung = asyncio.create_task(self._hung.wait())
         try:
             await asyncio.wait({answer, hung}, return_when=asyncio.FIRST_COMPLETED)
@@ -103,12 +104,12 @@ class Child:
             answer.cancel()
             hung.cancel()
 
-    async def check(self) -> None:
+    async def check(self, topics: Sequence[str] = ()) -> None:
         """Update the samples, and notice whether the child still answers.
 
         Call it from one ticker only: called at each scrape, a short stall would be many missed calls.
         """
-        if await self.update_samples():
+        if await self.update_samples(topics):
             self._missed_calls = 0
             self._hung.clear()
             return
@@ -117,15 +118,17 @@ class Child:
             self._hung.set()
             log.warning("process hangs", process=self.number, pid=self.pid)
 
-    async def update_samples(self) -> bool:
+    async def update_samples(self, topics: Sequence[str] = ()) -> bool:
         """Fetch the child's samples; return False, and keep the last ones, if it does not answer.
+
+        `topics` are those that shall have a label of their own.
 
         Concurrent callers wait for the same answer: a slow process is not called ever more often.
         """
 
         async def fetch() -> bool:
             try:
-                self.samples = msgspec.convert(await self.channel.call("samples"), MetricSamples)
+                self.samples = msgspec.convert(await self.channel.call("samples", topics), MetricSamples)
             except RpcError:
                 return False
             return True

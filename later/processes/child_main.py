@@ -14,7 +14,7 @@ from later import log as logs
 from later.core.errors import LaterError, StoreMismatch
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.service import Service
-from later.metrics import Metrics, MetricSamples
+from later.metrics import Exposition, Metrics, MetricSamples
 from later.processes.rpc import Channel, ExitReport, Handlers, RpcError, StoreSnapshot, decode_startup, open_channel
 from later.worker.ticker import monotonic_ms
 
@@ -119,18 +119,20 @@ class ChildProcess:
             return f"the supervisor does not answer: {error}"
         return store_unavailable or await self._started_service().why_store_unavailable() or processes_missing
 
-    async def exposition(self) -> bytes:
+    async def exposition(self, accept: str) -> Exposition:
         """Return the metrics of all processes. Raises RpcError."""
-        return str(await self._channel.call("exposition", timeout_s=EXPOSITION_TIMEOUT_S)).encode()
+        return Exposition(*await self._channel.call("exposition", accept, timeout_s=EXPOSITION_TIMEOUT_S))
 
     async def on_stop(self, _: None) -> None:
         self._lifecycle.request_stop()
 
-    async def on_samples(self, _: None) -> MetricSamples:
+    async def on_samples(self, topics: list[str]) -> MetricSamples:
+        self._metrics.topics.adopt(topics)
         return self._metrics.process_samples()
 
-    async def on_store_samples(self, _: None) -> StoreSnapshot:
+    async def on_store_samples(self, topics: list[str]) -> StoreSnapshot:
         """Return the samples of the store's metrics as they are now; if it is unavailable, only that it is down."""
+        self._metrics.topics.adopt(topics)
         try:
             await self._started_service().store_metrics.tick(await monotonic_ms())
         except LaterError as error:

@@ -7,6 +7,7 @@ the metrics of all processes are its own.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,13 +21,13 @@ from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, listen_error, log_listening, log_not_listening, may_skip_listening
-from later.metrics import Metrics
+from later.metrics import Exposition, Metrics
 from later.processes.child import Child
 from later.processes.metrics import ProcessMetrics
 from later.processes.pool import ProcessPool
 from later.processes.reserved_port import ReservedPort, reserve_port
 from later.processes.rpc import ExitReport, Handlers, RpcError, StoreSnapshot, encode_startup
-from later.worker.ticker import Ticker, TickResult
+from later.worker.ticker import Ticker, TickResult, start_tickers
 
 log = structlog.get_logger("later.processes")
 
@@ -53,12 +54,14 @@ class Supervisor:
         self._metrics = metrics = Metrics()
         metrics.processes.set(config.processes)
         metrics.processes_up.set_function(lambda: len(self._children.up))
-        self._process_metrics = ProcessMetrics(metrics, config.processes)
+        self._store_read_at = time.monotonic()
+        metrics.snapshot_age.set_function(lambda: time.monotonic() - self._store_read_at)
         self._backing_store = build_backing_store(command, config, metrics)
         self._lifecycle = Lifecycle(force_exit=self.force_exit)
         self._children = ProcessPool(
             command, config, handlers=self.handlers, on_unexpected_exit=self.on_unexpected_exit
         )
+        self._process_metrics = ProcessMetrics(metrics, config.processes)
         build_ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
         self._check_ticker = build_ticker("processes", self.check_children, CHECK_EVERY_MS)
         self._process_ticker = build_ticker("process_metrics", self.update_process_metrics, PROCESS_METRICS_EVERY_MS)
@@ -74,8 +77,7 @@ class Supervisor:
     async def start(self) -> None:
         await self._backing_store.start()
         await self.reserve_port()
-        for ticker in (self._check_ticker, self._process_ticker, self._store_ticker):
-            ticker.start()
+        start_tickers((self._check_ticker, self._process_ticker, self._store_ticker), self._metrics)
 
     async def reserve_port(self) -> None:
         address = listen_address(self._command, self._config)
@@ -112,7 +114,8 @@ class Supervisor:
 
     async def update_process_metrics(self, now: int) -> TickResult:
         """Fetch every process's samples, so that little is lost when one is killed, and notice which of them hang."""
-        await asyncio.gather(*(child.check() for child in self._children.up))
+        topics = self._process_metrics.topics_in_use
+        await asyncio.gather(*(child.check(topics) for child in self._children.up))
         return TickResult(0, None)
 
     async def update_store_metrics(self, now: int) -> TickResult:
@@ -124,11 +127,13 @@ class Supervisor:
         up = self._children.up
         for child in sorted(up, key=lambda child: child.is_hung):
             with suppress(RpcError):
-                answer = await child.call("store_samples", timeout_s=STORE_SAMPLES_TIMEOUT_S)
+                topics = self._process_metrics.topics_in_use
+                answer = await child.call("store_samples", topics, timeout_s=STORE_SAMPLES_TIMEOUT_S)
                 snapshot = msgspec.convert(answer, StoreSnapshot)
                 self._process_metrics.update_store(snapshot.samples)
                 if snapshot.failure is not None:
                     raise StoreDown(snapshot.failure)
+                self._store_read_at = time.monotonic()
                 return TickResult(0, None)
         if up:
             raise RpcError("no process could read the store's metrics")
@@ -171,9 +176,11 @@ class Supervisor:
         """Return why the embedded store is unavailable, and why not all processes are up."""
         return self._backing_store.why_unavailable(), self._children.why_not_ready()
 
-    async def on_exposition(self, _: None) -> str:
-        await asyncio.gather(*(child.update_samples() for child in self._children.up))
-        return self._process_metrics.exposition({child.number: child.samples for child in self._children}).decode()
+    async def on_exposition(self, accept: str) -> Exposition:
+        topics = self._process_metrics.topics_in_use
+        await asyncio.gather(*(child.update_samples(topics) for child in self._children.up))
+        samples = {child.number: child.samples for child in self._children}
+        return self._process_metrics.exposition(samples, accept)
 
     async def on_stopping(self, child: Child, _: None) -> None:
         child.up = False

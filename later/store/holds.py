@@ -32,3 +32,8 @@ def is_held(entry: float, now: int | None = None) -> bool:
 def held_until(entry: float) -> int | None:
     """Return when the hold ends; None if the topic is held until it is resumed."""
     return None if entry == -math.inf else math.ceil(-entry)
+
+
+def is_for_rate(entry: float) -> bool:
+    """Return True if the entry is a hold that keeps to a rate."""
+    return not entry.is_integer() and not math.isinf(entry)

@@ -65,7 +65,7 @@ class Permits:
 
     async def in_use(self, topics: Sequence[str], now: int) -> dict[str, int]:
         """Return how many permits of each topic's concurrency are in use, over all instances."""
-        answers = await self._client.execute_all("permit", [("HGETALL", self._keys.permits(topic)) for topic in topics])
+        answers = await self._execute_in_slices("permit", [("HGETALL", self._keys.permits(topic)) for topic in topics])
         in_use: dict[str, int] = {}
         for topic, fields in zip(topics, answers, strict=True):
             counts = (value.split() for name, value in fields.items() if name.startswith(b"of:"))
@@ -75,11 +75,12 @@ class Permits:
     async def hold(self, topic: str, until: int, full_speed_at: int | None, now: int) -> None:
         """Let nothing of a topic be claimed before `until` (ms), in any shard."""
         holds = [_hold_command(shard, topic, until) for shard in self._keys.shards]
-        await self._execute_in_slices([*holds, *self._ramp_commands({topic: full_speed_at}, now)])
+        await self._execute_in_slices("hold", [*holds, *self._ramp_commands({topic: full_speed_at}, now)])
 
     async def hold_paused(self, topics: Sequence[tuple[str, int]]) -> None:
         """Hold topics until they are resumed, each in the shard (its index) in which it was found."""
-        await self._execute_in_slices([_hold_command(self._keys.shards[shard], topic, None) for topic, shard in topics])
+        holds = [_hold_command(self._keys.shards[shard], topic, None) for topic, shard in topics]
+        await self._execute_in_slices("hold", holds)
 
     async def paused_topics(self) -> set[str]:
         """Return the topics that are held until they are resumed."""
@@ -87,7 +88,7 @@ class Permits:
         shards, offset = list(self._keys.shards), 0
         while shards:
             answers = await self._execute_in_slices(
-                [("ZRANGE", s.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", offset, SLICE) for s in shards]
+                "hold", [("ZRANGE", s.wakes[Bucket.DELAY], *PAUSED_RANGE, "LIMIT", offset, SLICE) for s in shards]
             )
             paused.update(topic.decode() for topics in answers for topic in topics)
             shards = [shard for shard, topics in zip(shards, answers, strict=True) if len(topics) == SLICE]
@@ -102,7 +103,7 @@ class Permits:
             for shard in self._keys.shards
         ]
         ramps = self._ramp_commands({topic: full_speed_at for topic, (_, full_speed_at) in topics.items()}, now)
-        await self._execute_in_slices([*ramps, *resumes])
+        await self._execute_in_slices("hold", [*ramps, *resumes])
 
     def _ramp_commands(self, full_speed: Mapping[str, int | None], now: int) -> list[Command]:
         commands: list[Command] = []
@@ -114,10 +115,10 @@ class Permits:
             commands.append(scripts.RAMP.call([self._keys.ramps], arguments))
         return commands
 
-    async def _execute_in_slices(self, commands: Sequence[Command]) -> list[Any]:
+    async def _execute_in_slices(self, verb: str, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = []
         for start in range(0, len(commands), SLICE):
-            answers += await self._client.execute_all("hold", commands[start : start + SLICE])
+            answers += await self._client.execute_all(verb, commands[start : start + SLICE])
         return answers
 
 

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from later.core.held import TopicHold
 from later.store import scripts
 from later.store.client import Client
 from later.store.codec import pairs, parse_time
 from later.store.fanout import split_by_weight
-from later.store.holds import held_until, is_held
+from later.store.holds import held_until, is_for_rate, is_held
 from later.store.keys import SCHEMA_VERSION, Bucket, Keys, Shard
 from later.store.schema import server_info, server_version
 from later.store.scripts import Command
@@ -28,7 +29,10 @@ Item = TypeVar("Item")
 
 
 class TopicCounts(NamedTuple):
-    """One topic's tasks by bucket, how many of them are due and not claimed, and the due time of the oldest."""
+    """One topic's tasks by bucket, how many of them are due and not claimed, and the due time of the oldest.
+
+    `hold` is the topic's longest hold in any shard; only `counts` reads it.
+    """
 
     delay: int
     unack: int
@@ -36,6 +40,7 @@ class TopicCounts(NamedTuple):
     dead: int
     due: int
     oldest_due_at: int | None
+    hold: TopicHold | None = None
 
     def plus(self, other: TopicCounts) -> TopicCounts:
         oldest = [at for at in (self.oldest_due_at, other.oldest_due_at) if at is not None]
@@ -80,8 +85,9 @@ class Stats:
         this process.
         """
         tallies: dict[bytes, _Tally] = {}
+        holds: dict[bytes, float] = {}
         for wake_sets in _split([wake_set for wake_set in await self._wake_sets() if wake_set.size]):
-            for targets in _split(await self._bucket_topics(wake_sets)):
+            for targets in _split(await self._bucket_topics(wake_sets, holds)):
                 commands = [
                     scripts.COUNT.call([target.shard.bucket(target.bucket, topic) for topic in target.topics], [now])
                     for target in targets
@@ -93,6 +99,10 @@ class Stats:
         counts: dict[str, TopicCounts] = {}
         for names in _slices([*tallies]):
             counts |= {topic.decode(): tallies[topic].counts() for topic in names}
+            for topic in holds.keys() & set(names):
+                name, entry = topic.decode(), holds[topic]
+                hold = TopicHold(name, held_until(entry), is_for_rate(entry))
+                counts[name] = counts[name]._replace(hold=hold)
             await asyncio.sleep(0)
         return counts
 
@@ -123,14 +133,14 @@ class Stats:
         """
         for wake_sets in _split(await self._wake_sets()):
             async for scanned in self._scan(wake_sets):
-                yield {topic.decode() for _, topics in scanned for topic in topics}
+                yield {topic.decode() for _, entries in scanned for topic in entries}
 
     async def topics_by_bucket(self) -> AsyncIterator[tuple[Shard, Bucket, list[bytes]]]:
         """Yield the topics of each bucket of each shard that has tasks of them; a topic may be yielded again."""
         for wake_sets in _split(await self._wake_sets()):
             async for scanned in self._scan(wake_sets):
-                for wake_set, topics in scanned:
-                    yield wake_set.shard, wake_set.bucket, topics
+                for wake_set, entries in scanned:
+                    yield wake_set.shard, wake_set.bucket, [*entries]
 
     async def topic_state(self, topic: str) -> TopicState:
         """Return a topic's state over all shards: the longest hold, the earliest due time."""
@@ -194,20 +204,23 @@ class Stats:
         sizes = await self._execute_in_slices([("ZCARD", shard.wakes[bucket]) for shard, bucket in buckets])
         return [_WakeSet(shard, bucket, size) for (shard, bucket), size in zip(buckets, sizes, strict=True)]
 
-    async def _bucket_topics(self, wake_sets: Sequence[_WakeSet]) -> list[_BucketTopics]:
-        """Return the topics in these wake sets, in slices."""
-        found: dict[_WakeSet, dict[bytes, None]] = {wake_set: {} for wake_set in wake_sets}
+    async def _bucket_topics(self, wake_sets: Sequence[_WakeSet], holds: dict[bytes, float]) -> list[_BucketTopics]:
+        """Return the topics in these wake sets, in slices; add the entries of those that are held to `holds`."""
+        found: dict[_WakeSet, dict[bytes, float]] = {wake_set: {} for wake_set in wake_sets}
         async for scanned in self._scan(wake_sets):
-            for wake_set, topics in scanned:
-                found[wake_set] |= dict.fromkeys(topics)  # a scan may return one twice
+            for wake_set, entries in scanned:
+                found[wake_set] |= entries  # a scan may return one twice
+                if wake_set.bucket is Bucket.DELAY:
+                    held = {topic: entry for topic, entry in entries.items() if is_held(entry)}
+                    holds |= {topic: min(entry, holds.get(topic, entry)) for topic, entry in held.items()}
         return [
             _BucketTopics(wake_set.shard, wake_set.bucket, some)
             for wake_set, topics in found.items()
             for some in _slices([*topics])
         ]
 
-    async def _scan(self, wake_sets: Sequence[_WakeSet]) -> AsyncIterator[list[tuple[_WakeSet, list[bytes]]]]:
-        """Yield the topics in these wake sets, by round trip. Reading by rank would miss some: workers rewrite them."""
+    async def _scan(self, wake_sets: Sequence[_WakeSet]) -> AsyncIterator[list[tuple[_WakeSet, dict[bytes, float]]]]:
+        """Yield the entries of these wake sets, by round trip. Reads by rank would miss some: workers rewrite them."""
         cursors = dict.fromkeys(wake_sets, 0)
         while cursors:
             scans: list[Command] = [
@@ -215,7 +228,7 @@ class Stats:
                 for wake_set, cursor in cursors.items()
             ]
             answers = list(zip(cursors, await self._client.execute_all("stats", scans), strict=True))
-            yield [(wake_set, [topic for topic, _ in entries]) for wake_set, (_, entries) in answers]
+            yield [(wake_set, dict(entries)) for wake_set, (_, entries) in answers]
             cursors = {wake_set: cursor for wake_set, (cursor, _) in answers if cursor}
 
     async def _execute_in_slices(self, commands: Sequence[Command]) -> list[Any]:

@@ -13,6 +13,7 @@ from secrets import randbits
 from typing import Any
 
 from later.core.errors import LaterError
+from later.core.held import TopicHold
 from later.core.retry import SettleTarget, encode_failure
 from later.core.task import Task, decode_task_or_error, encode_task, pack_id, unpack_id
 from later.store import scripts
@@ -20,7 +21,7 @@ from later.store.bulk_jobs import count_batch_command
 from later.store.client import Client
 from later.store.codec import parse_failure, parse_time
 from later.store.fanout import parse_flags, spread_answers
-from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until
+from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
 from later.store.keys import Bucket, Keys, group_items
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
@@ -103,7 +104,11 @@ class Tasks:
         first_unack, first_error = self._parse_wakes(unack, 1).topics, self._parse_wakes(error, 1).topics
         return WorkerSnapshot(
             delay=_merge(self._parse_wakes(delay, limit), held_topics),
-            hold_ends=[topic.at for topic in held_topics.topics],
+            holds=[
+                TopicHold(topic.decode(), held_until(float(entry)), is_for_rate(float(entry)))
+                for answer in holds
+                for topic, entry in zip(answer[::2], answer[1::2], strict=True)
+            ],
             unack_at=first_unack[0].at if first_unack else None,
             error_at=first_error[0].at if first_error else None,
         )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from later.core.edit import TaskChanges
 from later.core.errors import UnreadableBody
+from later.core.held import TopicHold
 from later.core.policy_scopes import Policies
 from later.core.retry import Failure, Verdict
 from later.core.task import Task
@@ -42,8 +43,8 @@ class WorkerSnapshot(NamedTuple):
     """The facts that a worker needs in each tick."""
 
     delay: DueTopics
-    hold_ends: list[int]
-    """The ends of the holds of those topics in `delay` that are held."""
+    holds: list[TopicHold]
+    """The holds of those topics in `delay` that are held."""
     unack_at: int | None
     """When the first lease ends; None if nothing is in flight."""
     error_at: int | None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from later.core.errors import LaterError
+from later.core.held import Held
 from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.open import Store
@@ -34,7 +35,7 @@ class Claimer:
         throttle: Throttle,
         fair_share: FairShare,
         lease_ms: int,
-        deliver: Callable[[Claim], None],
+        deliver: Callable[[Claim, Held], None],
         wake_unack: Callable[[int], None],
         wake_error: Callable[[int], None],
         metrics: Metrics,
@@ -59,7 +60,9 @@ class Claimer:
         snapshot = await self._store.tasks.worker_snapshot(limit, held=with_held)
         if with_held:
             self._held_read_at = now
-            self._hold_ends_at = min((end for end in snapshot.hold_ends if end > now), default=math.inf)
+            ends = [hold.until for hold in snapshot.holds if hold.until is not None]
+            self._hold_ends_at = min((end for end in ends if end > now), default=math.inf)
+        self._throttle.observe(policies, snapshot.holds, now)
         if snapshot.unack_at is not None:
             self.wake_unack(snapshot.unack_at)
         if snapshot.error_at is not None:
@@ -81,7 +84,7 @@ class Claimer:
         claimed = [result for result in results if isinstance(result, ClaimResult)]
         claims = [claim for result in claimed for claim in result.claims]
         for claim in claims:
-            self._deliver(claim)
+            self._deliver(claim, self._throttle.history.held_by(claim.topic, claim.due_at, now))
         self._metrics.orphan_entries.inc(sum(result.orphans for result in claimed))
         await self._throttle.on_claim_end(requests, results)
         hold_ends = [request.hold_until for request in requests if request.hold_until is not None]

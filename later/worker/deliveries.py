@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import structlog
 
 from later.core.errors import LaterError, format_traceback
+from later.core.held import Held
 from later.core.policy import Policy
 from later.core.retry import (
     Outcome,
@@ -67,7 +68,6 @@ class DeliveryPool:
         self._throttle = throttle
         self._remember_ms = remember_ms
         self._metrics = metrics
-        self._count_outcome = {kind: metrics.deliveries.labels(kind.value).inc for kind in OutcomeKind}
         self._random = random
         self.wake = wake
         self._running: set[asyncio.Task[None]] = set()
@@ -75,10 +75,10 @@ class DeliveryPool:
         """Deliveries that have no outcome yet."""
         self._cancelled: list[Claim] = []
 
-    def start(self, claim: Claim) -> None:
-        """Start the delivery of a claim, in a slot of its own."""
+    def start(self, claim: Claim, held: Held = Held.NO) -> None:
+        """Start the delivery of a claim, in a slot of its own. `held` is what held the task until it was claimed."""
         self._fair_share.acquire(claim.topic)
-        delivery = asyncio.create_task(self.deliver(claim))
+        delivery = asyncio.create_task(self.deliver(claim, held))
         self._running.add(delivery)
 
         def free_slot(delivery: asyncio.Task[None]) -> None:
@@ -92,13 +92,13 @@ class DeliveryPool:
 
         delivery.add_done_callback(free_slot)
 
-    async def deliver(self, claim: Claim) -> None:
+    async def deliver(self, claim: Claim, held: Held = Held.NO) -> None:
         """Make one attempt, and settle it. Once it has an outcome, a stop does not give its task back."""
         delivery = asyncio.current_task()
         policy = self._store.policies.latest.for_topic(claim.topic)
         self._attempting.add(delivery)
         try:
-            result = await self._attempt(claim, policy)
+            result = await self._attempt(claim, policy, held)
         except asyncio.CancelledError:
             self._cancelled.append(claim)
             raise
@@ -133,7 +133,7 @@ class DeliveryPool:
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
 
-    async def _attempt(self, claim: Claim, policy: Policy) -> Outcome | Verdict | None:
+    async def _attempt(self, claim: Claim, policy: Policy, held: Held) -> Outcome | Verdict | None:
         """Return the outcome of the call; if none is to be made, the verdict; None if the lease is too short."""
         clock = self._store.clock
         now = clock.now()
@@ -145,7 +145,7 @@ class DeliveryPool:
         if claim.lease_end - now.high <= policy.timeout_ms:
             return None
         if claim.attempt == 1:
-            self._metrics.lateness.observe(max(now.low - claim.due_at, 0) / 1000)
+            self._metrics.observe_lateness[held](max(now.low - claim.due_at, 0) / 1000)
         started = clock.monotonic()
         failures = 0 if claim.failure is None else claim.failure.failures
         outcome = await self._sender.send(claim.task, claim.attempt, failures, now.low, policy)
@@ -156,10 +156,9 @@ class DeliveryPool:
         """Count the outcome, and return the verdict on it. Holds the topic if its receiver asked for that."""
         assert isinstance(claim.task, Task)  # otherwise there was no call
         clock = self._store.clock
-        self._count_outcome[outcome.kind]()
+        self._metrics.count_delivery(claim.topic, outcome.kind.value)
         if outcome.kind is not OutcomeKind.DONE:
-            code = str(outcome.status) if outcome.reason == "status" else outcome.reason
-            self._metrics.count_delivery_failure(claim.topic, code)
+            self._metrics.count_delivery_failure(claim.topic, outcome.reason, outcome.status)
         log.debug(
             "delivered",
             id=claim.id,
@@ -202,7 +201,7 @@ class DeliveryPool:
             self._metrics.retries.inc()
         elif verdict.target is SettleTarget.DEAD and verdict.failure is not None:
             failure = verdict.failure
-            self._metrics.count_dead(claim.topic, failure.reason)
+            self._metrics.topic_dead.inc(claim.topic, failure.reason)
             log.warning(
                 "task dead",
                 id=claim.id,

@@ -14,12 +14,14 @@ from typing import NamedTuple
 import structlog
 
 from later.core.errors import LaterError, StoreDown
+from later.core.held import Held, TopicHold
 from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.open import Store
 from later.store.permits import SAVED_MS, PermitGrant, PermitRequest
 from later.store.types import ClaimRequest, ClaimResult, DueTopic
 from later.worker.fair_share import FairShare
+from later.worker.hold_history import HoldHistory
 from later.worker.slow_start import Ramp, SlowStart
 
 log = structlog.get_logger("later.throttle")
@@ -60,6 +62,7 @@ class Throttle:
         self._lease_ms = lease_ms
         self._metrics = metrics
         self._slow_start = SlowStart(store.policies)
+        self.history = HoldHistory()
         self._blocked: dict[str, int] = {}
         """The time (ms) before which a topic is passed over."""
         self._denied: dict[str, int] = {}
@@ -79,6 +82,15 @@ class Throttle:
         """Return True if no topic has limits, a pause or a ramp, which is so most of the time."""
         slow = self._slow_start
         return not (policies.has_limits or slow.ramps or slow.limited or self._store.policies.ramps)
+
+    def observe(self, policies: Policies, holds: Sequence[TopicHold], now: int) -> None:
+        """Remember what holds topics: pauses that ended, and holds in the store, which any instance may have set."""
+        self.history.add_ended_pauses(policies, now)
+        for topic, until, for_rate in holds:
+            if until is not None and until > now:
+                after_pause = self.history.current(topic, now) is Held.PAUSE
+                kind = Held.RATE if for_rate else Held.PAUSE if after_pause else Held.RECEIVER
+                self.history.add(topic, kind, now, until)
 
     async def hold_paused(self, due: list[DueTopic], policies: Policies) -> list[DueTopic]:
         """Return the entries of topics that are not paused; hold the others in the store until they are resumed."""
@@ -107,7 +119,13 @@ class Throttle:
         elif ramp is not None:
             limit = min(limit, self._slow_start.remaining_starts(topic, ramp, now, self._fair_share.slots))
         if not limit:
-            self._blocked[topic] = now + (RATE_POLL_MS if ramp is not None else PERMIT_POLL_MS)
+            until = self._blocked[topic] = now + (RATE_POLL_MS if ramp is not None else PERMIT_POLL_MS)
+            kind = self.history.current(topic, now)
+            if limits.concurrency:
+                kind = Held.CONCURRENCY
+            elif kind is Held.NO:  # a slow start that another instance began
+                kind = Held.PAUSE
+            self.history.add(topic, kind, now, until)
         return None if limit == math.inf else int(limit)
 
     async def acquire_permits(
@@ -186,6 +204,7 @@ class Throttle:
         if self._receiver_holds.get(topic, 0) >= until:
             return
         now, ramp_ms = self._store.clock.now().low, self._store.policies.latest.for_topic(topic).ramp_ms
+        self.history.add(topic, Held.RECEIVER, now, until)
         self._receiver_holds = {name: end for name, end in self._receiver_holds.items() if end > now} | {topic: until}
         if ramp_ms:
             self._slow_start.start(topic, Ramp(until, until + ramp_ms))
@@ -236,11 +255,12 @@ class Throttle:
             grant = PermitGrant(0, None) if isinstance(answer, LaterError) else answer
             grants[topic] = grant
             self._claiming[topic] = grant.permits
-            if grant.permits < request.wanted:
-                self._metrics.count_throttled(topic)
-                if grant.again_at is None:
-                    denied = self._denied[topic] = self._denied.get(topic, 0) + 1
-                    self._blocked[topic] = now + min(PERMIT_POLL_MS << min(denied - 1, 10), MAX_POLL_MS)
+            is_throttled = grant.permits < request.wanted
+            self._metrics.claims_throttled.inc(topic, count=is_throttled)
+            if is_throttled and grant.again_at is None:
+                denied = self._denied[topic] = self._denied.get(topic, 0) + 1
+                until = self._blocked[topic] = now + min(PERMIT_POLL_MS << min(denied - 1, 10), MAX_POLL_MS)
+                self.history.add(topic, Held.CONCURRENCY, now, until)
             if grant.permits:
                 self._denied.pop(topic, None)
         return grants
@@ -270,6 +290,7 @@ class Throttle:
             if hold_until is not None:
                 latest = now + (RAMP_POLL_MS if self._slow_start.is_ramping(topic) else MAX_POLL_MS)
                 hold_until = max(min(hold_until, latest), now + RATE_POLL_MS)
+                self.history.add(topic, Held.RATE, now, hold_until)
             granted.append(request._replace(limit=limit, hold_until=hold_until, has_permits=limit > 0))
         return granted
 

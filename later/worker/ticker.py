@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 import structlog
 
 from later.core.errors import LaterError
+from later.metrics import Metrics
 
 log = structlog.get_logger("later.ticker")
 
@@ -27,6 +28,13 @@ TickFunction = Callable[[int], Awaitable[TickResult]]
 
 async def monotonic_ms() -> int:
     return int(time.monotonic() * 1000)
+
+
+def start_tickers(tickers: Iterable[Ticker], metrics: Metrics) -> None:
+    """Start tickers, and show in the metrics when each of them succeeded last."""
+    for ticker in tickers:
+        ticker.start()
+        metrics.add_ticker(ticker.name, ticker.last_success_at)
 
 
 class Ticker:
@@ -62,6 +70,7 @@ class Ticker:
         self._stopping = False
         self._loop_task: asyncio.Task[None] | None = None
         self._failing = False
+        self._last_success_s = 0.0
 
     @classmethod
     def on_local_clock(
@@ -70,7 +79,12 @@ class Ticker:
         """Return a ticker on the monotonic clock of this process, for work that must go on without the store's time."""
         return cls(name, tick, now=monotonic_ms, interval_ms=interval_ms, count_error=count_error)
 
+    def last_success_at(self) -> float:
+        """Return the Unix time (s) at which the last tick succeeded; before the first, that of the start."""
+        return self._last_success_s
+
     def start(self) -> None:
+        self._last_success_s = time.time()
         self._loop_task = asyncio.create_task(self.run(), name=f"ticker-{self.name}")
 
     async def stop(self) -> None:
@@ -114,6 +128,7 @@ class Ticker:
         except Exception as error:  # no tick function may end the loop, whatever it raises
             return self._record_error(error)
         self._failing = False
+        self._last_success_s = time.time()
         self._wakes_at = min(self._wakes_at, ended_at + self._interval_ms)
         if next_due is not None and (moved or next_due > started_at):
             self._wakes_at = min(self._wakes_at, next_due)

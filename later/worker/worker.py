@@ -16,7 +16,7 @@ from later.worker.fair_share import FairShare
 from later.worker.requeue import Requeuer
 from later.worker.resume import RESUME_EVERY_MS, Resumer
 from later.worker.throttle import Throttle
-from later.worker.ticker import Ticker, TickFunction, TickResult
+from later.worker.ticker import Ticker, TickFunction, TickResult, start_tickers
 from later.worker.trim import Trimmer
 
 IDLE_POLL_MS = 1000
@@ -94,8 +94,7 @@ class Worker:
         )
 
     def start(self) -> None:
-        for ticker in self._tickers:
-            ticker.start()
+        start_tickers(self._tickers, self._metrics)
 
     async def stop(self, timeout_s: float) -> None:
         """Stop claiming, let deliveries in flight finish, and give back the tasks of those that take longer."""

@@ -21,7 +21,7 @@ from later.api.server import Runner
 from later.core.clock import Clock
 from later.core.errors import StoreDown
 from later.core.policy import Policy
-from later.metrics import Metrics
+from later.metrics import Exposition, Metrics
 from later.store.client import Client
 from later.store.keys import Keys
 from later.store.open import Store, build_store
@@ -138,8 +138,8 @@ async def serve_api(
     async def why_not_ready() -> str | None:
         return api.not_ready_reason
 
-    async def exposition() -> bytes:
-        return metrics.exposition()
+    async def exposition(accept: str) -> Exposition:
+        return metrics.exposition(accept)
 
     app = build_app(
         store=store,

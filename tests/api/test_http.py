@@ -19,6 +19,7 @@ from later.api.app import build_health_app
 from later.api.front_door import FrontDoor
 from later.api.problem_types import PROBLEM_TYPES
 from later.core.errors import StoreFault, StoreMismatch
+from later.metrics import Exposition
 from tests.api.api_fixture import MINIMAL, ApiFixture, read_answer, serve_api
 from tests.builders import NOW
 
@@ -206,7 +207,7 @@ class TestHealth:
         assert "\nlater_tasks_created_total 1.0\n" in text
         names = {
             "later_tasks_created_total", "later_tasks_duplicate_total", "later_tasks_refused_total",
-            "later_deliveries_total", "later_retries_total", "later_dead_total", "later_tasks_requeued_total",
+            "later_deliveries_total", "later_retries_total", "later_topic_dead_total", "later_tasks_requeued_total",
             "later_orphan_entries_total", "later_settles_lost_total", "later_lateness_seconds",
             "later_delivery_duration_seconds", "later_delivery_slots_in_use", "later_delivery_slots",
             "later_tick_errors_total", "later_store_round_trip_duration_seconds", "later_tasks",
@@ -216,12 +217,21 @@ class TestHealth:
         }  # fmt: skip
         assert names <= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 
+    async def test_metrics_are_openmetrics_if_a_scrape_asks_for_them(self, api: ApiFixture) -> None:
+        accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+        async with api.http.get("/metrics", headers={"Accept": accept}) as response:
+            assert response.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+            text = await response.text()
+        assert text.endswith("# EOF\n")
+        assert "\n# TYPE later_tasks_created counter\n" in text
+        assert "later_tasks_created_created" not in text
+
     async def test_the_workers_health_app_has_no_other_routes(self) -> None:
         async def is_ready() -> None:
             return None
 
-        async def no_metrics() -> bytes:
-            return b""
+        async def no_metrics(accept: str) -> Exposition:
+            return Exposition("", "text/plain")
 
         app = build_health_app(front_door=FrontDoor(), why_not_ready=is_ready, exposition=no_metrics)
         async with TestClient(TestServer(app)) as http:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from later.metrics import Metrics, MetricSamples
+from later.metrics import Exposition, Metrics, MetricSamples
 from later.processes.metrics import ProcessMetrics
 
 PROCESSES = 3
@@ -21,7 +19,7 @@ def totals() -> ProcessMetrics:
 
 def series(totals: ProcessMetrics, *running: MetricSamples) -> dict[str, float]:
     """Return the exposition by series, while processes with these samples run."""
-    lines = totals.exposition(dict(enumerate(running, 1))).decode().splitlines()
+    lines = totals.exposition(dict(enumerate(running, 1))).text.splitlines()
     return {name: float(value) for name, _, value in (li.rpartition(" ") for li in lines if not li.startswith("#"))}
 
 
@@ -54,28 +52,30 @@ def test_counters_of_running_processes_are_summed(totals: ProcessMetrics) -> Non
 
 def test_histograms_are_summed_bucket_by_bucket(totals: ProcessMetrics) -> None:
     one, two = a_process(), a_process()
-    one.lateness.observe(0.002)
-    two.lateness.observe(0.002)
-    two.lateness.observe(100)
+    one.observe_lateness["no"](0.002)
+    two.observe_lateness["no"](0.002)
+    two.observe_lateness["no"](100)
     values = series(totals, one.process_samples(), two.process_samples())
-    counts = [values[f'later_lateness_seconds_bucket{{le="{le}"}}'] for le in ("0.001", "0.0025", "60.0", "+Inf")]
+    counts = [
+        values[f'later_lateness_seconds_bucket{{held="no",le="{le}"}}'] for le in ("0.001", "0.0025", "60.0", "+Inf")
+    ]
     assert counts == [0, 2, 2, 3]
-    assert values["later_lateness_seconds_count"] == 3
-    assert values["later_lateness_seconds_sum"] == pytest.approx(100.004)
+    assert values['later_lateness_seconds_count{held="no"}'] == 3
+    assert values['later_lateness_seconds_sum{held="no"}'] == pytest.approx(100.004)
 
 
 def test_counters_of_an_exited_process_stay_and_its_gauges_do_not(totals: ProcessMetrics) -> None:
     one, two = a_process(3), a_process(4)
     for metrics in (one, two):
         metrics.delivery_slots.set(256)
-        metrics.lateness.observe(0.002)
+        metrics.observe_lateness["no"](0.002)
     before = series(totals, one.process_samples(), two.process_samples())
     totals.retire(2, two.process_samples())
     after = series(totals, one.process_samples())
     again = series(totals, one.process_samples(), a_process().process_samples())
     assert (before["later_delivery_slots"], after["later_delivery_slots"]) == (512, 256)
     assert before["later_tasks_created_total"] == after["later_tasks_created_total"] == 7
-    assert before["later_lateness_seconds_count"] == again["later_lateness_seconds_count"] == 2
+    assert before['later_lateness_seconds_count{held="no"}'] == again['later_lateness_seconds_count{held="no"}'] == 2
     assert again["later_tasks_created_total"] == 7
 
 
@@ -142,25 +142,19 @@ def test_an_unavailable_store_keeps_its_last_values(totals: ProcessMetrics) -> N
     assert values['later_tasks{state="delay",topic="order"}'] == 5
 
 
-def test_the_exposition_looks_like_that_of_one_process(totals: ProcessMetrics) -> None:
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+def test_the_exposition_looks_like_that_of_one_process(totals: ProcessMetrics, accept: str) -> None:
     alone = a_process(3)
+    alone.topics.refresh(["order", 'a "topic"\\with\nall'])
     alone.tasks.labels("delay", 'a "topic"\\with\nall').set(1)
-    alone.deliveries.labels("done").inc()
+    alone.count_delivery("order", "done")
+    alone.topic_dead.inc("order", "gone")
     alone.store_round_trips.labels("claim").observe(0.1)
     totals.update_store(alone.store_samples())
-    together = totals.exposition({1: alone.process_samples()}).decode()
-    assert without_created_at(together) == without_created_at(alone.exposition().decode())
+    together = totals.exposition({1: alone.process_samples()}, accept)
+    assert without_process(together) == without_process(alone.exposition(accept))
 
 
-def without_created_at(exposition: str) -> set[str]:
-    """Return the series without the times at which counters were created."""
-    return set(re.sub(r"(_created(?:\{.*\})?) [0-9.e+]+", r"\1", exposition).splitlines())
-
-
-def test_counters_exist_since_the_first_process_started(totals: ProcessMetrics) -> None:
-    first, second = a_process(), a_process()
-    created_at = [
-        next(f.value for f in m.process_samples() if f.sample == "later_tasks_created_created") for m in (first, second)
-    ]
-    values = series(totals, second.process_samples(), first.process_samples())
-    assert values["later_tasks_created_created"] <= min(created_at)
+def without_process(exposition: Exposition) -> set[str]:
+    """Return the series without those of the operating system, which the supervisor has, too."""
+    return {line for line in exposition.text.splitlines() if not line.startswith("process_")}

@@ -26,7 +26,10 @@ class TestExpiry:
             Bucket.DEAD, NOW + 60_000, "expired",
         )  # fmt: skip
         assert sender.calls == []
-        assert worker.metrics.registry.get_sample_value("later_dead_total", {"reason": "expired"}) == 1
+        assert (
+            worker.metrics.registry.get_sample_value("later_topic_dead_total", {"topic": "order", "reason": "expired"})
+            == 1
+        )
 
     async def test_a_task_expires_while_no_slot_is_free(self, store: StoreFixture) -> None:
         first, second = a_task(), a_task(delay=1, ttl=5)

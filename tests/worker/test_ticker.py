@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from later.core.errors import StoreDown
-from later.worker.ticker import Ticker, TickResult
+from later.metrics import Metrics
+from later.worker.ticker import Ticker, TickResult, start_tickers
 
 NOW = 1_000_000
 INTERVAL = 100
@@ -210,3 +212,20 @@ async def test_a_cancel_ends_a_ticker_in_the_middle_of_a_tick() -> None:
 
 async def fixed_now() -> int:
     return NOW
+
+
+async def test_the_metrics_show_when_a_ticker_succeeded_last() -> None:
+    metrics = Metrics()
+    ticker = a_ticker(a_tick(TickResult(0, None), StoreDown("down")))
+    started_at = time.time()
+    start_tickers([ticker], metrics)
+    shown = metrics.registry.get_sample_value("later_tick_last_success_timestamp_seconds", {"ticker": "test"})
+    await ticker.cancel()
+    assert shown is not None
+    assert started_at <= shown <= time.time()
+    await ticker.tick()
+    succeeded_at = ticker.last_success_at()
+    assert succeeded_at > shown
+    await ticker.tick()
+    assert ticker.last_success_at() == succeeded_at
+    assert metrics.registry.get_sample_value("later_tick_errors_total", {"ticker": "test"}) == 0

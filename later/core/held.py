@@ -1,0 +1,37 @@
+"""What holds due tasks of a topic: a limit, a pause, or their receiver."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from later.core.policy import Policy
+
+
+class Held(StrEnum):
+    """What keeps due tasks from being claimed. `NO`: nothing, so they wait for a slot, a worker or the store."""
+
+    NO = "no"
+    RATE = "rate"
+    CONCURRENCY = "concurrency"
+    PAUSE = "pause"
+    RECEIVER = "receiver"
+
+
+class TopicHold(NamedTuple):
+    """A hold of a topic until a moment (ms; None: until the topic is resumed); `for_rate`: it keeps to its rate."""
+
+    topic: str
+    until: int | None
+    for_rate: bool
+
+
+def find_hold(policy: Policy, hold: TopicHold | None, permits_in_use: int, now: int) -> Held:
+    """Return what holds a topic at `now` (ms); `hold` is its hold in the store, which may have ended."""
+    if policy.paused or (hold is not None and hold.until is None):
+        return Held.PAUSE
+    if hold is not None and hold.until is not None and hold.until > now:
+        return Held.RATE if hold.for_rate else Held.RECEIVER
+    if policy.concurrency and permits_in_use >= policy.concurrency:
+        return Held.CONCURRENCY
+    return Held.NO

@@ -1,0 +1,30 @@
+"""The values of labels that form a closed set. Their series exist from the start, at 0.
+
+Prometheus sees no increase in a series whose first value is 1.
+"""
+
+from __future__ import annotations
+
+OUTCOMES = ("done", "busy", "failed", "gone")
+DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
+HELD = ("no", "rate", "concurrency", "pause", "receiver")
+REQUEUED_FROM = ("unack", "error")
+
+STATUS_CODES = ("408", "410", "429", "500", "502", "503", "504")
+"""The statuses that have a code of their own. All others share the code of their class: any number may come."""
+STATUS_CLASSES = ("3xx", "4xx", "5xx")
+FAILURE_CODES = (*STATUS_CLASSES, *STATUS_CODES, "code", "timeout", "connect", "reply")
+
+
+def failure_code(reason: str, status: int | None) -> str:
+    """Return the code of a delivery that was not done, from its outcome's reason and status.
+
+    A status that HTTP does not know counts as 5xx (RFC 9110, section 15), and an interim one as a broken reply.
+    """
+    if reason != "status" or status is None:
+        return reason
+    if str(status) in STATUS_CODES:
+        return str(status)
+    if status < 300:
+        return "reply"
+    return f"{min(status // 100, 5)}xx"

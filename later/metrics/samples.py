@@ -1,0 +1,75 @@
+"""Samples: the values of series as processes exchange them, their sums, and the text that Prometheus reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from prometheus_client import Metric, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector, CollectorRegistry
+
+TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text"
+
+OLDEST_OF_ALL = frozenset({"later_tick_last_success_timestamp_seconds", "process_start_time_seconds"})
+"""Times: of several processes the earliest counts, where other metrics are summed."""
+
+
+class MetricSample(NamedTuple):
+    """The value of one series: a line of an exposition, in a form that another process can decode."""
+
+    metric: str
+    sample: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+MetricSamples = list[MetricSample]
+
+
+class Exposition(NamedTuple):
+    """All metrics as text, and its content type."""
+
+    text: str
+    content_type: str
+
+
+def sum_samples(*processes: MetricSamples) -> MetricSamples:
+    """Sum the samples of several processes, as if one had counted it all."""
+    total: dict[tuple[str, str, tuple[tuple[str, str], ...]], float] = {}
+    for metric, sample, labels, value in chain.from_iterable(processes):
+        key = (metric, sample, labels)
+        before = total.get(key)
+        if before is None:
+            total[key] = value
+        else:
+            total[key] = min(before, value) if metric in OLDEST_OF_ALL else before + value
+    return [MetricSample(*key, value) for key, value in total.items()]
+
+
+def encode(collector: Collector, accept: str) -> Exposition:
+    """Return all metrics in OpenMetrics if the header `Accept` names it, otherwise in Prometheus' text format."""
+    if any(part.split(";")[0].strip().lower() == OPENMETRICS_TYPE for part in accept.split(",")):
+        text: bytes = openmetrics.generate_latest(collector)  # type: ignore[no-untyped-call]  # prometheus_client's
+        return Exposition(text.decode(), openmetrics.CONTENT_TYPE_LATEST)
+    return Exposition(generate_latest(collector).decode(), TEXT_CONTENT_TYPE)
+
+
+class SampleCollector(Collector):
+    """Samples as prometheus_client collects them, with the help texts and the order of a registry."""
+
+    def __init__(self, registry: CollectorRegistry, samples: MetricSamples) -> None:
+        self._registry = registry
+        self._by_metric: dict[str, MetricSamples] = defaultdict(list)
+        for sample in samples:
+            self._by_metric[sample.metric].append(sample)
+
+    def collect(self) -> Iterator[Metric]:
+        for known in self._registry.collect():
+            metric = Metric(known.name, known.documentation, known.type)
+            for sample in self._by_metric[known.name]:
+                metric.add_sample(sample.sample, dict(sample.labels), sample.value)
+            yield metric

@@ -1,0 +1,166 @@
+"""The table of metrics: series exist at 0 from the start, their number is bounded, and Prometheus likes them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from later.core.held import Held
+from later.core.retry import OutcomeKind
+from later.metrics import MAX_TOPICS, OTHER, TOPIC_COUNTERS, Metrics
+from later.metrics.labels import DEATH_REASONS, FAILURE_CODES, HELD, OUTCOMES, REQUEUED_FROM, failure_code
+from later.metrics.topic_labels import TopicCounter
+from later.processes.metrics import ProcessMetrics
+from later.store import scripts
+from later.store.keys import Bucket
+
+MAX_SERIES = 7_400
+TOPICS = [f"team/topic-{n}" for n in range(MAX_TOPICS + 50)]
+
+
+def series(metrics: Metrics) -> dict[str, float]:
+    return parse(metrics.exposition().text)
+
+
+def parse(text: str) -> dict[str, float]:
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "values"),
+    [
+        ("later_deliveries_total", "outcome", OUTCOMES),
+        ("later_topic_deliveries_total", "outcome", OUTCOMES),
+        ("later_topic_dead_total", "reason", DEATH_REASONS),
+        ("later_delivery_failures_total", "code", FAILURE_CODES),
+        ("later_tasks_requeued_total", "from", REQUEUED_FROM),
+        ("later_lateness_seconds_count", "held", HELD),
+    ],
+)
+def test_series_of_a_closed_set_of_labels_are_born_at_zero(name: str, label: str, values: tuple[str, ...]) -> None:
+    found = {s: value for s, value in series(Metrics()).items() if s.startswith(f"{name}{{")}
+    assert {label_value(s, label) for s in found} == set(values)
+    assert set(found.values()) == {0}
+
+
+def label_value(series: str, label: str) -> str | None:
+    found = re.search(rf'[{{,]{label}="(\w+)"', series)
+    return found and found[1]
+
+
+def test_a_topics_deaths_and_deliveries_are_born_at_zero_when_it_is_met() -> None:
+    metrics = Metrics()
+    metrics.topics.refresh(["order"])
+    found = series(metrics)
+    assert all(found[f'later_topic_dead_total{{reason="{reason}",topic="order"}}'] == 0 for reason in DEATH_REASONS)
+    assert all(found[f'later_topic_deliveries_total{{outcome="{o}",topic="order"}}'] == 0 for o in OUTCOMES)
+
+
+def test_the_closed_sets_are_those_of_the_code() -> None:
+    assert set(HELD) == {held.value for held in Held}
+    assert set(OUTCOMES) == {kind.value for kind in OutcomeKind}
+    assert set(REQUEUED_FROM) == {Bucket.UNACK.value, Bucket.ERROR.value}
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "code"),
+    [
+        ("status", 503, "503"),
+        ("status", 410, "410"),
+        ("status", 404, "4xx"),
+        ("status", 301, "3xx"),
+        ("status", 599, "5xx"),
+        ("status", 999, "5xx"),
+        ("status", 101, "reply"),
+        ("code", 200, "code"),
+        ("timeout", None, "timeout"),
+    ],
+)
+def test_a_receiver_cannot_make_up_codes(reason: str, status: int | None, code: str) -> None:
+    assert failure_code(reason, status) == code
+    assert code in FAILURE_CODES
+
+
+def test_no_counter_has_a_series_for_its_birth() -> None:
+    assert [name for name in series(Metrics()) if "_created{" in name or name.endswith("_created")] == []
+
+
+def test_the_counters_by_topic_are_those_that_processes_sum_by_topic() -> None:
+    counters = [counter for counter in Metrics().topics.series if isinstance(counter, TopicCounter)]
+    assert {family.name for counter in counters for family in counter.collect()} == TOPIC_COUNTERS
+
+
+def fill(metrics: Metrics, topics: list[str]) -> None:
+    """Give a daemon all the series that it can ever have."""
+    metrics.topics.refresh(topics)
+    for verb in store_verbs():
+        metrics.round_trip_observer(verb)(1)
+    for ticker in range(20):
+        metrics.add_ticker(f"ticker-{ticker}", lambda: 0.0)
+    fill_counters(metrics, topics)
+    fill_gauges(metrics, topics)
+
+
+def fill_counters(metrics: Metrics, topics: list[str]) -> None:
+    for topic in topics:
+        metrics.claims_throttled.inc(topic)
+        for reason in DEATH_REASONS:
+            metrics.topic_dead.inc(topic, reason)
+        for outcome in OUTCOMES:
+            metrics.count_delivery(topic, outcome)
+        for status in range(100, 1000):
+            metrics.count_delivery_failure(topic, "status", status)
+        for reason in ("code", "timeout", "connect", "reply"):
+            metrics.count_delivery_failure(topic, reason, None)
+
+
+def fill_gauges(metrics: Metrics, topics: list[str]) -> None:
+    for number, topic in enumerate([*topics[:MAX_TOPICS], OTHER]):
+        for bucket in Bucket:
+            metrics.tasks.labels(bucket.value, topic).set(1)
+        for held in Held if topic == OTHER else [[*Held][number % len(Held)]]:
+            metrics.tasks_due.labels(topic, held.value).set(1)
+            metrics.oldest_due_age.labels(topic, held.value).set(1)
+        if topic != OTHER:
+            metrics.topic_permits.labels(topic).set(1)
+
+
+def store_verbs() -> set[str]:
+    """Return the verbs in the code of the store: each is the first string in a call, or the name of a verb."""
+    text = "".join(path.read_text() for path in Path(scripts.__file__).parent.glob("*.py"))
+    return set(re.findall(r'(?:execute\w*|fan_out|in_slices|Verb)\(\s*(?:self\._client, |name=)?"(\w+)"', text))
+
+
+def test_a_daemon_never_has_more_than_7400_series() -> None:
+    metrics = Metrics()
+    fill(metrics, TOPICS)
+    assert MAX_TOPICS * 32 < len(series(metrics)) <= MAX_SERIES
+
+
+def test_a_daemon_of_several_processes_has_no_more_series_either() -> None:
+    own, running = Metrics(), {}
+    totals = ProcessMetrics(own, 3)
+    for number, topics in enumerate((TOPICS, TOPICS[::-1], TOPICS[25:]), 1):
+        child = Metrics()
+        fill(child, topics)
+        running[number] = child.process_samples()
+        totals.update_store(child.store_samples())
+    assert MAX_TOPICS * 32 < len(parse(totals.exposition(running).text)) <= MAX_SERIES
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian's package prometheus)")
+@pytest.mark.parametrize("topics", [[], TOPICS], ids=["at start", "full"])
+def test_promtool_has_nothing_to_say_about_the_metrics(topics: list[str]) -> None:
+    metrics = Metrics()
+    if topics:
+        fill(metrics, topics)
+    text = metrics.exposition().text
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
