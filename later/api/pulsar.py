@@ -113,11 +113,13 @@ def _check_fields(values: Mapping[str, object]) -> dict[str, Any]:
     """Return the fields of a body that are not null. Raises Refused, with the name of the first wrong field."""
     for name, value in values.items():
         if name not in _EXPECTED:
-            raise unknown_field(name)
+            raise unknown_field(name, _EXPECTED)
         if isinstance(value, bool) or name == ACTIVE:
             is_valid = name == ACTIVE and isinstance(value, bool)
         else:
-            is_valid = isinstance(value, int) and 0 <= value <= MAX_TTL_MS
+            is_valid = isinstance(value, int | float) and 0 <= value <= MAX_TTL_MS and value == int(value)
         if value is not None and not is_valid:
             raise refusal(name, value, _EXPECTED[name])
-    return {name: value for name, value in values.items() if value is not None}
+    return {
+        name: int(value) if isinstance(value, float) else value for name, value in values.items() if value is not None
+    }

@@ -8,6 +8,8 @@ from datetime import datetime
 import click
 
 from later.cli.options import Command, OptionParamType
+from later.core.errors import Refused
+from later.core.validation import parse_time
 from later.option_types import option_type, parse_duration_ms
 
 _TIME_FORMATS = "A TIME is RFC 3339 (2027-01-15T08:00:00Z, or with +01:00) or Unix seconds"
@@ -43,6 +45,24 @@ def _parse_time(text: str, duration: str, sign: int, expected: str) -> float:
 def _due_time(text: str) -> float:
     sign, duration = (-1, text[1:]) if text.startswith("-") else (1, text)
     return _parse_time(text, duration, sign, expected=f"{_EXPECTED}, 10m or -10m")
+
+
+@option_type("TIME")
+def _execute_time(text: str) -> float | str:
+    """Return Unix seconds, or an RFC 3339 time as it is."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        parse_time("time", text)
+    except Refused as error:
+        raise ValueError(error.detail.partition("expected ")[2].partition(", got ")[0]) from None
+    return text
+
+
+EXECUTE_TIME = OptionParamType(_execute_time)
+"""A due time as the HTTP API takes it."""
 
 
 @option_type("TIME")

@@ -18,6 +18,7 @@ from later.core.validation import (
     check_id,
     check_retry,
     format_value,
+    parse_time,
     parse_topic,
     refusal,
     to_milliseconds,
@@ -75,18 +76,17 @@ def resolve_execute_at(draft: Draft, policy: Policy, now: int) -> int:
 
 def _requested_execute_at(draft: Draft, now: int) -> int | None:
     """Return the time that the draft itself requests, or None if it leaves the time to its topic's policy."""
+    value: float | str
     if draft.execute_time is not None:
         field, value = "execute_time", draft.execute_time
         if draft.delay is not None:
             raise Refused("execute_time: expected either delay or execute_time, got both", field)
-        if not math.isfinite(value):
-            raise refusal(field, value)
-        execute_at = max(to_milliseconds(value), now)
+        execute_at = max(parse_time(field, value), now)
     elif draft.delay is not None:
         field, value = "delay", draft.delay
-        if not 0 <= value < math.inf:
+        if not 0 <= draft.delay < math.inf:
             raise refusal(field, value)
-        execute_at = now + to_milliseconds(value)
+        execute_at = now + to_milliseconds(draft.delay)
     else:
         return None
     if execute_at - now > MAX_AHEAD_MS:

@@ -24,7 +24,7 @@ class TaskChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     id: str | None = None
     delay: float | None = None
-    execute_time: float | None = None
+    execute_time: float | str | None = None
     content: str | None = None
     callback: str | None = None
     headers: dict[str, str] | None = None

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from later.core.errors import Refused
+from later.core.field_names import find_meant_field
 from later.core.task import Draft
-from later.core.validation import EXPECTED, escape_name, format_value, refusal, utf8_size
+from later.core.validation import EXPECTED, MAX_EXACT, escape_name, format_value, refusal, utf8_size
 
-RESERVED_FIELDS = frozenset({"method", "raw", "context", "tags", "timeout", "cron", "backoff"})
+RESERVED_FIELDS = frozenset(
+    ["method", "raw", "context", "tags", "timeout", "cron", "backoff", "group", "durability", "remember", "if_exists"]
+)
 """Names of fields that a later version may take."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -42,9 +45,9 @@ def body_parser(schema: type[Body], expected: Mapping[str, str] = EXPECTED) -> C
             fields = parse_object(body)
         for field, value in fields.items():
             if field not in types:
-                raise unknown_field(field)
+                raise unknown_field(field, types)
             if value is not None:
-                _check_type(field, value, types[field], expected[field])
+                fields[field] = _check_type(field, value, types[field], expected[field])
         return msgspec.convert(fields, schema)  # no field is wrong: a key came twice, and its last value is valid
 
     return parse
@@ -75,15 +78,18 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def unknown_field(name: str) -> Refused:
-    """Return the refusal of a field that a body must not have."""
+def unknown_field(name: str, known: Collection[str] = ()) -> Refused:
+    """Return the refusal of a field that a body must not have: its fields are the `known` ones."""
     shown = escape_name(name)
-    reason = "not a field of this version" if name in RESERVED_FIELDS else "unknown field"
-    return Refused(f"{shown}: {reason}", shown)
+    if name in RESERVED_FIELDS:
+        return Refused(f"{shown}: not a field of this version", shown)
+    meant = find_meant_field(name, known)
+    question = f"; did you mean {meant}?" if meant else ""
+    return Refused(f"{shown}: unknown field{question}", shown)
 
 
-def _check_type(field: str, value: object, types: set[type[inspect.Type]], expected: str) -> None:
-    """Raise Refused unless the field takes values like this one."""
+def _check_type(field: str, value: object, types: set[type[inspect.Type]], expected: str) -> object:
+    """Return the value if the field takes values like this one, an integral float as an integer. Raises Refused."""
     match value:
         case str() if inspect.StrType in types:
             utf8_size(field, value)
@@ -93,13 +99,21 @@ def _check_type(field: str, value: object, types: set[type[inspect.Type]], expec
         case _ if inspect.DictType in types:
             _check_string_map(field, value, expected)
         case float() if inspect.IntType in types:
-            raise Refused(f"{field}: expected {expected}, got {value}", field)
+            if not value.is_integer() or abs(value) > MAX_EXACT:
+                raise Refused(f"{field}: expected {expected}, got {value}", field)
+            return int(value)  # as JSON Schema has it: 5.0 is an integer
         case bool():
             raise refusal(field, value, expected)
         case int() | float() if {inspect.IntType, inspect.FloatType} & types and abs(value) <= sys.float_info.max:
             pass  # neither NaN nor infinite
+        case dict() | list() if field == "content":
+            raise Refused(f"{refusal(field, value, expected)}: {_TEXT_EXAMPLE}", field)
         case _:
             raise refusal(field, value, expected)
+    return value
+
+
+_TEXT_EXAMPLE = r'''JSON goes in as text, as in "content": "{\"order\": 7}"'''
 
 
 def _check_string_map(field: str, value: object, expected: str) -> None:

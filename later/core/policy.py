@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from later.core.errors import Refused
+from later.core.field_names import find_meant_field
 from later.core.validation import MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, escape_name, format_value, to_milliseconds
 
 PolicyValue = bool | int | float | str
@@ -132,8 +133,10 @@ class PolicyField(NamedTuple):
                 return self.enum(value)
             case bool():
                 raise ValueError
-            case int() if self.kind is ValueKind.INTEGER and 0 <= value <= self.maximum:
-                return value
+            case int() | float() if (
+                self.kind is ValueKind.INTEGER and 0 <= value <= self.maximum and value == int(value)
+            ):
+                return int(value)
             case int() | float() if self.kind is ValueKind.DURATION and self.minimum <= value <= self.maximum:
                 return to_milliseconds(value)
             case int() | float() if self.kind in (ValueKind.FRACTION, ValueKind.RATE):
@@ -163,7 +166,7 @@ MAX_AHEAD_S = MAX_AHEAD_MS // 1000
 MAX_TTL_S = MAX_TTL_MS // 1000
 MAX_TIMEOUT_S = MAX_TIMEOUT_MS // 1000
 
-_SECONDS = "a number of seconds ≥ 0"
+_SECONDS = f"a number of seconds from 0 to {MAX_TTL_S}"
 _SECONDS_AHEAD = f"a number of seconds from 0 to {MAX_AHEAD_S}"
 _SWITCH = "true or false"
 
@@ -285,7 +288,9 @@ def parse_policy_fields(values: Mapping[str, object]) -> dict[str, PolicyValue |
         field = POLICY_FIELDS.get(name)
         if field is None:
             shown = escape_name(name)
-            raise Refused(f"{shown}: no field of a policy; there are {', '.join(POLICY_FIELDS)}", shown)
+            meant = find_meant_field(name, POLICY_FIELDS)
+            question = f"; did you mean {meant}?" if meant else ""
+            raise Refused(f"{shown}: no field of a policy; there are {', '.join(POLICY_FIELDS)}{question}", shown)
         try:
             fields[name] = None if value is None else field.format(field.parse(value))
         except (ValueError, OverflowError):

@@ -16,13 +16,13 @@ BODY_VERSION = 1
 class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task as a caller requests it: every field as it came, None if absent.
 
-    Units are those of the HTTP interface: `delay` and `ttl` in seconds, `execute_time` in Unix seconds.
+    Units are those of the HTTP interface: `delay` and `ttl` in seconds, `execute_time` in Unix seconds or RFC 3339.
     """
 
     topic: str | None = None
     callback: str | None = None
     delay: float | None = None
-    execute_time: float | None = None
+    execute_time: float | str | None = None
     retry: int | None = None
     content: str | None = None
     headers: dict[str, str] | None = None

@@ -19,8 +19,9 @@ TEN_YEARS_S = 3653 * 86_400
 TOPIC = "a string of 1 to 255 bytes without control characters or empty parts"
 CALLBACK = "an absolute http or https URL of at most 2048 characters"
 SECONDS = "a number of seconds ≥ 0"
-UNIX = "a number of Unix seconds"
+UNIX = "a number of Unix seconds or an RFC 3339 time"
 RETRY = "an integer from 0 to 1000"
+AS_TEXT = r'''JSON goes in as text, as in "content": "{\"order\": 7}"'''
 HEADERS = "an object of up to 20 strings"
 ID = "1 to 128 characters of A-Za-z0-9._~:-"
 
@@ -74,7 +75,12 @@ async def test_absent_fields_have_defaults(api: ApiFixture) -> None:
         ({"execute_time": NOW_S + 5}, {"due_at": "2027-01-15T08:00:05.000Z", "execute_time": NOW_S + 5}),
         ({"execute_time": NOW_S + 0.5}, {"due_at": "2027-01-15T08:00:00.500Z"}),
         ({"execute_time": 1}, {"due_at": "2027-01-15T08:00:00.000Z"}),
+        ({"execute_time": "2027-01-15T09:00:05.0071+01:00"}, {"due_at": "2027-01-15T08:00:05.008Z"}),
+        ({"execute_time": "2017-09-09t05:17:10z"}, {"due_at": "2027-01-15T08:00:00.000Z"}),
         ({"retry": 0}, {"max_retry": 0}),
+        ({"retry": 5.0}, {"max_retry": 5}),
+        ({"retry": 1e2}, {"max_retry": 100}),
+        ({"retry": -0.0}, {"max_retry": 0}),
         ({"retry": 1000}, {"max_retry": 1000}),
         ({"content": "hello é \u0000"}, {"content": "hello é \u0000"}),
         ({"headers": {"Authorization": "Bearer t", "X-A": ""}}, {"headers": ["Authorization", "X-A"]}),
@@ -119,15 +125,34 @@ async def test_a_valid_field_is_accepted(api: ApiFixture, fields: dict[str, Any]
         ("delay", "1e9", "delay: expected a time at most ten years ahead, got 1000000000"),
         ("execute_time", '"now"', f'execute_time: expected {UNIX}, got "now"'),
         ("execute_time", "1e11", "execute_time: expected a time at most ten years ahead, got 100000000000"),
-        ("retry", "3.0", f"retry: expected {RETRY}, got 3.0"),
-        ("retry", "1e2", f"retry: expected {RETRY}, got 100.0"),
+        ("execute_time", '"15"', f'execute_time: expected {UNIX}, got "15"'),
+        (
+            "execute_time",
+            '"2027-01-15T08:00:00"',
+            "execute_time: expected a time with its zone, as in 2027-01-15T08:00:00Z or 2027-01-15T09:00:00+01:00, got "
+            '"2027-01-15T08:00:00"',
+        ),
+        (
+            "execute_time",
+            "1800000000000",
+            f"execute_time: expected {UNIX}, got 1800000000000: are these milliseconds?",
+        ),
+        (
+            "execute_time",
+            '"2127-01-15T08:00:00Z"',
+            'execute_time: expected a time at most ten years ahead, got "2127-01-15T08:00:00Z"',
+        ),
+        ("retry", "3.5", f"retry: expected {RETRY}, got 3.5"),
+        ("retry", "1e30", f"retry: expected {RETRY}, got 1e+30"),
+        ("retry", "1001.0", f"retry: expected {RETRY}, got 1001"),
         ("retry", "true", f"retry: expected {RETRY}, got true"),
         ("retry", '"3"', f'retry: expected {RETRY}, got "3"'),
         ("retry", "-1", f"retry: expected {RETRY}, got -1"),
         ("retry", "1001", f"retry: expected {RETRY}, got 1001"),
         ("retry", "9" * 30, f"retry: expected {RETRY}, got {'9' * 30}"),
         ("content", "5", "content: expected a string, got 5"),
-        ("content", '{"a": 1}', "content: expected a string, got an object"),
+        ("content", '{"a": 1}', f"content: expected a string, got an object: {AS_TEXT}"),
+        ("content", '["a"]', f"content: expected a string, got an array: {AS_TEXT}"),
         ("content", r'"\ud800"', "content: expected Unicode text, got a lone surrogate in it"),
         ("headers", '"s3cret"', f"headers: expected {HEADERS}, got a string"),
         ("headers", '["s3cret"]', f"headers: expected {HEADERS}, got an array"),

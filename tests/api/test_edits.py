@@ -73,6 +73,13 @@ class TestUpdate:
         _, task = await api.post("/update", {"id": "delay", "execute_time": NOW_S + 60})
         assert (task["due_at"], task["execute_time"]) == ("2027-01-15T08:01:00.000Z", NOW_S + 60)
 
+    @pytest.mark.parametrize("due_at", ["2027-01-15T08:01:00.007Z", "2027-01-15T09:01:00.007+01:00"])
+    async def test_a_due_time_of_an_answer_can_be_sent_back(self, api: ApiFixture, due_at: str) -> None:
+        await put_task(api, "delay")
+        _, task = await api.post("/update", {"id": "delay", "execute_time": due_at, "retry": 5.0})
+        assert (task["due_at"], task["max_retry"]) == ("2027-01-15T08:01:00.007Z", 5)
+        assert (await api.post("/update", {"id": "delay", "execute_time": task["due_at"]}))[1] == task
+
     @pytest.mark.parametrize(
         ("state", "detail"),
         [
@@ -340,7 +347,7 @@ class TestPurge:
             ({"states": ["gone"]}, f'states: expected {EXPECTED["states"]}, got "gone"'),
             ({"states": "dead"}, f'states: expected {EXPECTED["states"]}, got "dead"'),
             ({"states": [5]}, f"states: expected {EXPECTED['states']}, got 5"),
-            ({"state": "dead"}, "state: unknown field"),
+            ({"state": "dead"}, "state: unknown field; did you mean states?"),
             ({"topic": "order"}, "topic: unknown field"),
             ({"limit": 0}, "limit: expected an integer ≥ 1, got 0"),
             ({"limit": True}, "limit: expected an integer ≥ 1, got true"),

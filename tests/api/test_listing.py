@@ -113,7 +113,15 @@ def encode_cursor(text: str) -> str:
         ({"state": ["delay"]}, 'state: expected "delay", "unack", "error" or "dead", got an array'),
         ({"due_after": "yesterday"}, f'due_after: expected {TIME_EXPECTED}, got "yesterday"'),
         ({"due_after": "2027-01-15"}, f'due_after: expected {TIME_EXPECTED}, got "2027-01-15"'),
-        ({"due_after": "2027-01-15T08:00:00"}, f'due_after: expected {TIME_EXPECTED}, got "2027-01-15T08:00:00"'),
+        (
+            {"due_after": "2027-01-15T08:00:00"},
+            "due_after: expected a time with its zone, as in 2027-01-15T08:00:00Z or 2027-01-15T09:00:00+01:00, got "
+            '"2027-01-15T08:00:00"',
+        ),
+        (
+            {"due_after": 1800000000000},
+            f"due_after: expected {TIME_EXPECTED}, got 1800000000000: are these milliseconds?",
+        ),
         ({"due_before": "\ud800"}, "due_before: expected Unicode text, got a lone surrogate in it"),
         ({"due_before": True}, f"due_before: expected {TIME_EXPECTED}, got true"),
         ({"due_before": {}}, f"due_before: expected {TIME_EXPECTED}, got an object"),
@@ -131,8 +139,8 @@ def encode_cursor(text: str) -> str:
         ({"cursor": encode_cursor("1_0 ab")}, f'{CURSOR_EXPECTED} "{encode_cursor("1_0 ab")}"'),
         ({"cursor": encode_cursor("inf ab")}, f'{CURSOR_EXPECTED} "{encode_cursor("inf ab")}"'),
         ({"cursor": f"{encode_cursor('1 ab')}="}, f'{CURSOR_EXPECTED} "{encode_cursor("1 ab")}="'),
-        ({"tpoic": "order"}, "tpoic: unknown field"),
-        ({"states": ["delay"]}, "states: unknown field"),
+        ({"tpoic": "order"}, "tpoic: unknown field; did you mean topic?"),
+        ({"states": ["delay"]}, "states: unknown field; did you mean state?"),
     ],
 )
 async def test_a_wrong_field_is_refused_by_name(api: ApiFixture, fields: dict[str, Any], detail: str) -> None:

@@ -55,6 +55,7 @@ class TestOneLevel:
             ({"tickTime": 0}, delayed_delivery(True, 0, 0), {}),
             ({"maxDeliveryDelayInMillis": 5000}, delayed_delivery(True, 1000, 5000), {"max_delay": 5}),
             ({"maxDeliveryDelayInMillis": 1}, delayed_delivery(True, 1000, 1), {"max_delay": 0.001}),
+            ({"maxDeliveryDelayInMillis": 5e3}, delayed_delivery(True, 1000, 5000), {"max_delay": 5}),
             ({"maxDeliveryDelayInMillis": 0}, delayed_delivery(True, 1000, 0), {"max_delay": 0}),
             (
                 {"maxDeliveryDelayInMillis": 31_561_919_999_999},
@@ -114,7 +115,7 @@ class TestOneLevel:
         ("field", "text", "detail"),
         [
             ("maxDeliveryDelayInMillis", "-1", f"expected {MILLISECONDS}, got -1"),
-            ("maxDeliveryDelayInMillis", "1.0", f"expected {MILLISECONDS}, got 1"),
+            ("maxDeliveryDelayInMillis", "1.5", f"expected {MILLISECONDS}, got 1.5"),
             ("maxDeliveryDelayInMillis", "true", f"expected {MILLISECONDS}, got true"),
             ("maxDeliveryDelayInMillis", '"5000"', f'expected {MILLISECONDS}, got "5000"'),
             ("maxDeliveryDelayInMillis", "NaN", f"expected {MILLISECONDS}, got nan"),

@@ -165,7 +165,7 @@ async def test_an_ended_id_is_deleted_once(api: ApiFixture) -> None:
         ({"id": "é"}, f'id: expected {ID}, got "é"', "id"),
         ({"id": "\ud800"}, "id: expected Unicode text, got a lone surrogate in it", "id"),
         ({"id": "a", "topic": "order"}, "topic: unknown field", "topic"),
-        ({"ids": ["a"]}, "ids: unknown field", "ids"),
+        ({"ids": ["a"]}, "ids: unknown field; did you mean id?", "ids"),
     ],
 )
 @pytest.mark.parametrize("path", ["/query", "/delete"])

@@ -64,10 +64,21 @@ def test_content_comes_from_a_file_or_standard_input(
     assert second == "later: none: No such file or directory"
 
 
+@pytest.mark.parametrize("option", ["--execute-time", "--at"])
+@pytest.mark.parametrize(("text", "value"), [("2027-01-15T08:00:00.007+01:00",) * 2, ("1800000000.5", 1_800_000_000.5)])
+def test_a_due_time_is_rfc_3339_or_unix_seconds(api: ApiStub, option: str, text: str, value: object) -> None:
+    api.replies = [Reply(200, {"id": "n1"}), Reply(200, TASK_JSON)]
+    assert exit_code_of("create", "--topic", "o", "--callback", "http://a/", option, text) == 0
+    assert exit_code_of("update", "n1", option, text) == 0
+    assert [request.json["execute_time"] for request in api.requests] == [value, value]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--callback", "http://a/"], "Missing option '--topic'."),
+        (["--at", "2027-01-15T08:00:00"], "2027-01-15T08:00:00: expected a time with its zone, as in 2027-01-15T08"),
+        (["--at", "10m"], "'--at': 10m: expected a number of Unix seconds or an RFC 3339 time"),
         (["--topic", "o"], "Missing option '--callback'."),
         (["--topic", "o", "--callback", "x", "--content", "", "--content-file", "x"], "Give either --content or"),
         (["--topic", "o", "--callback", "x", "--job", "j"], "--job needs --from."),

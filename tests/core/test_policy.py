@@ -156,6 +156,12 @@ class TestScopes:
         assert policies.level_of(NAMESPACE, "retry") is Level.DAEMON
 
 
+@pytest.mark.parametrize(("given", "value"), [(7.0, 7), (1e2, 100), (-0.0, 0)])
+def test_an_integral_float_is_an_integer(given: float, value: int) -> None:
+    fields = parse_policy_fields({"retry": given, "concurrency": given})
+    assert [(number, type(number)) for number in fields.values()] == [(value, int)] * 2
+
+
 class TestWrongValues:
     @pytest.mark.parametrize(
         ("field", "values"),
@@ -164,10 +170,10 @@ class TestWrongValues:
               for name in POLICY_FIELDS
               if name not in ("delay_mode", "delays", "ack", "paused")),
             ("timeout", [0, 0.999, 120.001]),
-            ("retry", [1001, 1.5, 1.0]),
+            ("retry", [1001, 1.5, -1.0]),
             ("retry_jitter", [1.001]),
             ("rate", [1_000_001, 1e-306, 0.00009]),
-            ("concurrency", [1_000_001, 2.0]),
+            ("concurrency", [1_000_001, 2.5, 1e400]),
             ("default_delay", [3653 * 86_400 + 1]),
             ("delay_mode", ["Honor", "", 0, [], True]),
             ("ack", ["body", 1, False]),

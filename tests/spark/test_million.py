@@ -41,7 +41,11 @@ FAULTS = (
     Fault({"delay": -5.0}, "delay", "expected a number of seconds ≥ 0, got -5"),
     Fault({"delay": float("nan")}, "delay", "expected a number of seconds ≥ 0, got nan"),
     Fault({"execute_time": "1795298743"}, "execute_time", "expected either delay or execute_time, got both"),
-    Fault({"delay": None, "execute_time": "soon"}, "execute_time", 'expected a number of Unix seconds, got "soon"'),
+    Fault(
+        {"delay": None, "execute_time": "soon"},
+        "execute_time",
+        'expected a number of Unix seconds or an RFC 3339 time, got "soon"',
+    ),
     Fault(
         {"delay": None, "execute_time": "9999999999"},
         "execute_time",

@@ -6,9 +6,7 @@ column that was probably meant.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,6 +15,7 @@ from later.bulk.input.arrow_text import is_string_type
 from later.bulk.input.row_keys import KEY
 from later.bulk.input.row_origins import ORIGIN_COLUMN, ORIGIN_TYPE
 from later.core.errors import Refused
+from later.core.field_names import find_meant_field
 
 STRING_FIELDS = ("topic", "callback", "content")
 NUMBER_FIELDS = ("delay", "execute_time", "retry", "ttl")
@@ -25,22 +24,7 @@ TIME_FIELDS = ("delay", "execute_time")
 CORRUPT_COLUMN = "_corrupt"
 """The column with the text of a row that Spark's reader could not parse."""
 
-OTHER_TIME_NAMES: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("at", "date", "datetime", "deliver_at", "due", "due_at", "due_date", "due_time", "eta", "execute",
-         "execute_at", "run_at", "run_time", "scheduled_at", "scheduled_for", "send_at", "time", "timestamp", "when"),
-        "execute_time",
-    ),
-    **dict.fromkeys(
-        ("after", "countdown", "defer", "defer_by", "delay_s", "delay_sec", "delay_seconds", "delay_time", "wait"),
-        "delay",
-    ),
-}  # fmt: skip
-"""Names that other tools and people give a time, and the field that each of them means."""
-
 MISSING_TIME = "expected a time, got nothing (nullTime=now, or --null-time now, makes such rows due at once)"
-
-_SEPARATORS = re.compile(r"[\s-]+")
 
 
 class TimeRules(NamedTuple):
@@ -122,8 +106,7 @@ def check_columns(schema: pa.Schema, *, allow_duplicates: bool) -> dict[str, str
 def find_time_name(names: Iterable[str]) -> tuple[str, str] | None:
     """Return the first name that probably means a time, and the field that it means; None if there is none."""
     for name in names:
-        simple = _SEPARATORS.sub("_", canonical_name(name))
-        field = OTHER_TIME_NAMES.get(simple) or next(iter(get_close_matches(simple, TIME_FIELDS, 1, 0.75)), None)
+        field = find_meant_field(name, TIME_FIELDS)
         if field is not None:
             return name, field
     return None

@@ -23,6 +23,7 @@ from later.cli.options import (
     retries_option,
 )
 from later.cli.policy_options import format_field
+from later.cli.times import EXECUTE_TIME
 from later.client.http import ApiClient, CallFailed
 from later.core.errors import LaterError
 
@@ -33,6 +34,7 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 @click.command(
     epilog=examples(
         "later create --topic order --callback http://127.0.0.1:8888/success --delay 10m --content hello",
+        "later create --topic order --callback http://127.0.0.1:8888/success --at 2027-01-15T08:00:00Z",
         "later create --from tasks.ndjson --job import-7",
     )
 )
@@ -41,9 +43,9 @@ REFUSED_FOR_ONE_TASK = frozenset({404, 409})
 @click.option("--delay", type=DURATION, help="Time from now until the task is due.  [default: the topic's]")
 @click.option(
     "--execute-time",
-    type=float,
-    metavar="SECONDS",
-    help="Time when the task is due, in Unix seconds; not with --delay.",
+    "--at",
+    type=EXECUTE_TIME,
+    help="Time when the task is due, in RFC 3339 with a zone or in Unix seconds; not with --delay.",
 )
 @click.option("--retry", type=int, metavar="NUMBER", help="Retries after the first attempt.  [default: the topic's]")
 @click.option("--content", metavar="TEXT", help="Content to POST.  [default: empty]")
@@ -157,8 +159,12 @@ def explain(*, client: ApiClient, id: str | None, topic: str | None, as_json: bo
 @click.command(epilog=examples("later update 35adbde5-77c4-4d65-adac-0082d91f2554 --delay 10m"))
 @click.argument("id")
 @click.option("--delay", type=DURATION, help="Time from now until the task is due.")
-@click.option("--execute-time", type=float, metavar="SECONDS",
-              help="Time when the task is due, in Unix seconds; not with --delay.")  # fmt: skip
+@click.option(
+    "--execute-time",
+    "--at",
+    type=EXECUTE_TIME,
+    help="Time when the task is due, in RFC 3339 with a zone or in Unix seconds; not with --delay.",
+)
 @click.option("--content", metavar="TEXT", help="Content to POST.")
 @click.option("--content-file", metavar="FILE", help="Read the content from a UTF-8 file; - is standard input.")
 @click.option("--callback", metavar="URL", help="URL to POST to.")
