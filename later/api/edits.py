@@ -13,6 +13,7 @@ from later.api.requests import (
     EXPECTED,
     PurgeRequest,
     RedriveRequest,
+    check_reason,
     parse_id,
     parse_purge_request,
     parse_redrive_request,
@@ -94,9 +95,9 @@ class EditHandlers:
         dead = _parse_dead_range(parse_topic(body.topic), body)
         if body.rate is not None and not body.rate >= MIN_RATE:
             raise refusal("rate", body.rate, EXPECTED["rate"])
-        limit = _check_limit(body.limit)
+        limit, reason = _check_limit(body.limit), check_reason(body.reason)
         now = (await self._store.time.now()).high
-        result = await self._store.dead_letters.redrive(dead, now=now, reason=body.reason, rate=body.rate, limit=limit)
+        result = await self._store.dead_letters.redrive(dead, now=now, reason=reason, rate=body.rate, limit=limit)
         if result.moved:
             self._wake_delay_ticker(now)
         log.info("dead tasks redriven", topic=dead.topic, tasks=result.moved)
@@ -108,10 +109,11 @@ class EditHandlers:
         raw_body = await read_body(request, self._max_body)
         body = parse_purge_request(raw_body) if raw_body.strip() else PurgeRequest()
         ranges, limit = _parse_purge_ranges(topic, body), _check_limit(body.limit)
-        if body.reason is None:
+        reason = check_reason(body.reason)
+        if reason is None:
             result = await self._store.dead_letters.purge(ranges, limit)
         else:  # then the dead tasks are the only range
-            result = await self._store.dead_letters.purge_dead(ranges[0], body.reason, limit)
+            result = await self._store.dead_letters.purge_dead(ranges[0], reason, limit)
         log.info("topic purged", topic=topic, tasks=result.moved)
         return _move_response("purged", result)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
-from later.api.requests import EXPECTED
+from later.api.requests import EXPECTED, EXPECTED_PAGE_SIZE, MAX_PAGE_SIZE
 from later.core.validation import refusal
 
-MAX_PAGE_SIZE = 1000
 DEFAULT_PAGE_SIZE = 100
 
 
@@ -21,7 +20,7 @@ def parse_page_size(limit: int | str | None) -> int:
         return DEFAULT_PAGE_SIZE
     is_integer = not isinstance(limit, str) or (limit.isascii() and limit.isdigit() and len(limit) <= 4)
     if not is_integer or not 1 <= int(limit) <= MAX_PAGE_SIZE:
-        raise refusal("limit", limit, f"an integer from 1 to {MAX_PAGE_SIZE}")
+        raise refusal("limit", limit, EXPECTED_PAGE_SIZE)
     return int(limit)
 
 

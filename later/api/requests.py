@@ -13,6 +13,7 @@ from later.core import validation
 from later.core.edit import TaskChanges
 from later.core.errors import Refused, TooLarge, Unsupported
 from later.core.json_body import body_parser, parse_object, unknown_field
+from later.core.retry import DEATH_REASONS
 from later.core.validation import EXPECTED_TIME, check_id, escape_name, format_value, refusal
 
 ACCEPTED_ENCODINGS = ("identity", "gzip", "deflate")
@@ -25,13 +26,15 @@ EXPECTED = {
     "due_before": EXPECTED_TIME,
     "died_after": EXPECTED_TIME,
     "died_before": EXPECTED_TIME,
-    "reason": "a string",
+    "reason": ", ".join(f'"{reason}"' for reason in DEATH_REASONS[:-1]) + f' or "{DEATH_REASONS[-1]}"',
     "rate": "a number of tasks a second, 0.0001 at least",
     "states": 'an array of "delay", "error" and "dead"',
     "limit": "an integer ≥ 1",
     "cursor": "one of an earlier answer's",
 }
 """The values that each field of a request takes, as a refusal states them."""
+MAX_PAGE_SIZE = 1000
+EXPECTED_PAGE_SIZE = f"an integer from 1 to {MAX_PAGE_SIZE}"
 
 
 # The body
@@ -138,7 +141,7 @@ class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 parse_update_request = body_parser(TaskChanges, EXPECTED)
-parse_list_request = body_parser(ListRequest, EXPECTED)
+parse_list_request = body_parser(ListRequest, EXPECTED | {"limit": EXPECTED_PAGE_SIZE})
 parse_explain_request = body_parser(ExplainRequest, EXPECTED)
 parse_redrive_request = body_parser(RedriveRequest, EXPECTED)
 parse_purge_request = body_parser(PurgeRequest, EXPECTED)
@@ -162,6 +165,17 @@ def check_no_fields(body: bytes) -> None:
     if body.strip():
         for name in parse_object(body):
             raise unknown_field(name)
+
+
+def check_reason(reason: str | None) -> str | None:
+    """Check the reason of death by which dead tasks are chosen, and return it.
+
+    Raises:
+        Refused: no task dies for that reason, so a misspelt one would choose none.
+    """
+    if reason is not None and reason not in DEATH_REASONS:
+        raise refusal("reason", reason, EXPECTED["reason"])
+    return reason
 
 
 # The path and the query

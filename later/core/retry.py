@@ -25,6 +25,10 @@ MIN_BUSY_PAUSE_MS = 1000
 MAX_MESSAGE_CHARS = 200
 
 
+DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
+"""Every reason for which a task dies, as its last failure has it."""
+
+
 class OutcomeKind(StrEnum):
     """The meaning of a receiver's answer."""
 

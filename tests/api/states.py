@@ -11,11 +11,12 @@ from tests.builders import NOW, a_task
 
 STATES = ["delay", "unack", "error", "dead"]
 FAILURE = Failure(1, "status", 503, "answered 503", NOW - 60_000, None, 1)
+LAST_FAILURE = Failure(1, "exhausted", 503, "1 failure: answered 503", NOW - 60_000, None, 1)
 DIED_AT = NOW - 60_000
 
 
 async def put_task(
-    api: ApiFixture, state: str, id: str | None = None, failure: Failure = FAILURE, **changes: Any
+    api: ApiFixture, state: str, id: str | None = None, failure: Failure | None = None, **changes: Any
 ) -> str:
     """Store a task in this state and return its id. It is due in a minute, or its lease or pause ends in 30 s."""
     id = id or state
@@ -39,8 +40,8 @@ async def put_task(
     [answer] = await api.store.tasks.claim([request], NOW - 120_000, NOW + 30_000)
     assert not isinstance(answer, Exception)
     verdicts = {
-        "error": Verdict(SettleTarget.ERROR, NOW + 30_000, failure),
-        "dead": Verdict(SettleTarget.DEAD, DIED_AT, failure),
+        "error": Verdict(SettleTarget.ERROR, NOW + 30_000, failure or FAILURE),
+        "dead": Verdict(SettleTarget.DEAD, DIED_AT, failure or LAST_FAILURE),
     }
     if state in verdicts:
         await api.store.tasks.settle([Settlement(answer.claims[0], verdicts[state], None)])

@@ -258,7 +258,7 @@ class TestRedriveMany:
             ({"died_before": "2027-01-15T07:59:00Z"}, 0),
             ({"died_before": "2027-01-15T07:59:00.001Z"}, 1),
             ({"died_before": 9e9}, 1),
-            ({"reason": "status"}, 1),
+            ({"reason": "exhausted"}, 1),
             ({"reason": "gone"}, 0),
         ],
     )
@@ -281,7 +281,11 @@ class TestRedriveMany:
             ({"topic": "order", "rate": "5"}, 'rate: expected a number of tasks a second, 0.0001 at least, got "5"'),
             ({"topic": "order", "limit": 0}, "limit: expected an integer ≥ 1, got 0"),
             ({"topic": "order", "limit": 1.5}, "limit: expected an integer ≥ 1, got 1.5"),
-            ({"topic": "order", "reason": 5}, "reason: expected a string, got 5"),
+            ({"topic": "order", "reason": 5}, f"reason: expected {EXPECTED['reason']}, got 5"),
+            (
+                {"topic": "order", "reason": "exausted"},
+                'reason: expected "exhausted", "gone", "busy", "expired", "lost" or "body", got "exausted"',
+            ),
             ({"topic": "order", "died_after": "x"}, f'died_after: expected {EXPECTED["died_after"]}, got "x"'),
             ({"topic": "order", "died_before": [1]}, f"died_before: expected {EXPECTED['died_after']}, got an array"),
             ({"topic": "order", "states": ["dead"]}, "states: unknown field"),
@@ -328,7 +332,7 @@ class TestPurge:
             ({"died_after": DIED_AT / 1000}, True),
             ({"died_after": DIED_AT / 1000 + 1, "states": ["dead"]}, False),
             ({"died_before": "2027-01-15T07:59:00Z"}, False),
-            ({"reason": "status", "states": ["dead"], "limit": 5}, True),
+            ({"reason": "exhausted", "states": ["dead"], "limit": 5}, True),
             ({"reason": "gone"}, False),
         ],
     )
@@ -355,6 +359,8 @@ class TestPurge:
              'reason: expected it with "states": ["dead"] alone, for only the dead have died'),
             ({"died_after": 5, "states": ["delay"]},
              'died_after: expected it with "states": ["dead"] alone, for only the dead have died'),
+            ({"reason": "timeout"},
+             'reason: expected "exhausted", "gone", "busy", "expired", "lost" or "body", got "timeout"'),
             ({"died_before": "x"}, f'died_before: expected {EXPECTED["died_before"]}, got "x"'),
         ],
     )  # fmt: skip

@@ -39,7 +39,7 @@ def permits(api: ApiFixture) -> Permits:
         ("delay", "due in 60 s"),
         ("unack", "in flight for 0 s on attempt 1"),
         ("error", "retry 1 of 3 at 08:00:30Z, last answer 503"),
-        ("dead", "dead because answered 503"),
+        ("dead", "dead because its 3 retries were exhausted: answered 503"),
     ],
 )
 async def test_a_task_in_each_state_is_explained(api: ApiFixture, state: str, sentence: str) -> None:

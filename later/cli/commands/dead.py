@@ -22,13 +22,13 @@ from later.cli.options import (
 )
 from later.cli.times import DEATH_TIME_HELP, death_time_options
 from later.client.http import ApiClient
-
-REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
-"""Reasons for which tasks die."""
+from later.core.retry import DEATH_REASONS
 
 
 def _reason_option(command: Command) -> Command:
-    return click.option("--reason", type=click.Choice(REASONS), help="Only tasks that died for this reason.")(command)
+    return click.option("--reason", type=click.Choice(DEATH_REASONS), help="Only tasks that died for this reason.")(
+        command
+    )
 
 
 @click.group(cls=OrderedGroup)
