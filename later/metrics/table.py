@@ -46,7 +46,7 @@ _LOOP_LAG_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 class Metrics:
     """The metrics of one process: its own counters, and gauges of the whole store."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: PLR0915  # a table has a statement for each metric
         self.registry = CollectorRegistry()
         self.topics = TopicLabels()
         counter = partial(Counter, registry=self.registry)
@@ -140,6 +140,7 @@ class Metrics:
         self.processes = gauge("later_processes", "Processes configured.")
         self.processes_up = gauge("later_processes_up", "Processes that are up.")
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
+        self.process_kills = counter("later_process_kills", "Processes that were killed because they did not answer.")
         # fmt: on
         ProcessCollector(registry=self.registry)
         self.set_store("")

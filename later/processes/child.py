@@ -21,7 +21,11 @@ from later.processes.rpc import Channel, RpcError, open_channel
 log = structlog.get_logger("later.processes")
 
 MAX_MISSED_CALLS = 3
-"""A process that leaves this many calls in a row unanswered hangs."""
+"""A process that leaves this many calls in a row unanswered, each for a second, hangs."""
+MAX_SILENT_CHECKS = 10
+"""After this many checks in a row without a word from it, even a late one, a process is killed. A check of a process
+that does not answer comes every 3 s, so that takes 30 s. Checks are counted instead of seconds, because after a suspend
+of the machine a minute has passed for the clock, and no process has had the time to answer."""
 
 _PROGRAM = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); "
@@ -70,6 +74,9 @@ class Child:
         self.samples: MetricSamples = []
         self.failure_reported = False
         self._process = process
+        self.silent_checks = 0
+        """Checks in a row since the child last sent anything."""
+        self._messages_read = 0
         self._missed_calls = 0
         self._hung = asyncio.Event()
         self._update: asyncio.Task[bool] | None = None
@@ -107,9 +114,17 @@ class Child:
     async def check(self, topics: Sequence[str] = ()) -> None:
         """Update the samples, and notice whether the child still answers.
 
+        The answer comes from its event loop, so it says that the child can work. Before its first word the child is
+        being started, and is left alone: imports may take long on a busy machine.
+
         Call it from one ticker only: called at each scrape, a short stall would be many missed calls.
         """
-        if await self.update_samples(topics):
+        if not self.channel.messages_read:
+            return
+        answered = await self.update_samples(topics)
+        self.silent_checks = self.silent_checks + 1 if self.channel.messages_read == self._messages_read else 0
+        self._messages_read = self.channel.messages_read
+        if answered:
             self._missed_calls = 0
             self._hung.clear()
             return

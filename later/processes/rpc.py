@@ -67,6 +67,8 @@ class Channel:
         """Our calls that wait for an answer."""
         self._handling: set[asyncio.Task[None]] = set()
         """The peer's calls that are being handled."""
+        self.messages_read = 0
+        """How many messages the peer has sent. An answer counts even if its caller waits no longer."""
         self.closed = asyncio.create_task(self._read())
         """Done when the peer is gone, or when this end was closed."""
 
@@ -104,6 +106,7 @@ class Channel:
             handlers = await self._handlers
             while (line := await self._reader.readline()).endswith(b"\n"):
                 message = _decode(line)
+                self.messages_read += 1
                 if message.method is None:
                     self._resolve(message)
                 else:

@@ -22,7 +22,7 @@ from later.daemon.backing_store import build_backing_store
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, listen_error, log_listening, log_not_listening, may_skip_listening
 from later.metrics import Exposition, Metrics
-from later.processes.child import Child
+from later.processes.child import MAX_SILENT_CHECKS, Child
 from later.processes.metrics import ProcessMetrics
 from later.processes.pool import ProcessPool
 from later.processes.reserved_port import ReservedPort, reserve_port
@@ -46,11 +46,15 @@ def run(command: str, config: Config) -> int:
 
 
 class Supervisor:
-    """The children, what they share, and the handlers of their calls."""
+    """The children, what they share, and the handlers of their calls.
 
-    def __init__(self, command: str, config: Config) -> None:
+    A child is killed after `max_silent_checks` checks in a row that it does not answer.
+    """
+
+    def __init__(self, command: str, config: Config, *, max_silent_checks: int = MAX_SILENT_CHECKS) -> None:
         self._command = command
         self._config = config
+        self._max_silent_checks = max_silent_checks
         self._metrics = metrics = Metrics()
         metrics.processes.set(config.processes)
         metrics.processes_up.set_function(lambda: len(self._children.up))
@@ -113,9 +117,17 @@ class Supervisor:
         return TickResult(0, await self._children.check(now))
 
     async def update_process_metrics(self, now: int) -> TickResult:
-        """Fetch every process's samples, so that little is lost when one is killed, and notice which of them hang."""
+        """Fetch every process's samples, so that little is lost when one is killed, and kill those that hang for good.
+
+        The kernel goes on giving a hung process its part of the connections. To kill it is safe: its leases expire.
+        """
         topics = self._process_metrics.topics_in_use
-        await asyncio.gather(*(child.check(topics) for child in self._children.up))
+        await asyncio.gather(*(child.check(topics) for child in self._children))
+        for child in self._children:
+            if child.silent_checks == self._max_silent_checks:
+                log.warning("process killed: it does not answer", process=child.number, pid=child.pid)
+                self._metrics.process_kills.inc()
+                child.kill()
         return TickResult(0, None)
 
     async def update_store_metrics(self, now: int) -> TickResult:

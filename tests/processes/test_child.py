@@ -98,6 +98,7 @@ async def child(process: FakeProcess, peer: Peer, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_child_that_leaves_calls_unanswered_is_hung_until_it_answers(child: Child, peer: Peer) -> None:
+    await child.channel.call("samples")
     peer.may_answer.clear()
     with capture_logs() as logs:
         for missed in range(MAX_MISSED_CALLS + 2):
@@ -107,6 +108,38 @@ async def test_a_child_that_leaves_calls_unanswered_is_hung_until_it_answers(chi
     peer.may_answer.set()
     await child.check()
     assert not child.is_hung
+
+
+async def test_checks_without_a_word_from_the_child_are_counted(child: Child, peer: Peer) -> None:
+    await child.channel.call("samples")
+    peer.may_answer.clear()
+    counts = []
+    for _ in range(4):
+        await child.check()
+        counts.append(child.silent_checks)
+    assert counts == [0, 1, 2, 3]
+
+
+async def test_a_child_whose_answers_come_too_late_is_not_silent(child: Child, peer: Peer) -> None:
+    await child.channel.call("samples")
+    peer.may_answer.clear()
+    for _ in range(3):
+        await child.check()
+    before = child.channel.messages_read
+    peer.may_answer.set()
+    while child.channel.messages_read < before + 3:  # noqa: ASYNC110 - a message raises no event
+        await asyncio.sleep(0)
+    peer.may_answer.clear()
+    await child.check()
+    assert child.silent_checks == 0
+    assert child.is_hung, "no call was answered in time"
+
+
+async def test_a_child_is_not_checked_before_its_first_word(child: Child, peer: Peer) -> None:
+    peer.may_answer.clear()
+    for _ in range(MAX_MISSED_CALLS + 1):
+        await child.check()
+    assert (peer.calls, child.silent_checks, child.is_hung) == ([], 0, False)
 
 
 async def test_frequent_scrapes_do_not_make_a_child_count_as_hung(child: Child, peer: Peer) -> None:
@@ -133,6 +166,7 @@ async def test_a_cancelled_update_does_not_cancel_the_others(child: Child, peer:
 
 
 async def test_a_pending_call_fails_as_soon_as_the_child_hangs(child: Child, peer: Peer) -> None:
+    await child.channel.call("samples")
     peer.may_answer.clear()
     pending = asyncio.create_task(child.call("store_samples", timeout_s=60))
     for _ in range(MAX_MISSED_CALLS):

@@ -38,6 +38,12 @@ pytestmark = pytest.mark.parametrize("processes", [2], indirect=True, ids=["two-
 
 CREATED = "later_tasks_created_total"
 SECRET = "hunter2"
+IMPATIENT = (sys.executable, str(Path(__file__).parent / "impatient_supervisor.py"))
+"""The command, with a supervisor that kills a process which has not answered for about 12 s."""
+SLEEP_S = 15.0
+"""Longer than its patience."""
+CHECKS_S = 5.0
+"""The time of two checks."""
 
 
 # A process exits
@@ -108,6 +114,39 @@ def test_a_hanging_process_is_reported_and_killed_at_shutdown(folder: Path, stor
         assert serve.stop() == 0
         assert serve.wait_for_event("process killed: it did not stop in time")["pid"] == hung
     assert not Path(f"/proc/{hung}").exists()
+
+
+def test_a_process_that_hangs_for_good_is_killed_and_replaced(folder: Path, data: Path, receiver: Receiver) -> None:
+    with run_up(folder, data, "--timeout", "2", "--lease", "3", program=IMPATIENT) as up:
+        _wait_until_all_up(up)
+        hung, other = up.children()
+        os.kill(hung, signal.SIGSTOP)
+        killed = up.wait_for_event("process killed: it does not answer")
+        assert (killed["level"], killed["pid"]) == ("warning", hung)
+        assert up.wait_for_event("process exited")["status"] == -signal.SIGKILL
+        wait_until(lambda: _why_not_ready(up) == "", "the process is replaced", 10)
+        assert other in up.children()
+        ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
+        wait_until(lambda: receiver.answered == ids, "every connection is answered, and every task delivered")
+        assert read_metric(up.url, "later_process_kills_total") == 1
+        assert up.stop() == 0
+    assert [event["event"] for event in up.events()].count("process killed: it does not answer") == 1
+
+
+def test_no_process_is_killed_after_all_of_them_were_suspended(folder: Path, store: StoreServer) -> None:
+    """As if the machine slept: all clocks have gone on, and no process has had the time to answer."""
+    with run_daemon("serve", folder, "--redis", store.url, program=IMPATIENT) as serve:
+        _wait_until_all_up(serve)
+        children = serve.children()
+        for pid in (*children, serve.pid):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(SLEEP_S)
+        for pid in (serve.pid, *children):
+            os.kill(pid, signal.SIGCONT)
+        wait_until(serve.is_ready, "the daemon continues")
+        time.sleep(CHECKS_S)
+        assert serve.children() == children
+        assert serve.stop() == 0
 
 
 def test_without_its_supervisor_a_process_serves_and_reports_that(folder: Path, store: StoreServer) -> None:
