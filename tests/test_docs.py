@@ -7,7 +7,9 @@ import asyncio
 import importlib.util
 import json
 import re
+import shutil
 import sqlite3
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
@@ -39,7 +41,7 @@ RECEIVERS = (ROOT / "docs" / "receivers.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 METRICS = (ROOT / "docs" / "metrics.md").read_text()
 LOG = (ROOT / "docs" / "log.md").read_text()
-ALARMS = ROOT / "deploy" / "alarms.yaml"
+RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 TOPICS = (ROOT / "docs" / "topics.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
@@ -75,17 +77,45 @@ def test_every_exported_metric_is_documented_with_its_type_and_no_other() -> Non
     assert dict(re.findall(r"^\| `((?:later|process)_\w+)` \| (\w+)", METRICS, re.MULTILINE)) == exported_metrics()
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, ALARMS], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, RULES, RULES.with_name("rules_test.yml")], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_every_named_metric_exists(document: Path) -> None:
     histograms = {name for name, kind in exported_metrics().items() if kind == "histogram"}
     parts = {name + part for name in histograms for part in ("_bucket", "_count", "_sum")}
     assert set(re.findall(r"\blater_\w+", document.read_text())) <= exported_metrics().keys() | parts
 
 
-def test_every_alarm_is_explained() -> None:
-    alarms = re.findall(r"alert: (\w+)\n +expr: ", ALARMS.read_text())
-    assert alarms
-    assert alarms == re.findall(r"^\*\*(Later\w+)\.\*\*", OPERATIONS, re.MULTILINE)
+def alarms() -> list[tuple[str, str, str, str]]:
+    """Return each alarm in the rules: its name, severity, expression, and how long it must be true."""
+    rule = re.compile(
+        r"alert: (\w+)\n +expr: (?:>-\n)?((?:.*\n)+?)(?: +for: (\w+)\n)? +labels: {severity: (\w+)}", re.MULTILINE
+    )
+    return [
+        (name, severity, " ".join(expr.split()), time) for name, expr, time, severity in rule.findall(RULES.read_text())
+    ]
+
+
+def test_every_alarm_is_explained_and_quoted_as_it_is() -> None:
+    quote = r"^\*\*(Later\w+)\*\* \((\w+)\)\.\n`([^`]+)`(?: for (\w+))?$"
+    assert alarms()
+    assert alarms() == re.findall(quote, OPERATIONS, re.MULTILINE)
+
+
+def test_every_alarm_has_a_test_in_which_it_fires() -> None:
+    text = RULES.with_name("rules_test.yml").read_text()
+    fires = set(re.findall(r"alertname: (\w+)\n +eval_time: \w+\n +exp_alerts:\n", text))
+    silent = set(re.findall(r"{alertname: (\w+), eval_time: \w+}", text))
+    assert fires == silent == {name for name, *_ in alarms()}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian's package prometheus)")
+@pytest.mark.parametrize("arguments", [["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]])
+def test_the_rules_pass_promtool(arguments: list[str]) -> None:
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # The log
