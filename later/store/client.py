@@ -10,7 +10,7 @@ as long for the same bytes: its pool's locks, its packing in Python, its records
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any
 
 import hiredis
@@ -20,7 +20,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from later.core.clock import Clock
 from later.core.errors import LaterError, StoreDown, StoreFault, StoreFull, StoreMismatch
-from later.store.schema import Execute
+from later.store.schema import Execute, parse_info, run_id
 from later.store.scripts import BY_SHA, Command
 
 pack_command: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub means a tuple of one
@@ -94,7 +94,8 @@ def connect(url: str, clock: Clock, timeout_s: float) -> Redis:
 class Client:
     """Runs pipelines: without MULTI, with an answer for each command, never longer than the timeout.
 
-    `check` runs before the first command, and again until it passes: nothing may be written before.
+    `check` runs before the first command on a server, and again until it passes: nothing may be written before. It
+    returns the server's run id. After a failover the same address leads to another server.
     `observer(verb)` returns what is called with the seconds of each round trip of that verb.
     """
 
@@ -105,7 +106,7 @@ class Client:
         *,
         timeout_s: float,
         observer: Callable[[str], Callable[[float], None]] = lambda verb: lambda seconds: None,
-        check: Callable[[Execute], Awaitable[None]] | None = None,
+        check: Callable[[Execute], Awaitable[str]] | None = None,
     ) -> None:
         self._redis = redis
         self._connections = Connections(redis)
@@ -115,6 +116,8 @@ class Client:
         self._observers: dict[str, Callable[[float], None]] = {}
         self._check = check
         self._checking = asyncio.Lock()
+        self._checked: set[str] = set()
+        """Run ids of the servers that have passed the check."""
 
     async def open(self) -> None:
         """Check the store, unless that has been done.
@@ -123,13 +126,7 @@ class Client:
             StoreMismatch: the store cannot serve this configuration.
             StoreDown: the store cannot be asked.
         """
-        try:
-            async with asyncio.timeout(self.timeout_s), self._checking:  # within the timeout, as callers queue for it
-                if self._check is not None:
-                    await self._check(self._execute)
-                    self._check = None
-        except TimeoutError:
-            raise self._timeout_error() from None
+        await self._check_unless(lambda: bool(self._checked))
 
     async def execute(self, verb: str, command: Command) -> Any:
         """Return one command's answer.
@@ -166,17 +163,34 @@ class Client:
         """
         if not commands:
             return []
-        if self._check is not None:
+        if self._check is None:
+            return await self._execute(verb, commands)
+        if not self._checked:
             await self.open()
-        return await self._execute(verb, commands)
+        try:
+            return await self._execute(verb, commands, self._checked)
+        except UncheckedServer as error:
+            run_id = error.run_id
+        await self._check_unless(lambda: run_id in self._checked)
+        return await self._execute(verb, commands, self._checked)
 
     async def aclose(self) -> None:
         await self._connections.aclose()
         await self._redis.aclose()
 
-    async def _execute(self, verb: str, commands: Sequence[Command]) -> list[Any]:
+    async def _check_unless(self, is_done: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(self.timeout_s), self._checking:  # within the timeout, as callers queue for it
+                if self._check is not None and not is_done():
+                    self._checked.add(await self._check(self._execute))
+        except TimeoutError:
+            raise self._timeout_error() from None
+
+    async def _execute(
+        self, verb: str, commands: Sequence[Command], servers: Container[str] | None = None
+    ) -> list[Any]:
         started = self._clock.monotonic()
-        progress = RoundTrip()
+        progress = RoundTrip(servers)
         try:
             async with asyncio.timeout(self.timeout_s):
                 answers = await self._connections.pipeline(commands, progress)
@@ -223,12 +237,24 @@ def translate(error: Exception, unknown: bool = False) -> LaterError:
     return StoreFault(f"the store answered an error: {error}")
 
 
+class UncheckedServer(StoreDown):
+    """The environment's fault: the address leads to a server that has not passed the check. Nothing was sent to it."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__("the store is another server than before, which is not checked yet")
+        self.run_id = run_id
+
+
 class RoundTrip:
-    """What has become of commands that got no answer: `is_sent` is true if the store may have read them."""
+    """A round trip to one of some servers, by their run ids (None: to any).
 
-    __slots__ = ("is_sent",)
+    If the commands got no answer, `is_sent` is true if the store may have read them.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("is_sent", "servers")
+
+    def __init__(self, servers: Container[str] | None = None) -> None:
+        self.servers = servers
         self.is_sent = False
 
 
@@ -240,7 +266,8 @@ class Connections:
         self._parsers: Mapping[Any, Any] = redis.response_callbacks
         """How redis-py parses the answers of some commands, by the command's name."""
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
-        self._idle: list[AbstractConnection] = []
+        self._idle: list[tuple[AbstractConnection, str | None]] = []
+        """Connections, and the run ids of their servers, if they were asked for."""
         self._closed = False
 
     async def pipeline(self, commands: Sequence[Command], progress: RoundTrip) -> list[Any]:
@@ -248,15 +275,23 @@ class Connections:
 
         Raises:
             RedisError, OSError: the connection failed; whether the commands were run is not known.
+            UncheckedServer: the connection leads to another server than those of the round trip.
         """
         async with self._slots:
-            connection: AbstractConnection = (
-                self._idle.pop() if self._idle else self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
-            )
+            server: str | None = None
+            if self._idle:
+                connection, server = self._idle.pop()
+            else:
+                connection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's
             try:
                 if not await _is_usable(connection):
                     await connection.disconnect()
                     await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
+                    server = None
+                if progress.servers is not None:
+                    server = await self._read_run_id(connection) if server is None else server
+                    if server not in progress.servers:
+                        raise UncheckedServer(server)
                 packed = [pack_command(command) for command in commands]
                 data = packed if sum(map(len, packed)) > MAX_JOINED_BYTES else b"".join(packed)
                 progress.is_sent = True
@@ -268,7 +303,7 @@ class Connections:
             except BaseException:
                 await connection.disconnect(nowait=True)  # otherwise the next pipeline would read this one's answers
                 raise
-            self._idle.append(connection)
+            self._idle.append((connection, server))
             if self._closed:
                 await self.drop_idle()
         return answers
@@ -279,13 +314,21 @@ class Connections:
         After a failover the address may lead to another server, and one that restarted has dropped them silently.
         """
         idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             await connection.disconnect(nowait=True)
 
     async def aclose(self) -> None:
         """Close all connections, those in use as soon as they are free."""
         self._closed = True
         await self.drop_idle()
+
+    async def _read_run_id(self, connection: AbstractConnection) -> str:
+        command: Command = ("INFO", "server")
+        await connection.send_packed_command(pack_command(command), check_health=False)
+        answer = await self._read_answer(connection, command)
+        if isinstance(answer, Exception):
+            raise answer
+        return run_id(parse_info(answer))
 
     async def _read_answer(self, connection: AbstractConnection, command: Command) -> Any:
         try:

@@ -88,14 +88,15 @@ def connect_store(
 ) -> Store:
     """Return a daemon's store, which need not be running yet.
 
-    It is checked before the first command: nothing is written to a store that cannot serve. `after_check` then runs
-    before the first command, too.
+    It is checked before the first command on each server: nothing is written to a store that cannot serve. After that,
+    but still before the first command, `after_check` runs.
     """
 
-    async def check(execute: Execute) -> None:
-        await check_store(execute, settings.prefix, shards)
+    async def check(execute: Execute) -> str:
+        server = await check_store(execute, settings.prefix, shards)
         if after_check is not None:
             await after_check(execute)
+        return server
 
     redis = connect(settings.url, clock, settings.timeout_s)
     client = Client(redis, clock, timeout_s=settings.timeout_s, observer=observer, check=check)

@@ -25,8 +25,8 @@ they would otherwise damage, and stores that do without it stay usable by all.
 """
 
 
-async def check_store(execute: Execute, prefix: str, shards: int) -> None:
-    """Check the server, and write or compare the layout in `later:meta`.
+async def check_store(execute: Execute, prefix: str, shards: int) -> str:
+    """Check the server, and write or compare the layout in `later:meta`. Return the server's run id.
 
     The layout is written only if it is missing: a store at maxmemory takes no addition.
 
@@ -34,7 +34,8 @@ async def check_store(execute: Execute, prefix: str, shards: int) -> None:
         StoreMismatch: this store cannot serve this configuration.
         StoreDown: the store cannot be asked.
     """
-    check_server(await server_info(execute))
+    info = await server_info(execute)
+    check_server(info)
     key = meta_key(prefix)
     read: Command = ("HMGET", key, "schema", "needs", "shards")
     schema, needs, stored = raise_errors(await execute("open", [read]))[0]
@@ -47,6 +48,7 @@ async def check_store(execute: Execute, prefix: str, shards: int) -> None:
             f"--shards {shards}: the store's data was laid out with --shards {int(stored)}: "
             "use that number, or choose another --prefix"
         )
+    return run_id(info)
 
 
 async def stored_shards(execute: Execute, prefix: str) -> int | None:
@@ -82,11 +84,20 @@ def _check_data(schema: bytes, needs: bytes | None) -> None:
 
 async def server_info(execute: Execute) -> dict[str, str]:
     """Return the server's INFO. Raises StoreDown."""
-    answer = raise_errors(await execute("open", [("INFO",)]))[0]
+    return parse_info(raise_errors(await execute("open", [("INFO",)]))[0])
+
+
+def parse_info(answer: Any) -> dict[str, str]:
+    """Return the fields of an answer to INFO."""
     if isinstance(answer, dict):  # redis-py has parsed it
         return {str(name): str(value) for name, value in answer.items()}
     lines = answer.decode("utf-8", "replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+
+def run_id(info: dict[str, str]) -> str:
+    """Return what a server draws anew at each start: another one means another server, or one that has restarted."""
+    return info.get("run_id", "")
 
 
 def check_server(info: dict[str, str]) -> None:

@@ -129,5 +129,5 @@ async def test_a_round_trip_under_way_when_the_client_closes_leaves_no_connectio
 
 
 async def test_redis_py_still_keeps_a_connections_reader_where_a_reset_is_looked_for(client: Client) -> None:
-    connection = client._connections._idle[0]
+    connection, _ = client._connections._idle[0]
     assert isinstance(stream_reader(connection), asyncio.StreamReader)

@@ -338,7 +338,7 @@ class TestRaces:
         answers = {task.id: answered[n % 20][n // 20] for n, task in enumerate(tasks)}
         contents = {claim.id: getattr(claim.task, "content", None) for claim in claims}
         edited = {id for id, answer in answers.items() if isinstance(answer, TaskRecord)}
-        assert {type(answer) for answer in answers.values()} <= {TaskRecord, Conflict}
+        assert all(isinstance(answer, TaskRecord | Conflict) for answer in answers.values())
         assert contents == {task.id: "new" if task.id in edited else "old" for task in tasks}
         assert 0 < len(edited) < 1000
         await assert_sound(store)

@@ -425,7 +425,7 @@ class StoreMachine(RuleBasedStateMachine):
         for id, answer in zip(ids, answers, strict=True):
             result = self.model.update(id, changes, self.now)
             if result != "edited":
-                assert type(answer) is (NotFound if result == "missing" else Conflict)
+                assert isinstance(answer, NotFound if result == "missing" else Conflict)
         self._check_records(ids, answers)
 
     @rule(picks=PICKS)
@@ -443,7 +443,7 @@ class StoreMachine(RuleBasedStateMachine):
         model_task = self.model.tasks.get(id)
         [answer] = self.run(self.store.edits.redrive, [id], self.now)
         if model_task is None or model_task.bucket is not Bucket.DEAD:
-            assert type(answer) is (NotFound if model_task is None else Conflict)
+            assert isinstance(answer, NotFound if model_task is None else Conflict)
         else:
             self.model.redrive(model_task, self.now, self.now)
             self._check_records([id], [answer])

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 
+import redis
 from aiohttp import web
 
 from tests.servers import ReplicatedServer, run_replicated_server
@@ -24,12 +25,12 @@ def test_a_late_answer_to_a_delivery_that_a_failover_lost_leaves_the_new_task_al
     with run_replicated_server("valkey", folder) as server:
         address = folder / "store.sock"
         _point(address, server.primary_url)
-        redis = ("--redis", f"unix://{address}")
-        with run_daemon("serve", folder, *redis) as serve:
+        options = ("--redis", f"unix://{address}")
+        with run_daemon("serve", folder, *options) as serve:
             create(serve.url, **task)
             server.wait_for_replica()
             server.cut_link()
-            with run_daemon("worker", folder, *redis) as worker:
+            with run_daemon("worker", folder, *options) as worker:
                 wait_until(lambda: receiver.attempts("a") == [1], "the first delivery begins")
                 _fail_over(server, address)
                 wait_until(lambda: post(serve.url, "/delete", {"id": "a"}).status == 200, "the old task is deleted")
@@ -40,6 +41,19 @@ def test_a_late_answer_to_a_delivery_that_a_failover_lost_leaves_the_new_task_al
                 second_may_answer.set()
                 wait_until(lambda: post(serve.url, "/query", {"id": "a"}).body.get("state") == "error", "its failure")
     assert receiver.attempts("a") == [1, 1]
+
+
+def test_a_daemon_ends_rather_than_use_a_replica_that_may_evict_tasks(folder: Path) -> None:
+    with run_replicated_server("valkey", folder) as server, redis.Redis.from_url(server.replica_url) as replica:
+        address = folder / "store.sock"
+        _point(address, server.primary_url)
+        with run_daemon("serve", folder, "--redis", f"unix://{address}") as serve:
+            create(serve.url, callback="http://127.0.0.1:1/", delay=3600)
+            server.wait_for_replica()
+            replica.config_set("maxmemory-policy", "allkeys-lru")
+            _fail_over(server, address)
+            assert serve.wait_for_exit() == 1
+    assert "the store's maxmemory-policy is allkeys-lru: it would throw tasks away" in serve.log.read_text()
 
 
 def _after(event: threading.Event, then: Rule) -> Rule:
