@@ -19,6 +19,7 @@ from later.api.policies import PolicyHandlers, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
 from later.api.routes import FRONT_DOOR, ROUTES, Route, Scope
+from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
 from later.metrics import Exposition, Metrics
@@ -53,7 +54,7 @@ def build_app(
     `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
     `front_door` checks each request first, if the application is served by `server.Runner`.
     """
-    pending_writes = PendingWrites(max_pending_writes)
+    pending_writes, bytes_in_answers = PendingWrites(max_pending_writes), BytesInAnswers()
     metrics.pending_writes.set_function(lambda: pending_writes.count)
     tasks = TaskHandlers(
         store=store,
@@ -68,12 +69,15 @@ def build_app(
         max_body=max_body,
         remember_ms=remember_ms,
         pending_writes=pending_writes,
+        bytes_in_answers=bytes_in_answers,
         wake_delay_ticker=wake_delay_ticker,
     )
     edits = EditHandlers(
         store=store, max_body=max_body, pending_writes=pending_writes, wake_delay_ticker=wake_delay_ticker
     )
-    listing = ListHandlers(store=store, max_body=max_body, pending_writes=pending_writes)
+    listing = ListHandlers(
+        store=store, max_body=max_body, pending_writes=pending_writes, bytes_in_answers=bytes_in_answers
+    )
     explain = ExplainHandlers(store=store, max_body=max_body, pending_writes=pending_writes, lease_ms=lease_ms)
     topics = TopicHandlers(store)
     routes = [

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import structlog
 from aiohttp import web
 from msgspec import UNSET
@@ -29,8 +30,8 @@ from later.api.response_schemas import (
     JobResponse,
     deletion_view,
     expiry_warning,
-    task_view,
 )
+from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
 from later.core.admit import admit
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
 from later.core.json_body import parse_draft
@@ -71,6 +72,7 @@ class BatchHandlers:
         max_body: int,
         remember_ms: int,
         pending_writes: PendingWrites,
+        bytes_in_answers: BytesInAnswers,
         wake_delay_ticker: Callable[[int], None],
     ) -> None:
         self._store = store
@@ -78,6 +80,7 @@ class BatchHandlers:
         self._max_body = max_body
         self._remember_ms = remember_ms
         self._pending_writes = pending_writes
+        self._bytes_in_answers = bytes_in_answers
         self._wake_delay_ticker = wake_delay_ticker
 
     async def create(self, request: web.Request) -> web.StreamResponse:
@@ -112,17 +115,34 @@ class BatchHandlers:
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query/batch`."""
-        answers = await self._call_by_id(request, self._store.lookup.query)
-        errors = _count_errors(answers)
-        return json_response(
-            BatchQueryResponse(
-                found=len(answers) - sum(errors),
+        items = split_items(await read_body(request, MAX_BATCH_BYTES), request.content_type)
+        with self._bytes_in_answers.open_answer() as task_answer:
+            with self._pending_writes.reserve(len(items)):
+                ids = await self._validate(items, parse_id)
+                known = await self._query([id for id in ids if isinstance(id, str)], task_answer)
+            answers = _place(ids, known, task_answer)
+            errors = _count_errors(answers)
+            left_out = answers.count(None)
+            response = BatchQueryResponse(
+                found=len(answers) - sum(errors) - left_out,
                 missing=errors.missing,
                 refused=errors.refused,
                 failed=errors.failed,
-                results=[_result(answer, task_view) for answer in answers],
+                left_out=left_out or UNSET,
+                results=[BatchItemError(ANSWER_FULL) if a is None else _result(a, lambda raw: raw) for a in answers],
             )
-        )
+            return await send(request, json_response(response))
+
+    async def _query(self, ids: Sequence[str], task_answer: TaskAnswer) -> dict[str, msgspec.Raw | LaterError | None]:
+        """Return the task as JSON, None if it does not fit, or an error, by id. A full answer ends the reading."""
+        known: dict[str, msgspec.Raw | LaterError | None] = {}
+        async with aclosing(self._store.lookup.query_in_slices(ids)) as slices:
+            async for records in slices:
+                for id, record in records.items():
+                    known[id] = record if isinstance(record, LaterError) else task_answer.add(record)
+                if any(known[id] is None for id in records):
+                    break
+        return known
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """`POST /delete/batch`. With `pending`, leave tasks that are dead or have ended."""
@@ -216,6 +236,22 @@ async def _call_for_valid(
     """Call the store with the valid items, and return an answer or an error for each item."""
     answers = iter(await call([item for item in items if not isinstance(item, Refused)]))
     return [item if isinstance(item, Refused) else next(answers) for item in items]
+
+
+def _place(
+    ids: Sequence[str | Refused], known: Mapping[str, msgspec.Raw | LaterError | None], task_answer: TaskAnswer
+) -> list[msgspec.Raw | LaterError | None]:
+    """Return the task, None if it does not fit in the answer, or an error, for each item of a batch."""
+    answers: list[msgspec.Raw | LaterError | None] = []
+    placed = set[str]()
+    for id in ids:
+        answer = id if isinstance(id, Refused) else known.get(id)
+        if isinstance(id, str) and isinstance(answer, msgspec.Raw):
+            if id in placed and not task_answer.reserve(answer):
+                answer = None  # an id that stands twice is in the answer twice
+            placed.add(id)
+        answers.append(answer)
+    return answers
 
 
 def _count_errors(answers: Sequence[object]) -> ErrorCounts:

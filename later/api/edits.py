@@ -9,6 +9,7 @@ from aiohttp import web
 
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
+from later.api.move_requests import check_limit, move_answer, parse_cursor, parse_dead_range, parse_purge_ranges
 from later.api.requests import (
     EXPECTED,
     PurgeRequest,
@@ -24,8 +25,7 @@ from later.api.response_schemas import task_view
 from later.api.topics import parse_topic_scope
 from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE
-from later.core.validation import check_id, parse_time, parse_topic, refusal
-from later.store.dead_letters import PURGEABLE
+from later.core.validation import check_id, parse_topic, refusal
 from later.store.group_commit import GroupCommit
 from later.store.keys import Bucket
 from later.store.open import Store
@@ -92,30 +92,60 @@ class EditHandlers:
         """Redrive the dead tasks of a topic."""
         if body.topic is None:
             raise Refused("topic: expected an id or a topic, got neither", "topic")
-        dead = _parse_dead_range(parse_topic(body.topic), body)
+        topic, reason = parse_topic(body.topic), check_reason(body.reason)
+        cursor, limit = parse_cursor(body.cursor), check_limit(body.limit)
+        dead = parse_dead_range(topic, body, cursor)
         if body.rate is not None and not body.rate >= MIN_RATE:
             raise refusal("rate", body.rate, EXPECTED["rate"])
-        limit, reason = _check_limit(body.limit), check_reason(body.reason)
         now = (await self._store.time.now()).high
-        result = await self._store.dead_letters.redrive(dead, now=now, reason=reason, rate=body.rate, limit=limit)
+        died_before = min(now if cursor is None else cursor.died_before, now if dead.before is None else dead.before)
+        dead = dead._replace(before=died_before)
+        if body.dry_run:
+            return await self._count("redriven", [dead], reason, limit)
+        result = await self._store.dead_letters.redrive(
+            dead,
+            now=now,
+            reason=reason,
+            rate=body.rate,
+            due_from=0 if cursor is None else cursor.next_due_at,
+            limit=limit,
+        )
         if result.moved:
             self._wake_delay_ticker(now)
-        log.info("dead tasks redriven", topic=dead.topic, tasks=result.moved)
-        return _move_response("redriven", result)
+        log.info("dead tasks redriven", topic=topic, tasks=result.moved)
+        return json_response(move_answer("redriven", result, died_before))
 
     async def purge(self, request: web.Request) -> web.StreamResponse:
         """`POST /topics/{topic}/purge`."""
         topic = parse_topic_scope(request).name
         raw_body = await read_body(request, self._max_body)
         body = parse_purge_request(raw_body) if raw_body.strip() else PurgeRequest()
-        ranges, limit = _parse_purge_ranges(topic, body), _check_limit(body.limit)
+        ranges, limit = parse_purge_ranges(topic, body), check_limit(body.limit)
         reason = check_reason(body.reason)
+        if body.dry_run:
+            return await self._count("purged", ranges, reason, limit)
         if reason is None:
             result = await self._store.dead_letters.purge(ranges, limit)
         else:  # then the dead tasks are the only range
             result = await self._store.dead_letters.purge_dead(ranges[0], reason, limit)
         log.info("topic purged", topic=topic, tasks=result.moved)
-        return _move_response("purged", result)
+        return json_response(move_answer("purged", result))
+
+    async def _count(
+        self, key: str, ranges: Sequence[BucketRange], reason: str | None, limit: int | None
+    ) -> web.StreamResponse:
+        """Answer how many tasks a purge or a redrive would move, and how many there are in each state."""
+        if reason is None and ranges[0].after is None:
+            counts = await self._store.dead_letters.count(ranges)
+            found = MoveResult(sum(counts), more=False)
+        else:
+            found = await self._store.dead_letters.count_dead(ranges[0], reason)
+            counts = [found.moved]
+        if limit is not None and found.moved > limit:
+            found = MoveResult(limit, more=True)
+        states = {range_.bucket.value: count for range_, count in zip(ranges, counts, strict=True)}
+        answer = move_answer(key, found, ranges[0].before or 0)
+        return json_response({"dry_run": True, "topic": ranges[0].topic, **answer, "states": states})
 
     def _with_store_time(
         self, call: Callable[[Sequence[str], int], Awaitable[list[TaskRecord | LaterError]]]
@@ -130,45 +160,3 @@ class EditHandlers:
     def _wake_if_in_delay(self, record: TaskRecord) -> None:
         if record.state is Bucket.DELAY:
             self._wake_delay_ticker(record.score)
-
-
-def _parse_purge_ranges(topic: str, body: PurgeRequest) -> list[BucketRange]:
-    """Return the ranges of a topic's tasks to purge: with a time or a reason only dead tasks, otherwise whole buckets.
-
-    Raises:
-        Refused: a state is wrong or cannot be purged, or a time range or reason comes with other states than "dead".
-    """
-    if body.states is not None and not body.states:
-        raise Refused(f"states: expected {EXPECTED['states']}, got none", "states")
-    for state in body.states or ():
-        if state == Bucket.UNACK:
-            raise Refused('states: expected none but "delay", "error" and "dead": what is in flight stays', "states")
-        if state not in PURGEABLE:
-            raise refusal("states", state, EXPECTED["states"])
-    dead_filters = [field for field in ("died_after", "died_before", "reason") if getattr(body, field) is not None]
-    if not dead_filters:
-        return [BucketRange(topic, bucket) for bucket in PURGEABLE if body.states is None or bucket in body.states]
-    if {*(body.states or ["dead"])} != {"dead"}:
-        field = dead_filters[0]
-        raise Refused(f'{field}: expected it with "states": ["dead"] alone, for only the dead have died', field)
-    return [_parse_dead_range(topic, body)]
-
-
-def _parse_dead_range(topic: str, body: RedriveRequest | PurgeRequest) -> BucketRange:
-    """Return the range of a topic's dead tasks that died within the requested times. Raises Refused."""
-    return BucketRange(
-        topic=topic,
-        bucket=Bucket.DEAD,
-        since=None if body.died_after is None else parse_time("died_after", body.died_after),
-        before=None if body.died_before is None else parse_time("died_before", body.died_before),
-    )
-
-
-def _check_limit(limit: int | None) -> int | None:
-    if limit is not None and limit < 1:
-        raise refusal("limit", limit, EXPECTED["limit"])
-    return limit
-
-
-def _move_response(key: str, result: MoveResult) -> web.StreamResponse:
-    return json_response({key: result.moved, "more": True} if result.more else {key: result.moved})

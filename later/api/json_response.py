@@ -23,6 +23,8 @@ _HEAD = (
     + "".join(f"{name}: {value}\r\n" for name, value in DATA_HEADERS.items())
     + "\r\n"
 ).encode()
+MAX_JOINED_BYTES = 65_536
+"""A larger body is written apart from the head: joining would copy it once more."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -37,15 +39,24 @@ class JsonResponse(web.StreamResponse):
     """
 
     keep_alive: bool | None = True
+    _is_sent = False
 
     def __init__(self, body: bytes) -> None:
         self._json = body
         self._fallback: web.Response | None = None
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Write the whole answer. Raises ConnectionError: the client has disconnected."""
+        """Write the whole answer, unless that was done. Raises ConnectionError: the client has disconnected."""
+        if self._is_sent:
+            return None
+        self._is_sent = True
         if request.version == HttpVersion11 and request.keep_alive and request.method != hdrs.METH_HEAD:
-            await request.writer.write(_HEAD % (len(self._json), _date(int(time.time()))) + self._json)
+            head = _HEAD % (len(self._json), _date(int(time.time())))
+            if len(self._json) <= MAX_JOINED_BYTES:
+                await request.writer.write(head + self._json)
+            else:
+                await request.writer.write(head)
+                await request.writer.write(self._json)
             return None
         self._fallback = web.Response(body=self._json, content_type="application/json", headers=DATA_HEADERS)
         writer = await self._fallback.prepare(request)

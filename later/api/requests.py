@@ -21,7 +21,7 @@ ACCEPTED_ENCODINGS = ("identity", "gzip", "deflate")
 
 EXPECTED = {
     **validation.EXPECTED,
-    "state": '"delay", "unack", "error" or "dead"',
+    "state": '"delay", "unack", "error", "dead" or "pending"',
     "due_after": EXPECTED_TIME,
     "due_before": EXPECTED_TIME,
     "died_after": EXPECTED_TIME,
@@ -31,10 +31,13 @@ EXPECTED = {
     "states": 'an array of "delay", "error" and "dead"',
     "limit": "an integer ≥ 1",
     "cursor": "one of an earlier answer's",
+    "dry_run": "true or false",
 }
 """The values that each field of a request takes, as a refusal states them."""
 MAX_PAGE_SIZE = 1000
 EXPECTED_PAGE_SIZE = f"an integer from 1 to {MAX_PAGE_SIZE}"
+DEATH_FIELDS = ("died_after", "died_before", "reason")
+"""Fields that select dead tasks."""
 
 
 # The body
@@ -107,6 +110,9 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     state: str | None = None
     due_after: float | str | None = None
     due_before: float | str | None = None
+    died_after: float | str | None = None
+    died_before: float | str | None = None
+    reason: str | None = None
     limit: int | None = None
     cursor: str | None = None
 
@@ -128,6 +134,8 @@ class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reason: str | None = None
     rate: float | None = None
     limit: int | None = None
+    cursor: str | None = None
+    dry_run: bool | None = None
 
 
 class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,6 +146,8 @@ class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     died_before: float | str | None = None
     reason: str | None = None
     limit: int | None = None
+    cursor: str | None = None
+    dry_run: bool | None = None
 
 
 parse_update_request = body_parser(TaskChanges, EXPECTED)

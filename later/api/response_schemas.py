@@ -64,9 +64,9 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of tasks. `cursor` is None on the last page."""
+    """A page of tasks, each a `TaskView` that is encoded already. `cursor` is None on the last page."""
 
-    tasks: list[TaskView]
+    tasks: list[msgspec.Raw]
     cursor: str | None
 
 
@@ -87,13 +87,17 @@ class BatchCreateResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchQueryResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `/query/batch`."""
+    """The answer to `/query/batch`. `left_out` counts tasks that do not fit in the answer: they are asked for again.
+
+    A result is a `TaskView`, encoded already, or an error.
+    """
 
     found: int
     missing: int
     refused: int
     failed: int
-    results: list[TaskView | BatchItemError]
+    left_out: int | UnsetType = UNSET
+    results: list[msgspec.Raw | BatchItemError]
 
 
 class BatchDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):

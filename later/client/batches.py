@@ -213,18 +213,23 @@ class BatchSender:
     def _look_up_batch(self, ids: Sequence[str], look_up: LookupCall) -> list[TaskStatus]:
         known: dict[str, TaskStatus] = {}
         left = list(dict.fromkeys(ids))  # a task that is cancelled twice would be missing the second time
-        for attempt in count():
+        attempt = 0
+        while left:
             try:
                 answers = look_up(left)
             except Unavailable as error:
                 self._retry.wait(attempt, error)
+                attempt += 1
                 continue
-            known |= {id: answer for id, answer in zip(left, answers, strict=True) if isinstance(answer, TaskStatus)}
+            found = {id: answer for id, answer in zip(left, answers, strict=True) if isinstance(answer, TaskStatus)}
+            known |= found
+            left = [id for id in left if id not in found]
             errors = [answer for answer in answers if isinstance(answer, ItemError)]
-            if not errors:
-                break
-            if not errors[-1].is_retryable:
+            if found:  # tasks that did not fit in the answer are asked for again at once
+                errors = [error for error in errors if error.status != TOO_LARGE]
+            if errors and not errors[-1].is_retryable:
                 raise CallFailed(errors[-1].reason, errors[-1].status)
-            self._retry.wait(attempt, Unavailable(errors[-1].reason))
-            left = [id for id in left if id not in known]
+            if errors:
+                self._retry.wait(attempt, Unavailable(errors[-1].reason))
+                attempt += 1
         return [known[id] for id in ids]

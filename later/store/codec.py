@@ -13,6 +13,8 @@ from later.store.types import TaskRecord
 
 MAX_BODIES = 100
 """Bodies read in one round trip: each may be as large as a request."""
+UNREAD = 0
+"""The place of a body that a script has not read, because the others were large enough for one round trip."""
 
 
 class StoredTask(NamedTuple):
@@ -32,7 +34,8 @@ class StoredTask(NamedTuple):
 class TaskRow(NamedTuple):
     """The values that the script `query` returns for one id; None for a missing value. The scores are of one topic."""
 
-    body: bytes | None
+    body: bytes | int | None
+    """`UNREAD` if it was not read."""
     ended: bytes | None
     delay: bytes | None
     unack: bytes | None

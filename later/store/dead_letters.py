@@ -13,14 +13,18 @@ from later.core.task import Task, decode_task_or_error, encode_task, unpack_id
 from later.core.validation import MAX_AHEAD_MS
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, parse_failure, raise_errors
-from later.store.cursor import BucketCursor, BucketEntry
+from later.store.codec import MAX_BODIES, UNREAD, raise_errors
+from later.store.cursor import BucketEntry, FilteredCursor
 from later.store.expiry import Expiry
-from later.store.fanout import fan_out
+from later.store.fanout import fan_out, fan_out_reads
 from later.store.keys import Bucket, Keys, Shard, ShardTopic
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import BucketRange, DeadTask, MoveResult
 
+MAX_MOVES = 10_000
+"""Tasks that one call moves at most: it is part of one request, which must end soon."""
+MAX_EXAMINED = 100_000
+"""Dead tasks whose reason one call reads, or a few more."""
 PURGEABLE = (Bucket.ERROR, Bucket.DELAY, Bucket.DEAD)
 """The buckets in which no delivery is in flight, in the order of a purge: a task whose pause ends moves to delay."""
 
@@ -51,7 +55,10 @@ def redrive_command(shard: Shard, topic: bytes, redrives: Sequence[Redrive]) -> 
 
 
 class DeadLetters:
-    """Purges and redrives a topic's tasks. Every method raises StoreDown: some tasks may have been moved then."""
+    """Purges and redrives a topic's tasks. Every method raises StoreDown: some tasks may have been moved then.
+
+    Each call is limited to `MAX_MOVES` and `MAX_EXAMINED`, and is repeated for the rest.
+    """
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
@@ -65,139 +72,138 @@ class DeadLetters:
         now: int,
         reason: str | None = None,
         rate: float | None = None,
+        due_from: int = 0,
         limit: int | None = None,
     ) -> MoveResult:
         """Bring back the dead of a range, of one reason or (None) of any, at most `limit`: dead → delay.
 
         They are due, and their ttl counts, from `now`; with a `rate` (tasks a second), one after the other, in order of
-        death. Only tasks that died before `now` are moved, so that a task that dies again is not moved twice.
+        death, from `now` or `due_from` on. Only tasks that died before `now` are moved, so that a task that dies again
+        is not moved twice.
         """
         before = now if dead.before is None else min(dead.before, now)
-        cursor = _DeadCursor(self._client, self._keys, dead._replace(before=before), reason, MAX_BODIES)
+        cursor = FilteredCursor(self._client, self._keys, [dead._replace(before=before)], reason, MAX_BODIES)
+
+        def due_time(number: int) -> int:
+            if rate is None:
+                return now
+            return min(max(now, due_from) + int(number * 1000 / rate), now + MAX_AHEAD_MS)
+
+        most = MAX_MOVES if limit is None else min(limit, MAX_MOVES)
         moved = handled = 0
-        while limit is None or moved < limit:
-            entries = await cursor.fetch(MAX_BODIES if limit is None else limit - moved)
-            if not entries:
-                return MoveResult(moved, more=False)
-            due_times = [
-                now if rate is None else now + int(min(n * 1000 / rate, MAX_AHEAD_MS))
-                for n in range(handled, handled + len(entries))
-            ]
+        while moved < most and cursor.examined < MAX_EXAMINED and not cursor.ended:
+            entries = await cursor.fetch(min(most - moved, MAX_BODIES))
+            due_times = [due_time(n) for n in range(handled, handled + len(entries))]
             moved += await self._redrive(dead.topic.encode(), list(zip(entries, due_times, strict=True)), now)
             handled += len(entries)
-        return MoveResult(moved, more=bool(await cursor.fetch(1)))
+        result = await _result(cursor, moved)
+        if reason is None and rate is None:
+            return result._replace(position=None)  # the same call goes on: what it has moved is no longer there
+        return result._replace(next_due_at=due_time(handled)) if result.more and rate is not None else result
 
     async def purge(self, ranges: Sequence[BucketRange], limit: int | None = None) -> MoveResult:
         """Remove the tasks of these ranges, at most `limit`. No range may be one of unack.
 
         One script runs at a time: a pipeline of them would hold the store up for as long as all of them take.
         """
-        purged = 0
+        purged, most = 0, MAX_MOVES if limit is None else min(limit, MAX_MOVES)
         for shard, range_ in [(shard, range_) for range_ in ranges for shard in self._keys.shards]:
             topic = range_.topic.encode()
             keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry]
             keys += [shard.bucket(range_.bucket, topic), shard.wakes[range_.bucket]]
-            while limit is None or purged < limit:
-                slice_limit = MAX_TASKS if limit is None else min(limit - purged, MAX_TASKS)
+            while purged < most:
+                slice_limit = min(most - purged, MAX_TASKS)
                 command = scripts.PURGE.call(keys, [topic, *_score_bounds(range_), slice_limit])
                 removed = await self._client.execute("purge", command)
                 purged += removed
                 if removed < slice_limit:
                     break
-        if limit is None or purged < limit:
-            return MoveResult(purged, more=False)
+        return MoveResult(purged, more=purged >= most and any(await self.count(ranges)))
+
+    async def purge_dead(self, dead: BucketRange, reason: str, limit: int | None = None) -> MoveResult:
+        """Remove the dead of a range that died for this reason, at most `limit`. A task that dies again stays."""
+        cursor = FilteredCursor(self._client, self._keys, [dead], reason, MAX_TASKS)
+        purged, most = 0, MAX_MOVES if limit is None else min(limit, MAX_MOVES)
+        while purged < most and cursor.examined < MAX_EXAMINED and not cursor.ended:
+            entries = await cursor.fetch(min(most - purged, MAX_TASKS))
+            if entries:
+                tasks = [DeadTask(unpack_id(entry.packed), dead.topic, entry.shard, own_id=False) for entry in entries]
+                purged += sum(raise_errors(await self._expiry.sweep(tasks, entries[-1].score, None)))
+        return await _result(cursor, purged)
+
+    async def count(self, ranges: Sequence[BucketRange]) -> list[int]:
+        """Return the number of tasks in each range."""
         counts: list[Command] = [
             ("ZCOUNT", shard.bucket(range_.bucket, range_.topic.encode()), *_score_bounds(range_))
             for range_ in ranges
             for shard in self._keys.shards
         ]
-        return MoveResult(purged, more=any(await self._client.execute_all("purge", counts)))
+        answers, shards = await self._client.execute_all("count", counts), len(self._keys.shards)
+        return [sum(answers[start : start + shards]) for start in range(0, len(answers), shards)]
 
-    async def purge_dead(self, dead: BucketRange, reason: str, limit: int | None = None) -> MoveResult:
-        """Remove the dead of a range that died for this reason, at most `limit`. A task that dies again stays."""
-        cursor = _DeadCursor(self._client, self._keys, dead, reason, MAX_TASKS)
-        purged = 0
-        while limit is None or purged < limit:
-            entries = await cursor.fetch(MAX_TASKS if limit is None else limit - purged)
-            if not entries:
-                return MoveResult(purged, more=False)
-            tasks = [DeadTask(unpack_id(entry.packed), dead.topic, entry.shard, own_id=False) for entry in entries]
-            purged += sum(raise_errors(await self._expiry.sweep(tasks, entries[-1].score, None)))
-        return MoveResult(purged, more=bool(await cursor.fetch(1)))
+    async def count_dead(self, dead: BucketRange, reason: str | None) -> MoveResult:
+        """Count the dead of a range, of one reason or (None) of any, as if they were moved."""
+        cursor = FilteredCursor(self._client, self._keys, [dead], reason, MAX_TASKS)
+        found = 0
+        while cursor.examined < MAX_EXAMINED and not cursor.ended:
+            found += len(await cursor.fetch(MAX_TASKS))
+        return await _result(cursor, found)
 
     async def _redrive(self, topic: bytes, scheduled: Sequence[tuple[BucketEntry, int]], now: int) -> int:
         """Redrive entries, each to its due time; return how many. The others moved, or died again, since the read."""
+        moved = 0
+        while scheduled:
+            redrives, left = await self._read_redrives(topic, scheduled, now)
+            answers = await fan_out(
+                self._client,
+                "redrive",
+                redrives,
+                lambda some: ShardTopic(self._keys.shards[some[0]], topic),
+                lambda target, some: redrive_command(*target, [redrive for _, redrive in some]),
+                lambda rows: rows[0],
+            )
+            moved += raise_errors(answers).count(1)
+            scheduled = left
+        return moved
+
+    async def _read_redrives(
+        self, topic: bytes, scheduled: Sequence[tuple[BucketEntry, int]], now: int
+    ) -> tuple[list[tuple[int, Redrive]], list[tuple[BucketEntry, int]]]:
+        """Return the redrives of entries whose bodies fit in one round trip, with their shards, and the other entries.
+
+        At least one body is read. An entry without a body is left out.
+        """
         shards = self._keys.shards
 
-        def read(target: ShardTopic, some: list[tuple[BucketEntry, int]]) -> Command:
-            return ("HMGET", target.shard.pool, *(entry.packed for entry, _ in some))
-
-        def write(target: ShardTopic, some: list[tuple[int, Redrive]]) -> Command:
-            return redrive_command(*target, [redrive for _, redrive in some])
+        def read(target: ShardTopic, some: list[tuple[BucketEntry, int]], max_bytes: int) -> Command:
+            return scripts.BODIES.call([target.shard.pool], [max_bytes, *(entry.packed for entry, _ in some)])
 
         raws = raise_errors(
-            await fan_out(
+            await fan_out_reads(
                 self._client, "redrive", scheduled, lambda item: ShardTopic(shards[item[0].shard], topic), read
             )
         )
         redrives: list[tuple[int, Redrive]] = []
+        left: list[tuple[BucketEntry, int]] = []
         for (entry, due_at), raw in zip(scheduled, raws, strict=True):
             if raw is None:
+                continue
+            if raw == UNREAD:
+                left.append((entry, due_at))
                 continue
             redrive = Redrive(entry.packed, entry.score, due_at, None, None)
             task = decode_task_or_error(unpack_id(entry.packed), raw)
             if isinstance(task, Task) and task.expires_at is not None:  # only a ttl changes the body: it counts anew
                 redrive = redrive._replace(seen=raw, task=renew_ttl(task, now))
             redrives.append((entry.shard, redrive))
-        answers = await fan_out(
-            self._client,
-            "redrive",
-            redrives,
-            lambda some: ShardTopic(shards[some[0]], topic),
-            write,
-            lambda rows: rows[0],
-        )
-        return raise_errors(answers).count(1)
+        return redrives, left
 
 
-class _DeadCursor:
-    """A cursor over the dead of a range whose last failure had `reason`, or (None) over all, in order of death.
-
-    The failures are read for `slice_size` entries at a time.
-    """
-
-    def __init__(self, client: Client, keys: Keys, dead: BucketRange, reason: str | None, slice_size: int) -> None:
-        self._client = client
-        self._keys = keys
-        self._cursor = BucketCursor(client, keys, dead, slice_size)
-        self._reason = reason
-        self._slice_size = slice_size
-        self._matching: list[BucketEntry] = []
-
-    async def fetch(self, count: int) -> list[BucketEntry]:
-        """Return the next entries: at most `count`, none only at the end. Raises StoreDown."""
-        while not self._matching:
-            entries = await self._cursor.fetch(self._slice_size)
-            if not entries:
-                return []
-            if self._reason is None:
-                self._matching = entries
-            else:
-                stored = await fan_out(
-                    self._client,
-                    "dead",
-                    entries,
-                    lambda entry: ShardTopic(self._keys.shards[entry.shard], b""),
-                    lambda target, some: ("HMGET", target.shard.outcome, *(entry.packed for entry in some)),
-                )
-                failures = map(parse_failure, raise_errors(stored))
-                self._matching = [
-                    entry
-                    for entry, failure in zip(entries, failures, strict=True)
-                    if failure and failure.reason == self._reason
-                ]
-        fetched, self._matching = self._matching[:count], self._matching[count:]
-        return fetched
+async def _result(cursor: FilteredCursor, moved: int) -> MoveResult:
+    """Return the result of a call that has moved tasks up to the cursor's position."""
+    position = cursor.position
+    follows = bool(await cursor.fetch(1)) or not cursor.ended
+    return MoveResult(moved, True, position) if follows else MoveResult(moved, more=False)
 
 
 def _score_bounds(range_: BucketRange) -> tuple[int | str, str]:

@@ -99,7 +99,24 @@ class Edits:
         return _first_occurrences(ids, await apply_in_batches(ids, partial(self._delete, leave_dead=True)))
 
     async def _apply(self, verb: _Verb[Item], items: list[Item]) -> Results:
-        """Return the results of the items, except for tasks whose body has changed since it was read."""
+        """Return the results of the items, except for tasks whose body has changed since it was read, or was not read.
+
+        Not all are read if their bodies do not fit in one round trip.
+        """
+        results: Results = {}
+        changes: list[_Change] = []
+        looked_up = await self._lookup.stored_tasks([_id(item) for item in items])
+        for item, stored in [(item, looked_up[_id(item)]) for item in items if _id(item) in looked_up]:
+            try:
+                if isinstance(stored, LaterError):
+                    raise stored
+                changes.append(verb.decide(item, stored))
+            except LaterError as error:
+                results[_id(item)] = error
+        return results | await self._change(verb, changes)
+
+    async def _change(self, verb: _Verb[Item], changes: list[_Change]) -> Results:
+        """Make the changes; return the results, except for tasks whose body has changed since it was read."""
 
         def locate(change: _Change) -> ShardTopic:
             return ShardTopic(change.seen.shard, change.seen.topic)
@@ -109,14 +126,6 @@ class Edits:
             return [(code, TaskRow(None, None, *parts)) for code, *parts in zip(codes, *columns, strict=True)]
 
         results: Results = {}
-        changes: list[_Change] = []
-        for item, stored in zip(items, await self._lookup.stored_tasks([_id(item) for item in items]), strict=True):
-            try:
-                if isinstance(stored, LaterError):
-                    raise stored
-                changes.append(verb.decide(item, stored))
-            except LaterError as error:
-                results[_id(item)] = error
         answers = await fan_out(self._client, verb.name, changes, locate, verb.build, parse)
         for change, answer in zip(changes, answers, strict=True):
             id = change.seen.id
@@ -149,6 +158,8 @@ class Edits:
         return results
 
     async def _delete(self, left: list[str], *, leave_dead: bool) -> dict[str, Deletion | LaterError]:
+        """Return the results for those tasks whose bodies fit in one round trip: for one at least."""
+
         def build(target: ShardTopic, some: list[StoredTask]) -> Command:
             shard, topic = target
             keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values()]
@@ -160,8 +171,8 @@ class Edits:
         results: dict[str, Deletion | LaterError] = {}
         for _ in range(MAX_STARTS):
             looked_up = await self._lookup.stored_tasks(left)
-            results |= {id: error for id, error in zip(left, looked_up, strict=True) if isinstance(error, LaterError)}
-            found = [stored for stored in looked_up if isinstance(stored, StoredTask)]
+            results |= {id: error for id, error in looked_up.items() if isinstance(error, LaterError)}
+            found = [stored for stored in looked_up.values() if isinstance(stored, StoredTask)]
             answers = await fan_out(
                 self._client, "delete", found, lambda stored: ShardTopic(stored.shard, stored.topic), build
             )
@@ -172,7 +183,7 @@ class Edits:
                     results[stored.id] = Conflict(f"the task {stored.id!r} is dead: it is not pending")
                 elif answer != OTHER_BODY:
                     results[stored.id] = Deletion(stored.id, in_flight=answer == IN_FLIGHT)
-            left = [id for id in left if id not in results]
+            left = [id for id in looked_up if id not in results]
             if not left:
                 return results
         return results | dict.fromkeys(left, changed_too_often())
@@ -183,12 +194,13 @@ async def _apply_in_order(items: Sequence[Item], apply: Callable[[list[Item]], A
     answers: list[Result] = []
     for batch in _split_batches(items):
         results: Results = {}
+        starts = 0
         try:
-            for _ in range(MAX_STARTS):
-                left = [item for item in batch if _id(item) not in results]
-                if not left:
-                    break
-                results |= await apply(left)
+            while starts < MAX_STARTS and len(results) < len(batch):
+                done = await apply([item for item in batch if _id(item) not in results])
+                results |= done
+                if not done:
+                    starts += 1
         except StoreDown as error:
             if not answers:
                 raise

@@ -9,8 +9,8 @@ from later.core.retry import Failure, encode_failure
 from later.core.task import Task, decode_task_or_error, pack_id, unpack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, parse_failure
-from later.store.fanout import fan_out, parse_flags
+from later.store.codec import MAX_BODIES, UNREAD, parse_failure
+from later.store.fanout import MAX_READ_BYTES, fan_out, parse_flags
 from later.store.keys import Bucket, Keys, ShardTopic, parse_expiry_member
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import DeadTask, DeadTopics, DueTopic, ExpiredTask
@@ -98,8 +98,10 @@ class Expiry:
         if not ids:
             return []
         tasks: list[DeadTask] = []
-        bodies = await self._client.execute("sweep", ("HMGET", shard.pool, *ids))
+        bodies = await self._client.execute("sweep", scripts.BODIES.call([shard.pool], [MAX_READ_BYTES, *ids]))
         for packed, body in zip(ids, bodies, strict=True):
+            if body == UNREAD:
+                break
             id = unpack_id(packed)
             task = None if body is None else decode_task_or_error(id, body)
             tasks.append(DeadTask(id, topic.topic, topic.shard, own_id=isinstance(task, Task) and task.own_id))

@@ -12,6 +12,9 @@ from later.store.scripts import Command
 
 Item = TypeVar("Item")
 
+MAX_READ_BYTES = 4 * 1024 * 1024
+"""Bytes of bodies read in one round trip: more might exceed the store's timeout, and fill this process's memory."""
+
 
 def spread_answers(
     groups: Sequence[ItemGroup[Any]], answers: Sequence[Any], parse: Callable[[Any], Sequence[Any]] = list
@@ -48,6 +51,27 @@ async def fan_out(
     """
     groups = group_items(items, map(locate, items))
     answers = await client.execute_each(verb, [build(group.target, group.items) for group in groups])
+    return spread_answers(groups, answers, parse)
+
+
+async def fan_out_reads(
+    client: Client,
+    verb: str,
+    items: Sequence[Item],
+    locate: Callable[[Item], ShardTopic],
+    build: Callable[[ShardTopic, list[Item], int], Command],
+    parse: Callable[[Any], Sequence[Any]] = list,
+) -> list[Any]:
+    """Do as `fan_out` with commands that read bodies; `build` also gets the bytes of bodies that its command may read.
+
+    Together they read no more than `MAX_READ_BYTES`, but each reads one body at least.
+
+    Raises:
+        StoreDown: nothing was read.
+    """
+    groups = group_items(items, map(locate, items))
+    max_bytes = MAX_READ_BYTES // max(len(groups), 1)
+    answers = await client.execute_each(verb, [build(group.target, group.items, max_bytes) for group in groups])
     return spread_answers(groups, answers, parse)
 
 

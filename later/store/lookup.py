@@ -6,16 +6,18 @@ topic is guessed; if the guess is wrong, the read starts over.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from later.core.errors import LaterError, NotFound, StoreDown, StoreFault
 from later.core.task import Task, decode_task_or_error, pack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket, parse_rows
-from later.store.fanout import fan_out
-from later.store.keys import Bucket, Keys, Shard, ShardTopic
+from later.store.codec import MAX_BODIES, UNREAD, StoredTask, TaskRow, build_record, in_no_bucket, parse_rows
+from later.store.fanout import fan_out, fan_out_reads
+from later.store.keys import Bucket, Keys, ShardTopic
 from later.store.scripts import Command
 from later.store.types import TaskRecord
 
@@ -39,61 +41,76 @@ class Lookup:
 
     async def query(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
         """Return the tasks' records; `NotFound` for one that does not exist."""
-        return await apply_in_batches(ids, self._query)
+        return await apply_in_batches(ids, partial(self._query, _whole_query))
 
-    async def stored_tasks(self, ids: Sequence[str]) -> list[StoredTask | LaterError]:
-        """Return the tasks as they are stored; `NotFound` for one that does not exist."""
-        raws = await self._read("HMGET", lambda shard: shard.pool, ids)
-        missing = [id for id, raw in zip(ids, raws, strict=True) if raw is None]
-        ended = iter(await self._read("ZMSCORE", lambda shard: shard.done, missing))
-        found: list[StoredTask | LaterError] = []
-        for id, raw in zip(ids, raws, strict=True):
+    def query_in_slices(self, ids: Sequence[str]) -> AsyncGenerator[dict[str, TaskRecord | LaterError]]:
+        """Yield the tasks' records by id, some at a time, so that the bodies of all need not be held at once."""
+        return apply_in_slices(ids, partial(self._query, _query_slice))
+
+    async def stored_tasks(self, ids: Sequence[str]) -> dict[str, StoredTask | LaterError]:
+        """Return tasks as they are stored; `NotFound` for one that does not exist.
+
+        They are those whose bodies fit in one round trip: one at least, and not always all.
+        """
+
+        def build(target: ShardTopic, some: list[str], max_bytes: int) -> Command:
+            return scripts.BODIES.call([target.shard.pool], [max_bytes, *map(pack_id, some)])
+
+        def build_ended(target: ShardTopic, some: list[str]) -> Command:
+            return ("ZMSCORE", target.shard.done, *map(pack_id, some))
+
+        raws = dict(zip(ids, await fan_out_reads(self._client, "read", ids, self._locate, build), strict=True))
+        missing = [id for id, raw in raws.items() if raw is None]
+        ends = await fan_out(self._client, "read", missing, self._locate, build_ended)
+        found: dict[str, StoredTask | LaterError] = {}
+        for id, until in zip(missing, ends, strict=True):
+            found[id] = until if isinstance(until, LaterError) else NotFound(id, ended=until is not None)
+        for id, raw in raws.items():
             if isinstance(raw, LaterError):
-                found.append(raw)
-            elif raw is None:
-                until = next(ended)
-                found.append(until if isinstance(until, LaterError) else NotFound(id, ended=until is not None))
-            else:
+                found[id] = raw
+            elif isinstance(raw, bytes):
                 task = decode_task_or_error(id, raw)
                 topic = task.topic.encode() if isinstance(task, Task) else await self._search_topic(id)
-                found.append(StoredTask(id, self._keys.shard_of(id), topic, raw, task))
+                found[id] = StoredTask(id, self._keys.shard_of(id), topic, raw, task)
         return found
 
-    async def _query(self, left: list[str]) -> dict[str, TaskRecord | LaterError]:
+    async def _query(
+        self, call: Callable[[list[bytes], list[bytes], int], Command], left: list[str]
+    ) -> dict[str, TaskRecord | LaterError]:
+        """Return the records of the tasks that `call`, a command for keys and packed ids, reads: of one at least."""
         results: dict[str, TaskRecord | LaterError] = {}
         topics = dict.fromkeys(left, self._topic)
 
-        def build(target: ShardTopic, some: list[str]) -> Command:
+        def build(target: ShardTopic, some: list[str], max_bytes: int) -> Command:
             shard, topic = target
             keys = [shard.pool, shard.done, shard.attempts, shard.outcome, *shard.buckets(topic)]
-            return scripts.QUERY.call(keys, [pack_id(id) for id in some])
+            return call(keys, [pack_id(id) for id in some], max_bytes)
 
         def locate(id: str) -> ShardTopic:
             return ShardTopic(self._keys.shard_of(id), topics[id])
 
         for _ in range(MAX_STARTS):
-            rows = await fan_out(self._client, "query", left, locate, build, parse_rows)
+            rows = await fan_out_reads(self._client, "query", left, locate, build, parse_rows)
+            of_another_topic: list[str] = []
             for id, row in zip(left, rows, strict=True):
+                if not isinstance(row, LaterError) and row.body == UNREAD:
+                    continue
                 result = _parse_result(id, topics[id], row)
                 if result is None:
                     result = await self._search_topic(id) or in_no_bucket(id)
                 if isinstance(result, bytes):
                     topics[id] = result
+                    of_another_topic.append(id)
                 else:
                     results[id] = result
-            left = [id for id in left if id not in results]
+            left = of_another_topic
             if not left:
                 return results
             self._topic = topics[left[0]]
         return results | dict.fromkeys(left, changed_too_often())
 
-    async def _read(self, command: str, key: Callable[[Shard], bytes], ids: Sequence[str]) -> list[Any]:
-        """Read one key of each shard by a command that takes many ids; return a value, or a `LaterError`, for each."""
-
-        def build(target: ShardTopic, some: list[str]) -> Command:
-            return (command, key(target.shard), *(pack_id(id) for id in some))
-
-        return await fan_out(self._client, "read", ids, lambda id: ShardTopic(self._keys.shard_of(id), b""), build)
+    def _locate(self, id: str) -> ShardTopic:
+        return ShardTopic(self._keys.shard_of(id), b"")
 
     async def _search_topic(self, id: str) -> bytes:
         """Find the topic of a task with an unreadable body in all buckets; b"" if none has it. Slow, and rare."""
@@ -111,18 +128,45 @@ class Lookup:
 async def apply_in_batches(
     ids: Sequence[str], verb: Callable[[list[str]], Awaitable[dict[str, Result | LaterError]]]
 ) -> list[Result | LaterError]:
-    """Apply a verb to the distinct ids, `MAX_BODIES` at a time; return the results in the order of `ids`."""
-    distinct = list(dict.fromkeys(ids))
+    """Apply a verb to the distinct ids, as `apply_in_slices` does; return the results in the order of `ids`."""
     results: dict[str, Result | LaterError] = {}
-    for start in range(0, len(distinct), MAX_BODIES):
-        try:
-            results |= await verb(distinct[start : start + MAX_BODIES])
-        except StoreDown as error:
-            if not start:
-                raise
-            results |= dict.fromkeys(distinct[start:], error)  # the results of earlier batches are known
-            break
+    async for some in apply_in_slices(ids, verb):
+        results |= some
     return [results[id] for id in ids]
+
+
+async def apply_in_slices(
+    ids: Sequence[str], verb: Callable[[list[str]], Awaitable[dict[str, Result | LaterError]]]
+) -> AsyncGenerator[dict[str, Result | LaterError]]:
+    """Apply a verb to the distinct ids, at most `MAX_BODIES` at a time; yield the results.
+
+    The verb returns results for some of the ids that it gets, one at least, and is called again with the others.
+    """
+    left = deque(dict.fromkeys(ids))
+    size, is_first = MAX_BODIES, True
+    while left:
+        batch = [left.popleft() for _ in range(min(size, len(left)))]
+        try:
+            results = await verb(batch)
+        except StoreDown as error:
+            if is_first:
+                raise
+            yield dict.fromkeys([*batch, *left], error)  # the results of earlier batches are known
+            return
+        unread = [id for id in batch if id not in results]
+        left.extendleft(reversed(unread))
+        size = max(len(batch) - len(unread), 1) if unread else min(size * 2, MAX_BODIES)
+        is_first = False
+        yield results
+
+
+def _whole_query(keys: list[bytes], packed: list[bytes], max_bytes: int) -> Command:
+    """Return a command that reads all tasks. Each is asked for by a request of its own, or few at once."""
+    return scripts.QUERY.call(keys, packed)
+
+
+def _query_slice(keys: list[bytes], packed: list[bytes], max_bytes: int) -> Command:
+    return scripts.QUERY_SLICE.call(keys, [max_bytes, *packed])
 
 
 def changed_too_often() -> StoreFault:
@@ -133,7 +177,7 @@ def _parse_result(id: str, topic: bytes, row: TaskRow | LaterError) -> TaskRecor
     """Return the record of a task; its topic if it is not `topic`; None if its body is unreadable."""
     if isinstance(row, LaterError):
         return row
-    if row.body is None:
+    if not isinstance(row.body, bytes):
         return NotFound(id, ended=row.ended is not None)
     task = decode_task_or_error(id, row.body)
     if not isinstance(task, Task):

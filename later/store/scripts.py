@@ -29,8 +29,9 @@ PRELUDE = (_FOLDER / "prelude.lua").read_text("utf-8")
 """Functions that the scripts share."""
 
 
-def _load(name: str) -> Script:
-    source = f"{PRELUDE}\n{(_FOLDER / f'{name}.lua').read_text('utf-8')}"
+def _load(*names: str) -> Script:
+    """Return the script that these files are, one after the other, after the prelude."""
+    source = "\n".join([PRELUDE, *((_FOLDER / f"{name}.lua").read_text("utf-8") for name in names)])
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -41,6 +42,8 @@ GIVE_BACK = _load("give_back")
 RELEASE = _load("release")
 DELETE = _load("delete")
 QUERY = _load("query")
+QUERY_SLICE = _load("read_bodies", "query_slice")
+BODIES = _load("read_bodies", "bodies")
 LIST = _load("list")
 SPLIT = _load("split")
 READ = _load("read")

@@ -165,11 +165,15 @@ class BucketRange(NamedTuple):
     after: tuple[int, str] | None = None
 
 
-class Page(NamedTuple):
-    """The first tasks of a range, in order, and whether others follow."""
+class ListSlice(NamedTuple):
+    """Tasks that follow one another in a listing, and the score and id of the entry up to which it was read.
+
+    `examined` is how many entries have been read so far: more than tasks were found if a filter leaves some out.
+    """
 
     tasks: list[TaskRecord]
-    more: bool
+    position: tuple[int, str]
+    examined: int
 
 
 class TaskEdit(NamedTuple):
@@ -201,10 +205,16 @@ class TopicState(NamedTuple):
 
 
 class MoveResult(NamedTuple):
-    """The number of tasks that a verb moved, and whether it left others because of its limit."""
+    """The number of tasks that a verb moved, and whether it may have left others because of a limit.
+
+    A call that goes on must begin at the score and id of `position`, if there is one, because the verb has passed over
+    tasks; and with a rate, at `next_due_at` (ms).
+    """
 
     moved: int
     more: bool
+    position: tuple[int, str] | None = None
+    next_due_at: int | None = None
 
 
 class JobBatch(NamedTuple):

@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
+from later.api.paging import encode_cursor
 from later.api.problem_types import CHANGED, IN_FLIGHT
 from later.api.requests import EXPECTED
 from later.core.policy import Policy
+from later.store import cursor, dead_letters
 from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, ok, serve_api
-from tests.api.states import DIED_AT, STATES, put_all_states, put_task
+from tests.api.states import DIED_AT, LAST_FAILURE, STATES, put_all_states, put_task
 from tests.builders import NOW
 
 NO_TASK = "no task has the id 'a'"
 NOW_S = NOW // 1000
 ID_EXPECTED = EXPECTED["id"]
+GONE = msgspec.structs.replace(LAST_FAILURE, reason="gone")
 
 
 @pytest.fixture(params=[1, 16], ids=["1-shard", "16-shards"])
@@ -296,6 +300,67 @@ class TestRedriveMany:
         assert await api.post("/redrive", body) == bad_request(detail, detail.partition(":")[0])
         assert (await query(api, "dead"))["state"] == "dead"
 
+    async def test_a_redrive_without_a_limit_ends_after_a_slice(
+        self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead_letters, "MAX_MOVES", 3)
+        for n in range(7):
+            await put_task(api, "dead", f"n{n}")
+        answers = [await api.post("/redrive", {"topic": "order"}) for _ in range(3)]
+        assert answers == [ok(redriven=3, more=True), ok(redriven=3, more=True), ok(redriven=1)]
+
+    async def test_a_cursor_continues_after_the_tasks_of_other_reasons(
+        self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead_letters, "MAX_EXAMINED", 4)
+        monkeypatch.setattr(cursor, "MAX_TASKS", 2)
+        for n in range(10):
+            await put_task(api, "dead", f"n{n}", failure=GONE if n >= 8 else None)
+        answers: list[dict[str, Any]] = [{"more": True}]
+        while answers[-1].get("more"):
+            selected = {"topic": "order", "reason": "gone", "cursor": answers[-1].get("cursor")}
+            answers.append((await api.post("/redrive", selected))[1])
+        assert [answer["redriven"] for answer in answers[1:]][-1] > 0
+        assert sum(answer["redriven"] for answer in answers[1:]) == 2
+        assert len(answers) > 2
+
+    async def test_a_cursor_keeps_the_rate(self, api: ApiFixture) -> None:
+        for n in range(5):
+            await put_task(api, "dead", f"n{n}")
+        redrive = {"topic": "order", "rate": 0.5, "limit": 3}
+        _, first = await api.post("/redrive", redrive)
+        assert (first["redriven"], first["more"]) == (3, True)
+        assert await api.post("/redrive", {**redrive, "cursor": first["cursor"]}) == ok(redriven=2)
+        dues = [(await query(api, f"n{n}"))["due_at"][17:23] for n in range(5)]
+        assert sorted(dues) == ["00.000", "02.000", "04.000", "06.000", "08.000"]
+
+    async def test_a_cursor_of_nobody_is_refused(self, api: ApiFixture) -> None:
+        for made_up in ("x", encode_cursor("1 a"), encode_cursor("1 a 2 x"), encode_cursor("01 a 2 3")):
+            status, answer = await api.post("/redrive", {"topic": "order", "cursor": made_up})
+            assert (status, answer["field"]) == (400, "cursor")
+
+    @pytest.mark.parametrize(
+        ("selected", "count"), [({}, 2), ({"reason": "exhausted"}, 1), ({"died_before": 5}, 0), ({"rate": 5}, 2)]
+    )
+    async def test_a_dry_run_counts_and_changes_nothing(
+        self, api: ApiFixture, selected: dict[str, Any], count: int
+    ) -> None:
+        await put_all_states(api)
+        await put_task(api, "dead", "other", failure=GONE)
+        before = await states_by_id(api)
+        body = {"topic": "default/order", "dry_run": True, **selected}
+        assert await api.post("/redrive", body) == ok(
+            dry_run=True, topic="order", redriven=count, states={"dead": count}
+        )
+        assert await states_by_id(api) == before
+        assert api.wakes == []
+
+    async def test_a_dry_run_of_one_task_is_refused(self, api: ApiFixture) -> None:
+        await put_task(api, "dead")
+        detail = "dry_run: expected either an id alone, or a topic, got both"
+        assert await api.post("/redrive", {"id": "dead", "dry_run": True}) == bad_request(detail, "dry_run")
+        assert (await query(api, "dead"))["state"] == "dead"
+
 
 class TestPurge:
     @pytest.mark.parametrize("body", [{}, None, b"", b" ", {"states": ["dead", "delay", "error", "dead"]}])
@@ -325,6 +390,59 @@ class TestPurge:
         await put_all_states(api)
         assert await api.post("/topics/order/purge", {"limit": 2}) == ok(purged=2, more=True)
         assert await api.post("/topics/order/purge", {"limit": 2}) == ok(purged=1)
+
+    async def test_a_purge_without_a_limit_ends_after_a_slice(
+        self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead_letters, "MAX_MOVES", 2)
+        await put_all_states(api)
+        assert await api.post("/topics/order/purge", {}) == ok(purged=2, more=True)
+        assert await api.post("/topics/order/purge", {}) == ok(purged=1)
+
+    async def test_a_cursor_continues_after_the_tasks_of_other_reasons(
+        self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead_letters, "MAX_EXAMINED", 4)
+        monkeypatch.setattr(cursor, "MAX_TASKS", 2)
+        for n in range(10):
+            await put_task(api, "dead", f"n{n}", failure=GONE if n >= 8 else None)
+        selected = {"reason": "gone"}
+        _, first = await api.post("/topics/order/purge", selected)
+        assert (first["purged"], first["more"]) == (0, True)
+        purged, answer = 0, first
+        while answer.get("more"):
+            _, answer = await api.post("/topics/order/purge", {**selected, "cursor": answer["cursor"]})
+            purged += answer["purged"]
+        assert purged == 2
+        assert len(await states_by_id(api)) == 8
+
+    async def test_a_cursor_without_a_reason_is_refused(self, api: ApiFixture) -> None:
+        status, answer = await api.post("/topics/order/purge", {"cursor": "x"})
+        assert (status, answer["field"]) == (400, "cursor")
+
+    @pytest.mark.parametrize(
+        ("selected", "states"),
+        [
+            ({}, {"error": 1, "delay": 1, "dead": 2}),
+            ({"states": ["error"]}, {"error": 1}),
+            ({"reason": "exhausted"}, {"dead": 1}),
+            ({"died_after": DIED_AT / 1000}, {"dead": 2}),
+        ],
+    )
+    async def test_a_dry_run_counts_and_changes_nothing(
+        self, api: ApiFixture, selected: dict[str, Any], states: dict[str, int]
+    ) -> None:
+        await put_all_states(api)
+        await put_task(api, "dead", "other", failure=GONE)
+        before = await states_by_id(api)
+        answer = await api.post("/topics/order/purge", {"dry_run": True, **selected})
+        assert answer == ok(dry_run=True, topic="order", purged=sum(states.values()), states=states)
+        assert await states_by_id(api) == before
+
+    async def test_a_dry_run_obeys_the_limit(self, api: ApiFixture) -> None:
+        await put_all_states(api)
+        _, answer = await api.post("/topics/order/purge", {"dry_run": True, "limit": 2})
+        assert (answer["purged"], answer["more"]) == (2, True)
 
     @pytest.mark.parametrize(
         ("bounds", "gone"),

@@ -6,11 +6,12 @@ from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from later.api.requests import EXPECTED
 from tests.api.api_fixture import ApiFixture, bad_request, serve_api
-from tests.api.states import STATES, put_task
+from tests.api.states import DIED_AT, LAST_FAILURE, STATES, put_task
 from tests.builders import NOW, a_task
 
 NOW_S = NOW // 1000
@@ -109,8 +110,8 @@ def encode_cursor(text: str) -> str:
         ({"topic": None}, f"{TOPIC_EXPECTED} nothing"),
         ({"topic": ""}, f'{TOPIC_EXPECTED} ""'),
         ({"topic": 5}, f"{TOPIC_EXPECTED} 5"),
-        ({"state": "gone"}, 'state: expected "delay", "unack", "error" or "dead", got "gone"'),
-        ({"state": ["delay"]}, 'state: expected "delay", "unack", "error" or "dead", got an array'),
+        ({"state": "gone"}, 'state: expected "delay", "unack", "error", "dead" or "pending", got "gone"'),
+        ({"state": ["delay"]}, 'state: expected "delay", "unack", "error", "dead" or "pending", got an array'),
         ({"due_after": "yesterday"}, f'due_after: expected {TIME_EXPECTED}, got "yesterday"'),
         ({"due_after": "2027-01-15"}, f'due_after: expected {TIME_EXPECTED}, got "2027-01-15"'),
         (
@@ -163,3 +164,107 @@ async def test_a_cursor_of_any_score_is_accepted(api: ApiFixture) -> None:
 async def test_an_unavailable_store_is_503(api: ApiFixture) -> None:
     api.client.shards_down = [0]
     assert (await api.post("/list", {"topic": "order"}))[0] == 503
+
+
+class TestPending:
+    async def test_delay_unack_and_error_are_listed_together_by_due_at(self, api: ApiFixture) -> None:
+        for state in STATES:
+            await put_task(api, state)
+        await create(api, "first", "last")
+        await create(api, "very-last", delay=3600)
+        tasks, cursor = await list_page(api, state="pending")
+        assert [task["id"] for task in tasks] == ["first", "last", "error", "unack", "delay", "very-last"]
+        assert [task["due_at"] for task in tasks] == sorted(task["due_at"] for task in tasks)
+        assert {task["state"] for task in tasks} == {"delay", "unack", "error"}
+        assert cursor is None
+
+    async def test_pages_follow_one_another(self, api: ApiFixture) -> None:
+        for n in range(4):
+            for state in ("delay", "unack", "error"):
+                await put_task(api, state, f"{state}{n}")
+        ids: list[str] = []
+        cursor = None
+        while True:
+            tasks, cursor = await list_page(api, state="pending", limit=5, cursor=cursor)
+            ids += [task["id"] for task in tasks]
+            if cursor is None:
+                break
+        assert sorted(ids) == sorted(f"{state}{n}" for n in range(4) for state in ("delay", "unack", "error"))
+
+    async def test_a_delete_of_pending_tasks_speaks_of_the_same(self, api: ApiFixture) -> None:
+        for state in STATES:
+            await put_task(api, state)
+        listed = await list_ids(api, state="pending")
+        _, answer = await api.post("/delete/batch?pending=true", [{"id": id} for id in STATES])
+        assert [result["id"] for result in answer["results"] if "id" in result] == [id for id in STATES if id in listed]
+        assert await list_ids(api, state="pending") == []
+
+
+class TestDead:
+    async def test_only_tasks_that_died_for_the_reason_are_listed(self, api: ApiFixture) -> None:
+        gone = msgspec.structs.replace(LAST_FAILURE, reason="gone")
+        for n in range(6):
+            await put_task(api, "dead", f"n{n}", failure=gone if n % 2 else None)
+        assert await list_ids(api, state="dead", reason="gone") == ["n1", "n3", "n5"]
+        assert await list_ids(api, reason="exhausted") == ["n0", "n2", "n4"]
+        first, cursor = await list_page(api, reason="gone", limit=2)
+        second, end = await list_page(api, reason="gone", limit=2, cursor=cursor)
+        assert ([task["id"] for task in (*first, *second)], end) == (["n1", "n3", "n5"], None)
+        assert await list_ids(api, reason="expired") == []
+        status, answer = await api.post("/list", {"topic": "order", "reason": "vanished"})
+        assert (status, answer["field"]) == (400, "reason")
+
+    @pytest.mark.parametrize(
+        ("bounds", "count"),
+        [
+            ({"died_after": DIED_AT / 1000}, 1),
+            ({"died_after": DIED_AT / 1000 + 0.001}, 0),
+            ({"died_before": DIED_AT / 1000}, 0),
+            ({"died_before": "2027-01-15T07:59:00.001Z"}, 1),
+            ({"died_after": DIED_AT / 1000, "died_before": 9e9, "reason": "exhausted"}, 1),
+        ],
+    )
+    async def test_a_time_of_death_selects_dead_tasks(
+        self, api: ApiFixture, bounds: dict[str, Any], count: int
+    ) -> None:
+        for state in STATES:
+            await put_task(api, state)
+        assert len(await list_ids(api, **bounds)) == count
+
+    async def test_a_page_ends_when_many_tasks_of_other_reasons_were_passed(
+        self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("later.api.listing.MAX_EXAMINED", 10)
+        monkeypatch.setattr("later.store.cursor.MAX_TASKS", 10)
+        for n in range(25):
+            await put_task(api, "dead", f"n{n:02}")
+        await put_task(api, "dead", "z", failure=msgspec.structs.replace(LAST_FAILURE, reason="gone"))
+        pages = 0
+        found: list[str] = []
+        cursor = None
+        while pages == 0 or cursor is not None:
+            tasks, cursor = await list_page(api, reason="gone", cursor=cursor)
+            found += [task["id"] for task in tasks]
+            pages += 1
+        assert found == ["z"]
+        assert pages > 1
+
+    @pytest.mark.parametrize(
+        ("fields", "detail", "field"),
+        [
+            (
+                {"state": "error", "reason": "gone"},
+                'reason: expected it with the state "dead", got "error"',
+                "reason",
+            ),
+            (
+                {"due_after": 1, "died_after": 1},
+                "died_after: expected either due_after or died_after, got both",
+                "died_after",
+            ),
+        ],
+    )
+    async def test_what_only_the_dead_have_goes_with_no_other_state(
+        self, api: ApiFixture, fields: dict[str, Any], detail: str, field: str
+    ) -> None:
+        assert await api.post("/list", {"topic": "order", **fields}) == bad_request(detail, field)

@@ -360,6 +360,23 @@ class TestLookups:
             build_sender(server, pauses).query(["a", "b"])
         assert pauses == []
 
+    def test_tasks_that_did_not_fit_in_the_answer_are_asked_for_again_at_once(self, pauses: list[float]) -> None:
+        def answer(request: StubRequest) -> StubAnswer:
+            first, *others = request.ids
+            full = [error_result(413, "the answer is full") for _ in others]
+            return StubAnswer(200, batch_body({"id": first, "state": "delay"}, *full))
+
+        with stub_server(answer) as server:
+            statuses = build_sender(server, pauses, retries=0).query(["a", "b", "c", "a"])
+        assert statuses == [TaskStatus.PENDING] * 4
+        assert [request.ids for request in server.requests] == [["a", "b", "c"], ["b", "c"], ["c"]]
+        assert pauses == []
+
+    def test_a_batch_of_which_nothing_fits_in_the_answer_fails(self, pauses: list[float]) -> None:
+        with stub_server(results(error_result(413, "too large"))) as server, pytest.raises(CallFailed) as failed:
+            build_sender(server, pauses).query(["a"])
+        assert failed.value.status == 413
+
     def test_ids_that_stay_unavailable_end_the_lookup(self, pauses: list[float]) -> None:
         answer = StubAnswer(200, {"results": [UNAVAILABLE]})
         with stub_server(answer) as server, pytest.raises(LaterError, match="tried 3 times"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from later.core.retry import Failure, SettleTarget, Verdict
@@ -11,7 +12,7 @@ from later.core.task import unpack_id
 from later.store.doctor import Doctor, Finding
 from later.store.keys import Bucket, parse_expiry_member
 from later.store.scripts import Command
-from later.store.types import Claim, ClaimRequest, ClaimResult, Settlement
+from later.store.types import BucketRange, Claim, ClaimRequest, ClaimResult, Settlement, TaskRecord
 from tests.builders import NOW
 from tests.store_fixture import StoreFixture
 
@@ -150,3 +151,23 @@ async def assert_sound(store: StoreFixture, now: int = NOW) -> StoreContents:
     assert all(at == firsts[key] or firsts[key] < at <= now for key, at in contents.wakes.items())
     assert await findings(store, now) == []
     return contents
+
+
+class ListedPage(NamedTuple):
+    """The first tasks of a listing, and whether others follow."""
+
+    tasks: list[TaskRecord]
+    more: bool
+
+
+async def list_page(
+    store: StoreFixture, bucket_range: BucketRange, limit: int, reason: str | None = None
+) -> ListedPage:
+    """Return the first `limit` tasks of a range, read slice by slice."""
+    tasks: list[TaskRecord] = []
+    async with aclosing(store.listing.slices([bucket_range], limit, reason)) as slices:
+        async for found in slices:
+            tasks += found.tasks
+            if len(tasks) > limit:
+                return ListedPage(tasks[:limit], True)
+    return ListedPage(tasks, False)

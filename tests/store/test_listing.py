@@ -15,7 +15,7 @@ from later.store.cursor import BucketCursor
 from later.store.keys import Bucket
 from later.store.types import BucketRange, TaskRecord
 from tests.builders import NOW, a_task
-from tests.store.inspection import LEASE_MS, ask, claim_due, died, failed
+from tests.store.inspection import LEASE_MS, ask, claim_due, died, failed, list_page
 from tests.store_fixture import StoreFixture
 
 DELAYED = BucketRange("order", Bucket.DELAY)
@@ -30,7 +30,7 @@ async def create(store: StoreFixture, delays: Sequence[float], **changes: Any) -
 
 async def pages(store: StoreFixture, bucket_range: BucketRange, limit: int) -> AsyncIterator[list[TaskRecord]]:
     while True:
-        page = await store.listing.page(bucket_range, limit)
+        page = await list_page(store, bucket_range, limit)
         yield page.tasks
         if not page.more:
             return
@@ -47,12 +47,12 @@ def ids_of(tasks: Sequence[Task]) -> list[str]:
 
 
 async def test_an_unknown_topic_is_an_empty_page(store: StoreFixture) -> None:
-    assert await store.listing.page(DELAYED, 10) == ([], False)
+    assert await list_page(store, DELAYED, 10) == ([], False)
 
 
 async def test_tasks_are_listed_as_a_query_returns_them(store: StoreFixture) -> None:
     [task] = await create(store, [15], ttl=60, headers={"X-A": "b"})
-    page = await store.listing.page(DELAYED, 10)
+    page = await list_page(store, DELAYED, 10)
     assert page.tasks == await store.lookup.query([task.id])
 
 
@@ -69,15 +69,15 @@ async def test_ids_of_callers_are_ordered_by_their_bytes_among_those_of_later(st
     own = [a_task(id=id, delay=1) for id in ("a", "A", "a-", "a.b", "~", "ab", "9", "a" * 128)]
     await store.tasks.create(own)
     await create(store, [1] * 20)
-    tasks = sorted([found.id for found in (await store.listing.page(DELAYED, 100)).tasks], key=pack_id)
+    tasks = sorted([found.id for found in (await list_page(store, DELAYED, 100)).tasks], key=pack_id)
     assert await ids(store, DELAYED, 3) == tasks
     assert len(tasks) == 28
 
 
 async def test_a_last_page_that_is_full_says_that_it_is_the_last(store: StoreFixture) -> None:
     await create(store, range(10))
-    assert not (await store.listing.page(DELAYED, 10)).more
-    assert (await store.listing.page(DELAYED, 9)).more
+    assert not (await list_page(store, DELAYED, 10)).more
+    assert (await list_page(store, DELAYED, 9)).more
 
 
 async def test_bounds_are_from_and_below(store: StoreFixture) -> None:
@@ -99,7 +99,7 @@ class TestStates:
         tasks = await create(store, [0, 1])
         await claim_due(store, lease_end=NOW + LEASE_MS)
         await claim_due(store, NOW + 1000, lease_end=NOW + LEASE_MS - 1)
-        page = await store.listing.page(BucketRange("order", Bucket.UNACK), 10)
+        page = await list_page(store, BucketRange("order", Bucket.UNACK), 10)
         assert [(found.id, found.score, found.attempts) for found in page.tasks] == [
             (tasks[1].id, NOW + LEASE_MS - 1, 1),
             (tasks[0].id, NOW + LEASE_MS, 1),
@@ -120,7 +120,7 @@ class TestStates:
     async def test_a_body_that_cannot_be_read_is_listed_too(self, store: StoreFixture) -> None:
         [task] = await create(store, [1])
         await ask(store, [("HSET", store.keys.shard_of(task.id).pool, pack_id(task.id), b"\xc1")])
-        [found] = (await store.listing.page(DELAYED, 10)).tasks
+        [found] = (await list_page(store, DELAYED, 10)).tasks
         assert (found.id, found.state) == (task.id, Bucket.DELAY)
         assert isinstance(found.task, UnreadableBody)
 
@@ -157,7 +157,7 @@ class TestChanges:
         due = await create(store, [0] * 150)
         later = await create(store, [60] * 300)
         run_once_after_fetch(monkeypatch, lambda: claim_due(store))
-        page = await store.listing.page(DELAYED, limit)
+        page = await list_page(store, DELAYED, limit)
         assert [found.id for found in page.tasks] == ids_of(later[:limit])
         assert {found.state for found in page.tasks} == {Bucket.DELAY}
         assert page.more
@@ -168,7 +168,7 @@ class TestChanges:
     ) -> None:
         tasks = await create(store, [0] * 150)
         run_once_after_fetch(monkeypatch, lambda: store.edits.delete(ids_of(tasks)))
-        assert await store.listing.page(DELAYED, 10) == ([], False)
+        assert await list_page(store, DELAYED, 10) == ([], False)
 
 
 def run_once_after_fetch(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
@@ -187,7 +187,7 @@ def run_once_after_fetch(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awai
 
 async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(store: StoreFixture, reads: list[int]) -> None:
     await create(store, [1] * 450)
-    assert len((await store.listing.page(DELAYED, 420)).tasks) == 420
+    assert len((await list_page(store, DELAYED, 420)).tasks) == 420
     assert max(reads) <= MAX_BODIES
 
 
@@ -198,7 +198,7 @@ def reads(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     original = store.client.execute_each
 
     async def counted(verb: str, commands: Any) -> Any:
-        counts.append(sum(len(command) - 11 for command in commands if command[2] == 8))
+        counts.append(sum(len(command) - 12 for command in commands if command[2] == 8))
         return await original(verb, commands)
 
     monkeypatch.setattr(store.client, "execute_each", counted)
@@ -217,7 +217,7 @@ async def test_a_shard_that_cannot_be_read_does_not_pass_for_an_empty_one(
 
     monkeypatch.setattr(store.client, "execute_each", broken)
     with pytest.raises(StoreDown):
-        await store.listing.page(DELAYED, 10)
+        await list_page(store, DELAYED, 10)
 
 
 async def test_a_page_takes_few_steps_among_many_entries_of_one_time(store: StoreFixture) -> None:
@@ -225,7 +225,7 @@ async def test_a_page_takes_few_steps_among_many_entries_of_one_time(store: Stor
     tasks = await create(store, [60] * 20_000)
     cursor = tasks[15_000]
     await store.redis.config_resetstat()
-    page = await store.listing.page(DELAYED._replace(after=(cursor.execute_at, cursor.id)), 10)
+    page = await list_page(store, DELAYED._replace(after=(cursor.execute_at, cursor.id)), 10)
     assert [found.id for found in page.tasks] == ids_of(tasks[15_001:15_011])
     stats: dict[str, dict[str, int]] = await store.redis.info("commandstats")
     assert stats["cmdstat_zrange"]["calls"] <= 2 * 17 * len(store.keys.shards)

@@ -128,7 +128,8 @@ class TestDead:
     async def test_only_tasks_that_died_for_the_reason_are_purged(self, store: StoreFixture) -> None:
         await self.create_dead(store, "gone", 600)
         await self.create_dead(store, "status", 600)
-        assert await store.dead_letters.purge_dead(DEAD, "gone", 599) == MoveResult(599, more=True)
+        result = await store.dead_letters.purge_dead(DEAD, "gone", 599)
+        assert (result.moved, result.more) == (599, True)
         assert await store.dead_letters.purge_dead(DEAD, "gone") == MoveResult(1, more=False)
         assert len((await assert_sound(store)).pool) == 600
 

@@ -60,7 +60,7 @@ class StoreTransport:
         return BatchResult(0, [], {i: _item_error(item) for i, item in enumerate(items) if isinstance(item, Refused)})
 
     def query(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
-        return [_task_status(answer) for answer in self._run(self._store.lookup.query(ids))]
+        return self._run(self._query(ids))
 
     def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
         return [_task_status(answer) for answer in self._run(self._store.edits.delete_pending(ids))]
@@ -90,6 +90,12 @@ class StoreTransport:
             policies = PolicyBook(store.client, store.keys, limits.policy, store.clock.monotonic)
             self._admission = _Admission(limits, policies)
         return self._admission
+
+    async def _query(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
+        statuses: dict[str, TaskStatus | ItemError] = {}
+        async for found in self._store.lookup.query_in_slices(ids):
+            statuses |= {id: _task_status(answer) for id, answer in found.items()}  # the bodies are not kept
+        return [statuses[id] for id in ids]
 
     async def _admit(self, bodies: Sequence[bytes]) -> list[Task | Refused]:
         limits, book = await self._read_admission()

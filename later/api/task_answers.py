@@ -1,0 +1,93 @@
+"""Answers that hold tasks: their bytes are limited, in one answer and in all that are being collected or sent.
+
+Without the limits a request of a few kB, for thousands of large tasks, could fill the memory of the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from aiohttp import web
+
+from later.api.json_response import JsonResponse
+from later.api.problems import ErrorBody
+from later.api.response_schemas import task_view
+from later.core.errors import StoreDown
+from later.store.types import TaskRecord
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""Bytes of tasks, as JSON, in one answer; a larger task is alone in its answer."""
+MAX_BYTES_IN_ANSWERS = 4 * MAX_ANSWER_BYTES
+"""Bytes of tasks, as JSON, in all answers together that are being collected or sent; then answers end early."""
+SEND_TIMEOUT_S = 60
+"""How long a client may take to read an answer. Otherwise a few slow clients would keep all others waiting."""
+ANSWER_FULL = ErrorBody(
+    status=413, detail=f"the answer is full: it holds {MAX_ANSWER_BYTES >> 20} MiB at most; ask for this task again"
+)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class BytesInAnswers:
+    """The number of bytes of tasks in all answers that are being collected or sent."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def open_answer(self) -> TaskAnswer:
+        """Return an empty answer.
+
+        Raises:
+            StoreDown: there are `MAX_BYTES_IN_ANSWERS` already, and nothing was read from the store.
+        """
+        if self.count >= MAX_BYTES_IN_ANSWERS:
+            raise StoreDown(f"{self.count} bytes of tasks are being sent already in other answers")
+        return TaskAnswer(self)
+
+
+class TaskAnswer:
+    """The size of one answer, counted while its `with` block runs: in there, the answer is collected and sent."""
+
+    def __init__(self, all_answers: BytesInAnswers) -> None:
+        self._all = all_answers
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._all.count -= self._size
+
+    def add(self, record: TaskRecord) -> msgspec.Raw | None:
+        """Return a task as JSON, or None if it does not fit. The first one always fits."""
+        encoded = msgspec.Raw(_encode(task_view(record)))
+        return encoded if self.reserve(encoded) else None
+
+    def reserve(self, encoded: msgspec.Raw) -> bool:
+        """Count a task that is to be in the answer; return False if it does not fit."""
+        size = len(memoryview(encoded))
+        is_full = self._size + size > MAX_ANSWER_BYTES or self._all.count + size > MAX_BYTES_IN_ANSWERS
+        if self._size and is_full:
+            return False
+        self._size += size
+        self._all.count += size
+        return True
+
+
+async def send(request: web.Request, response: JsonResponse) -> JsonResponse:
+    """Send an answer within its handler, and return it. A client that does not read it in time is disconnected."""
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    except ConnectionError:
+        pass  # the client has disconnected
+    return response
