@@ -36,15 +36,9 @@ def check_callback(text: str | None) -> str:
         split = urlsplit(text)
         if "@" in split.netloc:
             raise Refused("callback: expected a URL without user:password@, got one with it", "callback")
-        url = URL(text)
-        host = url.raw_host
-        if split.scheme not in ("http", "https") or not host or not url.host:  # `host` is decoded: a bad `xn--` raises
+        if split.scheme not in ("http", "https") or not split.netloc:
             raise refusal("callback", text)
-        _check_port(split.netloc)
-        if "%" in split.netloc:
-            raise ValueError("a host has no % in it")
-        if parse_host_address(host) is None:
-            _check_name(host if "[" not in split.netloc else "")
+        _check_host_and_port(split.netloc)
     except ValueError as error:
         raise Refused(
             f"callback: expected {EXPECTED['callback']}, got {format_value(text)}: {error}", "callback"
@@ -54,11 +48,19 @@ def check_callback(text: str | None) -> str:
     return text
 
 
-def _check_port(netloc: str) -> None:
-    """Raise ValueError unless the port, if there is one, is a number from 1 to 65535."""
+@lru_cache(maxsize=4096)
+def _check_host_and_port(netloc: str) -> None:
+    """Raise ValueError unless a receiver can have this host and, if there is one, this port."""
+    url = URL(f"http://{netloc}/")
+    if not url.raw_host or not url.host:  # `host` is decoded: a bad `xn--` raises
+        raise ValueError("the host is missing")
     _, colon, port = netloc.rpartition("]")[2].partition(":")
     if colon and port and not (_PORT.fullmatch(port) and 1 <= int(port) <= 65_535):
         raise ValueError("a port is a number from 1 to 65535")
+    if "%" in netloc:
+        raise ValueError("a host has no % in it")
+    if parse_host_address(url.raw_host) is None:
+        _check_name(url.raw_host if "[" not in netloc else "")
 
 
 def _check_name(host: str) -> None:
