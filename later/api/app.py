@@ -86,7 +86,7 @@ def build_app(
         Route("POST", "/delete", tasks.delete, Scope.EDIT, is_fast=True),
         Route("POST", "/create/batch", batches.create, Scope.CREATE, ("job", "run", "dry_run")),
         Route("POST", "/query/batch", batches.query, Scope.READ),
-        Route("POST", "/delete/batch", batches.delete, Scope.EDIT, ("pending",)),
+        Route("POST", "/delete/batch", batches.delete, Scope.EDIT, ("pending", "dry_run")),
         Route("GET", "/jobs/{id}", batches.show_job, Scope.READ, ("run",)),
         Route("POST", "/list", listing.list_tasks, Scope.READ),
         Route("POST", "/update", edits.update, Scope.EDIT),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -29,10 +30,12 @@ from later.api.response_schemas import (
     CreateResponse,
     JobResponse,
     deletion_view,
+    due_time,
     expiry_warning,
 )
 from later.api.task_answers import ANSWER_FULL, BytesInAnswers, TaskAnswer, send
 from later.core.admit import admit
+from later.core.clock import rfc3339
 from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown, StoreFault
 from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
@@ -40,7 +43,7 @@ from later.core.validation import EXPECTED, check_id, format_value
 from later.metrics import Metrics
 from later.store.bulk_jobs import batch_digest
 from later.store.open import Store
-from later.store.types import Deletion, JobBatch
+from later.store.types import CreateResult, Deletion, JobBatch
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 ITEMS_PER_TURN = 500
@@ -100,14 +103,14 @@ class BatchHandlers:
             tasks = await self._validate(items, lambda item: admit(parse_draft(item), policies, now, new_id()))
             refused = sum(isinstance(task, Refused) for task in tasks)
             if dry_run:
-                results = [_create_result(task, False) for task in tasks]
+                results = [_preview(task) for task in tasks]
                 return json_response(
                     BatchCreateResponse(created=0, existing=0, refused=refused, failed=0, results=results)
                 )
             batch = None
             if job is not None:
                 batch = JobBatch(job, batch_digest(items, tasks), refused, now + self._remember_ms, run)
-            answers = await _call_for_valid(tasks, lambda valid: self._store.tasks.create(valid, batch))
+            answers = await _call_for_valid(tasks, partial(self._store.tasks.create, batch=batch))
             if batch is not None:
                 with suppress(StoreDown):
                     await self._store.bulk_jobs.uncount_failed(batch, items, tasks, answers)
@@ -145,11 +148,13 @@ class BatchHandlers:
         return known
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
-        """`POST /delete/batch`. With `pending`, leave tasks that are dead or have ended."""
-        pending = parse_switch(request.query, "pending")
-        answers = await self._call_by_id(
-            request, self._store.edits.delete_pending if pending else self._store.edits.delete
-        )
+        """`POST /delete/batch`. With `pending`, leave tasks that are dead or have ended; with `dry_run`, leave all."""
+        pending, edits = parse_switch(request.query, "pending"), self._store.edits
+        if parse_switch(request.query, "dry_run"):
+            call = edits.preview_delete_pending if pending else edits.preview_delete
+        else:
+            call = edits.delete_pending if pending else edits.delete
+        answers = await self._call_by_id(request, call)
         errors = _count_errors(answers)
         deletions = [answer for answer in answers if isinstance(answer, Deletion)]
         ended = sum(deletion.ended for deletion in deletions)
@@ -209,7 +214,7 @@ class BatchHandlers:
         return validated
 
     def _finish_create(
-        self, tasks: Sequence[Task | Refused], answers: Sequence[bool | LaterError]
+        self, tasks: Sequence[Task | Refused], answers: Sequence[CreateResult | LaterError]
     ) -> BatchCreateResponse:
         """Count the items in the metrics, wake the delay ticker for the earliest new task, and return the answer."""
         pairs = list(zip(tasks, answers, strict=True))
@@ -231,8 +236,8 @@ class BatchHandlers:
 
 
 async def _call_for_valid(
-    items: Sequence[Item | Refused], call: Callable[[list[Item]], Awaitable[list[Answer | LaterError]]]
-) -> list[Answer | LaterError]:
+    items: Sequence[Item | Refused], call: Callable[[list[Item]], Awaitable[list[Answer]]]
+) -> list[Answer | Refused]:
     """Call the store with the valid items, and return an answer or an error for each item."""
     answers = iter(await call([item for item in items if not isinstance(item, Refused)]))
     return [item if isinstance(item, Refused) else next(answers) for item in items]
@@ -275,12 +280,22 @@ def _result(answer: Answer | LaterError, view: Callable[[Answer], View]) -> View
     return BatchItemError(error_body(answer)) if isinstance(answer, LaterError) else view(answer)
 
 
-def _create_result(task: Task | Refused, answer: bool | LaterError) -> CreateResponse | BatchItemError:
+def _preview(task: Task | Refused) -> CreateResponse | BatchItemError:
+    """Return the result of an item of a dry run."""
+    if isinstance(task, Refused):
+        return BatchItemError(error_body(task))
+    return CreateResponse(id=task.id, due_at=rfc3339(task.execute_at), created=False)
+
+
+def _create_result(task: Task | Refused, answer: CreateResult | LaterError) -> CreateResponse | BatchItemError:
     if isinstance(task, Refused):
         return BatchItemError(error_body(task))
     if isinstance(answer, LaterError):
         return BatchItemError(error_body(answer))
-    return CreateResponse(id=task.id, created=answer, warning=expiry_warning(task, answer))
+    created = answer is True
+    return CreateResponse(
+        id=task.id, due_at=due_time(task, answer), created=created, warning=expiry_warning(task, created)
+    )
 
 
 def _parse_id(query: Mapping[str, str], name: str) -> str | None:

@@ -10,15 +10,16 @@ from later.core.clock import rfc3339
 from later.core.retry import Failure
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.store.types import Deletion, TaskRecord
+from later.store.types import CreateResult, Deletion, TaskRecord
 
 EXPIRES_BEFORE_DUE = "The task will expire before it is due and never be delivered."
 
 
 class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a create."""
+    """The answer to a create. `due_at` is that of the task that is there now, and absent if it is dead or has ended."""
 
     id: str
+    due_at: str | UnsetType = UNSET
     created: bool | UnsetType = UNSET
     warning: str | UnsetType = UNSET
 
@@ -125,6 +126,12 @@ class JobResponse(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     existing: int
     refused: int
+
+
+def due_time(task: Task, result: CreateResult) -> str | UnsetType:
+    """Return when a task is due that was created, or that exists under its id; UNSET if that is dead or has ended."""
+    due_at = task.execute_at if result is True else result.due_at
+    return UNSET if due_at is None else rfc3339(due_at)
 
 
 def expiry_warning(task: Task, created: bool) -> str | UnsetType:

@@ -10,14 +10,15 @@ from msgspec import UNSET
 from later.api.json_response import json_response
 from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
-from later.api.response_schemas import CreateResponse, deletion_view, expiry_warning, task_view
+from later.api.response_schemas import CreateResponse, deletion_view, due_time, expiry_warning, task_view
 from later.core.admit import admit
 from later.core.errors import Refused
 from later.core.json_body import parse_draft
-from later.core.task import new_id
+from later.core.task import Task, new_id
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
+from later.store.types import CreateResult
 
 
 class TaskHandlers:
@@ -34,7 +35,7 @@ class TaskHandlers:
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
-        self._create = GroupCommit(store.tasks.create, queue_timeout_s=timeout_s)
+        self._create: GroupCommit[Task, CreateResult] = GroupCommit(store.tasks.create, queue_timeout_s=timeout_s)
         self._query = GroupCommit(store.lookup.query, queue_timeout_s=timeout_s)
         self._delete = GroupCommit(store.edits.delete, queue_timeout_s=timeout_s)
         self._metrics = metrics
@@ -49,17 +50,23 @@ class TaskHandlers:
             with self._pending_writes.reserve():
                 policies, now = await self._store.policies.current(), await self._store.time.now()
                 task = admit(draft, policies, now.high, new_id())
-                created = await self._create(task, len(task.content))
+                result = await self._create(task, len(task.content))
         except Refused:
             self._metrics.tasks_refused.inc()
             raise
-        if created:
+        if created := result is True:
             self._metrics.tasks_created.inc()
             self._wake_delay_ticker(task.execute_at)
         else:
             self._metrics.tasks_duplicate.inc()
-        shown = created if task.own_id else UNSET
-        return json_response(CreateResponse(id=task.id, created=shown, warning=expiry_warning(task, created)))
+        return json_response(
+            CreateResponse(
+                id=task.id,
+                due_at=due_time(task, result),
+                created=created if task.own_id else UNSET,
+                warning=expiry_warning(task, created),
+            )
+        )
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query`."""

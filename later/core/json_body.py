@@ -34,9 +34,14 @@ def body_parser(schema: type[Body], expected: Mapping[str, str] = EXPECTED) -> C
 
     The parser raises Refused if a body is not a JSON object, or with the name of the first field that is unknown or of
     a wrong type.
+
+    Raises:
+        TypeError: `expected` lacks a field. Otherwise the first wrong value of it would be answered as our own fault.
     """
     decode = msgspec.json.Decoder(schema).decode
     types = _field_types(schema)
+    if unlisted := types.keys() - expected.keys():
+        raise TypeError(f"{schema.__name__}: it is not listed what {', '.join(sorted(unlisted))} takes")
 
     def parse(body: bytes) -> Body:
         try:

@@ -98,6 +98,27 @@ class Edits:
         """
         return _first_occurrences(ids, await apply_in_batches(ids, partial(self._delete, leave_dead=True)))
 
+    async def preview_delete(self, ids: Sequence[str]) -> list[Deletion | LaterError]:
+        """Return what `delete` would answer now, and change nothing."""
+        return _first_occurrences(ids, await apply_in_batches(ids, partial(self._preview, leave_ended=False)))
+
+    async def preview_delete_pending(self, ids: Sequence[str]) -> list[Deletion | LaterError]:
+        """Return what `delete_pending` would answer now, and change nothing."""
+        return _first_occurrences(ids, await apply_in_batches(ids, partial(self._preview, leave_ended=True)))
+
+    async def _preview(self, ids: list[str], *, leave_ended: bool) -> dict[str, Deletion | LaterError]:
+        results: dict[str, Deletion | LaterError] = {}
+        for id, found in zip(ids, await self._lookup.query(ids), strict=True):
+            if isinstance(found, TaskRecord) and not (leave_ended and found.state is Bucket.DEAD):
+                results[id] = Deletion(id, in_flight=found.state is Bucket.UNACK)
+            elif isinstance(found, TaskRecord):
+                results[id] = _not_pending(id)
+            elif isinstance(found, NotFound) and found.ended and not leave_ended:
+                results[id] = Deletion(id, ended=True)
+            else:
+                results[id] = found
+        return results
+
     async def _apply(self, verb: _Verb[Item], items: list[Item]) -> Results:
         """Return the results of the items, except for tasks whose body has changed since it was read, or was not read.
 
@@ -180,7 +201,7 @@ class Edits:
                 if isinstance(answer, LaterError):
                     results[stored.id] = answer
                 elif answer == LEFT:
-                    results[stored.id] = Conflict(f"the task {stored.id!r} is dead: it is not pending")
+                    results[stored.id] = _not_pending(stored.id)
                 elif answer != OTHER_BODY:
                     results[stored.id] = Deletion(stored.id, in_flight=answer == IN_FLIGHT)
             left = [id for id in looked_up if id not in results]
@@ -224,6 +245,10 @@ def _first_occurrences(ids: Sequence[str], answers: Sequence[Deletion | LaterErr
     """Return the answers to a delete; `NotFound` for an id that was deleted earlier in the list."""
     first = {id: position for position, id in reversed(list(enumerate(ids)))}
     return [answer if first[id] == n else NotFound(id) for n, (id, answer) in enumerate(zip(ids, answers, strict=True))]
+
+
+def _not_pending(id: str) -> Conflict:
+    return Conflict(f"the task {id!r} is dead: it is not pending")
 
 
 def _id(item: TaskEdit | str) -> str:

@@ -23,16 +23,20 @@ from later.store.codec import parse_failure, parse_time
 from later.store.fanout import parse_flags, spread_answers
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
 from later.store.keys import Bucket, Keys, group_items
+from later.store.lookup import Lookup
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
     Claim,
     ClaimRequest,
     ClaimResult,
+    CreateResult,
     DueTopic,
     DueTopics,
+    ExistingTask,
     JobBatch,
     ReleaseResult,
     Settlement,
+    TaskRecord,
     WorkerSnapshot,
 )
 
@@ -53,9 +57,10 @@ class Tasks:
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
+        self._lookup = Lookup(client, keys)
 
-    async def create(self, tasks: Sequence[Task], batch: JobBatch | None = None) -> list[bool | LaterError]:
-        """Store new tasks, each in pool and delay in one step; False for an id that exists.
+    async def create(self, tasks: Sequence[Task], batch: JobBatch | None = None) -> list[CreateResult | LaterError]:
+        """Store new tasks, each in pool and delay in one step; `ExistingTask` for an id that exists.
 
         With a `batch`, count them into its job and its run: the created tasks in the same step, the batch in the same
         round trip.
@@ -68,7 +73,8 @@ class Tasks:
         commands: list[Command] = []
         groups = group_items(tasks, [(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks])
         for (shard, topic), some, _ in groups:
-            keys = [shard.pool, shard.done, shard.bucket(Bucket.DELAY, topic), shard.wakes[Bucket.DELAY], shard.expiry]
+            delay, unack, error, _ = shard.buckets(topic)
+            keys = [shard.pool, shard.done, delay, shard.wakes[Bucket.DELAY], shard.expiry, unack, error]
             if counters:
                 keys += [shard.jobs, *map(shard.job, counters)]
             arguments: list[Argument] = [topic, len(counters), *chain.from_iterable(forget_times)]
@@ -78,7 +84,22 @@ class Tasks:
             commands.append(scripts.CREATE.call(keys, arguments))
         count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
         answers = await self._client.execute_each("create", [*commands, *count])
-        return spread_answers(groups, answers[: len(groups)], parse_flags)
+        results: list[CreateResult | LaterError] = spread_answers(groups, answers[: len(groups)], _parse_created)
+        await self._find_elsewhere(tasks, results)
+        return results
+
+    async def _find_elsewhere(self, tasks: Sequence[Task], results: list[CreateResult | LaterError]) -> None:
+        """Fill in when existing tasks are due that are dead or of another topic than the one to be created."""
+        positions = [n for n, result in enumerate(results) if result is _ELSEWHERE]
+        if not positions:
+            return
+        try:
+            found = await self._lookup.query([tasks[n].id for n in positions])
+        except LaterError:
+            return  # what was created is known, and that counts
+        for n, record in zip(positions, found, strict=True):
+            if isinstance(record, TaskRecord) and record.state is not Bucket.DEAD:
+                results[n] = ExistingTask(record.score)
 
     async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
         """Return the `limit` earliest wake entries of each shard, in delay also of held topics. Raises StoreDown."""
@@ -222,6 +243,14 @@ class Tasks:
             if len(answer) >= 2 * limit:
                 more_ats.append(topics[-1].at)
         return DueTopics(sorted(topics), min(more_ats, default=None))
+
+
+_ELSEWHERE = ExistingTask(None)
+
+
+def _parse_created(answer: Sequence[int]) -> list[CreateResult]:
+    """Parse the answer of the script `create`; `_ELSEWHERE` itself stands for a task that it did not find."""
+    return [True if code == 1 else _ELSEWHERE if code < 0 else ExistingTask(code or None) for code in answer]
 
 
 def _merge(due: DueTopics, held: DueTopics) -> DueTopics:

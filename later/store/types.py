@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from later.core.edit import TaskChanges
 from later.core.errors import UnreadableBody
@@ -183,6 +183,19 @@ class TaskEdit(NamedTuple):
     changes: TaskChanges
     policies: Policies
     now: int
+
+
+class ExistingTask(NamedTuple):
+    """The result of a create whose id exists: when that task is due (ms; in flight: when its lease ends).
+
+    None if it is dead or has ended.
+    """
+
+    due_at: int | None
+
+
+CreateResult = Literal[True] | ExistingTask
+"""True: the task was created."""
 
 
 class Deletion(NamedTuple):

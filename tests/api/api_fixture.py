@@ -18,7 +18,7 @@ from yarl import URL
 from later.api.app import build_app
 from later.api.front_door import FrontDoor
 from later.api.server import Runner
-from later.core.clock import Clock
+from later.core.clock import Clock, rfc3339
 from later.core.errors import StoreDown
 from later.core.policy import Policy
 from later.metrics import Exposition, Metrics
@@ -178,8 +178,9 @@ def create_bodies(*ids: str) -> list[dict[str, Any]]:
     return [{**MINIMAL, "id": id} for id in ids]
 
 
-def create_result(id: str, created: bool = True) -> dict[str, Any]:
-    return {"id": id, "created": created}
+def create_result(id: str, created: bool = True, *, delay: int = 0) -> dict[str, Any]:
+    """Return the answer to a create with a caller's id, `delay` seconds before the task is due."""
+    return {"id": id, "due_at": rfc3339(NOW + 1000 * delay), "created": created}
 
 
 def item_error(status: int, detail: str, **more: object) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tests.api.api_fixture import (
     ok,
     serve_api,
 )
-from tests.api.states import put_task
+from tests.api.states import STATES, put_all_states, put_task
 from tests.builders import NOW
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -50,7 +50,7 @@ class TestCreate:
                 create_result("a"),
                 {"error": DELAY_ERROR},
                 item_error(400, "expected a JSON object, got a number"),
-                {**create_result("b"), "warning": warning},
+                {**create_result("b", delay=60), "warning": warning},
             ],
         )
         assert (await api.post("/query", {"id": "b"}))[0] == 200
@@ -64,7 +64,7 @@ class TestCreate:
         async with api.http.post("/create/batch", json=[*create_bodies("a"), {}]) as response:
             text = await response.text()
         assert text.startswith(
-            '{"created":1,"existing":0,"refused":1,"failed":0,"results":[{"id":"a","created":true},'
+            '{"created":1,"existing":0,"refused":1,"failed":0,"results":[{"id":"a","due_at":"2027-01-15T08:00:00.000Z","created":true},'
             '{"error":{"status":400,"detail":"'
         )
 
@@ -204,7 +204,7 @@ class TestDryRun:
     async def test_a_dry_run_reports_refusals_and_stores_nothing(self, api: ApiFixture) -> None:
         batch = [*create_bodies("a"), {**MINIMAL, "delay": -5}]
         _, answer = await api.post("/create/batch?dry_run=true&job=j", batch)
-        results = [{"id": "a", "created": False}, {"error": DELAY_ERROR}]
+        results = [create_result("a", False), {"error": DELAY_ERROR}]
         assert answer == {"created": 0, "existing": 0, "refused": 1, "failed": 0, "results": results}
         _, answer = await api.post("/query/batch", [{"id": "a"}])
         assert answer["missing"] == 1
@@ -350,3 +350,24 @@ class TestUnavailableShard:
                 "log_level": "error",
             }
         ]
+
+
+class TestDeleteDryRun:
+    @pytest.mark.parametrize("query", ["", "&pending=true"])
+    async def test_it_answers_as_the_delete_would_and_changes_nothing(self, query: str) -> None:
+        async with serve_api(shards=2) as api:
+            await put_all_states(api)
+            ids = [{"id": id} for id in (*STATES, "delay", "nobody's", "a/b")]
+            before = await api.post("/query/batch", ids)
+            preview = await api.post(f"/delete/batch?dry_run=true{query}", ids)
+            assert await api.post("/query/batch", ids) == before
+            assert await api.post(f"/delete/batch?dry_run=false{query}", ids) == preview
+            assert (await api.post("/query/batch", ids))[1]["found"] == (1 if query else 0)
+
+    @pytest.mark.parametrize(("query", "ended", "missing"), [("", 1, 0), ("&pending=true", 0, 1)])
+    async def test_an_ended_id_stays_remembered(self, api: ApiFixture, query: str, ended: int, missing: int) -> None:
+        shard = api.keys.shard_of("c")
+        await api.client.execute("open", ("ZADD", shard.done, NOW + 1000, pack_id("c")))
+        for _ in range(2):
+            _, answer = await api.post(f"/delete/batch?dry_run=true{query}", [{"id": "c"}])
+            assert (answer["ended"], answer["missing"], answer["deleted"]) == (ended, missing, 0)

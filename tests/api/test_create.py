@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from later.core.clock import rfc3339
 from later.core.policy import Policy
-from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, serve_api
+from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, create_result, ok, serve_api
+from tests.api.states import STATES, put_all_states
 from tests.builders import NOW
 
 NOW_S = NOW // 1000
@@ -43,13 +45,13 @@ async def create_and_query(api: ApiFixture, **fields: Any) -> dict[str, Any]:
 async def test_a_task_is_created_under_a_new_uuid(api: ApiFixture) -> None:
     status, answer = await api.post("/create", MINIMAL)
     assert status == 200
-    assert answer.keys() == {"id"}
+    assert answer.keys() == {"id", "due_at"}
     assert UUID.fullmatch(answer["id"])
 
 
 async def test_a_callers_own_id_is_created_once(api: ApiFixture) -> None:
-    assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
-    assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": False})
+    assert await api.post("/create", {**MINIMAL, "id": "a"}) == ok(**create_result("a"))
+    assert await api.post("/create", {**MINIMAL, "id": "a"}) == ok(**create_result("a", False))
 
 
 async def test_absent_fields_have_defaults(api: ApiFixture) -> None:
@@ -210,14 +212,13 @@ async def test_a_delay_over_the_policys_limit_is_refused_in_zaqars_words() -> No
 async def test_a_task_that_expires_before_it_is_due_is_accepted_with_a_warning(api: ApiFixture) -> None:
     body = {**MINIMAL, "id": "a", "delay": 60, "ttl": 60}
     warning = "The task will expire before it is due and never be delivered."
-    assert await api.post("/create", body) == (200, {"id": "a", "created": True, "warning": warning})
-    assert await api.post("/create", body) == (200, {"id": "a", "created": False})
+    assert await api.post("/create", body) == ok(**create_result("a", delay=60), warning=warning)
+    assert await api.post("/create", body) == ok(**create_result("a", False, delay=60))
 
 
 async def test_a_task_that_is_due_before_it_expires_has_no_warning(api: ApiFixture) -> None:
-    assert await api.post("/create", {**MINIMAL, "id": "a", "delay": 60, "ttl": 60.001}) == (
-        200,
-        {"id": "a", "created": True},
+    assert await api.post("/create", {**MINIMAL, "id": "a", "delay": 60, "ttl": 60.001}) == ok(
+        **create_result("a", delay=60)
     )
 
 
@@ -304,3 +305,25 @@ async def test_no_refusal_shows_the_value_of_a_header(api: ApiFixture, path: str
         error = answer if path == "/create" else answer["results"][0]["error"]
         assert (error["status"], error["field"]) == (400, "headers")
         assert "s3cret" not in str(answer), (status, answer)
+
+
+class TestDueTime:
+    """`due_at` of the task that is there: the new one's, or the one that has had the id before."""
+
+    async def test_it_is_what_a_query_shows(self, api: ApiFixture) -> None:
+        _, answer = await api.post("/create", {**MINIMAL, "delay": 1.5})
+        assert answer["due_at"] == rfc3339(NOW + 1500)
+        assert (await api.post("/query", {"id": answer["id"]}))[1]["due_at"] == answer["due_at"]
+
+    @pytest.mark.parametrize("topic", ["order", "another"])
+    @pytest.mark.parametrize("state", [*STATES])
+    async def test_it_is_that_of_the_existing_task_in_whatever_state(
+        self, api: ApiFixture, state: str, topic: str
+    ) -> None:
+        await put_all_states(api)
+        _, shown = await api.post("/query", {"id": state})
+        _, answer = await api.post("/create", {**MINIMAL, "topic": topic, "id": state, "delay": 7})
+        assert answer.pop("due_at", None) == shown.get("due_at")
+        assert answer == {"id": state, "created": False}
+        _, batch = await api.post("/create/batch", [{**MINIMAL, "topic": topic, "id": state}])
+        assert batch["results"][0].get("due_at") == shown.get("due_at")

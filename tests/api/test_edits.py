@@ -14,7 +14,7 @@ from later.api.problem_types import CHANGED, IN_FLIGHT
 from later.api.requests import EXPECTED
 from later.core.policy import Policy
 from later.store import cursor, dead_letters
-from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, ok, serve_api
+from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, create_result, ok, serve_api
 from tests.api.states import DIED_AT, LAST_FAILURE, STATES, put_all_states, put_task
 from tests.builders import NOW
 
@@ -380,7 +380,7 @@ class TestPurge:
     async def test_a_purge_forgets_ids(self, api: ApiFixture) -> None:
         await put_task(api, "dead", "a")
         await api.post("/topics/order/purge", {})
-        assert await api.post("/create", {**MINIMAL, "id": "a"}) == ok(id="a", created=True)
+        assert await api.post("/create", {**MINIMAL, "id": "a"}) == ok(**create_result("a"))
 
     async def test_a_topic_with_a_slash_is_purged(self, api: ApiFixture) -> None:
         await put_task(api, "dead", "a", topic="shop/order")

@@ -20,7 +20,7 @@ from later.api.front_door import FrontDoor
 from later.api.problem_types import PROBLEM_TYPES
 from later.core.errors import StoreFault, StoreMismatch
 from later.metrics import Exposition
-from tests.api.api_fixture import MINIMAL, ApiFixture, read_answer, serve_api
+from tests.api.api_fixture import MINIMAL, ApiFixture, create_result, read_answer, serve_api
 from tests.builders import NOW
 
 STORE_CALLS = [
@@ -248,5 +248,5 @@ async def test_concurrent_callers_each_get_their_own_answer(api: ApiFixture) -> 
                 return await response.json()
 
         answers = await asyncio.gather(*(create(number) for number in range(100)))
-    assert answers == [{"id": f"n{number}", "created": True} for number in range(100)]
+    assert answers == [create_result(f"n{number}", delay=number) for number in range(100)]
     assert sorted(api.wakes) == [NOW + 1000 * number for number in range(100)]

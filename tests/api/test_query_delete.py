@@ -10,7 +10,7 @@ import pytest
 from later.core.retry import Failure, SettleTarget, Verdict
 from later.core.task import Task, pack_id
 from later.store.types import Claim, ClaimRequest, Settlement
-from tests.api.api_fixture import DAY_MS, MINIMAL, Answer, ApiFixture, bad_request
+from tests.api.api_fixture import DAY_MS, MINIMAL, Answer, ApiFixture, bad_request, create_result, ok
 from tests.builders import NOW, a_task
 
 NO_TASK = "no task has the id 'a'"
@@ -134,7 +134,7 @@ async def test_a_delete_says_that_the_task_was_in_flight(api: ApiFixture) -> Non
 
 async def test_a_deleted_id_may_be_created_again(api: ApiFixture) -> None:
     for _ in range(2):
-        assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
+        assert await api.post("/create", {**MINIMAL, "id": "a"}) == ok(**create_result("a"))
         assert (await api.post("/delete", {"id": "a"}))[0] == 200
 
 
@@ -143,7 +143,7 @@ async def test_an_ended_id_that_was_deleted_may_be_created_again(api: ApiFixture
     await settle(api, Verdict(SettleTarget.DONE, NOW))
     assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": False})
     assert await api.post("/delete", {"id": "a"}) == (200, {"id": "a", "ended": True})
-    assert await api.post("/create", {**MINIMAL, "id": "a"}) == (200, {"id": "a", "created": True})
+    assert await api.post("/create", {**MINIMAL, "id": "a"}) == ok(**create_result("a"))
 
 
 async def test_an_ended_id_is_deleted_once(api: ApiFixture) -> None:

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from tests.api.api_fixture import MINIMAL, serve_api
+from tests.api.api_fixture import MINIMAL, create_result, ok, serve_api
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ async def test_malformed_http_is_answered_with_a_problem_document(
 
 async def test_well_formed_http_is_served() -> None:
     async with serve_api() as api:
-        assert (await api.post("/create", {**MINIMAL, "id": "a"})) == (200, {"id": "a", "created": True})
+        assert (await api.post("/create", {**MINIMAL, "id": "a"})) == ok(**create_result("a"))
         assert (await api.post("/nowhere", {}))[0] == 404
 
 
@@ -55,7 +55,7 @@ async def test_equivalent_paths_are_the_same_route(path: str) -> None:
         writer.close()
         await writer.wait_closed()
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert answer.endswith(b'{"id":"a","created":true}')
+    assert answer.endswith(CREATED)
 
 
 async def test_a_client_that_expects_100_continue_gets_it() -> None:
@@ -69,7 +69,7 @@ async def test_a_client_that_expects_100_continue_gets_it() -> None:
         answer = await reader.read()
         writer.close()
         await writer.wait_closed()
-    assert answer.endswith(b'{"id":"a","created":true}')
+    assert answer.endswith(CREATED)
 
 
 async def send(requests: bytes) -> bytes:
@@ -89,6 +89,7 @@ def create_request(line: str, *headers: str) -> bytes:
     return "\r\n".join([line, "Host: localhost", *headers, f"Content-Length: {len(body)}", "", body]).encode()
 
 
+CREATED = b'{"id":"a","due_at":"2027-01-15T08:00:00.000Z","created":true}'
 CREATE, CLOSE = "POST /create HTTP/1.1", "Connection: close"
 
 
@@ -96,10 +97,10 @@ async def test_an_answer_has_the_same_headers_with_and_without_keep_alive() -> N
     answers = await send(create_request(CREATE) + create_request(CREATE, CLOSE))
     first, second = (b"HTTP/1.1" + part for part in answers.split(b"HTTP/1.1")[1:])
     kept_alive, closed = (_headers(answer) for answer in (first, second))
-    assert first.endswith(b'\r\n\r\n{"id":"a","created":true}')
-    assert second.endswith(b'\r\n\r\n{"id":"a","created":false}')
+    assert first.endswith(b"\r\n\r\n" + CREATED)
+    assert second.endswith(b"\r\n\r\n" + CREATED.replace(b"true", b"false"))
     assert closed.pop("Connection") == "close"
-    assert (kept_alive.pop("Content-Length"), closed.pop("Content-Length")) == ("25", "26")
+    assert (kept_alive.pop("Content-Length"), closed.pop("Content-Length")) == ("61", "62")
     assert abs(parsedate_to_datetime(kept_alive.pop("Date")) - parsedate_to_datetime(closed.pop("Date"))).seconds <= 1
     assert kept_alive == closed
 
@@ -112,14 +113,14 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 async def test_an_http_1_0_client_is_answered_in_http_1_0() -> None:
     answer = await send(create_request("POST /create HTTP/1.0"))
     assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
-    assert answer.endswith(b'{"id":"a","created":true}')
+    assert answer.endswith(CREATED)
 
 
 async def test_a_head_request_gets_no_body() -> None:
     answer = await send(b"HEAD /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" + create_request(CREATE, CLOSE))
     head, create = (b"HTTP/1.1" + part for part in answer.split(b"HTTP/1.1")[1:])
     assert head.endswith(b"\r\n\r\n")
-    assert create.endswith(b'{"id":"a","created":true}')
+    assert create.endswith(CREATED)
 
 
 def _headers(answer: bytes) -> dict[str, str]:

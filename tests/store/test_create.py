@@ -6,6 +6,7 @@ from typing import Any
 
 from later.core.task import Task
 from later.store.keys import Bucket
+from later.store.types import ExistingTask
 from tests.builders import NOW, a_task
 from tests.store.inspection import assert_sound, claim_due, died, done, locate, read_contents
 from tests.store_fixture import StoreFixture
@@ -38,7 +39,7 @@ async def test_only_tasks_with_a_ttl_are_in_the_expiry_index(store: StoreFixture
 async def test_an_existing_id_is_not_created_again(store: StoreFixture) -> None:
     await store.tasks.create([own("a")])
     before = await read_contents(store)
-    assert await store.tasks.create([own("a", topic="other", delay=5)]) == [False]
+    assert await store.tasks.create([own("a", topic="other", delay=5)]) == [ExistingTask(NOW)]
     assert await read_contents(store) == before
 
 
@@ -46,7 +47,7 @@ async def test_an_id_is_known_in_every_bucket(store: StoreFixture) -> None:
     await store.tasks.create([own("in-flight"), own("dead")])
     claims = {claim.id: claim for claim in await claim_due(store)}
     await store.tasks.settle([died(claims["dead"])])
-    assert await store.tasks.create([own("in-flight"), own("dead")]) == [False, False]
+    assert await store.tasks.create([own("in-flight"), own("dead")]) == [ExistingTask(NOW + 30_000), ExistingTask(None)]
     await assert_sound(store)
 
 
@@ -55,19 +56,19 @@ async def test_the_id_of_a_delivered_task_is_remembered(store: StoreFixture) -> 
     [claim] = await claim_due(store)
     await store.tasks.settle([done(claim, remember_until=NOW + 1000)])
     before = await read_contents(store)
-    assert await store.tasks.create([own("a")]) == [False]
+    assert await store.tasks.create([own("a")]) == [ExistingTask(None)]
     assert await read_contents(store) == before
 
 
 async def test_an_id_twice_in_one_batch_is_created_once(store: StoreFixture) -> None:
     batch = [own("a"), own("b"), own("a", topic="other"), own("a", delay=9)]
     answers = await store.tasks.create(batch)
-    assert (answers.count(True), answers.count(False)) == (2, 2)
+    assert [answer is True for answer in answers].count(True) == 2
     assert len((await assert_sound(store)).pool) == 2
 
 
 async def test_within_a_topic_the_first_of_two_with_one_id_is_created(store: StoreFixture) -> None:
-    assert await store.tasks.create([own("a", delay=1), own("a", delay=2)]) == [True, False]
+    assert await store.tasks.create([own("a", delay=1), own("a", delay=2)]) == [True, ExistingTask(NOW + 1000)]
     assert await locate(store, "a") == (Bucket.DELAY, NOW + 1000)
 
 
@@ -90,7 +91,7 @@ async def test_more_tasks_than_one_call_carries_are_created(store: StoreFixture)
 async def test_many_topics_are_created_in_one_round_trip(store: StoreFixture) -> None:
     tasks = [own(f"task-{n}", topic=f"topic-{n % 300}") for n in range(900)]
     answers = await store.tasks.create([*tasks, tasks[7]])
-    assert answers == [True] * 900 + [False]
+    assert answers == [True] * 900 + [ExistingTask(NOW)]
     contents = await assert_sound(store)
     assert all(contents.entries_of(task.id) == [(Bucket.DELAY, task.topic, NOW)] for task in tasks)
 

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -85,11 +85,11 @@ async def ids_in(store: StoreFixture, bucket: Bucket) -> set[str]:
     return set((await read_contents(store)).buckets.get((bucket, "order"), {}))
 
 
-def all_true(answers: list[bool | LaterError]) -> bool:
+def all_true(answers: Sequence[object]) -> bool:
     return len(answers) > 0 and all(answer is True for answer in answers)
 
 
-def reasons(answers: list[bool | LaterError]) -> set[str]:
+def reasons(answers: Sequence[object]) -> set[str]:
     assert all(isinstance(answer, StoreDown) for answer in answers)
     return {str(answer) for answer in answers}
 

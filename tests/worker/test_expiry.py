@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from later.core.policy import Policy
 from later.store.keys import Bucket
+from later.store.types import ExistingTask
 from later.worker.expiry import SWEEP_TASKS
 from tests.builders import NOW, a_task
 from tests.store_fixture import StoreFixture
@@ -109,7 +110,7 @@ class TestSweep:
         await worker.work()
         worker.at = NOW + 5000
         await worker.work()
-        assert await store.tasks.create([task]) == [False]
+        assert await store.tasks.create([task]) == [ExistingTask(None)]
 
     async def test_a_tick_removes_a_limited_number_and_reports_more(self, store: StoreFixture) -> None:
         await store.tasks.create([a_task(created_at=NOW - 1) for _ in range(SWEEP_TASKS + 200)])

@@ -21,7 +21,7 @@ from later.store.keys import Bucket
 from later.store.open import open_existing_store
 from later.store.policies import PolicyBook
 from later.store.settings import StoreSettings
-from later.store.types import Deletion, JobBatch, TaskRecord
+from later.store.types import Deletion, ExistingTask, JobBatch, TaskRecord
 
 Result = TypeVar("Result")
 
@@ -122,7 +122,7 @@ class StoreTransport:
         results = [next(answers) if isinstance(item, Task) else item for item in items]
         await self._store.bulk_jobs.uncount_failed(batch, bodies, items, results)
         errors = {i: _item_error(result) for i, result in enumerate(results) if isinstance(result, LaterError)}
-        existing = [i for i, result in enumerate(results) if result is False]
+        existing = [i for i, result in enumerate(results) if isinstance(result, ExistingTask)]
         return BatchResult(sum(result is True for result in results), existing, errors)
 
     def _run(self, call: Awaitable[Result]) -> Result:

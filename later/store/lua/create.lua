@@ -1,15 +1,16 @@
 -- create: store new tasks of one topic in pool and delay.
 --
--- KEYS: pool, done, delay, wake, expiry; with counters also jobs, and the counts of each counter
+-- KEYS: pool, done, delay, wake, expiry, unack, error; with counters also jobs, and the counts of each counter
 -- ARGV: topic, number of counters (a bulk job and its run, or none),
 --       then for each counter: its name, when it may be forgotten,
 --       then for each task: id, body, due time, '1' if the caller chose the id ('0' if later made it),
 --       end of its ttl ('' for none)
--- Returns for each task 1: created, or 0: the id exists (in pool, or ended and remembered), nothing was changed.
+-- Returns for each task 1: created. Otherwise the id exists, and nothing was changed: 0: it has ended and is remembered;
+-- -1: its task is dead, or of another topic; a larger number: when it is due (in unack: when its lease ends).
 --
 -- The first write adds, so a store at maxmemory refuses the whole call, as it must: it cannot accept more tasks.
 local pool, done, delay, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local expiry, jobs = KEYS[5], KEYS[6]
+local expiry, unack, error_, jobs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local topic, counters = ARGV[1], tonumber(ARGV[2])
 local first = 3 + 2 * counters
 
@@ -17,10 +18,22 @@ local own_ids = {}
 for i = first, #ARGV, 5 do
   if ARGV[i + 3] == '1' then own_ids[#own_ids + 1] = ARGV[i] end
 end
-local known = {}
+local known, kept_ids = {}, {}
 if #own_ids > 0 then
   local kept, ended = redis.call('HMGET', pool, unpack(own_ids)), redis.call('ZMSCORE', done, unpack(own_ids))
-  for n, id in ipairs(own_ids) do known[id] = kept[n] or ended[n] end
+  for n, id in ipairs(own_ids) do
+    if ended[n] then known[id] = 0 end
+    if kept[n] then
+      known[id] = -1
+      kept_ids[#kept_ids + 1] = id
+    end
+  end
+end
+if #kept_ids > 0 then
+  for _, bucket in ipairs({delay, unack, error_}) do
+    local scores = redis.call('ZMSCORE', bucket, unpack(kept_ids))
+    for n, id in ipairs(kept_ids) do known[id] = scores[n] and tonumber(scores[n]) or known[id] end
+  end
 end
 
 local answers, bodies, dues, ends = {}, {}, {}, {}
@@ -28,10 +41,10 @@ local earliest, created = nil, 0
 for i = first, #ARGV, 5 do
   local id, body, due, ttl_end = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 4]
   if known[id] then
-    answers[#answers + 1] = 0
+    answers[#answers + 1] = known[id]
   else
     answers[#answers + 1] = 1
-    known[id] = true
+    known[id] = tonumber(due)
     created = created + 1
     bodies[#bodies + 1] = id
     bodies[#bodies + 1] = body
@@ -50,7 +63,7 @@ if created > 0 then
   redis.call('ZADD', delay, unpack(dues))
   redis.call('ZADD', wake, 'LT', earliest, topic)
   if #ends > 0 then redis.call('ZADD', expiry, unpack(ends)) end
-  for n = 1, counters do redis.call('HINCRBY', KEYS[6 + n], 'created', created) end
+  for n = 1, counters do redis.call('HINCRBY', KEYS[8 + n], 'created', created) end
 end
 for n = 1, counters do redis.call('ZADD', jobs, 'GT', ARGV[2 * n + 2], ARGV[2 * n + 1]) end
 return answers
