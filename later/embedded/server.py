@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from later.embedded.paths import EmbeddedError, log_file, socket_path
+from later.embedded.permissions import PRIVATE_UMASK
 
 STOP_TIMEOUT_S = 10.0
 """How long a server may take for its last flush before it is killed."""
@@ -38,7 +39,7 @@ def find_server() -> Path:
 async def start_server(data: Path, lock: int) -> Server:
     """Start a server on the data directory; it inherits the descriptor `lock`. Raises EmbeddedError.
 
-    It loses no acknowledged write (`appendfsync always`) and evicts no key.
+    It loses no acknowledged write (`appendfsync always`), evicts no key, and makes no file that other users can read.
     """
     binary = find_server()
     log_size = log_file(data).stat().st_size if log_file(data).exists() else 0
@@ -55,6 +56,7 @@ async def start_server(data: Path, lock: int) -> Server:
         "logfile": str(log_file(data)),
         "daemonize": "no",
     }
+    umask = os.umask(PRIVATE_UMASK)  # inherited by the server; uvloop has no such argument
     try:
         process = await asyncio.create_subprocess_exec(
             binary,
@@ -67,6 +69,8 @@ async def start_server(data: Path, lock: int) -> Server:
         )
     except OSError as error:
         raise EmbeddedError(f"cannot run {binary}: {error}") from error
+    finally:
+        os.umask(umask)
     return Server(process, data, log_size)
 
 

@@ -15,6 +15,7 @@ import structlog
 from later.core.restart_backoff import RestartBackoff
 from later.embedded.locks import owner_lock, take_lock_from_orphan
 from later.embedded.paths import EmbeddedError, prepare_directory, socket_path, socket_url, wrap_os_errors
+from later.embedded.permissions import secure_directory, secure_files
 from later.embedded.probe import answers_ping, read_info
 from later.embedded.server import Server, start_server
 
@@ -62,11 +63,13 @@ class EmbeddedStore:
         """
         with wrap_os_errors(self._data):
             prepare_directory(self._data)
+            secure_directory(self._data)
             self._locks.enter_context(owner_lock(self._data))
             try:
                 self._lock_descriptor = os.open(self._data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
                 self._locks.callback(os.close, self._lock_descriptor)
                 await take_lock_from_orphan(self._data, self._lock_descriptor)
+                secure_files(self._data)
                 server = await self._start_server()
                 while await self._probe(self._now()) is not None:
                     if server.status is not None:
