@@ -35,11 +35,13 @@ class Call(NamedTuple):
 Rule = Callable[[Call], Awaitable[web.Response]]
 
 
-def status(number: int, retry_after: str | None = None) -> Rule:
-    """Return a rule: this status, no body."""
+def status(number: int, retry_after: str | None = None, headers: Mapping[str, str] | None = None) -> Rule:
+    """Return a rule: this status with these headers, no body."""
+    sent = {} if retry_after is None else {"Retry-After": retry_after}
+    sent |= headers or {}
 
     async def answer(call: Call) -> web.Response:
-        return web.Response(status=number, headers=None if retry_after is None else {"Retry-After": retry_after})
+        return web.Response(status=number, headers=sent)
 
     return answer
 

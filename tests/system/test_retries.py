@@ -71,6 +71,22 @@ def test_a_task_in_error_shows_its_last_failure(up: Daemon, receiver: Receiver, 
     assert receiver.attempts(id) == [1, 2, 3]
 
 
+def test_a_receiver_says_when_and_why_and_holds_no_other_task(up: Daemon, receiver: Receiver, path: str) -> None:
+    says = {"Retry-After": "3600", "later-after": "2.5", "later-reason": "not%20before%20noon"}
+    receiver.rules[path] = in_sequence(status(503, headers=says), status(500, headers=says), done)
+    id = create(up.url, callback=receiver.url(path), retry=1)
+    busy = wait_until(lambda: _find_in_state("error", up, id), "the receiver is busy")
+    assert (busy["has_retry"], busy["last_error"]["message"]) == (0, "not before noon")
+    explained = post(up.url, "/explain", {"id": id}).body
+    assert "last answer 503: not before noon" in explained["sentence"]
+    other = create(up.url, callback=receiver.url("/"))
+    wait_until(lambda: receiver.calls_of(other), "another task of the topic is delivered", 2.5)
+    wait_until(lambda: _is_gone(up, id), "the task is done")
+    assert all(2.5 <= pause < 2.5 + TOLERANCE_S for pause in _pauses(receiver.calls_of(id)))
+    assert [call.headers["later-failures"] for call in receiver.calls_of(id)] == ["0", "0", "1"]
+    assert {call.headers["later-max-retry"] for call in receiver.calls_of(id)} == {"1"}
+
+
 @pytest.mark.parametrize(
     ("busy", "expected"),
     [
