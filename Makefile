@@ -8,6 +8,11 @@ uv := uv==0.13.8
 compile := $(venv)/bin/uv pip compile --quiet --python $(python) --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
+# Examples of each property that is tested: a profile of tests/conftest.py.
+examples := quick
+
+# Without its caches, pytest would compile all tests in each of its processes.
+unexport PYTHONDONTWRITEBYTECODE
 # The variables of an activated venv must not affect this project's own.
 unexport VIRTUAL_ENV
 unexport PYTHONHOME
@@ -25,8 +30,9 @@ install: $(venv)/.dev ## Create .venv with everything for development
 run: $(venv)/.run ## Start later, API and workers; ARGS="--listen 127.0.0.1:9000" passes options
 	@exec $(venv)/bin/later up $(ARGS)
 
-test: $(venv)/.dev ## Run the tests without processes (a minute at most); ARGS="-k lease" passes options to pytest
-	$(python) -m pytest -m "not spark and not system" -n auto $(ARGS)
+test: $(venv)/.dev ## Run the tests without processes (a minute on two cores); ARGS="-k lease" passes options to pytest
+	HYPOTHESIS_PROFILE=$(examples) $(python) -m pytest -m "not spark and not system" \
+		--ignore tests/spark --ignore tests/system -n auto $(ARGS)
 
 test-spark: $(venv)/.dev ## Run the tests of Spark's jobs, in one session; they need Java 17 or newer
 	$(python) -m pytest -m "spark and not system" $(ARGS)
@@ -34,7 +40,8 @@ test-spark: $(venv)/.dev ## Run the tests of Spark's jobs, in one session; they 
 test-system: $(venv)/.dev ## Run the tests that start processes, one at a time because some measure lateness
 	$(python) -m pytest -m system $(ARGS)
 
-test-all: test test-spark test-system ## Run all tests
+test-all check: examples := dev
+test-all: test test-spark test-system ## Run all tests, those of properties with five times as many examples as in test
 
 lint: $(venv)/.dev ## Check style and format
 	$(python) -m ruff check

@@ -13,7 +13,9 @@ from tests.store_fixture import StoreFixture, open_store
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("dev", deadline=None)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
+"""For `make test`: new examples each time, but fewer. `make check` has as many as CI."""
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 @pytest.fixture(scope="session", params=sorted(SERVERS))

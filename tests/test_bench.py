@@ -295,6 +295,7 @@ every_row = pytest.mark.parametrize(
 
 
 @every_row
+@pytest.mark.system
 def test_every_reference_is_a_contender_of_the_same_row(row: Row, tmp_path: Path) -> None:
     with row.contenders(an_environment(tmp_path)) as contenders:
         names = [contender.name for contender in contenders]
@@ -303,6 +304,7 @@ def test_every_reference_is_a_contender_of_the_same_row(row: Row, tmp_path: Path
 
 
 @every_row
+@pytest.mark.system
 def test_every_durability_of_the_store_is_measured(row: Row, tmp_path: Path) -> None:
     environment = an_environment(tmp_path)
     with row.contenders(environment) as contenders:

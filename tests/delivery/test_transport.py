@@ -166,7 +166,7 @@ class TestRequest:
             callback = receiver.url.replace("127.0.0.1", "0x7f.1")
             assert (await sender.send(a_task(callback=callback), 1, NOW)).kind is OutcomeKind.DONE
 
-    @settings(max_examples=500)
+    @settings(max_examples=5 * settings().max_examples)
     @given(CALLBACKS)
     @example("http://h:/?")
     async def test_every_callback_that_is_admitted_can_be_called(self, callback: str) -> None:

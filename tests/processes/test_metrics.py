@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from later.metrics import Exposition, Metrics, MetricSamples
@@ -79,7 +79,6 @@ def test_counters_of_an_exited_process_stay_and_its_gauges_do_not(totals: Proces
     assert again["later_tasks_created_total"] == 7
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, PROCESSES - 1), st.floats(0, 1e6), st.booleans()), max_size=60))
 def test_no_counter_goes_down_by_rounding_when_processes_exit(steps: list[tuple[int, float, bool]]) -> None:
     totals, last = ProcessMetrics(Metrics(), PROCESSES), 0.0

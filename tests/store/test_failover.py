@@ -18,6 +18,8 @@ from tests.servers import SERVERS, ReplicatedServer, run_replicated_server
 from tests.store.inspection import assert_sound, claim_due, died, done, failed, locate, read_contents
 from tests.store_fixture import StoreFixture, open_as_it_is, open_store
 
+pytestmark = pytest.mark.system
+
 RETRY_AT = NOW + 10_000
 Verb = Callable[[StoreFixture, Claim], Awaitable[list[bool | LaterError]]]
 LATE_VERBS: dict[str, Verb] = {

@@ -543,7 +543,6 @@ def one_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_the_store_holds_what_the_model_holds(one_server_url: str, shards: int) -> None:
     machine = type("Machine", (StoreMachine,), {"url": one_server_url, "shards": shards})
     bounded = settings(
-        max_examples=100,
         stateful_step_count=40,
         phases=[Phase.reuse, Phase.generate],  # making a failure shorter would take minutes
         suppress_health_check=list(HealthCheck),

@@ -21,7 +21,7 @@ async def create_due(store: StoreFixture, count: int, topic: str = "order") -> N
         await store.tasks.create([a_task(topic=topic, id=f"{topic}-{start + n}") for n in range(size)])
 
 
-async def pass_time(workers: list[ManualWorker], until: int, step: int = 10) -> None:
+async def pass_time(workers: list[ManualWorker], until: int, step: int = 20) -> None:
     """Tick all workers every `step` ms, read the policies every second, and let deliveries end before the next tick."""
     at = workers[0].at
     while at < until:

@@ -171,7 +171,7 @@ class TestCreating:
                 assert result.schema == schema
 
     @given(st.data())
-    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @pytest.mark.parametrize("shards", [1], indirect=True)
     def test_sums_are_exact_whatever_the_rows(self, target: Target, stored: LaidOutStore, data: st.DataObject) -> None:
         text = st.none() | st.sampled_from(
