@@ -71,6 +71,17 @@ def delayed(seconds: float, then: Rule = done) -> Rule:
 hang = delayed(3600)
 
 
+def once_set(event: threading.Event) -> Rule:
+    """Return a rule: done, but not before the test sets the event."""
+
+    async def answer(call: Call) -> web.Response:
+        while not event.is_set():  # noqa: ASYNC110 - a thread's event cannot be awaited
+            await asyncio.sleep(0.02)
+        return await done(call)
+
+    return answer
+
+
 def in_sequence(*rules: Rule) -> Rule:
     """Return a rule that applies the rules one after another for each id; the last one repeats."""
     seen: dict[str, int] = defaultdict(int)

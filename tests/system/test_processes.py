@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from contextlib import suppress
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import later as package
-from tests.system.api_client import create, get, read_metric
+from tests.system.api_client import create, get, post, read_metric
 from tests.system.creating_clients import run_creating_clients
 from tests.system.daemons import (
     COMMAND,
@@ -29,7 +30,7 @@ from tests.system.daemons import (
     run_up,
     simulated_fault,
 )
-from tests.system.receivers import Receiver, delayed, done, hang, in_sequence
+from tests.system.receivers import Receiver, delayed, done, hang, in_sequence, once_set
 from tests.system.simulated_faults.sitecustomize import EXIT_STATUS
 from tests.system.stores import StoreServer, count_tasks, open_embedded_store
 from tests.system.waiting import wait_until
@@ -169,24 +170,33 @@ def test_without_its_supervisor_a_process_serves_and_reports_that(folder: Path, 
 def test_processes_finish_their_deliveries_and_exit_if_the_supervisor_is_killed(
     folder: Path, data: Path, receiver: Receiver
 ) -> None:
-    receiver.rules["/"] = delayed(2)
-    with run_up(folder, data) as up:
+    may_answer = threading.Event()
+    receiver.rules["/held"] = once_set(may_answer)
+    patient = ("--timeout", "100", "--lease", "110", "--drain", "100")  # longer than the next start takes
+    with run_up(folder, data, *patient) as up:
         _wait_until_all_up(up)
-        waiting = {create(up.url, callback=receiver.url(), delay=3) for _ in range(20)}
-        ids = {create(up.url, callback=receiver.url()) for _ in range(20)}
-        wait_until(lambda: receiver.ids == ids, "all are in flight")
+        waiting = {create(up.url, callback=receiver.url(), delay=3600) for _ in range(20)}
+        held = {create(up.url, callback=receiver.url("/held")) for _ in range(20)}
+        wait_until(lambda: receiver.ids == held, "all are in flight")
         children, url = up.children(), up.url
         up.process.kill()
         up.process.wait()
-        wait_until(lambda: not _answers(url), "the daemon accepts no more requests", 1)
-        with run_up(folder, data) as again:
+        wait_until(lambda: not _answers(url), "the daemon accepts no more requests")
+        with run_up(folder, data, *patient) as again:
             assert again.wait_for_event("stopping an orphaned store")
-            assert again.wait_for_event("store found")["tasks"] == len(ids | waiting)
-            assert receiver.answered == set(), "the deliveries are still under way"
-            wait_until(lambda: receiver.answered == ids | waiting, "everything is delivered")
+            assert again.wait_for_event("store found")["tasks"] == len(held | waiting)
+            assert all(map(_is_running, children)), "the processes still wait for their deliveries"
+            assert receiver.answered == set()
+            may_answer.set()
+            wait_until(lambda: receiver.answered == held, "they finish their deliveries")
+            wait_until(lambda: not any(map(_is_running, children)), "the processes end by themselves")
+            for id in waiting:
+                assert post(again.url, "/run-now", {"id": id}).status == 200
+            wait_until(lambda: receiver.answered == held | waiting, "the next daemon delivers the rest")
             assert again.stop() == 0
-        assert not any(map(_is_running, children)), "the processes ended by themselves"
         assert [event["event"] for event in up.events()].count("the supervisor is gone: stopping") == 2
+    with open_embedded_store(data) as client:
+        assert count_tasks(client) == 0, "all are settled"
     assert receiver.repeated_calls() == []
 
 
