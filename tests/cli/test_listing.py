@@ -23,7 +23,7 @@ def test_tasks_are_listed_page_by_page_up_to_the_limit(api: ApiStub, capsys: Cap
         "n3      2027-01-15T08:00:00.000Z  0         -                     -",
     ]
     assert err == "later: these are the first 3; use --limit to list more\n"
-    first_request = {"topic": "order", "state": "error", "due_after": None, "due_before": None, "limit": 4}
+    first_request = {"topic": "order", "state": "error", "limit": 4}
     assert [(request.path, request.json) for request in api.requests] == [
         ("/list", first_request),
         ("/list", {**first_request, "cursor": "c"}),
@@ -66,17 +66,32 @@ def test_dead_tasks_are_listed_with_their_reasons(now: float, api: ApiStub, caps
         "n3  2027-01-15T09:00:00.000Z  4         expired    -       its ttl ended",
     ]
     assert api.requests[0].json == {
-        "topic": "order", "state": "dead", "due_after": None, "due_before": NOW_S - 7200, "limit": 51,
+        "topic": "order", "state": "dead", "died_before": NOW_S - 7200, "limit": 51,
     }  # fmt: skip
 
 
-def test_dead_tasks_of_one_reason_are_fetched_in_whole_pages(api: ApiStub, capsys: Capture) -> None:
+def test_dead_tasks_of_one_reason_are_asked_for_and_an_empty_page_is_not_the_last(
+    api: ApiStub, capsys: Capture
+) -> None:
     api.replies = [
-        tasks_page(dead_task("n1"), dead_task("n2", "gone"), cursor="c"),
-        tasks_page(dead_task("n3"), dead_task("n4", "gone")),
+        tasks_page(dead_task("n2", "gone"), cursor="c"),
+        tasks_page(cursor="d"),
+        tasks_page(dead_task("n4", "gone")),
     ]
     assert exit_code_of("dead", "list", "order", "--reason", "gone", "--limit", "2", "--json") == 0
     out, err = capsys.readouterr()
     assert [json.loads(line)["id"] for line in out.splitlines()] == ["n2", "n4"]
     assert err == ""
-    assert api.requests[0].json["limit"] == 500
+    asked = {"topic": "order", "state": "dead", "reason": "gone", "limit": 3}
+    assert [request.json for request in api.requests] == [asked, {**asked, "cursor": "c"}, {**asked, "cursor": "d"}]
+
+
+def test_pending_tasks_are_listed_with_their_states(api: ApiStub, capsys: Capture) -> None:
+    api.replies = [tasks_page(listed_task("n1", state="unack"), listed_task("n2", state="delay"))]
+    assert exit_code_of("list", "order", "--state", "pending") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "state  id  due                       attempts  last error  callback",
+        "unack  n1  2027-01-15T08:00:00.000Z  0         -           http://a/",
+        "delay  n2  2027-01-15T08:00:00.000Z  0         -           http://a/",
+    ]
+    assert api.requests[0].json == {"topic": "order", "state": "pending", "limit": 51}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.api_stub import NOW_S, ApiStub, Capture, Reply, dead_task, exit_code_of, problem_reply, tasks_page
+from tests.cli.api_stub import NOW_S, ApiStub, Capture, Reply, exit_code_of, problem_reply
 
 
 class TerminalInput(io.StringIO):
@@ -23,7 +23,15 @@ def type_answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", TerminalInput(text))
 
 
-TOPIC_REPLY = Reply(200, {"topic": "order", "delay": 1000, "unack": 7, "error": 4, "dead": 200})
+COUNTS = {"delay": 1000, "error": 4, "dead": 200}
+
+
+def count_reply(**counts: int) -> Reply:
+    """Return the answer to a dry run."""
+    return Reply(200, {"dry_run": True, "topic": "order", "purged": sum(counts.values()), "states": counts})
+
+
+COUNT_REPLY = count_reply(**COUNTS)
 PURGE_TOPIC = ("topics", "purge", "order")
 PURGE_DEAD = ("dead", "purge", "--topic", "order")
 REDRIVE = ("dead", "redrive", "--topic", "order")
@@ -46,11 +54,11 @@ def test_a_mass_action_asks_for_confirmation_and_no_is_the_default(
     command: tuple[str, ...], question: str, answer: str, api: ApiStub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     type_answer(monkeypatch, answer)
-    api.replies = [TOPIC_REPLY]
+    api.replies = [COUNT_REPLY]
     assert exit_code_of(*command) == 1
     done = "redriven" if "redrive" in command else "purged"
     assert capsys.readouterr() == ("", f"{question}later: nothing was {done}\n")
-    assert api.calls == [("GET", "/topics/order")]
+    assert [request.json["dry_run"] for request in api.requests] == [True]
 
 
 @pytest.mark.parametrize("command", [PURGE_TOPIC, PURGE_DEAD, REDRIVE])
@@ -58,9 +66,9 @@ def test_without_an_answer_nothing_is_done(
     command: tuple[str, ...], api: ApiStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     type_answer(monkeypatch, "")
-    api.replies = [TOPIC_REPLY]
+    api.replies = [COUNT_REPLY]
     assert exit_code_of(*command) == 130
-    assert api.calls == [("GET", "/topics/order")]
+    assert [request.json["dry_run"] for request in api.requests] == [True]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +92,9 @@ def test_after_yes_the_action_is_carried_out(
 ) -> None:
     done = "redriven" if "redrive" in command else "purged"
     type_answer(monkeypatch, "y\n")
-    api.replies = [TOPIC_REPLY, Reply(200, {done: 1})]
+    api.replies = [COUNT_REPLY, Reply(200, {done: 1})]
     assert exit_code_of(*command) == 0
+    assert (api.requests[0].path, api.requests[0].json) == (path, {**sent, "dry_run": True})
     assert capsys.readouterr().out == f"1 task {done}\n"
     assert (api.requests[1].path, api.requests[1].json) == (path, {**sent, "limit": 200 if "rate" in sent else 5000})
 
@@ -108,13 +117,13 @@ def test_without_tasks_no_confirmation_is_asked(
     command: tuple[str, ...], api: ApiStub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     type_answer(monkeypatch, "y\n")
-    api.replies = [Reply(200, {"topic": "order", "delay": 0, "unack": 7, "error": 0, "dead": 0})]
+    api.replies = [count_reply(delay=0, error=0, dead=0)]
     assert exit_code_of(*command) == 0
     assert capsys.readouterr() == (f"0 tasks {'redriven' if 'redrive' in command else 'purged'}\n", "")
 
 
-def test_a_dry_run_prints_the_count_and_does_nothing(api: ApiStub, capsys: Capture) -> None:
-    api.replies = [TOPIC_REPLY] * 3
+def test_a_dry_run_prints_the_count_and_does_nothing(now: float, api: ApiStub, capsys: Capture) -> None:
+    api.replies = [COUNT_REPLY] * 3
     assert exit_code_of(*PURGE_TOPIC, "--dry-run", "--yes") == 0
     assert exit_code_of(*PURGE_DEAD, "--dry-run") == 0
     assert exit_code_of(*REDRIVE, "--dry-run", "--json") == 0
@@ -122,24 +131,38 @@ def test_a_dry_run_prints_the_count_and_does_nothing(api: ApiStub, capsys: Captu
     assert topic == "1,204 tasks of the topic order (delay 1,000, error 4, dead 200)"
     assert dead == "200 dead tasks of the topic order"
     assert json.loads(as_json) == {"topic": "order", "tasks": 200, "states": {"dead": 200}}
-    assert api.calls == [("GET", "/topics/order")] * 3
-
-
-def test_filtered_dead_tasks_are_counted_one_by_one(now: float, api: ApiStub, capsys: Capture) -> None:
-    api.replies = [
-        TOPIC_REPLY,
-        tasks_page(dead_task("n1"), dead_task("n2", "gone"), cursor="c"),
-        tasks_page(dead_task("n3")),
+    assert [request.json for request in api.requests] == [
+        {"states": ["delay", "error", "dead"], "dry_run": True},
+        {"states": ["dead"], "died_before": NOW_S, "dry_run": True},
+        {"topic": "order", "died_before": NOW_S, "dry_run": True},
     ]
+
+
+def test_filtered_dead_tasks_are_counted_by_the_api(now: float, api: ApiStub, capsys: Capture) -> None:
+    first = {"dry_run": True, "topic": "order", "redriven": 1, "states": {"dead": 1}, "more": True, "cursor": "c"}
+    api.replies = [Reply(200, first), count_reply(dead=1)]
     filters = ("--reason", "exhausted", "--died-after", "2h", "--died-before", "2027-01-15T08:00:00Z")
     assert exit_code_of(*REDRIVE, *filters, "--dry-run") == 0
     assert capsys.readouterr().out == (
         "2 dead tasks of the topic order (reason exhausted, died after 2027-01-15T06:00:00Z, "
         "died before 2027-01-15T08:00:00Z)\n"
     )
-    assert api.requests[1].json == {
-        "topic": "order", "state": "dead", "due_after": NOW_S - 7200, "due_before": 1_800_000_000, "limit": 500,
+    asked = {
+        "topic": "order", "reason": "exhausted", "died_after": NOW_S - 7200, "died_before": 1_800_000_000,
+        "dry_run": True,
     }  # fmt: skip
+    assert [request.json for request in api.requests] == [asked, {**asked, "cursor": "c"}]
+
+
+def test_a_cursor_continues_an_action_even_if_a_chunk_moved_nothing(api: ApiStub, capsys: Capture) -> None:
+    api.replies = [
+        Reply(200, {"redriven": 0, "more": True, "cursor": "c"}),
+        Reply(200, {"redriven": 3, "more": True, "cursor": "d"}),
+        Reply(200, {"redriven": 1}),
+    ]
+    assert exit_code_of(*REDRIVE, "--reason", "gone", "--yes") == 0
+    assert capsys.readouterr().out == "4 tasks redriven\n"
+    assert [request.json.get("cursor") for request in api.requests] == [None, "c", "d"]
 
 
 @pytest.mark.parametrize(("died_before", "sent"), [("1h", NOW_S - 3600), ("2028-01-01T00:00:00Z", NOW_S)])
@@ -246,7 +269,7 @@ def test_a_progress_bar_follows_the_chunks_on_a_terminal(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     type_answer(monkeypatch, "y\n")
-    api.replies = [TOPIC_REPLY, Reply(200, {"purged": 1000, "more": True}), Reply(200, {"purged": 204})]
+    api.replies = [COUNT_REPLY, Reply(200, {"purged": 1000, "more": True}), Reply(200, {"purged": 204})]
     assert exit_code_of(*PURGE_TOPIC) == 0
     out, err = capsys.readouterr()
     assert out == "1,204 tasks purged\n"

@@ -276,7 +276,7 @@ def test_run_now_and_redrive_print_json(api: ApiStub, capsys: Capture) -> None:
     ("arguments", "message"),
     [
         (["list"], "Missing argument 'TOPIC'."),
-        (["list", "order", "--state", "done"], "'done' is not one of 'delay', 'unack', 'error', 'dead'."),
+        (["list", "order", "--state", "done"], "'done' is not one of 'delay', 'unack', 'error', 'dead', 'pending'."),
         (["list", "order", "--limit", "0"], "0 is not in the range 1<=x<=1000000000."),
         (["explain"], "Give either an ID or --topic."),
         (["explain", "n1", "--topic", "order"], "Give either an ID or --topic."),

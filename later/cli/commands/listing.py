@@ -16,19 +16,20 @@ from later.cli.times import DUE_TIME_HELP, due_time_options
 from later.client.http import ApiClient
 from later.store.keys import Bucket
 
-STATES = tuple(bucket.value for bucket in Bucket)
+PENDING = "pending"
+STATES = (*(bucket.value for bucket in Bucket), PENDING)
 PAGE_SIZE = 500
 """Tasks per request: not more, because each has all its fields in the answer."""
-TIME_HEADERS = {"delay": "due", "unack": "lease ends", "error": "next attempt", "dead": "died"}
+TIME_HEADERS = {"delay": "due", "unack": "lease ends", "error": "next attempt", "dead": "died", PENDING: "due"}
 """The header of a task's time, which has another meaning in each state."""
 
 TaskJson = dict[str, Any]
 
 
 class TaskFilter(NamedTuple):
-    """The tasks of a topic in one state, with a time from `since` on and before `before` (Unix seconds).
+    """The tasks of a topic in one state, or the pending ones, with a time from `since` on and before `before`.
 
-    With `reason`, only tasks that died for this reason.
+    The times are Unix seconds. With `reason`, only tasks that died for this reason.
     """
 
     topic: str
@@ -47,7 +48,8 @@ class TaskFilter(NamedTuple):
 )  # fmt: skip
 @click.argument("topic")
 @click.option("--state", type=click.Choice(STATES), default="delay", show_default=True,
-              help="State: waiting (delay), in flight (unack), waiting for a retry (error), or dead.")  # fmt: skip
+              help="State: waiting (delay), in flight (unack), waiting for a retry (error), dead, or the first three "
+                   "together (pending).")  # fmt: skip
 @due_time_options
 @limit_option
 @json_lines_option
@@ -59,10 +61,13 @@ def list_tasks(
     """List a topic's tasks in one state.
 
     The order is by due time; in unack by the end of the lease, in error by the time of the next attempt, in dead by the
-    time of death.
+    time of death; in pending by all of the first three. A task that changes its state meanwhile may be listed twice
+    there, or not at all.
     """
     tasks = fetch_tasks(client, TaskFilter(topic, state, due_after, due_before), limit + 1)
     headers = ("id", TIME_HEADERS[state], "attempts", "last error", "callback")
+    if state == PENDING:
+        return print_tasks(tasks, limit, ("state", *headers), _row_with_state, as_json=as_json)
     return print_tasks(tasks, limit, headers, _row, as_json=as_json)
 
 
@@ -72,12 +77,13 @@ def fetch_tasks(client: ApiClient, selected: TaskFilter, wanted: int = PAGE_SIZE
     Raises:
         CallFailed: a page cannot be fetched.
     """
-    request: dict[str, Any] = {"topic": selected.topic, "state": selected.state}
-    request |= {"due_after": selected.since, "due_before": selected.before}
-    request["limit"] = PAGE_SIZE if selected.reason else min(wanted, PAGE_SIZE)
+    request: dict[str, Any] = {"topic": selected.topic, "state": selected.state, "limit": min(wanted, PAGE_SIZE)}
+    time = "died" if selected.state == Bucket.DEAD else "due"
+    filters = {f"{time}_after": selected.since, f"{time}_before": selected.before, "reason": selected.reason}
+    request |= {name: value for name, value in filters.items() if value is not None}
     while True:
         page = client.ask("POST", "/list", request)
-        yield from (task for task in page["tasks"] if selected.reason in (None, last_error(task).get("reason")))
+        yield from page["tasks"]
         request["cursor"] = page["cursor"]
         if page["cursor"] is None:
             return
@@ -108,6 +114,10 @@ def task_time(task: TaskJson) -> str:
 
 def last_error(task: TaskJson) -> dict[str, Any]:
     return task.get("last_error") or {}
+
+
+def _row_with_state(task: TaskJson) -> Sequence[str]:
+    return (str(task["state"]), *_row(task))
 
 
 def _row(task: TaskJson) -> Sequence[str]:

@@ -18,7 +18,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskProgressColumn, TimeRemainingColumn
 
 from later.cli.api_paths import scope_path
-from later.cli.commands.listing import TaskFilter, fetch_tasks
+from later.cli.commands.listing import TaskFilter
 from later.cli.console import notify, printable
 from later.cli.options import ActionOptions
 from later.cli.progress import ProgressBar
@@ -58,6 +58,8 @@ class Selection(NamedTuple):
 
 class MassAction(NamedTuple):
     """A call that acts on the first `limit` tasks that it finds; `count_field` of its answer is their number.
+
+    If the answer has a cursor, the next call continues there.
 
     With `rate`, so many tasks of a chunk become due each second. The rate is in `fields`, too.
     """
@@ -102,21 +104,25 @@ class ChunkRunner:
         min_pause_s = (
             0.0 if rate is None else min(limit / rate, MAX_PAUSE_S)
         )  # a call without an answer may have taken effect
+        fields = {**action.fields, "limit": limit}
         while True:
             started = self._clock()
-            answer = self._retry.call(lambda: self._call(action, limit), min_pause_s)
+            answer = self._retry.call(lambda: self._call(action.path, fields), min_pause_s)
             done = int(answer[action.count_field])
             self.count += done
             self._progress.advance(done)
-            if not done or answer.get("more") is not True:
+            cursor = answer.get("cursor")
+            if answer.get("more") is not True or not (done or cursor):
                 return
+            if cursor is not None:
+                fields["cursor"] = cursor
             if rate is not None:
                 self._sleep(max(started + min(done / rate, MAX_PAUSE_S) - self._clock(), 0.0))
 
-    def _call(self, action: MassAction, limit: int) -> dict[str, Any]:
+    def _call(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         was_exact, self.exact = self.exact, False  # stays False if the call is interrupted
         try:
-            answer = self._client.ask("POST", action.path, {**action.fields, "limit": limit})
+            answer = self._client.ask("POST", path, fields)
         except CallFailed as error:
             self.exact = was_exact and not isinstance(error, Unavailable)
             raise
@@ -126,19 +132,14 @@ class ChunkRunner:
 
 def purge_topic(client: ApiClient, topic: str, states: Sequence[str], options: ActionOptions) -> int:
     """Remove a topic's tasks in these states. Raises CallFailed."""
-
-    def select() -> Selection:
-        counts = client.ask("GET", _topic_path(topic))
-        return Selection(counts["topic"], {state: counts[state] for state in states})
-
     action = MassAction(_topic_path(topic) + "/purge", {"states": list(states)}, "purged")
-    return _carry_out(client, "purge", action, select, options)
+    return _carry_out(client, "purge", action, lambda: _select(client, action, states), options)
 
 
 def purge_dead(client: ApiClient, dead: TaskFilter, options: ActionOptions) -> int:
     """Remove the dead tasks that the filter selects, if they died before now. Raises CallFailed."""
     action = MassAction(_topic_path(dead.topic) + "/purge", {"states": ["dead"], **_filters_until_now(dead)}, "purged")
-    return _carry_out(client, "purge", action, lambda: _select_dead(client, dead), options)
+    return _carry_out(client, "purge", action, lambda: _select_dead(client, action, dead), options)
 
 
 def redrive_dead(client: ApiClient, dead: TaskFilter, rate: float | None, options: ActionOptions) -> int:
@@ -147,7 +148,7 @@ def redrive_dead(client: ApiClient, dead: TaskFilter, rate: float | None, option
         raise click.UsageError("--rate: expected more than 0 per second.")
     fields = {"topic": dead.topic, **_filters_until_now(dead)} | ({} if rate is None else {"rate": rate})
     action = MassAction("/redrive", fields, "redriven", rate)
-    return _carry_out(client, "redrive", action, lambda: _select_dead(client, dead), options)
+    return _carry_out(client, "redrive", action, lambda: _select_dead(client, action, dead), options)
 
 
 def _topic_path(topic: str) -> str:
@@ -162,23 +163,27 @@ def _filters_until_now(dead: TaskFilter) -> dict[str, Any]:
     return {name: value for name, value in filters.items() if value is not None}
 
 
-def _select_dead(client: ApiClient, dead: TaskFilter) -> Selection:
-    """Count the dead tasks that the filter selects. Only a whole topic has a count; otherwise each task is fetched."""
+def _select_dead(client: ApiClient, action: MassAction, dead: TaskFilter) -> Selection:
     filters = {
         "reason": dead.reason,
         "died after": None if dead.since is None else rfc3339(dead.since),
         "died before": None if dead.before is None else rfc3339(dead.before),
     }
     text = ", ".join(f"{name} {value}" for name, value in filters.items() if value is not None)
-    counts = client.ask("GET", _topic_path(dead.topic))
-    if not text:
-        return Selection(counts["topic"], {"dead": counts["dead"]})
-    with ProgressBar(counts["dead"], *_columns()) as bar:
-        count = 0
-        for _ in fetch_tasks(client, dead):
-            count += 1
-            bar.advance(1)
-    return Selection(counts["topic"], {"dead": count}, text)
+    return _select(client, action, ["dead"], text)
+
+
+def _select(client: ApiClient, action: MassAction, states: Sequence[str], filters: str = "") -> Selection:
+    """Let the API count the tasks that an action would change. Raises CallFailed."""
+    counts = dict.fromkeys(states, 0)
+    fields = {**action.fields, "dry_run": True}
+    while True:
+        answer = client.ask("POST", action.path, fields)
+        for state in states:
+            counts[state] += int(answer["states"][state])
+        if answer.get("more") is not True or answer.get("cursor") is None:
+            return Selection(answer["topic"], counts, filters)
+        fields["cursor"] = answer["cursor"]
 
 
 def _carry_out(
