@@ -33,6 +33,14 @@ class TerminationSignal(BaseException):
         self.number = number
 
 
+class CommandFailed(LaterError):
+    """The failure of a command that has an exit code for its reason. The text is the reason."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
 @contextmanager
 def handle_termination_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP interrupt the main thread as Ctrl-C does, so that cleanup runs.
@@ -79,7 +87,8 @@ def exit_code(work: Callable[[], int]) -> int:
         if isinstance(error, OSError) and error.strerror is not None:
             reason = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
         notify(reason)
-        return 2 if isinstance(error, ConfigError) else 1
+        code = 2 if isinstance(error, ConfigError) else 1
+        return error.code if isinstance(error, CommandFailed) else code
     except Exception:  # a bug: its traceback is needed to fix it
         traceback.print_exc()
         return 1

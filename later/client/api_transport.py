@@ -65,7 +65,7 @@ class ApiTransport:
         with _answer_errors():
             for result in _results(answer, len(ids)):
                 if "error" not in result:
-                    statuses.append(TaskStatus.PENDING)
+                    statuses.append(TaskStatus.IN_FLIGHT if result.get("in_flight") else TaskStatus.PENDING)
                 elif result["error"]["status"] == 409:
                     statuses.append(TaskStatus.DEAD)
                 else:

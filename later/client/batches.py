@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-from later.client.http import CallFailed, Unavailable
+from later.client.http import CallFailed, NotReached, TargetFull, Unavailable
 from later.client.transport import TOO_LARGE, BatchResult, CreateCounts, ItemError, TaskStatus, Transport
+from later.core.errors import STORE_FULL_REASON
 
 MAX_BODY_BYTES = 16 * 1024 * 1024 - 1024
 """The largest body that fits in a batch: the request has at most 16 MiB."""
@@ -63,12 +64,20 @@ class RetryPolicy:
         """
         if attempt >= self._retries:
             attempts = f" (tried {attempt + 1} times)" if attempt else ""
-            raise CallFailed(f"{error}{attempts}", error.status) from error
+            raise last_failure(f"{error}{attempts}", error.status) from error
         requested_ms = error.retry_after_ms
         pause_s = min(2.0**attempt if requested_ms is None else requested_ms / 1000, MAX_PAUSE_S)
         pause_s = max(pause_s, min_pause_s) * random.uniform(1, 1 + self._jitter)
         self._on_retry(str(error), pause_s)
         self._sleep(pause_s)
+
+
+def last_failure(reason: str, status: int | None) -> CallFailed:
+    """Return the error of a call whose last attempt failed for this reason."""
+    if reason.startswith(STORE_FULL_REASON):
+        return TargetFull(reason, status)
+    is_fault = status in (429, 500)
+    return CallFailed(reason, status) if is_fault else NotReached(reason, status)
 
 
 class ItemsUnavailable(CallFailed):
@@ -197,7 +206,10 @@ class BatchSender:
                 too_large = ItemError(TOO_LARGE, None, f"expected a body of at most {MAX_BODY_BYTES} bytes")
                 yield BatchResult(0, [], {positions[0]: too_large})
                 continue
-            results = [attempt.result.at(positions) for attempt in self.send_batch(batch, create)]
+            try:
+                results = [attempt.result.at(positions) for attempt in self.send_batch(batch, create)]
+            except ItemsUnavailable as error:
+                raise last_failure(str(error), error.status) from error
             yield BatchResult(
                 sum(result.created for result in results),
                 [position for result in results for position in result.existing],

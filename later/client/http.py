@@ -43,6 +43,14 @@ class Unavailable(CallFailed):
         self.retry_after_ms = retry_after_ms
 
 
+class NotReached(CallFailed):
+    """The failure of the last attempt at a call: nothing answered, or later could not reach its store."""
+
+
+class TargetFull(CallFailed):
+    """The failure of the last attempt at a write: the store's memory is full."""
+
+
 class _Reply(NamedTuple):
     status: int
     reason: str

@@ -44,9 +44,10 @@ class BatchResult(NamedTuple):
 
 
 class TaskStatus(StrEnum):
-    """The status of a row's task."""
+    """The status of a row's task. Only a task that was deleted while it was in flight is IN_FLIGHT."""
 
     PENDING = "pending"
+    IN_FLIGHT = "in_flight"
     DEAD = "dead"
     ENDED = "ended"
     MISSING = "missing"
@@ -80,7 +81,10 @@ class Transport(Protocol):
         """Return the status of each task."""
 
     def cancel(self, ids: Sequence[str]) -> list[TaskStatus | ItemError]:
-        """Delete pending tasks and return the status that each had. Dead and ended tasks stay as they are."""
+        """Delete pending tasks and return the status that each had. Dead and ended tasks stay as they are.
+
+        The attempt of a task that was IN_FLIGHT is not recalled: its receiver may still get it.
+        """
 
     def counts(self) -> CreateCounts:
         """Return the counts of the run, or of the job if the transport is for no run."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import traceback
 
+STORE_FULL_REASON = "the store's memory is full (maxmemory)"
+"""The reason of a `StoreDown`, and the beginning of each message about it, while the store accepts no more tasks."""
+
 
 class LaterError(Exception):
     """The base of every error that later raises on purpose. Its text is one line for people."""
@@ -35,6 +38,10 @@ class UnknownExpectation(Unsupported):
 
 class CrossSite(Refused):
     """Nobody's request: a web page of another site made a browser send it, or it names a host that is not this one."""
+
+
+class InputUnreadable(LaterError):
+    """The caller's fault: a file or a table does not exist, or cannot be read; the text says why."""
 
 
 class NotFound(LaterError):
@@ -79,6 +86,10 @@ class TooManyWaiting(StoreDown):
 
 class StoreMismatch(LaterError):
     """The operator's fault: this store cannot serve this configuration (the text says why)."""
+
+
+class StoreEmpty(StoreMismatch):
+    """The operator's fault: the store holds nothing of later. A mistyped URL must not pass for an empty store."""
 
 
 class StoreFault(LaterError):

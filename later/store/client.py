@@ -19,7 +19,7 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 
 from later.core.clock import Clock
-from later.core.errors import LaterError, StoreDown, StoreFault, StoreFull, StoreMismatch
+from later.core.errors import STORE_FULL_REASON, LaterError, StoreDown, StoreFault, StoreFull, StoreMismatch
 from later.store.schema import Execute, parse_info, run_id
 from later.store.scripts import BY_SHA, Command
 
@@ -228,7 +228,7 @@ def translate(error: Exception, unknown: bool = False) -> LaterError:
         # redis-py wraps the errors of a new connection, such as a wrong password
         return translate(error.__cause__, unknown)
     if isinstance(error, errors.OutOfMemoryError):
-        return StoreFull("the store's memory is full (maxmemory)")
+        return StoreFull(STORE_FULL_REASON)
     for kinds, reason in REASONS:
         if isinstance(error, kinds):
             return StoreDown(reason.format(error=error), unknown=unknown)

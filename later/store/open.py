@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from later.core.clock import Clock, StoreTime
-from later.core.errors import LaterError
+from later.core.errors import StoreEmpty
 from later.core.policy import DEFAULT_POLICY, Policy
 from later.store.bulk_jobs import BulkJobs
 from later.store.client import Client, connect
@@ -124,7 +124,7 @@ async def open_existing_store(settings: StoreSettings, clock: Clock) -> Store:
     """Open a store that a daemon has laid out, and check it. Policies are those in the store, over later's defaults.
 
     Raises:
-        LaterError: the store holds nothing of later: a mistyped URL must not pass for an empty store.
+        StoreEmpty: the store holds nothing of later.
         StoreMismatch: its data is of another version, or is not safe there.
         StoreDown: the store cannot be reached.
     """
@@ -132,7 +132,7 @@ async def open_existing_store(settings: StoreSettings, clock: Clock) -> Store:
     try:
         shards = len(store.keys.shards)
         if not shards:
-            raise LaterError(
+            raise StoreEmpty(
                 f'there is nothing of later\'s in the store (its keys would begin with "{settings.prefix}"): start a '
                 "daemon on it first, which lays its data out"
             )

@@ -141,6 +141,12 @@ class CommandResult(NamedTuple):
         result: dict[str, Any] = json.loads(self.out)
         return result
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts in that object."""
+        counts: dict[str, int] = self.json["counts"]
+        return counts
+
 
 def run_bulk(spark: SparkSession, *arguments: object) -> CommandResult:
     """Run `later bulk …` in this process, with its active session."""

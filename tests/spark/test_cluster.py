@@ -89,7 +89,7 @@ def test_a_speculated_task_creates_each_of_its_tasks_once(cluster: str, tmp_path
         )
 
         assert result.returncode == 0, result.stderr
-        counts = json.loads(result.stdout)
+        counts = json.loads(result.stdout)["counts"]
         assert (counts["rows"], counts["created"], counts["existing"], counts["rejected"]) == (COUNT, COUNT, 0, 0)
         job_ended.set()
         wait_until(lambda: proxy.is_idle, "the slower attempt's batch is answered")

@@ -130,10 +130,10 @@ class TestCommand:
         to = str(tmp_path / "pool")
         assert export_exit_code(to, "--url", store, "--json") == 0
         result = json.loads(capsys.readouterr().out)
-        assert result["tasks"] == {"delay": 2501, "unack": 3, "error": 4, "dead": 5}
-        assert (result["rows"], result["directory"]) == (2513, to)
+        assert result["counts"] == {"rows": 2513, "delay": 2501, "unack": 3, "error": 4, "dead": 5}
+        assert (result["outcome"], result["url"], result["output"]) == ("done", store, to)
         written = spark.read.parquet(to)
-        assert states(written) == result["tasks"]
+        assert {"rows": 2513, **states(written)} == result["counts"]
         assert to_arrow_schema(written.schema, timezone="UTC") == arrow_schema.SCHEMA
 
     def test_the_dead_tasks_of_a_topic_are_written(

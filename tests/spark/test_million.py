@@ -75,7 +75,7 @@ def test_each_of_a_million_rows_is_a_task_or_a_reject(spark: SparkSession, serve
     result = run_bulk(spark, "create", orders, *options, "--json")
 
     assert result.status == 1
-    counts = result.json
+    counts = result.counts
     assert (counts["rows"], counts["created"], counts["existing"], counts["rejected"]) == (
         ROWS,
         ROWS - rejected,

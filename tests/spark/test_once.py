@@ -217,5 +217,5 @@ def create(spark: SparkSession, orders: Path, url: str, job: str, *options: obje
 
 def counts(result: CommandResult) -> tuple[int, int, int, int]:
     """Return the summary's rows, created, existing and rejected."""
-    summary = result.json
+    summary = result.counts
     return summary["rows"], summary["created"], summary["existing"], summary["rejected"]

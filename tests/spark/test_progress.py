@@ -36,8 +36,8 @@ class Listener:
 
 Job = Callable[[InputFrame, Target, Listener], object]
 JOBS: dict[str, Job] = {
-    "create": lambda input_frame, target, listener: run.create(input_frame, target, None, listener),
-    "create again": lambda input_frame, target, listener: run.create(input_frame, target, None, listener),
+    "create": lambda input_frame, target, listener: run.create(input_frame, target, "a-run", None, listener),
+    "create again": lambda input_frame, target, listener: run.create(input_frame, target, "a-run", None, listener),
     "validate": lambda input_frame, target, listener: run.validate(
         input_frame, target, None, listener.update_partitions
     ),

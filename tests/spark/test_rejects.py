@@ -142,7 +142,7 @@ def test_verify_tells_missing_rows_from_rejected_ones(spark: SparkSession, serve
     assert printed.status == 1
     assert "4 rows: 1 pending, 0 ended, 0 dead, 2 rejected, 1 missing, " in printed.out
     assert [line.startswith("later: missing: key 4: ") for line in printed.err.splitlines()] == [True, False]
-    assert (counted.json["rejected"], counted.json["missing"]) == (2, 1)
+    assert (counted.counts["rejected"], counted.counts["missing"]) == (2, 1)
     assert [row["key"] for row in pq.read_table(tmp_path / "missing").to_pylist()] == ["4"]
 
 

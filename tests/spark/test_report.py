@@ -209,7 +209,9 @@ def test_the_command_reports_both_tables_and_draws_them(
         == 0
     )
 
-    result = json.loads(capsys.readouterr().out)
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["outcome"], summary["input"], summary["output"]) == ("done", tasks, str(picture))
+    result = summary["report"]
     assert result["tasks"] == {"delay": 2, "dead": 1}
     assert [(topic["topic"], topic["rate"], topic["later"]) for topic in result["due"]["topics"]] == [("order", 1, 1)]
     assert result["dead"]["groups"][0]["host"] == "h"

@@ -65,7 +65,8 @@ def test_each_row_is_pending_ended_dead_or_missing(
 
     assert result.status == 1
     expected = {"rows": COUNT, "pending": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
-    assert result.json == {**expected, "seconds": result.json["seconds"]}
+    assert result.counts == expected
+    assert (result.json["outcome"], result.json["output"]) == ("missing", str(tmp_path / "missing"))
     missing = pq.read_table(tmp_path / "missing").sort_by("key").to_pylist()
     assert [row["key"] for row in missing] == list(map(str, DELETED))
     assert [row["id"] for row in missing] == [task_ids(job, [key])[0] for key in DELETED]
@@ -82,12 +83,21 @@ def test_cancelling_leaves_tasks_that_have_ended_or_are_dead(
 
     cancelled = run(spark, "cancel", orders, server, transport, job, "--yes")
 
-    expected = {"rows": COUNT, "cancelled": PENDING, "ended": 40, "dead": 20, "missing": 3, "unfit": 0}
-    assert (cancelled.status, cancelled.json) == (0, {**expected, "seconds": cancelled.json["seconds"]})
+    expected = {
+        "rows": COUNT,
+        "cancelled": PENDING - 5,
+        "in_flight": 5,
+        "ended": 40,
+        "dead": 20,
+        "missing": 3,
+        "unfit": 0,
+    }
+    assert (cancelled.status, cancelled.counts) == (0, expected)
+    assert "later: in flight when cancelled: 5; their receivers may get the attempt under way\n" in cancelled.err
     assert server.topic_ids(job) == task_ids(job, KEYS_BY_PATH["/gone"])
     assert count_bucket(server.redis, Bucket.DEAD, job) == 20
     created_again = run(spark, "create", orders, server, transport, job)
-    assert (created_again.json["created"], created_again.json["existing"]) == (PENDING + len(DELETED), 60)
+    assert (created_again.counts["created"], created_again.counts["existing"]) == (PENDING + len(DELETED), 60)
 
 
 def test_a_job_is_not_cancelled_without_confirmation(

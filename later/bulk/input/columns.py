@@ -31,6 +31,7 @@ from later.bulk.input.column_names import (
     missing_time,
 )
 from later.bulk.input.csv_checks import CsvLayout, find_misread_rows
+from later.bulk.input.due_times import due_times
 from later.bulk.input.payload import Parsed, Payloads
 from later.bulk.input.rejects import (
     EMPTY_KEY,
@@ -146,7 +147,8 @@ class ColumnReader:
         field_columns = [columns.get(name, nulls) for name in TaskPayload.__struct_fields__[1:]]
         bodies = [_encode(payload) for payload in map(TaskPayload, ids, *field_columns)]
         valid_keys_or_none = None if keys is None else [key or None for key in keys]
-        payloads = Payloads(bodies, ids, valid_keys_or_none, valid, find_origin)
+        dues = due_times(columns.get("delay"), columns.get("execute_time"), count, self._now())
+        payloads = Payloads(bodies, ids, valid_keys_or_none, valid, find_origin, dues)
         return Parsed(payloads, [rejected[i] for i in sorted(rejected)])
 
     def _find_rejects(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from later.bulk.input.due_times import due_times_of_bodies
 from later.bulk.input.rejects import Reject, RejectCode, build_reject, decode_readable, row_with_key
 from later.bulk.input.row_origins import FindOrigin, unknown_origin
 from later.core.errors import Refused
@@ -22,6 +23,8 @@ class Payloads(NamedTuple):
     keys: list[bytes | None] | None
     rows: Sequence[int] | None = None
     find_origin: FindOrigin = unknown_origin
+    dues: Sequence[float | None] | None = None
+    """When each row is due, in Unix seconds (None: not a number); None as a whole if only the bodies say it."""
 
     def select(self, positions: Sequence[int]) -> Payloads:
         """Return the payloads at these positions."""
@@ -32,6 +35,10 @@ class Payloads(NamedTuple):
             positions if self.rows is None else [self.rows[i] for i in positions],
             self.find_origin,
         )
+
+    def due_times(self, now: float) -> Sequence[float | None]:
+        """Return when each row is due, in Unix seconds; None for one whose time is not a number."""
+        return due_times_of_bodies(self.bodies, now) if self.dues is None else self.dues
 
     def row(self, position: int) -> bytes:
         """Return the row at a position: the body with the key instead of the id, which no input contains."""

@@ -6,12 +6,14 @@ tallies are exact.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 import pyarrow as pa
 
+from later.bulk.input.due_times import DueTimes
 from later.bulk.input.json import NO_ID
 from later.bulk.input.payload import Parsed, Payloads
 from later.bulk.input.rejects import Reject, redact_row
@@ -21,7 +23,7 @@ from later.client.transport import TaskStatus
 
 _NUMBER, _TEXT = pa.int64(), pa.string()
 CREATE_SCHEMA = pa.schema(
-    [(name, _NUMBER) for name in ("rows", "created", "existing", "rejected")]
+    [(name, _NUMBER) for name in ("rows", "created", "existing", "rejected", *DueTimes._fields)]
     + [(name, _NUMBER if name == "position" else _TEXT) for name in Reject._fields]
 )
 """The columns of tallies and of rejected rows: a tally has only the numbers at the beginning, a reject the others."""
@@ -42,31 +44,38 @@ def tally_fields(schema: pa.Schema) -> list[str]:
 class TaskCreator:
     """A function of a partition that creates its rows' tasks or, with `dry_run`, only validates them.
 
-    It returns at most `max_examples` rejected rows (None: all of them) and the tally, as CREATE_SCHEMA.
+    It returns at most `max_examples` rejected rows (None: all of them) and the tally, as CREATE_SCHEMA. With a `run`,
+    the store also counts what this run of the job creates.
     """
 
     target: Target
     row_settings: RowSettings
+    run: str | None = None
     dry_run: bool = False
     max_examples: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         rows = created = existing = rejected = 0
-        with self.target.open_sender(self.row_settings.job) as sender:
+        due_times = DueTimes()
+        with self.target.open_sender(self.row_settings.job, self.run) as sender:
             send = sender.validate if self.dry_run else sender.create
             for parsed in self.row_settings.read_all(batches):
+                now = time.time()
                 rejects = list(parsed.rejected)
+                refused: set[int] = set()
                 for result in send(parsed.payloads.bodies):
                     created += result.created
                     existing += len(result.existing)
+                    refused |= result.errors.keys()
                     rejects += (parsed.payloads.reject(i, e.refusal) for i, e in result.errors.items())
+                due_times = due_times.add(parsed.payloads.due_times(now), refused, now)
                 shown = rejects if self.max_examples is None else rejects[: max(self.max_examples - rejected, 0)]
                 rows += len(parsed.payloads.bodies) + len(parsed.rejected)
                 rejected += len(rejects)
                 if shown:
                     yield _result_rows(CREATE_SCHEMA, [reject._asdict() for reject in shown])
         tally = {"rows": rows, "created": created, "existing": existing, "rejected": rejected}
-        yield _result_rows(CREATE_SCHEMA, [tally])
+        yield _result_rows(CREATE_SCHEMA, [tally | due_times._asdict()])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

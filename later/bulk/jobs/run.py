@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, Row
+from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from later.bulk.input.due_times import DueTimes
 from later.bulk.input.rejects import Reject
 from later.bulk.input.spark_input import InputFrame
 from later.bulk.jobs.output import Output, read_table
@@ -27,20 +28,21 @@ from later.bulk.jobs.partition import (
 from later.bulk.jobs.progress import OnProgress, report_progress
 from later.bulk.transport.target import Target
 from later.client.transport import CreateCounts
-from later.core.errors import LaterError
+from later.core.errors import LaterError, StoreEmpty
 
 MAX_EXAMPLES = 20
 """The number of rejected or missing rows that a report shows."""
 MAX_SHOWN_CHARS = 500
 """The number of characters of a row that a report shows."""
 INTERVAL_S = 0.5
+NO_DUE_TIMES = DueTimes()
 
 
 class JobProgress(Protocol):
     """A display of a job's progress. Its methods are called from other threads."""
 
     def update_counts(self, counts: CreateCounts) -> None:
-        """Show the store's counts since the job began."""
+        """Show the store's counts of this run."""
 
     def update_partitions(self, finished: int, total: int) -> None:
         """Show the progress of Spark's partitions. In a job that is run again, the store's counts may not grow."""
@@ -52,8 +54,10 @@ class JobProgress(Protocol):
 class CreateReport(NamedTuple):
     """The result of creating an input's tasks, with the first rejected rows as `examples`.
 
-    `created` is the store's count, which repeated attempts do not raise. `job_existed` is True if the store had counted
-    tasks for this job before.
+    `created` is the store's count of this run, which repeated attempts do not raise. `lost` tasks, at least, were
+    confirmed as created, but the store no longer counts them. If it could not be asked at the end, `uncounted` is the
+    reason, and `created` what its answers said. `job_existed` is True if the store had counted tasks for this job
+    before. `due_times` are those of the rows that were accepted.
     """
 
     rows: int
@@ -63,6 +67,9 @@ class CreateReport(NamedTuple):
     seconds: float
     examples: list[Reject]
     job_existed: bool = True
+    lost: int = 0
+    uncounted: str = ""
+    due_times: DueTimes = NO_DUE_TIMES
 
 
 class MissingTask(NamedTuple):
@@ -76,12 +83,15 @@ class MissingTask(NamedTuple):
 class StatusReport(NamedTuple):
     """The numbers of rows by the status of their tasks, with the first rows without a task as `examples`.
 
+    Only tasks that were cancelled count as `in_flight`: a delivery was under way, which was not recalled.
+
     `job_exists` is True if the store has counted tasks for this job. `rejected` rows are in a table of rejects, and do
     not count as missing; None if there is no such table.
     """
 
     rows: int
     pending: int
+    in_flight: int
     dead: int
     ended: int
     missing: int
@@ -92,8 +102,10 @@ class StatusReport(NamedTuple):
     rejected: int | None = None
 
 
-def create(input_frame: InputFrame, target: Target, rejects: Output | None, progress: JobProgress) -> CreateReport:
-    """Create the input's tasks. Write rejected rows to `rejects`, if there is one.
+def create(
+    input_frame: InputFrame, target: Target, run: str, rejects: Output | None, progress: JobProgress
+) -> CreateReport:
+    """Create the input's tasks, in a run of the job. Write rejected rows to `rejects`, if there is one.
 
     Raises:
         LaterError: The target does not answer.
@@ -101,25 +113,43 @@ def create(input_frame: InputFrame, target: Target, rejects: Output | None, prog
     """
     job = input_frame.row_settings.job
     target.check_admission(job)
-    before = target.counts(job)
+    job_existed = any(target.counts(job))
     started = time.monotonic()
     max_examples = MAX_EXAMPLES if rejects is None else None
-    function = TaskCreator(target=target, row_settings=input_frame.row_settings, max_examples=max_examples)
+    function = TaskCreator(target=target, row_settings=input_frame.row_settings, run=run, max_examples=max_examples)
     with (
-        _report_counts(target, job, before, progress),
+        _report_counts(target, job, run, progress),
         report_progress(input_frame.frame.sparkSession, progress.update_partitions),
     ):
         sums, rows = _map_partitions(input_frame.frame, function, CREATE_SCHEMA, rejects)
     seconds = time.monotonic() - started
-    accepted = sums["rows"] - sums["rejected"]
-    counted = 0
-    with suppress(LaterError), target.open_sender(job) as sender:  # otherwise the sum, a lower bound, counts
-        counted = sender.counts().created - before.created
-    created = min(max(counted, sums["created"]), accepted)
-    examples = [Reject(**row.asDict()) for row in rows]
+    accepted, confirmed, uncounted = sums["rows"] - sums["rejected"], sums["created"], ""
+    counted = confirmed
+    try:
+        counted = _count_created(target, job, run)
+    except LaterError as error:
+        uncounted = str(error)
     return CreateReport(
-        sums["rows"], created, accepted - created, sums["rejected"], seconds, examples, job_existed=any(before)
+        rows=sums["rows"],
+        created=min(counted, accepted),
+        existing=max(accepted - max(counted, confirmed), 0),
+        rejected=sums["rejected"],
+        seconds=seconds,
+        examples=[Reject(**row.asDict()) for row in rows],
+        job_existed=job_existed,
+        lost=max(confirmed - counted, 0),
+        uncounted=uncounted,
+        due_times=DueTimes(*(sums[name] for name in DueTimes._fields)),
     )
+
+
+def _count_created(target: Target, job: str, run: str) -> int:
+    """Return how many tasks the store has counted for a run. Raises LaterError: the store cannot be asked."""
+    try:
+        with target.open_sender(job, run) as sender:
+            return sender.counts().created
+    except StoreEmpty:  # it was emptied: nothing of later's is left in it
+        return 0
 
 
 def validate(input_frame: InputFrame, target: Target, rejects: Output | None, on_progress: OnProgress) -> CreateReport:
@@ -133,8 +163,15 @@ def validate(input_frame: InputFrame, target: Target, rejects: Output | None, on
     )
     with report_progress(input_frame.frame.sparkSession, on_progress):
         sums, rows = _map_partitions(input_frame.frame, function, CREATE_SCHEMA, rejects)
-    examples = [Reject(**row.asDict()) for row in rows]
-    return CreateReport(sums["rows"], 0, 0, sums["rejected"], time.monotonic() - started, examples)
+    return CreateReport(
+        rows=sums["rows"],
+        created=0,
+        existing=0,
+        rejected=sums["rejected"],
+        seconds=time.monotonic() - started,
+        examples=[Reject(**row.asDict()) for row in rows],
+        due_times=DueTimes(*(sums[name] for name in DueTimes._fields)),
+    )
 
 
 def verify(
@@ -211,7 +248,7 @@ def _map_partitions(
     """
     observation = Observation()
     numbers = tally_fields(schema)
-    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in numbers]
+    sums = [AGGREGATES.get(name, _sum)(name).alias(name) for name in numbers]
     results = frame.mapInArrow(function, from_arrow_schema(schema))
     rows = select(results.observe(observation, *sums).filter(F.col("rows").isNull()).drop(*numbers))
     if output is None:
@@ -222,16 +259,24 @@ def _map_partitions(
     return observation.get, examples[:MAX_EXAMPLES]
 
 
+def _sum(name: str) -> Column:
+    return F.coalesce(F.sum(name), F.lit(0))
+
+
+AGGREGATES: dict[str, Callable[[str], Column]] = {"earliest": F.min, "latest": F.max}
+"""The functions that bring together the numbers of all tallies; those that are not here are added up."""
+
+
 def _shorten(rows: DataFrame) -> DataFrame:
     """Cut each row to MAX_SHOWN_CHARS: contents of megabytes from many partitions would be too much for the driver."""
     return rows.withColumns({name: F.left(name, F.lit(MAX_SHOWN_CHARS)) for name in ("key", "row")})
 
 
 @contextmanager
-def _report_counts(target: Target, job: str, before: CreateCounts, progress: JobProgress) -> Iterator[None]:
-    """Report the job's counts during the context, from a thread that does not use Spark."""
+def _report_counts(target: Target, job: str, run: str, progress: JobProgress) -> Iterator[None]:
+    """Report the run's counts during the context, from a thread that does not use Spark."""
     done = Event()
-    thread = Thread(target=watch_counts, args=(target, job, before, progress, done), daemon=True)
+    thread = Thread(target=watch_counts, args=(target, job, run, progress, done), daemon=True)
     thread.start()
     try:
         yield
@@ -240,13 +285,13 @@ def _report_counts(target: Target, job: str, before: CreateCounts, progress: Job
         thread.join(INTERVAL_S)  # a later answer is not needed
 
 
-def watch_counts(target: Target, job: str, before: CreateCounts, progress: JobProgress, done: Event) -> None:
-    """Report the job's counts until `done` is set; if the target does not answer, report that and ask again."""
+def watch_counts(target: Target, job: str, run: str, progress: JobProgress, done: Event) -> None:
+    """Report the run's counts until `done` is set; if the target does not answer, report that and ask again."""
     while not done.is_set():
         try:
-            with target.open_transport(job) as transport:
+            with target.open_transport(job, run) as transport:
                 while not done.wait(INTERVAL_S):
-                    counts = CreateCounts(*(now - then for now, then in zip(transport.counts(), before, strict=True)))
+                    counts = transport.counts()
                     if not done.is_set():
                         progress.update_counts(counts)
         except LaterError as error:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
-from later.core.errors import LaterError
+from later.client.http import CallFailed, NotReached, TargetFull
+from later.core.errors import InputUnreadable, LaterError, Refused
 
 JAVA_GONE = "Spark's Java has ended, or does not answer: if its memory was full, give it more (spark.driver.memory)"
 MAX_REASON_CHARS = 600
 """Longer reasons are cut."""
-
+_OWN_ERRORS: dict[str, Callable[[str], LaterError]] = {
+    f"{kind.__module__}.{kind.__qualname__}": kind for kind in (NotReached, TargetFull, CallFailed, Refused)
+}
+"""The errors that a worker may raise, by their name in its traceback."""
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$", re.MULTILINE)
@@ -39,34 +43,56 @@ def translate_errors() -> Iterator[None]:
     """Translate the errors of Spark's calls.
 
     Raises:
-        LaterError: Spark failed; the text is its reason, or that of later's own error in a worker.
+        InputUnreadable: There is no such input, or Spark cannot read it.
+        LaterError: Spark failed; the text is its reason. An error of later's own in a worker is raised as what it was.
     """
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise LaterError(error_reason(error)) from error
+        raise translated_error(error) from error
     except (ConnectionError, EOFError) as error:  # py4j raises these when Java has gone
         raise LaterError(JAVA_GONE) from error
 
 
+def translated_error(error: BaseException) -> LaterError:
+    """Return later's error for one of Spark's."""
+    texts, reason = _error_texts(error), error_reason(error)
+    if isinstance(error, AnalysisException) or any("[FAILED_READ_FILE" in text for text in texts):
+        return InputUnreadable(reason)
+    raised = next((found for text in texts if (found := _raised_in_worker(text)) is not None), None)
+    kind = None if raised is None else _OWN_ERRORS.get(raised["type"])
+    return LaterError(reason) if kind is None else kind(reason)
+
+
 def error_reason(error: BaseException) -> str:
     """Return the reason of an error in one line."""
-    texts: list[str] = []
-    if isinstance(error, Py4JJavaError):
-        java = error.java_exception
-        while java is not None:
-            texts.append(str(java.toString()))
-            java = java.getCause()
-    elif isinstance(error, Py4JError):
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
         return JAVA_GONE  # no Java is left that could answer a call
-    else:
-        texts.append(str(error))
+    texts = _error_texts(error)
     traceback = next((text for text in texts if _TRACEBACK in text), None)
     if traceback is not None:
         return worker_error(traceback)
     if any(words in texts[0] for words in _STOPPING):
         return JAVA_GONE
     return file_error(texts) if any(condition in texts[0] for condition in _FILE_CONDITIONS) else spark_error(texts[0])
+
+
+def _error_texts(error: BaseException) -> list[str]:
+    """Return the text of an error, and those of its causes in Java."""
+    if not isinstance(error, Py4JJavaError):
+        return [str(error)]
+    texts: list[str] = []
+    java = error.java_exception
+    while java is not None:
+        texts.append(str(java.toString()))
+        java = java.getCause()
+    return texts
+
+
+def _raised_in_worker(text: str) -> re.Match[str] | None:
+    """Return the last error of a worker's traceback, if there is one in the text."""
+    start = text.rfind(_TRACEBACK)
+    return None if start < 0 else _RAISED.search(text, start + len(_TRACEBACK))
 
 
 def worker_error(text: str) -> str:

@@ -146,8 +146,10 @@ def _item_error(error: LaterError) -> ItemError:
 
 
 def _task_status(answer: TaskRecord | Deletion | LaterError) -> TaskStatus | ItemError:
-    """Return the status from the answer to a query, or to a deletion of a task that was pending."""
+    """Return the status from the answer to a query or to a deletion of a task that was pending."""
     match answer:
+        case Deletion(in_flight=True):
+            return TaskStatus.IN_FLIGHT
         case NotFound():
             return TaskStatus.ENDED if answer.ended else TaskStatus.MISSING
         case Conflict() | TaskRecord(state=Bucket.DEAD):

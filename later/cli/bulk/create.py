@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -23,12 +22,13 @@ from later.cli.bulk.job_options import (
     parse_output_directory,
     spark_options,
 )
+from later.cli.bulk.summary import CommandOutcome, Summary, current_summary, format_due_time, without_password
 from later.cli.console import notify, printable
 from later.cli.options import DURATION, examples, json_option
 
 if TYPE_CHECKING:
     from later.bulk.input.spark_input import InputFrame
-    from later.bulk.jobs.run import StatusReport
+    from later.bulk.jobs.run import CreateReport, StatusReport
     from later.client.transport import CreateCounts
 
 MAX_ROW_CHARS = 200
@@ -70,39 +70,44 @@ def create(
 
     INPUT is a path that Spark can read, or the name of a table (--format table). Rows that /create would refuse are
     rejected and reported; the others become tasks. If you run the command again with the same --job, it creates the
-    tasks that are missing, and none twice. Exit status 1 if more rows are rejected than --max-rejects.
+    tasks that are missing, and none twice. Exit status 1 if more rows are rejected than --max-rejects, 5 if the store
+    has lost tasks that it had confirmed.
     """
     from later.bulk.jobs import run
     from later.bulk.jobs.output import run_output
     from later.cli.progress import counting_bar
 
-    target = job.build_target(address)
-    output = None if rejects is None else run_output(rejects, new_run_id(time.time()))
-    with _open_input(job, spark) as input_frame:
+    summary, target = _begin(job, address), job.build_target(address)
+    summary.run = new_run_id(time.time())
+    output = None if rejects is None else run_output(rejects, summary.run)
+    summary.rejects = output and output.directory
+    with _open_input(job, spark, summary) as input_frame:
         if dry_run:
             with counting_bar("partitions", None) as bar:
                 report = run.validate(input_frame, target, output, bar.update)
         else:
-            with RowsBar(job, input_frame) as rows, _report_partial_result(rows):
-                report = run.create(input_frame, target, output, rows)
-    per_second = round(report.rows / report.seconds) if report.seconds else 0
-    valid = report.rows - report.rejected
-    if as_json:
-        counts = {"valid": valid} if dry_run else {"created": report.created, "existing": report.existing}
-        result = {"job": job.id, "rows": report.rows, **counts, "rejected": report.rejected}
-        print(json.dumps({**result, "seconds": round(report.seconds, 3), "rows_per_second": per_second}))
-    else:
-        created = f"{report.created:,} created, {report.existing:,} already there"
-        accepted = f"{valid:,} valid" if dry_run else created
-        speed = f"{report.seconds:.1f} s, {per_second:,}/s"
-        print(f"{report.rows:,} rows: {accepted}, {report.rejected:,} rejected; {speed}")
+            with RowsBar(job, input_frame) as rows, _report_partial_result(rows, summary):
+                report = run.create(input_frame, target, summary.run, output, rows)
+    _fill_in_created(summary, report, dry_run=dry_run)
+    if not as_json:
+        _print_created(summary, report, dry_run=dry_run)
     for reject in report.examples:
         notify(f"rejected: {_describe_row(reject.key, reject.reason, reject.row)}")
     if report.rejected:
-        notify(_describe_output(output and output.directory, "rejects", "rejected rows"))
+        notify(_describe_output(summary.rejects, "rejects", "rejected rows"))
     if report.existing and not report.job_existed:
         notify(f"{report.existing:,} already existed, although the job is new: rows with the same key are one task")
-    return 1 if report.rejected > max_rejects else 0
+    if report.uncounted:
+        reason = f"all rows were sent, but the store's own count is unknown: {report.uncounted}"
+        notify(f"{reason}; check them with `later bulk verify`")
+        return summary.end(CommandOutcome.UNREACHED, reason)
+    if report.lost:
+        reason = f"the store has lost at least {report.lost:,} tasks that it had confirmed as created"
+        notify(f"{reason}: find their rows with `later bulk verify`, and run the same command again")
+        return summary.end(CommandOutcome.LOST, reason)
+    if report.rejected > max_rejects:
+        return summary.end(CommandOutcome.REFUSED, f"{report.rejected:,} rows were rejected, more than {max_rejects:,}")
+    return summary.end(CommandOutcome.DONE)
 
 
 @click.command(epilog=examples("later bulk verify orders.parquet --job orders-2026-11-21 --column key=order_id"))
@@ -131,16 +136,21 @@ def verify(
     from later.bulk.jobs.output import Output
     from later.cli.progress import counting_bar
 
-    with _open_input(job, spark) as input_frame, counting_bar("partitions", None) as bar:
+    summary = _begin(job, address)
+    summary.rejects, summary.output = rejects, missing
+    with _open_input(job, spark, summary) as input_frame, counting_bar("partitions", None) as bar:
         output = None if missing is None else Output(missing, overwrite)
         report = run.verify(input_frame, job.build_target(address), output, rejects, bar.update)
-    _print_statuses(report, "pending", as_json=as_json)
+    _finish_statuses(summary, report, {"pending": report.pending})
     if report.missing and not as_json:
         for row in report.examples:
             notify(f"missing: {_describe_row(row.key, row.id, row.row)}")
         notify(_describe_output(missing, "missing", "rows without a task"))
     _warn_without_tasks(report)
-    return 1 if report.missing + report.unfit > max_missing else 0
+    without_task = report.missing + report.unfit
+    if without_task > max_missing:
+        return summary.end(CommandOutcome.MISSING, f"{without_task:,} rows have no task, more than {max_missing:,}")
+    return summary.end(CommandOutcome.DONE)
 
 
 @click.command(epilog=examples("later bulk cancel orders.parquet --job orders-2026-11-21 --column key=order_id --yes"))
@@ -152,27 +162,40 @@ def verify(
 def cancel(*, job: JobOptions, yes: bool, spark: SparkOptions, address: LaterAddress, as_json: bool) -> int:
     """Delete the pending tasks of the rows.
 
-    INPUT and --job are those of `bulk create`. Ended and dead tasks stay as they are. The id of a cancelled task is
+    INPUT and --job are those of `bulk create`. Ended and dead tasks stay as they are. A task that is in flight is
+    deleted, too, but the attempt under way is not recalled: such tasks are counted apart. The id of a cancelled task is
     forgotten: `bulk create` with the same --job creates the task again. Exit status 1 if the job does not exist.
     """
     from later.bulk.jobs import run
     from later.cli.progress import counting_bar
 
+    summary = _begin(job, address)
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("No terminal to ask on: use --yes to cancel without asking.")
         question = f"delete the pending tasks of the job {job.id}, of all rows of {job.input.path}?"
         if not click.confirm(printable(question), err=True):
             notify("nothing was cancelled")
-            return 1
-    with _open_input(job, spark) as input_frame, counting_bar("partitions", None) as bar:
+            return summary.end(CommandOutcome.DECLINED, "nothing was cancelled")
+    with _open_input(job, spark, summary) as input_frame, counting_bar("partitions", None) as bar:
         report = run.cancel(input_frame, job.build_target(address), bar.update)
-    _print_statuses(report, "cancelled", as_json=as_json)
-    return 1 if _warn_without_tasks(report) and not report.job_exists else 0
+    _finish_statuses(summary, report, {"cancelled": report.pending, "in_flight": report.in_flight})
+    if report.in_flight:
+        notify(f"in flight when cancelled: {report.in_flight:,}; their receivers may get the attempt under way")
+    if _warn_without_tasks(report) and not report.job_exists:
+        return summary.end(CommandOutcome.MISSING, f"there is no job {job.id}")
+    return summary.end(CommandOutcome.DONE)
+
+
+def _begin(job: JobOptions, address: LaterAddress) -> Summary:
+    """Return the summary of the command, with what is known at its start."""
+    summary = current_summary()
+    summary.job, summary.input, summary.url = job.id, job.input.path, without_password(address.url)
+    return summary
 
 
 @contextmanager
-def _open_input(job: JobOptions, spark: SparkOptions) -> Iterator[InputFrame]:
+def _open_input(job: JobOptions, spark: SparkOptions, summary: Summary) -> Iterator[InputFrame]:
     """Open the input in a Spark session that ends with the context.
 
     Raises:
@@ -183,6 +206,7 @@ def _open_input(job: JobOptions, spark: SparkOptions) -> Iterator[InputFrame]:
     from later.bulk.spark.session import open_session
 
     with open_session(spark.master, spark.conf, f"later bulk {job.id}") as session, translate_errors():
+        summary.start_job()
         input_frame = spark_input.read_input(session, job.input, job.id)
         if input_frame.ignored_columns:
             notify(f"ignored columns (not task fields): {', '.join(input_frame.ignored_columns)}")
@@ -216,7 +240,7 @@ class RowsBar:
         self._bar.__exit__(*error)
 
     def update_counts(self, counts: CreateCounts) -> None:
-        """Show the store's counts since the job began. In a repeated job they stay low: the store knows its batches."""
+        """Show the store's counts of this run."""
         self._problem = ""
         rows = sum(counts)
         self.created = max(counts.created, self.created)
@@ -236,12 +260,13 @@ class RowsBar:
 
 
 @contextmanager
-def _report_partial_result(bar: RowsBar) -> Iterator[None]:
-    """If the job fails or is interrupted, print how many tasks it created and how to continue it."""
+def _report_partial_result(bar: RowsBar, summary: Summary) -> Iterator[None]:
+    """If the job fails or is interrupted, report how many tasks it created and how to continue it."""
     try:
         yield
     except BaseException:
         if bar.created:
+            summary.counts = {"created": bar.created}
             notify(f"at least {bar.created:,} tasks were created; run the same command again to continue")
         raise
 
@@ -249,27 +274,45 @@ def _report_partial_result(bar: RowsBar) -> Iterator[None]:
 # Results
 
 
-def _print_statuses(report: StatusReport, pending: str, *, as_json: bool) -> None:
-    """Print the counts; `pending` is what the count of pending tasks is called."""
-    if as_json:
-        result = report._asdict()
-        result[pending] = result.pop("pending")
-        result["seconds"] = round(report.seconds, 3)
-        del result["examples"], result["job_exists"]
-        if report.rejected is None:
-            del result["rejected"]
-        print(json.dumps(result))
-        return
-    counts = {pending: report.pending, "ended": report.ended, "dead": report.dead}
+def _fill_in_created(summary: Summary, report: CreateReport, *, dry_run: bool) -> None:
+    summary.finish_job(report.seconds)
+    created = {"created": report.created, "existing": report.existing, "lost": report.lost}
+    accepted = {"valid": report.rows - report.rejected} if dry_run else created
+    summary.counts = {"rows": report.rows, **accepted, "rejected": report.rejected}
+    at_once, *bounds = report.due_times
+    earliest, latest = (None if due_at is None else format_due_time(due_at) for due_at in bounds)
+    summary.due = {"at_once": at_once, "earliest": earliest, "latest": latest}
+
+
+def _print_created(summary: Summary, report: CreateReport, *, dry_run: bool) -> None:
+    accepted = f"{report.created:,} created, {report.existing:,} already there"
+    if report.lost:
+        accepted += f", {report.lost:,} lost"
+    if dry_run:
+        accepted = f"{report.rows - report.rejected:,} valid"
+    speed = f"{report.seconds:.1f} s, {round(report.rows / report.seconds) if report.seconds else 0:,}/s"
+    print(f"{report.rows:,} rows: {accepted}, {report.rejected:,} rejected; {speed}")
+    if summary.due is not None and summary.due["earliest"] is not None:
+        print("due: {at_once:,} at once; the earliest {earliest}, the latest {latest}".format(**summary.due))
+    print(f"job {summary.job}, run {summary.run}, {'checked by' if dry_run else 'at'} {summary.url}")
+
+
+def _finish_statuses(summary: Summary, report: StatusReport, pending: dict[str, int]) -> None:
+    """Fill in the counts, and print them for people; `pending` are the counts of pending tasks, by their names."""
+    summary.finish_job(report.seconds)
+    counts = {**pending, "ended": report.ended, "dead": report.dead}
     counts |= {} if report.rejected is None else {"rejected": report.rejected}
-    counts |= {"missing": report.missing, "without a key or corrupt": report.unfit}
-    text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print(f"{report.rows:,} rows: {text}; {report.seconds:.1f} s")
+    summary.counts = {"rows": report.rows, **counts, "missing": report.missing, "unfit": report.unfit}
+    if not summary.as_json:
+        names = {"in_flight": "in flight", "unfit": "without a key or corrupt"}
+        parts = [f"{count:,} {names.get(name, name)}" for name, count in summary.counts.items() if name != "rows"]
+        print(f"{report.rows:,} rows: {', '.join(parts)}; {report.seconds:.1f} s")
+        print(f"job {summary.job}, at {summary.url}")
 
 
 def _warn_without_tasks(report: StatusReport) -> bool:
     """Return True if no row has a task, and print a warning, because that is seldom intended."""
-    has_no_tasks = bool(report.rows) and not report.pending + report.ended + report.dead
+    has_no_tasks = bool(report.rows) and not report.pending + report.in_flight + report.ended + report.dead
     if has_no_tasks:
         notify("none of the rows has a task: --job and the key's column must be the same as with create")
     return has_no_tasks

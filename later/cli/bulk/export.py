@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from later.cli.bulk.job_options import (
@@ -15,6 +13,7 @@ from later.cli.bulk.job_options import (
     spark_options,
     store_options,
 )
+from later.cli.bulk.summary import CommandOutcome, current_summary, without_password
 from later.cli.options import examples, json_option
 from later.cli.times import DUE_TIME_HELP, due_time_options
 from later.store.keys import Bucket
@@ -56,6 +55,8 @@ def export(
     from later.bulk.spark.session import open_session
     from later.cli.progress import counting_bar
 
+    summary = current_summary()
+    summary.url, summary.output = without_password(address.url), directory
     values = {
         "topic": topic,
         "state": ",".join(states) or None,
@@ -73,12 +74,13 @@ def export(
             open_session(spark.master, spark.conf, "later bulk export") as session,
             counting_bar("partitions", None) as bar,
         ):
+            summary.start_job()
             exported = write(session, read_options, Output(directory, overwrite), bar.update)
-    per_second = round(exported.rows / exported.seconds) if exported.seconds else 0
-    if as_json:
-        result = {"directory": directory, "rows": exported.rows, "tasks": exported.states}
-        print(json.dumps({**result, "seconds": round(exported.seconds, 3), "rows_per_second": per_second}))
-    else:
+    summary.finish_job(exported.seconds)
+    summary.counts = {"rows": exported.rows, **exported.states}
+    if not as_json:
+        per_second = round(exported.rows / exported.seconds) if exported.seconds else 0
         counts = ", ".join(f"{count:,} {state}" for state, count in exported.states.items() if count)
         print(f"{exported.rows:,} rows{': ' if counts else ''}{counts}; {exported.seconds:.1f} s, {per_second:,}/s")
-    return 0
+        print(f"from {summary.url} to {directory}")
+    return summary.end(CommandOutcome.DONE)

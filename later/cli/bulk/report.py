@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from later.cli.bulk.job_options import SparkOptions, spark_options
+from later.cli.bulk.summary import CommandOutcome, current_summary, without_password
 from later.cli.console import notify
 from later.cli.options import CLIENT_COMMAND, build_client, config_options, examples, json_option
 from later.core import validation
@@ -103,26 +104,30 @@ def report(
 
     Hours are UTC, from the current one on, by this machine's clock. Retries of failed deliveries are not forecast.
     """
+    summary = current_summary()
+    summary.input, summary.rejects = export, rejects
+    summary.url = flags["url"] and without_password(flags["url"])
+    summary.output = None if plot is None else str(plot)
     if export is None and rejects is None:
         raise click.UsageError("Nothing to report on: expected --export, --rejects, or both.")
     client = None if flags["url"] is None else build_client(flags)
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise LaterError("--plot needs matplotlib: pip install 'later[spark]'")
     from later.bulk.report import build
-    from later.cli.bulk.report_view import print_json, print_text
+    from later.cli.bulk.report_view import print_text, report_json
 
+    summary.start_job()
     counts = build.count_tables(build.ReportRequest(export, rejects, topics, days), rates, spark.master, spark.conf)
     built = build.build_report(counts, rates, client, notify)
-    if as_json:
-        print_json(built)
-    else:
+    summary.report = report_json(built)
+    if not as_json:
         print_text(built, wide=wide)
     if plot is not None:
         from later.bulk.report.plot import draw
 
         draw(built, plot)
     if (exported := counts.exported) is None:
-        return 0
+        return summary.end(CommandOutcome.DONE)
     if exported.missing_topics:  # whose names may be misspelt
         names = ", ".join(exported.missing_topics)
         notify(f"the export has no task of these topics, named by --topic or --rate: {names}")
@@ -131,4 +136,4 @@ def report(
         notify(
             f"the export is {age} old: tasks that fell due since then are shown as overdue, even if they were delivered"
         )
-    return 0
+    return summary.end(CommandOutcome.DONE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -252,11 +251,6 @@ def _shorten(text: str, chars: int) -> str:
 
 
 # For programs
-
-
-def print_json(report: Report) -> None:
-    """Print the whole report as one JSON object."""
-    print(json.dumps(report_json(report)))
 
 
 def report_json(report: Report) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def run_create_job(session: Any, file: Path, url: str, rows: int) -> float:
 
     job_input = spark_input.JobInput(path=str(file), format="parquet", options={}, columns={}, constants={})
     result = run.create(
-        spark_input.read_input(session, job_input, f"{JOB}-{rows}"), Target(url=url), None, _NoProgress()
+        spark_input.read_input(session, job_input, f"{JOB}-{rows}"), Target(url=url), "a-run", None, _NoProgress()
     )
     if result.created != rows:
         raise BenchError(f"{result.created} of {rows} rows became tasks")

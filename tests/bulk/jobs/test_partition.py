@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from later.bulk.input.due_times import DueTimes
 from later.bulk.input.json import TEXT_COLUMN
 from later.bulk.input.rejects import MISSING_KEY
 from later.bulk.input.row_settings import RowSettings, RowShape
@@ -66,8 +68,10 @@ class PartitionResult:
     def __init__(self, results: Iterable[pa.RecordBatch]) -> None:
         rows = [row for batch in results for row in batch.to_pylist()]
         assert [row["rows"] is None for row in rows] == [True] * (len(rows) - 1) + [False], "the tally comes last, once"
+        self.due_times = DueTimes(*(rows[-1].pop(name, None) for name in DueTimes._fields))
         self.tally = {name: count for name, count in rows[-1].items() if isinstance(count, int)}
-        self.rows = [{name: row[name] for name in row.keys() - self.tally} for row in rows[:-1]]
+        texts = rows[-1].keys() - self.tally.keys()
+        self.rows = [{name: row[name] for name in texts} for row in rows[:-1]]
 
     @property
     def keys(self) -> list[str | None]:
@@ -88,6 +92,28 @@ class TestCreating:
         assert first.tally == {"rows": 7, "created": 7, "existing": 0, "rejected": 0}
         assert again.tally == {"rows": 7, "created": 0, "existing": 7, "rejected": 0}
         assert (first.rows, stored.task_count()) == ([], 7)
+
+    def test_the_due_times_of_accepted_rows_are_counted(self, target: Target) -> None:
+        now = time.time()
+        times = [None, now - 5, now + 99, None, None, None]
+        columns = batch(*"abcdef", delay=[None, None, None, 0, 7, -9e9], execute_time=times)
+        created, dry = (
+            run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS, dry_run=dry), columns)
+            for dry in (False, True)
+        )
+        assert created.tally["rejected"] == 1
+        assert created.due_times == dry.due_times == DueTimes(3, round((now - 5) * 1000), round((now + 99) * 1000))
+
+    def test_objects_are_due_as_they_say(self, target: Target) -> None:
+        lines = json_lines(task_fields(1), task_fields(2, execute_time=1.5), task_fields(3, delay=-1), "nope")
+        assert run_partition(TaskCreator(target=target, row_settings=JSON_ROWS), lines).due_times[:2] == (2, 1500)
+
+    def test_a_run_counts_what_it_creates_itself(self, target: Target) -> None:
+        for run, keys in (("one", "abc"), ("two", "bcde"), ("two", "bcde")):
+            run_partition(TaskCreator(target=target, row_settings=COLUMN_ROWS, run=run), batch(*keys))
+        for counter, created in (("one", 3), ("two", 2), (None, 5)):
+            with target.open_transport(JOB, counter) as transport:
+                assert transport.counts().created == created
 
     def test_a_partition_without_rows_is_counted_too(self, target: Target) -> None:
         nothing = {"rows": 0, "created": 0, "existing": 0, "rejected": 0}
@@ -259,7 +285,15 @@ class TestVerifying:
         result = run_partition(
             TaskVerifier(target=target, row_settings=COLUMN_ROWS), batch("a", "b", "c", "d", "e", None, "a")
         )
-        assert result.tally == {"rows": 7, "pending": 2, "dead": 1, "ended": 1, "missing": 2, "unfit": 1}
+        assert result.tally == {
+            "rows": 7,
+            "pending": 2,
+            "in_flight": 0,
+            "dead": 1,
+            "ended": 1,
+            "missing": 2,
+            "unfit": 1,
+        }
         assert [(row["key"], row["id"]) for row in result.rows] == list(
             zip("de", task_ids(JOB, [b"d", b"e"]), strict=True)
         )
@@ -270,7 +304,15 @@ class TestVerifying:
             TaskVerifier(target=target, row_settings=JSON_ROWS),
             json_lines(task_fields("x", delay=-5), "nope", task_fields(None), task_fields("a")),
         )
-        assert result.tally == {"rows": 4, "pending": 1, "dead": 0, "ended": 0, "missing": 1, "unfit": 2}
+        assert result.tally == {
+            "rows": 4,
+            "pending": 1,
+            "in_flight": 0,
+            "dead": 0,
+            "ended": 0,
+            "missing": 1,
+            "unfit": 2,
+        }
 
     def test_at_most_max_examples_rows_without_a_task_are_returned(self, target: Target) -> None:
         result = run_partition(
@@ -282,11 +324,27 @@ class TestVerifying:
         assert set(run_partition(TaskVerifier(target=target, row_settings=COLUMN_ROWS)).tally.values()) == {0}
         assert set(run_partition(TaskCanceller(target=target, row_settings=COLUMN_ROWS), batch()).tally.values()) == {0}
 
+    def test_a_task_that_was_in_flight_is_counted_apart(self, target: Target, stored: LaidOutStore) -> None:
+        (id,) = task_ids(JOB, [b"a"])
+        shard = stored.keys.shard_of(id)
+        stored.redis.zrem(shard.bucket(Bucket.DELAY, b"order"), pack_id(id))
+        stored.redis.zadd(shard.bucket(Bucket.UNACK, b"order"), {pack_id(id): 9_000_000_000_000})
+        result = run_partition(TaskCanceller(target=target, row_settings=COLUMN_ROWS), batch("a", "b", "a"))
+        assert (result.tally["in_flight"], result.tally["dead"], result.tally["pending"]) == (2, 1, 0)
+
     def test_only_pending_tasks_are_cancelled(self, target: Target, stored: LaidOutStore) -> None:
         result = run_partition(
             TaskCanceller(target=target, row_settings=COLUMN_ROWS), batch("a", "a", "b", "c", "d", None)
         )
-        assert result.tally == {"rows": 6, "pending": 2, "dead": 1, "ended": 1, "missing": 1, "unfit": 1}
+        assert result.tally == {
+            "rows": 6,
+            "pending": 2,
+            "in_flight": 0,
+            "dead": 1,
+            "ended": 1,
+            "missing": 1,
+            "unfit": 1,
+        }
         assert (result.rows, stored.task_count()) == ([], 1)
         assert (
             run_partition(TaskCanceller(target=target, row_settings=COLUMN_ROWS), batch("a", "b", "c")).tally["missing"]

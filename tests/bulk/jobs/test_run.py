@@ -49,25 +49,23 @@ class RecordedProgress:
         self.problems.append(reason)
 
 
-def watched_counts(target: Target, waits: int, before: CreateCounts | None = None) -> list[CreateCounts]:
-    return watch(target, waits, before).counts
+def watched_counts(target: Target, waits: int) -> list[CreateCounts]:
+    return watch(target, waits).counts
 
 
-def watch(target: Target, waits: int, before: CreateCounts | None = None) -> RecordedProgress:
+def watch(target: Target, waits: int) -> RecordedProgress:
     progress = RecordedProgress()
-    watch_counts(target, "j", before or CreateCounts(), progress, CountdownEvent(waits))
+    watch_counts(target, "j", "r", progress, CountdownEvent(waits))
     return progress
 
 
-def test_counts_since_the_job_began_are_shown() -> None:
+def test_the_counts_of_the_run_are_shown() -> None:
     with stub_server(counts(5, 2, 1), counts(9, 2, 1)) as server:
-        assert watched_counts(Target(url=server.url), 2, CreateCounts(4, 2, 0)) == [
-            CreateCounts(1, 0, 1),
-            CreateCounts(5, 0, 1),
-        ]
+        assert watched_counts(Target(url=server.url), 2) == [CreateCounts(5, 2, 1), CreateCounts(9, 2, 1)]
+    assert [request.path for request in server.requests] == ["/jobs/j?run=r"] * 2
 
 
-def test_an_unknown_job_has_no_counts() -> None:
+def test_an_unknown_run_has_no_counts() -> None:
     with stub_server(problem(404)) as server:
         assert watched_counts(Target(url=server.url), 1) == [CreateCounts()]
 
@@ -100,5 +98,5 @@ def test_nothing_is_shown_once_the_job_is_done() -> None:
     progress = RecordedProgress()
     with stub_server(answer_late) as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr("later.bulk.jobs.run.INTERVAL_S", 0)
-        watch_counts(Target(url=server.url), "j", CreateCounts(), progress, done)
+        watch_counts(Target(url=server.url), "j", "r", progress, done)
     assert (progress.counts, progress.problems) == ([], [])
