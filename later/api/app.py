@@ -18,7 +18,7 @@ from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
-from later.api.routes import FRONT_DOOR, ROUTES, Route, Scope
+from later.api.routes import FRONT_DOOR, REQUESTS, ROUTES, Route, Scope
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
@@ -98,18 +98,21 @@ def build_app(
         Route("GET", TOPIC_PATH, topics.show, Scope.READ),
     ]
     return _build_from_routes(
-        [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)], front_door
+        [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)],
+        front_door,
+        metrics,
     )
 
 
 def build_health_app(
     *,
     front_door: FrontDoor,
+    metrics: Metrics,
     why_not_ready: Callable[[], Awaitable[str | None]],
     exposition: Callable[[str], Awaitable[Exposition]],
 ) -> web.Application:
     """Build the application of `later worker --health`."""
-    return _build_from_routes(_health_routes(why_not_ready, exposition), front_door)
+    return _build_from_routes(_health_routes(why_not_ready, exposition), front_door, metrics)
 
 
 def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
@@ -151,7 +154,7 @@ def _health_routes(
     ]
 
 
-def _build_from_routes(routes: Sequence[Route], front_door: FrontDoor) -> web.Application:
+def _build_from_routes(routes: Sequence[Route], front_door: FrontDoor, metrics: Metrics) -> web.Application:
     """Build an application of these routes, and of those that tell about them.
 
     Handlers limit bodies themselves, so aiohttp's limit is their largest.
@@ -170,6 +173,7 @@ def _build_from_routes(routes: Sequence[Route], front_door: FrontDoor) -> web.Ap
         add(route.path, route.answer, expect_handler=_wait_for_handler)
     app[ROUTES] = routes
     app[FRONT_DOOR] = front_door
+    app[REQUESTS] = metrics.requests
     return app
 
 

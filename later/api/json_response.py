@@ -35,9 +35,10 @@ class JsonResponse(web.StreamResponse):
     them again. It serves as the fallback for everything but HTTP/1.1 with keep-alive.
 
     Subclasses `StreamResponse` only so that aiohttp accepts it; `__init__` is skipped because it builds headers that
-    are never sent. So `_status`, `_headers` and all other attributes of `StreamResponse` are unset.
+    are never sent. So `_headers` and most other attributes of `StreamResponse` are unset.
     """
 
+    _status = 200
     keep_alive: bool | None = True
     _is_sent = False
 

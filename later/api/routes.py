@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 
 from later.api.front_door import FrontDoor
 from later.api.requests import check_query
+from later.metrics.http_requests import RequestMetrics
 
 
 class Scope(StrEnum):
@@ -52,5 +53,6 @@ class Route(NamedTuple):
 
 
 FRONT_DOOR = web.AppKey("front_door", FrontDoor)
+REQUESTS = web.AppKey("requests", RequestMetrics)
 ROUTES = web.AppKey("routes", Sequence[Route])
 """The key under which an application keeps its table."""

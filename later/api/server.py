@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from time import perf_counter
 from typing import Any
 
 import structlog
@@ -13,8 +14,9 @@ from aiohttp.typedefs import Handler
 
 from later.api.problems import error_response, fault_response, new_incident
 from later.api.requests import ACCEPTED_ENCODINGS, unsupported_encoding
-from later.api.routes import FRONT_DOOR, ROUTES
+from later.api.routes import FRONT_DOOR, REQUESTS, ROUTES
 from later.core.errors import Refused
+from later.metrics.http_requests import OTHER_ROUTE
 
 log = structlog.get_logger()
 
@@ -41,24 +43,38 @@ class _Dispatcher:
         routes = application[ROUTES]
         self._check = application[FRONT_DOOR].check
         self._health_paths = frozenset(route.path for route in routes if route.is_health)
-        self._fast = {route.path: route.handler for route in routes if route.is_fast}
+        self._metrics = metrics = application[REQUESTS].add_routes([*dict.fromkeys(route.template for route in routes)])
+        self._fast = {route.path: (route.handler, metrics[route.template].observe) for route in routes if route.is_fast}
         self._handle = handle
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, web.Request)  # the application's factory made it
+        started = perf_counter()
         try:
             self._check(request, self._health_paths)
         except Refused as error:
             response = error_response(request, error)
             response.force_close()  # its body is not read
+            self._metrics[OTHER_ROUTE].observe(response.status, perf_counter() - started)
             return response
-        handler = self._fast.get(request.raw_path)
-        if handler is None or request.method != "POST":
-            return await self._handle(request)
+        fast = self._fast.get(request.raw_path)
+        if fast is None or request.method != "POST":
+            return await self._route(request, started)
+        handler, observe = fast
         try:
-            return await handler(request)
+            answer = await handler(request)
         except Exception as error:
-            return error_response(request, error)
+            answer = error_response(request, error)
+        observe(answer.status, perf_counter() - started)
+        return answer
+
+    async def _route(self, request: web.Request, started: float) -> web.StreamResponse:
+        """Answer by the application's router."""
+        answer = await self._handle(request)
+        resource = request.match_info.route.resource
+        template = OTHER_ROUTE if resource is None else resource.canonical
+        self._metrics.get(template, self._metrics[OTHER_ROUTE]).observe(answer.status, perf_counter() - started)
+        return answer
 
 
 class _Server(web.Server):

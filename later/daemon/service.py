@@ -115,7 +115,9 @@ class Service:
         own_hosts = set() if address is None else {address.host}
         front_door = FrontDoor(config.allow_hosts | own_hosts, config.allow_origins)
         if self._command not in API_COMMANDS:
-            return build_health_app(front_door=front_door, why_not_ready=why_not_ready, exposition=exposition)
+            return build_health_app(
+                front_door=front_door, metrics=metrics, why_not_ready=why_not_ready, exposition=exposition
+            )
         return build_app(
             store=self._store,
             metrics=metrics,

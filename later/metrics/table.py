@@ -16,9 +16,10 @@ from prometheus_client import (
 )
 
 from later import __version__
+from later.metrics.http_requests import RequestMetrics
 from later.metrics.labels import DEATH_REASONS, FAILURE_CODES, HELD, OUTCOMES, REQUEUED_FROM, failure_code
 from later.metrics.samples import Exposition, MetricSample, MetricSamples, SampleCollector, encode
-from later.metrics.topic_labels import TopicCounter, TopicLabels
+from later.metrics.topic_labels import TopicCounter, TopicLabels, TotalCounter
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client's; each counter would be two series
 
@@ -61,10 +62,13 @@ class Metrics:
         self.tasks_created = counter("later_tasks_created", "Tasks created.")
         self.tasks_duplicate = counter("later_tasks_duplicate", "Creates whose id was known already.")
         self.tasks_refused = counter("later_tasks_refused", "Creates that were refused.")
-        self.deliveries = counter("later_deliveries", "Deliveries by outcome: done, busy, failed, gone.", ["outcome"])
-        self.topic_deliveries = topic_counter(
+        self.deliveries = topic_counter(
             "later_topic_deliveries", "Deliveries by topic and outcome.", "outcome",
             born=OUTCOMES, born_other=OUTCOMES,
+        )
+        TotalCounter(
+            "later_deliveries", "Deliveries by outcome: done, busy, failed, gone.", "outcome",
+            self.deliveries, self.registry,
         )
         self.claims_throttled = topic_counter(
             "later_claims_throttled",
@@ -142,9 +146,9 @@ class Metrics:
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
         self.process_kills = counter("later_process_kills", "Processes that were killed because they did not answer.")
         # fmt: on
+        self.requests = RequestMetrics(self.registry)
         ProcessCollector(registry=self.registry)
         self.set_store("")
-        self.count_outcome = {outcome: self.deliveries.labels(outcome).inc for outcome in OUTCOMES}
         self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD}
         for bucket in REQUEUED_FROM:
             self.tasks_requeued.labels(bucket)
@@ -162,10 +166,6 @@ class Metrics:
     def round_trip_observer(self, verb: str) -> Callable[[float], None]:
         """Return an observer of the round trips of a verb; it takes the seconds of each."""
         return self.store_round_trips.labels(verb).observe
-
-    def count_delivery(self, topic: str, outcome: str) -> None:
-        self.count_outcome[outcome]()
-        self.topic_deliveries.inc(topic, outcome)
 
     def count_delivery_failure(self, topic: str, reason: str, status: int | None) -> None:
         self.delivery_failures.inc(topic, failure_code(reason, status))

@@ -97,6 +97,7 @@ class TopicCounter(Collector):
 
     All `born` values of that label exist at 0 for each topic with a label of its own; for `other`, those `born_other`.
     Its values are plain numbers: a counter of prometheus_client takes a lock for each, at four times the cost.
+    `totals` are the sums over all topics, also of those that have lost their labels, by the second label.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class TopicCounter(Collector):
         self._topics = topics
         self._born = born
         self._values: dict[tuple[str, str], float] = {(OTHER, value): 0.0 for value in born_other}
+        self.totals = dict.fromkeys(born_other, 0.0)
         topics.series.append(self)
         registry.register(self)
 
@@ -123,6 +125,7 @@ class TopicCounter(Collector):
         """Count an event of this topic; `value` is that of the second label."""
         key = (self._topics.label(topic), value)
         self._values[key] = self._values.get(key, 0.0) + count
+        self.totals[value] = self.totals.get(value, 0.0) + count
 
     def add_topic(self, topic: str) -> None:
         for value in self._born:
@@ -135,4 +138,23 @@ class TopicCounter(Collector):
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
         for key, count in self._values.items():
             family.add_metric(key[: len(self._labels)], count)
+        yield family
+
+
+class TotalCounter(Collector):
+    """The totals of a counter by topic, as a counter of its own: they stay when topics lose their labels."""
+
+    def __init__(
+        self, name: str, documentation: str, label: str, of: TopicCounter, registry: CollectorRegistry
+    ) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._label = label
+        self._of = of
+        registry.register(self)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily(self._name, self._documentation, labels=[self._label])
+        for value, total in self._of.totals.items():
+            family.add_metric([value], total)
         yield family

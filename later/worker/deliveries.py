@@ -156,7 +156,7 @@ class DeliveryPool:
         """Count the outcome, and return the verdict on it. Holds the topic if its receiver asked for that."""
         assert isinstance(claim.task, Task)  # otherwise there was no call
         clock = self._store.clock
-        self._metrics.count_delivery(claim.topic, outcome.kind.value)
+        self._metrics.deliveries.inc(claim.topic, outcome.kind.value)
         if outcome.kind is not OutcomeKind.DONE:
             self._metrics.count_delivery_failure(claim.topic, outcome.reason, outcome.status)
         log.debug(

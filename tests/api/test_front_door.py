@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient
 from later.api.app import build_health_app
 from later.api.front_door import FrontDoor
 from later.api.routes import ROUTES
-from later.metrics import Exposition
+from later.metrics import Exposition, Metrics
 from tests.api.api_fixture import MINIMAL, ApiFixture, DaemonServer, serve_api
 from tests.api.test_routes import example_path
 
@@ -178,7 +178,9 @@ async def test_the_health_server_of_a_worker_has_the_same_door() -> None:
     async def no_metrics(accept: str) -> Exposition:
         return Exposition("", "text/plain")
 
-    app = build_health_app(front_door=FrontDoor(["worker"]), why_not_ready=is_ready, exposition=no_metrics)
+    app = build_health_app(
+        front_door=FrontDoor(["worker"]), metrics=Metrics(), why_not_ready=is_ready, exposition=no_metrics
+    )
     async with TestClient(DaemonServer(app)) as http:
         for path in ("/livez", "/readyz", "/metrics"):
             for host, status in (("worker:8081", 200), ("evil.example", 403)):

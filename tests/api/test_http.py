@@ -19,7 +19,7 @@ from later.api.app import build_health_app
 from later.api.front_door import FrontDoor
 from later.api.problem_types import PROBLEM_TYPES
 from later.core.errors import StoreFault, StoreMismatch
-from later.metrics import Exposition
+from later.metrics import Exposition, Metrics
 from tests.api.api_fixture import MINIMAL, ApiFixture, create_result, read_answer, serve_api
 from tests.builders import NOW
 
@@ -217,6 +217,37 @@ class TestHealth:
         }  # fmt: skip
         assert names <= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
 
+    async def test_requests_are_counted_by_the_template_of_their_route_and_their_status(self, api: ApiFixture) -> None:
+        await api.post("/create", MINIMAL)
+        await api.post("/create", {**MINIMAL, "delay": -1})
+        for topic in ("order", "mail%2Fa"):
+            await api.get(f"/topics/{topic}")
+        await api.get("/there/is/nothing")
+        await api.request("PUT", "/create", {})
+        await api.post("/create?delay=5", MINIMAL)
+        assert await request_counts(api) == {
+            ("/create", "200"): 1,
+            ("/create", "400"): 2,
+            ("/topics/{topic}", "200"): 2,
+            ("other", "404"): 1,
+            ("other", "405"): 1,
+        }
+
+    async def test_requests_refused_at_the_front_door_are_counted(self, api: ApiFixture) -> None:
+        async with api.http.get("/topics", headers={"Sec-Fetch-Site": "cross-site"}) as response:
+            assert response.status == 403
+        assert await request_counts(api) == {("other", "403"): 1}
+
+    async def test_the_time_of_requests_is_shown_by_route(self, api: ApiFixture) -> None:
+        await api.post("/create", MINIMAL)
+        value = api.metrics.registry.get_sample_value
+        assert value("later_http_request_duration_seconds_count", {"route": "/create"}) == 1
+        assert value("later_http_request_duration_seconds_count", {"route": "/topics/{topic}/policy"}) == 0
+        assert value("later_http_request_duration_seconds_bucket", {"route": "/create", "le": "+Inf"}) == 1
+        seconds = value("later_http_request_duration_seconds_sum", {"route": "/create"})
+        assert seconds is not None
+        assert 0 < seconds < 10
+
     async def test_metrics_are_openmetrics_if_a_scrape_asks_for_them(self, api: ApiFixture) -> None:
         accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
         async with api.http.get("/metrics", headers={"Accept": accept}) as response:
@@ -233,7 +264,7 @@ class TestHealth:
         async def no_metrics(accept: str) -> Exposition:
             return Exposition("", "text/plain")
 
-        app = build_health_app(front_door=FrontDoor(), why_not_ready=is_ready, exposition=no_metrics)
+        app = build_health_app(front_door=FrontDoor(), metrics=Metrics(), why_not_ready=is_ready, exposition=no_metrics)
         async with TestClient(TestServer(app)) as http:
             statuses = [(await http.get(path)).status for path in ("/livez", "/readyz", "/metrics", "/create")]
         assert statuses == [200, 200, 200, 404]
@@ -250,3 +281,13 @@ async def test_concurrent_callers_each_get_their_own_answer(api: ApiFixture) -> 
         answers = await asyncio.gather(*(create(number) for number in range(100)))
     assert answers == [create_result(f"n{number}", delay=number) for number in range(100)]
     assert sorted(api.wakes) == [NOW + 1000 * number for number in range(100)]
+
+
+async def request_counts(api: ApiFixture) -> dict[tuple[str, str], float]:
+    """Return the number of requests by route and code; without those that are 0."""
+    samples = (sample for metric in api.metrics.registry.collect() for sample in metric.samples)
+    return {
+        (sample.labels["route"], sample.labels["code"]): sample.value
+        for sample in samples
+        if sample.name == "later_http_requests_total" and sample.value
+    }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from later.api.routes import ROUTES, Route
 from later.core.held import Held
 from later.core.retry import OutcomeKind
 from later.metrics import MAX_TOPICS, OTHER, TOPIC_COUNTERS, Metrics
@@ -17,9 +18,16 @@ from later.metrics.topic_labels import TopicCounter
 from later.processes.metrics import ProcessMetrics
 from later.store import scripts
 from later.store.keys import Bucket
+from tests.api.api_fixture import serve_api
 
 MAX_SERIES = 7_400
 TOPICS = [f"team/topic-{n}" for n in range(MAX_TOPICS + 50)]
+
+
+@pytest.fixture
+async def routes() -> list[Route]:
+    async with serve_api() as api:
+        return [*api.http.app[ROUTES]]
 
 
 def series(metrics: Metrics) -> dict[str, float]:
@@ -95,15 +103,24 @@ def test_the_counters_by_topic_are_those_that_processes_sum_by_topic() -> None:
     assert {family.name for counter in counters for family in counter.collect()} == TOPIC_COUNTERS
 
 
-def fill(metrics: Metrics, topics: list[str]) -> None:
+def fill(metrics: Metrics, topics: list[str], routes: list[Route]) -> None:
     """Give a daemon all the series that it can ever have."""
     metrics.topics.refresh(topics)
     for verb in store_verbs():
         metrics.round_trip_observer(verb)(1)
     for ticker in range(20):
         metrics.add_ticker(f"ticker-{ticker}", lambda: 0.0)
+    fill_requests(metrics, routes)
     fill_counters(metrics, topics)
     fill_gauges(metrics, topics)
+
+
+def fill_requests(metrics: Metrics, routes: list[Route]) -> None:
+    """Have each route answer with all statuses that there are for it: only those with a body find it wrong."""
+    with_body = {route.template for route in routes if route.method in ("POST", "PUT", "PATCH")}
+    for template, route in metrics.requests.add_routes([route.template for route in routes]).items():
+        for code in (200, 400, 404, 500, 503, *((409, 413, 415) if template in with_body else ())):
+            route.observe(code, 0.01)
 
 
 def fill_counters(metrics: Metrics, topics: list[str]) -> None:
@@ -112,7 +129,7 @@ def fill_counters(metrics: Metrics, topics: list[str]) -> None:
         for reason in DEATH_REASONS:
             metrics.topic_dead.inc(topic, reason)
         for outcome in OUTCOMES:
-            metrics.count_delivery(topic, outcome)
+            metrics.deliveries.inc(topic, outcome)
         for status in range(100, 1000):
             metrics.count_delivery_failure(topic, "status", status)
         for reason in ("code", "timeout", "connect", "reply"):
@@ -136,18 +153,18 @@ def store_verbs() -> set[str]:
     return set(re.findall(r'(?:execute\w*|fan_out|in_slices|Verb)\(\s*(?:self\._client, |name=)?"(\w+)"', text))
 
 
-def test_a_daemon_never_has_more_than_7400_series() -> None:
+def test_a_daemon_never_has_more_than_7400_series(routes: list[Route]) -> None:
     metrics = Metrics()
-    fill(metrics, TOPICS)
+    fill(metrics, TOPICS, routes)
     assert MAX_TOPICS * 32 < len(series(metrics)) <= MAX_SERIES
 
 
-def test_a_daemon_of_several_processes_has_no_more_series_either() -> None:
+def test_a_daemon_of_several_processes_has_no_more_series_either(routes: list[Route]) -> None:
     own, running = Metrics(), {}
     totals = ProcessMetrics(own, 3)
     for number, topics in enumerate((TOPICS, TOPICS[::-1], TOPICS[25:]), 1):
         child = Metrics()
-        fill(child, topics)
+        fill(child, topics, routes)
         running[number] = child.process_samples()
         totals.update_store(child.store_samples())
     assert MAX_TOPICS * 32 < len(parse(totals.exposition(running).text)) <= MAX_SERIES
@@ -155,10 +172,10 @@ def test_a_daemon_of_several_processes_has_no_more_series_either() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian's package prometheus)")
 @pytest.mark.parametrize("topics", [[], TOPICS], ids=["at start", "full"])
-def test_promtool_has_nothing_to_say_about_the_metrics(topics: list[str]) -> None:
+def test_promtool_has_nothing_to_say_about_the_metrics(topics: list[str], routes: list[Route]) -> None:
     metrics = Metrics()
     if topics:
-        fill(metrics, topics)
+        fill(metrics, topics, routes)
     text = metrics.exposition().text
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False

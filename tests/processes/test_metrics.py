@@ -41,9 +41,9 @@ def read_store(metrics: Metrics, tasks: dict[str, int], memory: int = 7) -> dict
 
 def test_counters_of_running_processes_are_summed(totals: ProcessMetrics) -> None:
     one, two = a_process(3), a_process(4)
-    one.deliveries.labels("done").inc(2)
-    two.deliveries.labels("gone").inc(1)
-    two.deliveries.labels("done").inc(5)
+    one.deliveries.inc("order", "done", 2)
+    two.deliveries.inc("order", "gone", 1)
+    two.deliveries.inc("order", "done", 5)
     values = series(totals, one.process_samples(), two.process_samples())
     assert values["later_tasks_created_total"] == 7
     assert values['later_deliveries_total{outcome="done"}'] == 7
@@ -146,7 +146,7 @@ def test_the_exposition_looks_like_that_of_one_process(totals: ProcessMetrics, a
     alone = a_process(3)
     alone.topics.refresh(["order", 'a "topic"\\with\nall'])
     alone.tasks.labels("delay", 'a "topic"\\with\nall').set(1)
-    alone.count_delivery("order", "done")
+    alone.deliveries.inc("order", "done")
     alone.topic_dead.inc("order", "gone")
     alone.store_round_trips.labels("claim").observe(0.1)
     totals.update_store(alone.store_samples())
