@@ -235,7 +235,8 @@ def _obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
         is_late = topic.oldest_due_at is not None and now - topic.oldest_due_at >= SLOT_WAIT_MS
         is_full = topic.unack > 0 and is_late
     if is_full:
-        yield f"{topic.unack} of its topic's deliveries are in flight: it has no free slot"
+        verb = "is" if topic.unack == 1 else "are"
+        yield f"{topic.unack} of its topic's deliveries {verb} in flight: it has no free slot"
     if topic.full_speed_at is not None and topic.full_speed_at > now:
         yield f"its topic is in slow start until {format_time(topic.full_speed_at, now)}"
 

@@ -65,7 +65,7 @@ PAUSED = Policy(paused=True)
         (DUE._replace(unack=128, oldest_due_at=NOW - 900), "due for 12 s"),
         (DUE._replace(**NO_WORKER, policy=Policy(concurrency=1), unack=1, held_until=AT),
          "no worker is running; its topic is held until 08:04:05Z, as its receiver asked; "
-         "1 of its topic's deliveries are in flight: it has no free slot; due for 12 s"),
+         "1 of its topic's deliveries is in flight: it has no free slot; due for 12 s"),
     ],
 )  # fmt: skip
 def test_a_due_task_is_explained(topic: TopicFacts, sentence: str) -> None:
