@@ -187,6 +187,22 @@ async def test_a_stop_between_the_answer_and_the_settle_does_not_give_the_task_b
         assert (await worker.find(task)).state is Bucket.ERROR
 
 
+async def test_a_stop_does_not_wait_for_ever_for_a_settle(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = a_task()
+    await store.tasks.create([task])
+    worker = ManualWorker(store, FakeSender(busy(60_000)))
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(worker.throttle, "hold", hang)
+    monkeypatch.setattr("later.worker.deliveries.SETTLE_GRACE_S", 0.01)
+    await worker.tick()
+    await worker.deliveries.drain(0.01)
+    assert (await worker.find(task)).state is Bucket.UNACK, "it was answered: its lease must expire first"
+    assert worker.fair_share.total_in_use == 0
+
+
 async def test_nothing_is_claimed_without_policies(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail() -> None:
         raise StoreDown("the store is gone")
