@@ -17,7 +17,7 @@ from later.client.http import ApiClient
 from later.store.keys import Bucket
 
 PENDING = "pending"
-STATES = (*(bucket.value for bucket in Bucket), PENDING)
+STATES = tuple(bucket.value for bucket in Bucket)
 PAGE_SIZE = 500
 """Tasks per request: not more, because each has all its fields in the answer."""
 TIME_HEADERS = {"delay": "due", "unack": "lease ends", "error": "next attempt", "dead": "died", PENDING: "due"}
@@ -47,7 +47,7 @@ class TaskFilter(NamedTuple):
     ),
 )  # fmt: skip
 @click.argument("topic")
-@click.option("--state", type=click.Choice(STATES), default="delay", show_default=True,
+@click.option("--state", type=click.Choice((*STATES, PENDING)), default="delay", show_default=True,
               help="State: waiting (delay), in flight (unack), waiting for a retry (error), dead, or the first three "
                    "together (pending).")  # fmt: skip
 @due_time_options
