@@ -8,7 +8,8 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from tests.api.api_fixture import MINIMAL, create_result, ok, serve_api
+from later import __version__
+from tests.api.api_fixture import MINIMAL, ApiFixture, create_result, ok, serve_api
 
 
 @pytest.mark.parametrize(
@@ -138,3 +139,103 @@ async def test_a_body_that_is_not_as_declared_is_not_logged(caplog: pytest.LogCa
         await writer.wait_closed()
     assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert caplog.text == ""
+
+
+async def exchange(*lines: str, body: bytes = b"") -> tuple[bytes, bytes]:
+    """Send a request with this body on a connection of its own, and return the head and the rest of what comes."""
+    answer = await send("\r\n".join([*lines, "", ""]).encode() + body)
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    return head, rest
+
+
+SMUGGLED = b"2\r\n{}\r\n0\r\n\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+"""A chunked body, and a request that a proxy may have taken for part of the body before."""
+
+
+@pytest.mark.parametrize(
+    ("line", "headers"),
+    [
+        ("POST /create HTTP/1.0", ["Transfer-Encoding: chunked"]),
+        ("POST /create HTTP/1.0", ["Transfer-Encoding: chunked", "Connection: keep-alive"]),
+        ("POST /create/batch HTTP/1.0", ["Transfer-Encoding: chunked", "Connection: keep-alive"]),
+        ("GET /topics HTTP/1.0", ["Transfer-Encoding: chunked", "Connection: keep-alive"]),
+        ("POST /create HTTP/1.1", ["Content-Length: 2", "Transfer-Encoding: chunked"]),
+        ("POST /create HTTP/1.1", ["Transfer-Encoding: chunked", "Content-Length: 2"]),
+        ("POST /create HTTP/1.1", ["Content-Length: 2", "Content-Length: 2"]),
+        ("POST /create HTTP/1.1", ["Content-Length: 2", "Content-Length: 22"]),
+        ("POST /create HTTP/1.1", ["Content-Length: 2, 2"]),
+        ("POST /create HTTP/1.1", ["Content-Length: +2"]),
+        ("POST /create HTTP/1.1", ["Content-Length : 2"]),
+        ("POST /create HTTP/1.1", ["Transfer-Encoding: chunked", "Transfer-Encoding: identity"]),
+        ("POST /create HTTP/1.1", ["Transfer-Encoding: chunked, chunked"]),
+        ("POST /create HTTP/1.1", ["Transfer-Encoding: xchunked"]),
+        ("POST /create HTTP/1.1", ["Transfer-Encoding: identity"]),
+    ],
+)
+async def test_a_body_of_two_possible_lengths_is_refused_and_ends_the_connection(line: str, headers: list[str]) -> None:
+    head, rest = await exchange(line, "Host: localhost", *headers, body=SMUGGLED)
+    assert head.split(b" ")[1] == b"400"
+    assert json.loads(rest)["detail"].startswith("malformed HTTP: ")  # so it is the only answer
+
+
+@pytest.mark.parametrize(
+    ("header", "accepted"),
+    [
+        ("Content-Encoding: br", "identity or gzip or deflate"),
+        ("Content-Encoding: zstd", "identity or gzip or deflate"),
+        ("Content-Encoding: compress", 'identity or gzip or deflate, got "compress"'),
+        ("Content-Encoding: gzip, gzip", 'identity or gzip or deflate, got "gzip, gzip"'),
+        ("Content-Encoding: gzip\r\nContent-Encoding: gzip", 'identity or gzip or deflate, got "gzip, gzip"'),
+        ("Transfer-Encoding: gzip, chunked", 'chunked, got "gzip, chunked"'),
+    ],
+)
+async def test_an_encoding_that_is_not_accepted_is_415(header: str, accepted: str) -> None:
+    length, body = ([], SMUGGLED[:12]) if header.startswith("Transfer") else (["Content-Length: 2"], b"{}")
+    head, rest = await exchange(CREATE, "Host: localhost", header, *length, "Connection: close", body=body)
+    problem = json.loads(rest)
+    assert (head.split(b" ")[1], problem["type"]) == (b"415", "/problems/unsupported")
+    assert problem["detail"] == f"{header.partition(':')[0]}: expected {accepted}"
+    assert b"Accept-Encoding: identity, gzip, deflate" in head
+
+
+@pytest.mark.parametrize("line", [CREATE, "GET /livez HTTP/1.1", "POST /nowhere HTTP/1.1"])
+async def test_an_unknown_expectation_is_417(line: str) -> None:
+    head, rest = await exchange(line, "Host: localhost", "Expect: bla")
+    problem = json.loads(rest)
+    assert (head.split(b" ")[1], problem["type"]) == (b"417", "/problems/unsupported")
+    assert problem["detail"] == 'Expect: expected 100-continue, got "bla"'
+
+
+@pytest.mark.parametrize(
+    ("line", "headers", "status"),
+    [
+        (CREATE, ["Content-Length: 1048577"], b"413"),
+        ("POST /create/batch HTTP/1.1", ["Content-Length: 16777217"], b"413"),
+        (CREATE, ["Content-Length: 5", "Content-Encoding: compress"], b"415"),
+        (CREATE, ["Content-Length: 5", "Origin: http://evil.example"], b"403"),
+        ("POST /create?dryrun=true HTTP/1.1", ["Content-Length: 5"], b"400"),
+    ],
+)
+async def test_what_the_head_says_is_refused_before_the_body_is_sent(
+    line: str, headers: list[str], status: bytes
+) -> None:
+    async with serve_api() as api:
+        reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
+        writer.write("\r\n".join([line, "Host: localhost", "Expect: 100-continue", *headers, "", ""]).encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+    assert head.split(b" ")[1] == status
+
+
+async def test_every_answer_names_the_server_and_is_not_stored(api: ApiFixture) -> None:
+    calls = [
+        ("POST", "/create", 200), ("GET", "/topics", 200), ("GET", "/livez", 200), ("GET", "/metrics", 200),
+        ("GET", "/nowhere", 404), ("GET", "/create", 405), ("POST", "/query", 400), ("GET", "/?x=1", 400),
+        ("DELETE", "/admin/v2/namespaces/public/x/delayedDelivery", 204),
+    ]  # fmt: skip
+    for method, path, status in calls:
+        async with api.http.request(method, path, json=MINIMAL if path == "/create" else {}) as response:
+            assert response.status == status
+            assert response.headers["Server"] == f"later/{__version__}"
+            assert response.headers["Cache-Control"] == "no-store"

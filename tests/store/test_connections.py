@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from later.core.clock import Clock
 from later.core.errors import StoreDown
-from later.store.client import Client, connect, stream_reader
+from later.store.client import MAX_CONNECTIONS, Client, connect, stream_reader, translate
 
 TIMEOUT_S = 10.0
 """Longer than any answer of a working store takes, even on a busy machine."""
@@ -131,3 +132,41 @@ async def test_a_round_trip_under_way_when_the_client_closes_leaves_no_connectio
 async def test_redis_py_still_keeps_a_connections_reader_where_a_reset_is_looked_for(client: Client) -> None:
     connection, _ = client._connections._idle[0]
     assert isinstance(stream_reader(connection), asyncio.StreamReader)
+
+
+class TestUnknownOutcome:
+    """`StoreDown.unknown`: whether commands that got no answer may have been run."""
+
+    @pytest.mark.parametrize(("verb", "unknown"), [("create", True), ("query", False)])
+    async def test_a_write_that_was_sent_and_not_answered_may_have_been_run(
+        self, proxy: Proxy, client: Client, verb: str, unknown: bool
+    ) -> None:
+        proxy.stop_forwarding()
+        client.timeout_s = SHORT_TIMEOUT_S
+        with pytest.raises(StoreDown, match="did not answer within") as caught:
+            await client.execute(verb, ("PING",))
+        assert caught.value.unknown is unknown
+
+    async def test_a_write_that_could_not_be_sent_was_not_run(self) -> None:
+        clock = Clock(time.monotonic, time.time)
+        client = Client(connect("redis://127.0.0.1:1/0", clock, TIMEOUT_S), clock, timeout_s=TIMEOUT_S)
+        with pytest.raises(StoreDown, match="cannot be reached") as caught:
+            await client.execute("create", ("PING",))
+        assert not caught.value.unknown
+
+    async def test_a_write_that_waited_for_a_connection_was_not_run(self, client: Client) -> None:
+        slow = [
+            asyncio.create_task(client.execute("create", ("BLPOP", "nothing", "0.3"))) for _ in range(MAX_CONNECTIONS)
+        ]
+        await asyncio.sleep(0)
+        client.timeout_s = SHORT_TIMEOUT_S / 10
+        with pytest.raises(StoreDown, match="did not answer within") as caught:
+            await client.execute("create", ("PING",))
+        assert not caught.value.unknown
+        await asyncio.gather(*slow)
+
+    async def test_a_write_that_the_store_refused_was_not_run(self) -> None:
+        for error in (OutOfMemoryError("x"), ReadOnlyError("x"), ResponseError("MISCONF x")):
+            refused = translate(error)
+            assert isinstance(refused, StoreDown)
+            assert not refused.unknown
