@@ -100,24 +100,25 @@ class Edits:
 
     async def preview_delete(self, ids: Sequence[str]) -> list[Deletion | LaterError]:
         """Return what `delete` would answer now, and change nothing."""
-        return _first_occurrences(ids, await apply_in_batches(ids, partial(self._preview, leave_ended=False)))
+        return await self._preview(ids, leave_ended=False)
 
     async def preview_delete_pending(self, ids: Sequence[str]) -> list[Deletion | LaterError]:
         """Return what `delete_pending` would answer now, and change nothing."""
-        return _first_occurrences(ids, await apply_in_batches(ids, partial(self._preview, leave_ended=True)))
+        return await self._preview(ids, leave_ended=True)
 
-    async def _preview(self, ids: list[str], *, leave_ended: bool) -> dict[str, Deletion | LaterError]:
+    async def _preview(self, ids: Sequence[str], *, leave_ended: bool) -> list[Deletion | LaterError]:
         results: dict[str, Deletion | LaterError] = {}
-        for id, found in zip(ids, await self._lookup.query(ids), strict=True):
-            if isinstance(found, TaskRecord) and not (leave_ended and found.state is Bucket.DEAD):
-                results[id] = Deletion(id, in_flight=found.state is Bucket.UNACK)
-            elif isinstance(found, TaskRecord):
-                results[id] = _not_pending(id)
-            elif isinstance(found, NotFound) and found.ended and not leave_ended:
-                results[id] = Deletion(id, ended=True)
-            else:
-                results[id] = found
-        return results
+        async for records in self._lookup.query_in_slices(ids):
+            for id, found in records.items():
+                if isinstance(found, TaskRecord) and not (leave_ended and found.state is Bucket.DEAD):
+                    results[id] = Deletion(id, in_flight=found.state is Bucket.UNACK)
+                elif isinstance(found, TaskRecord):
+                    results[id] = _not_pending(id)
+                elif isinstance(found, NotFound) and found.ended and not leave_ended:
+                    results[id] = Deletion(id, ended=True)
+                else:
+                    results[id] = found
+        return _first_occurrences(ids, [results[id] for id in ids])
 
     async def _apply(self, verb: _Verb[Item], items: list[Item]) -> Results:
         """Return the results of the items, except for tasks whose body has changed since it was read, or was not read.

@@ -93,13 +93,16 @@ class Tasks:
         positions = [n for n, result in enumerate(results) if result is _ELSEWHERE]
         if not positions:
             return
+        due_times: dict[str, int] = {}
         try:
-            found = await self._lookup.query([tasks[n].id for n in positions])
+            async for records in self._lookup.query_in_slices([tasks[n].id for n in positions]):
+                for id, record in records.items():
+                    if isinstance(record, TaskRecord) and record.state is not Bucket.DEAD:
+                        due_times[id] = record.score
         except LaterError:
-            return  # what was created is known, and that counts
-        for n, record in zip(positions, found, strict=True):
-            if isinstance(record, TaskRecord) and record.state is not Bucket.DEAD:
-                results[n] = ExistingTask(record.score)
+            pass  # what was created is known, and that counts
+        for n in positions:
+            results[n] = ExistingTask(due_times.get(tasks[n].id))
 
     async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
         """Return the `limit` earliest wake entries of each shard, in delay also of held topics. Raises StoreDown."""

@@ -16,7 +16,7 @@ from later.api import task_answers
 from later.api.json_response import json_response
 from later.api.task_answers import BytesInAnswers, send
 from later.store import fanout
-from tests.api.api_fixture import ApiFixture, item_error, serve_api
+from tests.api.api_fixture import MINIMAL, ApiFixture, item_error, serve_api
 from tests.builders import a_task
 
 KIB = 1024
@@ -90,8 +90,12 @@ async def test_no_round_trip_reads_more_bodies_than_fit(api: ApiFixture, monkeyp
         return answers
 
     monkeypatch.setattr(api.client, "execute_each", measured)
-    await query_all(api, [f"n{n:02}" for n in range(30)])
-    await api.post("/delete/batch", [{"id": f"n{n:02}"} for n in range(30)])
+    ids = [f"n{n:02}" for n in range(30)]
+    await query_all(api, ids)
+    _, existing = await api.post("/create/batch", [{**MINIMAL, "id": id, "topic": "other"} for id in ids])
+    _, preview = await api.post("/delete/batch?dry_run=true", [{"id": id} for id in ids])
+    _, deleted = await api.post("/delete/batch", [{"id": id} for id in ids])
+    assert (existing["existing"], preview["deleted"], deleted["deleted"]) == (30, 30, 30)
     one_of_each_shard = 11 * KIB * len(api.keys.shards)
     assert max(sizes) < max(40 * KIB, one_of_each_shard)
 
