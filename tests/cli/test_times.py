@@ -23,7 +23,7 @@ def test_a_time_is_absolute_or_relative(text: str, due: float, died: float, now:
     api.replies = [tasks_page(), tasks_page()]
     assert exit_code_of("list", "order", "--due-before", text) == 0
     assert exit_code_of("dead", "list", "order", "--died-after", text) == 0
-    assert [request.json[name] for request, name in zip(api.requests, ("due_before", "due_after"), strict=True)] == [
+    assert [request.json[name] for request, name in zip(api.requests, ("due_before", "died_after"), strict=True)] == [
         due,
         died,
     ]
