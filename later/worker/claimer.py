@@ -83,8 +83,9 @@ class Claimer:
         results = await self._store.tasks.claim(requests, now, now + self._lease_ms)
         claimed = [result for result in results if isinstance(result, ClaimResult)]
         claims = [claim for result in claimed for claim in result.claims]
+        history = self._throttle.history
         for claim in claims:
-            self._deliver(claim, self._throttle.history.held_by(claim.topic, claim.due_at, now))
+            self._deliver(claim, Held.NO if history.is_empty else history.held_by(claim.topic, claim.due_at, now))
         self._metrics.orphan_entries.inc(sum(result.orphans for result in claimed))
         await self._throttle.on_claim_end(requests, results)
         hold_ends = [request.hold_until for request in requests if request.hold_until is not None]

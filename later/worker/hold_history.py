@@ -36,6 +36,11 @@ class HoldHistory:
         """Pauses of whole namespaces."""
         self._policies: Policies | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no hold was met: then nothing held any task."""
+        return not (self._holds or self._namespaces)
+
     def held_by(self, topic: str, due_at: int, now: int) -> Held:
         """Return what held a task that was due at `due_at` (ms) and is claimed at `now`."""
         hold = self._holds.get(topic)
