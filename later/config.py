@@ -319,16 +319,24 @@ def _read_file(command: str, name: str | None) -> dict[str, _Setting]:
             continue
         if option.key in settings:
             raise ConfigError(f"{file}: {option.name} is given twice")
-        expected = option.type.toml_types
-        actual = next((name for kind, name in _TOML_TYPES if isinstance(value, kind)), "a date or time")
-        if actual not in expected and not (actual == "an integer" and "a number" in expected):
-            raise ConfigError(f"{file}: {key}: expected {' or '.join(expected)}, got {actual}")
-        settings[option.key] = _Setting(_flag_text(value), 2, f" ({file})")
+        try:
+            settings[option.key] = _Setting(_flag_text(value, option.type), 2, f" ({file})")
+        except ValueError as error:
+            raise ConfigError(f"{file}: {key}: expected {error}") from None
     return settings
 
 
-def _flag_text(value: object) -> str:
-    """Return a value of the file as it would stand on the command line."""
+def _flag_text(value: object, type: OptionType) -> str:
+    """Return a value of the file as it would stand on the command line.
+
+    Raises:
+        ValueError: the option does not take this TOML type; the text says which it takes.
+    """
+    actual = next((name for kind, name in _TOML_TYPES if isinstance(value, kind)), "a date or time")
+    if actual not in type.toml_types and not (actual == "an integer" and "a number" in type.toml_types):
+        raise ValueError(f"{' or '.join(type.toml_types)}, got {actual}")
     if isinstance(value, list):
-        return ",".join(map(_flag_text, value))
+        if not all(isinstance(item, str) for item in value):
+            raise ValueError("only strings in the array")
+        return ",".join(value)
     return format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)

@@ -432,3 +432,17 @@ def test_every_default_can_be_written_into_a_file(command: str) -> None:
     before = load_config(command)
     write_file("\n".join(f"{option.name} = {toml_literal(option, option.default or '')}" for option in options))
     assert load_config(command) == before
+
+
+def test_a_list_is_written_in_a_file_as_an_array_or_with_commas() -> None:
+    write_file('allow_host = ["a.internal", "B"]\nallow-origin = "https://a, https://b"')
+    config = load_config()
+    assert config.allow_hosts == {"a.internal", "b"}
+    assert config.allow_origins == {"https://a", "https://b"}
+    assert load_config("up", {"LATER_ALLOW_HOST": "c,d"}).allow_hosts == {"c", "d"}
+    assert load_config("up", {"LATER_ALLOW_HOST": "c"}, allow_host="none").allow_hosts == frozenset()
+
+
+def test_an_array_of_others_than_names_is_refused() -> None:
+    write_file("allow_host = [5.5, true]")
+    assert load_error() == "later.toml: allow_host: expected only strings in the array"

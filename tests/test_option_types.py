@@ -16,7 +16,9 @@ from later.option_types import (
     choice,
     duration_literal,
     duration_s,
+    host_names,
     mask_url,
+    origins,
     parse_duration_ms,
 )
 
@@ -76,3 +78,19 @@ def test_an_error_says_what_the_type_takes(option_type: OptionType, text: str, e
 )
 def test_a_url_is_masked(url: str, shown: str) -> None:
     assert mask_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "a,", "a:80", "http://a", "a b", "ä", "a/b", "*", "*.a", ".a", "a..b", "[::1]", "a" * 64]
+)
+def test_a_text_that_is_no_host_name_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a host's name without a port"):
+        host_names(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a:80", "ftp://a", "http://", "http://a/", "http://a,", "http://u@a", "http://a?x", "null", "*"]
+)
+def test_a_text_that_is_no_origin_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a page's origin"):
+        origins(text)

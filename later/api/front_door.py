@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from ipaddress import ip_address
 
-from aiohttp import hdrs, web
+from aiohttp import web
+from aiohttp.hdrs import HOST, METH_GET, METH_HEAD, ORIGIN, TRANSFER_ENCODING
 from aiohttp.http import HttpVersion11
 from multidict import istr
 
-from later.core.errors import CrossSite, Refused, UnknownExpectation
+from later.core.errors import CrossSite, Refused
 from later.core.validation import format_value
 
 PAGES = ("/console/", "/problems/")
 """The beginnings of the paths of pages. They hold no data, so that links from a chat or a dashboard may open them."""
+MAX_KNOWN_HOSTS = 256
 SEC_FETCH_SITE = istr("Sec-Fetch-Site")
 SEC_FETCH_MODE = istr("Sec-Fetch-Mode")
 
@@ -36,18 +37,20 @@ class FrontDoor:
     """
 
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._hosts = {"localhost", *(host.lower().removesuffix(".") for host in hosts)}
         self._origins = frozenset(origins)
-        self._is_allowed_host = lru_cache(maxsize=256)(self._judge_host)  # parsing takes longer than all other checks
+        self._known_hosts: set[str] = set()
+        """Values of `Host` that are allowed: parsing one takes longer than all other checks."""
 
     def check(self, request: web.BaseRequest, health_paths: frozenset[str]) -> None:
         """Raise Refused if the request must go no further. Requests for `health_paths` may come from any page."""
         headers = request.headers
-        if request.version != HttpVersion11 and hdrs.TRANSFER_ENCODING in headers:
+        # aiohttp's parser in C returns the very constant
+        if request.version is not HttpVersion11 and request.version < HttpVersion11 and TRANSFER_ENCODING in headers:
             # a proxy before us may have ignored the header, as HTTP/1.0 says: what is a body to us is a request to it
             raise Refused("malformed HTTP: Transfer-Encoding in HTTP/1.0")
-        host = headers.get(hdrs.HOST)
-        if host is not None and not self._is_allowed_host(host):  # HTTP/1.0 has none, and browsers do not speak it
+        host = headers.get(HOST)
+        if host not in self._known_hosts and not self._is_allowed_host(host):
             raise CrossSite(
                 "Host: expected an IP address, localhost, the name in --listen or one of --allow-host, "
                 f"got {format_value(host)}",
@@ -55,7 +58,7 @@ class FrontDoor:
             )
         site = headers.get(SEC_FETCH_SITE)
         if site is None:
-            origin = headers.get(hdrs.ORIGIN)
+            origin = headers.get(ORIGIN)
             if origin is not None and not self._is_own_origin(origin, host) and request.path not in health_paths:
                 raise CrossSite(
                     f"Origin: expected that of this server's own pages or one of --allow-origin, "
@@ -68,23 +71,23 @@ class FrontDoor:
                 f"got one of another site's page ({format_value(site)})",
                 "Sec-Fetch-Site",
             )
-        if hdrs.EXPECT in headers and request.version == HttpVersion11:
-            expectation = headers[hdrs.EXPECT]
-            if expectation.lower() != "100-continue":
-                raise UnknownExpectation(f"Expect: expected 100-continue, got {format_value(expectation)}", "Expect")
 
-    def _judge_host(self, host: str) -> bool:
-        """Return True if requests may name this host, with or without a port."""
+    def _is_allowed_host(self, host: str | None) -> bool:
+        """Return True if requests may name this host, with or without a port.
+
+        A request of HTTP/1.0 may name none: browsers do not speak it, and some probes do.
+        """
+        if host is None:
+            return True
         match = _HOST.fullmatch(host)
         if match is None:
             return False
         name = (match["v6"] or match["name"].removesuffix(".")).lower()
-        if name in self._hosts and not match["v6"]:
-            return True
-        try:
-            return (ip_address(name).version == 6) == bool(match["v6"])
-        except ValueError:
+        if not (_is_ip_address(name, 6 if match["v6"] else 4) or (name in self._hosts and not match["v6"])):
             return False
+        if len(self._known_hosts) < MAX_KNOWN_HOSTS:
+            self._known_hosts.add(host)
+        return True
 
     def _is_own_origin(self, origin: str, host: str | None) -> bool:
         origin = origin.lower()
@@ -94,7 +97,14 @@ class FrontDoor:
         return origin in (f"http://{own.removesuffix(':80')}", f"https://{own.removesuffix(':443')}")
 
 
+def _is_ip_address(text: str, version: int) -> bool:
+    try:
+        return ip_address(text).version == version
+    except ValueError:
+        return False
+
+
 def _opens_page(request: web.BaseRequest) -> bool:
     """Return True for a link to one of this server's pages."""
-    is_link = request.method in (hdrs.METH_GET, hdrs.METH_HEAD) and request.headers.get(SEC_FETCH_MODE) == "navigate"
+    is_link = request.method in (METH_GET, METH_HEAD) and request.headers.get(SEC_FETCH_MODE) == "navigate"
     return is_link and request.path.startswith(PAGES)

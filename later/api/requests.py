@@ -11,7 +11,7 @@ from aiohttp.http import HttpVersion11
 
 from later.core import validation
 from later.core.edit import TaskChanges
-from later.core.errors import Refused, TooLarge, Unsupported
+from later.core.errors import Refused, TooLarge, UnknownExpectation, Unsupported
 from later.core.json_body import body_parser, parse_object, unknown_field
 from later.core.retry import DEATH_REASONS
 from later.core.validation import EXPECTED_TIME, check_id, escape_name, format_value, refusal
@@ -60,7 +60,7 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
         _check_encoding(hdrs.CONTENT_ENCODING, headers.getall(hdrs.CONTENT_ENCODING), ACCEPTED_ENCODINGS)
     if length is None and hdrs.TRANSFER_ENCODING in headers:
         _check_encoding(hdrs.TRANSFER_ENCODING, headers.getall(hdrs.TRANSFER_ENCODING), ("chunked",))
-    if hdrs.EXPECT in headers and request.version == HttpVersion11:
+    if hdrs.EXPECT in headers and check_expectation(request):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # nothing of the answer itself is sent yet
     content = request.content
@@ -75,6 +75,20 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     if size > limit:
         raise body_too_large(limit)
     return b"".join(chunks)
+
+
+def check_expectation(request: web.BaseRequest) -> bool:
+    """Return True if the client waits to be told to go on. HTTP/1.0 knows no expectations.
+
+    Raises:
+        UnknownExpectation: it expects something else.
+    """
+    expectation = request.headers.get(hdrs.EXPECT)
+    if expectation is None or request.version != HttpVersion11:
+        return False
+    if expectation.lower() != "100-continue":
+        raise UnknownExpectation(f"Expect: expected 100-continue, got {format_value(expectation)}", "Expect")
+    return True
 
 
 def _check_encoding(header: str, values: Sequence[str], accepted: Sequence[str]) -> None:

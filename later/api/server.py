@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import ContentEncodingError
 from aiohttp.typedefs import Handler
 
 from later.api.problems import error_response, fault_response, new_incident
-from later.api.requests import ACCEPTED_ENCODINGS, unsupported_encoding
+from later.api.requests import ACCEPTED_ENCODINGS, check_expectation, unsupported_encoding
 from later.api.routes import FRONT_DOOR, REQUESTS, ROUTES
 from later.core.errors import Refused
 from later.metrics.http_requests import OTHER_ROUTE
@@ -50,15 +50,17 @@ class _Dispatcher:
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, web.Request)  # the application's factory made it
         started = perf_counter()
+        fast = self._fast.get(request.raw_path) if request.method == "POST" else None
         try:
             self._check(request, self._health_paths)
+            if fast is None:  # aiohttp would answer an unknown one in plain text; a fast route has it checked later
+                check_expectation(request)
         except Refused as error:
             response = error_response(request, error)
             response.force_close()  # its body is not read
             self._metrics[OTHER_ROUTE].observe(response.status, perf_counter() - started)
             return response
-        fast = self._fast.get(request.raw_path)
-        if fast is None or request.method != "POST":
+        if fast is None:
             return await self._route(request, started)
         handler, observe = fast
         try:

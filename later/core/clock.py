@@ -28,7 +28,11 @@ MAX_DRIFT_MS_PER_S = 1
 def rfc3339(ms: int) -> str:
     """Return a time in ms since the Unix epoch as `2017-09-09T05:17:10.000Z`."""
     seconds, rest = divmod(ms, 1000)
-    return f"{_format_second(seconds)}.{rest:03d}Z"
+    return _format_second(seconds) + _MILLISECONDS[rest]
+
+
+_MILLISECONDS = [f".{rest:03d}Z" for rest in range(1000)]
+"""Each create formats a time: this takes half as long as formatting the number."""
 
 
 @lru_cache(maxsize=256)

@@ -41,7 +41,7 @@ async def test_an_unknown_type_has_no_page(api: ApiFixture) -> None:
 def test_only_errors_that_no_caller_sees_are_faults() -> None:
     classes = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LaterError)}
     faults = {kind.__name__ for kind in classes if problem_type(kind.__new__(kind)) is FAULT}
-    assert faults == {"LaterError", "StoreFault", "ConfigError", "UnreadableBody"}
+    assert faults == {"LaterError", "StoreFault", "ConfigError", "InputUnreadable", "UnreadableBody"}
 
 
 async def test_the_routes_and_the_version_are_listed(api: ApiFixture) -> None:

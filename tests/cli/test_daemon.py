@@ -51,6 +51,13 @@ def test_a_daemon_of_several_processes_runs_a_supervisor(command: str, daemons: 
     assert (runner, name, config.processes) == ("supervisor", command, 3)
 
 
+def test_names_and_origins_may_be_given_many_times(daemons: DaemonRuns) -> None:
+    run(["up", "--allow-host", "a", "--allow-host", "b", "--allow-origin", "https://a", "--allow-origin", "https://b"])
+    ((_, _, config),) = daemons
+    assert config.allow_hosts == frozenset({"a", "b"})
+    assert config.allow_origins == frozenset({"https://a", "https://b"})
+
+
 def test_a_daemon_that_fails_exits_immediately(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def fail(command: str, config: Config) -> int:
         raise OSError(98, "address already in use")
