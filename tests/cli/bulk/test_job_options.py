@@ -92,6 +92,21 @@ def test_the_api_is_found_as_by_every_command(monkeypatch: pytest.MonkeyPatch, t
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "address"),
+    [
+        ((), LaterAddress(API_URL, "later", 30.0)),
+        (("--url", "redis://h"), LaterAddress("redis://h", "later", 2.0)),
+    ],
+)
+def test_the_environment_of_a_daemon_does_not_concern_a_job(
+    options: tuple[str, ...], address: LaterAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"REDIS": "redis://a", "DATA": "d", "TICK": "banana", "SHARDS": "0"}.items():
+        monkeypatch.setenv(f"LATER_{name}", text)
+    assert parse_address(address_options, *options) == address
+
+
 @pytest.mark.parametrize("url", ["redis://h:6380/1", "rediss://me@h", "unix:///run/store.sock"])
 @pytest.mark.parametrize("decorate", [address_options, store_options])
 def test_a_url_may_be_the_stores(decorate: Any, url: str) -> None:
