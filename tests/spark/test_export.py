@@ -125,6 +125,22 @@ def test_an_export_reports_its_finished_spark_tasks(
 
 
 @pytest.mark.usefixtures("spark")
+def test_a_table_of_the_catalog_is_refused_and_a_view_keeps_its_options(spark: SparkSession, store: str) -> None:
+    spark.dataSource.register(LaterDataSource)
+    with pytest.raises(LaterError, match=r"^later cannot be a table of the catalog, because Spark"), translate_errors():
+        spark.sql(f"CREATE TABLE refused USING later OPTIONS (url '{store}', topic 'topic-0')")
+    spark.sql(f"CREATE TEMPORARY VIEW some USING later OPTIONS (url '{store}', state 'dead', columns 'id')")
+    assert spark.sql("select * from some").columns == ["id"]
+    assert spark.sql("select count(*) from some").collect()[0][0] == 5
+
+
+def test_a_stream_of_a_store_is_refused(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    spark.dataSource.register(LaterDataSource)
+    tasks = spark.readStream.format("later").option("url", store).load()
+    with pytest.raises(LaterError, match=r"^later cannot be read as a stream"), translate_errors():
+        tasks.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
+
+
 class TestCommand:
     def test_all_tasks_are_written(self, spark: SparkSession, store: str, tmp_path: Path, capsys: Capture) -> None:
         to = str(tmp_path / "pool")

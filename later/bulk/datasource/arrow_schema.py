@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from later.core.errors import Refused
 from later.core.task import Task
 from later.store.keys import Bucket
 from later.store.types import TaskRecord
@@ -35,26 +36,34 @@ SCHEMA = pa.schema(
 types are those that Spark itself makes of such columns."""
 
 
-def batch_from_records(records: Sequence[TaskRecord]) -> pa.RecordBatch:
-    """Return a row for each record, in their order, with the columns of SCHEMA. Times are µs since the epoch.
+def select_columns(names: Iterable[str]) -> pa.Schema:
+    """Return the part of SCHEMA with these columns, in their order. Raises Refused: there is no such column."""
+    for name in names:
+        if name not in SCHEMA.names:
+            raise Refused(f"{name}: no such column; there are {', '.join(SCHEMA.names)}", name)
+    return pa.schema([SCHEMA.field(name) for name in names])
+
+
+def batch_from_records(records: Sequence[TaskRecord], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """Return a row for each record, in their order, with the columns of `schema`. Times are µs since the epoch.
 
     The batch is built column by column, because a dict for each row takes twice the time.
     """
     tasks = [record.task if isinstance(record.task, Task) else None for record in records]
-    columns: dict[str, list[Any]] = {
-        "id": [record.id for record in records],
-        "topic": [record.topic for record in records],
-        "execute_time": [record.execute_time_s for record in records],
-        "max_retry": [task and task.max_retry for task in tasks],
-        "has_retry": [record.retries_used for record in records],
-        "callback": [task and task.callback for task in tasks],
-        "content": [task and task.content for task in tasks],
-        "creat_time": [record.created_time_s for record in records],
-        "state": [record.state.value for record in records],
-        "due_at": [None if record.state is Bucket.DEAD else record.score * 1000 for record in records],
-        "died_at": [record.score * 1000 if record.state is Bucket.DEAD else None for record in records],
-        "attempts": [record.attempts for record in records],
-        "last_error": [
+    columns: dict[str, Callable[[], list[Any]]] = {
+        "id": lambda: [record.id for record in records],
+        "topic": lambda: [record.topic for record in records],
+        "execute_time": lambda: [record.execute_time_s for record in records],
+        "max_retry": lambda: [task and task.max_retry for task in tasks],
+        "has_retry": lambda: [record.retries_used for record in records],
+        "callback": lambda: [task and task.callback for task in tasks],
+        "content": lambda: [task and task.content for task in tasks],
+        "creat_time": lambda: [record.created_time_s for record in records],
+        "state": lambda: [record.state.value for record in records],
+        "due_at": lambda: [None if record.state is Bucket.DEAD else record.score * 1000 for record in records],
+        "died_at": lambda: [record.score * 1000 if record.state is Bucket.DEAD else None for record in records],
+        "attempts": lambda: [record.attempts for record in records],
+        "last_error": lambda: [
             failure
             and {
                 "reason": failure.reason,
@@ -64,7 +73,9 @@ def batch_from_records(records: Sequence[TaskRecord]) -> pa.RecordBatch:
             }
             for failure in (record.failure for record in records)
         ],
-        "headers": [list(task.headers) if task and task.headers else None for task in tasks],
-        "expires_at": [None if task is None or task.expires_at is None else task.expires_at * 1000 for task in tasks],
+        "headers": lambda: [list(task.headers) if task and task.headers else None for task in tasks],
+        "expires_at": lambda: [
+            None if task is None or task.expires_at is None else task.expires_at * 1000 for task in tasks
+        ],
     }
-    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([pa.array(columns[f.name](), f.type) for f in schema], schema=schema)

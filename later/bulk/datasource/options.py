@@ -12,6 +12,9 @@ from later.core.errors import Refused
 from later.core.validation import format_value
 from later.option_types import duration
 
+NO_TABLE_OPTIONS = " (a table made by CREATE TABLE has no options: use CREATE TEMPORARY VIEW)"
+"""Spark drops them, so that a table of its catalog has neither a URL nor a job."""
+
 Readers = Mapping[str, Callable[[str], Any]]
 """Functions that read an option's text, by the option's name. They raise ValueError with what the option takes."""
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from later.bulk.datasource.options import parse_options, read_seconds
+from later.bulk.datasource.options import NO_TABLE_OPTIONS, parse_options, read_seconds
+from later.bulk.input.task_ids import check_job
 from later.core.errors import ConfigError, Refused
 from later.core.validation import EXPECTED_TIME, parse_time, parse_topic
 from later.option_types import DEFAULT_PREFIX, integer, mask_url, prefix
@@ -22,13 +23,18 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """The tasks to read from a store, in partitions of about `partition_rows`. The URL has no password."""
+    """The tasks to read from a store, in partitions of about `partition_rows`. The URL has no password.
+
+    With a `job`, only its tasks. `columns` are those that are read; None: all.
+    """
 
     url: str
     prefix: str
     timeout_s: float
     scan_range: ScanRange
     partition_rows: int
+    job: str | None = None
+    columns: tuple[str, ...] | None = None
 
 
 def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -43,13 +49,15 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
     if since is not None and before is not None and since >= before:
         raise Refused("dueBefore: expected a time after dueAfter", "dueBefore")
     if values["url"] is None:
-        raise ConfigError("url: expected the store's (redis://, rediss:// or unix://), got nothing")
+        raise ConfigError(f"url: expected the store's (redis://, rediss:// or unix://), got nothing{NO_TABLE_OPTIONS}")
     return ReadOptions(
         url=values["url"],
         prefix=values["prefix"] or DEFAULT_PREFIX,
         timeout_s=values["timeout"] or TIMEOUT_S,
         scan_range=ScanRange(values["topic"], values["state"] or tuple(Bucket), since, before),
         partition_rows=values["partitionRows"] or PARTITION_ROWS,
+        job=values["job"],
+        columns=values["columns"],
     )
 
 
@@ -60,6 +68,17 @@ def _read_url(text: str) -> str:
             "all tasks of a store"
         )
     return check_store_url(text)
+
+
+def _read_job(text: str) -> str:
+    try:
+        return check_job(text)
+    except Refused as error:
+        raise ValueError(error.detail.removeprefix("expected ")) from None
+
+
+def _read_columns(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def _read_states(text: str) -> tuple[Bucket, ...]:
@@ -89,4 +108,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "dueAfter": _read_time,
     "dueBefore": _read_time,
     "partitionRows": integer(1000, 10_000_000),
+    "job": _read_job,
+    "columns": _read_columns,
 }

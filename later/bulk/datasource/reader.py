@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from later.bulk.datasource.arrow_schema import SCHEMA, batch_from_records
+from later.bulk.datasource.arrow_schema import batch_from_records, select_columns
 from later.bulk.datasource.read_options import ReadOptions, parse_read_options
 from later.core.clock import Clock
 from later.core.errors import Refused
@@ -28,7 +28,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 
 class LaterReader(DataSourceReader):
-    """A reader of the tasks that `options` select (see `parse_read_options`), with the columns of SCHEMA.
+    """A reader of the tasks that `options` select (see `parse_read_options`), with some columns of SCHEMA.
 
     Each row is consistent: state, times, attempts and last error are read with the body in one step of the
     store. The rows together are not a snapshot. A task that stays where it is during the scan is read exactly once. One
@@ -37,14 +37,16 @@ class LaterReader(DataSourceReader):
     deleted meanwhile may be read or not.
 
     Raises:
-        Refused: An option is unknown or wrong, or the schema has other columns.
+        Refused: An option is unknown or wrong, or the schema has other columns, or other types.
         ConfigError: The URL is not one of a store, or holds a password.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = parse_read_options(options)
-        if to_arrow_schema(schema, timezone="UTC") != SCHEMA:
-            raise Refused("schema: the reader has columns of its own; select those that you need")
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        if self._schema != select_columns(self._schema.names):
+            types = ", ".join(f"{field.name} {field.type}" for field in select_columns(self._schema.names))
+            raise Refused(f"schema: expected the reader's own types: {types}")
 
     def partitions(self) -> list[InputPartition]:
         """Return the partitions, in the order of topics, states and times. Runs on the driver."""
@@ -57,7 +59,7 @@ class LaterReader(DataSourceReader):
 
         A second thread reads the next batch while Spark takes this one.
         """
-        batches = _read_batches(self._options, partition.value)
+        batches = _read_batches(self._options, self._schema, partition.value)
         with asyncio.Runner() as runner, ThreadPoolExecutor(1) as executor:
             following = executor.submit(runner.run, _next(batches))
             try:
@@ -73,12 +75,16 @@ async def _split(options: ReadOptions) -> list[ScanSplit]:
         return await scanner.split(options.scan_range, options.partition_rows)
 
 
-async def _read_batches(options: ReadOptions, splits: Sequence[ScanSplit]) -> AsyncGenerator[pa.RecordBatch]:
+async def _read_batches(
+    options: ReadOptions, schema: pa.Schema, splits: Sequence[ScanSplit]
+) -> AsyncGenerator[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = []
+    prefix = "" if options.job is None else f"{options.job}:"
     async with _open_scanner(options) as scanner:
         async for records in scanner.read(splits):
-            if records:
-                batches.append(batch_from_records(records))
+            chosen = [record for record in records if record.id.startswith(prefix)]
+            if chosen:
+                batches.append(batch_from_records(chosen, schema))
             if sum(map(len, batches)) >= BATCH_ROWS or sum(batch.nbytes for batch in batches) >= BATCH_BYTES:
                 yield _concatenate(batches)
                 batches = []

@@ -17,6 +17,8 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
@@ -27,6 +29,14 @@ from later.bulk.input.rejects import Reject
 from later.core.errors import LaterError, Refused
 
 NAME = "later"
+NO_TABLE = (
+    "later cannot be a table of the catalog, because Spark would drop its options: use CREATE TEMPORARY VIEW … USING "
+    'later OPTIONS (…), or spark.read.format("later")'
+)
+NO_STREAM = (
+    "later cannot be read as a stream, because a store keeps no order of changes: read it again by "
+    'spark.read.format("later"), or let later call your receiver'
+)
 
 
 class LaterDataSource(DataSource):
@@ -37,14 +47,22 @@ class LaterDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        from later.bulk.datasource.arrow_schema import SCHEMA  # noqa: PLC0415  # an executor that writes needs no redis
+        # An executor that writes needs no redis.
+        from later.bulk.datasource.arrow_schema import SCHEMA, select_columns  # noqa: PLC0415
+        from later.bulk.datasource.read_options import parse_read_options  # noqa: PLC0415
 
-        return from_arrow_schema(SCHEMA)
+        if "provider" in self.options:  # Spark gives a CREATE TABLE its properties, too, and drops all options
+            raise LaterError(NO_TABLE)
+        columns = None if "columns" not in self.options else parse_read_options(self.options).columns
+        return from_arrow_schema(SCHEMA if columns is None else select_columns(columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from later.bulk.datasource.reader import LaterReader  # noqa: PLC0415  # as above
 
         return LaterReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
+        return RefusedStreamReader()
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
@@ -71,6 +89,16 @@ def _parse_options(source: DataSource, schema: StructType) -> WriteOptions:
             raise Refused(f"{field.name}: a column of {kind} cannot be a field of a task", field.name) from None
     options.row_settings.build_reader(to_arrow_schema(schema, timezone="UTC"))
     return options
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """A reader of no stream: it refuses to begin. (If the data source itself raised, Spark would hide its error.)"""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's
+        raise LaterError(NO_STREAM)
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
+        raise LaterError(NO_STREAM)
 
 
 class LaterWriter(DataSourceArrowWriter):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -27,10 +27,14 @@ REASON_COLOURS = ("#8c2d19", "#c8553d", "#e59572", "#f2c6a8", "#6e4b7e", "#a98bb
 GREY, SLATE, TEXT_COLOUR = "#b8bec6", "#57606a", "#24292f"
 MAX_BARS = 12
 """Bars of a panel of dead tasks or of rejects."""
-MAX_LEGEND_CHARS, MAX_BAR_CHARS = 28, 64
-"""Characters of a name in a legend, and beside a bar."""
+MAX_LEGEND_CHARS, MAX_BAR_CHARS = 28, 120
+"""Characters of a name in a legend, and above a bar."""
 WIDTH, DPI = 12.0, 110
 """The width in inches, and the pixels per inch."""
+BAR_HEIGHT, BAR = 0.48, 0.5
+"""The height in inches of a bar with its name, and the bar's part of it. So one bar is not as high as the picture."""
+PANEL_MARGIN, TITLE_HEIGHT = 1.0, 0.4
+"""The height in inches of a panel's title and labels, and of the title of the picture."""
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a topic may contain two $
     "font.size": 10,
@@ -50,10 +54,10 @@ STYLE: dict[Any, Any] = {
 
 
 class Panel(NamedTuple):
-    """A part of the picture: its height in inches, and the function that draws it."""
+    """A part of the picture: the height of its axes in inches, and the function that draws it."""
 
     height: float
-    draw: Callable[[SubFigure], None]
+    draw: Callable[[Axes], None]
 
 
 def draw(report: Report, file: Path) -> None:
@@ -61,43 +65,29 @@ def draw(report: Report, file: Path) -> None:
     due, dead, rejected = report.due, report.dead, report.rejected
     panels: list[Panel] = []
     if due is not None:
-        panels.append(Panel(7.0 if _topics_with_backlog(due) else 4.4, lambda figure: _draw_hours(figure, due)))
+        panels.append(Panel(3.2, lambda axes: _draw_due(axes, due)))
+        if _topics_with_backlog(due):
+            panels.append(Panel(1.9, lambda axes: _draw_backlog(axes, due)))
     if dead is not None and dead.tasks:
-        panels.append(
-            Panel(_bars_height(len(_count_by_host(dead))), lambda figure: _draw_dead(figure.subplots(), dead))
-        )
+        panels.append(Panel(BAR_HEIGHT * len(_count_by_host(dead)), lambda axes: _draw_dead(axes, dead)))
     if rejected is not None and rejected.rows:
-        bars = min(len(rejected.groups) + 1, MAX_BARS)
-        panels.append(Panel(_bars_height(bars), lambda figure: _draw_rejects(figure.subplots(), rejected)))
+        panels.append(Panel(BAR_HEIGHT * len(_count_rejects(rejected)), lambda axes: _draw_rejects(axes, rejected)))
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # characters that the font lacks are drawn as boxes
-        heights = [panel.height for panel in panels] or [1.0]
-        figure = Figure(
-            figsize=(WIDTH, sum(heights) + 0.5), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
-        )
+        heights = [panel.height for panel in panels]
+        size = (WIDTH, sum(heights) + PANEL_MARGIN * len(heights) + TITLE_HEIGHT)
+        figure = Figure(figsize=size, dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
         FigureCanvasAgg(figure)
-        figure.suptitle(f"later bulk report, {_format(report.window.now, '%a %d %b %Y %H:%M')} UTC", fontsize=13)
-        subfigures = figure.subfigures(len(heights), squeeze=False, height_ratios=heights)[:, 0]
-        for panel, subfigure in zip(panels, subfigures, strict=False):
-            panel.draw(subfigure)
+        title = f"later bulk report, {_format(report.window.now, '%a %d %b %Y %H:%M')} UTC"
+        figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=13)
+        if panels:  # in one grid, so that all begin and end at the same place
+            grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)
+            for panel, axes in zip(panels, grid[:, 0], strict=True):
+                panel.draw(axes)
         figure.savefig(file, format="png")
 
 
-def _bars_height(bars: int) -> float:
-    return 1.1 + 0.28 * bars
-
-
 # Hours
-
-
-def _draw_hours(figure: SubFigure, due: DueForecast) -> None:
-    """Draw the due tasks and, if the rates leave a backlog, the backlog below them."""
-    if not _topics_with_backlog(due):
-        _draw_due(figure.subplots(), due)
-        return
-    upper, lower = figure.subplots(2, height_ratios=(1.7, 1))
-    _draw_due(upper, due)
-    _draw_backlog(lower, due)
 
 
 def _draw_due(axes: Axes, due: DueForecast) -> None:
@@ -211,7 +201,7 @@ def _draw_dead(axes: Axes, dead: DeadCounts) -> None:
     for reason, colour in zip(dead.reasons, REASON_COLOURS, strict=False):
         counts = [by_reason.get(reason, 0) for by_reason in hosts.values()]
         label = _legend_label(reason or "no reason")
-        axes.barh(range(len(hosts)), counts, left=left, height=0.7, color=colour, label=label)
+        axes.barh(range(len(hosts)), counts, left=left, height=BAR, align="edge", color=colour, label=label)
         left = [before + count for before, count in zip(left, counts, strict=True)]
     hidden = "" if sum(left) == dead.tasks else f", {dead.tasks - sum(left):,} not shown"
     axes.set_title(f"Dead, by the callback's host and by reason: {dead.tasks:,}{hidden}")
@@ -219,23 +209,31 @@ def _draw_dead(axes: Axes, dead: DeadCounts) -> None:
     _add_legend(axes, *axes.get_legend_handles_labels())
 
 
+def _count_rejects(rejected: RejectCounts) -> list[tuple[str, int]]:
+    """Return the fields and reasons with their rows, the most frequent first; the rarest are summed up."""
+    groups = rejected.groups if len(rejected.groups) <= MAX_BARS else rejected.groups[: MAX_BARS - 1]
+    bars = [(f"{group.field}: {group.reason}" if group.field else group.reason, group.rows) for group in groups]
+    others = rejected.rows - sum(rows for _, rows in bars)
+    return [*bars, (OTHERS, others)] if others else bars
+
+
 def _draw_rejects(axes: Axes, rejected: RejectCounts) -> None:
-    groups = rejected.groups[: MAX_BARS - 1]
-    counts = [group.rows for group in groups]
-    names = [f"{group.field}: {group.reason}" if group.field else group.reason for group in groups]
-    if rejected.rows > sum(counts):
-        names, counts = [*names, OTHERS], [*counts, rejected.rows - sum(counts)]
-    axes.barh(range(len(names)), counts, height=0.7, color=SLATE)
+    names, counts = zip(*_count_rejects(rejected), strict=True)
+    axes.barh(range(len(names)), counts, height=BAR, align="edge", color=SLATE)
     axes.set_title(f"Rejected, by field and reason: {rejected.rows:,}")
     _style_bars(axes, names, counts)
 
 
 def _style_bars(axes: Axes, names: Sequence[str], counts: Sequence[int]) -> None:
-    axes.set_yticks(range(len(names)), [_shorten(name, MAX_BAR_CHARS) for name in names])
-    axes.invert_yaxis()
+    """Write each name above its bar, where it has room, and the count at the bar's end."""
+    axes.set_yticks([])
+    axes.set_ylim(len(names) - 1 + BAR + 0.15, BAR - 1)
     axes.set_xlim(0, max(*counts, 1) * 1.12)
-    for index, count in enumerate(counts):
-        axes.annotate(f"{count:,}", (count, index), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+    for index, (name, count) in enumerate(zip(names, counts, strict=True)):
+        shown = _shorten(name, MAX_BAR_CHARS)
+        axes.annotate(shown, (0, index), xytext=(2, 2), textcoords="offset points", va="bottom", fontsize=9)
+        end = (count, index + BAR / 2)
+        axes.annotate(f"{count:,}", end, xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
     _style_axes(axes, axes.xaxis)
 
 

@@ -46,7 +46,7 @@ def test_names_of_options_have_any_case() -> None:
 
 @pytest.mark.parametrize("name", ["duaAfter", "path", "states"])
 def test_an_unknown_option_is_refused_with_the_known_ones(name: str) -> None:
-    known = "url, prefix, timeout, topic, state, dueAfter, dueBefore, partitionRows"
+    known = "url, prefix, timeout, topic, state, dueAfter, dueBefore, partitionRows, job, columns"
     with pytest.raises(Refused, match=f"{name.lower()}: unknown option; there are {known}"):
         parse_read_options({"url": URL, name: "1"})
 

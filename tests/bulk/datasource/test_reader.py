@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from later.bulk.datasource import arrow_schema, reader
 from later.bulk.datasource.reader import LaterReader
+from later.bulk.datasource.source import LaterDataSource
 from later.core.errors import LaterError, Refused, StoreDown
 from later.core.task import Task
 from later.store.codec import MAX_BODIES
@@ -156,9 +157,50 @@ async def test_an_unavailable_store_is_an_error(store: StoreFixture) -> None:
         await ReaderRun("unix:///nowhere.sock").partitions()
 
 
-async def test_other_columns_are_refused() -> None:
-    with pytest.raises(Refused, match="schema: the reader has columns of its own"):
-        LaterReader({"url": "redis://h"}, from_arrow_schema(pa.schema({"id": pa.string()})))
+@pytest.mark.parametrize(
+    ("column", "kind", "why"),
+    [
+        ("key", pa.string(), "key: no such column; there are id, topic, "),
+        ("id", pa.int64(), "schema: expected the reader's own types: id string"),
+    ],
+)
+async def test_other_columns_are_refused(column: str, kind: pa.DataType, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        LaterReader({"url": "redis://h"}, from_arrow_schema(pa.schema({column: kind})))
+
+
+async def test_only_the_columns_of_the_schema_are_read(store: StoreFixture, server_url: str) -> None:
+    await store.client.open()
+    [task_id] = await create(store, [a_task(id="a", content="x" * 9999)])
+    options = {"url": server_url, "columns": "state, id"}
+    source = LaterDataSource(CaseInsensitiveDict(options))
+    store_reader = LaterReader(options, source.schema())
+
+    [batch] = [
+        batch
+        for partition in await asyncio.to_thread(store_reader.partitions)
+        for batch in await asyncio.to_thread(list, store_reader.read(partition))
+    ]
+
+    assert batch.to_pylist() == [{"state": "delay", "id": task_id}]
+
+
+async def test_only_the_tasks_of_a_job_are_read(store: StoreFixture, reader_run: ReaderRun) -> None:
+    await create(store, [a_task(id=id) for id in ("j:1", "j:2", "j2:1", "j", "other")])
+    assert {row["id"] for row in await reader_run.rows(job="j")} == {"j:1", "j:2"}
+
+
+def test_a_table_of_the_catalog_is_refused_when_it_is_created() -> None:
+    """Spark drops its options. It gives CREATE TABLE the name of the provider, too."""
+    given = {"provider": "later", "url": "redis://h"}
+    with pytest.raises(LaterError, match=r"^later cannot be a table of the catalog.*use CREATE TEMPORARY VIEW"):
+        LaterDataSource(CaseInsensitiveDict(given)).schema()
+
+
+def test_a_store_cannot_be_read_as_a_stream() -> None:
+    source = LaterDataSource(CaseInsensitiveDict({"url": "redis://h"}))
+    with pytest.raises(LaterError, match="later cannot be read as a stream"):
+        source.streamReader(source.schema()).initialOffset()
 
 
 async def test_no_password_is_pickled(reader_run: ReaderRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
 
 from later.bulk.report.counts import DeadCounts, DeadGroup, RejectCounts, RejectGroup
 from later.bulk.report.forecast import TopicLimit
-from later.bulk.report.plot import draw
+from later.bulk.report.plot import DPI, SLATE, TOPIC_COLOURS, draw
 from tests.bulk.report.builders import NO_DEAD, build_due_forecast, build_load, build_report, build_window
 
 PNG = b"\x89PNG"
@@ -43,3 +46,32 @@ def test_an_empty_report_can_be_drawn(tmp_path: Path) -> None:
     draw(build_report(dead=NO_DEAD, rejected=RejectCounts((), 0, 0)), tmp_path / "a.png")
 
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
+
+
+def test_one_reason_is_a_thin_bar_that_begins_where_the_hours_begin(tmp_path: Path) -> None:
+    rejected = RejectCounts((RejectGroup("callback", "expected an absolute http or https URL", 120, "k"),), 0, 0)
+
+    draw(
+        build_report(build_due_forecast(build_load(1000, 1000, 1000), limits={}), rejected=rejected), tmp_path / "a.png"
+    )
+
+    pixels = imread(str(tmp_path / "a.png"))
+    first, bar = (find_colour(pixels, colour) for colour in (TOPIC_COLOURS[0], SLATE))
+    assert bar.bottom - bar.top < DPI / 3
+    assert abs(bar.left - first.left) <= 2
+
+
+class Area(NamedTuple):
+    """The rectangle of a colour's pixels."""
+
+    left: int
+    top: int
+    bottom: int
+
+
+def find_colour(pixels: Any, colour: str) -> Area:
+    """Return where at least half an inch of a row, or of a column, has this colour."""
+    same = (abs(pixels[:, :, :3] - to_rgb(colour)) < 0.01).all(axis=2)
+    rows = [y for y, count in enumerate(same.sum(axis=1)) if count > DPI / 2]
+    columns = [x for x, count in enumerate(same.sum(axis=0)) if count > DPI / 8]
+    return Area(columns[0], rows[0], rows[-1])
