@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aiohttp import web
 
 from later import __version__
 from later.api.json_response import SERVER_HEADERS, json_response
 from later.api.problem_types import PROBLEM_TYPES
+from later.api.routes import ROUTES
 
 
 class AboutHandlers:
-    """Handlers of the list of routes, the version and the pages. `routes` are methods and paths of the table."""
-
-    def __init__(self, routes: Sequence[tuple[str, str]]) -> None:
-        self._routes = [{"method": method, "path": path} for method, path in routes]
+    """Handlers of the list of routes, the version and the pages."""
 
     async def list_routes(self, request: web.Request) -> web.StreamResponse:
-        """`GET /`."""
-        return json_response({"name": "later", "version": __version__, "routes": self._routes})
+        """`GET /`: each route, and the parameters that its query may have."""
+        routes = [
+            {"method": route.method, "path": route.template, "query": route.query} for route in request.app[ROUTES]
+        ]
+        return json_response({"name": "later", "version": __version__, "routes": routes})
 
     async def version(self, request: web.Request) -> web.StreamResponse:
         """`GET /version`."""

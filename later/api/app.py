@@ -159,7 +159,7 @@ def _build_from_routes(routes: Sequence[Route], front_door: FrontDoor, metrics: 
 
     Handlers limit bodies themselves, so aiohttp's limit is their largest.
     """
-    about = AboutHandlers([(route.method, route.template) for route in routes])
+    about = AboutHandlers()
     routes = [
         *routes,
         Route("GET", "/", about.list_routes, Scope.OPEN),

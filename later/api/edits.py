@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import structlog
 from aiohttp import web
@@ -23,7 +24,7 @@ from later.api.requests import (
 )
 from later.api.response_schemas import task_view
 from later.api.topics import parse_topic_scope
-from later.core.errors import LaterError, Refused
+from later.core.errors import LaterError, Refused, StoreDown
 from later.core.policy import MIN_RATE
 from later.core.validation import check_id, parse_topic, refusal
 from later.store.group_commit import GroupCommit
@@ -102,14 +103,15 @@ class EditHandlers:
         dead = dead._replace(before=died_before)
         if body.dry_run:
             return await self._count("redriven", [dead], reason, limit)
-        result = await self._store.dead_letters.redrive(
-            dead,
-            now=now,
-            reason=reason,
-            rate=body.rate,
-            due_from=0 if cursor is None else cursor.next_due_at,
-            limit=limit,
-        )
+        with _in_slices():
+            result = await self._store.dead_letters.redrive(
+                dead,
+                now=now,
+                reason=reason,
+                rate=body.rate,
+                due_from=0 if cursor is None else cursor.next_due_at,
+                limit=limit,
+            )
         if result.moved:
             self._wake_delay_ticker(now)
         log.info("dead tasks redriven", topic=topic, tasks=result.moved)
@@ -124,10 +126,11 @@ class EditHandlers:
         reason = check_reason(body.reason)
         if body.dry_run:
             return await self._count("purged", ranges, reason, limit)
-        if reason is None:
-            result = await self._store.dead_letters.purge(ranges, limit)
-        else:  # then the dead tasks are the only range
-            result = await self._store.dead_letters.purge_dead(ranges[0], reason, limit)
+        with _in_slices():
+            if reason is None:
+                result = await self._store.dead_letters.purge(ranges, limit)
+            else:  # then the dead tasks are the only range
+                result = await self._store.dead_letters.purge_dead(ranges[0], reason, limit)
         log.info("topic purged", topic=topic, tasks=result.moved)
         return json_response(move_answer("purged", result))
 
@@ -160,3 +163,13 @@ class EditHandlers:
     def _wake_if_in_delay(self, record: TaskRecord) -> None:
         if record.state is Bucket.DELAY:
             self._wake_delay_ticker(record.score)
+
+
+@contextmanager
+def _in_slices() -> Iterator[None]:
+    """Say of a store that goes away during the block that it may have carried out something: the slices before."""
+    try:
+        yield
+    except StoreDown as error:
+        error.unknown = True
+        raise

@@ -75,7 +75,10 @@ class Edits:
             dead = [id for id, found in results.items() if isinstance(found, TaskRecord) and found.state is Bucket.DEAD]
             for id in dead:
                 del results[id]
-            back = await self._apply(redrive, dead)
+            try:
+                back = await self._apply(redrive, dead)
+            except StoreDown as error:
+                return results | dict.fromkeys(dead, error)  # the others are done
             return results | {id: result for id, result in back.items() if not isinstance(result, Conflict)}
 
         return await _apply_in_order(ids, apply)
@@ -224,9 +227,10 @@ async def _apply_in_order(items: Sequence[Item], apply: Callable[[list[Item]], A
                 if not done:
                     starts += 1
         except StoreDown as error:
-            if not answers:
+            if not answers and not results:
                 raise
-            return answers + [error] * (len(items) - len(answers))  # the results of earlier batches are known
+            answers += [results.get(_id(item)) or error for item in batch]  # earlier results are known
+            return answers + [error] * (len(items) - len(answers))
         answers += [results.get(_id(item)) or changed_too_often() for item in batch]
     return answers
 

@@ -47,7 +47,8 @@ def test_only_errors_that_no_caller_sees_are_faults() -> None:
 async def test_the_routes_and_the_version_are_listed(api: ApiFixture) -> None:
     status, root = await api.get("/")
     assert (status, root["name"]) == (200, "later")
-    assert {"method": "POST", "path": "/create"}.items() <= root["routes"][0].items()
+    assert root["routes"][0] == {"method": "POST", "path": "/create", "query": []}
+    assert {route["path"] for route in root["routes"]} >= {"/", "/version", "/problems/{name}", "/topics/{topic}"}
     assert await api.get("/version") == (200, {"version": root["version"]})
 
 
@@ -80,3 +81,20 @@ async def test_a_problem_has_no_other_fields_than_those_documented(api: ApiFixtu
     _, problem = await api.post("/create", {**MINIMAL, "delay": -1})
     assert list(problem) == ["type", "title", "status", "detail", "field"]
     assert msgspec.json.encode(problem)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/redrive", {"topic": "order"}), ("/topics/order/purge", {}), ("/topics/order/purge", {"reason": "exhausted"})],
+)
+async def test_a_purge_or_redrive_that_broke_off_may_have_moved_some(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, path: str, body: object
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StoreDown("gone")
+
+    await api.post("/query", {"id": "a"})
+    for call in ("execute", "execute_all", "execute_each"):
+        monkeypatch.setattr(api.client, call, fail)
+    status, problem = await api.post(path, body)
+    assert (status, problem["unknown"]) == (503, True)
