@@ -44,6 +44,7 @@ class _Dispatcher:
         self._check = application[FRONT_DOOR].check
         self._health_paths = frozenset(route.path for route in routes if route.is_health)
         self._metrics = metrics = application[REQUESTS].add_routes([*dict.fromkeys(route.template for route in routes)])
+        self.unrouted = metrics[OTHER_ROUTE]
         self._fast = {route.path: (route.handler, metrics[route.template].observe) for route in routes if route.is_fast}
         self._handle = handle
 
@@ -58,7 +59,7 @@ class _Dispatcher:
         except Refused as error:
             response = error_response(request, error)
             response.force_close()  # its body is not read
-            self._metrics[OTHER_ROUTE].observe(response.status, perf_counter() - started)
+            self.unrouted.observe(response.status, perf_counter() - started)
             return response
         if fast is None:
             return await self._route(request, started)
@@ -75,7 +76,7 @@ class _Dispatcher:
         answer = await self._handle(request)
         resource = request.match_info.route.resource
         template = OTHER_ROUTE if resource is None else resource.canonical
-        self._metrics.get(template, self._metrics[OTHER_ROUTE]).observe(answer.status, perf_counter() - started)
+        self._metrics.get(template, self.unrouted).observe(answer.status, perf_counter() - started)
         return answer
 
 
@@ -117,4 +118,6 @@ class _Protocol(web.RequestHandler):
             log.error("request failed", exc_info=exc, incident=incident)
             response = fault_response(incident)
         response.force_close()
+        if isinstance(self._request_handler, _Dispatcher):
+            self._request_handler.unrouted.observe(response.status, 0.0)
         return response

@@ -37,6 +37,8 @@ async def test_malformed_http_is_answered_with_a_problem_document(
     assert (problem["title"], problem["status"]) == ("Bad Request", 400)
     assert problem["detail"].startswith("malformed HTTP: ")
     assert "s3cret" not in problem["detail"] + caplog.text
+    value = api.metrics.registry.get_sample_value
+    assert value("later_http_requests_total", {"route": "other", "code": "400"}) == 1
 
 
 async def test_well_formed_http_is_served() -> None:
