@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from later.bulk.jobs import run
 from later.bulk.transport.target import Target
 from tests.spark import faulty_proxy
 from tests.spark.faulty_proxy import ProxiedRequest, run_proxy
@@ -78,7 +77,7 @@ def test_tasks_that_the_store_lost_are_reported(
     transport: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store dies between the job and its summary, and comes back without the end of its file."""
-    count_created = run._count_created
+    count_created = Target.count_created
     with run_lossy_server(tmp_path) as server:
 
         def cut_and_count(target: Target, job: str, run_id: str) -> int:
@@ -89,7 +88,7 @@ def test_tasks_that_the_store_lost_are_reported(
             server.store_server.start()
             return count_created(target, job, run_id)
 
-        monkeypatch.setattr(run, "_count_created", cut_and_count)
+        monkeypatch.setattr(Target, "count_created", cut_and_count)
         url = server.url if transport == "api" else server.store_url
         options = ("--job", "lost", "--url", url, "--batch", BATCH)
         result = run_bulk(spark, "create", write_input(tmp_path, "lost"), *options, "--json")
@@ -108,14 +107,14 @@ def test_tasks_that_the_store_lost_are_reported(
 def test_an_emptied_store_has_lost_all(
     transport: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count_created = run._count_created
+    count_created = Target.count_created
     with run_lossy_server(tmp_path) as server:
 
         def flush_and_count(target: Target, job: str, run_id: str) -> int:
             server.redis.flushall()
             return count_created(target, job, run_id)
 
-        monkeypatch.setattr(run, "_count_created", flush_and_count)
+        monkeypatch.setattr(Target, "count_created", flush_and_count)
         url = server.url if transport == "api" else server.store_url
         result = run_bulk(spark, "create", write_input(tmp_path, "x"), "--job", "x", "--url", url, "--json")
     assert result.status == 5, result.err

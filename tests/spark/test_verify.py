@@ -71,7 +71,7 @@ def test_each_row_is_pending_ended_dead_or_missing(
     assert [row["key"] for row in missing] == list(map(str, DELETED))
     assert [row["id"] for row in missing] == [task_ids(job, [key])[0] for key in DELETED]
     row = {"topic": job, "callback": UNUSED_CALLBACK, "delay": DAY_S}
-    assert [json.loads(reject["row"]) for reject in missing] == [row] * len(DELETED)
+    assert [json.loads(reject["row"]) for reject in missing] == [{"key": str(key), **row} for key in DELETED]
 
 
 def test_cancelling_leaves_tasks_that_have_ended_or_are_dead(

@@ -7,6 +7,7 @@ make each row one task, and the store counts the job.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from later.bulk.datasource.write_options import WriteOptions, parse_write_options
 from later.bulk.input.rejects import Reject
+from later.bulk.input.task_ids import new_run_id
 from later.core.errors import LaterError, Refused
 
 NAME = "later"
@@ -102,16 +104,18 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 
 class LaterWriter(DataSourceArrowWriter):
-    """A writer of a DataFrame."""
+    """A writer of a DataFrame: a run of its own, whose tasks the store counts."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
+        self._run = new_run_id(time.time())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
-        return write_partition(self._options, iterator)
+        return write_partition(self._options, iterator, self._run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         check_rejects(self._options, messages)
+        check_lost(self._options, messages, self._run)
 
 
 class LaterStreamWriter(DataSourceStreamArrowWriter):
@@ -132,21 +136,23 @@ class WriteMessage(WriterCommitMessage):
     """The result of a partition, from the attempt that counts. `example` is its first rejected row."""
 
     rows: int = 0
+    created: int = 0
     rejected: int = 0
     example: Reject | None = None
 
 
-def write_partition(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> WriteMessage:
-    """Create the tasks of a partition's rows.
+def write_partition(options: WriteOptions, batches: Iterator[pa.RecordBatch], run: str | None = None) -> WriteMessage:
+    """Create the tasks of a partition's rows, in a run of the job if there is one.
 
     Raises:
         LaterError: A batch cannot be sent; or a row was rejected, and that fails the job.
     """
     message = WriteMessage()
-    with options.target.open_sender(options.row_settings.job) as sender:
+    with options.target.open_sender(options.row_settings.job, run) as sender:
         for parsed in options.row_settings.read_all(batches):
             _add_rejects(options, message, parsed.rejected)
             for result in sender.create(parsed.payloads.bodies):
+                message.created += result.created
                 rejects = [parsed.payloads.reject(i, e.refusal) for i, e in result.errors.items()]
                 _add_rejects(options, message, rejects)
             message.rows += len(parsed.payloads.bodies) + len(parsed.rejected)
@@ -170,6 +176,20 @@ def check_rejects(options: WriteOptions, messages: Sequence[WriterCommitMessage 
         raise LaterError(
             f"{rejected} rows were rejected, more than maxRejects={options.max_rejects}; the tasks of the others are "
             f"created. One of them: {describe_reject(example)}"
+        )
+
+
+def check_lost(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], run: str) -> None:
+    """Raise LaterError if the store counts fewer tasks of a run than it had confirmed as created."""
+    confirmed = sum(message.created for message in messages if isinstance(message, WriteMessage))
+    try:
+        counted = options.target.count_created(options.row_settings.job, run) if confirmed else 0
+    except LaterError:  # all rows are written; only the check is impossible
+        return
+    if counted < confirmed:
+        raise LaterError(
+            f"the store has lost at least {confirmed - counted} of {confirmed} tasks that it had confirmed as created: "
+            "write the rows again, or find those without a task with `later bulk verify`"
         )
 
 

@@ -28,7 +28,7 @@ from later.bulk.jobs.partition import (
 from later.bulk.jobs.progress import OnProgress, report_progress
 from later.bulk.transport.target import Target
 from later.client.transport import CreateCounts
-from later.core.errors import LaterError, StoreEmpty
+from later.core.errors import LaterError
 
 MAX_EXAMPLES = 20
 """The number of rejected or missing rows that a report shows."""
@@ -126,7 +126,7 @@ def create(
     accepted, confirmed, uncounted = sums["rows"] - sums["rejected"], sums["created"], ""
     counted = confirmed
     try:
-        counted = _count_created(target, job, run)
+        counted = target.count_created(job, run)
     except LaterError as error:
         uncounted = str(error)
     return CreateReport(
@@ -141,15 +141,6 @@ def create(
         uncounted=uncounted,
         due_times=DueTimes(*(sums[name] for name in DueTimes._fields)),
     )
-
-
-def _count_created(target: Target, job: str, run: str) -> int:
-    """Return how many tasks the store has counted for a run. Raises LaterError: the store cannot be asked."""
-    try:
-        with target.open_sender(job, run) as sender:
-            return sender.counts().created
-    except StoreEmpty:  # it was emptied: nothing of later's is left in it
-        return 0
 
 
 def validate(input_frame: InputFrame, target: Target, rejects: Output | None, on_progress: OnProgress) -> CreateReport:

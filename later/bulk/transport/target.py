@@ -13,6 +13,7 @@ from later.client.api_transport import ApiTransport
 from later.client.batches import BatchSender, RetryPolicy
 from later.client.http import ApiClient
 from later.client.transport import CreateCounts, Transport
+from later.core.errors import StoreEmpty
 from later.option_types import DEFAULT_PREFIX
 from later.store.url import settings_from_url
 
@@ -73,6 +74,18 @@ class Target:
         """
         with self.open_transport(job) as transport:
             return transport.counts()
+
+    def count_created(self, job: str, run: str) -> int:
+        """Return how many tasks the store has counted for a run; 0 if the store was emptied.
+
+        Raises:
+            LaterError: The target does not answer, however often it is asked.
+        """
+        try:
+            with self.open_sender(job, run) as sender:
+                return sender.counts().created
+        except StoreEmpty:
+            return 0
 
     def _open(self, job: str, run: str | None = None) -> Transport:
         if self.is_api:

@@ -42,7 +42,17 @@ def write(options: WriteOptions, *batches: pa.RecordBatch) -> WriteMessage:
 
 
 def test_a_partitions_result_returns_to_the_driver(api: ApiServer) -> None:
-    assert write(options(api.url), rows(1, 2, 3), rows(4, 5)) == WriteMessage(rows=5, rejected=0, example=None)
+    written = WriteMessage(rows=5, created=3, rejected=0, example=None)  # two rows have the keys of others
+    assert write(options(api.url), rows(1, 2, 3), rows(4, 5)) == written
+
+
+def test_tasks_that_the_store_has_lost_fail_the_job_at_its_end(api: ApiServer) -> None:
+    writer = LaterWriter(options(api.url))
+    messages = [writer.write(iter([rows(1, 2, 3)])), writer.write(iter([rows(1, 2)]))]
+    writer.commit(messages)
+    api.run(api.fixture.client.execute("test", ("FLUSHALL",)))
+    with pytest.raises(LaterError, match=r"^the store has lost at least 3 of 3 tasks that it had confirmed"):
+        writer.commit(messages)
 
 
 def test_a_partition_without_rows_has_an_empty_result(api: ApiServer) -> None:
