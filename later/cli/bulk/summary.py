@@ -79,7 +79,6 @@ class Summary:
         self.job: str | None = None
         self.run: str | None = None
         self.url: str | None = None
-        self.store: str | None = None
         self.input: str | None = None
         self.rejects: str | None = None
         self.output: str | None = None
@@ -122,7 +121,6 @@ class Summary:
             "job": self.job,
             "run": self.run,
             "url": self.url,
-            "store": self.store,
             "input": self.input,
             "rejects": self.rejects,
             "output": self.output,

@@ -29,7 +29,7 @@ from tests.cli.bulk.test_create import (
 __all__ = ["spark"]  # the fixture
 
 KEYS = [
-    "command", "job", "run", "url", "store", "input", "rejects", "output", "seconds", "counts", "due", "report",
+    "command", "job", "run", "url", "input", "rejects", "output", "seconds", "counts", "due", "report",
     "outcome", "error",
 ]  # fmt: skip
 CREATE = ("create", "in", "--job", "j", "--json")
@@ -50,7 +50,7 @@ def test_a_job_that_is_done_says_what_it_did_and_where(spark: FakeSpark, capsys:
     assert result.pop("run") == spark.call[2][0]
     assert result.pop("rejects") == spark.call[2][1].directory
     assert result == {
-        "command": "create", "job": "j", "url": "http://127.0.0.1:8080", "store": None, "input": "in", "output": None,
+        "command": "create", "job": "j", "url": "http://127.0.0.1:8080", "input": "in", "output": None,
         "seconds": 0.5, "counts": {"rows": 3, "created": 1, "existing": 2, "lost": 0, "rejected": 0},
         "due": {"at_once": 7, "earliest": "1970-01-01T00:00:05Z", "latest": "2026-11-21T22:40:00Z"},
         "report": None, "outcome": "done", "error": None,
