@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -56,6 +56,24 @@ def encode(collector: Collector, accept: str) -> Exposition:
         text: bytes = openmetrics.generate_latest(collector)  # type: ignore[no-untyped-call]  # prometheus_client's
         return Exposition(text.decode(), openmetrics.CONTENT_TYPE_LATEST)
     return Exposition(generate_latest(collector).decode(), TEXT_CONTENT_TYPE)
+
+
+def samples_of(collector: Collector) -> Iterator[MetricSample]:
+    """Yield the samples of all metrics of a collector."""
+    for metric in collector.collect():
+        for sample in metric.samples:
+            yield MetricSample(metric.name, sample.name, tuple(sorted(sample.labels.items())), sample.value)
+
+
+class CollectorChain(Collector):
+    """The metrics of several collectors, one after the other."""
+
+    def __init__(self, collectors: Sequence[Collector]) -> None:
+        self._collectors = collectors
+
+    def collect(self) -> Iterator[Metric]:
+        for collector in self._collectors:
+            yield from collector.collect()
 
 
 class SampleCollector(Collector):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from prometheus_client import (
@@ -18,17 +18,10 @@ from prometheus_client import (
 from later import __version__
 from later.metrics.http_requests import RequestMetrics
 from later.metrics.labels import DEATH_REASONS, FAILURE_CODES, HELD, OUTCOMES, REQUEUED_FROM, failure_code
-from later.metrics.samples import Exposition, MetricSample, MetricSamples, SampleCollector, encode
+from later.metrics.samples import CollectorChain, Exposition, MetricSamples, SampleCollector, encode, samples_of
 from later.metrics.topic_labels import TopicCounter, TopicLabels, TotalCounter
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client's; each counter would be two series
-
-STORE_METRICS = frozenset({
-    "later_tasks", "later_tasks_due", "later_oldest_due_age_seconds", "later_remembered_ids",
-    "later_topic_permits", "later_store_memory_bytes", "later_store_memory_max_bytes", "later_store_up",
-    "later_workers", "later_topics", "later_topics_paused", "later_build_info",
-})  # fmt: skip
-"""Gauges of the whole store: every process reads the same, so they are taken from one process and never summed."""
 
 TOPIC_COUNTERS = frozenset({
     "later_topic_deliveries", "later_claims_throttled", "later_topic_dead", "later_delivery_failures",
@@ -48,15 +41,21 @@ class Metrics:
     """The metrics of one process: its own counters, and gauges of the whole store."""
 
     def __init__(self) -> None:  # noqa: PLR0915  # a table has a statement for each metric
+        self._own = own = CollectorRegistry()
+        self._by_topic = CollectorRegistry()
+        self._store = CollectorRegistry()
+        """Gauges of the whole store: every process reads the same, so they are taken from one and never summed."""
         self.registry = CollectorRegistry()
+        self.registry.register(CollectorChain([self._store, self._by_topic, own]))
         self.topics = TopicLabels()
-        counter = partial(Counter, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry)
-        histogram = partial(Histogram, registry=self.registry)
-        topic_counter = partial(TopicCounter, topics=self.topics, registry=self.registry)
+        counter = partial(Counter, registry=own)
+        gauge = partial(Gauge, registry=own)
+        histogram = partial(Histogram, registry=own)
+        topic_counter = partial(TopicCounter, topics=self.topics, registry=self._by_topic)
+        store_gauge = partial(Gauge, registry=self._store)
         # fmt: off
-        # The table, in the order of the exposition: metric, help, labels, buckets.
-        self.build_info = gauge(
+        # The table: metric, help, labels, buckets.
+        self.build_info = store_gauge(
             "later_build_info", "1; the versions of later, of Python, and of the store.", ["version", "python", "store"]
         )
         self.tasks_created = counter("later_tasks_created", "Tasks created.")
@@ -68,7 +67,7 @@ class Metrics:
         )
         TotalCounter(
             "later_deliveries", "Deliveries by outcome: done, busy, failed, gone.", "outcome",
-            self.deliveries, self.registry,
+            self.deliveries, own,
         )
         self.claims_throttled = topic_counter(
             "later_claims_throttled",
@@ -84,7 +83,7 @@ class Metrics:
             "Deliveries that were not done, by topic and code: the receiver's status or its class, or another cause.",
             "code", born_other=FAILURE_CODES,
         )
-        self.topic_permits = gauge(
+        self.topic_permits = store_gauge(
             "later_topic_permits", "Permits of a topic's concurrency in use, over all instances.", ["topic"]
         )
         self.delivery_faults = counter(
@@ -124,32 +123,35 @@ class Metrics:
             "Time of round trips to the store, by verb.",
             ["verb"], buckets=_STORE_S,
         )
-        self.tasks = gauge("later_tasks", "Tasks by state and topic.", ["state", "topic"])
-        self.tasks_due = gauge(
+        self.tasks = store_gauge("later_tasks", "Tasks by state and topic.", ["state", "topic"])
+        self.tasks_due = store_gauge(
             "later_tasks_due", "Tasks due now and not claimed yet, by what holds them.", ["topic", "held"]
         )
-        self.oldest_due_age = gauge(
+        self.oldest_due_age = store_gauge(
             "later_oldest_due_age_seconds", "Time since the oldest of them was due.", ["topic", "held"]
         )
-        self.topic_count = gauge("later_topics", "Topics that have tasks.")
-        self.topics_paused = gauge("later_topics_paused", "Topics that have tasks and are paused.")
-        self.workers = gauge("later_workers", "Worker processes with a recent heartbeat.")
+        self.topic_count = store_gauge("later_topics", "Topics that have tasks.")
+        self.topics_paused = store_gauge("later_topics_paused", "Topics that have tasks and are paused.")
+        self.workers = store_gauge("later_workers", "Worker processes with a recent heartbeat.")
         self.snapshot_age = gauge(
             "later_snapshot_age_seconds", "Time since this daemon read the gauges of the store, or started."
         )
-        self.remembered_ids = gauge("later_remembered_ids", "Ids of ended tasks that are still remembered.")
-        self.store_memory = gauge("later_store_memory_bytes", "Memory that the store uses.")
-        self.store_memory_max = gauge("later_store_memory_max_bytes", "Memory that the store may use; 0: no limit.")
-        self.store_up = gauge("later_store_up", "1 if the store answered when it was last read.")
+        self.remembered_ids = store_gauge("later_remembered_ids", "Ids of ended tasks that are still remembered.")
+        self.store_memory = store_gauge("later_store_memory_bytes", "Memory that the store uses.")
+        self.store_memory_max = store_gauge(
+            "later_store_memory_max_bytes", "Memory that the store may use; 0: no limit."
+        )
+        self.store_up = store_gauge("later_store_up", "1 if the store answered when it was last read.")
         self.processes = gauge("later_processes", "Processes configured.")
         self.processes_up = gauge("later_processes_up", "Processes that are up.")
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
         self.process_kills = counter("later_process_kills", "Processes that were killed because they did not answer.")
         # fmt: on
-        self.requests = RequestMetrics(self.registry)
-        ProcessCollector(registry=self.registry)
+        self.requests = RequestMetrics(own)
+        ProcessCollector(registry=own)
         self.set_store("")
         self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD}
+        self._topic_counters = (self.deliveries, self.claims_throttled, self.topic_dead, self.delivery_failures)
         for bucket in REQUEUED_FROM:
             self.tasks_requeued.labels(bucket)
 
@@ -179,26 +181,20 @@ class Metrics:
 
     def process_samples(self) -> MetricSamples:
         """Return the samples of this process: what it has counted, and what it holds now."""
-        return [sample for sample in self._samples() if sample.metric not in STORE_METRICS]
+        return [*samples_of(self._own), *(sample for counter in self._topic_counters for sample in counter.samples())]
 
     def store_samples(self) -> dict[str, MetricSamples]:
         """Return the samples of the store's gauges, by metric; an empty list if a metric has no series."""
-        by_metric: dict[str, MetricSamples] = {metric: [] for metric in STORE_METRICS}
-        for sample in self._samples():
-            if sample.metric in by_metric:
-                by_metric[sample.metric].append(sample)
+        by_metric: dict[str, MetricSamples] = {metric.name: [] for metric in self._store.collect()}
+        for sample in samples_of(self._store):
+            by_metric[sample.metric].append(sample)
         return by_metric
 
     def counters_only(self, samples: MetricSamples) -> MetricSamples:
         """Return the samples that stay true of a process that exited: what it counted, not what it held."""
-        gauges = {metric.name for metric in self.registry.collect() if metric.type == "gauge"}
+        gauges = {metric.name for metric in self._own.collect() if metric.type == "gauge"}
         return [sample for sample in samples if sample.metric not in gauges]
 
     def render(self, samples: MetricSamples, accept: str = "") -> Exposition:
         """Return these samples, and no others, in the format that the header `Accept` asks for."""
         return encode(SampleCollector(self.registry, samples), accept)
-
-    def _samples(self) -> Iterator[MetricSample]:
-        for metric in self.registry.collect():
-            for sample in metric.samples:
-                yield MetricSample(metric.name, sample.name, tuple(sorted(sample.labels.items())), sample.value)

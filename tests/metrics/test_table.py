@@ -14,6 +14,7 @@ from later.core.held import Held
 from later.core.retry import OutcomeKind
 from later.metrics import MAX_TOPICS, OTHER, TOPIC_COUNTERS, Metrics
 from later.metrics.labels import DEATH_REASONS, FAILURE_CODES, HELD, OUTCOMES, REQUEUED_FROM, failure_code
+from later.metrics.samples import samples_of
 from later.metrics.topic_labels import TopicCounter
 from later.processes.metrics import ProcessMetrics
 from later.store import scripts
@@ -101,6 +102,17 @@ def test_no_counter_has_a_series_for_its_birth() -> None:
 def test_the_counters_by_topic_are_those_that_processes_sum_by_topic() -> None:
     counters = [counter for counter in Metrics().topics.series if isinstance(counter, TopicCounter)]
     assert {family.name for counter in counters for family in counter.collect()} == TOPIC_COUNTERS
+
+
+def test_samples_for_other_processes_are_those_of_the_exposition() -> None:
+    metrics = Metrics()
+    metrics.topics.refresh(["order"])
+    metrics.deliveries.inc("order", "done")
+    metrics.claims_throttled.inc("order")
+    of_store = [sample for samples in metrics.store_samples().values() for sample in samples]
+    of_process = [sample for sample in metrics.process_samples() if not sample.metric.startswith("process_")]
+    together = [sample for sample in samples_of(metrics.registry) if not sample.metric.startswith("process_")]
+    assert sorted([*of_store, *of_process]) == sorted(together)
 
 
 def fill(metrics: Metrics, topics: list[str], routes: list[Route]) -> None:

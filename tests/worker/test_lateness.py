@@ -115,3 +115,14 @@ async def test_tasks_due_after_a_hold_are_held_by_nothing(store: StoreFixture) -
     await create(store, 2, delay=10)
     await pass_time(worker, NOW + 12_000)
     assert first_deliveries(worker) == {"no": 2, "receiver": 1}
+
+
+async def test_a_rate_that_another_worker_has_used_up_is_known(store: StoreFixture) -> None:
+    await create(store, 5)
+    other, worker = (ManualWorker(store, FakeSender(), instance=name) for name in ("other", "this"))
+    await other.set_policy("order", rate=1)
+    await worker.policies.read()
+    await other.claimer.tick(NOW)
+    await other.deliveries.drain(60)
+    await pass_time(worker, NOW + 5000)
+    assert first_deliveries(worker) == {"rate": 4}
