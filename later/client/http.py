@@ -24,6 +24,10 @@ NOT_LATER = "is this the URL of later?"
 """The end of each error about an answer that later's API does not give."""
 
 
+NO_SUCH_PATH = "there is nothing at this path"
+"""The daemon's words for a path that it does not have. They do not say which URL was called."""
+
+
 class CallFailed(LaterError):
     """The failure of a call. The text is the reason, in the server's words if it gave one.
 
@@ -105,6 +109,8 @@ class ApiClient:
             return answer
         detail = answer.get("detail") if isinstance(answer, dict) else None  # RFC 9457
         reason = detail if isinstance(detail, str) else f"{self._url} answered {reply.status} {reply.reason}".rstrip()
+        if detail == NO_SUCH_PATH:
+            reason = f"{self._url}{path.partition('?')[0]}: {detail}: {NOT_LATER}"
         if reply.status not in RETRYABLE_STATUSES:
             raise CallFailed(reason, reply.status)
         text = reply.retry_after

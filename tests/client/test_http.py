@@ -136,3 +136,13 @@ def test_a_call_whose_connection_ends_without_an_answer_is_not_repeated() -> Non
         client.close()
     assert failed.value.status is None
     assert len(requests) == 1
+
+
+def test_a_path_that_the_daemon_does_not_have_is_named_with_its_url() -> None:
+    """The URL may be that of another path of the same host."""
+    with stub_server(problem(404, "there is nothing at this path")) as server:
+        client = build_client(f"{server.url}/later")
+        with pytest.raises(CallFailed) as error:
+            client.ask("GET", "/jobs/j?run=r")
+    path = f"{server.url}/later/jobs/j"
+    assert str(error.value) == f"{path}: there is nothing at this path: is this the URL of later?"

@@ -219,3 +219,57 @@ def test_rows_without_any_used_column_are_rows_too(read: ReadInput, tmp_path: Pa
     input_frame = read(tmp_path / "a.parquet", "parquet", constants=constants, allow_duplicates=True)
 
     assert len(parse(input_frame).payloads.ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "field"), [({"key": [1], "day": [1]}, "execute_time"), ({"order": [1], "delay": [1]}, "key")]
+)
+def test_a_missing_column_is_refused_with_those_that_there_are(
+    columns: dict[str, list[int]], field: str, read: ReadInput, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+
+    with pytest.raises(Refused, match=f"; the columns are {', '.join(columns)}$") as error:
+        read(tmp_path / "a.parquet", "parquet", time_rules=TIME_REQUIRED)
+    assert error.value.field == field
+
+
+# Files of different schemas
+
+
+def test_columns_that_are_not_taken_need_not_agree(read: ReadInput, tmp_path: Path) -> None:
+    for name, note in (("a", [1]), ("b", ["x"])):
+        pq.write_table(pa.table({"key": [name], "delay": [5], "note": note}), tmp_path / f"{name}.parquet")
+
+    rows = read(tmp_path, "parquet").frame.collect()
+
+    assert sorted((row["key"], row["delay"]) for row in rows) == [("a", 5), ("b", 5)]
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+def test_a_column_of_smaller_numbers_in_some_files_is_widened(format: str, read: ReadInput, tmp_path: Path) -> None:
+    write = pq.write_table if format == "parquet" else pyarrow.orc.write_table
+    for name, kind in (("a", pa.int32()), ("b", pa.int64()), ("c", pa.int32())):
+        write(pa.table({"key": [name], "delay": pa.array([5], kind)}), tmp_path / f"{name}.{format}")
+
+    rows = read(tmp_path, format).frame.collect()
+
+    assert sorted((row["key"], row["delay"]) for row in rows) == [("a", 5), ("b", 5), ("c", 5)]
+
+
+def test_a_file_that_does_not_fit_is_named(read: ReadInput, tmp_path: Path) -> None:
+    for name, delay in (("a", [5]), ("b", ["5"]), ("c", [5])):
+        pq.write_table(pa.table({"key": [name], "delay": delay}), tmp_path / f"{name}.parquet")
+
+    with pytest.raises(
+        Refused,
+        match=r"^delay: expected one type in all files, got bigint in .*/a\.parquet and string in .*/b\.parquet$",
+    ):
+        read(tmp_path, "parquet")
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc", "csv", "json", "ndjson"])
+def test_an_empty_directory_is_refused_unless_it_is_allowed(format: str, read: ReadInput, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"expected files in it, got none \(--allow-empty takes that for 0 rows\)"):
+        read(tmp_path, format)
+    assert read(tmp_path, format, allow_empty=True).frame.count() == 0

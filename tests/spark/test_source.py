@@ -79,7 +79,7 @@ def test_a_url_with_a_password_is_refused(spark: SparkSession) -> None:
         (
             "execute_time",
             "date'2030-01-01'",
-            "expected Unix seconds or timestamps (with a time zone: cast), got a column of date32[day]",
+            "expected Unix seconds, timestamps (with a time zone: cast) or RFC 3339 text, got a column of date32[day]",
         ),
         (
             "key",

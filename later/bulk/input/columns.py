@@ -267,7 +267,7 @@ def _number_decoder(field: str, kind: pa.DataType) -> ColumnDecoder:
     if field == "execute_time":
         if pa.types.is_timestamp(kind) and kind.tz is not None:
             return _decode_seconds
-        raise _wrong_type(field, "Unix seconds or timestamps (with a time zone: cast)", kind)
+        raise _wrong_type(field, "Unix seconds, timestamps (with a time zone: cast) or RFC 3339 text", kind)
     if field != "retry" and pa.types.is_duration(kind):
         return _decode_seconds
     raise _wrong_type(field, "numbers", kind)

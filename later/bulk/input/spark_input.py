@@ -5,14 +5,18 @@ Nothing is cast here that could lose a value. Values of a wrong type are found r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql import types as T  # noqa: N812
@@ -30,11 +34,13 @@ from later.bulk.input.column_names import (
 )
 from later.bulk.input.columns import column_decoder
 from later.bulk.input.csv_checks import CsvLayout
+from later.bulk.input.file_schemas import describe_conflict, is_merge_error, merge_schemas
 from later.bulk.input.json import TEXT_COLUMN
 from later.bulk.input.rejects import Reject
 from later.bulk.input.row_keys import KEY
 from later.bulk.input.row_origins import ORIGIN_COLUMN
 from later.bulk.input.row_settings import RowSettings, RowShape
+from later.bulk.jobs.output_path import escape_glob
 from later.core.errors import Refused
 
 METADATA_FORMATS = frozenset({"parquet", "orc"})
@@ -69,6 +75,18 @@ class JobInput:
     time_rules: TimeRules = TIME_REQUIRED
     allow_duplicates: bool = False
     send_unknown_fields: bool = True
+    allow_empty: bool = False
+
+
+class LoadedInput(NamedTuple):
+    """The columns of an input, and the one with the texts of corrupt rows if the format has one.
+
+    `check_column` raises Refused if the files' types of a column, which is to be read, do not fit together.
+    """
+
+    frame: DataFrame
+    corrupt: str | None = None
+    check_column: Callable[[str], None] = lambda column: None
 
 
 class InputFrame(NamedTuple):
@@ -115,23 +133,35 @@ def read_input(spark: SparkSession, job_input: JobInput, job: str) -> InputFrame
         send_unknown_fields=job_input.send_unknown_fields,
         constants=constants,
     )
-    if job_input.format in JSON_FORMATS:
-        return _read_json(spark, job_input, row_settings)
-    frame, corrupt = _load(spark, job_input)
-    if job_input.format == "parquet" and {*Reject._fields} <= {*frame.columns}:
-        return _read_rejects(frame, job_input, row_settings)
-    return _read_columns(frame, corrupt, job_input, row_settings)
+    try:
+        if job_input.format in JSON_FORMATS:
+            return _read_json(spark, job_input, row_settings)
+        loaded = _load(spark, job_input)
+    except AnalysisException as error:
+        if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+            raise
+        return _empty_input(spark, job_input, row_settings)
+    if job_input.format == "parquet" and {*Reject._fields} <= {*loaded.frame.columns}:
+        return _read_rejects(loaded.frame, job_input, row_settings)
+    return _read_columns(loaded, job_input, row_settings)
 
 
 def row_count(spark: SparkSession, job_input: JobInput) -> int | None:
     """Return the number of rows if it is known without reading them."""
-    return _load(spark, job_input)[0].count() if job_input.format in METADATA_FORMATS else None
+    if job_input.format not in METADATA_FORMATS:
+        return None
+    try:
+        return _load(spark, job_input).frame.count()
+    except AnalysisException:  # an empty directory
+        return 0
 
 
 def _read_json(spark: SparkSession, job_input: JobInput, row_settings: RowSettings) -> InputFrame:
     shape = RowShape.DOCUMENTS if job_input.format == "json" else RowShape.OBJECTS
     options = {"wholetext": "true"} if shape is RowShape.DOCUMENTS else {}
     frame = spark.read.options(**{**options, **job_input.options}).format("text").load(job_input.path)
+    if not frame.inputFiles():
+        return _empty_input(spark, job_input, row_settings)
     for name in frame.columns:
         if name in source_columns(job_input.columns).values() and name not in job_input.constants:
             raise Refused(
@@ -142,6 +172,14 @@ def _read_json(spark: SparkSession, job_input: JobInput, row_settings: RowSettin
     row_settings = replace(row_settings, shape=shape, sources=dict(job_input.columns))
     unused = [name for name in frame.columns if name != TEXT_COLUMN]
     return InputFrame(frame.select(TEXT_COLUMN, _origin(frame, job_input.format)), row_settings, unused)
+
+
+def _empty_input(spark: SparkSession, job_input: JobInput, row_settings: RowSettings) -> InputFrame:
+    """Return no rows, of a directory without files. Raises Refused: that is not allowed, because it is seldom meant."""
+    if not job_input.allow_empty:
+        raise Refused(f"{job_input.path}: expected files in it, got none (--allow-empty takes that for 0 rows)")
+    frame = spark.createDataFrame([], f"{TEXT_COLUMN} string")
+    return InputFrame(frame, replace(row_settings, shape=RowShape.OBJECTS), [])
 
 
 def _read_rejects(frame: DataFrame, job_input: JobInput, row_settings: RowSettings) -> InputFrame:
@@ -168,12 +206,16 @@ def _origin(frame: DataFrame, format: str) -> Column:
     return F.struct(metadata["file_path"], block, position).cast(ORIGIN_DDL).alias(ORIGIN_COLUMN)
 
 
-def _read_columns(frame: DataFrame, corrupt: str | None, job_input: JobInput, row_settings: RowSettings) -> InputFrame:
+def _read_columns(loaded: LoadedInput, job_input: JobInput, row_settings: RowSettings) -> InputFrame:
+    frame, corrupt = loaded.frame, loaded.corrupt
     names = [name for name in frame.columns if name != corrupt]
     sources = _find_sources(names, job_input)
     if not job_input.time_rules.all_now:
         given = (*sources, *(field for field, value in (row_settings.constants or {}).items() if value != b"null"))
-        check_time(given, names)
+        with _list_columns(names):
+            check_time(given, names)
+    for source in sources.values():
+        loaded.check_column(_top_column(names, source))
     columns = [
         frame[_quote(source) if source in names else source].alias(field)  # unquoted: a field of a struct
         for field, source in sources.items()
@@ -192,7 +234,8 @@ def _read_columns(frame: DataFrame, corrupt: str | None, job_input: JobInput, ro
         callback = sources.get("callback")
         index = names.index(callback) if callback in names else None
         row_settings = replace(row_settings, csv=CsvLayout(separator, len(names), index))
-    row_settings.build_reader(to_arrow_schema(rows.schema, timezone="UTC"))  # refuse here, not in a worker four times
+    with _list_columns(names):  # refuse here, not in a worker four times
+        row_settings.build_reader(to_arrow_schema(rows.schema, timezone="UTC"))
     used = {_top_column(names, source) for source in sources.values()}
     unused = [name for name in names if name not in used and canonical_name(name) not in job_input.constants]
     # Each partition is sorted by due time, because the store inserts sorted tasks about 1.5 times as fast.
@@ -202,6 +245,17 @@ def _read_columns(frame: DataFrame, corrupt: str | None, job_input: JobInput, ro
             is_string = isinstance(rows.schema[name].dataType, T.StringType)
             due.append(rows[name].try_cast("double") if is_string else rows[name])
     return InputFrame(rows.sortWithinPartitions(*due) if due else rows, row_settings, unused)
+
+
+@contextmanager
+def _list_columns(names: Sequence[str]) -> Iterator[None]:
+    """Add the columns that there are to a refusal that misses one."""
+    try:
+        yield
+    except Refused as error:
+        if "expected a column" not in error.detail:
+            raise
+        raise Refused(f"{error.detail}; the columns are {', '.join(names)}", error.field) from None
 
 
 def _find_sources(names: Sequence[str], job_input: JobInput) -> dict[str, str]:
@@ -236,15 +290,38 @@ def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _load(spark: SparkSession, job_input: JobInput) -> tuple[DataFrame, str | None]:
-    """Return the rows, and the name of the column with the texts of corrupt rows if the format has one."""
-    defaults = MERGE_SCHEMA if job_input.format in METADATA_FORMATS else {}
-    reader = spark.read.options(**{**defaults, **job_input.options})
+def _load(spark: SparkSession, job_input: JobInput) -> LoadedInput:
+    reader = spark.read.options(**job_input.options)
     if job_input.format == "table":
-        return reader.table(job_input.path), None
+        return LoadedInput(reader.table(job_input.path))
     if job_input.format == "csv":
-        return _load_csv(spark, job_input)
-    return reader.format(job_input.format).load(job_input.path), None
+        return LoadedInput(*_load_csv(spark, job_input))
+    options = {**MERGE_SCHEMA, **job_input.options}
+    try:
+        return LoadedInput(spark.read.options(**options).format(job_input.format).load(job_input.path))
+    except Py4JJavaError as error:
+        if not is_merge_error(error):
+            raise
+    return _load_merged(spark, job_input, options)
+
+
+def _load_merged(spark: SparkSession, job_input: JobInput, options: Mapping[str, str]) -> LoadedInput:
+    """Load files whose columns differ in their types, with the widest of them."""
+
+    def read_schema(files: Sequence[str]) -> T.StructType:
+        return spark.read.options(**options).format(job_input.format).load([*files]).schema
+
+    one_schema = {**options, "mergeSchema": "false"}
+    some = spark.read.options(**one_schema).format(job_input.format).load(job_input.path)
+    merged = merge_schemas([escape_glob(unquote(file)) for file in sorted(some.inputFiles())], read_schema)
+
+    def check(column: str) -> None:
+        if column in merged.conflicts:
+            types = describe_conflict(column, merged.conflicts[column], read_schema)
+            raise Refused(f"{column}: expected one type in all files, got {types}", column)
+
+    reader = spark.read.options(**one_schema).schema(merged.schema).format(job_input.format)
+    return LoadedInput(reader.load(job_input.path), check_column=check)
 
 
 # CSV

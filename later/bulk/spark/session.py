@@ -27,6 +27,9 @@ from later.bulk.spark.signals import defer_signals, ignore_signals, restore_sigi
 from later.core.errors import LaterError
 
 QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+SMALL_FILES = {"spark.sql.files.openCostInBytes": str(64 * 1024)}
+"""The bytes for which opening a file counts. With Spark's default of 4 MiB, 2,000 small files are 63 partitions, each
+with a connection and a start of its own."""
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 JAVA_EXIT_TIMEOUT_S = 30
 """How long Spark's Java may take to exit before it is killed."""
@@ -65,7 +68,7 @@ def open_session(master: str, conf: Mapping[str, str], name: str) -> Iterator[Sp
 
 def build_settings(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
     """Return our settings, overridden by the operator's."""
-    settings = QUIET | (LOOPBACK if is_local(master) else {}) | {"spark.app.name": name}
+    settings = QUIET | SMALL_FILES | (LOOPBACK if is_local(master) else {}) | {"spark.app.name": name}
     return settings | dict(conf) | {"spark.master": master}
 
 

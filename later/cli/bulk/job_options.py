@@ -79,7 +79,7 @@ def job_options(command: Command) -> Command:
     @wraps(command)
     def with_job(
         *, path: str, format: str | None, column: dict[str, str], constants: dict[str, str], option: dict[str, str],
-        ignore_others: bool, job: str, batch: int, retries: int, spread: float = 0, now: bool = True,
+        ignore_others: bool, allow_empty: bool, job: str, batch: int, retries: int, spread: float = 0, now: bool = True,
         null_time: str = "now", allow_duplicates: bool = False, **others: Any,
     ) -> Any:  # fmt: skip
         from later.bulk.input.column_names import TimeRules
@@ -97,6 +97,7 @@ def job_options(command: Command) -> Command:
             time_rules=TimeRules(all_now=now, null_now=null_time == "now"),
             allow_duplicates=allow_duplicates,
             send_unknown_fields=not ignore_others,
+            allow_empty=allow_empty,
         )
         try:
             check_input(job_input)
@@ -161,6 +162,7 @@ _JOB_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Option of Spark's reader of the format, like sep=';'; repeatable.",
     ),
     click.option("--ignore-others", is_flag=True, help="Ignore fields of JSON objects that are not a task's fields."),
+    click.option("--allow-empty", is_flag=True, help="Take an input directory without files for one of 0 rows."),
     click.option(
         "--batch", type=click.IntRange(1, 10_000), metavar="NUMBER", default=1000, show_default=True,
         help="Rows per request.",

@@ -32,6 +32,7 @@ def test_a_session_prints_nothing_and_a_local_one_listens_on_loopback() -> None:
         "spark.log.level": "OFF",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.files.openCostInBytes": "65536",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
