@@ -140,7 +140,7 @@ OPTIONS = (
     Option("data", "data", path, "./later-data", STORE_COMMANDS, "Directory of the embedded store."),
     Option("listen", "listen", address, "127.0.0.1:8080", API_COMMANDS, "Address of the API; port 0: any free port."),
     Option("allow-host", "allow_hosts", host_names, "none", DAEMON_COMMANDS,
-           "Name by which callers may reach it, besides IP addresses, localhost and the name in --listen; repeatable."),
+           "Name by which it may be called, besides IP addresses, localhost and the one it listens on; repeatable."),
     Option("allow-origin", "allow_origins", origins, "none", API_COMMANDS,
            "Origin of web pages that may call the API through a proxy that rewrites `Host`; repeatable."),
     Option("health", "health", address_or_off, "127.0.0.1:8081", frozenset({"worker"}),
