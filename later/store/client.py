@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -170,19 +171,21 @@ class Client:
         try:
             return await self._execute(verb, commands, self._checked)
         except UncheckedServer as error:
-            run_id = error.run_id
-        await self._check_unless(lambda: run_id in self._checked)
+            found = error.run_id
+        await self._connections.drop_all()  # those that are still open lead to the server before
+        await self._check_unless(lambda: found in self._checked, {found})
         return await self._execute(verb, commands, self._checked)
 
     async def aclose(self) -> None:
         await self._connections.aclose()
         await self._redis.aclose()
 
-    async def _check_unless(self, is_done: Callable[[], bool]) -> None:
+    async def _check_unless(self, is_done: Callable[[], bool], servers: Container[str] | None = None) -> None:
+        """Check one of some servers, by their run ids (None: any), unless that has been done."""
         try:
             async with asyncio.timeout(self.timeout_s), self._checking:  # within the timeout, as callers queue for it
                 if self._check is not None and not is_done():
-                    self._checked.add(await self._check(self._execute))
+                    self._checked.add(await self._check(partial(self._execute, servers=servers)))
         except TimeoutError:
             raise self._timeout_error() from None
 
@@ -268,6 +271,8 @@ class Connections:
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._idle: list[tuple[AbstractConnection, str | None]] = []
         """Connections, and the run ids of their servers, if they were asked for."""
+        self._drops = 0
+        """How often all connections were dropped."""
         self._closed = False
 
     async def pipeline(self, commands: Sequence[Command], progress: RoundTrip) -> list[Any]:
@@ -279,6 +284,7 @@ class Connections:
         """
         async with self._slots:
             server: str | None = None
+            drops = self._drops
             if self._idle:
                 connection, server = self._idle.pop()
             else:
@@ -303,9 +309,10 @@ class Connections:
             except BaseException:
                 await connection.disconnect(nowait=True)  # otherwise the next pipeline would read this one's answers
                 raise
-            self._idle.append((connection, server))
-            if self._closed:
-                await self.drop_idle()
+            if self._closed or drops != self._drops:
+                await connection.disconnect(nowait=True)
+            else:
+                self._idle.append((connection, server))
         return answers
 
     async def drop_idle(self) -> None:
@@ -317,10 +324,15 @@ class Connections:
         for connection, _ in idle:
             await connection.disconnect(nowait=True)
 
-    async def aclose(self) -> None:
+    async def drop_all(self) -> None:
         """Close all connections, those in use as soon as they are free."""
-        self._closed = True
+        self._drops += 1
         await self.drop_idle()
+
+    async def aclose(self) -> None:
+        """Close all connections, also those that are opened from now on."""
+        self._closed = True
+        await self.drop_all()
 
     async def _read_run_id(self, connection: AbstractConnection) -> str:
         command: Command = ("INFO", "server")

@@ -30,9 +30,10 @@ class Address:
         self._running = running
         self._number = 0
 
-    def lead_to_new_server(self, *options: str) -> redis.Redis:
-        """Stop the server, start an empty one, and return a direct client of it."""
-        self._running.close()
+    def lead_to_new_server(self, *options: str, old_stays: bool = False) -> redis.Redis:
+        """Start an empty server, and return a direct client of it. The old one is stopped, unless it stays."""
+        if not old_stays:
+            self._running.close()
         self._number += 1
         folder = self._folder / str(self._number)
         folder.mkdir()
@@ -109,6 +110,14 @@ async def test_one_that_is_used_already_is_not_checked_again(address: Address, c
         await asyncio.gather(*(client.execute("set", SET_Y) for _ in range(2 * MAX_CONNECTIONS)))
         await client._connections.drop_idle()
     assert checks() == 0
+
+
+async def test_one_whose_predecessor_lives_on_is_checked_and_used_alone(address: Address, client: Client) -> None:
+    server = address.lead_to_new_server(old_stays=True)
+    await asyncio.gather(*(client.execute("set", ("INCR", "n")) for _ in range(2 * MAX_CONNECTIONS)))
+    server.delete("n")
+    await asyncio.gather(*(client.execute("set", ("INCR", "n")) for _ in range(2 * MAX_CONNECTIONS)))
+    assert server.get("n") == b"%d" % (2 * MAX_CONNECTIONS)
 
 
 def count_checks(client: Client) -> Callable[[], int]:
