@@ -17,6 +17,7 @@ from later.store.client import Connections, RoundTrip
 from later.store.doctor import Doctor
 from later.store.keys import Bucket
 from later.store.scripts import BY_SHA, Command
+from later.store.types import ExistingTask
 from tests.builders import NOW, a_task
 from tests.store.inspection import LEASE_MS, assert_sound, claim_due, done, failed, findings, release_due
 from tests.store_fixture import StoreFixture
@@ -124,7 +125,7 @@ async def test_a_create_sent_again_by_its_caller_creates_once(
     connection.cut_at, connection.answer_lost = 0, answer_lost
     with pytest.raises(StoreDown):
         await store.tasks.create([TASK])
-    assert await store.tasks.create([TASK]) == [not answer_lost]
+    assert await store.tasks.create([TASK]) == [ExistingTask(TASK.execute_at) if answer_lost else True]
     assert await recover(store) == [TASK]
 
 
