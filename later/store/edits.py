@@ -18,7 +18,7 @@ from later.store.client import Client
 from later.store.codec import MAX_BODIES, StoredTask, TaskRow, build_record, in_no_bucket
 from later.store.dead_letters import Redrive, redrive_command
 from later.store.fanout import fan_out
-from later.store.keys import Bucket, Keys, ShardTopic
+from later.store.keys import Bucket, Keys, Shard, ShardTopic
 from later.store.lookup import MAX_STARTS, Lookup, apply_in_batches, changed_too_often
 from later.store.scripts import Argument, Command
 from later.store.types import Deletion, TaskEdit, TaskRecord
@@ -184,23 +184,23 @@ class Edits:
 
     async def _delete(self, left: list[str], *, leave_dead: bool) -> dict[str, Deletion | LaterError]:
         """Return the results for those tasks whose bodies fit in one round trip: for one at least."""
-
-        def build(target: ShardTopic, some: list[StoredTask]) -> Command:
-            shard, topic = target
-            keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values()]
-            arguments: list[Argument] = [topic, int(leave_dead)]
-            for stored in some:
-                arguments += [pack_id(stored.id), stored.raw, int(stored.has_ttl)]
-            return scripts.DELETE.call([*keys, shard.expiry], arguments)
-
         results: dict[str, Deletion | LaterError] = {}
         for _ in range(MAX_STARTS):
-            looked_up = await self._lookup.stored_tasks(left)
+            try:
+                looked_up = await self._lookup.stored_tasks(left)
+                found = [stored for stored in looked_up.values() if isinstance(stored, StoredTask)]
+                answers = await fan_out(
+                    self._client,
+                    "delete",
+                    found,
+                    lambda stored: ShardTopic(stored.shard, stored.topic),
+                    lambda target, some: _delete_command(*target, some, leave_dead),
+                )
+            except StoreDown as error:
+                if not results:
+                    raise
+                return results | dict.fromkeys(left, error)  # what came before the failure is known
             results |= {id: error for id, error in looked_up.items() if isinstance(error, LaterError)}
-            found = [stored for stored in looked_up.values() if isinstance(stored, StoredTask)]
-            answers = await fan_out(
-                self._client, "delete", found, lambda stored: ShardTopic(stored.shard, stored.topic), build
-            )
             for stored, answer in zip(found, answers, strict=True):
                 if isinstance(answer, LaterError):
                     results[stored.id] = answer
@@ -212,6 +212,14 @@ class Edits:
             if not left:
                 return results
         return results | dict.fromkeys(left, changed_too_often())
+
+
+def _delete_command(shard: Shard, topic: bytes, stored_tasks: Sequence[StoredTask], leave_dead: bool) -> Command:
+    keys = [shard.pool, shard.attempts, shard.outcome, *shard.buckets(topic), *shard.wakes.values(), shard.expiry]
+    arguments: list[Argument] = [topic, int(leave_dead)]
+    for stored in stored_tasks:
+        arguments += [pack_id(stored.id), stored.raw, int(stored.has_ttl)]
+    return scripts.DELETE.call(keys, arguments)
 
 
 async def _apply_in_order(items: Sequence[Item], apply: Callable[[list[Item]], Awaitable[Results]]) -> list[Result]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from later.core.errors import Conflict, LaterError, NotFound, Refused, StoreDown
 from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.core.task import Task
+from later.store.codec import StoredTask
+from later.store.edits import Edits
 from later.store.keys import Bucket
-from later.store.types import Claim, TaskEdit, TaskRecord
+from later.store.scripts import BY_SHA
+from later.store.types import Claim, Deletion, TaskEdit, TaskRecord
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
     FAILURE,
@@ -28,6 +32,7 @@ from tests.store.inspection import (
     read_contents,
     release_due,
 )
+from tests.store.test_crash import CutConnection
 from tests.store_fixture import StoreFixture
 
 POLICIES = Policies(Policy(max_delay_ms=3_600_000))
@@ -386,3 +391,60 @@ async def test_results_from_before_a_failure_are_returned(store: StoreFixture, m
     monkeypatch.setattr(store.client, "execute_each", cut)
     answers = await store.edits.run_now([task.id for task in tasks], SOON)
     assert [type(answer) for answer in answers] == [TaskRecord] * 100 + [StoreDown] * 50
+
+
+@pytest.mark.parametrize("answer_lost", [False, True], ids=["unsent", "answer-lost"])
+@pytest.mark.parametrize("verb", ["update", "run_now", "redrive", "delete"])
+async def test_no_error_denies_a_change_wherever_the_connection_is_cut(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch, verb: str, answer_lost: bool
+) -> None:
+    """Several round trips are needed: each reads one body, and `run_now` meets dead tasks."""
+    await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    calls: dict[str, Callable[[list[str]], Awaitable[Sequence[TaskRecord | Deletion | LaterError]]]] = {
+        "update": lambda ids: store.edits.update(
+            [TaskEdit(i, TaskChanges(id=i, delay=1), POLICIES, SOON) for i in ids]
+        ),
+        "run_now": lambda ids: store.edits.run_now(ids, SOON),
+        "redrive": lambda ids: store.edits.redrive(ids, SOON),
+        "delete": store.edits.delete,
+    }
+    states = {"update": ["delay"], "redrive": ["dead"]}.get(verb, ["delay", "dead"]) * 2
+    cut_at = failures = 0
+    while failures or not cut_at:
+        await store.redis.flushdb()
+        ids = [(await a_task_in(store, state, id=f"t{n}")).id for n, state in enumerate(states)]
+        before = await store.lookup.query(ids)
+        monkeypatch.setattr("later.store.fanout.MAX_READ_BYTES", 1)
+        connection = CutConnection(monkeypatch)
+        connection.cut_at, connection.answer_lost = cut_at, answer_lost
+        try:
+            answers = await calls[verb](ids)
+        except StoreDown as error:
+            answers = [error] * len(ids)
+        monkeypatch.undo()
+        denied = [isinstance(answer, StoreDown) and not answer.unknown for answer in answers]
+        for was, now, is_denied in zip(before, await store.lookup.query(ids), denied, strict=True):
+            assert not is_denied or now == was, f"cut at {cut_at}"
+        failures, cut_at = sum(isinstance(answer, StoreDown) for answer in answers), cut_at + 1
+    assert cut_at >= 3  # a read, a change, and one in which nothing was cut
+
+
+async def test_a_delete_that_must_look_again_knows_what_it_deleted_before(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.tasks.create([a_task(id=id, own_id=True, delay=60) for id in ("a", "b")])
+    original = store.edits._lookup.stored_tasks
+    looks = 0
+
+    async def read_late(ids: Sequence[str]) -> dict[str, StoredTask | LaterError]:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            raise StoreDown("cut")
+        found = await original(ids)
+        await Edits(store.client, store.keys).update([TaskEdit("b", TaskChanges(id="b", delay=1), POLICIES, SOON)])
+        return found
+
+    monkeypatch.setattr(store.edits._lookup, "stored_tasks", read_late)
+    deleted, failed = await store.edits.delete(["a", "b"])
+    assert (deleted, type(failed)) == (Deletion("a"), StoreDown)
