@@ -11,7 +11,7 @@ from later.core.task import Task
 from later.store.codec import MAX_BODIES
 from later.store.doctor import Defect, Doctor
 from later.store.keys import Bucket
-from later.store.types import DeadTask, DueTopic
+from later.store.types import DeadTask, DueTopic, ExistingTask
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
     LEASE_MS,
@@ -189,7 +189,7 @@ class TestSweep:
         await create_dead(store, 1, id="b")
         await sweep(store, NOW, NOW + 7)
         assert (await read_contents(store)).done == {"a": NOW + 7}
-        assert await store.tasks.create([a_task(id="a", own_id=True)]) == [False]
+        assert await store.tasks.create([a_task(id="a", own_id=True)]) == [ExistingTask(None)]
 
     async def test_no_id_is_remembered_if_that_is_turned_off(self, store: StoreFixture) -> None:
         await create_dead(store, 1, id="a", own_id=True)

@@ -9,7 +9,7 @@ import pytest
 from later.core.errors import NotFound, StoreFault, UnreadableBody
 from later.core.task import pack_id
 from later.store.keys import Bucket
-from later.store.types import ClaimRequest, Deletion, TaskRecord
+from later.store.types import ClaimRequest, Deletion, ExistingTask, TaskRecord
 from tests.builders import NOW, a_task
 from tests.store.inspection import (
     FAILURE,
@@ -110,7 +110,7 @@ async def test_a_delivered_id_stays_remembered_after_a_delete_of_pending_tasks(s
         [answer] = await store.edits.delete_pending(["a"])
         assert isinstance(answer, NotFound)
         assert answer.ended
-    assert await store.tasks.create([a_task(id="a", own_id=True)]) == [False]
+    assert await store.tasks.create([a_task(id="a", own_id=True)]) == [ExistingTask(None)]
 
 
 async def test_an_unknown_id_is_not_found(store: StoreFixture) -> None:

@@ -29,8 +29,10 @@ from later.store.types import (
     BucketRange,
     Claim,
     ClaimRequest,
+    CreateResult,
     Deletion,
     DueTopic,
+    ExistingTask,
     MoveResult,
     ReleaseResult,
     Settlement,
@@ -87,9 +89,10 @@ class Model:
         self.expiry: dict[tuple[str, str], int] = {}
         self.delay_wakes: dict[ShardTopic, int] = {}
 
-    def create(self, task: Task, shard: int) -> bool:
+    def create(self, task: Task, shard: int) -> CreateResult:
         if task.own_id and (task.id in self.tasks or task.id in self.done):
-            return False
+            existing = self.tasks.get(task.id)
+            return ExistingTask(None if existing is None or existing.bucket is Bucket.DEAD else existing.score)
         shard_topic = (shard, task.topic)
         self.tasks[task.id] = ModelTask(task=task, shard_topic=shard_topic, bucket=Bucket.DELAY, score=task.execute_at)
         self._lower_wake(shard_topic, self.tasks[task.id].score)
