@@ -166,7 +166,7 @@ def store_verbs() -> set[str]:
     """
     modules = set(Path(scripts.__file__).parent.glob("*.py"))
     text = "".join(path.read_text() for path in modules if path.stem not in ("doctor", "scan"))
-    return set(re.findall(r'(?:execute\w*|fan_out|in_slices|Verb)\(\s*(?:self\._client, |name=)?"(\w+)"', text))
+    return set(re.findall(r'(?:execute\w*|fan_out\w*|in_slices|Verb)\(\s*(?:self\._client, |name=)?"(\w+)"', text))
 
 
 def test_a_daemon_never_has_more_than_7400_series(routes: list[Route]) -> None:
