@@ -85,24 +85,23 @@ class Tasks:
         count = [] if batch is None else [count_batch_command(self._keys, batch, len(tasks))]
         answers = await self._client.execute_each("create", [*commands, *count])
         results: list[CreateResult | LaterError] = spread_answers(groups, answers[: len(groups)], _parse_created)
-        await self._find_elsewhere(tasks, results)
+        if elsewhere := [n for n, result in enumerate(results) if result is _ELSEWHERE]:
+            due_times = await self._due_times([tasks[n].id for n in elsewhere])
+            for n in elsewhere:
+                results[n] = ExistingTask(due_times.get(tasks[n].id))
         return results
 
-    async def _find_elsewhere(self, tasks: Sequence[Task], results: list[CreateResult | LaterError]) -> None:
-        """Fill in when existing tasks are due that are dead or of another topic than the one to be created."""
-        positions = [n for n, result in enumerate(results) if result is _ELSEWHERE]
-        if not positions:
-            return
+    async def _due_times(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return when existing tasks are due that a create did not find in its own topic: none if they are dead."""
         due_times: dict[str, int] = {}
         try:
-            async for records in self._lookup.query_in_slices([tasks[n].id for n in positions]):
+            async for records in self._lookup.query_in_slices(ids):
                 for id, record in records.items():
                     if isinstance(record, TaskRecord) and record.state is not Bucket.DEAD:
                         due_times[id] = record.score
         except LaterError:
             pass  # what was created is known, and that counts
-        for n in positions:
-            results[n] = ExistingTask(due_times.get(tasks[n].id))
+        return due_times
 
     async def due_topics(self, bucket: Bucket, limit: int) -> DueTopics:
         """Return the `limit` earliest wake entries of each shard, in delay also of held topics. Raises StoreDown."""

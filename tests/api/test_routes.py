@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from yarl import URL
 
 from later.api.routes import ROUTES, Route, Scope
 from tests.api.api_fixture import MINIMAL, ApiFixture, bad_request, create_bodies, ok
@@ -117,6 +118,27 @@ async def test_the_same_path_without_the_fast_way_answers_the_same(api: ApiFixtu
         for route in fast:
             routed = f"{route.path[:-1]}%{ord(route.path[-1]):x}"
             assert await api.request("POST", route.path, body) == await api.request("POST", routed, body)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Content-Encoding": "compress"}, 415),
+        ({"Expect": "bla"}, 417),
+        ({}, 400),
+    ],
+)
+async def test_the_same_headers_are_refused_on_both_ways(api: ApiFixture, headers: dict[str, str], status: int) -> None:
+    for route in routes(api):
+        if route.is_fast:
+            routed = f"{route.path[:-1]}%{ord(route.path[-1]):x}"
+            url = URL(f"{api.http.make_url('/')}{routed[1:]}", encoded=True)
+            for target in (api.http.make_url(route.path), url):
+                async with api.http.session.post(target, data=b"{}", headers=headers) as response:
+                    assert response.status == status
 
 
 async def test_jobs_take_no_parameters(api: ApiFixture) -> None:
