@@ -19,7 +19,7 @@ from tests.spark.later_server import UNUSED_CALLBACK, LaterServer, free_port, la
 from tests.system.api_client import query
 
 COUNT = 10
-OPTIONS = "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, prefix"
+OPTIONS = "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, now, nullTime, prefix"
 FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, headers"
 
 

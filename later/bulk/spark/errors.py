@@ -57,11 +57,11 @@ def translate_errors() -> Iterator[None]:
 def translated_error(error: BaseException) -> LaterError:
     """Return later's error for one of Spark's."""
     texts, reason = _error_texts(error), error_reason(error)
-    if isinstance(error, AnalysisException) or any("[FAILED_READ_FILE" in text for text in texts):
-        return InputUnreadable(reason)
     raised = next((found for text in texts if (found := _raised_in_worker(text)) is not None), None)
-    kind = None if raised is None else _OWN_ERRORS.get(raised["type"])
-    return LaterError(reason) if kind is None else kind(reason)
+    if raised is not None:
+        return _OWN_ERRORS.get(raised["type"], LaterError)(reason)
+    is_of_input = isinstance(error, AnalysisException) or any("[FAILED_READ_FILE" in text for text in texts)
+    return InputUnreadable(reason) if is_of_input else LaterError(reason)
 
 
 def error_reason(error: BaseException) -> str:
