@@ -196,7 +196,7 @@ class TestCommand:
         assert (err.count("\n"), "Traceback" in err) == (1, False)
 
     def test_an_unavailable_store_is_reported_in_one_line(self, tmp_path: Path, capsys: Capture) -> None:
-        assert export_exit_code(f"{tmp_path}/x", "--url", f"unix://{tmp_path}/nowhere.sock") == 1
+        assert export_exit_code(f"{tmp_path}/x", "--url", f"unix://{tmp_path}/nowhere.sock") == 3
         err = capsys.readouterr().err
         assert err.startswith("later: the store cannot be reached")
         assert err.count("\n") == 1

@@ -240,7 +240,7 @@ def test_an_unreadable_directory_is_one_line(
         for name, text in content.items():
             (tmp_path / "in" / name).write_text(text)
 
-    assert report_exit_code("--export", str(tmp_path / "in")) == 1
+    assert report_exit_code("--export", str(tmp_path / "in")) == 2
 
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -77,7 +77,9 @@ def read_terminal(master: int) -> str:
 
 
 def remaining_files(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if path.name != "orders")
+    """Return what is left beside the input: an empty directory of rejects is no incomplete table."""
+    others = (path for path in directory.rglob("*") if path.relative_to(directory).parts[0] != "orders")
+    return sorted(path.name for path in others if path.name != "rejects")
 
 
 def test_sigterm_ends_a_job_as_ctrl_c_does(

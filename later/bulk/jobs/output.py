@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from later.bulk.jobs.output_path import escape_glob
 from later.bulk.spark.errors import translate_errors
 from later.bulk.spark.signals import ignore_signals
-from later.core.errors import LaterError
+from later.core.errors import InputUnreadable, LaterError
 
 RUN = "run="
 """The beginning of a directory's name that Spark reads as the value of a column `run`."""
@@ -79,18 +79,18 @@ def read_table(spark: SparkSession, directory: str, kind: str, columns: dict[str
     """Return a table that later has written. `columns` are the types of the columns that it must have.
 
     Raises:
-        LaterError: The directory does not exist, or has no such table.
+        InputUnreadable: The directory does not exist, or has no such table.
     """
     with translate_errors():
         try:
             table = spark.read.parquet(escape_glob(directory))
         except AnalysisException as error:
             if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
-                raise LaterError(f"{directory} is not {kind}: no Parquet in it") from None
+                raise InputUnreadable(f"{directory} is not {kind}: no Parquet in it") from None
             raise
         problem = describe_missing_columns(columns, {field.name: field.dataType.typeName() for field in table.schema})
     if problem:
-        raise LaterError(f"{directory} is not {kind}: {problem}")
+        raise InputUnreadable(f"{directory} is not {kind}: {problem}")
     return table
 
 

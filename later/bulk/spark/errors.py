@@ -10,13 +10,14 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
 from later.client.http import CallFailed, NotReached, TargetFull
-from later.core.errors import InputUnreadable, LaterError, Refused
+from later.core.errors import ConfigError, InputUnreadable, LaterError, Refused, StoreDown, StoreEmpty, StoreMismatch
 
 JAVA_GONE = "Spark's Java has ended, or does not answer: if its memory was full, give it more (spark.driver.memory)"
 MAX_REASON_CHARS = 600
 """Longer reasons are cut."""
 _OWN_ERRORS: dict[str, Callable[[str], LaterError]] = {
-    f"{kind.__module__}.{kind.__qualname__}": kind for kind in (NotReached, TargetFull, CallFailed, Refused)
+    f"{kind.__module__}.{kind.__qualname__}": kind
+    for kind in (NotReached, TargetFull, CallFailed, Refused, ConfigError, StoreDown, StoreMismatch, StoreEmpty)
 }
 """The errors that a worker may raise, by their name in its traceback."""
 _TRACEBACK = "Traceback (most recent call last):"
