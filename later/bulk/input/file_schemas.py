@@ -23,7 +23,7 @@ class FileGroup(NamedTuple):
     schema: T.StructType
 
 
-class Conflict(NamedTuple):
+class TypeConflict(NamedTuple):
     """Two types of one column that cannot both be read, and the files that have them."""
 
     first: FileGroup
@@ -34,7 +34,7 @@ class MergedSchema(NamedTuple):
     """The columns of all files, with the widest of their types; those in `conflicts` have the first type."""
 
     schema: T.StructType
-    conflicts: dict[str, Conflict]
+    conflicts: dict[str, TypeConflict]
 
 
 def is_merge_error(error: Py4JJavaError) -> bool:
@@ -46,20 +46,20 @@ def merge_schemas(files: Sequence[str], read: ReadSchema) -> MergedSchema:
     """Merge the schemas of files. Raises Py4JJavaError: a file cannot be read."""
     fields: dict[str, T.StructField] = {}
     sources: dict[str, FileGroup] = {}
-    conflicts: dict[str, Conflict] = {}
+    conflicts: dict[str, TypeConflict] = {}
     for group in _group_files(files, read):
         for field in group.schema.fields:
             known = fields.setdefault(field.name, field)
             first = sources.setdefault(field.name, group)
             kind = widen(known.dataType, field.dataType)
             if kind is None:
-                conflicts.setdefault(field.name, Conflict(first, group))
+                conflicts.setdefault(field.name, TypeConflict(first, group))
             elif kind is not known.dataType:
                 fields[field.name], sources[field.name] = T.StructField(field.name, kind), group
     return MergedSchema(T.StructType(list(fields.values())), conflicts)
 
 
-def describe_conflict(column: str, conflict: Conflict, read: ReadSchema) -> str:
+def describe_conflict(column: str, conflict: TypeConflict, read: ReadSchema) -> str:
     """Return which two files have the column, and its type in each."""
     found = []
     for group in conflict:
