@@ -147,11 +147,11 @@ def test_the_summary_says_when_tasks_are_due_and_where_they_are(
 @pytest.mark.parametrize("name", ["due", "dealy"])
 def test_a_misspelt_time_creates_nothing(name: str, spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
     orders = tmp_path / "orders.csv"
-    orders.write_text(f"key,topic,callback,{name}\n1,{name},{UNUSED_CALLBACK},{DAY_S}\n")
+    orders.write_text(f"key,topic,callback,{name}\n1,misspelt-{name},{UNUSED_CALLBACK},{DAY_S}\n")
     result = run_bulk(spark, "create", orders, "--job", "misspelt", "--url", server.url, "--json")
     assert (result.status, result.json["outcome"]) == (2, "usage")
     assert f"did you mean '{name}'?" in result.json["error"]
-    assert server.topic_ids(name) == []
+    assert server.topic_ids(f"misspelt-{name}") == []
 
     accepted = run_bulk(spark, "create", orders, "--job", f"now-{name}", "--url", server.url, "--now", "--json")
     assert (accepted.status, accepted.json["due"]["at_once"]) == (0, 1)
