@@ -41,7 +41,7 @@ def decode_limits(stored: bytes) -> AdmissionLimits:
     try:
         fields: dict[str, Any] = json.loads(stored)
         max_body, remember_ms = int(fields["max_body"]), to_milliseconds(fields["remember"])
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise LaterError(f"the store's admission limits cannot be read: {error}") from None
     policy = Settings({name: fields[name] for name in ADMISSION_FIELDS if name in fields}).apply_to(DEFAULT_POLICY)
     return AdmissionLimits(max_body=max_body, remember_ms=remember_ms, policy=policy)

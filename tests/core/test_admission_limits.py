@@ -73,7 +73,18 @@ def test_what_a_newer_version_adds_is_ignored_and_what_it_drops_has_its_default(
     assert limits == AdmissionLimits(max_body=9, remember_ms=1000, policy=Policy(retry=5))
 
 
-@pytest.mark.parametrize("stored", [b"", b"[]", b"7", b"{}", b'{"max_body": 9}', b'{"max_body": "x", "remember": 1}'])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"max_body": 9}',
+        b'{"max_body": "x", "remember": 1}',
+        b'{"max_body": 9, "remember": 1e999}',
+    ],
+)
 def test_what_is_no_limits_is_an_error(stored: bytes) -> None:
     with pytest.raises(LaterError, match="admission limits cannot be read"):
         decode_limits(stored)
