@@ -58,6 +58,8 @@ async def test_an_empty_directory_that_is_open_to_others_is_closed_and_that_is_l
 async def test_files_that_an_older_version_left_open_are_closed(data: Path) -> None:
     async with a_store(data):
         send(data, "SET", "task", "kept")
+        send(data, "SAVE")
+    assert (data / "dump.rdb").exists()
     for path in (data, *data.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     async with a_store(data):
