@@ -26,6 +26,8 @@ MAX_SILENT_CHECKS = 10
 """After this many checks in a row without a word from it, even a late one, a process is killed. A check of a process
 that does not answer comes every 3 s, so that takes 30 s. Checks are counted instead of seconds, because after a suspend
 of the machine a minute has passed for the clock, and no process has had the time to answer."""
+MAX_START_CHECKS = 150
+"""After this many checks without its first word, a process is killed. That takes five minutes: imports may be slow."""
 
 _PROGRAM = (
     "import sys, json; sys.path[:] = json.loads(sys.argv.pop()); "
@@ -76,6 +78,8 @@ class Child:
         self._process = process
         self.silent_checks = 0
         """Checks in a row since the child last sent anything."""
+        self.start_checks = 0
+        """Checks before the child sent its first message."""
         self._messages_read = 0
         self._missed_calls = 0
         self._hung = asyncio.Event()
@@ -115,11 +119,12 @@ class Child:
         """Update the samples, and notice whether the child still answers.
 
         The answer comes from its event loop, so it says that the child can work. Before its first word the child is
-        being started, and is left alone: imports may take long on a busy machine.
+        being started, and is not called: imports may take long on a busy machine.
 
         Call it from one ticker only: called at each scrape, a short stall would be many missed calls.
         """
         if not self.channel.messages_read:
+            self.start_checks += 1
             return
         answered = await self.update_samples(topics)
         self.silent_checks = self.silent_checks + 1 if self.channel.messages_read == self._messages_read else 0

@@ -22,7 +22,7 @@ from later.daemon.backing_store import build_backing_store
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, listen_error, log_listening, log_not_listening, may_skip_listening
 from later.metrics import Exposition, Metrics
-from later.processes.child import MAX_SILENT_CHECKS, Child
+from later.processes.child import MAX_SILENT_CHECKS, MAX_START_CHECKS, Child
 from later.processes.metrics import ProcessMetrics
 from later.processes.pool import ProcessPool
 from later.processes.reserved_port import ReservedPort, reserve_port
@@ -124,7 +124,7 @@ class Supervisor:
         topics = self._process_metrics.topics_in_use
         await asyncio.gather(*(child.check(topics) for child in self._children))
         for child in self._children:
-            if child.silent_checks == self._max_silent_checks:
+            if child.silent_checks == self._max_silent_checks or child.start_checks == MAX_START_CHECKS:
                 log.warning("process killed: it does not answer", process=child.number, pid=child.pid)
                 self._metrics.process_kills.inc()
                 child.kill()

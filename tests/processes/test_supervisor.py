@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from later.config import load
 from later.daemon.lifecycle import Lifecycle
-from later.processes.child import Child
+from later.processes.child import MAX_START_CHECKS, Child
+from later.processes.pool import ProcessPool
 from later.processes.rpc import Channel, Handlers, decode_startup
 from later.processes.supervisor import Supervisor
 
@@ -36,6 +37,7 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 class Process:
     """A process that was started, and never exits."""
 
+    pid = 4711
     returncode: int | None = None
 
     async def wait(self) -> int:
@@ -43,8 +45,14 @@ class Process:
         return 0
 
 
+class SilentChannel:
+    """A channel on which nothing has come from the process yet."""
+
+    messages_read = 0
+
+
 def a_child(number: int) -> Child:
-    return Child(number, cast("asyncio.subprocess.Process", Process()), cast(Channel, None))
+    return Child(number, cast("asyncio.subprocess.Process", Process()), cast(Channel, SilentChannel()))
 
 
 @pytest.fixture
@@ -111,3 +119,21 @@ async def test_a_process_gets_numeric_addresses_for_a_name(listening: Supervisor
 async def test_a_process_that_does_not_listen_gets_no_address(supervisor: Supervisor) -> None:
     _, addresses = decode_startup(await supervisor.on_startup_config(None))
     assert addresses == []
+
+
+async def test_a_process_that_never_says_its_first_word_is_killed(
+    supervisor: Supervisor, children: list[Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a daemon would go on with one process too few, and would never be ready."""
+    killed: list[Child] = []
+
+    def record(child: Child) -> None:
+        killed.append(child)
+
+    monkeypatch.setattr(ProcessPool, "__iter__", lambda pool: iter(children[:1]))
+    monkeypatch.setattr(Child, "kill", record)
+    for _ in range(MAX_START_CHECKS - 1):
+        await supervisor.update_process_metrics(0)
+    assert killed == []
+    await supervisor.update_process_metrics(0)
+    assert killed == children[:1]
