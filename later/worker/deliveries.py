@@ -37,6 +37,8 @@ SETTLE_GRACE_S = 5.0
 """How long a stop waits for settles beyond its timeout for deliveries: what was delivered must not be repeated."""
 FAULT_PAUSE_MS = 60_000
 """How long a task waits after a fault of later's own: the fault is likely to come again, and spends no retry."""
+FAULT_LOG_MS = 60_000
+"""How often the same fault is logged as an error: one that every delivery meets would fill the disk with tracebacks."""
 
 
 class TaskSender(Protocol):
@@ -74,6 +76,8 @@ class DeliveryPool:
         self._attempting: set[asyncio.Task[Any] | None] = set()
         """Deliveries that have no outcome yet."""
         self._cancelled: list[Claim] = []
+        self._fault_logged_at: dict[str, int] = {}
+        """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged as errors, by their tracebacks."""
 
     def start(self, claim: Claim, held: Held = Held.NO) -> None:
         """Start the delivery of a claim, in a slot of its own. `held` is what held the task until it was claimed."""
@@ -212,16 +216,20 @@ class DeliveryPool:
             )
 
     def _report_fault(self, claim: Claim, error: BaseException, again: str) -> None:
-        """Count and log a fault of later's own. `again` says when the task is tried again."""
+        """Count and log a fault of later's own. `again` says when the task is tried again.
+
+        Of the same fault, only one in a minute is logged as an error.
+        """
         self._metrics.delivery_faults.inc()
-        log.error(
-            "delivery crashed",
-            id=claim.id,
-            topic=claim.topic,
-            attempt=claim.attempt,
-            again=again,
-            exception=format_traceback(error),
-        )
+        about = {"id": claim.id, "topic": claim.topic, "attempt": claim.attempt, "again": again}
+        exception = format_traceback(error)
+        now = self._store.clock.now().low
+        recent = {fault: at for fault, at in self._fault_logged_at.items() if now < at + FAULT_LOG_MS}
+        self._fault_logged_at = {exception: now} | recent
+        if exception in recent:
+            log.debug("delivery crashed again", **about)
+        else:
+            log.error("delivery crashed", **about, exception=exception)
 
     async def _give_back(self, claims: list[Claim]) -> None:
         """Give back the tasks of these claims; if the store cannot be reached, their leases expire instead."""

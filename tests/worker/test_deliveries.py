@@ -13,7 +13,7 @@ from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task
 from later.store.keys import Bucket
-from later.worker.deliveries import FAULT_PAUSE_MS
+from later.worker.deliveries import FAULT_LOG_MS, FAULT_PAUSE_MS
 from tests.builders import NOW, a_task
 from tests.store.inspection import claim_due
 from tests.store_fixture import StoreFixture
@@ -137,6 +137,24 @@ async def test_a_fault_of_ours_is_counted_and_logged_with_its_traceback_and_no_s
     assert SECRET not in str(event)
     assert worker.metrics.registry.get_sample_value("later_delivery_faults_total") == 1
     assert worker.metrics.registry.get_sample_value("later_deliveries_total", {"outcome": "failed"}) == 0
+
+
+async def test_a_fault_that_every_delivery_meets_is_logged_as_an_error_once_a_minute(store: StoreFixture) -> None:
+    await store.tasks.create([a_task() for _ in range(3)])
+    worker = ManualWorker(store, BrokenSender())
+    with capture_logs() as logs:
+        await worker.work()
+        first_at = worker.clock.now().low
+        await store.tasks.create([a_task()])
+        worker.at = first_at + FAULT_LOG_MS - 1000
+        await worker.work()
+        assert [event["event"] for event in logs] == ["delivery crashed"] + ["delivery crashed again"] * 3
+        assert {event["log_level"] for event in logs[1:]} == {"debug"}
+        await store.tasks.create([a_task()])
+        worker.at = first_at + FAULT_LOG_MS
+        await worker.work()
+    assert [event["event"] for event in logs].count("delivery crashed") == 2
+    assert worker.metrics.registry.get_sample_value("later_delivery_faults_total") == len(logs)
 
 
 async def test_a_fault_after_the_call_frees_the_slot_and_keeps_the_lease(
