@@ -66,8 +66,8 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     busy_since: int | None
     """The time of the first busy answer in a row; None if the last answer was not busy.
 
-    After an answer with a pause for this task alone it is the end of that pause, at which a new row begins: the
-    receiver is well, and decided when to be called again.
+    After an answer with a pause for this task alone it is the end of that pause, which is later than `at`. No row has
+    begun then, because the receiver is well, and decided when to be called again.
     """
     attempt: int
     """The attempt that had this outcome. Later attempts, whose outcomes are unknown, lost their leases."""
@@ -127,7 +127,8 @@ def _judge_busy(
         own_pause_ms = max(own_pause_ms, MIN_BUSY_PAUSE_MS)
         failure = Failure(last.failures, outcome.reason, outcome.status, message, now, now + own_pause_ms, attempt)
         return _retry_unless_expired(task, failure, own_pause_ms)
-    busy_since = now if last.busy_since is None else min(last.busy_since, now)
+    since = last.busy_since
+    busy_since = now if since is None or since > last.at else min(since, now)
     if now - busy_since >= MAX_BUSY_MS:
         message = _shorten(f"busy for a day, the last: {message}")
         failure = Failure(last.failures, "busy", outcome.status, message, now, busy_since, attempt)

@@ -288,11 +288,14 @@ class TestOwnPause:
     def test_gone_is_gone_whatever_the_pause(self) -> None:
         assert judge_outcome(pausing(GONE, 5000)).target is SettleTarget.DEAD
 
-    def test_a_busy_answer_a_day_after_the_end_of_such_a_pause_is_not_the_last(self) -> None:
-        paused = judge_outcome(pausing(BUSY, 3 * DAY_MS))
-        again = judge_outcome(BUSY, paused.failure, now=paused.at)
+    @pytest.mark.parametrize("late_ms", [-DAY_MS, 0, 2 * DAY_MS], ids=["early", "in time", "late"])
+    def test_the_day_of_busy_answers_begins_with_the_first_one_after_such_a_pause(self, late_ms: int) -> None:
+        paused = judge_outcome(pausing(BUSY, 3 * DAY_MS), a_failure(busy_since=NOW - DAY_MS + 1))
+        now = paused.at + late_ms
+        again = judge_outcome(BUSY, paused.failure, now=now)
         assert again.target is SettleTarget.ERROR
-        assert judge_outcome(BUSY, again.failure, now=paused.at + DAY_MS).target is SettleTarget.DEAD
+        assert judge_outcome(BUSY, again.failure, now=now + DAY_MS - 1).target is SettleTarget.ERROR
+        assert judge_outcome(BUSY, again.failure, now=now + DAY_MS).target is SettleTarget.DEAD
 
     @given(
         TASKS, st.none() | FAILURES, OUTCOMES, TIMES, POLICIES, RANDOM_NUMBERS, st.integers(0, MAX_AHEAD_MS)
