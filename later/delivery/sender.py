@@ -38,6 +38,7 @@ LINGER_S = 0.1
 """How long to wait for the body of a reply that its status has decided: reading it only saves the connection."""
 CALL_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError)
 """What receivers, networks and name servers cause. A timeout and an error of TLS are an OSError, too."""
+BAD_URL = "this URL cannot be called"
 LATER_AFTER = istr("later-after")
 LATER_REASON = istr("later-reason")
 LARGE_BODY_BYTES = 1 << 20
@@ -91,8 +92,8 @@ class Sender:
         timeout_s = policy.timeout_ms / 1000
         try:
             request = CallbackRequest.build(task, attempt, failures, now, policy.timeout_ms)
-        except ValueError:  # a task that an older version admitted
-            return _failed("connect", "no connection: this task cannot be sent")
+        except ValueError:  # a URL that an older version admitted
+            return _failed("connect", f"no connection: {BAD_URL}")
         try:
             return parse_reply(await self._call(request, timeout_s), now, policy.ack)
         except TimeoutError:
@@ -296,7 +297,7 @@ def _failed(reason: str, message: str) -> Outcome:
 def _explain_no_connection(error: Exception) -> str:
     """Return why there is no connection. aiohttp's own texts contain the URL, whose query may be a secret."""
     if isinstance(error, aiohttp.InvalidURL):
-        return "this URL cannot be called"
+        return BAD_URL
     if not isinstance(error, aiohttp.ClientConnectorError):
         return type(error).__name__
     match error.os_error:

@@ -70,7 +70,8 @@ class TestNoConnection:
             ("http://127.0.0.1:{port}/?secret", "Connection refused"),
             ("https://127.0.0.1:{port}/?secret", "Connection refused"),
             ("http://127.1:{port}/?secret", "Connection refused"),
-            ("http://256.1.1.1/?secret", "this task cannot be sent"),
+            ("http://256.1.1.1/?secret", "this URL cannot be called"),
+            ("http://[fe80::1%25eth0]/?secret", "this URL cannot be called"),
             ("http://" + "x" * 64 + ".example/?secret", "the name lookup failed: this is not a host name"),
         ],
     )
