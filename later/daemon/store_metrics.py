@@ -34,38 +34,38 @@ class StoreMetrics:
         try:
             await self._update((await self._store.time.now()).low)
         except LaterError:
-            self._metrics.store_up.set(0)
+            self._metrics.store.up.set(0)
             raise
-        self._metrics.store_up.set(1)
+        self._metrics.store.up.set(1)
         return TickResult(0, None)
 
     async def _update(self, now: int) -> None:
         """Read all values first: a store that fails halfway must not leave half of them."""
-        stats, metrics = self._store.stats, self._metrics
+        stats, topics, gauges = self._store.stats, self._metrics.topics, self._metrics.store
         counts = await stats.counts(now)
         remembered, server, workers = await stats.remembered_ids(), await stats.server_facts(), await stats.workers()
         policies = await self._store.policies.current()
-        metrics.topics.refresh(counts)
+        topics.refresh(counts)
         limited = [
             topic
             async for topic, count in _in_turns(counts)
-            if (count.due or topic in metrics.topics) and policies.for_topic(topic).concurrency
+            if (count.due or topic in topics) and policies.for_topic(topic).concurrency
         ]
         permits = await self._store.permits.in_use(limited, now)
         held = await self._find_holds(counts, policies, permits, now)
         paused = [t async for t, count in _in_turns(counts) if _is_paused(count, policies.for_topic(t))]
         await self._show_topics(counts, held, now)
-        metrics.topic_permits.clear()
+        gauges.topic_permits.clear()
         for topic in limited:
-            if topic in metrics.topics:
-                metrics.topic_permits.labels(topic).set(permits[topic])
-        metrics.topic_count.set(len(counts))
-        metrics.topics_paused.set(len(paused))
-        metrics.workers.set(sum(at > now - HEARTBEAT_TIMEOUT_MS for at in workers.values()))
-        metrics.remembered_ids.set(remembered)
-        metrics.store_memory.set(server.memory)
-        metrics.store_memory_max.set(server.max_memory)
-        metrics.set_store(f"{server.name} {server.version}")
+            if topic in topics:
+                gauges.topic_permits.labels(topic).set(permits[topic])
+        gauges.topic_count.set(len(counts))
+        gauges.topics_paused.set(len(paused))
+        gauges.workers.set(sum(at > now - HEARTBEAT_TIMEOUT_MS for at in workers.values()))
+        gauges.remembered_ids.set(remembered)
+        gauges.memory.set(server.memory)
+        gauges.memory_max.set(server.max_memory)
+        gauges.set_version(f"{server.name} {server.version}")
 
     async def _find_holds(
         self, counts: Mapping[str, TopicCounts], policies: Policies, permits: Mapping[str, int], now: int
@@ -92,23 +92,23 @@ class StoreMetrics:
 
     async def _show_topics(self, counts: Mapping[str, TopicCounts], held: Mapping[str, Held], now: int) -> None:
         """Show the topics by label: those that have none of their own are summed."""
-        metrics = self._metrics
+        topics, gauges = self._metrics.topics, self._metrics.store
         by_label: dict[str, TopicCounts] = {}
         due: dict[tuple[str, Held], TopicCounts] = {}
         async for topic, count in _in_turns(counts):
-            label = topic if topic in metrics.topics else OTHER
+            label = topic if topic in topics else OTHER
             by_label[label] = by_label.get(label, NO_TASKS).plus(count)
             key = (label, held.get(topic, Held.NO))
             due[key] = due.get(key, NO_TASKS).plus(count)
-        for gauge in (metrics.tasks, metrics.tasks_due, metrics.oldest_due_age):
+        for gauge in (gauges.tasks, gauges.tasks_due, gauges.oldest_due_age):
             gauge.clear()
         for label, count in by_label.items():
             for bucket, number in zip(Bucket, (count.delay, count.unack, count.error, count.dead), strict=True):
-                metrics.tasks.labels(bucket.value, label).set(number)
+                gauges.tasks.labels(bucket.value, label).set(number)
         for (label, kind), count in due.items():
-            metrics.tasks_due.labels(label, kind.value).set(count.due)
+            gauges.tasks_due.labels(label, kind.value).set(count.due)
             oldest = now if count.oldest_due_at is None else count.oldest_due_at
-            metrics.oldest_due_age.labels(label, kind.value).set((now - oldest) / 1000)
+            gauges.oldest_due_age.labels(label, kind.value).set((now - oldest) / 1000)
 
 
 async def _in_turns(counts: Mapping[str, TopicCounts]) -> AsyncIterator[tuple[str, TopicCounts]]:

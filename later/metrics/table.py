@@ -1,8 +1,7 @@
-"""The table of all metrics: names, help texts, labels, buckets."""
+"""The table of a process's metrics: names, help texts, labels, buckets."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from functools import partial
 
@@ -15,10 +14,10 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from later import __version__
 from later.metrics.http_requests import RequestMetrics
 from later.metrics.labels import DEATH_REASONS, FAILURE_CODES, HELD, OUTCOMES, REQUEUED_FROM, failure_code
 from later.metrics.samples import CollectorChain, Exposition, MetricSamples, SampleCollector, encode, samples_of
+from later.metrics.store_gauges import StoreGauges
 from later.metrics.topic_labels import TopicCounter, TopicLabels, TotalCounter
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client's; each counter would be two series
@@ -40,24 +39,19 @@ _LOOP_LAG_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 class Metrics:
     """The metrics of one process: its own counters, and gauges of the whole store."""
 
-    def __init__(self) -> None:  # noqa: PLR0915  # a table has a statement for each metric
+    def __init__(self) -> None:
         self._own = own = CollectorRegistry()
         self._by_topic = CollectorRegistry()
-        self._store = CollectorRegistry()
-        """Gauges of the whole store: every process reads the same, so they are taken from one and never summed."""
+        self.store = StoreGauges()
         self.registry = CollectorRegistry()
-        self.registry.register(CollectorChain([self._store, self._by_topic, own]))
+        self.registry.register(CollectorChain([self.store.registry, self._by_topic, own]))
         self.topics = TopicLabels()
         counter = partial(Counter, registry=own)
         gauge = partial(Gauge, registry=own)
         histogram = partial(Histogram, registry=own)
         topic_counter = partial(TopicCounter, topics=self.topics, registry=self._by_topic)
-        store_gauge = partial(Gauge, registry=self._store)
         # fmt: off
         # The table: metric, help, labels, buckets.
-        self.build_info = store_gauge(
-            "later_build_info", "1; the versions of later, of Python, and of the store.", ["version", "python", "store"]
-        )
         self.tasks_created = counter("later_tasks_created", "Tasks created.")
         self.tasks_duplicate = counter("later_tasks_duplicate", "Creates whose id was known already.")
         self.tasks_refused = counter("later_tasks_refused", "Creates that were refused.")
@@ -82,9 +76,6 @@ class Metrics:
             "later_delivery_failures",
             "Deliveries that were not done, by topic and code: the receiver's status or its class, or another cause.",
             "code", born_other=FAILURE_CODES,
-        )
-        self.topic_permits = store_gauge(
-            "later_topic_permits", "Permits of a topic's concurrency in use, over all instances.", ["topic"]
         )
         self.delivery_faults = counter(
             "later_delivery_faults", "Deliveries that failed by a fault of later's own, and cost no retry."
@@ -123,25 +114,9 @@ class Metrics:
             "Time of round trips to the store, by verb.",
             ["verb"], buckets=_STORE_S,
         )
-        self.tasks = store_gauge("later_tasks", "Tasks by state and topic.", ["state", "topic"])
-        self.tasks_due = store_gauge(
-            "later_tasks_due", "Tasks due now and not claimed yet, by what holds them.", ["topic", "held"]
-        )
-        self.oldest_due_age = store_gauge(
-            "later_oldest_due_age_seconds", "Time since the oldest of them was due.", ["topic", "held"]
-        )
-        self.topic_count = store_gauge("later_topics", "Topics that have tasks.")
-        self.topics_paused = store_gauge("later_topics_paused", "Topics that have tasks and are paused.")
-        self.workers = store_gauge("later_workers", "Worker processes with a recent heartbeat.")
         self.snapshot_age = gauge(
             "later_snapshot_age_seconds", "Time since this daemon read the gauges of the store, or started."
         )
-        self.remembered_ids = store_gauge("later_remembered_ids", "Ids of ended tasks that are still remembered.")
-        self.store_memory = store_gauge("later_store_memory_bytes", "Memory that the store uses.")
-        self.store_memory_max = store_gauge(
-            "later_store_memory_max_bytes", "Memory that the store may use; 0: no limit."
-        )
-        self.store_up = store_gauge("later_store_up", "1 if the store answered when it was last read.")
         self.processes = gauge("later_processes", "Processes configured.")
         self.processes_up = gauge("later_processes_up", "Processes that are up.")
         self.process_deaths = counter("later_process_deaths", "Processes that exited unasked.")
@@ -149,16 +124,10 @@ class Metrics:
         # fmt: on
         self.requests = RequestMetrics(own)
         ProcessCollector(registry=own)
-        self.set_store("")
         self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD}
         self._topic_counters = (self.deliveries, self.claims_throttled, self.topic_dead, self.delivery_failures)
         for bucket in REQUEUED_FROM:
             self.tasks_requeued.labels(bucket)
-
-    def set_store(self, store: str) -> None:
-        """Show the name and version of the store; empty if they are not known."""
-        self.build_info.clear()
-        self.build_info.labels(__version__, platform.python_version(), store).set(1)
 
     def add_ticker(self, name: str, last_success_at: Callable[[], float]) -> None:
         """Show a ticker from now on. `last_success_at` returns the Unix time (s) of its last success."""
@@ -182,13 +151,6 @@ class Metrics:
     def process_samples(self) -> MetricSamples:
         """Return the samples of this process: what it has counted, and what it holds now."""
         return [*samples_of(self._own), *(sample for counter in self._topic_counters for sample in counter.samples())]
-
-    def store_samples(self) -> dict[str, MetricSamples]:
-        """Return the samples of the store's gauges, by metric; an empty list if a metric has no series."""
-        by_metric: dict[str, MetricSamples] = {metric.name: [] for metric in self._store.collect()}
-        for sample in samples_of(self._store):
-            by_metric[sample.metric].append(sample)
-        return by_metric
 
     def counters_only(self, samples: MetricSamples) -> MetricSamples:
         """Return the samples that stay true of a process that exited: what it counted, not what it held."""

@@ -136,9 +136,9 @@ class ChildProcess:
         try:
             await self._started_service().store_metrics.tick(await monotonic_ms())
         except LaterError as error:
-            up = {"later_store_up": self._metrics.store_samples()["later_store_up"]}
+            up = {"later_store_up": self._metrics.store.samples()["later_store_up"]}
             return StoreSnapshot(up, str(error))
-        return StoreSnapshot(self._metrics.store_samples())
+        return StoreSnapshot(self._metrics.store.samples())
 
     def _started_service(self) -> Service:
         """Return the service. Raises RpcError if it is not built yet."""

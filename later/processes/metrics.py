@@ -20,7 +20,7 @@ class ProcessMetrics:
         self._metrics = metrics
         self._retired: list[MetricSamples] = [[] for _ in range(count)]
         self._topics = TopicTotals(metrics)
-        self._store = {"later_build_info": metrics.store_samples()["later_build_info"]}
+        self._store = {"later_build_info": metrics.store.samples()["later_build_info"]}
 
     @property
     def topics_in_use(self) -> list[str]:

@@ -109,7 +109,7 @@ def test_samples_for_other_processes_are_those_of_the_exposition() -> None:
     metrics.topics.refresh(["order"])
     metrics.deliveries.inc("order", "done")
     metrics.claims_throttled.inc("order")
-    of_store = [sample for samples in metrics.store_samples().values() for sample in samples]
+    of_store = [sample for samples in metrics.store.samples().values() for sample in samples]
     of_process = [sample for sample in metrics.process_samples() if not sample.metric.startswith("process_")]
     together = [sample for sample in samples_of(metrics.registry) if not sample.metric.startswith("process_")]
     assert sorted([*of_store, *of_process]) == sorted(together)
@@ -151,12 +151,12 @@ def fill_counters(metrics: Metrics, topics: list[str]) -> None:
 def fill_gauges(metrics: Metrics, topics: list[str]) -> None:
     for number, topic in enumerate([*topics[:MAX_TOPICS], OTHER]):
         for bucket in Bucket:
-            metrics.tasks.labels(bucket.value, topic).set(1)
+            metrics.store.tasks.labels(bucket.value, topic).set(1)
         for held in Held if topic == OTHER else [[*Held][number % len(Held)]]:
-            metrics.tasks_due.labels(topic, held.value).set(1)
-            metrics.oldest_due_age.labels(topic, held.value).set(1)
+            metrics.store.tasks_due.labels(topic, held.value).set(1)
+            metrics.store.oldest_due_age.labels(topic, held.value).set(1)
         if topic != OTHER:
-            metrics.topic_permits.labels(topic).set(1)
+            metrics.store.topic_permits.labels(topic).set(1)
 
 
 def store_verbs() -> set[str]:
@@ -182,7 +182,7 @@ def test_a_daemon_of_several_processes_has_no_more_series_either(routes: list[Ro
         child = Metrics()
         fill(child, topics, routes)
         running[number] = child.process_samples()
-        totals.update_store(child.store_samples())
+        totals.update_store(child.store.samples())
     assert MAX_TOPICS * 32 < len(parse(totals.exposition(running).text)) <= MAX_SERIES
 
 

@@ -31,12 +31,12 @@ def a_process(created: int = 0) -> Metrics:
 
 def read_store(metrics: Metrics, tasks: dict[str, int], memory: int = 7) -> dict[str, MetricSamples]:
     """Return the store's samples as a process reads them with these numbers of tasks in delay, by topic."""
-    metrics.tasks.clear()
+    metrics.store.tasks.clear()
     for topic, count in tasks.items():
-        metrics.tasks.labels("delay", topic).set(count)
-    metrics.store_memory.set(memory)
-    metrics.store_up.set(1)
-    return metrics.store_samples()
+        metrics.store.tasks.labels("delay", topic).set(count)
+    metrics.store.memory.set(memory)
+    metrics.store.up.set(1)
+    return metrics.store.samples()
 
 
 def test_counters_of_running_processes_are_summed(totals: ProcessMetrics) -> None:
@@ -135,7 +135,7 @@ def test_a_topic_without_tasks_has_no_series(totals: ProcessMetrics) -> None:
 
 def test_an_unavailable_store_keeps_its_last_values(totals: ProcessMetrics) -> None:
     totals.update_store(read_store(a_process(), {"order": 5}))
-    totals.update_store({"later_store_up": a_process().store_samples()["later_store_up"]})
+    totals.update_store({"later_store_up": a_process().store.samples()["later_store_up"]})
     values = series(totals)
     assert values["later_store_up"] == 0
     assert values['later_tasks{state="delay",topic="order"}'] == 5
@@ -145,11 +145,11 @@ def test_an_unavailable_store_keeps_its_last_values(totals: ProcessMetrics) -> N
 def test_the_exposition_looks_like_that_of_one_process(totals: ProcessMetrics, accept: str) -> None:
     alone = a_process(3)
     alone.topics.refresh(["order", 'a "topic"\\with\nall'])
-    alone.tasks.labels("delay", 'a "topic"\\with\nall').set(1)
+    alone.store.tasks.labels("delay", 'a "topic"\\with\nall').set(1)
     alone.deliveries.inc("order", "done")
     alone.topic_dead.inc("order", "gone")
     alone.store_round_trips.labels("claim").observe(0.1)
-    totals.update_store(alone.store_samples())
+    totals.update_store(alone.store.samples())
     together = totals.exposition({1: alone.process_samples()}, accept)
     assert without_process(together) == without_process(alone.exposition(accept))
 
