@@ -9,16 +9,16 @@ from aiohttp import web
 
 from later.api.about import AboutHandlers
 from later.api.batch import MAX_BATCH_BYTES, BatchHandlers
+from later.api.cross_site import CrossSiteProtection
 from later.api.edits import EditHandlers
 from later.api.explain import ExplainHandlers
-from later.api.front_door import FrontDoor
 from later.api.health import HealthHandlers
 from later.api.listing import ListHandlers
 from later.api.load_shedding import PendingWrites
 from later.api.policies import PolicyHandlers, parse_namespace_scope
 from later.api.problems import answer_errors
 from later.api.pulsar import PulsarHandlers, parse_persistent_topic
-from later.api.routes import FRONT_DOOR, REQUESTS, ROUTES, Route, Scope
+from later.api.routes import CROSS_SITE_PROTECTION, REQUESTS, ROUTES, Route, Scope
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
@@ -42,7 +42,7 @@ def build_app(
     remember_ms: int,
     max_pending_writes: int,
     lease_ms: int,
-    front_door: FrontDoor,
+    cross_site_protection: CrossSiteProtection,
     why_not_ready: Callable[[], Awaitable[str | None]],
     exposition: Callable[[str], Awaitable[Exposition]],
     wake_delay_ticker: Callable[[int], None],
@@ -52,7 +52,7 @@ def build_app(
     `max_body` is in bytes. `max_pending_writes` limits the tasks that wait for the store. The counts of a bulk job are
     kept for `remember_ms`. `lease_ms` is the length of a lease if the daemon's timeout applies to the task's topic.
     `wake_delay_ticker` is called with the due time (ms) of the earliest task that was just created or moved to delay.
-    `front_door` checks each request first, if the application is served by `server.Runner`.
+    `cross_site_protection` checks each request first if the application is served by `server.Runner`.
     """
     pending_writes, bytes_in_answers = PendingWrites(max_pending_writes), BytesInAnswers()
     metrics.pending_writes.set_function(lambda: pending_writes.count)
@@ -99,20 +99,20 @@ def build_app(
     ]
     return _build_from_routes(
         [*routes, *_policy_routes(store.policies, max_body), *_health_routes(why_not_ready, exposition)],
-        front_door,
+        cross_site_protection,
         metrics,
     )
 
 
 def build_health_app(
     *,
-    front_door: FrontDoor,
+    cross_site_protection: CrossSiteProtection,
     metrics: Metrics,
     why_not_ready: Callable[[], Awaitable[str | None]],
     exposition: Callable[[str], Awaitable[Exposition]],
 ) -> web.Application:
     """Build the application of `later worker --health`."""
-    return _build_from_routes(_health_routes(why_not_ready, exposition), front_door, metrics)
+    return _build_from_routes(_health_routes(why_not_ready, exposition), cross_site_protection, metrics)
 
 
 def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
@@ -154,7 +154,9 @@ def _health_routes(
     ]
 
 
-def _build_from_routes(routes: Sequence[Route], front_door: FrontDoor, metrics: Metrics) -> web.Application:
+def _build_from_routes(
+    routes: Sequence[Route], cross_site_protection: CrossSiteProtection, metrics: Metrics
+) -> web.Application:
     """Build an application of these routes, and of those that tell about them.
 
     Handlers limit bodies themselves, so aiohttp's limit is their largest.
@@ -172,7 +174,7 @@ def _build_from_routes(routes: Sequence[Route], front_door: FrontDoor, metrics: 
         add = app.router.add_get if route.method == "GET" else partial(app.router.add_route, route.method)
         add(route.path, route.answer, expect_handler=_wait_for_handler)
     app[ROUTES] = routes
-    app[FRONT_DOOR] = front_door
+    app[CROSS_SITE_PROTECTION] = cross_site_protection
     app[REQUESTS] = metrics.requests
     return app
 

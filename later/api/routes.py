@@ -9,7 +9,7 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from later.api.front_door import FrontDoor
+from later.api.cross_site import CrossSiteProtection
 from later.api.requests import check_query
 from later.metrics.http_requests import RequestMetrics
 
@@ -52,7 +52,7 @@ class Route(NamedTuple):
         return await self.handler(request)
 
 
-FRONT_DOOR = web.AppKey("front_door", FrontDoor)
+CROSS_SITE_PROTECTION = web.AppKey("cross_site_protection", CrossSiteProtection)
 REQUESTS = web.AppKey("requests", RequestMetrics)
 ROUTES = web.AppKey("routes", Sequence[Route])
 """The key under which an application keeps its table."""

@@ -37,7 +37,7 @@ class UnknownExpectation(Unsupported):
 
 
 class CrossSite(Refused):
-    """Nobody's request: a web page of another site made a browser send it, or it names a host that is not this one."""
+    """The caller's fault: a web page of another site made a browser send this, or it is addressed to another host."""
 
 
 class InputUnreadable(LaterError):

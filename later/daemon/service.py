@@ -18,7 +18,7 @@ from aiohttp import web
 
 from later import __version__
 from later.api.app import build_app, build_health_app
-from later.api.front_door import FrontDoor
+from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
 from later.config import API_COMMANDS, WORKER_COMMANDS, Config
 from later.core.admission_limits import AdmissionLimits
@@ -113,10 +113,13 @@ class Service:
         config, worker = self._config, self._worker
         address = listen_address(self._command, config)
         own_hosts = set() if address is None else {address.host}
-        front_door = FrontDoor(config.allow_hosts | own_hosts, config.allow_origins)
+        cross_site_protection = CrossSiteProtection(config.allow_hosts | own_hosts, config.allow_origins)
         if self._command not in API_COMMANDS:
             return build_health_app(
-                front_door=front_door, metrics=metrics, why_not_ready=why_not_ready, exposition=exposition
+                cross_site_protection=cross_site_protection,
+                metrics=metrics,
+                why_not_ready=why_not_ready,
+                exposition=exposition,
             )
         return build_app(
             store=self._store,
@@ -125,7 +128,7 @@ class Service:
             remember_ms=config.remember_ms,
             max_pending_writes=config.max_pending_writes,
             lease_ms=config.lease_ms,
-            front_door=front_door,
+            cross_site_protection=cross_site_protection,
             why_not_ready=why_not_ready,
             exposition=exposition,
             wake_delay_ticker=worker.delay_ticker.wake if worker is not None else lambda due_at: None,

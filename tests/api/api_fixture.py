@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 from yarl import URL
 
 from later.api.app import build_app
-from later.api.front_door import FrontDoor
+from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
 from later.core.clock import Clock, rfc3339
 from later.core.errors import StoreDown
@@ -120,7 +120,7 @@ async def serve_api(
     policy: Policy | None = None,
     max_body: int = 1024 * 1024,
     max_pending_writes: int = 10_000,
-    front_door: FrontDoor | None = None,
+    cross_site_protection: CrossSiteProtection | None = None,
 ) -> AsyncIterator[ApiFixture]:
     """Serve the whole API."""
     server, keys, metrics = FakeServer(), Keys("later", shards), Metrics()
@@ -148,7 +148,7 @@ async def serve_api(
         remember_ms=7 * DAY_MS,
         max_pending_writes=max_pending_writes,
         lease_ms=30_000,
-        front_door=front_door or FrontDoor(),
+        cross_site_protection=cross_site_protection or CrossSiteProtection(),
         why_not_ready=why_not_ready,
         exposition=exposition,
         wake_delay_ticker=wakes.append,

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
 from later.api.app import build_health_app
-from later.api.front_door import FrontDoor
+from later.api.cross_site import CrossSiteProtection
 from later.api.problem_types import PROBLEM_TYPES
 from later.core.errors import StoreFault, StoreMismatch
 from later.metrics import Exposition, Metrics
@@ -233,7 +233,7 @@ class TestHealth:
             ("other", "405"): 1,
         }
 
-    async def test_requests_refused_at_the_front_door_are_counted(self, api: ApiFixture) -> None:
+    async def test_refused_cross_site_requests_are_counted(self, api: ApiFixture) -> None:
         async with api.http.get("/topics", headers={"Sec-Fetch-Site": "cross-site"}) as response:
             assert response.status == 403
         assert await request_counts(api) == {("other", "403"): 1}
@@ -264,7 +264,12 @@ class TestHealth:
         async def no_metrics(accept: str) -> Exposition:
             return Exposition("", "text/plain")
 
-        app = build_health_app(front_door=FrontDoor(), metrics=Metrics(), why_not_ready=is_ready, exposition=no_metrics)
+        app = build_health_app(
+            cross_site_protection=CrossSiteProtection(),
+            metrics=Metrics(),
+            why_not_ready=is_ready,
+            exposition=no_metrics,
+        )
         async with TestClient(TestServer(app)) as http:
             statuses = [(await http.get(path)).status for path in ("/livez", "/readyz", "/metrics", "/create")]
         assert statuses == [200, 200, 200, 404]

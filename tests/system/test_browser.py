@@ -1,4 +1,4 @@
-"""The front door in a real browser: what pages of other sites can send, and what a name that leads here can read."""
+"""Cross-site requests of a real browser: what pages of other sites can send, and a name that leads here can read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="neither chromium-headl
 
 @pytest.fixture(scope="module", autouse=True)
 def processes() -> int:
-    """The number of processes of each daemon. One is enough: each of several has a front door of its own."""
+    """The number of processes of each daemon. One is enough: each of several checks its own requests."""
     return 1
 
 

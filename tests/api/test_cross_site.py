@@ -1,4 +1,4 @@
-"""The front door: what a browser sends for another site's page is refused before its body is read."""
+"""Protection from cross-site requests: what a page of another site sends is refused before its body is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from later.api.app import build_health_app
-from later.api.front_door import FrontDoor
+from later.api.cross_site import CrossSiteProtection
 from later.api.routes import ROUTES
 from later.metrics import Exposition, Metrics
 from tests.api.api_fixture import MINIMAL, ApiFixture, DaemonServer, serve_api
@@ -39,7 +39,7 @@ def with_port(api: ApiFixture, headers: dict[str, str]) -> dict[str, str]:
     return {name: value.replace("{port}", str(api.http.port)) for name, value in headers.items()}
 
 
-async def statuses(api: ApiFixture, method: str, path: str, headers: dict[str, str], body: Any = None) -> int:
+async def status_of(api: ApiFixture, method: str, path: str, headers: dict[str, str], body: Any = None) -> int:
     async with api.http.request(method, path, json=body, headers=with_port(api, headers)) as response:
         return response.status
 
@@ -61,7 +61,7 @@ async def test_a_page_of_another_origin_creates_nothing(api: ApiFixture, headers
 
 async def test_the_same_calls_of_a_program_are_answered(api: ApiFixture) -> None:
     for route in api.http.app[ROUTES]:
-        assert await statuses(api, route.method, example_path(route), {}) != 403
+        assert await status_of(api, route.method, example_path(route), {}) != 403
 
 
 @pytest.mark.parametrize(
@@ -77,33 +77,33 @@ async def test_the_same_calls_of_a_program_are_answered(api: ApiFixture) -> None
     ],
 )
 async def test_a_page_of_this_origin_is_answered(api: ApiFixture, headers: dict[str, str]) -> None:
-    assert await statuses(api, "POST", "/create", headers, MINIMAL) == 200
-    assert await statuses(api, "GET", "/topics", headers) == 200
+    assert await status_of(api, "POST", "/create", headers, MINIMAL) == 200
+    assert await status_of(api, "GET", "/topics", headers) == 200
 
 
 async def test_reads_of_other_sites_are_refused_too(api: ApiFixture) -> None:
     for mode in ({}, {"Sec-Fetch-Mode": "no-cors"}, {"Sec-Fetch-Mode": "navigate"}):
-        assert await statuses(api, "GET", "/topics", {"Sec-Fetch-Site": "cross-site", **mode}) == 403
-    assert await statuses(api, "OPTIONS", "/create", {"Origin": "https://evil.example"}) == 403
-    assert await statuses(api, "GET", "/nowhere", {"Origin": "https://evil.example"}) == 403
+        assert await status_of(api, "GET", "/topics", {"Sec-Fetch-Site": "cross-site", **mode}) == 403
+    assert await status_of(api, "OPTIONS", "/create", {"Origin": "https://evil.example"}) == 403
+    assert await status_of(api, "GET", "/nowhere", {"Origin": "https://evil.example"}) == 403
 
 
 async def test_a_link_from_elsewhere_opens_the_page(api: ApiFixture) -> None:
-    assert await statuses(api, "GET", "/problems/refused", NAVIGATION) == 200
-    assert await statuses(api, "HEAD", "/problems/refused", NAVIGATION) == 200
-    assert await statuses(api, "GET", "/console/topics", NAVIGATION) == 404  # past the door: there is no console yet
-    assert await statuses(api, "POST", "/console/topics", NAVIGATION) == 403
-    assert await statuses(api, "GET", "/console/topics", {**NAVIGATION, "Sec-Fetch-Mode": "no-cors"}) == 403
-    assert await statuses(api, "GET", "/consoles", NAVIGATION) == 403
+    assert await status_of(api, "GET", "/problems/refused", NAVIGATION) == 200
+    assert await status_of(api, "HEAD", "/problems/refused", NAVIGATION) == 200
+    assert await status_of(api, "GET", "/console/topics", NAVIGATION) == 404  # allowed: there is no console yet
+    assert await status_of(api, "POST", "/console/topics", NAVIGATION) == 403
+    assert await status_of(api, "GET", "/console/topics", {**NAVIGATION, "Sec-Fetch-Mode": "no-cors"}) == 403
+    assert await status_of(api, "GET", "/consoles", NAVIGATION) == 403
 
 
 async def test_health_is_answered_to_any_page(api: ApiFixture) -> None:
     for path in ("/livez", "/readyz", "/metrics"):
         assert (
-            await statuses(api, "GET", path, {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}) == 200
+            await status_of(api, "GET", path, {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}) == 200
         )
-        assert await statuses(api, "GET", path, {"Origin": "https://evil.example"}) == 200
-        assert await statuses(api, "GET", path, {"Host": "evil.example"}) == 403
+        assert await status_of(api, "GET", path, {"Origin": "https://evil.example"}) == 200
+        assert await status_of(api, "GET", path, {"Host": "evil.example"}) == 403
 
 
 HOSTS = {
@@ -122,7 +122,9 @@ HOSTS = {
 @pytest.fixture
 async def named_api() -> AsyncIterator[ApiFixture]:
     """The API, which may be called as later.internal, by pages of https://pages.internal as well."""
-    async with serve_api(front_door=FrontDoor(["later.internal"], ["https://pages.internal"])) as built:
+    async with serve_api(
+        cross_site_protection=CrossSiteProtection(["later.internal"], ["https://pages.internal"])
+    ) as built:
         yield built
 
 
@@ -157,7 +159,7 @@ async def test_a_page_behind_a_proxy_that_rewrites_host_may_be_allowed(named_api
         ("HTTPS://Pages.internal", 200),
         ("http://pages.internal", 403),
     ):
-        assert await statuses(named_api, "POST", "/create", {"Origin": origin}, MINIMAL) == status
+        assert await status_of(named_api, "POST", "/create", {"Origin": origin}, MINIMAL) == status
 
 
 async def test_a_refused_request_ends_its_connection_unread(api: ApiFixture) -> None:
@@ -179,7 +181,10 @@ async def test_the_health_server_of_a_worker_has_the_same_door() -> None:
         return Exposition("", "text/plain")
 
     app = build_health_app(
-        front_door=FrontDoor(["worker"]), metrics=Metrics(), why_not_ready=is_ready, exposition=no_metrics
+        cross_site_protection=CrossSiteProtection(["worker"]),
+        metrics=Metrics(),
+        why_not_ready=is_ready,
+        exposition=no_metrics,
     )
     async with TestClient(DaemonServer(app)) as http:
         for path in ("/livez", "/readyz", "/metrics"):

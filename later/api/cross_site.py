@@ -1,4 +1,4 @@
-"""The front door: requests that a web page makes a browser send are refused, and so is ambiguous HTTP.
+"""Protection from cross-site requests: what a web page makes a browser send is refused.
 
 A daemon on loopback trusts whoever reaches it, and every web page that its user opens does. A browser says where a
 request comes from: by `Sec-Fetch-Site`, or to a plain-http name that is not loopback by `Origin` alone. A page whose
@@ -13,11 +13,10 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 
 from aiohttp import web
-from aiohttp.hdrs import HOST, METH_GET, METH_HEAD, ORIGIN, TRANSFER_ENCODING
-from aiohttp.http import HttpVersion11
+from aiohttp.hdrs import HOST, METH_GET, METH_HEAD, ORIGIN
 from multidict import istr
 
-from later.core.errors import CrossSite, Refused
+from later.core.errors import CrossSite
 from later.core.validation import format_value
 
 PAGES = ("/console/", "/problems/")
@@ -29,8 +28,8 @@ SEC_FETCH_MODE = istr("Sec-Fetch-Mode")
 _HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{0,5})?")
 
 
-class FrontDoor:
-    """The checks of every request's head, before its body is read.
+class CrossSiteProtection:
+    """The checks of every request's headers, before its body is read.
 
     `hosts` are the names under which the daemon may be called, besides every IP address and `localhost`. `origins` are
     those of pages behind a proxy that rewrites `Host`.
@@ -43,12 +42,8 @@ class FrontDoor:
         """Values of `Host` that are allowed: parsing one takes longer than all other checks."""
 
     def check(self, request: web.BaseRequest, health_paths: frozenset[str]) -> None:
-        """Raise Refused if the request must go no further. Requests for `health_paths` may come from any page."""
+        """Raise CrossSite if a page of another site may have sent the request, unless it is for a health path."""
         headers = request.headers
-        # aiohttp's parser in C returns the very constant
-        if request.version is not HttpVersion11 and request.version < HttpVersion11 and TRANSFER_ENCODING in headers:
-            # a proxy before us may have ignored the header, as HTTP/1.0 says: what is a body to us is a request to it
-            raise Refused("malformed HTTP: Transfer-Encoding in HTTP/1.0")
         host = headers.get(HOST)
         if host not in self._known_hosts and not self._is_allowed_host(host):
             raise CrossSite(
