@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from later.api.move_requests import MoveCursor
 from later.api.paging import encode_cursor
 from later.api.problem_types import CHANGED, IN_FLIGHT
 from later.api.requests import EXPECTED
@@ -333,6 +334,11 @@ class TestRedriveMany:
         assert await api.post("/redrive", {**redrive, "cursor": first["cursor"]}) == ok(redriven=2)
         dues = [(await query(api, f"n{n}"))["due_at"][17:23] for n in range(5)]
         assert sorted(dues) == ["00.000", "02.000", "04.000", "06.000", "08.000"]
+
+    async def test_a_cursor_leaves_alone_what_has_died_since_the_first_request(self, api: ApiFixture) -> None:
+        await put_task(api, "dead")
+        since_then = MoveCursor(0, "a", died_before=DIED_AT).encode()
+        assert await api.post("/redrive", {"topic": "order", "cursor": since_then}) == ok(redriven=0)
 
     async def test_a_cursor_of_nobody_is_refused(self, api: ApiFixture) -> None:
         for made_up in ("x", encode_cursor("1 a"), encode_cursor("1 a 2 x"), encode_cursor("01 a 2 3")):

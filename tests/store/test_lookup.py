@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from later.core.errors import NotFound, StoreFault, UnreadableBody
+from later.core.errors import LaterError, NotFound, StoreFault, UnreadableBody
 from later.core.task import pack_id
+from later.store.codec import StoredTask
 from later.store.keys import Bucket
 from later.store.types import ClaimRequest, Deletion, ExistingTask, TaskRecord
 from tests.builders import NOW, a_task
@@ -133,9 +135,19 @@ async def test_a_delivered_task_has_ended_until_it_is_deleted(store: StoreFixtur
     assert await store.tasks.create([a_task(id="a", own_id=True)]) == [True]
 
 
-async def test_of_two_deletes_at_once_one_forgets_an_ended_id(store: StoreFixture) -> None:
+async def test_of_many_deletes_at_once_one_forgets_an_ended_id(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await create_in(store, Bucket.DELAY)
     await store.tasks.settle([done(claim, NOW + 99) for claim in await claim_due(store, NOW + 50)])
+    look, all_have_looked = store.edits._lookup.stored_tasks, asyncio.Barrier(5)
+
+    async def look_together(ids: Sequence[str]) -> dict[str, StoredTask | LaterError]:
+        found = await look(ids)
+        await all_have_looked.wait()
+        return found
+
+    monkeypatch.setattr(store.edits._lookup, "stored_tasks", look_together)
     answers = await asyncio.gather(*(store.edits.delete(["a"]) for _ in range(5)))
     assert sum(answer == [Deletion("a", ended=True)] for answer in answers) == 1
     assert sum(isinstance(answer, NotFound) and not answer.ended for [answer] in answers) == 4
