@@ -97,7 +97,7 @@ class DeadLetters:
             moved += await self._redrive(dead.topic.encode(), list(zip(entries, due_times, strict=True)), now)
             handled += len(entries)
         result = await _result(cursor, moved)
-        if reason is None and rate is None:
+        if limit is not None and reason is None and rate is None:
             return result._replace(position=None)  # the same call goes on: what it has moved is no longer there
         return result._replace(next_due_at=due_time(handled)) if result.more and rate is not None else result
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from later.api.move_requests import MoveCursor
+from later.api.move_requests import MoveCursor, parse_cursor
 from later.api.paging import encode_cursor
 from later.api.problem_types import CHANGED, IN_FLIGHT
 from later.api.requests import EXPECTED
@@ -301,14 +301,18 @@ class TestRedriveMany:
         assert await api.post("/redrive", body) == bad_request(detail, detail.partition(":")[0])
         assert (await query(api, "dead"))["state"] == "dead"
 
-    async def test_a_redrive_without_a_limit_ends_after_a_slice(
+    async def test_a_redrive_without_a_limit_ends_after_a_slice_with_the_time_for_the_next(
         self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(dead_letters, "MAX_MOVES", 3)
         for n in range(7):
             await put_task(api, "dead", f"n{n}")
-        answers = [await api.post("/redrive", {"topic": "order"}) for _ in range(3)]
-        assert answers == [ok(redriven=3, more=True), ok(redriven=3, more=True), ok(redriven=1)]
+        answers: list[dict[str, Any]] = [{}]
+        for _ in range(3):
+            answers.append((await api.post("/redrive", {"topic": "order", "cursor": answers[-1].get("cursor")}))[1])
+        assert [(answer["redriven"], answer.get("more")) for answer in answers[1:]] == [(3, True), (3, True), (1, None)]
+        cursors = [parse_cursor(answer["cursor"]) for answer in answers[1:3]]
+        assert [parsed and parsed.died_before for parsed in cursors] == [NOW, NOW]
 
     async def test_a_cursor_continues_after_the_tasks_of_other_reasons(
         self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
