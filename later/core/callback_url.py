@@ -17,6 +17,8 @@ MAX_HOST_CHARS = 253
 
 _FORBIDDEN = re.compile(r"[\s\\\x00-\x1f\x7f-\x9f]")
 """White space, control characters and the backslash: parsers disagree on their meaning in a URL."""
+_CHANGED_BY_IDNA_2003 = "ßς"
+"""Letters that IDNA 2003 replaces, and IDNA 2008 keeps (UTS 46): `straße.example` would be `strasse.example`."""
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 _PORT = re.compile(r"[0-9]{1,5}")
 
@@ -54,6 +56,9 @@ def _check_host_and_port(netloc: str) -> None:
     url = URL(f"http://{netloc}/")
     if not url.raw_host or not url.host:  # `host` is decoded: a bad `xn--` raises
         raise ValueError("the host is missing")
+    if any(letter in netloc and letter not in url.host for letter in _CHANGED_BY_IDNA_2003):
+        # yarl falls back on IDNA 2003 if one label is none of IDNA 2008, such as `_a`
+        raise ValueError("a host with ß or ς is a name of IDNA 2008, in all of its labels")
     _, colon, port = netloc.rpartition("]")[2].partition(":")
     if colon and port and not (_PORT.fullmatch(port) and 1 <= int(port) <= 65_535):
         raise ValueError("a port is a number from 1 to 65535")

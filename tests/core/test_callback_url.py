@@ -25,6 +25,9 @@ from later.core.errors import Refused
         "http://0/",
         "http://１２７.0.0.1/",
         "http://[::ffff:127.0.0.1]:80/",
+        "http://straße.example/",
+        "http://φάκελος.example/",
+        "http://_a.münchen.example/",
         "http://h?",
         "http://h/?",
         "http://h/%",
@@ -68,6 +71,8 @@ def test_a_callback_that_can_be_called_is_admitted(url: str) -> None:
         ("http://a.1/", "IPv4"),
         ("http://1.2.3.08/", "IPv4"),
         ("http://[::ffff:127.1]/", "IPv6"),
+        ("http://_a.straße.example/", "IDNA 2008"),
+        ("http://_a.φάκελος.example/", "IDNA 2008"),
     ],
 )
 def test_a_callback_that_can_never_be_called_is_refused_with_the_reason(url: str, reason: str) -> None:
