@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 OTHER_ROUTE = "other"
 """The route of requests that no route answers: their paths are their callers' own."""
 DURATIONS_S = (0.01, 0.1, 1.0)
-BORN_CODES = (500, 503)
+INITIAL_CODES = (500, 503)
 """Statuses whose series exist from the start: the first one is worth an alarm."""
 
 
@@ -25,7 +25,7 @@ class RouteMetrics:
     __slots__ = ("by_bucket", "by_code", "seconds")
 
     def __init__(self) -> None:
-        self.by_code: dict[int, int] = dict.fromkeys(BORN_CODES, 0)
+        self.by_code: dict[int, int] = dict.fromkeys(INITIAL_CODES, 0)
         self.by_bucket = [0] * (len(DURATIONS_S) + 1)
         self.seconds = 0.0
 

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text"
 
-OLDEST_OF_ALL = frozenset({"later_tick_last_success_timestamp_seconds", "process_start_time_seconds"})
-"""Times: of several processes the earliest counts, where other metrics are summed."""
+TIMESTAMPS = frozenset({"later_tick_last_success_timestamp_seconds", "process_start_time_seconds"})
+"""Metrics that are times: of several processes the earliest counts, where others are summed."""
 
 
 class MetricSample(NamedTuple):
@@ -46,7 +46,7 @@ def sum_samples(*processes: MetricSamples) -> MetricSamples:
         if before is None:
             total[key] = value
         else:
-            total[key] = min(before, value) if metric in OLDEST_OF_ALL else before + value
+            total[key] = min(before, value) if metric in TIMESTAMPS else before + value
     return [MetricSample(*key, value) for key, value in total.items()]
 
 

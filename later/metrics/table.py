@@ -57,7 +57,7 @@ class Metrics:
         self.tasks_refused = counter("later_tasks_refused", "Creates that were refused.")
         self.deliveries = topic_counter(
             "later_topic_deliveries", "Deliveries by topic and outcome.", "outcome",
-            born=OUTCOMES, born_other=OUTCOMES,
+            initial=OUTCOMES, initial_other=OUTCOMES,
         )
         TotalCounter(
             "later_deliveries", "Deliveries by outcome: done, busy, failed, gone.", "outcome",
@@ -70,12 +70,12 @@ class Metrics:
         )
         self.topic_dead = topic_counter(
             "later_topic_dead", "Tasks that died, by topic and reason.", "reason",
-            born=DEATH_REASONS, born_other=DEATH_REASONS,
+            initial=DEATH_REASONS, initial_other=DEATH_REASONS,
         )
         self.delivery_failures = topic_counter(
             "later_delivery_failures",
             "Deliveries that were not done, by topic and code: the receiver's status or its class, or another cause.",
-            "code", born_other=FAILURE_CODES,
+            "code", initial_other=FAILURE_CODES,
         )
         self.delivery_faults = counter(
             "later_delivery_faults", "Deliveries that failed by a fault of later's own, and cost no retry."

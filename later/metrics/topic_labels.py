@@ -97,7 +97,7 @@ class TopicLabels:
 class TopicCounter(Collector):
     """A counter with the label `topic` and, unless `label` is empty, one more.
 
-    All `born` values of that label exist at 0 for each topic with a label of its own; for `other`, those `born_other`.
+    Its `initial` values exist at 0 for each topic with a label of its own; for `other`, those of `initial_other`.
     Its values are plain numbers: a counter of prometheus_client takes a lock for each, at four times the cost.
     `totals` are the sums over all topics, also of those that have lost their labels, by the second label.
     """
@@ -110,16 +110,16 @@ class TopicCounter(Collector):
         *,
         topics: TopicLabels,
         registry: CollectorRegistry,
-        born: Sequence[str] = (),
-        born_other: Sequence[str] = ("",),
+        initial: Sequence[str] = (),
+        initial_other: Sequence[str] = ("",),
     ) -> None:
         self._name = name
         self._documentation = documentation
         self._labels = ["topic", label] if label else ["topic"]
         self._topics = topics
-        self._born = born
-        self._values: dict[tuple[str, str], float] = {(OTHER, value): 0.0 for value in born_other}
-        self.totals = dict.fromkeys(born_other, 0.0)
+        self._initial = initial
+        self._values: dict[tuple[str, str], float] = {(OTHER, value): 0.0 for value in initial_other}
+        self.totals = dict.fromkeys(initial_other, 0.0)
         topics.series.append(self)
         registry.register(self)
 
@@ -130,7 +130,7 @@ class TopicCounter(Collector):
         self.totals[value] = self.totals.get(value, 0.0) + count
 
     def add_topic(self, topic: str) -> None:
-        for value in self._born:
+        for value in self._initial:
             self._values.setdefault((topic, value), 0.0)
 
     def remove_topic(self, topic: str) -> None:
