@@ -30,7 +30,7 @@ from later.daemon.store_metrics import StoreMetrics
 from later.delivery.sender import Sender
 from later.metrics import Exposition, Metrics
 from later.option_types import Address
-from later.store.admission import state_limits
+from later.store.admission import write_limits
 from later.store.open import connect_store
 from later.store.schema import Execute
 from later.store.settings import StoreSettings
@@ -75,7 +75,7 @@ class Service:
             config.policy,
             self._instance,
             metrics.round_trip_observer,
-            self.state_admission_limits if command in API_COMMANDS else None,
+            self.write_admission_limits if command in API_COMMANDS else None,
         )
         build_ticker = partial(Ticker.on_local_clock, count_error=metrics.count_tick_error)
         self._tickers = [
@@ -213,11 +213,11 @@ class Service:
             except LaterError as error:
                 log.debug("heartbeat not removed", reason=str(error))
 
-    async def state_admission_limits(self, execute: Execute) -> None:
-        """State the options that decide on a create, for those who write to the store without an API."""
+    async def write_admission_limits(self, execute: Execute) -> None:
+        """Write the options that decide on a create into the store, for bulk jobs that write to it without an API."""
         config = self._config
         limits = AdmissionLimits(max_body=config.max_body, remember_ms=config.remember_ms, policy=config.policy)
-        changed = await state_limits(execute, config.prefix, limits)
+        changed = await write_limits(execute, config.prefix, limits)
         if changed:
             log.warning("admission limits replaced", options=changed)
 

@@ -1,6 +1,6 @@
-"""The daemons' admission limits in the store: whoever writes tasks to it directly must admit them as the API does.
+"""The daemons' admission limits in the store: a bulk job that writes tasks to it must admit them as the API does.
 
-There is one value for the whole store. The daemon that started last, or that met a new server last, states it.
+There is one value for the whole store. The daemon that started last, or that met a new server last, has written it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from later.store.keys import meta_key
 from later.store.schema import Execute
 
 
-async def state_limits(execute: Execute, prefix: str, limits: AdmissionLimits) -> list[str]:
-    """State the limits of this daemon; return the names of those that were stated otherwise. Raises StoreDown."""
-    command = scripts.STATE_LIMITS.call([meta_key(prefix)], [encode_limits(limits)])
+async def write_limits(execute: Execute, prefix: str, limits: AdmissionLimits) -> list[str]:
+    """Write the limits of this daemon; return the names of those that were different. Raises StoreDown."""
+    command = scripts.WRITE_LIMITS.call([meta_key(prefix)], [encode_limits(limits)])
     before = raise_errors(await execute("open", [command]))[0]
     try:
         return changed_limits(decode_limits(before), limits) if before else []
@@ -24,7 +24,7 @@ async def state_limits(execute: Execute, prefix: str, limits: AdmissionLimits) -
 
 
 async def read_limits(execute: Execute, prefix: str) -> AdmissionLimits | None:
-    """Return the limits that a daemon has stated; None if none has.
+    """Return the limits that a daemon has written; None if none has.
 
     Raises:
         LaterError: they cannot be read.

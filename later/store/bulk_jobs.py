@@ -66,7 +66,7 @@ class BulkJobs:
         """Return the counts of a job, or of one run of it.
 
         Raises:
-            NotFound: Nothing was counted into it, or it was forgotten.
+            NotFound: nothing was counted into it, or it was forgotten.
         """
         name = counter_name(job, run)
         created = await self._client.execute_all("job", [("HGET", s.job(name), "created") for s in self._keys.shards])

@@ -193,23 +193,23 @@ class Client:
         self, verb: str, commands: Sequence[Command], servers: Container[str] | None = None
     ) -> list[Any]:
         started = self._clock.monotonic()
-        progress = RoundTrip(servers)
+        round_trip = RoundTrip(servers)
         try:
             async with asyncio.timeout(self.timeout_s):
-                answers = await self._connections.pipeline(commands, progress)
+                answers = await self._connections.pipeline(commands, round_trip)
                 missing = [i for i, answer in enumerate(answers) if isinstance(answer, errors.NoScriptError)]
                 if missing:  # the store has lost scripts (a restart, a failover); NOSCRIPT has changed nothing
                     sources = {BY_SHA[str(commands[i][1])].source for i in missing}
                     loads: list[Command] = [("SCRIPT", "LOAD", source) for source in sources]
-                    again = await self._connections.pipeline([*loads, *(commands[i] for i in missing)], progress)
+                    again = await self._connections.pipeline([*loads, *(commands[i] for i in missing)], round_trip)
                     for i, answer in zip(missing, again[len(sources) :], strict=True):
                         answers[i] = answer
         except TimeoutError:
             await self._connections.drop_idle()
-            raise self._timeout_error(progress.is_sent and verb not in READING_VERBS) from None
+            raise self._timeout_error(round_trip.is_sent and verb not in READING_VERBS) from None
         except (errors.RedisError, OSError) as error:
             await self._connections.drop_idle()  # an event that ended one connection has often ended all
-            raise translate(error, progress.is_sent and verb not in READING_VERBS) from error
+            raise translate(error, round_trip.is_sent and verb not in READING_VERBS) from error
         finally:
             if verb not in self._observers:
                 self._observers[verb] = self._observer(verb)
@@ -275,7 +275,7 @@ class Connections:
         """How often all connections were dropped."""
         self._closed = False
 
-    async def pipeline(self, commands: Sequence[Command], progress: RoundTrip) -> list[Any]:
+    async def pipeline(self, commands: Sequence[Command], round_trip: RoundTrip) -> list[Any]:
         """Return each command's answer, or the error that the store returned for it, in order.
 
         Raises:
@@ -294,13 +294,13 @@ class Connections:
                     await connection.disconnect()
                     await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's
                     server = None
-                if progress.servers is not None:
+                if round_trip.servers is not None:
                     server = await self._read_run_id(connection) if server is None else server
-                    if server not in progress.servers:
+                    if server not in round_trip.servers:
                         raise UncheckedServer(server)
                 packed = [pack_command(command) for command in commands]
                 data = packed if sum(map(len, packed)) > MAX_JOINED_BYTES else b"".join(packed)
-                progress.is_sent = True
+                round_trip.is_sent = True
                 await connection.send_packed_command(data, check_health=False)
                 answers = [await self._read_answer(connection, command) for command in commands]
             except RuntimeError as error:  # uvloop raises it if the transport was reset meanwhile

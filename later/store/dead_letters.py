@@ -176,7 +176,7 @@ class DeadLetters:
         shards = self._keys.shards
 
         def read(target: ShardTopic, some: list[tuple[BucketEntry, int]], max_bytes: int) -> Command:
-            return scripts.BODIES.call([target.shard.pool], [max_bytes, *(entry.packed for entry, _ in some)])
+            return scripts.READ_BODIES.call([target.shard.pool], [max_bytes, *(entry.packed for entry, _ in some)])
 
         raws = raise_errors(
             await fan_out_reads(

@@ -98,7 +98,7 @@ class Expiry:
         if not ids:
             return []
         tasks: list[DeadTask] = []
-        bodies = await self._client.execute("sweep", scripts.BODIES.call([shard.pool], [MAX_READ_BYTES, *ids]))
+        bodies = await self._client.execute("sweep", scripts.READ_BODIES.call([shard.pool], [MAX_READ_BYTES, *ids]))
         for packed, body in zip(ids, bodies, strict=True):
             if body == UNREAD:
                 break

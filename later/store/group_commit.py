@@ -77,13 +77,16 @@ class GroupCommit(Generic[Item, Answer]):
 
     async def _send_group(self, group: list[_QueuedItem[Item, Answer]]) -> None:
         """Send a group, and answer every caller, whatever happens: none may wait for ever."""
-        answers: Sequence[Answer | Exception] = [StoreDown("the call was cancelled")] * len(group)
+        answers: Sequence[Answer | Exception] = []
         try:
             answers = await self._call([queued.item for queued in group])
             if len(answers) != len(group):
                 raise StoreFault(f"the store's call answered {len(answers)} of {len(group)} items")
         except Exception as error:
             answers = [error] * len(group)
+        except BaseException:
+            answers = [StoreDown("the call was cancelled")] * len(group)
+            raise
         finally:
             for queued, answer in zip(group, answers, strict=True):
                 if queued.answer.done():

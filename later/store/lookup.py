@@ -54,7 +54,7 @@ class Lookup:
         """
 
         def build(target: ShardTopic, some: list[str], max_bytes: int) -> Command:
-            return scripts.BODIES.call([target.shard.pool], [max_bytes, *map(pack_id, some)])
+            return scripts.READ_BODIES.call([target.shard.pool], [max_bytes, *map(pack_id, some)])
 
         def build_ended(target: ShardTopic, some: list[str]) -> Command:
             return ("ZMSCORE", target.shard.done, *map(pack_id, some))

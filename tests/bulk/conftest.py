@@ -13,7 +13,7 @@ import redis
 from later.core.admission_limits import AdmissionLimits
 from later.core.clock import Clock
 from later.core.policy import DEFAULT_POLICY
-from later.store.admission import state_limits
+from later.store.admission import write_limits
 from later.store.keys import Keys
 from later.store.open import Store, connect_store
 from later.store.settings import StoreSettings
@@ -47,7 +47,7 @@ async def lay_out(settings: StoreSettings, shards: int, limits: AdmissionLimits 
     """Lay the store out, as a daemon's first start does."""
     store = build_store(settings, shards)
     await store.client.open()
-    await state_limits(store.client.execute_each, settings.prefix, limits)
+    await write_limits(store.client.execute_each, settings.prefix, limits)
     await store.aclose()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from later.core.admission_limits import AdmissionLimits
 from later.core.policy import Policy
-from later.store.admission import read_limits, state_limits
+from later.store.admission import read_limits, write_limits
 from tests.store.inspection import ask
 from tests.store_fixture import StoreFixture
 
@@ -13,7 +13,7 @@ SECOND = AdmissionLimits(max_body=2048, remember_ms=500, policy=Policy(retry=8))
 
 
 async def state(store: StoreFixture, limits: AdmissionLimits) -> list[str]:
-    return await state_limits(store.client.execute_each, "later", limits)
+    return await write_limits(store.client.execute_each, "later", limits)
 
 
 async def stated(store: StoreFixture) -> AdmissionLimits | None:

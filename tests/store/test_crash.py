@@ -38,12 +38,12 @@ class CutConnection:
         self.answer_lost = False
         original = Connections.pipeline
 
-        async def cut(connections: Connections, commands: Sequence[Command], progress: RoundTrip) -> list[Any]:
-            round_trip, self.round_trips = self.round_trips, self.round_trips + 1
-            if round_trip != self.cut_at:
-                return await original(connections, commands, progress)
+        async def cut(connections: Connections, commands: Sequence[Command], round_trip: RoundTrip) -> list[Any]:
+            number, self.round_trips = self.round_trips, self.round_trips + 1
+            if number != self.cut_at:
+                return await original(connections, commands, round_trip)
             if self.answer_lost:
-                await original(connections, commands, progress)
+                await original(connections, commands, round_trip)
             raise redis.exceptions.ConnectionError("the connection is cut")
 
         monkeypatch.setattr(Connections, "pipeline", cut)

@@ -163,7 +163,7 @@ async def test_no_more_bodies_are_read_at_once_than_fit_into_memory(
     original, reads = store.client.execute_each, list[int]()
 
     async def count_bodies(verb: str, commands: Any) -> Any:
-        reads.append(sum(len(c) - 5 for c in commands if c[1] == scripts.BODIES.sha))
+        reads.append(sum(len(c) - 5 for c in commands if c[1] == scripts.READ_BODIES.sha))
         return await original(verb, commands)
 
     monkeypatch.setattr(store.client, "execute_each", count_bodies)

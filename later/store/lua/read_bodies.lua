@@ -1,4 +1,4 @@
--- bodies: read the bodies of tasks. Read only.
+-- read_bodies: read the bodies of tasks. Read only.
 --
 -- ARGV: bytes of bodies to stop after, ids
 -- Returns for each id its body, nil, or 0 if it was not read: see `read_bodies`.

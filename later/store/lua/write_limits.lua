@@ -1,7 +1,7 @@
--- state_limits: state by what daemons admit tasks, instead of what was stated before. The first write removes.
+-- write_limits: replace the limits by which daemons admit tasks. The first write removes.
 --
 -- ARGV: the limits
--- Returns the limits stated before ('' if none were).
+-- Returns the limits before ('' if there were none).
 local meta = KEYS[1]
 local limits = ARGV[1]
 
