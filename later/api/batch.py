@@ -123,7 +123,7 @@ class BatchHandlers:
             with self._pending_writes.reserve(len(items)):
                 ids = await self._validate(items, parse_id)
                 known = await self._query([id for id in ids if isinstance(id, str)], task_answer)
-            answers = _place(ids, known, task_answer)
+            answers = _answers_of_items(ids, known, task_answer)
             errors = _count_errors(answers)
             left_out = answers.count(None)
             response = BatchQueryResponse(
@@ -243,7 +243,7 @@ async def _call_for_valid(
     return [item if isinstance(item, Refused) else next(answers) for item in items]
 
 
-def _place(
+def _answers_of_items(
     ids: Sequence[str | Refused], known: Mapping[str, msgspec.Raw | LaterError | None], task_answer: TaskAnswer
 ) -> list[msgspec.Raw | LaterError | None]:
     """Return the task, None if it does not fit in the answer, or an error, for each item of a batch."""

@@ -103,7 +103,7 @@ class EditHandlers:
         dead = dead._replace(before=died_before)
         if body.dry_run:
             return await self._count("redriven", [dead], reason, limit)
-        with _in_slices():
+        with _partly_done_on_failure():
             result = await self._store.dead_letters.redrive(
                 dead,
                 now=now,
@@ -126,7 +126,7 @@ class EditHandlers:
         reason = check_reason(body.reason)
         if body.dry_run:
             return await self._count("purged", ranges, reason, limit)
-        with _in_slices():
+        with _partly_done_on_failure():
             if reason is None:
                 result = await self._store.dead_letters.purge(ranges, limit)
             else:  # then the dead tasks are the only range
@@ -166,8 +166,8 @@ class EditHandlers:
 
 
 @contextmanager
-def _in_slices() -> Iterator[None]:
-    """Say of a store that goes away during the block that it may have carried out something: the slices before."""
+def _partly_done_on_failure() -> Iterator[None]:
+    """Mark a failure of the store within the block as `unknown`: slices before it may have moved tasks."""
     try:
         yield
     except StoreDown as error:

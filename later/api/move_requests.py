@@ -49,7 +49,7 @@ def parse_purge_ranges(topic: str, body: PurgeRequest) -> list[BucketRange]:
         return [BucketRange(topic, bucket) for bucket in PURGEABLE if body.states is None or bucket in body.states]
     if {*(body.states or ["dead"])} != {"dead"}:
         field = dead_filters[0]
-        raise Refused(f'{field}: expected it with "states": ["dead"] alone, for only the dead have died', field)
+        raise Refused(f'{field}: expected it with "states": ["dead"] alone, because only the dead have died', field)
     return [parse_dead_range(topic, body, parse_cursor(body.cursor))]
 
 

@@ -7,7 +7,7 @@ import math
 from later.core.callback_url import check_callback
 from later.core.errors import Refused
 from later.core.policy import DelayMode, Policy
-from later.core.policy_scopes import Policies, namespace_from_topic
+from later.core.policy_scopes import Policies
 from later.core.task import Draft, Task
 from later.core.validation import (
     MAX_AHEAD_MS,
@@ -34,8 +34,8 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
         Refused: a field is wrong; the text says what it takes and what it got.
     """
     topic = parse_topic(draft.topic)
-    if RESERVED_NAMESPACE in (topic, namespace_from_topic(topic)):
-        raise Refused(f"topic: expected another one, for the namespace {RESERVED_NAMESPACE} is reserved", "topic")
+    if topic.partition("/")[0] == RESERVED_NAMESPACE:
+        raise Refused(f"topic: expected another one, because the namespace {RESERVED_NAMESPACE} is reserved", "topic")
     policy = policies.for_topic(topic)
     execute_at = resolve_execute_at(draft, policy, now)
     ttl_ms = resolve_ttl_ms(draft.ttl, policy)

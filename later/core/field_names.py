@@ -1,4 +1,4 @@
-"""Names that a field of a request might be meant by: those of other tools, those of answers, and misspellings."""
+"""The field that is probably meant by an unknown name: a name in another tool or in an answer, or a misspelling."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ MAX_MISSPELT_CHARS = 40
 _WORD_BREAKS = re.compile(r"[\s-]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
-def find_meant_field(name: str, known: Collection[str]) -> str | None:
-    """Return the one of the `known` fields that is probably meant by an unknown name; None if there is none."""
-    return _find(name, tuple(known)) if len(name) <= MAX_MISSPELT_CHARS else None
+def suggest_field(name: str, known: Collection[str]) -> str | None:
+    """Return the one of the `known` fields that an unknown name probably means; None if there is none."""
+    return _suggest(name, tuple(known)) if len(name) <= MAX_MISSPELT_CHARS else None
 
 
 @lru_cache(maxsize=1024)
-def _find(name: str, known: tuple[str, ...]) -> str | None:
+def _suggest(name: str, known: tuple[str, ...]) -> str | None:
     simple = _WORD_BREAKS.sub("_", name.strip()).lower()
     meant = OTHER_NAMES.get(simple)
     return meant if meant in known else next(iter(get_close_matches(simple, known, 1, 0.75)), None)

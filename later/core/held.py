@@ -19,7 +19,7 @@ class Held(StrEnum):
 
 
 class TopicHold(NamedTuple):
-    """A hold of a topic until a moment (ms; None: until the topic is resumed); `for_rate`: it keeps to its rate."""
+    """A hold of a topic until a time (ms), or until it is resumed (None). `for_rate`: its rate has no more permits."""
 
     topic: str
     until: int | None

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from later.core.errors import Refused
-from later.core.field_names import find_meant_field
+from later.core.field_names import suggest_field
 from later.core.task import Draft
 from later.core.validation import EXPECTED, MAX_EXACT, escape_name, format_value, refusal, utf8_size
 
@@ -88,7 +88,7 @@ def unknown_field(name: str, known: Collection[str] = ()) -> Refused:
     shown = escape_name(name)
     if name in RESERVED_FIELDS:
         return Refused(f"{shown}: not a field of this version", shown)
-    meant = find_meant_field(name, known)
+    meant = suggest_field(name, known)
     question = f"; did you mean {meant}?" if meant else ""
     return Refused(f"{shown}: unknown field{question}", shown)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from later.core.errors import Refused
-from later.core.field_names import find_meant_field
+from later.core.field_names import suggest_field
 from later.core.validation import MAX_AHEAD_MS, MAX_RETRY, MAX_TTL_MS, escape_name, format_value, to_milliseconds
 
 PolicyValue = bool | int | float | str
@@ -288,7 +288,7 @@ def parse_policy_fields(values: Mapping[str, object]) -> dict[str, PolicyValue |
         field = POLICY_FIELDS.get(name)
         if field is None:
             shown = escape_name(name)
-            meant = find_meant_field(name, POLICY_FIELDS)
+            meant = suggest_field(name, POLICY_FIELDS)
             question = f"; did you mean {meant}?" if meant else ""
             raise Refused(f"{shown}: no field of a policy; there are {', '.join(POLICY_FIELDS)}{question}", shown)
         try:

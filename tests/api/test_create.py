@@ -109,7 +109,7 @@ async def test_a_valid_field_is_accepted(api: ApiFixture, fields: dict[str, Any]
         ("topic", r'"a\nb"', f'topic: expected {TOPIC}, got "a\\nb"'),
         ("topic", r'"\ud800"', "topic: expected Unicode text, got a lone surrogate in it"),
         ("topic", r'"\udc00a"', "topic: expected Unicode text, got a lone surrogate in it"),
-        ("topic", '"later/x"', "topic: expected another one, for the namespace later is reserved"),
+        ("topic", '"later/x"', "topic: expected another one, because the namespace later is reserved"),
         ("callback", "null", f"callback: expected {CALLBACK}, got nothing"),
         ("callback", '"ftp://h/"', f'callback: expected {CALLBACK}, got "ftp://h/"'),
         ("callback", '"/x"', f'callback: expected {CALLBACK}, got "/x"'),

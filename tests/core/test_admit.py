@@ -344,7 +344,7 @@ class TestLimits:
         assert isinstance(refusal, Refused)
         assert (refusal.field, str(refusal)) == (
             "topic",
-            "topic: expected another one, for the namespace later is reserved",
+            "topic: expected another one, because the namespace later is reserved",
         )
 
     @pytest.mark.parametrize("topic", ["laterx", "Later", "x/later", "default/later/x"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from later.core.errors import Refused
-from later.core.field_names import find_meant_field
+from later.core.field_names import suggest_field
 from later.core.json_body import parse_draft
 from later.core.task import Draft
 
@@ -26,16 +26,16 @@ FIELDS = Draft.__struct_fields__
     ],
 )
 def test_a_name_of_another_tool_or_a_misspelling_means_a_field(field: str, names: str) -> None:
-    assert {name: find_meant_field(name, FIELDS) for name in names.split()} == dict.fromkeys(names.split(), field)
+    assert {name: suggest_field(name, FIELDS) for name in names.split()} == dict.fromkeys(names.split(), field)
 
 
 @pytest.mark.parametrize("name", ["", "colour", "x", "\ud800", "x" * 1_000_000, "priority"])
 def test_any_other_name_means_nothing(name: str) -> None:
-    assert find_meant_field(name, FIELDS) is None
+    assert suggest_field(name, FIELDS) is None
 
 
 def test_only_known_fields_are_meant() -> None:
-    assert find_meant_field("at", ["id", "topic"]) is None
+    assert suggest_field("at", ["id", "topic"]) is None
 
 
 @pytest.mark.parametrize(

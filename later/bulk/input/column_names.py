@@ -15,7 +15,7 @@ from later.bulk.input.arrow_text import is_string_type
 from later.bulk.input.row_keys import KEY
 from later.bulk.input.row_origins import ORIGIN_COLUMN, ORIGIN_TYPE
 from later.core.errors import Refused
-from later.core.field_names import find_meant_field
+from later.core.field_names import suggest_field
 
 STRING_FIELDS = ("topic", "callback", "content")
 NUMBER_FIELDS = ("delay", "execute_time", "retry", "ttl")
@@ -106,7 +106,7 @@ def check_columns(schema: pa.Schema, *, allow_duplicates: bool) -> dict[str, str
 def find_time_name(names: Iterable[str]) -> tuple[str, str] | None:
     """Return the first name that probably means a time, and the field that it means; None if there is none."""
     for name in names:
-        field = find_meant_field(name, TIME_FIELDS)
+        field = suggest_field(name, TIME_FIELDS)
         if field is not None:
             return name, field
     return None

@@ -83,7 +83,7 @@ class TestCreating:
 
     def test_a_task_in_the_reserved_namespace_is_refused(self, transport: StoreTransport) -> None:
         result = transport.create([task_body("j:1", topic="later/events")])
-        detail = "topic: expected another one, for the namespace later is reserved"
+        detail = "topic: expected another one, because the namespace later is reserved"
         assert result == BatchResult(0, [], {0: ItemError(400, "topic", detail)})
 
     def test_a_batch_of_bad_items_is_reported_too(self, transport: StoreTransport) -> None:
