@@ -86,7 +86,7 @@ def connect_store(
     observer: Callable[[str], Callable[[float], None]],
     after_check: Callable[[Execute], Awaitable[None]] | None = None,
 ) -> Store:
-    """Return a daemon's store, which need not be running yet.
+    """Return a store that is checked, and that need not be running yet.
 
     It is checked before the first command on each server: nothing is written to a store that cannot serve. After that,
     but still before the first command, `after_check` runs.
@@ -121,22 +121,26 @@ async def open_store(settings: StoreSettings, clock: Clock, policy: Policy, defa
 
 
 async def open_existing_store(settings: StoreSettings, clock: Clock) -> Store:
-    """Open a store that a daemon has laid out, and check it. Policies are those in the store, over later's defaults.
+    """Open a store that a daemon has laid out. Policies are those in the store, over later's defaults.
+
+    It is checked, and so is each other server to which its address leads later, as a daemon's store is.
 
     Raises:
         StoreEmpty: the store holds nothing of later.
         StoreMismatch: its data is of another version, or is not safe there.
         StoreDown: the store cannot be reached.
     """
-    store = await open_store(settings, clock, DEFAULT_POLICY, default_shards=0)
+    unchecked = await open_store(settings, clock, DEFAULT_POLICY, default_shards=0)
+    await unchecked.aclose()
+    shards = len(unchecked.keys.shards)
+    if not shards:
+        raise StoreEmpty(
+            f'there is nothing of later\'s in the store (its keys would begin with "{settings.prefix}"): start a '
+            "daemon on it first, which lays its data out"
+        )
+    store = connect_store(settings, shards, clock, DEFAULT_POLICY, "", lambda verb: lambda seconds: None)
     try:
-        shards = len(store.keys.shards)
-        if not shards:
-            raise StoreEmpty(
-                f'there is nothing of later\'s in the store (its keys would begin with "{settings.prefix}"): start a '
-                "daemon on it first, which lays its data out"
-            )
-        await check_store(store.client.execute_each, settings.prefix, shards)
+        await store.client.open()
     except BaseException:
         await store.aclose()
         raise

@@ -14,7 +14,9 @@ import redis
 from later.core.clock import Clock
 from later.core.errors import StoreDown, StoreMismatch
 from later.store.client import MAX_CONNECTIONS, Client, connect
+from later.store.open import open_existing_store
 from later.store.schema import Execute, check_store
+from later.store.settings import StoreSettings
 from tests.servers import SERVERS, run_server
 
 SET_Y = ("SET", "y", "1")
@@ -81,6 +83,16 @@ async def test_one_that_may_evict_tasks_is_refused_until_that_is_changed(address
     server.config_set("maxmemory-policy", "noeviction")
     await execute(client)
     assert server.get("y") == b"1"
+
+
+async def test_a_bulk_job_refuses_it_too(address: Address, client: Client) -> None:
+    settings = StoreSettings(url=f"unix://{address.path}", prefix="later", timeout_s=10)
+    store = await open_existing_store(settings, Clock(time.monotonic, time.time))
+    server = address.lead_to_new_server("--maxmemory-policy", "allkeys-lru")
+    with pytest.raises(StoreMismatch, match="maxmemory-policy is allkeys-lru"):
+        await execute(store.client)
+    assert server.keys() == []
+    await store.aclose()
 
 
 async def test_one_with_another_layout_is_refused(address: Address, client: Client) -> None:
