@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import socket
+import subprocess
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from later.config import load
-from later.processes.child import MAX_MISSED_CALLS, Child, start_child
+from later.processes.child import _PROGRAM, MAX_MISSED_CALLS, Child, start_child
 from later.processes.rpc import Channel, Handlers, RpcError, open_channel
 
 PATHS = ["/a:b", "/ä b", "/\udcff", "/usr/lib"]
@@ -225,3 +226,28 @@ async def test_a_child_gets_our_paths_and_the_log_options_and_no_other_option(mo
     assert env["PYTHONPATH"] == "/theirs"
     assert [name for name in env if name.startswith("LATER_")] == []
     assert "redis://a" not in line
+
+
+SIGNAL_AT_IMPORT = """
+import importlib.abc, os, sys
+
+class Sender(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+
+sys.meta_path.insert(0, Sender())
+"""
+"""What makes a program get a signal when it imports a module."""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("module", ["later.processes.child_main", "aiohttp"])
+def test_a_child_that_is_stopped_while_it_imports_exits_with_0_and_says_nothing(
+    module: str, number: signal.Signals
+) -> None:
+    """As when systemd signals a whole control group: the supervisor is told of no failure."""
+    command = [sys.executable, "-P", "-c", SIGNAL_AT_IMPORT + _PROGRAM, module, str(int(number)), json.dumps(sys.path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
