@@ -26,7 +26,7 @@ from yarl import URL
 
 from later.core.clock import rfc3339
 from later.core.host_address import parse_host_address
-from later.core.policy import MAX_TIMEOUT_MS, Policy, plain_number
+from later.core.policy import MAX_TIMEOUT_MS, Ack, Policy, plain_number
 from later.core.reply import Reply, parse_reply
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
@@ -95,7 +95,7 @@ class Sender:
         except ValueError:  # a URL that an older version admitted
             return _failed("connect", f"no connection: {BAD_URL}")
         try:
-            return parse_reply(await self._call(request, timeout_s), now, policy.ack)
+            return parse_reply(await self._call(request, timeout_s, policy.ack), now, policy.ack)
         except TimeoutError:
             return _failed("timeout", f"no complete answer within {timeout_s:g} s")
         except CALL_ERRORS as error:
@@ -103,7 +103,7 @@ class Sender:
                 return _failed("reply", f"no complete answer: {_explain_broken_reply(error)}")
             return _failed("connect", f"no connection: {_explain_no_connection(error)}")
 
-    async def _call(self, request: CallbackRequest, timeout_s: float) -> Reply:
+    async def _call(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
         state = CallState()
         _current_call.set(state)
         call_timeout_s.set(timeout_s)
@@ -111,7 +111,7 @@ class Sender:
             async with asyncio.timeout(timeout_s) as deadline:
                 response = await self._post(request, state)
                 try:
-                    return await _read_reply(response, state, deadline)
+                    return await _read_reply(response, state, deadline, ack)
                 finally:
                     response.close()  # closes nothing if the reply was read to its end
         except (*CALL_ERRORS, asyncio.CancelledError):
@@ -252,10 +252,9 @@ def _had_connection(error: Exception) -> bool:
     return isinstance(error, on_connection) and not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
 
 
-async def _read_reply(response: aiohttp.ClientResponse, state: CallState, deadline: asyncio.Timeout) -> Reply:
-    """Return the reply. The body of an error status decides nothing, so it gets `LINGER_S` only."""
-    status = response.status
-    if 200 <= status < 300:
+async def _read_reply(response: aiohttp.ClientResponse, state: CallState, deadline: asyncio.Timeout, ack: Ack) -> Reply:
+    """Return the reply. A body that decides nothing, such as that of an error status, gets `LINGER_S` only."""
+    if 200 <= response.status < 300 and ack is not Ack.STATUS:
         return _build_reply(response, await _read_body(response))
     state.decisive_reply = _build_reply(response, None)
     if not response.content.is_eof():

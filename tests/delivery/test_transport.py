@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -14,12 +15,14 @@ from hypothesis import strategies as st
 from later.core.callback_url import check_callback
 from later.core.errors import Refused
 from later.core.host_address import parse_host_address
+from later.core.policy import Ack
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.sender import MAX_REPLY_BYTES, CallbackRequest, wire_url
 from tests.builders import NOW, a_task
 from tests.receivers import (
     BUSY,
     DONE,
+    Behavior,
     Connection,
     Receiver,
     a_sender,
@@ -324,6 +327,13 @@ class TestReply:
     async def test_an_error_status_decides_at_the_deadline_too(self) -> None:
         outcome = await deliver_to(answers(b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\n"), timeout_ms=50)
         assert (outcome.reason, outcome.status) == ("status", 500)
+
+    @pytest.mark.parametrize("end", [answers, answers_and_closes])
+    async def test_with_ack_status_a_status_of_2xx_waits_for_no_body(self, end: Callable[[bytes], Behavior]) -> None:
+        announced = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"
+        async with Receiver(end(announced)).listen() as receiver, a_sender(ack=Ack.STATUS) as sender:
+            outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+        assert outcome == Outcome(kind=OutcomeKind.DONE, status=200)
 
     async def test_a_switch_of_protocols_is_a_failure(self) -> None:
         upgrade = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhello"
