@@ -17,7 +17,7 @@ INTERRUPTED = 128 + signal.SIGINT
 def exit_on_termination() -> None:
     """Let SIGTERM and SIGINT end this process with status 0, as they end a daemon, until it handles them itself."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _exit_stopped)
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 def exit_on_interrupt() -> None:
@@ -30,10 +30,6 @@ def raise_on_interrupt() -> None:
     """Let Ctrl-C raise KeyboardInterrupt again, where `exit_on_interrupt` was called."""
     if signal.getsignal(signal.SIGINT) is _exit_interrupted:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _exit_stopped(number: int, frame: FrameType | None) -> None:
-    os._exit(0)
 
 
 def _exit_interrupted(number: int, frame: FrameType | None) -> None:

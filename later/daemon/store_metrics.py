@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping
 
 from later.core.errors import LaterError
 from later.core.held import Held, find_hold
-from later.core.policy import Policy
 from later.core.policy_scopes import Policies
 from later.metrics import OTHER, Metrics
 from later.store.keys import Bucket
@@ -53,7 +52,11 @@ class StoreMetrics:
         ]
         permits = await self._store.permits.in_use(limited, now)
         held = await self._find_holds(counts, policies, permits, now)
-        paused = [t async for t, count in _in_turns(counts) if _is_paused(count, policies.for_topic(t))]
+        paused = [
+            topic
+            async for topic, count in _in_turns(counts)
+            if find_hold(policies.for_topic(topic), count.hold, 0, now) is Held.PAUSE
+        ]
         await self._show_topics(counts, held, now)
         gauges.topic_permits.clear()
         for topic in limited:
@@ -117,7 +120,3 @@ async def _in_turns(counts: Mapping[str, TopicCounts]) -> AsyncIterator[tuple[st
         yield item
         if number % SLICE == 0:
             await asyncio.sleep(0)
-
-
-def _is_paused(count: TopicCounts, policy: Policy) -> bool:
-    return policy.paused or (count.hold is not None and count.hold.until is None)

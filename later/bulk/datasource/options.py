@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from later.bulk.input.task_ids import check_job
 from later.core.errors import Refused
 from later.core.validation import format_value
 from later.option_types import duration
@@ -23,6 +24,14 @@ def read_seconds(least_ms: int, most_ms: int) -> Callable[[str], float]:
     """Return a function that reads a duration from `least_ms` to `most_ms` as seconds."""
     read = duration(least_ms, most_ms)
     return lambda text: int(read(text)) / 1000
+
+
+def read_job(text: str) -> str:
+    """Return a job's id. Raises ValueError."""
+    try:
+        return check_job(text)
+    except Refused as error:
+        raise ValueError(error.detail.removeprefix("expected ")) from None
 
 
 def parse_options(given: Mapping[str, str], readers: Readers, ignored: Collection[str] = ()) -> dict[str, Any]:

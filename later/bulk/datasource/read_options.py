@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from later.bulk.datasource.options import NO_TABLE_OPTIONS, parse_options, read_seconds
-from later.bulk.input.task_ids import check_job
+from later.bulk.datasource.options import NO_TABLE_OPTIONS, parse_options, read_job, read_seconds
 from later.core.errors import ConfigError, Refused
 from later.core.validation import EXPECTED_TIME, parse_time, parse_topic
 from later.option_types import DEFAULT_PREFIX, integer, mask_url, prefix
@@ -70,13 +69,6 @@ def _read_url(text: str) -> str:
     return check_store_url(text)
 
 
-def _read_job(text: str) -> str:
-    try:
-        return check_job(text)
-    except Refused as error:
-        raise ValueError(error.detail.removeprefix("expected ")) from None
-
-
 def _read_columns(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
@@ -108,6 +100,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "dueAfter": _read_time,
     "dueBefore": _read_time,
     "partitionRows": integer(1000, 10_000_000),
-    "job": _read_job,
+    "job": read_job,
     "columns": _read_columns,
 }

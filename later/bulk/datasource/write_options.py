@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from later.bulk.datasource.options import parse_options, read_seconds
+from later.bulk.datasource.options import parse_options, read_job, read_seconds
 from later.bulk.input.column_names import TimeRules
 from later.bulk.input.row_settings import RowSettings
-from later.bulk.input.task_ids import check_job
 from later.bulk.transport.target import BATCH_SIZE, RETRIES, TIMEOUT_S, Target
 from later.core.errors import Refused
 from later.option_types import DEFAULT_PREFIX, choice, integer, prefix
@@ -64,20 +63,13 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(target=target, row_settings=row_settings, fail_fast=fail_fast, max_rejects=values["maxRejects"])
 
 
-def _read_job(text: str) -> str:
-    try:
-        return check_job(text)
-    except Refused as error:
-        raise ValueError(error.detail.removeprefix("expected ")) from None
-
-
 def _case_insensitive(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: read(text.lower())
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "url": check_url,
-    "jobId": _read_job,
+    "jobId": read_job,
     "batchSize": integer(1, MAX_BATCH_SIZE),
     "timeout": read_seconds(100, 3_600_000),
     "retries": integer(0, 100),

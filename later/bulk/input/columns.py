@@ -158,7 +158,8 @@ class ColumnReader:
         rejected: dict[int, Reject] = {}
         for position, (error, code) in self._find_faults(batch, keys, columns).items():
             key = None if keys is None else keys[position] or None
-            row = row_with_key(self._row_json(columns, position), key)
+            fields = {name: column[position] for name, column in columns.items() if column[position] is not None}
+            row = row_with_key(_encode(fields | self._constants), key)
             rejected[position] = build_reject(row, key, error, code, find_origin(position))
         if CORRUPT_COLUMN in batch.schema.names:
             texts = python_values(batch.column(CORRUPT_COLUMN).cast(pa.large_binary()))
@@ -168,19 +169,16 @@ class ColumnReader:
                     rejected[position] = build_reject(text, None, error, RejectCode.MALFORMED, find_origin(position))
         return rejected
 
-    def _find_rows_without_time(self, columns: dict[str, Values]) -> list[int]:
-        times = [columns[field] for field in self._time_columns]
-        if not all(None in column for column in times):
-            return []
-        return [position for position, row in enumerate(zip(*times, strict=True)) if all(v is None for v in row)]
-
     def _find_faults(
         self, batch: pa.RecordBatch, keys: Keys | None, columns: dict[str, Values]
     ) -> dict[int, tuple[Refused, RejectCode]]:
         """Return the reason why a row cannot be sent, by position: without a time or a key, misread, or redacted."""
         faults: dict[int, tuple[Refused, RejectCode]] = {}
-        for position in self._find_rows_without_time(columns):
-            faults[position] = missing_time(self._time_columns[0]), RejectCode.MISSING
+        times = [columns[field] for field in self._time_columns]
+        if times and all(None in column for column in times):
+            for position, row in enumerate(zip(*times, strict=True)):
+                if all(value is None for value in row):
+                    faults[position] = missing_time(self._time_columns[0]), RejectCode.MISSING
         if self._csv is not None:
             for position, (field, reason) in find_misread_rows(self._csv, batch).items():
                 faults[position] = Refused(reason, field), RejectCode.MALFORMED
@@ -192,10 +190,6 @@ class ColumnReader:
             if not key:
                 faults[position] = Refused(MISSING_KEY if key is None else EMPTY_KEY, KEY), RejectCode.MISSING
         return faults
-
-    def _row_json(self, columns: dict[str, Values], position: int) -> bytes:
-        fields = {name: column[position] for name, column in columns.items() if column[position] is not None}
-        return _encode(fields | self._constants)
 
 
 def delay_by(columns: dict[str, Values], offsets: Sequence[float], now: float) -> None:

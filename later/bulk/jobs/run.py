@@ -239,7 +239,9 @@ def _map_partitions(
     """
     observation = Observation()
     numbers = tally_fields(schema)
-    sums = [AGGREGATES.get(name, _sum)(name).alias(name) for name in numbers]
+    sums = [
+        (BOUNDS[name](name) if name in BOUNDS else F.coalesce(F.sum(name), F.lit(0))).alias(name) for name in numbers
+    ]
     results = frame.mapInArrow(function, from_arrow_schema(schema))
     rows = select(results.observe(observation, *sums).filter(F.col("rows").isNull()).drop(*numbers))
     if output is None:
@@ -250,12 +252,8 @@ def _map_partitions(
     return observation.get, examples[:MAX_EXAMPLES]
 
 
-def _sum(name: str) -> Column:
-    return F.coalesce(F.sum(name), F.lit(0))
-
-
-AGGREGATES: dict[str, Callable[[str], Column]] = {"earliest": F.min, "latest": F.max}
-"""The functions that bring together the numbers of all tallies; those that are not here are added up."""
+BOUNDS: dict[str, Callable[[str], Column]] = {"earliest": F.min, "latest": F.max}
+"""The numbers of tallies that are not added up."""
 
 
 def _shorten(rows: DataFrame) -> DataFrame:

@@ -98,13 +98,12 @@ def _raised_in_worker(text: str) -> re.Match[str] | None:
 
 def worker_error(text: str) -> str:
     """Return the last error of a worker's traceback: an error of later's own as its text, others with type and line."""
-    last = text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :]
-    raised = _RAISED.search(last)
+    raised = _raised_in_worker(text)
     if raised is None:
         return spark_error(text)
     if raised["type"].startswith("later."):
         return _one_line(raised["text"] or raised["type"])
-    frames = list(_FRAME.finditer(last, 0, raised.start()))
+    frames = list(_FRAME.finditer(text, text.rindex(_TRACEBACK), raised.start()))
     where = f" ({frames[-1]['file']}, line {frames[-1]['line']})" if frames else ""
     return _one_line(f"a worker failed: {raised[0]}") + where
 

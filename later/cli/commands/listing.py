@@ -67,7 +67,8 @@ def list_tasks(
     tasks = fetch_tasks(client, TaskFilter(topic, state, due_after, due_before), limit + 1)
     headers = ("id", TIME_HEADERS[state], "attempts", "last error", "callback")
     if state == PENDING:
-        return print_tasks(tasks, limit, ("state", *headers), _row_with_state, as_json=as_json)
+        with_state = ("state", *headers)
+        return print_tasks(tasks, limit, with_state, lambda task: (str(task["state"]), *_row(task)), as_json=as_json)
     return print_tasks(tasks, limit, headers, _row, as_json=as_json)
 
 
@@ -114,10 +115,6 @@ def task_time(task: TaskJson) -> str:
 
 def last_error(task: TaskJson) -> dict[str, Any]:
     return task.get("last_error") or {}
-
-
-def _row_with_state(task: TaskJson) -> Sequence[str]:
-    return (str(task["state"]), *_row(task))
 
 
 def _row(task: TaskJson) -> Sequence[str]:

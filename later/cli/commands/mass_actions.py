@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskProgressColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
 from later.cli.api_paths import scope_path
 from later.cli.commands.listing import TaskFilter
@@ -212,7 +212,8 @@ def _carry_out(
 
 
 def _run_chunks(client: ApiClient, action: MassAction, total: int | None, options: ActionOptions) -> int:
-    with ProgressBar(total, *_columns()) as bar:
+    columns = (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with ProgressBar(total, *columns) as bar:
         runner = ChunkRunner(client, bar, retries=options.retries, sleep=time.sleep, clock=time.monotonic)
         stopped: BaseException | None = None
         try:
@@ -235,10 +236,6 @@ def _print_result(action: MassAction, done: int, options: ActionOptions, *, exac
     else:
         print(f"at least {_count_tasks(done)} {action.count_field}: requests without an answer may have changed more")
     return 0
-
-
-def _columns() -> Sequence[ProgressColumn]:
-    return (BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
 
 def _count_tasks(count: int, kind: str = "") -> str:
