@@ -53,15 +53,15 @@ def check_callback(text: str | None) -> str:
 @lru_cache(maxsize=4096)
 def _check_host_and_port(netloc: str) -> None:
     """Raise ValueError unless a receiver can have this host and, if there is one, this port."""
+    _, colon, port = netloc.rpartition("]")[2].partition(":")
+    if colon and port and not (_PORT.fullmatch(port) and 1 <= int(port) <= 65_535):
+        raise ValueError("a port is a number from 1 to 65535")
     url = URL(f"http://{netloc}/")
     if not url.raw_host or not url.host:  # `host` is decoded: a bad `xn--` raises
         raise ValueError("the host is missing")
     if any(letter in netloc and letter not in url.host for letter in _CHANGED_BY_IDNA_2003):
         # yarl falls back on IDNA 2003 if one label is none of IDNA 2008, such as `_a`
         raise ValueError("a host with ß or ς is a name of IDNA 2008, in all of its labels")
-    _, colon, port = netloc.rpartition("]")[2].partition(":")
-    if colon and port and not (_PORT.fullmatch(port) and 1 <= int(port) <= 65_535):
-        raise ValueError("a port is a number from 1 to 65535")
     if "%" in netloc:
         raise ValueError("a host has no % in it")
     if parse_host_address(url.raw_host) is None:

@@ -42,8 +42,8 @@ def test_a_callback_that_can_be_called_is_admitted(url: str) -> None:
     [
         ("http://h:0/", "port"),
         ("http://h:00000/", "port"),
-        ("http://h:65536/", "Port"),
-        ("http://h:99999/", "Port"),
+        ("http://h:65536/", "from 1 to 65535"),
+        ("http://h:99999/", "from 1 to 65535"),
         ("http://h:000080/", "port"),
         ("http://h:+80/", "port"),
         ("http://h:-0/", "port"),
