@@ -173,7 +173,7 @@ async def test_a_refused_request_ends_its_connection_unread(api: ApiFixture) -> 
     assert "--allow-host" in problem["detail"]
 
 
-async def test_the_health_server_of_a_worker_has_the_same_door() -> None:
+async def test_the_health_server_of_a_worker_is_protected_too() -> None:
     async def is_ready() -> None:
         return None
 

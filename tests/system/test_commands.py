@@ -75,10 +75,10 @@ def test_another_number_of_shards_is_refused(folder: Path, store: StoreServer) -
     assert "--shards 1" in _failure_reason(second)
 
 
-def test_of_two_daemons_the_last_one_states_by_what_tasks_are_admitted_and_warns(
+def test_the_limits_of_the_last_daemon_are_in_the_store_and_it_warns(
     folder: Path, store: StoreServer, processes: int
 ) -> None:
-    def stated() -> dict[str, Any]:
+    def admission_limits() -> dict[str, Any]:
         fields: dict[str, Any] = json.loads(store.client().hget("later:meta", "admission") or b"{}")
         return {name: fields.get(name) for name in ("max_body", "remember", "max_delay", "retry")}
 
@@ -87,7 +87,7 @@ def test_of_two_daemons_the_last_one_states_by_what_tasks_are_admitted_and_warns
         run_daemon("worker", folder, "--redis", store.url, "--retry", "9") as worker,
     ):
         wait_until(lambda: first.is_ready() and worker.is_ready(), "both are ready")
-        assert stated() == {"max_body": 2048, "remember": 3600, "max_delay": 0, "retry": 3}
+        assert admission_limits() == {"max_body": 2048, "remember": 3600, "max_delay": 0, "retry": 3}
         with run_daemon("up", folder, "--redis", store.url, "--max-delay", "1m", "--retry", "5") as second:
             assert second.wait_for_event("admission limits replaced")["options"] == [
                 "max_body",
@@ -95,7 +95,7 @@ def test_of_two_daemons_the_last_one_states_by_what_tasks_are_admitted_and_warns
                 "max_delay",
                 "retry",
             ]
-            assert stated() == {"max_body": 1_048_576, "remember": 604_800, "max_delay": 60, "retry": 5}
+            assert admission_limits() == {"max_body": 1_048_576, "remember": 604_800, "max_delay": 60, "retry": 5}
     assert [event for event in first.events() + worker.events() if "admission" in event["event"]] == []
 
 

@@ -39,10 +39,10 @@ pytestmark = pytest.mark.parametrize("processes", [2], indirect=True, ids=["two-
 
 CREATED = "later_tasks_created_total"
 SECRET = "hunter2"
-IMPATIENT = (sys.executable, str(Path(__file__).parent / "impatient_supervisor.py"))
+KILLS_AFTER_12_S = (sys.executable, str(Path(__file__).parent / "killing_supervisor.py"))
 """The command, with a supervisor that kills a process which has not answered for about 12 s."""
 SLEEP_S = 15.0
-"""Longer than its patience."""
+"""Longer than it waits for an answer."""
 CHECKS_S = 5.0
 """The time of two checks."""
 
@@ -118,7 +118,7 @@ def test_a_hanging_process_is_reported_and_killed_at_shutdown(folder: Path, stor
 
 
 def test_a_process_that_hangs_for_good_is_killed_and_replaced(folder: Path, data: Path, receiver: Receiver) -> None:
-    with run_up(folder, data, "--timeout", "2", "--lease", "3", program=IMPATIENT) as up:
+    with run_up(folder, data, "--timeout", "2", "--lease", "3", program=KILLS_AFTER_12_S) as up:
         _wait_until_all_up(up)
         hung, other = up.children()
         os.kill(hung, signal.SIGSTOP)
@@ -136,7 +136,7 @@ def test_a_process_that_hangs_for_good_is_killed_and_replaced(folder: Path, data
 
 def test_no_process_is_killed_after_all_of_them_were_suspended(folder: Path, store: StoreServer) -> None:
     """As if the machine slept: all clocks have gone on, and no process has had the time to answer."""
-    with run_daemon("serve", folder, "--redis", store.url, program=IMPATIENT) as serve:
+    with run_daemon("serve", folder, "--redis", store.url, program=KILLS_AFTER_12_S) as serve:
         _wait_until_all_up(serve)
         children = serve.children()
         for pid in (*children, serve.pid):

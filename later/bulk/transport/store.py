@@ -36,8 +36,8 @@ class _Admission(NamedTuple):
 class StoreTransport:
     """A `Transport` to the store with these settings, for one job, or for one run of it.
 
-    Tasks are admitted by the policies set in the store and, below them, by the options of the daemon that stated them
-    in the store last.
+    Tasks are admitted by the policies set in the store and, below them, by the options of the daemon that wrote them
+    into the store last.
     """
 
     def __init__(self, settings: StoreSettings, job: str, run: str | None = None) -> None:
@@ -78,13 +78,13 @@ class StoreTransport:
             self._runner.close()
 
     async def _read_admission(self) -> _Admission:
-        """Return by what tasks are admitted. Raises LaterError if no daemon has stated it."""
+        """Return by what tasks are admitted. Raises LaterError if no daemon has written it into the store."""
         if self._admission is None:
             store = self._store
             limits = await read_limits(store.client.execute_each, self._settings.prefix)
             if limits is None:
                 raise LaterError(
-                    "no daemon has stated in the store by which options it admits tasks: start `later up` or "
+                    "no daemon has written into the store by which options it admits tasks: start `later up` or "
                     "`later serve` of this version on it once, or use the daemon's URL"
                 )
             policies = PolicyBook(store.client, store.keys, limits.policy, store.clock.monotonic)

@@ -57,7 +57,7 @@ class Target:
             transport.close()
 
     def check_admission(self, job: str) -> None:
-        """Fail at once, in the driver, if no daemon has stated in the store by which options it admits tasks.
+        """Fail at once, in the driver, if no daemon has written into the store by which options it admits tasks.
 
         Raises:
             LaterError: As above, or the target does not answer.

@@ -127,7 +127,7 @@ def test_policies_set_in_the_store_apply(stored: LaidOutStore) -> None:
 
 
 class TestAdmissionLimits:
-    """Tasks are admitted as by the API of the daemon that stated its options last."""
+    """Tasks are admitted as by the API of the daemon that wrote its options last."""
 
     @pytest.fixture
     def limited(self, stored: LaidOutStore) -> Iterator[StoreTransport]:
@@ -172,7 +172,7 @@ class TestAdmissionLimits:
         assert transport.query(["j:1"]) == [TaskStatus.MISSING]
         assert transport.counts() == CreateCounts()
         for call in (transport.create, transport.validate):
-            with pytest.raises(LaterError, match=r"no daemon has stated .* start `later up`") as failed:
+            with pytest.raises(LaterError, match=r"no daemon has written .* start `later up`") as failed:
                 call([task_body("j:1")])
             assert not isinstance(failed.value, Unavailable)
         transport.close()
@@ -182,7 +182,7 @@ class TestAdmissionLimits:
         target = Target(url=stored.settings.url)
         target.check_admission(JOB)
         stored.redis.hdel("later:meta", "admission")
-        with pytest.raises(LaterError, match="no daemon has stated"):
+        with pytest.raises(LaterError, match="no daemon has written"):
             target.check_admission(JOB)
 
 

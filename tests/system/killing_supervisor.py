@@ -8,6 +8,6 @@ from later.cli.main import main
 from later.processes import supervisor
 
 if __name__ == "__main__":
-    impatient = partial(supervisor.Supervisor, max_silent_checks=4)
-    supervisor.Supervisor = impatient  # type: ignore[misc,assignment]  # the same class with another limit
+    kills_after_four_checks = partial(supervisor.Supervisor, max_silent_checks=4)
+    supervisor.Supervisor = kills_after_four_checks  # type: ignore[misc,assignment]  # the same class with another limit
     main()
