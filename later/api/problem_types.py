@@ -110,8 +110,9 @@ STORE_MISMATCH = ProblemType(
     "`detail` says what does not fit. The operator corrects the option or the store.",
 )  # fmt: skip
 TOO_MANY_WAITING = ProblemType(
-    "too-many-waiting", 503, "Too many requests wait for the store",
-    "The store is slow, and as many tasks wait for it as --max-pending-writes allows. Nothing was sent to it.",
+    "too-many-waiting", 503, "Too many requests wait",
+    "The store is slow, and as many tasks wait for it as --max-pending-writes allows; or the answers of /list and\n"
+    "/query/batch that are being sent hold 64 MiB of tasks. Nothing was sent to the store.",
     "Send the same request again, after Retry-After, or send fewer at a time.",
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from later.api.json_response import JsonResponse
 from later.api.problems import ErrorBody
 from later.api.response_schemas import task_view
-from later.core.errors import StoreDown
+from later.core.errors import TooManyWaiting
 from later.store.types import TaskRecord
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -41,10 +41,10 @@ class BytesInAnswers:
         """Return an empty answer.
 
         Raises:
-            StoreDown: there are `MAX_BYTES_IN_ANSWERS` already, and nothing was read from the store.
+            TooManyWaiting: there are `MAX_BYTES_IN_ANSWERS` already, and nothing was read from the store.
         """
         if self.count >= MAX_BYTES_IN_ANSWERS:
-            raise StoreDown(f"{self.count} bytes of tasks are being sent already in other answers")
+            raise TooManyWaiting(f"{self.count} bytes of tasks are being sent already in other answers")
         return TaskAnswer(self)
 
 

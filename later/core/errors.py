@@ -81,7 +81,7 @@ class StoreFull(StoreDown):
 
 
 class TooManyWaiting(StoreDown):
-    """The environment's fault: too many requests wait for the store already."""
+    """The environment's fault: too many requests wait already, for the store or for their answers to be sent."""
 
 
 class StoreMismatch(LaterError):

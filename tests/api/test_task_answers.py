@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from later.api import task_answers
 from later.api.json_response import json_response
+from later.api.problem_types import TOO_MANY_WAITING
 from later.api.task_answers import BytesInAnswers, send
 from later.store import fanout
 from tests.api.api_fixture import MINIMAL, ApiFixture, item_error, serve_api
@@ -138,6 +139,7 @@ class TestAllAnswers:
         for path, body in (("/query/batch", [{"id": "n00"}]), ("/list", {"topic": "order"})):
             async with api.http.post(path, json=body) as response:
                 assert (response.status, response.headers["Retry-After"]) == (503, "1")
+                assert (await response.json())["type"] == TOO_MANY_WAITING.reference
 
     async def test_an_answer_counts_until_it_is_sent(self) -> None:
         all_answers = BytesInAnswers()
