@@ -15,8 +15,14 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def exit_on_termination() -> None:
-    """Let SIGTERM and SIGINT end this process with status 0, as they end a daemon, until it handles them itself."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    """Let the signals that stop a daemon end this process with status 0, until the daemon handles them itself.
+
+    A SIGHUP that is ignored (under nohup) stays ignored.
+    """
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         signal.signal(number, lambda *_: os._exit(0))
 
 

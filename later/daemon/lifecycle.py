@@ -34,6 +34,9 @@ class Lifecycle:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self.on_signal, number)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            # A terminal that closes may send it twice, by its shell and by itself: that must not force the exit.
+            loop.add_signal_handler(signal.SIGHUP, self.request_stop)
         starting = asyncio.create_task(start())
         requested = asyncio.create_task(self._stop_requested.wait())
         try:
@@ -94,6 +97,6 @@ def run_in_loop(work: Coroutine[None, None, int]) -> int:
         try:
             return runner.run(work)
         finally:  # the loop restores the default handlers when it closes, and those end the process by the signal
-            for number in STOP_SIGNALS:
+            for number in (*STOP_SIGNALS, signal.SIGHUP):
                 runner.get_loop().remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)

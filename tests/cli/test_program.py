@@ -64,7 +64,7 @@ def end_at_import(module: str, number: signal.Signals, *arguments: str) -> tuple
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize(
     "module", ["later.cli.program", "click", "later.config", "aiohttp", "later.daemon.single", "uvloop"]
 )

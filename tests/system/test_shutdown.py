@@ -19,7 +19,7 @@ from later.embedded import socket_url
 from later.store.keys import Bucket
 from tests.system.api_client import build_tasks, create, create_many
 from tests.system.creating_clients import run_creating_clients
-from tests.system.daemons import TERMINAL, Daemon, embedded_store_pid, run_daemon, run_up
+from tests.system.daemons import COMMAND, TERMINAL, Daemon, embedded_store_pid, run_daemon, run_up
 from tests.system.receivers import Receiver, delayed, done, hang, in_sequence
 from tests.system.stores import count_bucket, count_tasks, open_embedded_store
 from tests.system.waiting import wait_until
@@ -119,6 +119,30 @@ def test_a_second_signal_forces_the_exit_and_loses_nothing(folder: Path, data: P
         wait_until(lambda: receiver.attempts(held) == [1, 2], "the task in flight is delivered again")
         wait_until(lambda: {held, waiting} <= receiver.answered, "everything is delivered")
         assert again.stop() == 0
+
+
+def test_a_terminal_that_closes_stops_a_daemon_in_order(folder: Path, data: Path, receiver: Receiver) -> None:
+    """It may send SIGHUP twice. Otherwise the embedded store would run on without its owner."""
+    receiver.rules["/"] = delayed(1)
+    with run_up(folder, data) as up:
+        id = create(up.url, callback=receiver.url())
+        wait_until(lambda: receiver.calls_of(id), "the task is in flight")
+        up.send(signal.SIGHUP)
+        up.wait_for_event("stopping")
+        up.send(signal.SIGHUP)
+        assert up.wait_for_exit() == 0
+    assert receiver.answered == {id}
+    assert embedded_store_pid(data) is None
+
+
+def test_nohup_lets_a_daemon_outlive_its_terminal(folder: Path, data: Path) -> None:
+    with run_up(folder, data, program=("nohup", *COMMAND)) as up:
+        wait_until(up.is_ready, "the daemon is ready")
+        up.send(signal.SIGHUP)
+        time.sleep(0.5)
+        assert up.is_ready()
+        assert up.stop() == 0
+    assert [event["event"] for event in up.events()].count("stopping") == 1
 
 
 def test_a_daemon_stops_while_its_store_loads(folder: Path, data: Path) -> None:
