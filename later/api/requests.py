@@ -49,18 +49,20 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     A client that expects it is told to go on, but only if its headers are not refused.
 
     Raises:
+        UnknownExpectation: the client expects something else.
         TooLarge: it is longer than `limit`, or its Content-Length says so.
         Unsupported: it has another Content-Encoding or Transfer-Encoding than those that are taken.
         Refused: it is cut short, or not compressed as its Content-Encoding says.
     """
     headers, length = request.headers, request.content_length
+    is_waiting = hdrs.EXPECT in headers and check_expectation(request)
     if (length or 0) > limit:
         raise body_too_large(limit)
     if hdrs.CONTENT_ENCODING in headers:
         _check_encoding(hdrs.CONTENT_ENCODING, headers.getall(hdrs.CONTENT_ENCODING), ACCEPTED_ENCODINGS)
     if length is None and hdrs.TRANSFER_ENCODING in headers:
         _check_encoding(hdrs.TRANSFER_ENCODING, headers.getall(hdrs.TRANSFER_ENCODING), ("chunked",))
-    if hdrs.EXPECT in headers and check_expectation(request):
+    if is_waiting:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # nothing of the answer itself is sent yet
     content = request.content
