@@ -80,6 +80,8 @@ class _Dispatcher:
     async def _route(self, request: web.Request, started: float) -> web.StreamResponse:
         """Answer by the application's router."""
         answer = await self._handle(request)
+        if hdrs.EXPECT in request.headers and not request.content.at_eof():
+            answer.force_close()  # a client that was not told to go on may send its next request instead of the body
         resource = request.match_info.route.resource
         template = OTHER_ROUTE if resource is None else resource.canonical
         self._metrics.get(template, self.unrouted).observe(answer.status, perf_counter() - started)

@@ -230,6 +230,14 @@ async def test_what_the_head_says_is_refused_before_the_body_is_sent(
     assert head.split(b" ")[1] == status
 
 
+async def test_a_refusal_before_the_body_is_sent_ends_the_connection() -> None:
+    head, rest = await exchange(
+        "POST /create?x=1 HTTP/1.1", "Host: localhost", "Expect: 100-continue", "Content-Length: 9999", body=SMUGGLED
+    )
+    assert (head.split(b" ")[1], json.loads(rest)["field"]) == (b"400", "x")
+    assert b"Connection: close" in head
+
+
 async def test_every_answer_names_the_server_and_is_not_stored(api: ApiFixture) -> None:
     calls = [
         ("POST", "/create", 200), ("GET", "/topics", 200), ("GET", "/livez", 200), ("GET", "/metrics", 200),
