@@ -54,9 +54,7 @@ class _Dispatcher:
         started = perf_counter()
         fast = self._fast.get(request.raw_path) if request.method == "POST" else None
         try:
-            version = request.version
-            # aiohttp's parser in C returns the very constant
-            if version is not HttpVersion11 and version < HttpVersion11 and hdrs.TRANSFER_ENCODING in request.headers:
+            if hdrs.TRANSFER_ENCODING in request.headers and request.version < HttpVersion11:
                 # HTTP/1.0 ignores the header, and so may a proxy before us: what is a body to us is a request to it
                 raise Refused("malformed HTTP: Transfer-Encoding in HTTP/1.0")
             self._check_cross_site(request, self._health_paths)
