@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 
@@ -32,9 +32,14 @@ def log_not_listening(address: Address) -> None:
     log.warning("health address in use: going on without; --health names another", address=str(address))
 
 
-def log_listening(address: Address, bound: Sequence[Address]) -> None:
-    """Log each numeric address that `address` was bound to; nothing if the command goes on without listening."""
+def log_listening(address: Address, bound: Sequence[Address], allow_hosts: Collection[str]) -> None:
+    """Log each numeric address that `address` was bound to; nothing if the command goes on without listening.
+
+    Callers from elsewhere may use names, so it is said which of them are allowed.
+    """
     for numeric in bound:
         log.info("listening", url=f"http://{numeric}")
     if bound and not address.is_loopback:
         log.warning("listening beyond this machine: anyone who reaches this port can make calls", address=str(address))
+        hosts = ", ".join(sorted({"localhost", address.host, *allow_hosts}))
+        log.info("other host names are refused: --allow-host allows one", hosts=hosts)

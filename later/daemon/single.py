@@ -38,6 +38,7 @@ class SingleProcess:
         self._backing_store = build_backing_store(command, config, metrics)
         self._lifecycle = Lifecycle(force_exit=self._backing_store.stop_nowait)
         self._address = listen_address(command, config)
+        self._allow_hosts = config.allow_hosts
         self._service = Service(
             command,
             replace(config, store_url=self._backing_store.url),
@@ -62,7 +63,7 @@ class SingleProcess:
         await self._service.start_work()
         bound = await self._service.listen()
         if self._address is not None:
-            log_listening(self._address, bound)
+            log_listening(self._address, bound, self._allow_hosts)
 
     async def stop(self) -> None:
         """Stop the store last, whatever fails before."""

@@ -180,7 +180,7 @@ class Supervisor:
         if self._is_first("up"):
             self._store_ticker.wake()
             if self._port is not None:
-                log_listening(self._port.address, self._port.addresses)
+                log_listening(self._port.address, self._port.addresses, self._config.allow_hosts)
         if self._children.why_not_ready() is None and self._is_first("all up"):
             log.info("all processes are up", processes=self._config.processes)
 
