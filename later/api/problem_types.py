@@ -49,7 +49,7 @@ REFUSED = ProblemType(
     "Correct the request. Sending the same one again has the same answer.",
 )  # fmt: skip
 CROSS_SITE = ProblemType(
-    "cross-site", 403, "Refused: sent by another site's page",
+    "cross-site", 403, "Refused: another site's page or another host's name",
     "A web page of another site made a browser send this request, or the request names another host than this one.\n"
     "Otherwise every page that is open in a browser could create and delete tasks here. Programs are not affected.",
     "Where `detail` names `Host`: call the server by its IP address or as `localhost`, or start it with\n"
