@@ -20,6 +20,7 @@ from types import ModuleType
 import click
 import pytest
 
+from later.api.problem_types import PROBLEM_TYPES
 from later.cli.groups import load_command
 from later.cli.program import later
 from later.config import OPTIONS
@@ -62,6 +63,15 @@ def names_in_first_column(table: str) -> list[str]:
     """Return everything in backticks in the first column of a table."""
     rows = re.findall(r"^\| ([^|]*`[^|]*) \|", table, re.MULTILINE)
     return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+# Errors
+
+
+def test_every_problem_type_is_documented_with_its_status() -> None:
+    table = section_text("Errors of the API", OPERATIONS)
+    documented = dict(re.findall(r"^\| `([a-z-]+)` \| (\d+)", table, re.MULTILINE))
+    assert documented == {name: str(type.status) for name, type in PROBLEM_TYPES.items()}
 
 
 # Metrics

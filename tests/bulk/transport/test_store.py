@@ -166,7 +166,7 @@ class TestAdmissionLimits:
         set_policy(stored, topic_scope("order"), max_delay=90)
         assert limited.validate([task_body("j:1", delay=89)]) == BatchResult(0, [], {})
 
-    def test_without_a_daemons_statement_tasks_are_read_but_not_created(self, stored: LaidOutStore) -> None:
+    def test_without_a_daemons_limits_tasks_are_read_but_not_created(self, stored: LaidOutStore) -> None:
         stored.redis.hdel("later:meta", "admission")
         transport = StoreTransport(stored.settings, JOB)
         assert transport.query(["j:1"]) == [TaskStatus.MISSING]
