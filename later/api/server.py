@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion11
-from aiohttp.http_exceptions import ContentEncodingError
+from aiohttp.http_exceptions import ContentEncodingError, InvalidURLError
 from aiohttp.typedefs import Handler
 
 from later.api.problems import error_response, fault_response, new_incident
@@ -21,8 +21,10 @@ from later.metrics.http_requests import OTHER_ROUTE
 
 log = structlog.get_logger()
 
-_QUOTE_START = re.compile("[:'\"\n]")
-"""The characters with which aiohttp begins to quote the request in a message. The request may contain a secret."""
+_QUOTE_START = re.compile(r"""[:"\n]|\B'(?![A-Za-z-]+' header)""")
+"""Where a message of aiohttp begins to quote the request, which may contain a secret.
+
+`can't` and `'Host' header` begin no quotation."""
 
 
 class Runner(web.AppRunner):
@@ -116,6 +118,8 @@ class _Protocol(web.RequestHandler):
         if isinstance(exc, ContentEncodingError):
             # aiohttp knows the encoding, but has not the library to read it
             response = error_response(request, unsupported_encoding(hdrs.CONTENT_ENCODING, ACCEPTED_ENCODINGS))
+        elif isinstance(exc, InvalidURLError):  # its message is the target itself
+            response = error_response(request, Refused("malformed HTTP: expected a path as the target"))
         elif status == 400:
             reason = _QUOTE_START.split(message or "", maxsplit=1)[0].strip()
             response = error_response(request, Refused(f"malformed HTTP: {reason}"))

@@ -41,6 +41,28 @@ async def test_malformed_http_is_answered_with_a_problem_document(
     assert value("later_http_requests_total", {"route": "other", "code": "400"}) == 1
 
 
+@pytest.mark.parametrize(
+    ("request_bytes", "reason"),
+    [
+        (b"GET /livez HTTP/1.1\r\n\r\n", "Missing 'Host' header in request."),
+        (b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", "Duplicate 'Host' header found."),
+        (
+            b"GET / HTTP/1.1\r\nHost: a\r\nContent-Type: a\r\nContent-Type: b\r\n\r\n",
+            "Duplicate 'Content-Type' header found.",
+        ),
+        (b"GET http://[s3cret]/ HTTP/1.1\r\nHost: a\r\n\r\n", "expected a path as the target"),
+        (b"GET * HTTP/1.1\r\nHost: a\r\n\r\n", "expected a path as the target"),
+        (
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "Transfer-Encoding can't be present with Content-Length",
+        ),
+    ],
+)
+async def test_malformed_http_is_told_what_is_wrong(request_bytes: bytes, reason: str) -> None:
+    _, _, body = (await send(request_bytes)).partition(b"\r\n\r\n")
+    assert json.loads(body)["detail"] == f"malformed HTTP: {reason}"
+
+
 async def test_well_formed_http_is_served() -> None:
     async with serve_api() as api:
         assert (await api.post("/create", {**MINIMAL, "id": "a"})) == ok(**create_result("a"))
