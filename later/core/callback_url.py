@@ -65,14 +65,9 @@ def _check_host_and_port(netloc: str) -> None:
     if "%" in netloc:
         raise ValueError("a host has no % in it")
     if parse_host_address(url.raw_host) is None:
-        _check_name(url.raw_host if "[" not in netloc else "")
-
-
-def _check_name(host: str) -> None:
-    """Raise ValueError unless a host in lower case is a name that can be looked up."""
-    name = host.removesuffix(".")
-    if len(name) > MAX_HOST_CHARS or not all(map(_LABEL.fullmatch, name.split("."))):
-        raise ValueError(
-            f"a host is a name of at most {MAX_HOST_CHARS} characters, "
-            "in labels of 1 to 63 letters, digits, hyphens and underscores"
-        )
+        name = "" if "[" in netloc else url.raw_host.removesuffix(".")
+        if len(name) > MAX_HOST_CHARS or not all(map(_LABEL.fullmatch, name.split("."))):
+            raise ValueError(
+                f"a host is a name of at most {MAX_HOST_CHARS} characters, "
+                "in labels of 1 to 63 letters, digits, hyphens and underscores"
+            )
