@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
 
+from later.bulk.input.column_names import canonical_name
 from later.bulk.input.row_keys import KEY
 from later.bulk.input.row_origins import UNKNOWN_ORIGIN, Origin
 from later.core.errors import Refused, TooLarge
@@ -23,8 +25,9 @@ REDACTED_HEADERS = (
 )
 """Otherwise a receiver would be called with *** for its password."""
 
-_USERINFO = re.compile(r"\A([^/?#]*//)[^/?#]*@")
-_SECRET_FIELDS = {"headers", "callback"}
+_USERINFO = re.compile(r"\A(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*)[^/?#]*@")
+"""The user and password of a URL, also of one that is none: without its scheme or with other slashes."""
+_SECRET_FIELDS = ("headers", "callback")
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -76,7 +79,7 @@ def build_reject(
     """
     field, shown = error.field, redact_row(row)
     reason, text = error.detail, error.detail.removeprefix(f"{error.field}: ")
-    if field == "callback" and f"//{REDACTED}@" in shown:  # the daemon quotes the value
+    if field == "callback" and f"{REDACTED}@" in shown:  # the daemon quotes the value
         text = f"{text.partition(', got ')[0]}, got a URL with user:password@"
         reason = f"{field}: {text}"
     expected, got_word, got = text.partition(", got ")
@@ -133,15 +136,17 @@ def has_redacted_headers(headers: Any) -> bool:
 def redact_row(row: bytes) -> str:
     """Return a row without secrets: without the values of headers, and without user and password in the callback.
 
-    A row that is not a JSON object is returned as it is: headers cannot be found in it.
+    Names match as those of columns do. A row that is not a JSON object is returned as it is: headers cannot be found
+    in it.
     """
-    if not any(f'"{name}"'.encode() in row for name in _SECRET_FIELDS):
+    lower = row.lower()
+    if not any(name.encode() in lower for name in _SECRET_FIELDS):
         return decode_readable(row)
     try:  # everything else stays as written, numbers of many digits too
         fields = _decode_object(row)
-        for field in fields.keys() & _SECRET_FIELDS:
-            redacted = _redact(field, msgspec.json.decode(fields[field]))
-            fields[field] = msgspec.Raw(msgspec.json.encode(redacted))
+        for name, field in _find_secrets(fields):
+            redacted = _redact(field, msgspec.json.decode(fields[name]))
+            fields[name] = msgspec.Raw(msgspec.json.encode(redacted))
         return msgspec.json.encode(fields).decode()
     except (ValueError, RecursionError):  # bytes that are not UTF-8, NaN, lone surrogates, or no JSON object at all
         pass
@@ -151,8 +156,13 @@ def redact_row(row: bytes) -> str:
         return decode_readable(row)
     if not isinstance(lenient, dict):
         return decode_readable(row)
-    lenient |= {field: _redact(field, lenient[field]) for field in lenient.keys() & _SECRET_FIELDS}
+    lenient |= {name: _redact(field, lenient[name]) for name, field in _find_secrets(lenient)}
     return json.dumps(lenient, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
+
+
+def _find_secrets(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the names that are those of fields with secrets, each with its field."""
+    return [(name, field) for name in names if (field := canonical_name(name)) in _SECRET_FIELDS]
 
 
 def _redact(field: str, value: Any) -> Any:

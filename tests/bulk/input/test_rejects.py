@@ -97,6 +97,8 @@ def test_a_reject_says_where_its_row_came_from() -> None:
         (b'{"callback":"//me:secret@h"}', '{"callback":"//***@h"}'),
         (b'{"callback":"http://h/a//b@c?d=//e@f"}', '{"callback":"http://h/a//b@c?d=//e@f"}'),
         (b'{"callback":5}', '{"callback":5}'),
+        (b'{"headers":{"A":"b"}," Headers":{"A":"secret"}}', '{"headers":{"A":"***"}," Headers":{"A":"***"}}'),
+        (b'{"delay":NaN,"Callback":"http://me:secret@h"}', '{"delay":NaN,"Callback":"http://***@h"}'),
     ],
 )  # fmt: skip
 def test_secrets_are_redacted(row: bytes, redacted: str) -> None:
@@ -104,9 +106,10 @@ def test_secrets_are_redacted(row: bytes, redacted: str) -> None:
     assert build_reject(row, None, Refused("why")).row == redacted
 
 
-def test_no_password_of_a_callback_is_in_a_reason() -> None:
+@pytest.mark.parametrize("start", ["http://", "", " http://", "http:/", "http:\\\\", "http:"])
+def test_no_password_of_a_callback_is_in_a_reason(start: str) -> None:
     """The daemon quotes the value, and cuts it where it is long: also in the middle of a password."""
-    callback = f"http://me:{'secret' * 20}@h/ x"
+    callback = f"{start}me:{'secret' * 20}@h/ x"
     body = json.dumps(ROW | {"callback": callback}).encode()
     [error] = validate_bodies([body])
     assert isinstance(error, Refused)
