@@ -37,7 +37,11 @@ FAULTS = (
     Fault({"callback": None}, "callback", f"{URL} nothing"),
     Fault({"callback": "http:///hook"}, "callback", f'{URL} "http:///hook"'),
     Fault({"callback": "ftp://h/hook"}, "callback", f'{URL} "ftp://h/hook"'),
-    Fault({"callback": "http://me:secret@h/"}, "callback", "expected a URL without user:password@, got one with it"),
+    Fault(
+        {"callback": "http://me:secret@h/"},
+        "callback",
+        "expected a URL without user:password@, got a URL with user:password@",
+    ),
     Fault({"delay": -5.0}, "delay", "expected a number of seconds ≥ 0, got -5"),
     Fault({"delay": float("nan")}, "delay", "expected a number of seconds ≥ 0, got nan"),
     Fault({"execute_time": "1795298743"}, "execute_time", "expected either delay or execute_time, got both"),
@@ -142,6 +146,7 @@ def expected_rejects(count: int, per_fault: int, topic: str = "order") -> Reject
         }
         row_key = row.pop("key")
         row_json = {name: _json_value(value) for name, value in row.items() if value is not None}
+        row_json |= {} if row_key is None else {"key": str(row_key)}
         if "@" in row_json.get("callback", ""):
             row_json["callback"] = "http://***@h/"
         if "headers" in row_json:
