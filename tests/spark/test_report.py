@@ -185,6 +185,26 @@ def test_rejects_are_counted_without_the_details_of_one_row(spark: SparkSession,
     )
 
 
+def test_a_row_that_several_runs_rejected_counts_once_as_the_latest_says(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows without a key are known by their place; within one run each row counts."""
+    schema = f"{REJECTS}, file string, position bigint"
+    keyless = {"key": None, "file": "f"}
+    runs = {
+        "1": [reject("delay", "old", "a"), reject("delay", "no", "b"), reject(None, "no") | keyless | {"position": 1}],
+        "2": [
+            *[reject("delay", "no", "a")] * 2,
+            *(reject(None, "no") | keyless | {"position": position} for position in (1, 2)),
+        ],
+    }
+    for number, rows in runs.items():
+        table = [{"file": None, "position": None, **row} for row in rows]
+        _write(spark, table, schema, tmp_path / "rejects" / f"run=20261122T0000{number}0Z-aaaaaa")
+
+    counts = read_rejects(spark, str(tmp_path / "rejects"), 5)
+
+    assert counts.groups == (RejectGroup("delay", "no", 3, "a"), RejectGroup("", "no", 2, None))
+
+
 def test_a_table_that_is_not_an_export_is_refused_with_its_missing_columns(
     spark: SparkSession, rejects: WriteTable
 ) -> None:

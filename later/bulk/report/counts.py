@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from later.bulk.jobs.output import read_table
@@ -219,13 +219,26 @@ def count_dead(export: DataFrame, max_groups: int) -> DeadCounts:
 
 
 def count_rejects(rejects: DataFrame, max_groups: int) -> RejectCounts:
-    """Count the rejects by field and by reason, without the details of a single row."""
+    """Count the rejects by field and by reason, without the details of a single row.
+
+    A row that several runs have rejected counts once, as the latest of them says.
+    """
+    rejects = _latest_rejects(rejects)
     reason = F.regexp_replace(F.coalesce("reason", F.lit("")), _DETAILS, "").alias("reason")
     counts = rejects.groupBy(_string("field"), reason).agg(F.count("*").alias("count"), F.min("key").alias("key"))
     with _cached(counts) as cached:
         largest = _largest(cached, max_groups)
         groups = [reject_group(row["field"], row["reason"], row["count"], row["key"]) for row in largest]
         return RejectCounts(tuple(groups), *_count_others(cached, largest))
+
+
+def _latest_rejects(rejects: DataFrame) -> DataFrame:
+    """Leave out what earlier runs said of a row. Rows are known by their keys; without one, by place and text."""
+    if not {"run", "file", "position", "row"} <= {*rejects.columns}:  # a single run
+        return rejects
+    identity = (F.col("key"), *(F.when(F.col("key").isNull(), F.col(name)) for name in ("file", "position", "row")))
+    latest = F.max("run").over(Window.partitionBy(*identity))
+    return rejects.withColumn("latest_run", latest).where("run = latest_run")
 
 
 def _string(column: str, name: str = "") -> Column:
