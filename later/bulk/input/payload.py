@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,7 +35,15 @@ class Payloads(NamedTuple):
             None if self.keys is None else [self.keys[i] for i in positions],
             positions if self.rows is None else [self.rows[i] for i in positions],
             self.find_origin,
+            None if self.dues is None else [self.dues[i] for i in positions],
         )
+
+    def sort_by_due_time(self, now: float) -> Payloads:
+        """Return the payloads in the order of their due times, because the store inserts sorted tasks faster."""
+        timed = self._replace(dues=self.due_times(now))
+        keys = [math.inf if due is None else due for due in timed.dues or ()]
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        return timed if order == list(range(len(keys))) else timed.select(order)
 
     def due_times(self, now: float) -> Sequence[float | None]:
         """Return when each row is due, in Unix seconds; None for one whose time is not a number."""

@@ -15,6 +15,9 @@ from later.bulk.input.csv_checks import CsvLayout
 from later.bulk.input.json import JsonDocumentReader, JsonLinesReader
 from later.bulk.input.payload import Parsed
 
+GATHERED_ROWS, GATHERED_BYTES = 50_000, 8 * 1024 * 1024
+"""The rows, and their bytes in Arrow, of a batch that is sorted by due time where Spark has not sorted a partition."""
+
 
 class RowShape(Enum):
     """The form of a row: a value in each column, the JSON of one object, or a JSON document of many objects."""
@@ -72,9 +75,31 @@ class RowSettings:
         return JsonDocumentReader(objects) if self.shape is RowShape.DOCUMENTS else objects
 
     def read_all(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Parsed]:
-        """Read each batch. Raises Refused: as `build_reader` does."""
+        """Read all batches. Raises Refused: as `build_reader` does."""
+        is_sorted = self.shape is RowShape.COLUMNS and self.csv is None
         reader: RowReader | None = None
-        for batch in batches:
+        for batch in batches if is_sorted else gather_batches(batches):
             if reader is None:
                 reader = self.build_reader(batch.schema)
             yield reader.read(batch)
+
+
+def gather_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in batches of about GATHERED_ROWS, or of fewer rows if they are large."""
+    gathered: list[pa.RecordBatch] = []
+    for batch in batches:
+        gathered.append(batch)
+        rows, size = sum(each.num_rows for each in gathered), sum(each.nbytes for each in gathered)
+        if rows >= GATHERED_ROWS or size >= GATHERED_BYTES:
+            yield from _concat(gathered)
+            gathered = []
+    if gathered:
+        yield from _concat(gathered)
+
+
+def _concat(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the batches as one; a single one as it is, whatever its size."""
+    if len(batches) == 1:
+        return batches
+    merged: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return merged

@@ -63,14 +63,15 @@ class TaskCreator:
                 now = time.time()
                 rejects = list(parsed.rejected)
                 refused: set[int] = set()
-                for result in send(parsed.payloads.bodies):
+                payloads = parsed.payloads.sort_by_due_time(now)
+                for result in send(payloads.bodies):
                     created += result.created
                     existing += len(result.existing)
                     refused |= result.errors.keys()
-                    rejects += (parsed.payloads.reject(i, e.refusal) for i, e in result.errors.items())
-                due_times = due_times.add(parsed.payloads.due_times(now), refused, now)
+                    rejects += (payloads.reject(i, e.refusal) for i, e in result.errors.items())
+                due_times = due_times.add(payloads.due_times(now), refused, now)
                 shown = rejects if self.max_examples is None else rejects[: max(self.max_examples - rejected, 0)]
-                rows += len(parsed.payloads.bodies) + len(parsed.rejected)
+                rows += len(payloads.bodies) + len(parsed.rejected)
                 rejected += len(rejects)
                 if shown:
                     yield _result_rows(CREATE_SCHEMA, [reject._asdict() for reject in shown])

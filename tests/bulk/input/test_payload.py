@@ -9,6 +9,7 @@ import pytest
 from later.bulk.input.json import NO_ID
 from later.bulk.input.payload import Payloads
 from later.bulk.input.rejects import decode_readable
+from later.bulk.input.row_origins import Origin
 from later.core.errors import Refused
 
 WHY = Refused("why")
@@ -33,6 +34,20 @@ def test_a_selection_keeps_ids_and_keys() -> None:
         payloads("a", "b", "c", keys=[b"1", b"2", b"3"]).select([2, 0])[:3] == payloads("c", "a", keys=[b"3", b"1"])[:3]
     )
     assert payloads("a", "b", "c").select([])[:3] == payloads()[:3]
+
+
+def test_payloads_in_the_order_of_their_due_times_keep_their_rows_and_origins() -> None:
+    """A time that is no number comes last, and rows that are due at the same time keep their order."""
+    delays = [5, "x", 3, 5]
+    bodies = [body(f"j:{number}", delay=delay) for number, delay in enumerate(delays)]
+    rows = Payloads(bodies, [f"j:{number}" for number in range(4)], None, [1, 2, 3, 4], lambda row: Origin("f", row))
+
+    in_order = rows.sort_by_due_time(1000)
+
+    assert in_order.ids == ["j:2", "j:0", "j:3", "j:1"]
+    assert in_order.due_times(1000) == [1003, 1005, 1005, None]
+    assert in_order.reject(0, WHY).position == 3
+    assert in_order.sort_by_due_time(1000) == in_order
 
 
 def test_a_reject_has_the_row_with_its_key_and_without_the_generated_id() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from later.bulk.input.row_settings import RowSettings, RowShape
 from later.bulk.input.task_ids import task_ids
 from later.bulk.jobs.partition import CREATE_SCHEMA, STATUS_SCHEMA, TaskCanceller, TaskCreator, TaskVerifier
 from later.bulk.transport.target import Target
+from later.client.batches import BatchSender
+from later.client.transport import BatchResult
 from later.core.errors import LaterError, Refused
 from later.core.task import pack_id
 from later.store.keys import Bucket
@@ -350,3 +352,20 @@ class TestVerifying:
             run_partition(TaskCanceller(target=target, row_settings=COLUMN_ROWS), batch("a", "b", "c")).tally["missing"]
             == 1
         )
+
+
+def test_tasks_are_created_in_the_order_of_their_due_times(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store inserts sorted tasks faster. Spark has not sorted rows whose positions are counted."""
+    sent: list[bytes] = []
+    create = BatchSender.create
+
+    def record(sender: BatchSender, bodies: Sequence[bytes]) -> Iterator[BatchResult]:
+        sent.extend(bodies)
+        return create(sender, bodies)
+
+    monkeypatch.setattr(BatchSender, "create", record)
+    rows = [{"key": delay, "topic": "order", "callback": CALLBACK, "delay": delay} for delay in (50, 20, 40, 10, -30)]
+    results = TaskCreator(target=target, row_settings=JSON_ROWS)(iter([json_lines(*rows[:2]), json_lines(*rows[2:])]))
+
+    assert [row["key"] for batch in results for row in batch.to_pylist() if row["key"] is not None] == ["-30"]
+    assert [json.loads(body)["delay"] for body in sent] == [-30, 10, 20, 40, 50]
