@@ -98,13 +98,19 @@ def test_rows_that_are_not_utf_8_are_rejected(read: ReadInput, tmp_path: Path) -
 
 @pytest.mark.parametrize("end", ["", '"'])
 @pytest.mark.parametrize("sep", [",", ";", "\\t"])
-def test_a_row_with_an_unclosed_quote_is_rejected(sep: str, end: str, read: ReadInput, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["", "retry=5"])
+def test_a_row_with_an_unclosed_quote_is_rejected(
+    folder: str, sep: str, end: str, read: ReadInput, tmp_path: Path
+) -> None:
+    """Also in a directory whose name is a column: the rows in its files do not have that."""
     separator = sep.replace("\\t", "\t")
     lines = ["key,topic,hook,content", '1,order,http://h/,"hello', "2,order,http://h/,x", f"3,order,http://h/,bye{end}"]
     lines += ["4,order,http://h/,y"] if end else []
-    (tmp_path / "a.csv").write_text("\n".join(lines).replace(",", separator) + "\n")
+    file = tmp_path / folder / "a.csv"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(lines).replace(",", separator) + "\n")
 
-    parsed = parse(read(tmp_path / "a.csv", "csv", options={"sep": sep}, columns={"callback": "hook"}))
+    parsed = parse(read(tmp_path, "csv", options={"sep": sep}, columns={"callback": "hook"}))
 
     assert [(reject.key, reject.reason) for reject in parsed.rejected] == [("1", f"content: {UNCLOSED_QUOTE}")]
     assert parsed.payloads.keys == ([b"4"] if end else [])

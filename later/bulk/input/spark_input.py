@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -49,7 +49,7 @@ MERGE_SCHEMA = {"mergeSchema": "true"}
 """The option to read the columns of all files: by default Spark reads those of one file and drops all others."""
 JSON_FORMATS = frozenset({"json", "ndjson"})
 COUNTED_FORMATS = JSON_FORMATS | {"csv"}
-"""Formats whose rows are counted as they arrive, to say where each is. So they are not sorted."""
+"""Formats whose rows are counted as they arrive, to say where each is. So only the workers sort them, in batches."""
 ORIGIN_DDL = "struct<file: string, block: bigint, position: bigint>"
 """`ORIGIN_TYPE` as Spark writes it."""
 
@@ -160,7 +160,8 @@ def _read_json(spark: SparkSession, job_input: JobInput, row_settings: RowSettin
     shape = RowShape.DOCUMENTS if job_input.format == "json" else RowShape.OBJECTS
     options = {"wholetext": "true"} if shape is RowShape.DOCUMENTS else {}
     frame = spark.read.options(**{**options, **job_input.options}).format("text").load(job_input.path)
-    if not frame.inputFiles():
+    files: Any = frame._jdf.inputFiles()  # the frame's own method would fetch the names of all files, one by one
+    if not len(files):
         return _empty_input(spark, job_input, row_settings)
     for name in frame.columns:
         if name in source_columns(job_input.columns).values() and name not in job_input.constants:
@@ -231,9 +232,10 @@ def _read_columns(loaded: LoadedInput, job_input: JobInput, row_settings: RowSet
     if job_input.format == "csv":
         spark_options = {name.lower(): value for name, value in job_input.options.items()}
         separator = spark_options.get("sep", spark_options.get("delimiter", ",")).replace("\\t", "\t") or ","
+        columns_of_files = _columns_of_files(frame, names)
         callback = sources.get("callback")
-        index = names.index(callback) if callback in names else None
-        row_settings = replace(row_settings, csv=CsvLayout(separator, len(names), index))
+        index = columns_of_files.index(callback) if callback in columns_of_files else None
+        row_settings = replace(row_settings, csv=CsvLayout(separator, len(columns_of_files), index))
     with _list_columns(names):  # refuse here, not in a worker four times
         row_settings.build_reader(to_arrow_schema(rows.schema, timezone="UTC"))
     used = {_top_column(names, source) for source in sources.values()}
@@ -278,6 +280,13 @@ def _match_name(names: Sequence[str], source: str) -> str:
     """Return the one column that has the name in another case or with spaces around it; otherwise the name itself."""
     similar = [name for name in names if canonical_name(name) == canonical_name(source)]
     return similar[0] if source not in names and len(similar) == 1 else source
+
+
+def _columns_of_files(frame: DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the columns that are in the files themselves, not in their directories' names (`topic=order/`)."""
+    files: Any = frame._jdf.inputFiles()  # the frame's own method would fetch the names of all files, one by one
+    path = unquote(files[0]) if len(files) else ""
+    return [name for name in names if f"/{name}=" not in path]
 
 
 def _top_column(names: Sequence[str], source: str) -> str:
