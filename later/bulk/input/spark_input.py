@@ -53,10 +53,17 @@ COUNTED_FORMATS = JSON_FORMATS | {"csv"}
 ORIGIN_DDL = "struct<file: string, block: bigint, position: bigint>"
 """`ORIGIN_TYPE` as Spark writes it."""
 
-CSV_OPTIONS = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"}
+CSV_OPTIONS = {
+    "header": "true",
+    "escape": '"',
+    "multiLine": "true",
+    "enforceSchema": "false",
+    "inputBufferSize": str(64 * 1024),
+}
 """The options to read CSV as in RFC 4180: a quote within quotes is doubled (Spark's default is a backslash), and a line
 may end within quotes (otherwise the first half of such a row would become a task). Each file must have the header of
-the first file: by default Spark takes the columns in that order, whatever the file's header says."""
+the first file: by default Spark takes the columns in that order, whatever the file's header says. With Spark's default
+buffer, a million characters for each file, 2,000 small files take twice the processor time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -339,7 +346,8 @@ def _load_merged(spark: SparkSession, job_input: JobInput, options: Mapping[str,
 def _load_csv(spark: SparkSession, job_input: JobInput) -> tuple[DataFrame, str]:
     """Read all columns as strings, in one pass. A row of too many or too few columns is corrupt; its text is kept."""
     options = {**CSV_OPTIONS, **job_input.options}
-    names = spark.read.options(**options).csv(job_input.path).columns
+    whole_files = {**options, "multiLine": "true"}  # to find the header in lines, Spark would read all files
+    names = spark.read.options(**whole_files).csv(job_input.path).columns
     if not names:
         raise Refused(f"{job_input.path}: expected a header, got nothing")
     if str(options["enforceSchema"]).lower() == "false":
