@@ -1,4 +1,4 @@
-"""What the API says of itself: its routes, its version, and a page for each kind of problem."""
+"""The routes that describe the API: its routes, its version, and a page for each type of problem."""
 
 from __future__ import annotations
 

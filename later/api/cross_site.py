@@ -1,9 +1,9 @@
 """Protection from cross-site requests: what a web page makes a browser send is refused.
 
-A daemon on loopback trusts whoever reaches it, and every web page that its user opens does. A browser says where a
-request comes from: by `Sec-Fetch-Site`, or to a plain-http name that is not loopback by `Origin` alone. A page whose
-own name resolves to the daemon (DNS rebinding) is of the same origin, but shows that name in `Host`. Programs send
-neither `Sec-Fetch-Site` nor `Origin`, and need nothing else.
+A daemon on loopback trusts all that reaches it, and every web page that its user opens can reach it. A browser says
+where a request comes from: by `Sec-Fetch-Site`, or to a plain-http name that is not loopback by `Origin` alone. A page
+whose own name resolves to the daemon (DNS rebinding) is of the same origin, but shows that name in `Host`. Programs
+send neither `Sec-Fetch-Site` nor `Origin`, and need nothing else.
 """
 
 from __future__ import annotations

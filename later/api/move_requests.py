@@ -14,7 +14,7 @@ from later.store.types import BucketRange, MoveResult
 
 
 class MoveCursor(NamedTuple):
-    """What the next request needs to continue a purge or a redrive where an answer ended.
+    """The place where an answer ended, from which the next request continues a purge or a redrive.
 
     It is the score and id of the last task that was looked at; the time (ms) before which a task must have died, so
     that one that dies again is left alone; and the time (ms) at which the next task of a redrive with a rate is due.

@@ -15,7 +15,7 @@ from later.metrics.http_requests import RequestMetrics
 
 
 class Scope(StrEnum):
-    """What a route does to the tasks. A caller of an open route needs no permission at all."""
+    """The permission that a route needs, by its effect on tasks. An open route needs none."""
 
     CREATE = "create"
     READ = "read"

@@ -1,4 +1,4 @@
-"""What a daemon's options say about admission, in the form in which it tells those who write to the store directly."""
+"""The options of a daemon that limit admission, in the form that clients which write to the store directly read."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _check_host_and_port(netloc: str) -> None:
     if not url.raw_host or not url.host:  # `host` is decoded: a bad `xn--` raises
         raise ValueError("the host is missing")
     if any(letter in netloc and letter not in url.host for letter in _CHANGED_BY_IDNA_2003):
-        # yarl falls back on IDNA 2003 if one label is none of IDNA 2008, such as `_a`
+        # yarl falls back on IDNA 2003 if one label is not allowed by IDNA 2008, such as `_a`
         raise ValueError("a host with ß or ς is a name of IDNA 2008, in all of its labels")
     if "%" in netloc:
         raise ValueError("a host has no % in it")

@@ -1,4 +1,4 @@
-"""What holds due tasks of a topic: a limit, a pause, or their receiver."""
+"""The reasons why due tasks of a topic are held: a limit, a pause, or their receiver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from later.core.policy import Policy
 
 
 class Held(StrEnum):
-    """What keeps due tasks from being claimed. `NO`: nothing, so they wait for a slot, a worker or the store."""
+    """The reason why due tasks are not claimed. `NO`: nothing, so they wait for a slot, a worker or the store."""
 
     NO = "no"
     RATE = "rate"

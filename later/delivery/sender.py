@@ -37,7 +37,7 @@ KEEPALIVE_S = 30
 LINGER_S = 0.1
 """How long to wait for the body of a reply that its status has decided: reading it only saves the connection."""
 CALL_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError)
-"""What receivers, networks and name servers cause. A timeout and an error of TLS are an OSError, too."""
+"""Errors that receivers, networks and name servers cause. A timeout and an error of TLS are an OSError, too."""
 BAD_URL = "this URL cannot be called"
 LATER_AFTER = istr("later-after")
 LATER_REASON = istr("later-reason")

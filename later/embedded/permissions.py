@@ -17,7 +17,7 @@ OTHERS_WRITE = 0o022
 PRIVATE_UMASK = 0o077
 
 _NAMES = ("store.sock", "store.pid", "store.log", "lock", "owner.lock", "appendonlydir", "dump.rdb", "lost+found")
-"""What a data directory holds, also after a BGSAVE, or the root of a file system."""
+"""Names of the files in a data directory, also after a BGSAVE, or in the root of a file system."""
 _TEMPORARY_PREFIX = "temp-"
 """The beginning of the name of a file that the server writes and then renames."""
 

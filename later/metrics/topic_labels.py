@@ -37,7 +37,7 @@ class TopicLabels:
         """The round in which each topic was used last."""
         self._round = 0
         self.series: list[TopicSeries] = []
-        """What is told of topics that get a label, or lose it."""
+        """The metrics that add a topic's series when it gets a label, and remove them when it loses it."""
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._used_in

@@ -20,7 +20,7 @@ class TopicTotals:
         self._topics = metrics.topics
         self._totals: dict[Series, float] = {}
         self._last: dict[int, dict[Series, float]] = {}
-        """What each process had counted when it was asked last."""
+        """The counts of each process when it was asked last."""
         metrics.topics.series.append(self)
 
     def add_topic(self, topic: str) -> None:

@@ -18,7 +18,7 @@ Execute = Callable[[str, Sequence[Command]], Awaitable[list[Any]]]
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (7, 2)
 KNOWN_NEEDS: frozenset[str] = frozenset()
-"""What a store may need of every daemon that uses it. `needs` in `later:meta` lists names, separated by commas.
+"""Names of the features that a store may need of its daemons. `needs` in `later:meta` lists them, separated by commas.
 
 A version that stores something that older ones would misread writes its name there. So they refuse the store, which
 they would otherwise damage, and stores that do without it stay usable by all.

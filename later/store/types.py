@@ -199,9 +199,10 @@ CreateResult = Literal[True] | ExistingTask
 
 
 class Deletion(NamedTuple):
-    """What a deleted task was: in flight, so that its receiver may still get that attempt; or ended and remembered.
+    """A deletion.
 
-    Only the id was left of an ended task; it is forgotten now.
+    `in_flight` is true if the task was being delivered: its receiver may still get that attempt. `ended` is true if it
+    had ended before, and only its id was remembered; that is forgotten now.
     """
 
     id: str
