@@ -30,6 +30,8 @@ IMPORTERS = {
     "redis": {"store", "embedded"},  # `embedded` asks whether its server answers
     "hiredis": {"store"},
     "aiohttp": {"api", "delivery", "client", "daemon"},
+    "httptools": {"delivery"},
+    "aiohappyeyeballs": {"delivery"},
     "pyspark": {"bulk"},
     "py4j": {"bulk"},
     "pyarrow": {"bulk"},
