@@ -14,6 +14,7 @@ from typing import Any
 from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task
+from later.delivery.aiohttp_client import AiohttpClient
 from later.delivery.sender import Sender
 from tests.builders import NOW, a_task
 
@@ -150,7 +151,7 @@ class PolicySender:
 async def a_sender(
     timeout_ms: int = LONG_TIMEOUT_MS, max_lookups: int = 8, **policy: Any
 ) -> AsyncIterator[PolicySender]:
-    sender = Sender(max_lookups=max_lookups, user_agent="later/0.1")
+    sender = Sender(AiohttpClient(max_lookups=max_lookups), user_agent="later/0.1")
     await sender.start()
     try:
         yield PolicySender(sender, Policy(timeout_ms=timeout_ms, **policy))

@@ -27,6 +27,7 @@ from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
 from later.daemon.store_metrics import StoreMetrics
+from later.delivery.aiohttp_client import AiohttpClient
 from later.delivery.sender import Sender
 from later.metrics import Exposition, Metrics
 from later.option_types import Address
@@ -83,7 +84,8 @@ class Service:
             build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
             build_ticker("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
         ]
-        self._sender = Sender(max_lookups=config.concurrency, user_agent=f"later/{__version__}")
+        client = AiohttpClient(max_lookups=config.concurrency)
+        self._sender = Sender(client, user_agent=f"later/{__version__}")
         self._worker: Worker | None = None
         if command in WORKER_COMMANDS:
             self._worker = Worker(

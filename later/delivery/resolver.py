@@ -15,6 +15,8 @@ from contextvars import ContextVar
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from later.delivery.http_client import LocalFault
+
 NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 call_timeout_s: ContextVar[float] = ContextVar("call_timeout_s")
@@ -39,7 +41,8 @@ class Resolver(AbstractResolver):
         """Return the addresses of `host`.
 
         Raises:
-            OSError: it has none, or there is no thread to look it up.
+            OSError: it has none, or no lookup ended in time.
+            LocalFault: the machine has no more threads.
         """
         try:
             async with asyncio.timeout(call_timeout_s.get(self._default_timeout_s)):
@@ -70,9 +73,9 @@ class Resolver(AbstractResolver):
 
         try:
             threading.Thread(name=f"lookup of {host}", target=look_up, daemon=True).start()
-        except RuntimeError as error:  # the machine has no more threads
+        except RuntimeError as error:
             self._free.release()
-            raise OSError(str(error)) from error
+            raise LocalFault("can't start a new thread") from error
         return await result
 
     async def close(self) -> None:

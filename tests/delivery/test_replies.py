@@ -14,7 +14,7 @@ from aioresponses import aioresponses
 
 from later.core.retry import Outcome, OutcomeKind
 from later.core.validation import DAY_MS
-from later.delivery.sender import MAX_REPLY_BYTES
+from later.delivery.http_client import MAX_REPLY_BYTES
 from tests.builders import NOW, a_task
 from tests.receivers import PolicySender, a_sender
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from later.core.callback_url import check_callback
-from later.core.errors import Refused
-from later.core.host_address import parse_host_address
 from later.core.policy import Ack
 from later.core.retry import Outcome, OutcomeKind
-from later.delivery.sender import MAX_REPLY_BYTES, CallbackRequest, wire_url
+from later.delivery.http_client import MAX_REPLY_BYTES
 from tests.builders import NOW, a_task
 from tests.receivers import (
     BUSY,
@@ -31,27 +24,6 @@ from tests.receivers import (
     deliver_to,
     parse_headers,
     reply_with_body,
-)
-
-LABELS = st.one_of(
-    st.text("abcxyz019-_", max_size=6),
-    st.text("abcxyz019-_", min_size=60, max_size=66),
-    st.sampled_from(["localhost", "127", "0x7f", "0177", "256", "bücher", "xn--bcher-kva", "xn--", "１２７", "%41"]),
-    st.text(max_size=3),
-)
-HOSTS = st.lists(LABELS, max_size=5).map(".".join) | st.ip_addresses(v=6).map(lambda address: f"[{address}]")
-PORTS = (
-    st.just("")
-    | st.sampled_from([":", ":0", ":80", ":00080", ":65536", ":+1", ":٣"])
-    | (st.integers(0, 70_000).map(lambda port: f":{port}"))
-)
-TARGETS = st.text(st.sampled_from("/?&=%aü{}|^`[]@;:+.~!'\"<>\u2028") | st.characters(), max_size=12)
-CALLBACKS = st.builds(
-    lambda scheme, host, port, target: f"{scheme}://{host}{port}{target}",
-    st.sampled_from(["http", "https", "HTTP"]),
-    HOSTS,
-    PORTS,
-    st.just("") | TARGETS.map(lambda target: f"/{target}") | TARGETS.map(lambda target: f"?{target}"),
 )
 
 
@@ -103,10 +75,6 @@ class TestRequest:
             {"id": "order-1", "topic": "order", "content": "grüße"},
         )
 
-    @pytest.mark.parametrize(("timeout_ms", "seconds"), [(1000, "1"), (2500, "2.5"), (119_999, "119.999")])
-    def test_the_timeout_is_written_in_seconds(self, timeout_ms: int, seconds: str) -> None:
-        assert CallbackRequest.build(a_task(), 1, 0, NOW, timeout_ms).headers["later-timeout"] == seconds
-
     async def test_a_task_may_replace_headers_without_a_meaning_of_their_own(self) -> None:
         head, _ = await sent_request(headers={"uSER-agent": "mine", "ACCEPT-encoding": "gzip"})
         assert [line for line in head.lower().split("\r\n") if line.startswith(("user-agent", "accept-e"))] == [
@@ -144,48 +112,10 @@ class TestRequest:
         head, _ = await sent_request(path)
         assert head.split("\r\n")[0] == f"POST {target} HTTP/1.1"
 
-    @pytest.mark.parametrize(
-        ("callback", "host", "port"),
-        [
-            ("http://bücher.example/x", "xn--bcher-kva.example", 80),
-            ("https://BÜCHER.example:8443?ü", "xn--bcher-kva.example", 8443),
-            ("http://Receiver.Example/X", "receiver.example", 80),
-            ("https://[::1]:8443/{}", "::1", 8443),
-            ("http://under_score.example", "under_score.example", 80),
-            ("http://127.1:8080/x?y", "127.0.0.1", 8080),
-            ("http://0x7f000001", "127.0.0.1", 80),
-            ("https://0177.1/?", "127.0.0.1", 443),
-            ("http://2130706433:08080/%41", "127.0.0.1", 8080),
-            ("http://0/", "0.0.0.0", 80),
-            ("http://127.0.0.1./", "127.0.0.1", 80),
-            ("http://[0:0:0::1]:81/", "::1", 81),
-        ],
-    )
-    def test_a_host_takes_its_ascii_form(self, callback: str, host: str, port: int) -> None:
-        assert (wire_url(callback).raw_host, wire_url(callback).port) == (host, port)
-
     async def test_an_address_in_another_form_is_called(self) -> None:
         async with Receiver(answers(DONE)).listen() as receiver, a_sender() as sender:
             callback = receiver.url.replace("127.0.0.1", "0x7f.1")
             assert (await sender.send(a_task(callback=callback), 1, NOW)).kind is OutcomeKind.DONE
-
-    @settings(max_examples=5 * settings().max_examples)
-    @given(CALLBACKS)
-    @example("http://h:/?")
-    async def test_every_callback_that_is_admitted_can_be_called(self, callback: str) -> None:
-        try:
-            check_callback(callback)
-        except Refused:
-            return
-        request = CallbackRequest.build(a_task(callback=callback), 1, 0, NOW, 1000)
-        client_request = aiohttp.ClientRequest("POST", request.url, headers=request.headers, data=request.body)
-        target = client_request.url.raw_path_qs
-        assert re.fullmatch(r"/[!-~]*", target)
-        assert ("?" in target) is ("?" in callback)
-        assert 1 <= (client_request.port or 0) <= 65_535
-        client_request.host.encode("idna")  # as getaddrinfo does
-        if (address := parse_host_address(client_request.host)) is not None:
-            assert str(address) == client_request.host
 
     async def test_a_long_content_arrives_whole(self) -> None:
         _, body = await sent_request(content='"' * 2_000_000)

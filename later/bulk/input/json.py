@@ -37,7 +37,7 @@ from later.bulk.input.rejects import (
     row_with_key,
 )
 from later.bulk.input.row_keys import KEY, is_empty
-from later.bulk.input.row_origins import FindOrigin, Origin, RowCounter
+from later.bulk.input.row_origins import FindOrigin, RowCounter, RowOrigin
 from later.bulk.input.task_ids import task_ids
 from later.core.errors import Refused
 from later.core.json_array import split_array
@@ -208,7 +208,7 @@ class JsonDocumentReader:
             elements += split
             origins += ((row, number) for number in range(1, len(split) + 1))
 
-        def find_origin(element: int) -> Origin:
+        def find_origin(element: int) -> RowOrigin:
             row, number = origins[element]
             return find_document(row)._replace(position=number)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from later.bulk.input.column_names import canonical_name
 from later.bulk.input.row_keys import KEY
-from later.bulk.input.row_origins import UNKNOWN_ORIGIN, Origin
+from later.bulk.input.row_origins import UNKNOWN_ORIGIN, RowOrigin
 from later.core.errors import Refused, TooLarge
 
 MISSING_KEY = "key: expected a value, got nothing"
@@ -71,7 +71,7 @@ class Reject(NamedTuple):
 
 
 def build_reject(
-    row: bytes, key: bytes | None, error: Refused, code: RejectCode | None = None, origin: Origin = UNKNOWN_ORIGIN
+    row: bytes, key: bytes | None, error: Refused, code: RejectCode | None = None, origin: RowOrigin = UNKNOWN_ORIGIN
 ) -> Reject:
     """Return a rejected row without its secrets. `row` is a JSON object with the key, or malformed text.
 

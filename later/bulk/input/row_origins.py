@@ -16,20 +16,20 @@ ORIGIN_TYPE = pa.struct([("file", pa.string()), ("block", pa.int64()), ("positio
 Without a position, the rows of a file are counted as they arrive, if Spark reads the file from byte 0."""
 
 
-class Origin(NamedTuple):
+class RowOrigin(NamedTuple):
     """The file of a row, and the row's position in it, from 1. None: unknown."""
 
     file: str | None
     position: int | None
 
 
-FindOrigin = Callable[[int], Origin]
+FindOrigin = Callable[[int], RowOrigin]
 """A function that returns the origin of the row at an index of a batch."""
 
-UNKNOWN_ORIGIN = Origin(None, None)
+UNKNOWN_ORIGIN = RowOrigin(None, None)
 
 
-def unknown_origin(index: int) -> Origin:
+def unknown_origin(index: int) -> RowOrigin:
     """Return that a row's origin is unknown."""
     return UNKNOWN_ORIGIN
 
@@ -52,13 +52,13 @@ class RowCounter:
         self._last = self._part(files, blocks, starts[-1])
         self._rows = batch.num_rows - starts[-1] + (before if len(starts) == 1 else 0)
 
-        def find(index: int) -> Origin:
+        def find(index: int) -> RowOrigin:
             run = bisect_right(starts, index) - 1
             file, block = self._part(files, blocks, index)
             position = positions[index].as_py()
             if position is None and block == 0:
                 position = index - starts[run] + 1 + (before if run == 0 else 0)
-            return Origin(file, position)
+            return RowOrigin(file, position)
 
         return find
 

@@ -9,7 +9,7 @@ import pytest
 from later.bulk.input.json import NO_ID
 from later.bulk.input.payload import Payloads
 from later.bulk.input.rejects import decode_readable
-from later.bulk.input.row_origins import Origin
+from later.bulk.input.row_origins import RowOrigin
 from later.core.errors import Refused
 
 WHY = Refused("why")
@@ -40,7 +40,7 @@ def test_payloads_in_the_order_of_their_due_times_keep_their_rows_and_origins() 
     """A time that is no number comes last, and rows that are due at the same time keep their order."""
     delays = [5, "x", 3, 5]
     bodies = [body(f"j:{number}", delay=delay) for number, delay in enumerate(delays)]
-    rows = Payloads(bodies, [f"j:{number}" for number in range(4)], None, [1, 2, 3, 4], lambda row: Origin("f", row))
+    rows = Payloads(bodies, [f"j:{number}" for number in range(4)], None, [1, 2, 3, 4], lambda row: RowOrigin("f", row))
 
     in_order = rows.sort_by_due_time(1000)
 

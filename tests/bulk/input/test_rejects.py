@@ -15,7 +15,7 @@ from later.bulk.input.rejects import (
     redact_row,
     row_with_key,
 )
-from later.bulk.input.row_origins import Origin
+from later.bulk.input.row_origins import RowOrigin
 from later.core.errors import Refused, TooLarge
 from later.core.validation import EXPECTED
 from tests.bulk.validation import CALLBACK, validate_bodies
@@ -74,7 +74,7 @@ def test_a_value_that_the_topics_policy_does_not_allow_has_a_code_of_its_own(rea
 
 
 def test_a_reject_says_where_its_row_came_from() -> None:
-    reject = build_reject(b"{}", None, Refused("why"), None, Origin("file:/lake/a.csv", 7))
+    reject = build_reject(b"{}", None, Refused("why"), None, RowOrigin("file:/lake/a.csv", 7))
     assert (reject.file, reject.position) == ("file:/lake/a.csv", 7)
 
 

@@ -1,0 +1,240 @@
+"""The HTTP client by aiohttp: a second opinion beside later's own, and a way out of a fault of it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import socket
+import ssl
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from functools import lru_cache
+
+import aiohttp
+import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
+from multidict import istr
+from yarl import URL
+
+from later.core.origin import DEFAULT_PORTS, Origin
+from later.core.policy import MAX_TIMEOUT_MS, Ack
+from later.core.reply import Reply
+from later.delivery.http_client import LINGER_S, MAX_REPLY_BYTES, OWN_ERRNOS, BrokenReply, LocalFault, NoConnection
+from later.delivery.request import CallbackRequest
+from later.delivery.resolver import Resolver, call_timeout_s
+
+KEEPALIVE_S = 4.0
+"""How long an idle connection is kept: Node.js closes it after five seconds."""
+CALL_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError)
+"""Errors that receivers, networks and name servers cause. A timeout and an error of TLS are an OSError, too."""
+LATER_AFTER = istr("later-after")
+LATER_REASON = istr("later-reason")
+LARGE_BODY_BYTES = 1 << 20
+"""aiohttp wants a longer body as a file, and writes it in pieces: other calls go on in between."""
+
+
+class CallState(msgspec.Struct):
+    """The state of one call, for its error handling."""
+
+    has_new_connection: bool = False
+    """True if a connection was opened for this call."""
+    decisive_reply: Reply | None = None
+    """The reply, once its status alone has decided the outcome, whatever happens to the body."""
+
+
+_current_call: ContextVar[CallState] = ContextVar("current_call")
+"""The call that the running asyncio task makes, for `_open_socket`. (aiohttp's TraceConfig could say the same, but
+would cost a fifth of the client's speed.)"""
+
+
+class AiohttpClient:
+    """An HTTP client that looks up `max_lookups` names at a time."""
+
+    def __init__(self, *, max_lookups: int) -> None:
+        self._max_lookups = max_lookups
+        self._sessions = AsyncExitStack()
+        self._is_closed = False
+
+    async def start(self) -> None:
+        resolver = Resolver(max_lookups=self._max_lookups, default_timeout_s=MAX_TIMEOUT_MS / 1000)
+        self._pooled = await self._open_session(
+            aiohttp.TCPConnector(resolver=resolver, limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=_open_socket)
+        )
+        self._unpooled = await self._open_session(
+            aiohttp.TCPConnector(resolver=resolver, limit=0, force_close=True, socket_factory=_open_socket)
+        )
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self._sessions.aclose()
+
+    async def post(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
+        try:
+            return await self._call(request, timeout_s, ack)
+        except TimeoutError:
+            raise
+        except CALL_ERRORS as error:
+            if self._is_closed:
+                raise LocalFault("the client was closed") from error
+            if (fault := _local_fault(error)) is not None:
+                raise LocalFault(fault) from error
+            if _had_connection(error):
+                raise BrokenReply(_explain_broken_reply(error)) from error
+            raise NoConnection(_explain_no_connection(error)) from error
+
+    async def _call(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
+        state = CallState()
+        _current_call.set(state)
+        call_timeout_s.set(timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+                response = await self._post(request, state)
+                try:
+                    return await _read_reply(response, state, deadline, ack)
+                finally:
+                    response.close()  # closes nothing if the reply was read to its end
+        except (*CALL_ERRORS, asyncio.CancelledError):
+            if state.decisive_reply is None:
+                raise
+            return state.decisive_reply
+
+    async def _post(self, request: CallbackRequest, state: CallState) -> aiohttp.ClientResponse:
+        """Post; post again on a new connection if an idle one was closed before the answer began.
+
+        Receivers close idle connections when they like: the task did not fail.
+        """
+        try:
+            return await _post_once(self._pooled, request)
+        except (aiohttp.ServerDisconnectedError, OSError) as error:
+            # An error that carries a message object says that an answer had begun.
+            answer_began = isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
+            if state.has_new_connection or not _had_connection(error) or answer_began:
+                raise
+        return await _post_once(self._unpooled, request)
+
+    async def _open_session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+        session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+            auto_decompress=False,
+            read_bufsize=MAX_REPLY_BYTES,
+            max_line_size=MAX_REPLY_BYTES,
+            max_field_size=MAX_REPLY_BYTES,
+        )
+        return await self._sessions.enter_async_context(session)
+
+
+def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    _current_call.get().has_new_connection = True
+    family, kind, protocol, _, _ = address
+    return socket.socket(family, kind, protocol)
+
+
+@lru_cache(maxsize=4096)
+def build_url(origin: Origin, target: str) -> URL:
+    """Return the URL with which aiohttp sends this target as it is: yarl would turn `%41` into `A`."""
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    authority = host if origin.port == DEFAULT_PORTS[origin.scheme] else f"{host}:{origin.port}"
+    if target.find("?") == len(target) - 1:  # the query is empty: as a part of the path, because yarl drops it
+        return URL.build(scheme=origin.scheme, authority=authority, path=target, encoded=True)
+    return URL(f"{origin.scheme}://{authority}{target}", encoded=True)
+
+
+async def _post_once(session: aiohttp.ClientSession, request: CallbackRequest) -> aiohttp.ClientResponse:
+    body = request.body
+    lines = request.headers.decode().removesuffix("\r\n").split("\r\n")
+    return await session.post(
+        build_url(request.origin, request.target),
+        data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
+        headers=dict(line.split(": ", 1) for line in lines),
+        allow_redirects=False,
+    )
+
+
+def _had_connection(error: Exception) -> bool:
+    """Return True if the call failed on a connection, and not before it had one."""
+    on_connection = (
+        aiohttp.ServerDisconnectedError,
+        aiohttp.ClientResponseError,
+        aiohttp.ClientPayloadError,
+        HttpProcessingError,
+        OSError,
+    )
+    return isinstance(error, on_connection) and not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
+
+
+async def _read_reply(response: aiohttp.ClientResponse, state: CallState, deadline: asyncio.Timeout, ack: Ack) -> Reply:
+    """Return the reply. A body that decides nothing, such as that of an error status, gets `LINGER_S` only."""
+    if 200 <= response.status < 300 and ack is not Ack.STATUS:
+        return _build_reply(response, await _read_body(response))
+    state.decisive_reply = _build_reply(response, None)
+    if not response.content.is_eof():
+        soon = asyncio.get_running_loop().time() + LINGER_S
+        deadline.reschedule(min(soon, deadline.when() or soon))
+    await _read_body(response)
+    return state.decisive_reply
+
+
+def _build_reply(response: aiohttp.ClientResponse, body: bytes | None) -> Reply:
+    headers = response.headers
+    return Reply(
+        status=response.status,
+        body=body,
+        retry_after=headers.get(aiohttp.hdrs.RETRY_AFTER),
+        later_after=headers.get(LATER_AFTER),
+        later_reason=headers.get(LATER_REASON),
+        location=headers.get(aiohttp.hdrs.LOCATION),
+    )
+
+
+async def _read_body(response: aiohttp.ClientResponse) -> bytes | None:
+    """Return the body; None if it is encoded, or longer than `MAX_REPLY_BYTES`."""
+    if (response.content_length or 0) > MAX_REPLY_BYTES:
+        return None
+    content, body = response.content, bytearray()
+    while not content.at_eof():
+        body += await content.readany()
+        if len(body) > MAX_REPLY_BYTES:
+            return None
+    encoding = response.headers.get(aiohttp.hdrs.CONTENT_ENCODING, "").strip().lower()
+    return bytes(body) if encoding in ("", "identity") else None
+
+
+def _local_fault(error: Exception) -> str | None:
+    """Return why this machine could not make the call; None if the cause is the receiver or the network."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, (socket.gaierror, ssl.SSLError)) or not isinstance(cause, OSError):
+        return None
+    return os.strerror(cause.errno) if cause.errno in OWN_ERRNOS else None
+
+
+def _explain_no_connection(error: Exception) -> str:
+    """Return why there is no connection. aiohttp's own texts contain the URL, whose query may be a secret."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return type(error).__name__
+    match error.os_error:
+        case socket.gaierror() as cause:
+            return f"the name lookup failed: {cause.strerror or 'no address'}"
+        case ssl.SSLCertVerificationError() as cause:
+            return f"the certificate was refused: {cause.verify_message}"
+        case ssl.SSLError() as cause:
+            return f"TLS failed: {cause.reason or 'no reason given'}"
+        case cause:
+            return os.strerror(cause.errno) if cause.errno else type(cause).__name__
+
+
+def _explain_broken_reply(error: Exception) -> str:
+    """Return what went wrong with the reply, without a word from it or from the URL."""
+    match error:
+        case aiohttp.ServerDisconnectedError():
+            return "the connection was closed"
+        case aiohttp.ClientPayloadError():
+            return "the body was cut off"
+        case aiohttp.ClientResponseError() | HttpProcessingError():
+            return "it is not HTTP, or its headers are too long"
+        case OSError(errno=int(number)):
+            return os.strerror(number)
+        case _:
+            return type(error).__name__

@@ -1,0 +1,115 @@
+"""The HTTP request of one attempt, as it is sent."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from later.core.clock import rfc3339
+from later.core.origin import Origin
+from later.core.policy import plain_number
+from later.core.task import Task
+
+
+class CallbackBody(msgspec.Struct, frozen=True):
+    """The JSON body of a call."""
+
+    id: str
+    topic: str
+    content: str
+
+
+_encode = msgspec.json.Encoder().encode
+
+_UNSENDABLE_VALUE = re.compile(r"[\r\n\0]")
+
+
+class CallbackRequest(NamedTuple):
+    """The HTTP request of one attempt. `headers` are all of its header lines, each with its line end."""
+
+    origin: Origin
+    target: str
+    headers: bytes
+    body: bytes
+
+    @property
+    def head(self) -> bytes:
+        """The request line and the headers, as they are sent to the origin itself."""
+        return b"POST %b HTTP/1.1\r\n%b\r\n" % (self.target.encode(), self.headers)
+
+
+class RequestBuilder:
+    """Builds the requests of attempts."""
+
+    def __init__(self, user_agent: str) -> None:
+        self._constant = {"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": "identity"}
+        self._constant_lines = _format_lines(self._constant)
+
+    def build(self, task: Task, attempt: int, failures: int, now: int, timeout_ms: int) -> CallbackRequest:
+        """Return the request of `attempt` at `now` (ms), after `failures` failures.
+
+        Raises:
+            ValueError: the task cannot be sent: an older version admitted its URL, a header or its content.
+        """
+        origin, target = split_url(task.callback)
+        body = _encode(CallbackBody(task.id, task.topic, task.content))
+        headers = (
+            f"Host: {origin.authority}\r\n"
+            f"Content-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n"
+            f"{self._lines_of(task) if task.headers else self._constant_lines}"
+            f"webhook-id: {task.id}\r\n"
+            f"webhook-timestamp: {now // 1000}\r\n"
+            f"later-attempt: {attempt}\r\n"
+            f"later-due: {rfc3339(task.execute_at)}\r\n"
+            f"later-created: {rfc3339(task.created_at)}\r\n"
+            f"later-timeout: {_format_seconds(timeout_ms)}\r\n"
+            f"later-failures: {failures}\r\n"
+            f"later-max-retry: {task.max_retry}\r\n"
+        )
+        return CallbackRequest(origin, target, headers.encode(), body)
+
+    def _lines_of(self, task: Task) -> str:
+        """Return the header lines of a task that has headers of its own: each replaces a constant one."""
+        own = {name.lower() for name in task.headers}
+        if any(_UNSENDABLE_VALUE.search(value) for value in task.headers.values()):
+            raise ValueError("a header is one line")
+        constant = {name: value for name, value in self._constant.items() if name.lower() not in own}
+        return _format_lines(constant | task.headers)
+
+
+def _format_lines(headers: dict[str, str]) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+
+
+@lru_cache(maxsize=64)
+def _format_seconds(ms: int) -> str:
+    return str(plain_number(ms / 1000))
+
+
+_SENDABLE = re.compile(r"/(%[0-9A-Fa-f]{2}|[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-])*")
+_UNSENDABLE = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]+")
+
+
+@lru_cache(maxsize=4096)
+def split_url(callback: str) -> tuple[Origin, str]:
+    """Return the origin of a callback and the target of its request line.
+
+    The target is as its caller wrote it, because receivers may compare it. Only what cannot stand in a request line is
+    percent-encoded.
+
+    Raises:
+        ValueError: it cannot be called.
+    """
+    origin = Origin.of(callback)
+    target = re.split(r"(?=[/?#])", callback.partition("://")[2], maxsplit=1)[1:]
+    path = "".join(target).partition("#")[0]
+    if not path.startswith("/"):
+        path = f"/{path}"
+    if not _SENDABLE.fullmatch(path):
+        path = _UNSENDABLE.sub(lambda match: quote(match[0], safe=""), path)
+    return origin, path
