@@ -34,7 +34,7 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
         Refused: a field is wrong; the text says what it takes and what it got.
     """
     topic = parse_topic(draft.topic)
-    if topic.partition("/")[0] == RESERVED_NAMESPACE:
+    if topic.startswith(f"{RESERVED_NAMESPACE}/"):  # the topic `later` itself is in the namespace `default`
         raise Refused(f"topic: expected another one, because the namespace {RESERVED_NAMESPACE} is reserved", "topic")
     policy = policies.for_topic(topic)
     execute_at = resolve_execute_at(draft, policy, now)
