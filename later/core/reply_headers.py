@@ -11,6 +11,7 @@ MAX_REASON_CHARS = 200
 MAX_LOCATION_CHARS = 100
 
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, those that change the direction of the text around them, and what is no character."""
 
@@ -31,9 +32,9 @@ def decode_reason(text: str) -> str:
     """Return the text of a `later-reason`, percent-encoded UTF-8, as one line of at most 200 characters.
 
     A receiver writes what it likes: bytes that are not UTF-8 and control characters are replaced by U+FFFD, and white
-    space by one space.
+    space by one space. A byte that is not UTF-8 and not percent-encoded comes as a lone surrogate.
     """
-    encoded = unquote_to_bytes(text.encode("utf-8", "replace"))
+    encoded = unquote_to_bytes(_SURROGATE.sub("\ufffd", text).encode())
     return _one_line(encoded.decode("utf-8", "replace"), MAX_REASON_CHARS)
 
 

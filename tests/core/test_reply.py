@@ -231,7 +231,7 @@ class TestLaterReason:
             ("%FF%C3", "\ufffd\ufffd"),
             ("%ED%A0%80", "\ufffd\ufffd\ufffd"),
             ("%E2%80%AEevil", "\ufffdevil"),
-            ("\udcff\ud800", "??"),
+            ("caf\udce9 \ud800", "caf\ufffd \ufffd"),
         ],
         ids=ascii,
     )

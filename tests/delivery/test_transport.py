@@ -265,6 +265,11 @@ class TestReply:
             outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
         assert outcome == Outcome(kind=OutcomeKind.DONE, status=200)
 
+    @pytest.mark.parametrize(("raw", "message"), [(b"caf\xe9", "caf\ufffd"), ("café".encode(), "café")])
+    async def test_bytes_of_a_reason_that_are_not_utf_8_are_replaced(self, raw: bytes, message: str) -> None:
+        reply = b"HTTP/1.1 500 x\r\nContent-Length: 0\r\nlater-reason: " + raw + b"\r\n\r\n"
+        assert (await deliver_to(answers(reply))).message == message
+
     async def test_a_switch_of_protocols_is_a_failure(self) -> None:
         upgrade = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhello"
         outcome = await deliver_to(answers(upgrade))
