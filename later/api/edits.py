@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 from aiohttp import web
@@ -24,7 +23,7 @@ from later.api.requests import (
 )
 from later.api.response_schemas import task_view
 from later.api.topics import parse_topic_scope
-from later.core.errors import LaterError, Refused, StoreDown
+from later.core.errors import LaterError, Refused
 from later.core.policy import MIN_RATE
 from later.core.validation import check_id, parse_topic, refusal
 from later.store.group_commit import GroupCommit
@@ -103,15 +102,14 @@ class EditHandlers:
         dead = dead._replace(before=died_before)
         if body.dry_run:
             return await self._count("redriven", [dead], reason, limit)
-        with _partly_done_on_failure():
-            result = await self._store.dead_letters.redrive(
-                dead,
-                now=now,
-                reason=reason,
-                rate=body.rate,
-                due_from=0 if cursor is None else cursor.next_due_at,
-                limit=limit,
-            )
+        result = await self._store.dead_letters.redrive(
+            dead,
+            now=now,
+            reason=reason,
+            rate=body.rate,
+            due_from=0 if cursor is None else cursor.next_due_at,
+            limit=limit,
+        )
         if result.moved:
             self._wake_delay_ticker(now)
         log.info("dead tasks redriven", topic=topic, tasks=result.moved)
@@ -126,11 +124,10 @@ class EditHandlers:
         reason = check_reason(body.reason)
         if body.dry_run:
             return await self._count("purged", ranges, reason, limit)
-        with _partly_done_on_failure():
-            if reason is None:
-                result = await self._store.dead_letters.purge(ranges, limit)
-            else:  # then the dead tasks are the only range
-                result = await self._store.dead_letters.purge_dead(ranges[0], reason, limit)
+        if reason is None:
+            result = await self._store.dead_letters.purge(ranges, limit)
+        else:  # then the dead tasks are the only range
+            result = await self._store.dead_letters.purge_dead(ranges[0], reason, limit)
         log.info("topic purged", topic=topic, tasks=result.moved)
         return json_response(move_answer("purged", result))
 
@@ -163,13 +160,3 @@ class EditHandlers:
     def _wake_if_in_delay(self, record: TaskRecord) -> None:
         if record.state is Bucket.DELAY:
             self._wake_delay_ticker(record.score)
-
-
-@contextmanager
-def _partly_done_on_failure() -> Iterator[None]:
-    """Mark a failure of the store within the block as `unknown`: slices before it may have moved tasks."""
-    try:
-        yield
-    except StoreDown as error:
-        error.unknown = True
-        raise

@@ -6,9 +6,11 @@ Both work slice by slice, so that none holds the store up, and each may be repea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 from later.core.edit import renew_ttl
+from later.core.errors import StoreDown
 from later.core.task import Task, decode_task_or_error, encode_task, unpack_id
 from later.core.validation import MAX_AHEAD_MS
 from later.store import scripts
@@ -54,8 +56,31 @@ def redrive_command(shard: Shard, topic: bytes, redrives: Sequence[Redrive]) -> 
     return scripts.REDRIVE.call(keys, arguments)
 
 
+class _Moved:
+    """The number of tasks that a call has moved. A `StoreDown` in its `with` block is `unknown` if there may be any."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._may_be_more = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, StoreDown) and (self.count or self._may_be_more):
+            error.unknown = True
+
+    def add(self, answers: Sequence[Any]) -> None:
+        """Count the tasks that were moved, by the answers about all of them. Raise the first error among those."""
+        self.count += sum(answer == 1 for answer in answers)
+        self._may_be_more = any(isinstance(answer, StoreDown) and answer.unknown for answer in answers)
+        raise_errors(list(answers))
+
+
 class DeadLetters:
-    """Purges and redrives a topic's tasks. Every method raises StoreDown: some tasks may have been moved then.
+    """Purges and redrives a topic's tasks. Every method raises StoreDown; tasks may have been moved if it is `unknown`.
 
     Each call is limited to `MAX_MOVES` and `MAX_EXAMINED`, and is repeated for the rest.
     """
@@ -90,13 +115,14 @@ class DeadLetters:
             return min(max(now, due_from) + int(number * 1000 / rate), now + MAX_AHEAD_MS)
 
         most = MAX_MOVES if limit is None else min(limit, MAX_MOVES)
-        moved = handled = 0
-        while moved < most and cursor.examined < MAX_EXAMINED and not cursor.ended:
-            entries = await cursor.fetch(min(most - moved, MAX_BODIES))
-            due_times = [due_time(n) for n in range(handled, handled + len(entries))]
-            moved += await self._redrive(dead.topic.encode(), list(zip(entries, due_times, strict=True)), now)
-            handled += len(entries)
-        result = await _result(cursor, moved)
+        handled = 0
+        with _Moved() as moved:
+            while moved.count < most and cursor.examined < MAX_EXAMINED and not cursor.ended:
+                entries = await cursor.fetch(min(most - moved.count, MAX_BODIES))
+                due_times = [due_time(n) for n in range(handled, handled + len(entries))]
+                await self._redrive(dead.topic.encode(), list(zip(entries, due_times, strict=True)), now, moved)
+                handled += len(entries)
+            result = await _result(cursor, moved.count)
         if limit is not None and reason is None and rate is None:
             return result._replace(position=None)  # the same call goes on: what it has moved is no longer there
         return result._replace(next_due_at=due_time(handled)) if result.more and rate is not None else result
@@ -106,30 +132,32 @@ class DeadLetters:
 
         One script runs at a time: a pipeline of them would hold the store up for as long as all of them take.
         """
-        purged, most = 0, MAX_MOVES if limit is None else min(limit, MAX_MOVES)
-        for shard, range_ in [(shard, range_) for range_ in ranges for shard in self._keys.shards]:
-            topic = range_.topic.encode()
-            keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry]
-            keys += [shard.bucket(range_.bucket, topic), shard.wakes[range_.bucket]]
-            while purged < most:
-                slice_limit = min(most - purged, MAX_TASKS)
-                command = scripts.PURGE.call(keys, [topic, *_score_bounds(range_), slice_limit])
-                removed = await self._client.execute("purge", command)
-                purged += removed
-                if removed < slice_limit:
-                    break
-        return MoveResult(purged, more=purged >= most and any(await self.count(ranges)))
+        most = MAX_MOVES if limit is None else min(limit, MAX_MOVES)
+        with _Moved() as purged:
+            for shard, range_ in [(shard, range_) for range_ in ranges for shard in self._keys.shards]:
+                topic = range_.topic.encode()
+                keys = [shard.pool, shard.attempts, shard.outcome, shard.expiry]
+                keys += [shard.bucket(range_.bucket, topic), shard.wakes[range_.bucket]]
+                while purged.count < most:
+                    slice_limit = min(most - purged.count, MAX_TASKS)
+                    command = scripts.PURGE.call(keys, [topic, *_score_bounds(range_), slice_limit])
+                    removed = await self._client.execute("purge", command)
+                    purged.count += removed
+                    if removed < slice_limit:
+                        break
+            return MoveResult(purged.count, more=purged.count >= most and any(await self.count(ranges)))
 
     async def purge_dead(self, dead: BucketRange, reason: str, limit: int | None = None) -> MoveResult:
         """Remove the dead of a range that died for this reason, at most `limit`. A task that dies again stays."""
         cursor = FilteredCursor(self._client, self._keys, [dead], reason, MAX_TASKS)
-        purged, most = 0, MAX_MOVES if limit is None else min(limit, MAX_MOVES)
-        while purged < most and cursor.examined < MAX_EXAMINED and not cursor.ended:
-            entries = await cursor.fetch(min(most - purged, MAX_TASKS))
-            if entries:
-                tasks = [DeadTask(unpack_id(entry.packed), dead.topic, entry.shard, own_id=False) for entry in entries]
-                purged += sum(raise_errors(await self._expiry.sweep(tasks, entries[-1].score, None)))
-        return await _result(cursor, purged)
+        most = MAX_MOVES if limit is None else min(limit, MAX_MOVES)
+        with _Moved() as purged:
+            while purged.count < most and cursor.examined < MAX_EXAMINED and not cursor.ended:
+                entries = await cursor.fetch(min(most - purged.count, MAX_TASKS))
+                if entries:
+                    tasks = [DeadTask(unpack_id(e.packed), dead.topic, e.shard, own_id=False) for e in entries]
+                    purged.add(await self._expiry.sweep(tasks, entries[-1].score, None))
+            return await _result(cursor, purged.count)
 
     async def count(self, ranges: Sequence[BucketRange]) -> list[int]:
         """Return the number of tasks in each range."""
@@ -149,9 +177,10 @@ class DeadLetters:
             found += len(await cursor.fetch(MAX_TASKS))
         return await _result(cursor, found)
 
-    async def _redrive(self, topic: bytes, scheduled: Sequence[tuple[BucketEntry, int]], now: int) -> int:
-        """Redrive entries, each to its due time; return how many. The others moved, or died again, since the read."""
-        moved = 0
+    async def _redrive(
+        self, topic: bytes, scheduled: Sequence[tuple[BucketEntry, int]], now: int, moved: _Moved
+    ) -> None:
+        """Redrive entries, each to its due time, unless they moved, or died again, since they were read."""
         while scheduled:
             redrives, left = await self._read_redrives(topic, scheduled, now)
             answers = await fan_out(
@@ -162,9 +191,8 @@ class DeadLetters:
                 lambda target, some: redrive_command(*target, [redrive for _, redrive in some]),
                 lambda rows: rows[0],
             )
-            moved += raise_errors(answers).count(1)
+            moved.add(answers)
             scheduled = left
-        return moved
 
     async def _read_redrives(
         self, topic: bytes, scheduled: Sequence[tuple[BucketEntry, int]], now: int
@@ -180,7 +208,7 @@ class DeadLetters:
 
         raws = raise_errors(
             await fan_out_reads(
-                self._client, "redrive", scheduled, lambda item: ShardTopic(shards[item[0].shard], topic), read
+                self._client, "read", scheduled, lambda item: ShardTopic(shards[item[0].shard], topic), read
             )
         )
         redrives: list[tuple[int, Redrive]] = []

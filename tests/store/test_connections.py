@@ -137,7 +137,9 @@ async def test_redis_py_still_keeps_a_connections_reader_where_a_reset_is_looked
 class TestUnknownOutcome:
     """`StoreDown.unknown`: whether commands that got no answer may have been run."""
 
-    @pytest.mark.parametrize(("verb", "unknown"), [("create", True), ("query", False)])
+    @pytest.mark.parametrize(
+        ("verb", "unknown"), [("create", True), ("query", False), ("count", False), ("dead", False)]
+    )
     async def test_a_write_that_was_sent_and_not_answered_may_have_been_run(
         self, proxy: Proxy, client: Client, verb: str, unknown: bool
     ) -> None:
