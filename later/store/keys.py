@@ -39,7 +39,7 @@ from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 from zlib import crc32
 
-from later.store.scripts import MAX_TASKS
+from later.store.scripts import MAX_TASKS, MAX_TOPICS
 
 Item = TypeVar("Item")
 
@@ -142,6 +142,27 @@ def group_items(items: Sequence[Item], targets: Iterable[tuple[Shard, bytes]]) -
             groups.append(group)
         group.items.append(item)
         group.positions.append(position)
+    return groups
+
+
+def group_by_shard(items: Sequence[Item], targets: Iterable[tuple[Shard, str, int]]) -> list[ItemGroup[Item]]:
+    """Group items that concern one topic each: those that one call may take, which are of one shard.
+
+    A target is a shard, a topic and how many tasks. A group has at most `MAX_TASKS` of them, and no topic twice.
+    """
+    latest: dict[Shard, tuple[ItemGroup[Item], set[str]]] = {}
+    tasks: dict[Shard, int] = {}
+    groups: list[ItemGroup[Item]] = []
+    for position, (item, (shard, topic, count)) in enumerate(zip(items, targets, strict=True)):
+        group, topics = latest.get(shard, (None, set()))
+        if group is None or len(topics) == MAX_TOPICS or tasks[shard] + count > MAX_TASKS or topic in topics:
+            group, topics = latest[shard] = ItemGroup(ShardTopic(shard, b""), [], []), set()
+            groups.append(group)
+            tasks[shard] = 0
+        group.items.append(item)
+        group.positions.append(position)
+        topics.add(topic)
+        tasks[shard] += count
     return groups
 
 

@@ -12,6 +12,8 @@ Command = tuple[Argument, ...]
 
 MAX_TASKS = 500
 """Tasks in one call at most: Lua's `unpack` fails near 8,000 values."""
+MAX_TOPICS = 100
+"""Topics in one call at most: each takes commands of its own, and a script blocks the store while it runs."""
 
 
 class Script(NamedTuple):

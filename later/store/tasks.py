@@ -18,11 +18,11 @@ from later.core.retry import SettleTarget, encode_failure
 from later.core.task import Task, decode_task_or_error, encode_task, pack_id, unpack_id
 from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
-from later.store.client import Client
+from later.store.client import Client, translate
 from later.store.codec import parse_failure, parse_time
 from later.store.fanout import parse_flags, spread_answers
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
-from later.store.keys import Bucket, Keys, group_items
+from later.store.keys import Bucket, Keys, group_by_shard, group_items
 from later.store.lookup import Lookup
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
@@ -146,19 +146,22 @@ class Tasks:
         """
         max_bytes = MAX_CLAIM_BYTES // max(len(requests), 1)
         commands: list[Command] = []
-        for request in requests:
-            shard, topic = self._keys.shards[request.shard], request.topic.encode()
-            delay, unack, _, _ = shard.buckets(topic)
-            keys = [delay, unack, shard.pool, shard.attempts, shard.outcome]
-            keys += [shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
-            limit, request_lease_end = min(request.limit, MAX_TASKS), lease_end + request.lease_extra_ms
-            arguments: list[Argument] = [topic, now, limit, request_lease_end, max_bytes]
-            arguments += ["" if request.hold_until is None else request.hold_until, int(request.has_permits)]
-            arguments += [randbits(FENCE_BITS)]
+        shards = self._keys.shards
+        groups = group_by_shard(
+            requests, [(shards[request.shard], request.topic, min(request.limit, MAX_TASKS)) for request in requests]
+        )
+        for (shard, _), some, _ in groups:
+            keys = [shard.pool, shard.attempts, shard.outcome, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
+            arguments: list[Argument] = [now, max_bytes, randbits(FENCE_BITS)]
+            for name, _, limit, lease_extra_ms, hold_until, has_permits in some:
+                topic = name.encode()
+                keys += [shard.bucket(Bucket.DELAY, topic), shard.bucket(Bucket.UNACK, topic)]
+                arguments += [topic, min(limit, MAX_TASKS), lease_end + lease_extra_ms]
+                arguments += ["" if hold_until is None else hold_until, int(has_permits)]
             commands.append(scripts.CLAIM.call(keys, arguments))
-        answers = await self._client.execute_each("claim", commands)
+        answers = spread_answers(groups, await self._client.execute_each("claim", commands))
         return [
-            answer if isinstance(answer, LaterError) else _parse_claims(request, answer, lease_end)
+            translate(answer) if isinstance(answer, Exception) else _parse_claims(request, answer, lease_end)
             for request, answer in zip(requests, answers, strict=True)
         ]
 

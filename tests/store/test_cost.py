@@ -55,6 +55,11 @@ async def claiming(store: StoreFixture, tasks: list[Task]) -> Counts:
     return await commands_of(store, lambda: claim_due(store))
 
 
+async def claiming_one_of_each_topic(store: StoreFixture, tasks: list[Task]) -> Counts:
+    await store.tasks.create(tasks)
+    return await commands_of(store, lambda: claim_due(store, limit=1))
+
+
 async def settling_done(store: StoreFixture, tasks: list[Task]) -> Counts:
     await store.tasks.create(tasks)
     settlements = [done(claim) for claim in await claim_due(store)]
@@ -138,7 +143,7 @@ async def scripts(store: StoreFixture) -> None:
     [
         (creating, {"evalsha": 1, "hset": 1, "zadd": 2}),
         (claiming, {
-            "zrange": 4, "evalsha": 1, "zrangebyscore": 1, "hmget": 4, "zmscore": 1, "zrem": 2, "zscore": 1,
+            "zrange": 4, "evalsha": 1, "zrangebyscore": 1, "hmget": 4, "zmscore": 1, "zrem": 2,
             "zadd": 2, "hset": 1,
         }),
         (settling_done, {"evalsha": 1, "zrem": 3, "hmget": 1, "zmscore": 1, "hdel": 3, "zrange": 1}),
@@ -189,3 +194,19 @@ async def test_no_command_is_made_for_each_task(store: StoreFixture, verb: Verb)
     few = await verb(store, [a_task(id=f"few{n}") for n in range(25)])  # bodies are read in steps of 8, 16, 32, …
     await store.redis.flushdb()
     assert await verb(store, [a_task(id=f"many{n}") for n in range(50)]) == few
+
+
+@pytest.mark.parametrize(
+    ("verb", "per_topic", "per_call"),
+    [
+        (claiming_one_of_each_topic, {"zrange": 2, "zrem": 1, "zadd": 1}, {
+            "evalsha": 1, "zmscore": 1, "hmget": 3, "hset": 1, "zrem": 1, "zadd": 1, "zrange": 2,
+        }),
+    ],
+)  # fmt: skip
+async def test_topics_of_a_shard_share_what_does_not_concern_one_of_them(
+    store: StoreFixture, verb: Verb, per_topic: Counts, per_call: Counts
+) -> None:
+    topics = 20
+    expected = {name: calls + topics * per_topic.get(name, 0) for name, calls in per_call.items()}
+    assert await verb(store, [a_task(topic=f"{n}") for n in range(topics)]) == expected

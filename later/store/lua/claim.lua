@@ -1,95 +1,148 @@
--- claim: move due tasks of one topic, delay -> unack.
+-- claim: move due tasks of some topics, delay -> unack.
 --
--- ARGV: topic, now, maximum number of tasks, end of their lease, maximum bytes of bodies (one task is always claimed),
---       hold the rest until this moment to keep to its rate ('' for no hold), '1' if permits were taken,
---       base of the fences: the tasks claimed get the next numbers
--- Returns {the topic's wake time ('' if nothing is left, or if it is paused), number of orphan entries removed,
---          {id, body, due time, attempt, fence, last failure or ''}, ...}
+-- KEYS: pool, attempts, outcome, wake sets of delay and unack, then for each topic: delay, unack
+-- ARGV: now, maximum bytes of bodies of each topic (one task is always claimed), base of the fences: the tasks claimed
+--       get the next numbers; then for each topic: topic (none twice), maximum number of tasks, end of their lease,
+--       hold the rest until this moment to keep to its rate ('' for no hold), '1' if permits were taken
+-- Returns for each topic {its wake time ('' if nothing is left, or if it is paused), number of orphan entries removed,
+--         {id, body, due time, attempt, fence, last failure or ''}, ...}, or the error if its buckets cannot be read
 --
--- A task counts as claimed only if ZADD NX reports it as new in unack: this makes any number of instances safe. An
--- entry that has no body, or that is in unack already, is an orphan: it is removed and counted.
+-- A task is claimed only if it is new in unack: this makes any number of instances safe. An entry that has no body, or
+-- that is in unack already, is an orphan: it is removed and counted.
 -- An answer that takes too long to read would let all its leases expire; hence the limit on bytes.
 -- Nothing is claimed of a held topic, with one exception: a caller that was granted permits passes a hold for a rate,
 -- which another instance may have set since because it got no permits.
 -- If due tasks are left behind, the topic's wake time becomes now: its next turn comes after the topics that wait.
--- Each command takes many tasks: a call from Lua costs more than most commands do.
-local delay, unack, pool, attempts, outcome = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local wake_delay, wake_unack = KEYS[6], KEYS[7]
-local topic, now, limit, lease_end, max_bytes = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local hold, has_permits, fence = tonumber(ARGV[6]), ARGV[7] == '1', tonumber(ARGV[8])
+-- Each command takes many tasks, and many topics where it can: a call from Lua costs more than most commands do.
+local pool, attempts, outcome, wake_delay, wake_unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now, max_bytes, fence = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local entry = redis.call('ZSCORE', wake_delay, topic)
-if is_held(entry, now) then
-  local until_, for_rate = held_until(entry)
-  if not (for_rate and has_permits) then
-    return {until_ == math.huge and '' or string.format('%.0f', until_), 0}
-  end
-end
-
+-- Fewer tasks than this are read by rank, together with the entry that follows them.
+local FEW = 10
 -- Bodies are read in slices: all of them together may be far too large.
 local READ = 50
 
-local due = redis.call('ZRANGEBYSCORE', delay, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
-
-local ids, bodies, bytes = {}, {}, 0
-local function read(first)
-  local some = {}
-  for i = first, math.min(first + READ * 2, #due) - 1, 2 do some[#some + 1] = due[i] end
-  for i, body in ipairs(redis.call('HMGET', pool, unpack(some))) do
-    bytes = bytes + (body and #body or 0)
-    if #ids > 0 and bytes > max_bytes then return end
-    ids[#ids + 1] = some[i]
-    bodies[#ids] = body
-  end
-end
-for first = 1, #due, READ * 2 do
-  if bytes <= max_bytes then read(first) end
-end
-
-local claimed, orphans = {}, 0
-if #ids > 0 then
-  local entries = redis.call('HMGET', attempts, unpack(ids))
-  local failures = redis.call('HMGET', outcome, unpack(ids))
-  local in_flight = redis.call('ZMSCORE', unack, unpack(ids))
-  redis.call('ZREM', delay, unpack(ids))
-  local leases, begun, bodiless = {}, {}, {}
-  for i, id in ipairs(ids) do
-    if bodies[i] and not in_flight[i] then
-      local attempt = begun_and_fence(entries[i]) + 1
-      fence = fence + 1
-      leases[#leases + 1] = lease_end
-      leases[#leases + 1] = id
-      begun[#begun + 1] = id
-      begun[#begun + 1] = string.format('%.0f %.0f', attempt, fence)
-      claimed[#claimed + 1] = {id, bodies[i], due[i * 2], attempt, fence, failures[i] or ''}
+-- Read the first entries of the topics that are not held. Buckets that cannot be read must not stop the other topics.
+local names, answers, topics = {}, {}, {}
+for at = 4, #ARGV, 5 do names[#names + 1] = ARGV[at] end
+for n, entry in ipairs(redis.call('ZMSCORE', wake_delay, unpack(names))) do
+  local at, delay, unack = 5 * n - 1, KEYS[4 + 2 * n], KEYS[5 + 2 * n]
+  local limit, until_, for_rate = tonumber(ARGV[at + 1]), nil, nil
+  if is_held(entry, now) then until_, for_rate = held_until(entry) end
+  if until_ and not (for_rate and ARGV[at + 4] == '1') then
+    answers[n] = {until_ == math.huge and '' or string.format('%.0f', until_), 0}
+  else
+    local entries = limit < FEW and redis.pcall('ZRANGE', delay, 0, limit, 'WITHSCORES')
+      or redis.pcall('ZRANGEBYSCORE', delay, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+    local lease = redis.pcall('ZRANGE', unack, 0, 0, 'WITHSCORES')
+    if entries.err or lease.err then
+      answers[n] = entries.err and entries or lease
     else
-      orphans = orphans + 1
-      if not bodies[i] then bodiless[#bodiless + 1] = id end
+      topics[#topics + 1] = {
+        n = n, name = names[n], delay = delay, unack = unack, limit = limit, lease_end = ARGV[at + 2],
+        hold = tonumber(ARGV[at + 3]), entries = entries, first_lease = lease[2], ids = {}, bodies = {}, bytes = 0,
+      }
     end
   end
-  if #bodiless > 0 then
-    redis.call('HDEL', attempts, unpack(bodiless))
-    redis.call('HDEL', outcome, unpack(bodiless))
+end
+
+-- Read the bodies of due tasks, as many of each topic as fit.
+local slice, owners = {}, {}
+local function read_slice()
+  for i, body in ipairs(redis.call('HMGET', pool, unpack(slice))) do
+    local topic = owners[i]
+    topic.bytes = topic.bytes + (body and #body or 0)
+    topic.is_full = topic.is_full or #topic.ids > 0 and topic.bytes > max_bytes
+    if not topic.is_full then
+      topic.ids[#topic.ids + 1] = slice[i]
+      topic.bodies[#topic.ids] = body
+    end
   end
-  if #claimed > 0 then
-    if redis.call('ZADD', unack, 'NX', unpack(leases)) ~= #claimed then
+  slice, owners = {}, {}
+end
+for _, topic in ipairs(topics) do
+  local entries = topic.entries
+  for i = 1, math.min(#entries, 2 * topic.limit), 2 do
+    if topic.is_full or tonumber(entries[i + 1]) > now then break end
+    slice[#slice + 1] = entries[i]
+    owners[#slice] = topic
+    if #slice == READ then read_slice() end
+  end
+end
+if #slice > 0 then read_slice() end
+
+-- Read what else is known of these tasks, and when the topics' next ones are due.
+local ids, begun, failures = {}, {}, {}
+for _, topic in ipairs(topics) do
+  local taken = #topic.ids
+  for _, id in ipairs(topic.ids) do ids[#ids + 1] = id end
+  topic.in_flight = topic.first_lease and taken > 0 and redis.call('ZMSCORE', topic.unack, unpack(topic.ids)) or {}
+  topic.next_due = topic.entries[2 * taken + 2]
+  if not topic.next_due and topic.limit >= FEW then
+    topic.next_due = redis.call('ZRANGE', topic.delay, taken, taken, 'WITHSCORES')[2]
+  end
+end
+if #ids > 0 then
+  begun, failures = redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', outcome, unpack(ids))
+end
+
+-- Move them.
+local position, attempts_begun, bodiless = 0, {}, {}
+for _, topic in ipairs(topics) do
+  local answer, leases = {'', 0}, {}
+  for i, id in ipairs(topic.ids) do
+    local body = topic.bodies[i]
+    position = position + 1
+    if body and not topic.in_flight[i] then
+      local attempt = begun_and_fence(begun[position]) + 1
+      fence = fence + 1
+      leases[#leases + 1] = topic.lease_end
+      leases[#leases + 1] = id
+      attempts_begun[#attempts_begun + 1] = id
+      attempts_begun[#attempts_begun + 1] = string.format('%.0f %.0f', attempt, fence)
+      answer[#answer + 1] = {id, body, topic.entries[2 * i], attempt, fence, failures[position] or ''}
+    else
+      answer[2] = answer[2] + 1
+      if not body then bodiless[#bodiless + 1] = id end
+    end
+  end
+  if #topic.ids > 0 then redis.call('ZREM', topic.delay, unpack(topic.ids)) end
+  if #leases > 0 then
+    if redis.call('ZADD', topic.unack, 'NX', unpack(leases)) ~= #leases / 2 then
       return redis.error_reply('ERR a task was claimed that is in flight')
     end
-    redis.call('HSET', attempts, unpack(begun))
+    local is_first = not topic.first_lease or tonumber(topic.lease_end) < tonumber(topic.first_lease)
+    if is_first then topic.first_lease = topic.lease_end end
   end
+  answers[topic.n] = answer
+end
+if #bodiless > 0 then
+  redis.call('HDEL', attempts, unpack(bodiless))
+  redis.call('HDEL', outcome, unpack(bodiless))
 end
 
-local next_due = redis.call('ZRANGE', delay, 0, 0, 'WITHSCORES')[2]
-if #ids == 0 or not next_due then redis.call('ZREM', wake_delay, topic) end
-if next_due then
-  if tonumber(next_due) <= tonumber(now) then next_due = now end
-  local holds = hold and tonumber(next_due) < hold
-  if holds then next_due = ARGV[6] end
-  redis.call('ZADD', wake_delay, holds and hold_entry(hold, true) or next_due, topic)
+-- Set the wake entries. Without tasks, the first write is here: a removal.
+local gone, turns, unleased, first_leases = {}, {}, {}, {}
+for _, topic in ipairs(topics) do
+  local next_due = topic.next_due
+  if #ids == 0 or not next_due then gone[#gone + 1] = topic.name end
+  if next_due then
+    if tonumber(next_due) <= now then next_due = ARGV[1] end
+    local holds = topic.hold and tonumber(next_due) < topic.hold
+    turns[#turns + 1] = holds and hold_entry(topic.hold, true) or next_due
+    turns[#turns + 1] = topic.name
+    answers[topic.n][1] = holds and string.format('%.0f', topic.hold) or next_due
+  end
+  if topic.first_lease then
+    first_leases[#first_leases + 1] = topic.first_lease
+    first_leases[#first_leases + 1] = topic.name
+  else
+    unleased[#unleased + 1] = topic.name
+  end
 end
-if #claimed == 0 then
-  refresh_wake(wake_unack, unack, topic)
-else
-  redis.call('ZADD', wake_unack, redis.call('ZRANGE', unack, 0, 0, 'WITHSCORES')[2], topic)
-end
-return {next_due or '', orphans, unpack(claimed)}
+if #gone > 0 then redis.call('ZREM', wake_delay, unpack(gone)) end
+if #unleased > 0 then redis.call('ZREM', wake_unack, unpack(unleased)) end
+if #turns > 0 then redis.call('ZADD', wake_delay, unpack(turns)) end
+if #first_leases > 0 then redis.call('ZADD', wake_unack, unpack(first_leases)) end
+if #attempts_begun > 0 then redis.call('HSET', attempts, unpack(attempts_begun)) end
+return answers

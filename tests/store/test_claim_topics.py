@@ -1,0 +1,179 @@
+"""One call claims from many topics of a shard, and each topic is served as if it were alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from later.core.errors import StoreFault
+from later.core.task import Task, pack_id
+from later.store.keys import Bucket, Keys, Shard, group_by_shard
+from later.store.scripts import BY_SHA, CLAIM, MAX_TASKS, MAX_TOPICS
+from later.store.types import Claim, ClaimRequest, ClaimResult
+from tests.builders import NOW, a_task
+from tests.store.inspection import LEASE_MS, ask, assert_sound, claim_due, done, findings, read_contents, unwrap_claim
+from tests.store_fixture import StoreFixture
+
+
+@pytest.fixture
+def shards() -> int:
+    """Return 1, unless a test says otherwise: a call takes topics of one shard."""
+    return 1
+
+
+async def claim(store: StoreFixture, requests: list[ClaimRequest], now: int = NOW) -> list[ClaimResult]:
+    return [unwrap_claim(answer) for answer in await store.tasks.claim(requests, now, now + LEASE_MS)]
+
+
+def tasks_of(topic: str, count: int, **changes: Any) -> list[Task]:
+    """Return tasks of a topic, each due a second after the one before."""
+    return [a_task(id=f"{topic}-{n}", own_id=True, topic=topic, delay=n, **changes) for n in range(count)]
+
+
+def ids(results: list[ClaimResult]) -> list[list[str]]:
+    return [[claim.id for claim in result.claims] for result in results]
+
+
+async def count_claims(store: StoreFixture) -> int:
+    """Return how many calls of scripts the store has served since the statistics were reset."""
+    stats: dict[str, dict[str, int]] = await store.redis.info("commandstats")
+    return stats["cmdstat_evalsha"]["calls"]
+
+
+async def test_each_topic_gets_its_own_tasks_wake_time_and_lease(store: StoreFixture) -> None:
+    await store.tasks.create([*tasks_of("a", 3), *tasks_of("b", 1), *tasks_of("c", 2)])
+    requests = [ClaimRequest("c", 0, 5), ClaimRequest("a", 0, 2), ClaimRequest("b", 0, 1, lease_extra_ms=7)]
+    results = await claim(store, requests, NOW + 1000)
+    assert ids(results) == [["c-0", "c-1"], ["a-0", "a-1"], ["b-0"]]
+    assert [result.wake_at for result in results] == [None, NOW + 2000, None]
+    lease_end = NOW + 1000 + LEASE_MS
+    assert (await read_contents(store)).wakes == {
+        (Bucket.DELAY, 0, "a"): NOW + 2000,
+        (Bucket.UNACK, 0, "a"): lease_end,
+        (Bucket.UNACK, 0, "b"): lease_end + 7,
+        (Bucket.UNACK, 0, "c"): lease_end,
+    }
+
+
+async def test_the_claims_of_a_call_have_fences_of_their_own(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(topic=f"{n % 30}") for n in range(90)])
+    claims = await claim_due(store)
+    assert len({claim.fence for claim in claims}) == 90
+    assert await store.tasks.settle([done(claim) for claim in claims]) == [True] * 90
+    assert (await assert_sound(store)).pool == set()
+
+
+async def test_few_tasks_are_claimed_as_many_are(store: StoreFixture) -> None:
+    for limit in range(1, 14):  # a few are read in another way
+        await store.redis.flushall()
+        await store.tasks.create([*tasks_of("a", 20), *tasks_of("b", 1, created_at=NOW + 12_000)])
+        results = await claim(store, [ClaimRequest("a", 0, limit), ClaimRequest("b", 0, limit)], NOW + 11_000)
+        claimed = min(limit, 12)
+        assert ids(results) == [[f"a-{n}" for n in range(claimed)], []]
+        assert [result.wake_at for result in results] == [max(NOW + 11_000, NOW + claimed * 1000), NOW + 12_000]
+        await assert_sound(store, NOW + 11_000)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+async def test_topics_of_a_shard_are_claimed_in_one_call(store: StoreFixture, shards: int) -> None:
+    await store.tasks.create([a_task(topic=f"{n}") for n in range(MAX_TOPICS)])
+    await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in BY_SHA.values()])
+    requests = [ClaimRequest(f"{n}", shard, 1) for n in range(MAX_TOPICS) for shard in range(shards)]
+    await store.redis.config_resetstat()
+    assert sum(len(result.claims) for result in await claim(store, requests)) == MAX_TOPICS
+    assert await count_claims(store) == shards
+
+
+def group_sizes(requests: list[ClaimRequest], shards: int = 1) -> list[int]:
+    keys = Keys("later", shards)
+    groups = group_by_shard(requests, [(keys.shards[some.shard], some.topic, some.limit) for some in requests])
+    assert sorted(position for group in groups for position in group.positions) == list(range(len(requests)))
+    return [len(group.items) for group in groups]
+
+
+def test_a_call_takes_no_more_topics_and_tasks_than_it_may() -> None:
+    assert group_sizes([ClaimRequest(f"{n}", 0, 1) for n in range(MAX_TOPICS + 1)]) == [MAX_TOPICS, 1]
+    assert group_sizes([ClaimRequest(f"{n}", 0, MAX_TASKS // 2) for n in range(3)]) == [2, 1]
+    assert group_sizes([ClaimRequest(f"{n}", n % 2, MAX_TASKS) for n in range(4)], shards=2) == [1, 1, 1, 1]
+
+
+async def test_a_topic_requested_twice_is_served_twice(store: StoreFixture) -> None:
+    await store.tasks.create(tasks_of("a", 3))
+    assert group_sizes([ClaimRequest("a", 0, 1), ClaimRequest("a", 0, 1)]) == [1, 1]
+    results = await claim(store, [ClaimRequest("a", 0, 1), ClaimRequest("a", 0, 1)], NOW + 5000)
+    assert ids(results) == [["a-0"], ["a-1"]]
+    await assert_sound(store, NOW + 5000)
+
+
+async def test_a_held_topic_does_not_hold_the_others_of_its_call(store: StoreFixture) -> None:
+    await store.tasks.create([*tasks_of("held", 1), *tasks_of("open", 1), *tasks_of("paused", 1)])
+    await store.permits.hold("held", NOW + 60_000, None, NOW)
+    await store.permits.hold_paused([("paused", 0)])
+    requests = [ClaimRequest(topic, 0, 1) for topic in ("held", "open", "paused")]
+    results = await claim(store, requests)
+    assert ids(results) == [[], ["open-0"], []]
+    assert [result.wake_at for result in results] == [NOW + 60_000, None, None]
+
+
+async def test_a_topic_that_cannot_be_read_does_not_stop_the_others_of_its_call(store: StoreFixture) -> None:
+    shard = store.keys.shards[0]
+    await store.tasks.create([*tasks_of("a", 1), *tasks_of("b", 1), *tasks_of("c", 1)])
+    await ask(store, [("SET", shard.bucket(Bucket.UNACK, b"a"), "no set")])
+    await ask(store, [("DEL", shard.bucket(Bucket.DELAY, b"b")), ("SET", shard.bucket(Bucket.DELAY, b"b"), "no set")])
+    requests = [ClaimRequest(topic, 0, 1) for topic in "abc"]
+    *unreadable, claimed = await store.tasks.claim(requests, NOW, NOW + LEASE_MS)
+    assert [type(answer) for answer in unreadable] == [StoreFault, StoreFault]
+    assert "WRONGTYPE" in str(unreadable[0])
+    assert ids([unwrap_claim(claimed)]) == [["c-0"]]
+
+
+async def test_each_topic_may_return_its_bytes_and_one_task_at_least(
+    store: StoreFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("later.store.tasks.MAX_CLAIM_BYTES", 3 * 2500)
+    await store.tasks.create([*tasks_of("large", 70, content="x" * 1000), *tasks_of("huge", 2, content="x" * 9000)])
+    await store.tasks.create(tasks_of("small", 9))
+    results = await claim(store, [ClaimRequest(t, 0, 90) for t in ("large", "huge", "small")], NOW + 70_000)
+    assert ids(results) == [["large-0", "large-1"], ["huge-0"], [f"small-{n}" for n in range(9)]]
+    assert [result.wake_at for result in results] == [NOW + 70_000, NOW + 70_000, None]
+    await assert_sound(store, NOW + 70_000)
+
+
+async def test_orphans_of_a_topic_cost_the_others_nothing(store: StoreFixture) -> None:
+    shard = store.keys.shards[0]
+    await store.tasks.create([*tasks_of("a", 1), *tasks_of("b", 2), *tasks_of("c", 1)])
+    [in_flight] = await claim_due(store, topics=["c"])
+    await _put_back(store, shard, in_flight)
+    await ask(store, [("HDEL", shard.pool, pack_id("b-0"))])
+    results = await claim(store, [ClaimRequest(topic, 0, 2) for topic in "abc"], NOW + 5000)
+    assert ids(results) == [["a-0"], ["b-1"], []]
+    assert [result.orphans for result in results] == [0, 1, 1]
+    await assert_sound(store, NOW + 5000)
+    assert await store.tasks.settle([done(in_flight)]) == [True]
+
+
+async def test_a_call_that_claims_nothing_removes_stale_wake_entries(store: StoreFixture) -> None:
+    shard = store.keys.shards[0]
+    await ask(store, [("ZADD", shard.wakes[bucket], NOW, "a", NOW, "b") for bucket in (Bucket.DELAY, Bucket.UNACK)])
+    assert ids(await claim(store, [ClaimRequest("a", 0, 1), ClaimRequest("b", 0, 1)])) == [[], []]
+    assert (await read_contents(store)).wakes == {}
+    assert await findings(store) == []
+
+
+async def _put_back(store: StoreFixture, shard: Shard, claim: Claim) -> None:
+    """Add an entry of a task in flight to delay, as no script does."""
+    delay = shard.bucket(Bucket.DELAY, claim.topic.encode())
+    await ask(store, [("ZADD", delay, NOW, claim.packed), ("ZADD", shard.wakes[Bucket.DELAY], NOW, claim.topic)])
+
+
+async def test_a_store_at_maxmemory_goes_on_claiming_from_many_topics(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(topic=f"{n}") for n in range(50)])
+    await store.client.execute_all("load", [("SCRIPT", "LOAD", CLAIM.source)])
+    await store.redis.config_set("maxmemory", 1)
+    try:
+        assert len(await claim_due(store)) == 50
+        nothing_due = await claim(store, [ClaimRequest("unknown", 0, 1), ClaimRequest("0", 0, 1)])
+        assert ids(nothing_due) == [[], []]
+    finally:
+        await store.redis.config_set("maxmemory", 0)
