@@ -22,6 +22,7 @@ from later.api.routes import CROSS_SITE_PROTECTION, REQUESTS, ROUTES, Route, Sco
 from later.api.task_answers import BytesInAnswers
 from later.api.tasks import TaskHandlers
 from later.api.topics import TopicHandlers, parse_topic_scope
+from later.core.errors import LaterError
 from later.metrics import Exposition, Metrics
 from later.store.open import Store
 from later.store.policies import PolicyBook
@@ -43,7 +44,7 @@ def build_app(
     max_pending_writes: int,
     lease_ms: int,
     cross_site_protection: CrossSiteProtection,
-    why_not_ready: Callable[[], Awaitable[str | None]],
+    why_not_ready: Callable[[], Awaitable[LaterError | None]],
     exposition: Callable[[str], Awaitable[Exposition]],
     wake_delay_ticker: Callable[[int], None],
 ) -> web.Application:
@@ -108,7 +109,7 @@ def build_health_app(
     *,
     cross_site_protection: CrossSiteProtection,
     metrics: Metrics,
-    why_not_ready: Callable[[], Awaitable[str | None]],
+    why_not_ready: Callable[[], Awaitable[LaterError | None]],
     exposition: Callable[[str], Awaitable[Exposition]],
 ) -> web.Application:
     """Build the application of `later worker --health`."""
@@ -144,7 +145,7 @@ def _policy_routes(policies: PolicyBook, max_body: int) -> list[Route]:
 
 
 def _health_routes(
-    why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[str], Awaitable[Exposition]]
+    why_not_ready: Callable[[], Awaitable[LaterError | None]], exposition: Callable[[str], Awaitable[Exposition]]
 ) -> list[Route]:
     health = HealthHandlers(why_not_ready=why_not_ready, exposition=exposition)
     return [

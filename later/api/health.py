@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from later.api.json_response import DATA_HEADERS, json_response
-from later.api.problem_types import STORE_AWAY
+from later.api.problem_types import FAULT, NOT_READY, STORE_AWAY, problem_type
 from later.api.problems import ErrorBody, problem_response
 from later.core.errors import LaterError
 from later.metrics import Exposition
@@ -16,12 +16,15 @@ from later.metrics import Exposition
 class HealthHandlers:
     """Handlers of liveness, readiness and metrics.
 
-    `why_not_ready` returns a reason in one line, or None if the daemon is ready. `exposition` returns all metrics
-    in the format that the header `Accept` asks for.
+    `why_not_ready` returns the error that keeps the daemon from its work, or None if it is ready. `exposition` returns
+    all metrics in the format that the header `Accept` asks for.
     """
 
     def __init__(
-        self, *, why_not_ready: Callable[[], Awaitable[str | None]], exposition: Callable[[str], Awaitable[Exposition]]
+        self,
+        *,
+        why_not_ready: Callable[[], Awaitable[LaterError | None]],
+        exposition: Callable[[str], Awaitable[Exposition]],
     ) -> None:
         self._why_not_ready = why_not_ready
         self._exposition = exposition
@@ -31,16 +34,17 @@ class HealthHandlers:
         return json_response({"status": "alive"})
 
     async def ready(self, request: web.Request) -> web.StreamResponse:
-        """`GET /readyz`."""
-        reason = await self._why_not_ready()
-        if reason is not None:
-            return problem_response(ErrorBody(status=503, detail=reason), STORE_AWAY)
-        return json_response({"status": "ready"})
+        """`GET /readyz`. A store that answers what it never should is away, too: the daemon is not at fault."""
+        error = await self._why_not_ready()
+        if error is None:
+            return json_response({"status": "ready"})
+        type = problem_type(error)
+        return problem_response(ErrorBody(status=503, detail=str(error)), STORE_AWAY if type is FAULT else type)
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """`GET /metrics`: all metrics or none, because missing ones would look like counters that were reset."""
         try:
             text, content_type = await self._exposition(request.headers.get("Accept", ""))
         except LaterError as error:
-            return problem_response(ErrorBody(status=503, detail=str(error)))
+            return problem_response(ErrorBody(status=503, detail=str(error)), NOT_READY)
         return web.Response(body=text.encode(), headers={**DATA_HEADERS, "Content-Type": content_type})

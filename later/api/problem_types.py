@@ -13,6 +13,7 @@ from later.core.errors import (
     InFlight,
     LaterError,
     NotFound,
+    NotReady,
     Refused,
     StoreDown,
     StoreFull,
@@ -109,6 +110,12 @@ STORE_MISMATCH = ProblemType(
     "The store was made by another version or with other options, or its settings would lose tasks.",
     "`detail` says what does not fit. The operator corrects the option or the store.",
 )  # fmt: skip
+NOT_READY = ProblemType(
+    "not-ready", 503, "Not all processes of the server are up",
+    "The server has several processes (--processes), of which some are being started or do not answer. Tasks are\n"
+    "created and delivered by the others.",
+    "Wait: a process that does not answer for 30 s is killed and started again. The server's log says more.",
+)  # fmt: skip
 TOO_MANY_WAITING = ProblemType(
     "too-many-waiting", 503, "Too many requests wait",
     "The store is slow, and as many tasks wait for it as --max-pending-writes allows; or the answers of /list and\n"
@@ -120,7 +127,7 @@ PROBLEM_TYPES = {
     type.name: type
     for type in (
         REFUSED, CROSS_SITE, NO_SUCH_TASK, NO_SUCH_JOB, IN_FLIGHT, CHANGED, TOO_LARGE, UNSUPPORTED, FAULT, STORE_AWAY,
-        STORE_FULL, STORE_MISMATCH, TOO_MANY_WAITING,
+        STORE_FULL, STORE_MISMATCH, NOT_READY, TOO_MANY_WAITING,
     )
 }  # fmt: skip
 """All types, by name."""
@@ -138,6 +145,7 @@ _BY_ERROR: tuple[tuple[type[LaterError], ProblemType], ...] = (
     (TooManyWaiting, TOO_MANY_WAITING),
     (StoreDown, STORE_AWAY),
     (StoreMismatch, STORE_MISMATCH),
+    (NotReady, NOT_READY),
 )
 """The type of each class of errors; the first match counts."""
 

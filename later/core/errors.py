@@ -84,6 +84,10 @@ class TooManyWaiting(StoreDown):
     """The environment's fault: too many requests wait already, for the store or for their answers to be sent."""
 
 
+class NotReady(LaterError):
+    """The environment's fault: processes of this daemon are missing or do not answer."""
+
+
 class StoreMismatch(LaterError):
     """The operator's fault: this store cannot serve this configuration (the text says why)."""
 

@@ -60,7 +60,7 @@ class Service:
         config: Config,
         metrics: Metrics,
         *,
-        why_not_ready: Callable[[], Awaitable[str | None]],
+        why_not_ready: Callable[[], Awaitable[LaterError | None]],
         exposition: Callable[[str], Awaitable[Exposition]],
         fail: Callable[[LaterError], None],
     ) -> None:
@@ -109,7 +109,7 @@ class Service:
     def _build_app(
         self,
         metrics: Metrics,
-        why_not_ready: Callable[[], Awaitable[str | None]],
+        why_not_ready: Callable[[], Awaitable[LaterError | None]],
         exposition: Callable[[str], Awaitable[Exposition]],
     ) -> web.Application:
         config, worker = self._config, self._worker
@@ -183,12 +183,12 @@ class Service:
             except OSError as error:
                 raise listen_error(address, error) from error
 
-    async def why_store_unavailable(self) -> str | None:
-        """Return why the store does not answer; None if it does."""
+    async def why_store_unavailable(self) -> LaterError | None:
+        """Return the error with which the store answers, or does not; None if it serves."""
         try:
             await self._store.stats.ping()
         except LaterError as error:
-            return str(error)
+            return error
         return None
 
     async def stop(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import structlog
 
 from later.config import Config
+from later.core.errors import LaterError, StoreDown
 from later.daemon.backing_store import build_backing_store
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.listen import listen_address, log_listening
@@ -74,8 +75,9 @@ class SingleProcess:
             await self._store_ticker.cancel()
         log.info("stopped")
 
-    async def why_not_ready(self) -> str | None:
-        return self._backing_store.why_unavailable() or await self._service.why_store_unavailable()
+    async def why_not_ready(self) -> LaterError | None:
+        reason = self._backing_store.why_unavailable()
+        return await self._service.why_store_unavailable() if reason is None else StoreDown(reason)
 
     async def exposition(self, accept: str) -> Exposition:
         return self._metrics.exposition(accept)

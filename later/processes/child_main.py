@@ -11,7 +11,7 @@ from contextlib import suppress
 import structlog
 
 from later import log as logs
-from later.core.errors import LaterError, StoreMismatch
+from later.core.errors import LaterError, NotReady, StoreDown, StoreMismatch
 from later.daemon.lifecycle import Lifecycle, run_in_loop
 from later.daemon.service import Service
 from later.metrics import Exposition, Metrics, MetricSamples
@@ -111,13 +111,18 @@ class ChildProcess:
             await self._service.stop()
         log.debug("stopped")
 
-    async def why_not_ready(self) -> str | None:
+    async def why_not_ready(self) -> LaterError | None:
         """Return the store's reason first: without the store, no process is of use."""
         try:
             store_unavailable, processes_missing = await self._channel.call("readiness")
         except RpcError as error:
-            return f"the supervisor does not answer: {error}"
-        return store_unavailable or await self._started_service().why_store_unavailable() or processes_missing
+            return NotReady(f"the supervisor does not answer: {error}")
+        if store_unavailable is not None:
+            return StoreDown(store_unavailable)
+        store_error = await self._started_service().why_store_unavailable()
+        if store_error is None and processes_missing is not None:
+            return NotReady(processes_missing)
+        return store_error
 
     async def exposition(self, accept: str) -> Exposition:
         """Return the metrics of all processes. Raises RpcError."""

@@ -19,7 +19,7 @@ from later.api.app import build_app
 from later.api.cross_site import CrossSiteProtection
 from later.api.server import Runner
 from later.core.clock import Clock, rfc3339
-from later.core.errors import StoreDown
+from later.core.errors import LaterError, StoreDown
 from later.core.policy import Policy
 from later.metrics import Exposition, Metrics
 from later.store.client import Client
@@ -61,7 +61,7 @@ class UnreliableClient(Client):
 class ApiFixture:
     """The API being served: an HTTP client of it, and the parts that it was built from.
 
-    `wakes` are the times for which it woke the delay ticker. It is ready unless a test sets `not_ready_reason`.
+    `wakes` are the times for which it woke the delay ticker. It is ready unless a test sets `not_ready`.
     """
 
     http: TestClient[Request, Application]
@@ -71,7 +71,7 @@ class ApiFixture:
     store: Store
     metrics: Metrics
     wakes: list[int]
-    not_ready_reason: str | None = None
+    not_ready: LaterError | None = None
 
     async def post(self, path: str, body: object, **options: Any) -> Answer:
         """POST JSON, or bytes as they are, and return the status and body of the answer."""
@@ -135,8 +135,8 @@ async def serve_api(
     await store.policies.read()
     wakes: list[int] = []
 
-    async def why_not_ready() -> str | None:
-        return api.not_ready_reason
+    async def why_not_ready() -> LaterError | None:
+        return api.not_ready
 
     async def exposition(accept: str) -> Exposition:
         return metrics.exposition(accept)

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from later.api.app import build_health_app
 from later.api.cross_site import CrossSiteProtection
 from later.api.problem_types import PROBLEM_TYPES
-from later.core.errors import StoreFault, StoreMismatch
+from later.core.errors import LaterError, NotReady, StoreDown, StoreFault, StoreMismatch
 from later.metrics import Exposition, Metrics
 from tests.api.api_fixture import MINIMAL, ApiFixture, create_result, read_answer, serve_api
 from tests.builders import NOW
@@ -189,15 +189,25 @@ class TestInternalErrors:
 
 class TestHealth:
     async def test_a_process_that_answers_is_alive(self, api: ApiFixture) -> None:
-        api.not_ready_reason = "the store is away"
+        api.not_ready = StoreDown("the store cannot be reached")
         assert await api.get("/livez") == (200, {"status": "alive"})
 
     async def test_it_is_ready_if_there_is_no_reason_against_it(self, api: ApiFixture) -> None:
         assert await api.get("/readyz") == (200, {"status": "ready"})
 
-    async def test_if_it_is_not_ready_it_says_why(self, api: ApiFixture) -> None:
-        api.not_ready_reason = "the store is away"
-        assert await api.get("/readyz") == problem(503, "The store is away", "the store is away")
+    @pytest.mark.parametrize(
+        ("error", "name"),
+        [
+            (StoreDown("the store cannot be reached"), "store-away"),
+            (StoreFault("the store answered an error: x"), "store-away"),
+            (StoreMismatch("the store has 2 shards, not 1"), "store-mismatch"),
+            (NotReady("1 of 2 processes is being started"), "not-ready"),
+        ],
+        ids=repr,
+    )
+    async def test_if_it_is_not_ready_it_says_why(self, api: ApiFixture, error: LaterError, name: str) -> None:
+        api.not_ready = error
+        assert await api.get("/readyz") == problem(503, PROBLEM_TYPES[name].title, str(error))
 
     async def test_metrics_are_prometheus_text(self, api: ApiFixture) -> None:
         await api.post("/create", MINIMAL)

@@ -13,7 +13,7 @@ from tests.api.api_fixture import MINIMAL, ApiFixture, create_bodies
 NAMES = {
     "refused": 400, "cross-site": 403, "no-such-task": 404, "no-such-job": 404, "in-flight": 409, "changed": 409,
     "too-large": 413, "unsupported": 415, "fault": 500, "store-away": 503, "store-full": 503, "store-mismatch": 503,
-    "too-many-waiting": 503,
+    "not-ready": 503, "too-many-waiting": 503,
 }  # fmt: skip
 """The names, on which programs rely, and their statuses."""
 

@@ -14,6 +14,7 @@ import zipfile
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,7 @@ def test_a_process_that_exits_repeatedly_is_restarted_with_backoff(
         pauses = wait_until(lambda: _first_three(_restart_pauses(up)), "the process exits repeatedly")
         assert pauses == [0, 1, 2]
         assert _why_not_ready(up) == "1 of 2 processes is being started"
+        assert _problem_of_readiness(up)["type"] == "/problems/not-ready"
         id = create(up.url, callback=receiver.url())
         wait_until(lambda: id in receiver.answered, "the other process delivers")
         assert read_metric(up.url, "later_processes_up") == 1
@@ -387,11 +389,16 @@ def _wait_until_all_up(daemon: Daemon) -> None:
 
 
 def _why_not_ready(daemon: Daemon) -> str:
-    """Return why the daemon is not ready, empty if it is. Asks again while a connection reaches a dead process."""
+    """Return why the daemon is not ready, empty if it is."""
+    return str(_problem_of_readiness(daemon).get("detail", ""))
+
+
+def _problem_of_readiness(daemon: Daemon) -> dict[str, Any]:
+    """Return the problem, empty if it is ready. Asks again while a connection reaches a dead process."""
     while True:
         with suppress(OSError, HTTPException):
             answer = get(daemon.url, "/readyz", timeout_s=2)
-            return "" if answer.status == 200 else str(answer.body["detail"])
+            return {} if answer.status == 200 else answer.body
 
 
 def _answers(url: str) -> bool:
