@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,17 @@ def test_imports_go_down_only(file: Path) -> None:
         package, *rest = module.split(".")
         if package == "later" and rest and rest[0] != "__version__":
             assert rest[0] == here or LAYERS[rest[0]] < LAYERS[here], f"{here} may not import {module}"
+
+
+def test_no_folders_import_each_other() -> None:
+    """The folders of a package have an order, as the packages have."""
+    folders = {".".join(["later", *file.relative_to(ROOT).parts[:-1]]) for file in files()}
+    imported: dict[str, set[str]] = {folder: set() for folder in folders}
+    for file in files():
+        folder = ".".join(["later", *file.relative_to(ROOT).parts[:-1]])
+        found = {module if module in folders else module.rpartition(".")[0] for module in imports(file)}
+        imported[folder] |= found & folders - {folder, "later"}
+    TopologicalSorter(imported).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("file", files(), ids=path_in_later)

@@ -40,7 +40,7 @@ from later.bulk.input.rejects import Reject
 from later.bulk.input.row_keys import KEY
 from later.bulk.input.row_origins import ORIGIN_COLUMN
 from later.bulk.input.row_settings import RowSettings, RowShape
-from later.bulk.jobs.output_path import escape_glob
+from later.bulk.spark.path_syntax import escape_glob
 from later.core.errors import Refused
 
 METADATA_FORMATS = frozenset({"parquet", "orc"})

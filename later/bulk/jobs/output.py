@@ -16,8 +16,8 @@ from uuid import uuid4
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from later.bulk.jobs.output_path import escape_glob
 from later.bulk.spark.errors import translate_errors
+from later.bulk.spark.path_syntax import escape_glob
 from later.bulk.spark.signals import ignore_signals
 from later.core.errors import InputUnreadable, LaterError
 

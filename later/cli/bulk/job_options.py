@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from later.bulk.input.task_ids import check_job
-from later.bulk.jobs.output_path import check_output_path
+from later.bulk.spark.path_syntax import check_output_path
 from later.cli.options import CLIENT_COMMAND, STORE_COMMAND, Command, config_options
 from later.config import load
 from later.core.errors import Refused

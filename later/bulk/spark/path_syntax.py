@@ -1,4 +1,4 @@
-"""The rules for an output directory's name: Spark takes names as URLs when it writes, and as patterns when it reads.
+"""The syntax of Spark's paths, which are URLs when it writes and glob patterns when it reads.
 
 This module does not import Spark, so that a command can check a name before Spark starts.
 """

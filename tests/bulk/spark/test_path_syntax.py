@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from later.bulk.jobs.output_path import check_output_path, escape_glob
 from later.bulk.spark import session
+from later.bulk.spark.path_syntax import check_output_path, escape_glob
 from later.cli.program import run
 from later.core.errors import Refused
 
