@@ -18,9 +18,22 @@ from pathlib import Path
 from types import ModuleType
 
 import click
+import msgspec
 import pytest
 
 from later.api.problem_types import PROBLEM_TYPES
+from later.api.problems import Problem
+from later.api.response_schemas import (
+    BatchCreateResponse,
+    BatchDeleteResponse,
+    BatchQueryResponse,
+    CreateResponse,
+    DeleteResponse,
+    JobResponse,
+    LastErrorView,
+    ListResponse,
+    TaskView,
+)
 from later.cli.groups import load_command
 from later.cli.program import later
 from later.config import OPTIONS
@@ -43,6 +56,7 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 METRICS = (ROOT / "docs" / "metrics.md").read_text()
 LOG = (ROOT / "docs" / "log.md").read_text()
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
+ANSWERS = (ROOT / "docs" / "answers.md").read_text()
 TOPICS = (ROOT / "docs" / "topics.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
@@ -72,6 +86,24 @@ def test_every_problem_type_is_documented_with_its_status() -> None:
     table = section_text("Errors of the API", OPERATIONS)
     documented = dict(re.findall(r"^\| `([a-z-]+)` \| (\d+)", table, re.MULTILINE))
     assert documented == {name: str(type.status) for name, type in PROBLEM_TYPES.items()}
+
+
+SCHEMAS: dict[str, list[type[msgspec.Struct]]] = {
+    "`POST /create`": [CreateResponse],
+    "`POST /query`": [TaskView, LastErrorView],
+    "`POST /delete`": [DeleteResponse],
+    "`POST /list`": [ListResponse],
+    "Batches": [BatchCreateResponse, BatchQueryResponse, BatchDeleteResponse],
+    "`GET /jobs/{id}`": [JobResponse],
+    "Errors": [Problem],
+}
+"""The answers that each section of answers.md explains."""
+
+
+@pytest.mark.parametrize("section", SCHEMAS)
+def test_every_field_of_an_answer_is_documented_and_no_other(section: str) -> None:
+    fields = {field for schema in SCHEMAS[section] for field in schema.__struct_fields__}
+    assert {*names_in_first_column(section_text(section, ANSWERS))} == fields
 
 
 # Metrics
