@@ -1,0 +1,243 @@
+"""Fair sharing of a topic's delivery slots among the origins of its callbacks.
+
+The rule of topics, one level down: of the slots that a topic may use, an origin may hold at most three times those that
+are free. Two groups of origins share like one origin each: those that are new, and those that are slow. Otherwise forty
+hosts that hang would take all slots together.
+
+The origin of a task is known only after its claim. So a claim assumes that all tasks to come are of the fullest origin,
+which is exact for a topic with one receiver. A few more are claimed ten times a second, to find tasks of other origins
+behind them; what is of a full origin is put back. While the fullest origin ends no calls, its tasks are passed over as
+fast as possible.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from later.core.origin import Origin
+from later.store.scripts import MAX_TASKS
+from later.worker.fair_share import share
+
+NEW_MS = 100
+"""How long an origin is new: one that has ended no call by then is slow."""
+PROMPT_CALL_MS = 1000
+"""A call that ends within this time shows that its origin is not slow, for as long again."""
+STALL_MS = 100
+"""An origin stalls if it ends no call for this long, and twice the time that its last call took."""
+PROBE_EVERY_MS = 100
+"""How often more is claimed than the fullest origin may take, while origins are full that end calls."""
+MIN_PROBE = 16
+"""How many tasks more are claimed then. It doubles while only tasks of stalled origins are found."""
+MIN_PAUSE_MS, MAX_PAUSE_MS = 100, 10_000
+"""The pause of a task that was put back: as long as its origin has neither begun nor ended a call."""
+PUT_BACK_SPACING_MS = 0.5
+"""The distance between the tasks of a topic that wait in line: 2,000 a second come due again."""
+PUT_BACK_GRID_MS = 20
+"""Tasks that were put back come due at multiples of this: a tick for each of them would take a core."""
+FORGET_MS = 1000
+"""How long an origin without calls is known after its last task has come due again: its pause may go on."""
+
+
+class _Group(Enum):
+    """A group of origins that shares like one origin."""
+
+    NEW = "new"
+    SLOW = "slow"
+
+
+class _OriginSlots:
+    """The slots that an origin holds in a topic, and the line of its tasks that were put back. Times are in ms."""
+
+    __slots__ = ("changed_at", "has_ended", "in_use", "line_end", "prompt_until", "stalls_at")
+
+    def __init__(self, now: int) -> None:
+        self.in_use = 0
+        self.has_ended = False
+        """True if one of its calls ended promptly."""
+        self.prompt_until = now + NEW_MS
+        self.stalls_at = now + STALL_MS
+        self.changed_at = now
+        """When it began or ended a call last."""
+        self.line_end = 0.0
+        """When the last of its tasks that were put back comes due."""
+
+    def is_idle(self, now: int) -> bool:
+        """Return True if it holds no slot and no task waits for it."""
+        return not self.in_use and self.line_end + FORGET_MS <= now
+
+    def group(self, now: int) -> _Group | None:
+        if now >= self.prompt_until:
+            return _Group.SLOW
+        return None if self.has_ended else _Group.NEW
+
+
+class _TopicOrigins:
+    """The origins of one topic that hold slots, or whose tasks wait in line."""
+
+    __slots__ = ("origins", "probe_at", "probe_size", "probes")
+
+    def __init__(self, now: int) -> None:
+        self.origins: dict[Origin, _OriginSlots] = {}
+        self.probe_size = MIN_PROBE
+        self.probe_at = now + PROBE_EVERY_MS
+        self.probes = False
+        """True if more was asked for than the fullest origin may take."""
+
+    def of(self, origin: Origin, now: int) -> _OriginSlots:
+        slots = self.origins.get(origin)
+        if slots is None:
+            slots = self.origins[origin] = _OriginSlots(now)
+        return slots
+
+    def count_groups(self, now: int) -> dict[_Group | None, int]:
+        """Return how many slots each group holds; None stands for the origins of none."""
+        counts: dict[_Group | None, int] = dict.fromkeys((*_Group, None), 0)
+        for slots in self.origins.values():
+            if slots.in_use:
+                counts[slots.group(now)] += slots.in_use
+        return counts
+
+    def fullest(self, now: int) -> int:
+        """Return how many slots the origin or group holds that holds most."""
+        groups = self.count_groups(now)
+        return max(groups[_Group.NEW], groups[_Group.SLOW], *(slots.in_use for slots in self.origins.values()))
+
+    def forget_idle(self, now: int) -> None:
+        for origin in [origin for origin, slots in self.origins.items() if slots.is_idle(now)]:
+            del self.origins[origin]
+
+
+class OriginShare:
+    """The slots that each origin holds in each topic. Origins without calls and waiting tasks are forgotten."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _TopicOrigins] = {}
+
+    def __len__(self) -> int:
+        """Return how many origins are known, those of different topics counted apart."""
+        return sum(len(known.origins) for known in self._topics.values())
+
+    def in_use(self, topic: str, origin: Origin) -> int:
+        """Return how many slots the origin holds in the topic."""
+        known = self._topics.get(topic)
+        slots = None if known is None else known.origins.get(origin)
+        return 0 if slots is None else slots.in_use
+
+    def count_full(self, now: int) -> int:
+        """Return how many origins have tasks that wait for other calls to end."""
+        return sum(slots.line_end > now for known in self._topics.values() for slots in known.origins.values())
+
+    def claim_limit(self, topic: str, open_slots: int, now: int) -> int:
+        """Return how many tasks to claim of a topic that may take `open_slots`."""
+        known = self._topics.get(topic)
+        if known is None:
+            return share(open_slots, 0)
+        limit = share(open_slots, known.fullest(now))
+        known.probes = limit < open_slots and now >= known.probe_at
+        return min(limit + known.probe_size, MAX_TASKS) if known.probes else limit
+
+    def probes(self, topic: str) -> bool:
+        """Return True if the last `claim_limit` was more than the fullest origin may take."""
+        known = self._topics.get(topic)
+        return known is not None and known.probes
+
+    def closed_until(self, topic: str, open_slots: int, now: int) -> int:
+        """Return when (ms) tasks of the topic may be claimed next; 0 for now."""
+        known = self._topics.get(topic)
+        if known is None or now >= known.probe_at or share(open_slots, known.fullest(now)):
+            return 0
+        return known.probe_at
+
+    def admission(self, topic: str, open_slots: int, now: int) -> Admission:
+        """Return the decisions on tasks of a topic that were claimed together."""
+        return Admission(self._of(topic, now), open_slots, now)
+
+    def acquire(self, topic: str, origin: Origin, now: int) -> None:
+        slots = self._of(topic, now).of(origin, now)
+        slots.in_use += 1
+        slots.changed_at = now
+
+    def release(self, topic: str, origin: Origin, began_at: int, now: int) -> None:
+        """End a call that began at `began_at` (ms)."""
+        known = self._topics[topic]
+        slots = known.origins[origin]
+        slots.in_use -= 1
+        slots.changed_at = now
+        took_ms = max(now - began_at, 0)
+        if took_ms < PROMPT_CALL_MS:
+            slots.has_ended = True
+            slots.prompt_until = now + PROMPT_CALL_MS
+            slots.stalls_at = now + STALL_MS + 2 * took_ms
+        if slots.is_idle(now):
+            del known.origins[origin]
+            if not known.origins:
+                del self._topics[topic]
+
+    def forget_idle(self, now: int) -> None:
+        """Forget origins that hold no slot and for which no task waits."""
+        for topic, known in list(self._topics.items()):
+            known.forget_idle(now)
+            if not known.origins:
+                del self._topics[topic]
+
+    def _of(self, topic: str, now: int) -> _TopicOrigins:
+        known = self._topics.get(topic)
+        if known is None:
+            known = self._topics[topic] = _TopicOrigins(now)
+        return known
+
+
+class Admission:
+    """The decisions on tasks of one topic that were claimed together: which begin, and when the others are due again.
+
+    `open_slots` is how many of them may begin.
+    """
+
+    def __init__(self, known: _TopicOrigins, open_slots: int, now: int) -> None:
+        known.forget_idle(now)
+        self._known = known
+        self._open_slots = open_slots
+        self._now = now
+        self._groups = known.count_groups(now)
+        self._waiting = sum(slots.line_end > now for slots in known.origins.values())
+        self._put_back = False
+        self._only_stalled = True
+
+    def admit(self, origin: Origin) -> bool:
+        """Return True if a call to the origin may begin. The caller begins it at once."""
+        slots = self._known.origins.get(origin)
+        in_use, group = (0, _Group.NEW) if slots is None else (slots.in_use, slots.group(self._now))
+        if not share(self._open_slots, in_use) or not (group is None or share(self._open_slots, self._groups[group])):
+            return False
+        self._open_slots -= 1
+        self._groups[group] += 1
+        return True
+
+    @property
+    def is_topic_full(self) -> bool:
+        """True if no other task of the topic may begin, of whatever origin."""
+        return self._open_slots <= 0
+
+    def put_back_at(self, origin: Origin) -> int:
+        """Return when (ms) a task is due again that was not admitted."""
+        slots = self._known.of(origin, self._now)
+        now = self._now
+        self._put_back = True
+        self._only_stalled &= now >= slots.stalls_at
+        if slots.line_end <= now:
+            self._waiting += 1
+        pause_ms = min(max(now - slots.changed_at, MIN_PAUSE_MS), MAX_PAUSE_MS)
+        slots.line_end = max(slots.line_end + PUT_BACK_SPACING_MS * self._waiting, now + pause_ms)
+        return -int(-slots.line_end // PUT_BACK_GRID_MS) * PUT_BACK_GRID_MS
+
+    def pass_over(self) -> None:
+        """Count a task that was put back because its origin is held: it says nothing about full ones."""
+        self._put_back = True
+
+    def end(self) -> None:
+        """Decide when to look for tasks behind those of full origins again, and how far."""
+        known = self._known
+        if self._put_back and self._only_stalled:
+            known.probe_size, known.probe_at = min(known.probe_size * 2, MAX_TASKS), self._now
+        elif self._put_back:
+            known.probe_size, known.probe_at = MIN_PROBE, self._now + PROBE_EVERY_MS
