@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from redis.exceptions import ResponseError
+
 from later.core.errors import LaterError
-from later.store.client import Client
-from later.store.keys import ItemGroup, ShardTopic, group_items
+from later.store.client import Client, translate
+from later.store.keys import ItemGroup, Shard, ShardTopic, group_by_shard, group_items
 from later.store.scripts import Command
 
 Item = TypeVar("Item")
@@ -73,6 +75,26 @@ async def fan_out_reads(
     max_bytes = MAX_READ_BYTES // max(len(groups), 1)
     answers = await client.execute_each(verb, [build(group.target, group.items, max_bytes) for group in groups])
     return spread_answers(groups, answers, parse)
+
+
+async def fan_out_topics(
+    client: Client,
+    verb: str,
+    items: Sequence[Item],
+    targets: Iterable[tuple[Shard, bytes, int]],
+    build: Callable[[Shard, list[Item]], Command],
+) -> list[Any]:
+    """Group the items by `group_by_shard`, run the command that `build` returns for each group.
+
+    Return an answer for each item: the command's part for it, or a `LaterError`.
+
+    Raises:
+        StoreDown: whether anything was done is not known.
+    """
+    groups = group_by_shard(items, targets)
+    answers = await client.execute_each(verb, [build(group.target.shard, group.items) for group in groups])
+    parts = spread_answers(groups, answers)
+    return [translate(part) if isinstance(part, ResponseError) else part for part in parts]
 
 
 def split_by_weight(items: Iterable[Item], limit: int, weight: Callable[[Item], int]) -> Iterator[list[Item]]:

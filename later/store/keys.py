@@ -145,12 +145,13 @@ def group_items(items: Sequence[Item], targets: Iterable[tuple[Shard, bytes]]) -
     return groups
 
 
-def group_by_shard(items: Sequence[Item], targets: Iterable[tuple[Shard, str, int]]) -> list[ItemGroup[Item]]:
-    """Group items that concern one topic each: those that one call may take, which are of one shard.
+def group_by_shard(items: Sequence[Item], targets: Iterable[tuple[Shard, bytes, int]]) -> list[ItemGroup[Item]]:
+    """Group items that concern one topic each by shard: those that one call can reach.
 
-    A target is a shard, a topic and how many tasks. A group has at most `MAX_TASKS` of them, and no topic twice.
+    A target is a shard, a topic and a number of tasks. A group has at most `MAX_TOPICS` topics, none of them twice, and
+    at most `MAX_TASKS` tasks.
     """
-    latest: dict[Shard, tuple[ItemGroup[Item], set[str]]] = {}
+    latest: dict[Shard, tuple[ItemGroup[Item], set[bytes]]] = {}
     tasks: dict[Shard, int] = {}
     groups: list[ItemGroup[Item]] = []
     for position, (item, (shard, topic, count)) in enumerate(zip(items, targets, strict=True)):

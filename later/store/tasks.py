@@ -18,11 +18,11 @@ from later.core.retry import SettleTarget, encode_failure
 from later.core.task import Task, decode_task_or_error, encode_task, pack_id, unpack_id
 from later.store import scripts
 from later.store.bulk_jobs import count_batch_command
-from later.store.client import Client, translate
+from later.store.client import Client
 from later.store.codec import parse_failure, parse_time
-from later.store.fanout import parse_flags, spread_answers
+from later.store.fanout import fan_out_topics, parse_flags, spread_answers
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
-from later.store.keys import Bucket, Keys, group_by_shard, group_items
+from later.store.keys import Bucket, ItemGroup, Keys, Shard, group_items
 from later.store.lookup import Lookup
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
@@ -145,12 +145,8 @@ class Tasks:
             StoreDown: whether anything was claimed is not known.
         """
         max_bytes = MAX_CLAIM_BYTES // max(len(requests), 1)
-        commands: list[Command] = []
-        shards = self._keys.shards
-        groups = group_by_shard(
-            requests, [(shards[request.shard], request.topic, min(request.limit, MAX_TASKS)) for request in requests]
-        )
-        for (shard, _), some, _ in groups:
+
+        def build(shard: Shard, some: list[ClaimRequest]) -> Command:
             keys = [shard.pool, shard.attempts, shard.outcome, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
             arguments: list[Argument] = [now, max_bytes, randbits(FENCE_BITS)]
             for name, _, limit, lease_extra_ms, hold_until, has_permits in some:
@@ -158,10 +154,13 @@ class Tasks:
                 keys += [shard.bucket(Bucket.DELAY, topic), shard.bucket(Bucket.UNACK, topic)]
                 arguments += [topic, min(limit, MAX_TASKS), lease_end + lease_extra_ms]
                 arguments += ["" if hold_until is None else hold_until, int(has_permits)]
-            commands.append(scripts.CLAIM.call(keys, arguments))
-        answers = spread_answers(groups, await self._client.execute_each("claim", commands))
+            return scripts.CLAIM.call(keys, arguments)
+
+        shards = self._keys.shards
+        targets = [(shards[shard], topic.encode(), min(limit, MAX_TASKS)) for topic, shard, limit, *_ in requests]
+        answers = await fan_out_topics(self._client, "claim", requests, targets, build)
         return [
-            translate(answer) if isinstance(answer, Exception) else _parse_claims(request, answer, lease_end)
+            answer if isinstance(answer, LaterError) else _parse_claims(request, answer, lease_end)
             for request, answer in zip(requests, answers, strict=True)
         ]
 
@@ -171,25 +170,11 @@ class Tasks:
         Raises:
             StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
         """
-        commands: list[Command] = []
         shards = self._keys.shards
-        targets = [(shards[claim.shard], claim.topic.encode()) for claim, _, _ in settlements]
-        groups = group_items(settlements, targets)
-        for (shard, topic), some, _ in groups:
-            _, unack, error, dead = shard.buckets(topic)
-            keys = [shard.pool, shard.attempts, shard.outcome, shard.done, unack, error, dead]
-            keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD], shard.expiry]
-            arguments: list[Argument] = [topic]
-            for claim, verdict, remember_until in some:
-                time: int | str = verdict.at
-                if verdict.target is SettleTarget.DONE:
-                    time = "" if remember_until is None else remember_until
-                failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
-                has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
-                arguments += [claim.packed, claim.fence, verdict.target.value, time, failure, int(has_ttl)]
-            commands.append(scripts.SETTLE.call(keys, arguments))
-        answers = await self._client.execute_each("settle", commands)
-        return spread_answers(groups, answers, parse_flags)
+        topics = group_items(settlements, [(shards[claim.shard], claim.topic.encode()) for claim, _, _ in settlements])
+        targets = [(shard, topic, len(some)) for (shard, topic), some, _ in topics]
+        answers = await fan_out_topics(self._client, "settle", topics, targets, _settle_command)
+        return spread_answers(topics, answers, parse_flags)
 
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
         """Return claims that were not delivered, unack → delay; False if the lease was lost. Raises StoreDown."""
@@ -248,6 +233,24 @@ class Tasks:
             if len(answer) >= 2 * limit:
                 more_ats.append(topics[-1].at)
         return DueTopics(sorted(topics), min(more_ats, default=None))
+
+
+def _settle_command(shard: Shard, topics: list[ItemGroup[Settlement]]) -> Command:
+    keys = [shard.pool, shard.attempts, shard.outcome, shard.done, shard.expiry]
+    keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD]]
+    sizes: list[Argument] = []
+    tasks: list[Argument] = []
+    for (_, topic), some, _ in topics:
+        keys += shard.buckets(topic)[1:]
+        sizes += [topic, len(some)]
+        for claim, verdict, remember_until in some:
+            time: int | str = verdict.at
+            if verdict.target is SettleTarget.DONE:
+                time = "" if remember_until is None else remember_until
+            failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
+            has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
+            tasks += [claim.packed, claim.fence, verdict.target.value, time, failure, int(has_ttl)]
+    return scripts.SETTLE.call(keys, [*sizes, *tasks])
 
 
 _ELSEWHERE = ExistingTask(None)

@@ -1,68 +1,99 @@
--- settle: end deliveries of one topic, unack -> removed, error or dead.
+-- settle: end deliveries of some topics, unack -> removed, error or dead.
 --
--- ARGV: topic, then for each task: id, fence of its claim, target of the verdict ('done', 'error' or 'dead'), time,
---       last failure, '1' if it has a ttl ('0' if not)
+-- KEYS: pool, attempts, outcome, done, expiry, wake sets of unack, error and dead, then for each topic: unack, error,
+--       dead
+-- ARGV: for each topic: topic (none twice), number of its tasks; then for each task, topic by topic: id, fence of its
+--       claim, target of the verdict ('done', 'error' or 'dead'), time, last failure, '1' if it has a ttl ('0' if not)
 --       time: 'done': until when the id is remembered ('' for an id that later made); 'error': end of its retry pause;
 --       'dead': when it died
--- Returns for each task 1: settled, or 0: the lease was lost, nothing was changed: it expired, or the task was deleted,
--- created anew or settled before.
+-- Returns for each topic a list: for each task 1: settled, or 0: the lease was lost, nothing was changed: it expired, or
+-- the task was deleted, created anew or settled before. Or the error if its buckets cannot be read: nothing was changed.
 --
--- Each command takes many tasks: a call from Lua costs more than most commands do.
-local pool, attempts, outcome, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local unack, error_, dead = KEYS[5], KEYS[6], KEYS[7]
-local wake_unack, wake_error, wake_dead, expiry = KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local topic = ARGV[1]
+-- Each command takes many tasks, and many topics where it can: a call from Lua costs more than most commands do.
+local pool, attempts, outcome, done, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local wake_unack, wake_error, wake_dead = KEYS[6], KEYS[7], KEYS[8]
+local topic_count = (#KEYS - 8) / 3
+local first_task = 2 * topic_count + 1
 
-redis.call('ZREM', wake_unack, topic)
+-- The error that reading a bucket answers, if it does.
+local function fault_of(bucket)
+  local found = redis.pcall('ZRANGE', bucket, 0, 0)
+  return found.err and found
+end
 
-local ids = {}
-for i = 2, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
+-- Read. Buckets that cannot be read must not stop the other topics, nor be found out after the first write.
+local ids, answers, topics, last = {}, {}, {}, 0
+for at = first_task, #ARGV, 6 do ids[#ids + 1] = ARGV[at] end
 local entries = redis.call('HMGET', attempts, unpack(ids))
-local leases = redis.call('ZMSCORE', unack, unpack(ids))
-
-local answers, is_settled, settled, removed = {}, {}, {}, {}
-local remembered, to_error, to_dead, failures, unindexed = {}, {}, {}, {}, {}
-for n, id in ipairs(ids) do
-  local at = 2 + (n - 1) * 6
-  local fence, target, time, failure = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local _, current = begun_and_fence(entries[n])
-  if current == fence and leases[n] and not is_settled[id] then
-    answers[n], is_settled[id] = 1, true
-    settled[#settled + 1] = id
-    if target ~= 'error' and ARGV[at + 5] == '1' then unindexed[#unindexed + 1] = expiry_member(topic, id) end
-    if target == 'done' then
-      removed[#removed + 1] = id
-      if time ~= '' then
-        remembered[#remembered + 1] = time
-        remembered[#remembered + 1] = id
-      end
-    else
-      local bucket = target == 'dead' and to_dead or to_error
-      bucket[#bucket + 1] = time
-      bucket[#bucket + 1] = id
-      failures[#failures + 1] = id
-      failures[#failures + 1] = failure
-    end
-  else
-    answers[n] = 0
+for n = 1, topic_count do
+  local unack, error_, dead = unpack(KEYS, 3 * n + 6, 3 * n + 8)
+  local first, targets = last + 1, {}
+  last = last + tonumber(ARGV[2 * n])
+  for i = first, last do targets[ARGV[first_task + 6 * i - 4]] = true end
+  local leases = redis.pcall('ZMSCORE', unack, unpack(ids, first, last))
+  answers[n] = leases.err and leases or targets.error and fault_of(error_) or targets.dead and fault_of(dead) or {}
+  if not answers[n].err then
+    topics[#topics + 1] = {
+      name = ARGV[2 * n - 1], unack = unack, error = error_, dead = dead, first = first, last = last, leases = leases,
+      answer = answers[n],
+    }
   end
 end
 
-if #settled > 0 and redis.call('ZREM', unack, unpack(settled)) ~= #settled then
-  return redis.error_reply('ERR a task was settled that is not in flight')
+-- Move the tasks out of and into the topics' buckets.
+local removed, remembered, failures, unindexed, is_settled = {}, {}, {}, {}, {}
+local empty, leases, wakes = {}, {}, {error = {}, dead = {}}
+for _, topic in ipairs(topics) do
+  local settled, moved, earliest = {}, {error = {}, dead = {}}, {}
+  for i = topic.first, topic.last do
+    local id, at = ids[i], first_task + 6 * (i - 1)
+    local fence, target, time, failure = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+    local _, current = begun_and_fence(entries[i])
+    if current == fence and topic.leases[i - topic.first + 1] and not is_settled[id] then
+      topic.answer[#topic.answer + 1], is_settled[id] = 1, true
+      settled[#settled + 1] = id
+      if target ~= 'error' and ARGV[at + 5] == '1' then unindexed[#unindexed + 1] = expiry_member(topic.name, id) end
+      if target == 'done' then
+        removed[#removed + 1] = id
+        if time ~= '' then
+          remembered[#remembered + 1] = time
+          remembered[#remembered + 1] = id
+        end
+      else
+        local bucket = moved[target]
+        bucket[#bucket + 1] = time
+        bucket[#bucket + 1] = id
+        failures[#failures + 1] = id
+        failures[#failures + 1] = failure
+        if not earliest[target] or tonumber(time) < tonumber(earliest[target]) then earliest[target] = time end
+      end
+    else
+      topic.answer[#topic.answer + 1] = 0
+    end
+  end
+  if #settled > 0 then redis.call('ZREM', topic.unack, unpack(settled)) end
+  for target, time in pairs(earliest) do
+    redis.call('ZADD', topic[target], unpack(moved[target]))
+    wakes[target][#wakes[target] + 1] = time
+    wakes[target][#wakes[target] + 1] = topic.name
+  end
+  local first_lease = redis.call('ZRANGE', topic.unack, 0, 0, 'WITHSCORES')[2]
+  if #removed + #failures == 0 or not first_lease then empty[#empty + 1] = topic.name end
+  if first_lease then
+    leases[#leases + 1] = first_lease
+    leases[#leases + 1] = topic.name
+  end
 end
+
+-- Write what concerns no single topic. If nothing was settled, the first write is here: a removal.
+if #empty > 0 then redis.call('ZREM', wake_unack, unpack(empty)) end
+if #leases > 0 then redis.call('ZADD', wake_unack, unpack(leases)) end
+if #wakes.error > 0 then redis.call('ZADD', wake_error, 'LT', unpack(wakes.error)) end
+if #wakes.dead > 0 then redis.call('ZADD', wake_dead, 'LT', unpack(wakes.dead)) end
 if #removed > 0 then
-  redis.call('HDEL', pool, unpack(removed))
-  redis.call('HDEL', attempts, unpack(removed))
-  redis.call('HDEL', outcome, unpack(removed))
+  for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(removed)) end
 end
 if #unindexed > 0 then redis.call('ZREM', expiry, unpack(unindexed)) end
 if #remembered > 0 then redis.call('ZADD', done, unpack(remembered)) end
 if #failures > 0 then redis.call('HSET', outcome, unpack(failures)) end
-if #to_error > 0 then redis.call('ZADD', error_, unpack(to_error)) end
-if #to_dead > 0 then redis.call('ZADD', dead, unpack(to_dead)) end
-
-refresh_wake(wake_unack, unack, topic)
-if #to_error > 0 then refresh_wake(wake_error, error_, topic) end
-if #to_dead > 0 then refresh_wake(wake_dead, dead, topic) end
 return answers

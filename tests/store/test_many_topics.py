@@ -1,4 +1,4 @@
-"""One call claims from many topics of a shard, and each topic is served as if it were alone."""
+"""One call claims from, or settles tasks of, many topics of a shard; each topic is served as if it were alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ import pytest
 from later.core.errors import StoreFault
 from later.core.task import Task, pack_id
 from later.store.keys import Bucket, Keys, Shard, group_by_shard
-from later.store.scripts import BY_SHA, CLAIM, MAX_TASKS, MAX_TOPICS
+from later.store.scripts import BY_SHA, CLAIM, MAX_TASKS, MAX_TOPICS, SETTLE
 from later.store.types import Claim, ClaimRequest, ClaimResult
 from tests.builders import NOW, a_task
-from tests.store.inspection import LEASE_MS, ask, assert_sound, claim_due, done, findings, read_contents, unwrap_claim
+from tests.store.inspection import (
+    LEASE_MS,
+    ask,
+    assert_sound,
+    claim_due,
+    died,
+    done,
+    failed,
+    findings,
+    read_contents,
+    unwrap_claim,
+)
 from tests.store_fixture import StoreFixture
 
 
@@ -28,7 +39,7 @@ async def claim(store: StoreFixture, requests: list[ClaimRequest], now: int = NO
 
 def tasks_of(topic: str, count: int, **changes: Any) -> list[Task]:
     """Return tasks of a topic, each due a second after the one before."""
-    return [a_task(id=f"{topic}-{n}", own_id=True, topic=topic, delay=n, **changes) for n in range(count)]
+    return [a_task(id=f"{topic}-{n}", own_id=True, topic=topic, **{"delay": n} | changes) for n in range(count)]
 
 
 def ids(results: list[ClaimResult]) -> list[list[str]]:
@@ -87,7 +98,7 @@ async def test_topics_of_a_shard_are_claimed_in_one_call(store: StoreFixture, sh
 
 def group_sizes(requests: list[ClaimRequest], shards: int = 1) -> list[int]:
     keys = Keys("later", shards)
-    groups = group_by_shard(requests, [(keys.shards[some.shard], some.topic, some.limit) for some in requests])
+    groups = group_by_shard(requests, [(keys.shards[some.shard], some.topic.encode(), some.limit) for some in requests])
     assert sorted(position for group in groups for position in group.positions) == list(range(len(requests)))
     return [len(group.items) for group in groups]
 
@@ -167,13 +178,75 @@ async def _put_back(store: StoreFixture, shard: Shard, claim: Claim) -> None:
     await ask(store, [("ZADD", delay, NOW, claim.packed), ("ZADD", shard.wakes[Bucket.DELAY], NOW, claim.topic)])
 
 
-async def test_a_store_at_maxmemory_goes_on_claiming_from_many_topics(store: StoreFixture) -> None:
+async def test_one_call_settles_tasks_of_many_topics_each_by_its_own_verdict(store: StoreFixture) -> None:
+    await store.tasks.create([*tasks_of("a", 3, delay=0), *tasks_of("b", 2), *tasks_of("c", 1), *tasks_of("d", 1)])
+    claims = {claim.id: claim for claim in await claim_due(store, NOW + 5000)}
+    settlements = [
+        done(claims["a-0"], NOW + 7),
+        failed(claims["b-0"], NOW + 60_000),
+        died(claims["c-0"]),
+        failed(claims["a-1"], NOW + 50_000),
+        failed(claims["b-1"], NOW + 40_000),
+        done(claims["d-0"]),
+    ]
+    assert await store.tasks.settle(settlements) == [True] * 6
+    contents = await assert_sound(store, NOW + 5000)
+    assert contents.buckets == {
+        (Bucket.UNACK, "a"): {"a-2": NOW + 5000 + LEASE_MS},
+        (Bucket.ERROR, "a"): {"a-1": NOW + 50_000},
+        (Bucket.ERROR, "b"): {"b-0": NOW + 60_000, "b-1": NOW + 40_000},
+        (Bucket.DEAD, "c"): {"c-0": NOW},
+    }
+    assert contents.wakes[Bucket.ERROR, 0, "b"] == NOW + 40_000
+    assert contents.done == {"a-0": NOW + 7}
+    assert contents.outcome.keys() == {"a-1", "b-0", "b-1", "c-0"}
+
+
+async def test_a_lost_lease_of_one_topic_does_not_concern_the_others(store: StoreFixture) -> None:
+    await store.tasks.create([*tasks_of("a", 1), *tasks_of("b", 1), *tasks_of("c", 1)])
+    a, b, c = sorted(await claim_due(store), key=lambda claim: claim.id)
+    late = b._replace(fence=b.fence + 17)
+    assert await store.tasks.settle([done(late), done(a), failed(a, NOW + 9), done(c)]) == [False, True, False, True]
+    assert (await assert_sound(store)).buckets == {(Bucket.UNACK, "b"): {"b-0": NOW + LEASE_MS}}
+
+
+@pytest.mark.parametrize("bucket", [Bucket.UNACK, Bucket.ERROR, Bucket.DEAD])
+async def test_a_topic_that_cannot_be_settled_does_not_stop_the_others_of_its_call(
+    store: StoreFixture, bucket: Bucket
+) -> None:
+    await store.tasks.create([*tasks_of("a", 2, delay=0), *tasks_of("b", 1)])
+    *broken, sound = sorted(await claim_due(store, NOW + 5000), key=lambda claim: claim.id)
+    key = store.keys.shards[0].bucket(bucket, b"a")
+    await ask(store, [("DEL", key), ("SET", key, "no set")])
+    settlements = [failed(broken[0], NOW + 9), died(broken[1]), done(sound)]
+    *errors, settled = await store.tasks.settle(settlements)
+    assert [type(error) for error in errors] == [StoreFault, StoreFault]
+    assert settled is True
+    pool = await store.redis.hlen(store.keys.shards[0].pool)
+    assert pool == 2  # nothing of the broken topic was changed
+
+
+async def test_a_call_that_settles_nothing_corrects_stale_wake_entries(store: StoreFixture) -> None:
+    await store.tasks.create([*tasks_of("a", 1), *tasks_of("b", 1)])
+    claims = await claim_due(store)
+    await store.tasks.settle([done(claims[0])])
+    wakes = store.keys.shards[0].wakes[Bucket.UNACK]
+    await ask(store, [("ZADD", wakes, NOW, claims[0].topic, NOW, claims[1].topic)])
+    late = [done(claim._replace(fence=1)) for claim in claims]
+    assert await store.tasks.settle(late) == [False, False]
+    await assert_sound(store)
+
+
+async def test_a_store_at_maxmemory_goes_on_claiming_and_settling(store: StoreFixture) -> None:
     await store.tasks.create([a_task(topic=f"{n}") for n in range(50)])
-    await store.client.execute_all("load", [("SCRIPT", "LOAD", CLAIM.source)])
+    await store.client.execute_all("load", [("SCRIPT", "LOAD", script.source) for script in (CLAIM, SETTLE)])
     await store.redis.config_set("maxmemory", 1)
     try:
-        assert len(await claim_due(store)) == 50
+        claims = await claim_due(store, limit=1)
+        assert len(claims) == 50
         nothing_due = await claim(store, [ClaimRequest("unknown", 0, 1), ClaimRequest("0", 0, 1)])
         assert ids(nothing_due) == [[], []]
+        settlements = [done(claims[0]._replace(fence=1)), *(failed(some, NOW + 9) for some in claims)]
+        assert await store.tasks.settle(settlements) == [False] + [True] * 50
     finally:
         await store.redis.config_set("maxmemory", 0)
