@@ -24,6 +24,9 @@ from later.core.validation import (
     to_milliseconds,
 )
 
+_RESERVED_TOPICS = f"{RESERVED_NAMESPACE}/"
+"""The beginning of the names of reserved topics. The topic `later` itself is in the namespace `default`."""
+
 
 def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
     """Return the task that `draft` requests at `now` (ms, the high end of the store's time), under its topic's policy.
@@ -34,7 +37,7 @@ def admit(draft: Draft, policies: Policies, now: int, fresh_id: str) -> Task:
         Refused: a field is wrong; the text says what it takes and what it got.
     """
     topic = parse_topic(draft.topic)
-    if topic.startswith(f"{RESERVED_NAMESPACE}/"):  # the topic `later` itself is in the namespace `default`
+    if topic.startswith(_RESERVED_TOPICS):
         raise Refused(f"topic: expected another one, because the namespace {RESERVED_NAMESPACE} is reserved", "topic")
     policy = policies.for_topic(topic)
     execute_at = resolve_execute_at(draft, policy, now)
