@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from later.core.errors import TooManyWaiting
 
@@ -22,10 +22,11 @@ class PendingWrites:
         return Reservation(self, tasks)
 
 
-class Reservation(NamedTuple):
+class Reservation(msgspec.Struct):
     """A request's share of the pending writes, held while its `with` block runs.
 
-    This is a class because `contextlib.contextmanager` costs every request a microsecond.
+    This is a class because `contextlib.contextmanager` costs every request a microsecond, and no named tuple because
+    that takes three times as long to make.
     """
 
     pending_writes: PendingWrites

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from later.core.errors import LaterError, StoreFault, UnreadableBody
 from later.core.retry import Failure, decode_failure
 from later.core.task import Task
@@ -15,6 +17,8 @@ MAX_BODIES = 100
 """Bodies read in one round trip: each may be as large as a request."""
 UNREAD = 0
 """The place of a body that a script has not read, because the others were large enough for one round trip."""
+
+_BUCKETS = tuple(Bucket)
 
 
 class StoredTask(NamedTuple):
@@ -31,7 +35,7 @@ class StoredTask(NamedTuple):
         return isinstance(self.task, Task) and self.task.expires_at is not None
 
 
-class TaskRow(NamedTuple):
+class TaskRow(msgspec.Struct):
     """The values that the script `query` returns for one id; None for a missing value. The scores are of one topic."""
 
     body: bytes | int | None
@@ -51,7 +55,7 @@ def parse_rows(columns: Sequence[Sequence[bytes | None]]) -> list[TaskRow]:
 
 def build_record(id: str, topic: bytes, task: Task | UnreadableBody, row: TaskRow) -> TaskRecord | None:
     """Return the task's record; None if no bucket of the topic holds it."""
-    for bucket, score in zip(Bucket, (row.delay, row.unack, row.error, row.dead), strict=True):
+    for bucket, score in zip(_BUCKETS, (row.delay, row.unack, row.error, row.dead), strict=True):
         if score is not None:
             attempts = int(row.attempts.split()[0]) if row.attempts else 0
             return TaskRecord(id, topic.decode(), task, bucket, int(float(score)), attempts, parse_failure(row.failure))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from later.core.errors import LaterError, StoreDown, StoreFault
 
@@ -25,8 +27,11 @@ MAX_ROUND_TRIPS = 2
 arrive meanwhile wait together, so that groups grow as the store slows down."""
 
 
-class _QueuedItem(NamedTuple, Generic[Item, Answer]):
-    """An item, the future of its answer, since when it waits (s, by the loop's clock), and its size in bytes."""
+class _QueuedItem(msgspec.Struct, Generic[Item, Answer]):
+    """An item, the future of its answer, since when it waits (s, by the loop's clock), and its size in bytes.
+
+    A named tuple would take three times as long to make.
+    """
 
     item: Item
     answer: asyncio.Future[Answer]

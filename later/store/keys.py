@@ -77,7 +77,7 @@ class Shard:
 
     def buckets(self, topic: bytes) -> list[bytes]:
         """Return the topic's four buckets, in the order of `Bucket`."""
-        return [self._buckets[bucket] + topic for bucket in Bucket]
+        return [start + topic for start in self._buckets.values()]
 
     def job(self, counter: str) -> bytes:
         """Return the key of the counts of a bulk job, or of a run of it (see `counter_name`)."""

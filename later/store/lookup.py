@@ -6,7 +6,6 @@ topic is guessed; if the guess is wrong, the read starts over.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -41,7 +40,10 @@ class Lookup:
 
     async def query(self, ids: Sequence[str]) -> list[TaskRecord | LaterError]:
         """Return the tasks' records; `NotFound` for one that does not exist."""
-        return await apply_in_batches(ids, partial(self._query, _whole_query))
+        if len(ids) > MAX_BODIES:
+            return await apply_in_batches(ids, partial(self._query, _whole_query))
+        results = await self._query(_whole_query, list(dict.fromkeys(ids)))
+        return [results[id] for id in ids]
 
     def query_in_slices(self, ids: Sequence[str]) -> AsyncGenerator[dict[str, TaskRecord | LaterError]]:
         """Yield the tasks' records by id, some at a time, so that the bodies of all need not be held at once."""
@@ -142,10 +144,10 @@ async def apply_in_slices(
 
     The verb returns results for some of the ids that it gets, one at least, and is called again with the others.
     """
-    left = deque(dict.fromkeys(ids))
+    left = list(dict.fromkeys(ids))
     size, is_first = MAX_BODIES, True
     while left:
-        batch = [left.popleft() for _ in range(min(size, len(left)))]
+        batch, left = left[:size], left[size:]
         try:
             results = await verb(batch)
         except StoreDown as error:
@@ -154,7 +156,7 @@ async def apply_in_slices(
             yield dict.fromkeys([*batch, *left], error)  # the results of earlier batches are known
             return
         unread = [id for id in batch if id not in results]
-        left.extendleft(reversed(unread))
+        left = unread + left
         size = max(len(batch) - len(unread), 1) if unread else min(size * 2, MAX_BODIES)
         is_first = False
         yield results

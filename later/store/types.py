@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from later.core.edit import TaskChanges
 from later.core.errors import UnreadableBody
 from later.core.held import TopicHold
@@ -124,7 +126,7 @@ class DeadTask(NamedTuple):
     own_id: bool
 
 
-class TaskRecord(NamedTuple):
+class TaskRecord(msgspec.Struct, frozen=True):
     """A task, its state and its score there. `task` is the error if its body cannot be decoded."""
 
     id: str

@@ -25,7 +25,7 @@ TIMES = ("due_at", "died_at", "expires_at")
 def task_record(task: Task | UnreadableBody | None = None, state: Bucket = Bucket.DELAY, **changes: Any) -> TaskRecord:
     task = task or a_task()
     id = task.id if isinstance(task, Task) else "a"
-    return TaskRecord(id, "order", task, state, NOW + 15_001, 0, None)._replace(**changes)
+    return msgspec.structs.replace(TaskRecord(id, "order", task, state, NOW + 15_001, 0, None), **changes)
 
 
 def read_row(record: TaskRecord) -> dict[str, Any]:
