@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import StreamReader, hdrs, web
 from aiohttp.http import HttpVersion11
 
 from later.core import validation
@@ -67,15 +67,22 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
         request.writer.output_size = 0  # nothing of the answer itself is sent yet
     content = request.content
     try:
-        chunks = [await content.readany()]
-        size = len(chunks[0])
-        while size <= limit and not content.at_eof():
-            chunks.append(await content.readany())
-            size += len(chunks[-1])
+        # a small body has mostly come with its head: then there is nothing to wait for
+        body = content.read_nowait() if content.is_eof() else await _read_chunks(content, limit)
     except (web.RequestPayloadError, ConnectionError):
         raise Refused("expected a whole body, compressed as Content-Encoding says, if at all") from None
-    if size > limit:
+    if len(body) > limit:
         raise body_too_large(limit)
+    return body
+
+
+async def _read_chunks(content: StreamReader, limit: int) -> bytes:
+    """Return a body as it comes: the whole, or a part that is longer than `limit`."""
+    chunks: list[bytes] = []
+    size = 0
+    while size <= limit and not content.at_eof():
+        chunks.append(await content.readany())
+        size += len(chunks[-1])
     return b"".join(chunks)
 
 

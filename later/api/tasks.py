@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aiohttp import web
 from msgspec import UNSET
@@ -12,13 +12,13 @@ from later.api.load_shedding import PendingWrites
 from later.api.requests import parse_id, read_body
 from later.api.response_schemas import CreateResponse, deletion_view, due_time, expiry_warning, task_view
 from later.core.admit import admit
-from later.core.errors import Refused
+from later.core.errors import LaterError, Refused
 from later.core.json_body import parse_draft
 from later.core.task import Task, new_id
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
-from later.store.types import CreateResult
+from later.store.types import CreateResult, ExistingTask
 
 
 class TaskHandlers:
@@ -35,7 +35,7 @@ class TaskHandlers:
     ) -> None:
         self._store = store
         timeout_s = store.client.timeout_s
-        self._create: GroupCommit[Task, CreateResult] = GroupCommit(store.tasks.create, queue_timeout_s=timeout_s)
+        self._create: GroupCommit[Task, CreateResult] = GroupCommit(self._create_group, queue_timeout_s=timeout_s)
         self._query = GroupCommit(store.lookup.query, queue_timeout_s=timeout_s)
         self._delete = GroupCommit(store.edits.delete, queue_timeout_s=timeout_s)
         self._metrics = metrics
@@ -54,11 +54,7 @@ class TaskHandlers:
         except Refused:
             self._metrics.tasks_refused.inc()
             raise
-        if created := result is True:
-            self._metrics.tasks_created.inc()
-            self._wake_delay_ticker(task.execute_at)
-        else:
-            self._metrics.tasks_duplicate.inc()
+        created = result is True
         return json_response(
             CreateResponse(
                 id=task.id,
@@ -67,6 +63,16 @@ class TaskHandlers:
                 warning=expiry_warning(task, created),
             )
         )
+
+    async def _create_group(self, tasks: Sequence[Task]) -> list[CreateResult | LaterError]:
+        """Store tasks of several requests, count them, and wake the delay ticker for the earliest."""
+        results = await self._store.tasks.create(tasks)
+        if due_times := [task.execute_at for task, result in zip(tasks, results, strict=True) if result is True]:
+            self._metrics.tasks_created.inc(len(due_times))
+            self._wake_delay_ticker(min(due_times))
+        if len(due_times) < len(results):
+            self._metrics.tasks_duplicate.inc(sum(isinstance(result, ExistingTask) for result in results))
+        return results
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """`POST /query`."""
