@@ -100,7 +100,12 @@ class BatchHandlers:
         with self._pending_writes.reserve(len(items)):
             policies = await self._store.policies.current()
             now = (await self._store.time.now()).high
-            tasks = await self._validate(items, lambda item: admit(parse_draft(item), policies, now, new_id()))
+
+            def admit_item(item: bytes) -> Task:
+                draft = parse_draft(item)
+                return admit(draft, policies, now, draft.id or new_id())
+
+            tasks = await self._validate(items, admit_item)
             refused = sum(isinstance(task, Refused) for task in tasks)
             if dry_run:
                 results = [_preview(task) for task in tasks]

@@ -35,10 +35,24 @@ _MILLISECONDS = [f".{rest:03d}Z" for rest in range(1000)]
 """Each create formats a time: this takes half as long as formatting the number."""
 
 
+_SECONDS = [f"{second:02d}" for second in range(60)]
+_MINUTES = [f"T{minute // 60:02d}:{minute % 60:02d}:" for minute in range(24 * 60)]
+
+
 @lru_cache(maxsize=256)
 def _format_second(seconds: int) -> str:
-    """Return a time in whole seconds as text, cached because tasks due in the same second mostly follow one another."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
+    """Return a time in whole seconds as text, cached because tasks due in the same second mostly follow one another.
+
+    Those of a batch may all be due in seconds of their own: by tables this takes a quarter of the time of `datetime`.
+    """
+    minutes, second = divmod(seconds, 60)
+    days, minute = divmod(minutes, 24 * 60)
+    return _format_day(days) + _MINUTES[minute] + _SECONDS[second]
+
+
+@lru_cache(maxsize=256)
+def _format_day(days: int) -> str:
+    return datetime.fromtimestamp(days * 86_400, UTC).isoformat()[:10]
 
 
 class Interval(msgspec.Struct, frozen=True):

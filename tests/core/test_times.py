@@ -13,6 +13,8 @@ from later.core.clock import rfc3339
 from later.core.errors import Refused
 from later.core.validation import parse_time
 
+FIRST_MS = -62_135_596_800_000
+"""The first millisecond of the year 1."""
 LAST_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
@@ -20,6 +22,12 @@ LAST_MS = 253_402_300_799_999
 @given(st.integers(0, LAST_MS))
 def test_a_time_of_an_answer_can_be_sent_back(ms: int) -> None:
     assert parse_time("execute_time", rfc3339(ms)) == ms
+
+
+@given(st.integers(FIRST_MS, LAST_MS))
+def test_a_time_is_written_as_the_calendar_has_it(ms: int) -> None:
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    assert rfc3339(ms) == moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @given(

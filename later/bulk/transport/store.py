@@ -107,7 +107,8 @@ class StoreTransport:
             try:
                 if len(body) > limits.max_body:
                     raise TooLarge(f"expected a body of at most {limits.max_body} bytes")
-                items.append(admit(parse_draft(body), policies, now, new_id()))
+                draft = parse_draft(body)
+                items.append(admit(draft, policies, now, draft.id or new_id()))
             except Refused as error:
                 items.append(error)
         return items
