@@ -143,7 +143,7 @@ def expiry_warning(task: Task, created: bool) -> str | UnsetType:
 def task_view(record: TaskRecord) -> TaskView:
     """Return the view of a task for a query's answer."""
     task = record.task if isinstance(record.task, Task) else None
-    is_dead, score_time = record.state is Bucket.DEAD, rfc3339(record.score)
+    is_dead, score_time = record.state is Bucket.DEAD, rfc3339(record.due_at)
     return TaskView(
         id=record.id,
         topic=record.topic,

@@ -57,13 +57,25 @@ def build_record(id: str, topic: bytes, task: Task | UnreadableBody, row: TaskRo
     """Return the task's record; None if no bucket of the topic holds it."""
     for bucket, score in zip(_BUCKETS, (row.delay, row.unack, row.error, row.dead), strict=True):
         if score is not None:
-            attempts = int(row.attempts.split()[0]) if row.attempts else 0
-            return TaskRecord(id, topic.decode(), task, bucket, int(float(score)), attempts, parse_failure(row.failure))
+            attempts, first_due_at = parse_attempts(row.attempts, bucket)
+            failure = parse_failure(row.failure)
+            return TaskRecord(id, topic.decode(), task, bucket, int(float(score)), attempts, failure, first_due_at)
     return None
 
 
 def in_no_bucket(id: str) -> StoreFault:
     return StoreFault(f"task {id!r} is in no bucket: run `later doctor --repair`")
+
+
+def parse_attempts(stored: bytes | None, bucket: Bucket) -> tuple[int, int | None]:
+    """Return how many attempts have begun, and the first due time (ms) of a task that was put back, as in prelude.lua.
+
+    A task that was put back is in delay. If its ttl ends there, it keeps that time, which then means nothing.
+    """
+    if not stored:
+        return 0, None
+    begun, _, rest = stored.partition(b" ")
+    return int(begun), int(rest) if bucket is Bucket.DELAY and rest.startswith(b"0") else None
 
 
 def parse_failure(stored: bytes | None) -> Failure | None:

@@ -13,7 +13,8 @@
 | `{later:topics}:ramps`  | zset   | topic → when it is at full speed again                                   |
 | `later:flow:<t>`        | hash   | the permits granted of a topic's rate and concurrency, if it has limits  |
 | `{later:0}:pool`        | hash   | id → body                                                                |
-| `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"                   |
+| `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"; of a task that   |
+|                         |        | was put back, "<deliveries begun> 0<its first due time>"                 |
 | `{later:0}:outcome`     | hash   | id → the last failure                                                    |
 | `{later:0}:delay:<t>`   | zset   | id → due time; the same for `unack` (the end of its lease), `error` (the |
 |                         |        | end of its pause) and `dead` (its time of death)                         |

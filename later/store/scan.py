@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from later.core.task import decode_task_or_error, unpack_id
 from later.store import scripts
 from later.store.client import Client
-from later.store.codec import MAX_BODIES, pairs, parse_failure
+from later.store.codec import MAX_BODIES, pairs, parse_attempts, parse_failure
 from later.store.fanout import split_by_weight
 from later.store.keys import Bucket, Keys
 from later.store.scripts import MAX_TASKS, Argument, Command
@@ -161,9 +161,8 @@ def _parse_records(split: ScanSplit, entries: Sequence[bytes], rows: Sequence[An
     for (packed, score), raw, attempts, failure in zip(pairs(entries), *rows, strict=True):
         if raw is not None:
             id = unpack_id(packed)
-            begun = int(attempts.split()[0]) if attempts else 0
+            begun, first_due_at = parse_attempts(attempts, split.bucket)
             task = decode_task_or_error(id, raw)
-            records.append(
-                TaskRecord(id, split.topic, task, split.bucket, int(float(score)), begun, parse_failure(failure))
-            )
+            at, last_failure = int(float(score)), parse_failure(failure)
+            records.append(TaskRecord(id, split.topic, task, split.bucket, at, begun, last_failure, first_due_at))
     return records

@@ -34,6 +34,7 @@ from later.store.types import (
     DueTopics,
     ExistingTask,
     JobBatch,
+    PutBack,
     ReleaseResult,
     Settlement,
     TaskRecord,
@@ -178,15 +179,23 @@ class Tasks:
 
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
         """Return claims that were not delivered, unack → delay; False if the lease was lost. Raises StoreDown."""
+        return await self.put_back([PutBack(claim, claim.due_at) for claim in claims])
+
+    async def put_back(self, tasks: Sequence[PutBack]) -> list[bool | LaterError]:
+        """Return claims that were not delivered, each due at a time of its own, unack → delay.
+
+        A task that is due later than before keeps its first due time. False if the lease was lost. Raises StoreDown.
+        """
         commands: list[Command] = []
         shards = self._keys.shards
-        groups = group_items(claims, [(shards[claim.shard], claim.topic.encode()) for claim in claims])
+        groups = group_items(tasks, [(shards[claim.shard], claim.topic.encode()) for claim, _ in tasks])
         for (shard, topic), some, _ in groups:
             delay, unack, _, _ = shard.buckets(topic)
             keys = [shard.attempts, delay, unack, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
             arguments: list[Argument] = [topic]
-            for claim in some:
-                arguments += [claim.packed, claim.fence, claim.due_at]
+            for claim, due_at in some:
+                first_due: Argument = claim.due_at if due_at > claim.due_at else ""
+                arguments += [claim.packed, claim.fence, due_at, first_due]
             commands.append(scripts.GIVE_BACK.call(keys, arguments))
         answers = await self._client.execute_each("give_back", commands)
         return spread_answers(groups, answers, parse_flags)

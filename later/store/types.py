@@ -83,6 +83,13 @@ class Claim(NamedTuple):
     lease_end: int
 
 
+class PutBack(NamedTuple):
+    """A claim that is not delivered now, and when (ms) its task is due again."""
+
+    claim: Claim
+    due_at: int
+
+
 class ClaimResult(NamedTuple):
     """The claims of one request. `wake_at` is when the topic must be looked at again; None if nothing is left."""
 
@@ -136,6 +143,13 @@ class TaskRecord(msgspec.Struct, frozen=True):
     score: int
     attempts: int
     failure: Failure | None
+    first_due_at: int | None = None
+    """When a task in delay was first due that was put back, and has a later score; None for any other."""
+
+    @property
+    def due_at(self) -> int:
+        """The time at which it is due, or was: its score, unless it was put back. In dead, its time of death."""
+        return self.score if self.first_due_at is None else self.first_due_at
 
     @property
     def execute_time_s(self) -> int | None:

@@ -60,7 +60,7 @@ def batch_from_records(records: Sequence[TaskRecord], schema: pa.Schema = SCHEMA
         "content": lambda: [task and task.content for task in tasks],
         "creat_time": lambda: [record.created_time_s for record in records],
         "state": lambda: [record.state.value for record in records],
-        "due_at": lambda: [None if record.state is Bucket.DEAD else record.score * 1000 for record in records],
+        "due_at": lambda: [None if record.state is Bucket.DEAD else record.due_at * 1000 for record in records],
         "died_at": lambda: [record.score * 1000 if record.state is Bucket.DEAD else None for record in records],
         "attempts": lambda: [record.attempts for record in records],
         "last_error": lambda: [

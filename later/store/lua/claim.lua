@@ -7,6 +7,7 @@
 -- Returns for each topic {its wake time ('' if nothing is left, or if it is paused), number of orphan entries removed,
 --         {id, body, due time, attempt, fence, last failure or ''}, ...}, or the error if its buckets cannot be read
 --
+-- The due time is the first one of a task that was put back.
 -- A task is claimed only if it is new in unack: this makes any number of instances safe. An entry that has no body, or
 -- that is in unack already, is an orphan: it is removed and counted.
 -- An answer that takes too long to read would let all its leases expire; hence the limit on bytes.
@@ -100,7 +101,8 @@ for _, topic in ipairs(topics) do
       leases[#leases + 1] = id
       attempts_begun[#attempts_begun + 1] = id
       attempts_begun[#attempts_begun + 1] = string.format('%.0f %.0f', attempt, fence)
-      answer[#answer + 1] = {id, body, topic.entries[2 * i], attempt, fence, failures[position] or ''}
+      local due = first_due(begun[position]) or topic.entries[2 * i]
+      answer[#answer + 1] = {id, body, due, attempt, fence, failures[position] or ''}
     else
       answer[2] = answer[2] + 1
       if not body then bodiless[#bodiless + 1] = id end

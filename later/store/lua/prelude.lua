@@ -86,6 +86,21 @@ local function begun_and_fence(entry)
   return tonumber(begun) or 0, fence
 end
 
+-- The entry in `attempts` of a task that waits in delay; nil if it needs none.
+--
+-- A task that was put back, and is due later than before, keeps its first due time in the place of the fence, which
+-- only a task in flight needs. A zero before it tells it from a fence. Earlier versions take it for a fence that no
+-- claim has.
+local function waiting_entry(begun, fence, first_due)
+  if first_due ~= '' then return string.format('%.0f 0%s', begun, first_due) end
+  if begun > 0 then return string.format('%.0f %s', begun, fence) end
+end
+
+-- The first due time of a task that was put back, from its entry in `attempts`; nil for any other.
+local function first_due(entry)
+  return entry and string.match(entry, '^%d+ 0(%d+)$')
+end
+
 -- Order within a bucket: by score, then by id
 
 -- True if `id` sorts after `other`, byte by byte, as the store orders ids: Lua's own `<` uses the server's locale.

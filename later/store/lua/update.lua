@@ -6,6 +6,7 @@
 -- flight or dead; only for 1 was it changed. Then its scores in delay, unack, error and dead, its attempts and its
 -- outcome, or nil, as they are now.
 --
+-- A task that was put back, and gets a new due time, forgets its first one.
 -- The first write adds, so a store at maxmemory refuses the whole call: a body may grow.
 local pool, attempts, outcome, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local delay, unack, error_, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -18,7 +19,7 @@ local bodies = redis.call('HMGET', pool, unpack(ids))
 local in_delay, in_error = redis.call('ZMSCORE', delay, unpack(ids)), redis.call('ZMSCORE', error_, unpack(ids))
 local in_flight = redis.call('ZMSCORE', unack, unpack(ids))
 
-local answers, edited, dues, from_error, ends, unindexed = {}, {}, {}, {}, {}, {}
+local answers, edited, dues, is_moved, from_error, ends, unindexed = {}, {}, {}, {}, {}, {}, {}
 local earliest
 for n, id in ipairs(ids) do
   local seen, body, due, ttl_end = ARGV[n * 5 - 2], ARGV[n * 5 - 1], ARGV[n * 5], ARGV[n * 5 + 1]
@@ -33,6 +34,7 @@ for n, id in ipairs(ids) do
     if due ~= '' then
       dues[#dues + 1] = due
       dues[#dues + 1] = id
+      is_moved[n] = true
       if in_error[n] then from_error[#from_error + 1] = id end
       if not earliest or tonumber(due) < tonumber(earliest) then earliest = due end
     end
@@ -58,4 +60,19 @@ if #dues > 0 then
   redis.call('ZADD', wake_delay, 'LT', earliest, topic)
 end
 
-return {answers, read_states(ids, delay, unack, error_, dead, attempts, outcome)}
+local states = {answers, read_states(ids, delay, unack, error_, dead, attempts, outcome)}
+local entries, changed, gone = states[6], {}, {}
+for n in pairs(is_moved) do
+  if first_due(entries[n]) then
+    entries[n] = waiting_entry(begun_and_fence(entries[n]), '0', '') or false
+    if entries[n] then
+      changed[#changed + 1] = ids[n]
+      changed[#changed + 1] = entries[n]
+    else
+      gone[#gone + 1] = ids[n]
+    end
+  end
+end
+if #changed > 0 then redis.call('HSET', attempts, unpack(changed)) end
+if #gone > 0 then redis.call('HDEL', attempts, unpack(gone)) end
+return states
