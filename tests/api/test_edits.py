@@ -46,6 +46,14 @@ async def query(api: ApiFixture, id: str) -> Any:
     return task
 
 
+async def put_two_gone_behind_others(api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put two dead tasks of the reason `gone` behind eight others, of which a call examines four."""
+    monkeypatch.setattr(dead_letters, "MAX_EXAMINED", 4)
+    monkeypatch.setattr(cursor, "MAX_TASKS", 2)
+    for n in range(10):
+        await put_task(api, "dead", f"n{n}", failure=GONE if n >= 8 else None)
+
+
 async def states_by_id(api: ApiFixture) -> dict[str, str]:
     """Return the states of all tasks by id."""
     states: dict[str, str] = {}
@@ -317,10 +325,7 @@ class TestRedriveMany:
     async def test_a_cursor_continues_after_the_tasks_of_other_reasons(
         self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(dead_letters, "MAX_EXAMINED", 4)
-        monkeypatch.setattr(cursor, "MAX_TASKS", 2)
-        for n in range(10):
-            await put_task(api, "dead", f"n{n}", failure=GONE if n >= 8 else None)
+        await put_two_gone_behind_others(api, monkeypatch)
         answers: list[dict[str, Any]] = [{"more": True}]
         while answers[-1].get("more"):
             selected = {"topic": "order", "reason": "gone", "cursor": answers[-1].get("cursor")}
@@ -412,10 +417,7 @@ class TestPurge:
     async def test_a_cursor_continues_after_the_tasks_of_other_reasons(
         self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(dead_letters, "MAX_EXAMINED", 4)
-        monkeypatch.setattr(cursor, "MAX_TASKS", 2)
-        for n in range(10):
-            await put_task(api, "dead", f"n{n}", failure=GONE if n >= 8 else None)
+        await put_two_gone_behind_others(api, monkeypatch)
         selected = {"reason": "gone"}
         _, first = await api.post("/topics/order/purge", selected)
         assert (first["purged"], first["more"]) == (0, True)

@@ -49,21 +49,13 @@ def test_a_topic_that_a_process_let_go_and_met_again_loses_nothing() -> None:
     assert deaths(totals) == {"order": 12}
 
 
-def test_a_topic_without_a_label_in_the_daemon_counts_as_other() -> None:
+def test_a_topic_without_a_label_in_the_daemon_counts_as_other_until_it_gets_one() -> None:
     own, process = Metrics(), Metrics()
     totals = TopicTotals(own)
     own.topics.refresh(FULL)
     process.topic_dead.inc("new", "gone", 3)
     totals.add(1, process.process_samples())
     assert deaths(totals) == {OTHER: 3}
-
-
-def test_a_topic_that_gets_a_label_later_counts_from_then_on() -> None:
-    own, process = Metrics(), Metrics()
-    totals = TopicTotals(own)
-    own.topics.refresh(FULL)
-    process.topic_dead.inc("new", "gone", 3)
-    totals.add(1, process.process_samples())
     own.topics.adopt(["new"])
     process.topic_dead.inc("new", "gone", 2)
     totals.add(1, process.process_samples())

@@ -13,6 +13,8 @@ from later.bulk.spark.preflight import check_packages
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.spark.later_server import LaterServer
+
 HERE = Path(__file__).parent
 MASTER = "local[2,4]"
 """As in `later bulk`, but on two cores: a task of Spark may fail three times."""
@@ -43,3 +45,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     }
     with open_session(MASTER, settings, "later's tests") as session:
         yield session
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    """A server for the tests of one file."""
+    from tests.spark.later_server import run_server
+
+    with run_server(tmp_path_factory.mktemp("server")) as server:
+        yield server

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from later.store.keys import Bucket
-from tests.spark.later_server import DAY_S, UNUSED_CALLBACK, LaterServer, run_bulk, run_server, task_ids, write_parquet
+from tests.spark.later_server import DAY_S, UNUSED_CALLBACK, LaterServer, run_bulk, task_ids, write_parquet
 from tests.system.stores import count_bucket
 
 ROWS, ROWS_PER_FAULT = 1_000_000, 800
@@ -62,12 +61,6 @@ FAULTS = (
     Fault({"ttl": 0.0}, "ttl", "expected a number of seconds > 0, got 0"),
     Fault({"headers": '{"Host": "h"}'}, "headers", 'expected a header of your own, got "Host", which later sets'),
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("million")) as server:
-        yield server
 
 
 def test_each_of_a_million_rows_is_a_task_or_a_reject(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from tests.spark.later_server import (
     rows,
     run_bulk,
     run_process,
-    run_server,
     task_ids,
     write_parquet,
 )
@@ -37,12 +36,6 @@ from tests.system.waiting import wait_until
 COUNT = 3000
 BATCH = 300
 WRONG = 3
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("once")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.later_server import (
@@ -18,18 +16,11 @@ from tests.spark.later_server import (
     CommandResult,
     LaterServer,
     run_bulk,
-    run_server,
     task_ids,
     write_parquet,
 )
 
 CSV_HEADER = "key,topic,callback,delay\n"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("rejects")) as server:
-        yield server
 
 
 def create(

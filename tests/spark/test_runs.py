@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,12 +30,6 @@ COUNT = 3000
 BATCH = 300
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("runs")) as server:
-        yield server
-
-
 def write_input(folder: Path, topic: str, count: int = COUNT) -> Path:
     columns = {"key": list(range(count)), "topic": [topic] * count, "callback": [UNUSED_CALLBACK] * count}
     return write_parquet(folder / "orders", 1, **columns, delay=[DAY_S + key for key in range(count)])
@@ -48,6 +42,17 @@ def run_lossy_server(folder: Path) -> Iterator[LaterServer]:
     with run_server(folder / "store") as server:
         get(server.url, "/jobs/none")  # the daemon lays its store out before its first command
         yield server
+
+
+def call_before_the_count(lose: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store lose tasks between a job and its summary."""
+    count_created = Target.count_created
+
+    def lose_and_count(target: Target, job: str, run_id: str) -> int:
+        lose()
+        return count_created(target, job, run_id)
+
+    monkeypatch.setattr(Target, "count_created", lose_and_count)
 
 
 def test_a_run_counts_only_what_it_creates_itself(spark: SparkSession, server: LaterServer, tmp_path: Path) -> None:
@@ -77,18 +82,16 @@ def test_tasks_that_the_store_lost_are_reported(
     transport: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store dies between the job and its summary, and comes back without the end of its file."""
-    count_created = Target.count_created
     with run_lossy_server(tmp_path) as server:
 
-        def cut_and_count(target: Target, job: str, run_id: str) -> int:
+        def cut_off_the_end() -> None:
             server.store_server.kill()
             (file,) = (tmp_path / "store").rglob("*.incr.aof")
             with file.open("r+b") as content:
                 content.truncate(file.stat().st_size * 2 // 3)
             server.store_server.start()
-            return count_created(target, job, run_id)
 
-        monkeypatch.setattr(Target, "count_created", cut_and_count)
+        call_before_the_count(cut_off_the_end, monkeypatch)
         url = server.url if transport == "api" else server.store_url
         options = ("--job", "lost", "--url", url, "--batch", BATCH)
         result = run_bulk(spark, "create", write_input(tmp_path, "lost"), *options, "--json")
@@ -107,14 +110,8 @@ def test_tasks_that_the_store_lost_are_reported(
 def test_an_emptied_store_has_lost_all(
     transport: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count_created = Target.count_created
     with run_lossy_server(tmp_path) as server:
-
-        def flush_and_count(target: Target, job: str, run_id: str) -> int:
-            server.redis.flushall()
-            return count_created(target, job, run_id)
-
-        monkeypatch.setattr(Target, "count_created", flush_and_count)
+        call_before_the_count(server.redis.flushall, monkeypatch)
         url = server.url if transport == "api" else server.store_url
         result = run_bulk(spark, "create", write_input(tmp_path, "x"), "--job", "x", "--url", url, "--json")
     assert result.status == 5, result.err

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.spark.faulty_proxy import FaultyProxy, run_proxy
-from tests.spark.later_server import DAY_S, UNUSED_CALLBACK, LaterServer, kill_session, run_server, write_parquet
+from tests.spark.later_server import DAY_S, UNUSED_CALLBACK, LaterServer, kill_session, write_parquet
 from tests.system.daemons import COMMAND, TERMINAL, environment
 from tests.system.waiting import wait_until
 
@@ -25,12 +25,6 @@ COUNT = 1500
 BATCH = 500
 QUICK = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONTINUE_HINT = "tasks were created; run the same command again to continue"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("signals")) as server:
-        yield server
 
 
 @pytest.fixture

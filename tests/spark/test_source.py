@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import datetime
 from threading import Thread
 from typing import Any
@@ -15,18 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from later.bulk.spark.errors import translate_errors
 from later.core.errors import LaterError
 from tests.spark.faulty_proxy import run_proxy
-from tests.spark.later_server import UNUSED_CALLBACK, LaterServer, free_port, later_writer, rows, run_server, task_ids
+from tests.spark.later_server import UNUSED_CALLBACK, LaterServer, free_port, later_writer, rows, task_ids
 from tests.system.api_client import query
 
 COUNT = 10
 OPTIONS = "url, jobId, batchSize, timeout, retries, onError, maxRejects, allowDuplicates, now, nullTime, prefix"
 FIELDS = "topic, callback, content, delay, execute_time, retry, ttl, headers"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("source")) as server:
-        yield server
 
 
 def refusal(writer: DataFrameWriter) -> str:

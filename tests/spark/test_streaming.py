@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from tests.spark.later_server import (
     LaterServer,
     kill_session,
     run_process,
-    run_server,
     task_ids,
 )
 from tests.system.waiting import wait_until
@@ -41,12 +39,6 @@ from tests.spark.test_streaming import stream
 with open_session(MASTER, {"spark.driver.extraJavaOptions": QUICK}, "a stream") as spark:
     stream(spark, Path(sys.argv[1]), *sys.argv[2:]).awaitTermination()
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    with run_server(tmp_path_factory.mktemp("streaming")) as server:
-        yield server
 
 
 def stream(spark: SparkSession, folder: Path, url: str, job: str) -> StreamingQuery:

@@ -48,23 +48,14 @@ def fail_call(store: StoreFixture, monkeypatch: pytest.MonkeyPatch, verb: str, n
 
 
 @pytest.mark.parametrize("verb", MOVES)
-async def test_a_move_that_fails_before_its_first_task_has_moved_none(
-    dead_store: StoreFixture, monkeypatch: pytest.MonkeyPatch, verb: str
+@pytest.mark.parametrize(("failing_call", "unknown"), [(1, False), (2, True)])
+async def test_a_move_may_have_moved_tasks_unless_its_first_call_failed(
+    dead_store: StoreFixture, monkeypatch: pytest.MonkeyPatch, verb: str, failing_call: int, unknown: bool
 ) -> None:
-    fail_call(dead_store, monkeypatch, verb, 1)
+    fail_call(dead_store, monkeypatch, verb, failing_call)
     with pytest.raises(StoreDown) as caught:
         await MOVES[verb](dead_store)
-    assert not caught.value.unknown
-
-
-@pytest.mark.parametrize("verb", MOVES)
-async def test_a_move_that_fails_later_has_moved_some(
-    dead_store: StoreFixture, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    fail_call(dead_store, monkeypatch, verb, 2)
-    with pytest.raises(StoreDown) as caught:
-        await MOVES[verb](dead_store)
-    assert caught.value.unknown
+    assert caught.value.unknown is unknown
 
 
 @pytest.mark.parametrize("shards", [2])
