@@ -11,6 +11,8 @@
 | `{later:topics}:changes` | zset  | the scopes changed last → the version of their last change; and          |
 |                         |        | `version:<v>` → itself, of the last versions                             |
 | `{later:topics}:ramps`  | zset   | topic → when it is at full speed again                                   |
+| `{later:topics}:origins` | zset | topic → when the last hold of one of its origins ends                   |
+| `later:origins:<t>`     | zset   | origin that asked for a pause → when its hold ends; 1,000 at most        |
 | `later:flow:<t>`        | hash   | the permits granted of a topic's rate and concurrency, if it has limits  |
 | `{later:0}:pool`        | hash   | id → body                                                                |
 | `{later:0}:attempts`    | hash   | id → "<deliveries begun> <fence of the current lease>"; of a task that   |
@@ -29,8 +31,8 @@
 | `{later:0}:jobs`        | zset   | job, or `<job>/<run>` → when it may be forgotten                         |
 
 Ids are packed (see `later.core.task.pack_id`); times are ms of the store's clock. No key has a TTL, because a store may
-evict volatile keys; the exception is a topic's `flow`, which lasts a day, and whose loss costs a few deliveries too
-many at once.
+evict volatile keys; the exceptions are a topic's `flow`, which lasts a day, and its `origins`, which last until their
+holds have ended: their loss costs a few deliveries too many at once.
 """
 
 from __future__ import annotations
@@ -101,11 +103,16 @@ class Keys:
         self.policies = b"{%s:topics}:policies" % prefix.encode()
         self.policy_changes = b"{%s:topics}:changes" % prefix.encode()
         self.ramps = b"{%s:topics}:ramps" % prefix.encode()
+        self.held_origin_topics = b"{%s:topics}:origins" % prefix.encode()
+        self._origin_holds_prefix = prefix.encode() + b":origins:"
         self._permits_prefix = prefix.encode() + b":flow:"
         self.shards = [Shard(prefix, index) for index in range(shards)]
 
     def permits(self, topic: str) -> bytes:
         return self._permits_prefix + topic.encode()
+
+    def origin_holds(self, topic: str) -> bytes:
+        return self._origin_holds_prefix + topic.encode()
 
     def shard_of(self, task_id: str) -> Shard:
         """Return the shard of a task or job: the CRC-32 of its id's UTF-8, modulo the number of shards."""

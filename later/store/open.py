@@ -18,6 +18,7 @@ from later.store.edits import Edits
 from later.store.expiry import Expiry
 from later.store.keys import Keys
 from later.store.lookup import Lookup
+from later.store.origin_holds import OriginHolds
 from later.store.permits import Permits
 from later.store.policies import PolicyBook
 from later.store.scan import Scanner
@@ -44,6 +45,7 @@ class Store:
     bulk_jobs: BulkJobs
     stats: Stats
     permits: Permits
+    origin_holds: OriginHolds
     policies: PolicyBook
     scanner: Scanner
     doctor: Doctor
@@ -71,6 +73,7 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
         bulk_jobs=BulkJobs(client, keys),
         stats=Stats(client, keys),
         permits=Permits(client, keys, instance),
+        origin_holds=OriginHolds(client, keys),
         policies=PolicyBook(client, keys, policy, clock.monotonic),
         scanner=Scanner(client, keys),
         doctor=Doctor(client, keys),

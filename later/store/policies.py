@@ -35,13 +35,15 @@ class PolicyBook:
 
     def __init__(self, client: Client, keys: Keys, daemon: Policy, monotonic: Callable[[], float]) -> None:
         self._client = client
-        self._keys = [keys.policies, keys.policy_changes, keys.ramps]
+        self._keys = [keys.policies, keys.policy_changes, keys.ramps, keys.held_origin_topics]
         self._monotonic = monotonic
         self.latest = Policies(daemon)
         """The policies as they were read last."""
         self._version: int | None = None
         self.ramps: Mapping[str, int] = {}
         """Topics that return to full speed after a pause or a hold, and when (ms) they reach it."""
+        self.held_origin_topics: Mapping[str, int] = {}
+        """Topics of which an origin is held, and when (ms) the last of these holds ends."""
         self._read_at = -FRESH_S
         self._reading: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
@@ -104,7 +106,7 @@ class PolicyBook:
         asked_at = self._monotonic()
         known = "" if self._version is None else self._version
         command = scripts.POLICIES_SINCE.call(self._keys, [known])
-        version, is_complete, ramps, *changed = await self._client.execute("policies", command)
+        version, is_complete, ramps, holding, *changed = await self._client.execute("policies", command)
         if changed or is_complete:
             settings = {} if is_complete else dict(self.latest.settings)
             for name, written in pairs(changed):
@@ -116,4 +118,5 @@ class PolicyBook:
                     settings[scope] = _decode(written)
             self.latest = Policies(self.latest.daemon, settings)
         self.ramps = {topic.decode(): int(float(at)) for topic, at in pairs(ramps)}
+        self.held_origin_topics = {topic.decode(): int(float(at)) for topic, at in pairs(holding)}
         self._version, self._read_at = version, asked_at

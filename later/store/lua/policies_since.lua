@@ -2,19 +2,22 @@
 --
 -- ARGV: the version that is known ('' for none)
 -- Returns {version, 1 if all policies follow, 0 if only the changed ones do,
---          {topic, when it is at full speed again, ...}, scope, settings or nil, ...}
+--          {topic, when it is at full speed again, ...}, {topic, when the last hold of one of its origins ends, ...},
+--          scope, settings or nil, ...}
 --
 -- The latest changes are kept: each scope, and each version. A version that is not among them is answered with all
 -- policies: it is too old, or comes from a store that has lost its last changes.
-local policies, changes, ramps = KEYS[1], KEYS[2], KEYS[3]
+local policies, changes, ramps, origins = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local known = ARGV[1]
 
 local time = redis.call('TIME')[1] * 1000
-local ramping = redis.call('ZRANGE', ramps, string.format('%.0f', time), '+inf', 'BYSCORE', 'WITHSCORES')
+local now = string.format('%.0f', time)
+local ramping = redis.call('ZRANGE', ramps, now, '+inf', 'BYSCORE', 'WITHSCORES')
+local holding = redis.call('ZRANGE', origins, now, '+inf', 'BYSCORE', 'WITHSCORES')
 local version = redis.call('HGET', policies, 'version') or '0'
-if known == version then return {tonumber(version), 0, ramping} end
+if known == version then return {tonumber(version), 0, ramping, holding} end
 
-local answer = {tonumber(version), 1, ramping}
+local answer = {tonumber(version), 1, ramping, holding}
 if known == '' or not redis.call('ZSCORE', changes, 'version:' .. known) then
   local all = redis.call('HGETALL', policies)
   for i = 1, #all, 2 do

@@ -1,10 +1,10 @@
--- ramp: record when topics that come back slowly are at full speed. The first write removes.
+-- ramp: record until when topics come back slowly, or have origins that are held. The first write removes.
 --
--- ARGV: now, then for each topic: topic, when it is at full speed
+-- ARGV: now, then for each topic: topic, until when
 -- Returns 1. Entries that have passed are removed; of a topic's moments the latest counts.
-local ramps = KEYS[1]
+local topics = KEYS[1]
 local now = ARGV[1]
 
-redis.call('ZREMRANGEBYSCORE', ramps, '-inf', now)
-for i = 2, #ARGV, 2 do redis.call('ZADD', ramps, 'GT', ARGV[i + 1], ARGV[i]) end
+redis.call('ZREMRANGEBYSCORE', topics, '-inf', now)
+for i = 2, #ARGV, 2 do redis.call('ZADD', topics, 'GT', ARGV[i + 1], ARGV[i]) end
 return 1
