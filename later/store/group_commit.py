@@ -90,7 +90,7 @@ class GroupCommit(Generic[Item, Answer]):
         except Exception as error:
             answers = [error] * len(group)
         except BaseException:
-            answers = [StoreDown("the call was cancelled")] * len(group)
+            answers = [StoreDown("the call was cancelled", unknown=True)] * len(group)
             raise
         finally:
             for queued, answer in zip(group, answers, strict=True):
