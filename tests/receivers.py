@@ -15,6 +15,7 @@ from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task
 from later.delivery.aiohttp_client import AiohttpClient
+from later.delivery.http_client import HttpClient
 from later.delivery.sender import Sender
 from tests.builders import NOW, a_task
 
@@ -149,9 +150,10 @@ class PolicySender:
 
 @asynccontextmanager
 async def a_sender(
-    timeout_ms: int = LONG_TIMEOUT_MS, max_lookups: int = 8, **policy: Any
+    timeout_ms: int = LONG_TIMEOUT_MS, max_lookups: int = 8, client: HttpClient | None = None, **policy: Any
 ) -> AsyncIterator[PolicySender]:
-    sender = Sender(AiohttpClient(max_lookups=max_lookups), user_agent="later/0.1")
+    """Start a sender with `client`, by default one that looks up `max_lookups` names at a time."""
+    sender = Sender(client or AiohttpClient(max_lookups=max_lookups), user_agent="later/0.1")
     await sender.start()
     try:
         yield PolicySender(sender, Policy(timeout_ms=timeout_ms, **policy))
