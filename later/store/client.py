@@ -356,10 +356,16 @@ async def _is_usable(connection: AbstractConnection) -> bool:
     """Return True if the connection is open, and the store has neither closed it nor sent something unasked."""
     if not connection.is_connected:
         return False
-    reader = connection._reader  # redis-py keeps it private; a connection in memory has another one
-    if isinstance(reader, asyncio.StreamReader) and reader.exception() is not None:
+    reader = stream_reader(connection)
+    if reader is not None and reader.exception() is not None:
         return False  # it was reset, which redis-py does not check
     try:
         return not await connection.can_read()
     except (errors.ConnectionError, errors.TimeoutError, OSError):
         return False
+
+
+def stream_reader(connection: AbstractConnection) -> asyncio.StreamReader | None:
+    """Return the reader of an open connection, which redis-py keeps private; None for a connection in memory."""
+    reader = connection._reader
+    return reader if isinstance(reader, asyncio.StreamReader) else None
