@@ -75,7 +75,6 @@ class ScriptedReceiver:
                 connection.reset()
                 return
 
-
     async def _write(self, connection: Connection, reply: ScriptedReply) -> None:
         self._writing += 1
         self._idle.clear()

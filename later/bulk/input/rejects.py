@@ -27,6 +27,7 @@ REDACTED_HEADERS = (
 
 _USERINFO = re.compile(r"\A(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*)[^/?#]*@")
 """The user and password of a URL, also of one that is none: without its scheme or with other slashes."""
+_UNQUOTED_VALUE = re.compile(r'[^"]*?(?=: | \()')
 _SECRET_FIELDS = ("headers", "callback")
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -88,12 +89,20 @@ def build_reject(
         field=field,
         code=code or (RejectCode.TOO_LARGE if isinstance(error, TooLarge) else reject_code(field, text)),
         expected=expected.removeprefix("expected ") if expected.startswith("expected ") else None,
-        got=got if got_word else None,
+        got=_value_of(got) if got_word else None,
         file=origin.file,
         position=origin.position,
         row=shown,
         reason=reason,
     )
+
+
+def _value_of(got: str) -> str:
+    """Return what came, as a refusal shows it, without the advice that may follow: `1700000000000: are these …?`."""
+    if got.startswith('"'):  # a string is shown with the quotes in it as they are, and a long one is cut
+        return got[: max(got.rfind('"'), got.find("…")) + 1]
+    value = _UNQUOTED_VALUE.match(got)
+    return got if value is None else value[0]
 
 
 def reject_code(field: str | None, reason: str) -> RejectCode:

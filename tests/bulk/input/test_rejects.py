@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from later.bulk.input.column_names import MISSING_TIME
 from later.bulk.input.rejects import (
     REDACTED_HEADERS,
     RejectCode,
@@ -47,6 +48,26 @@ def reject_of(**changes: object) -> tuple[str | None, str, str | None, str | Non
 )  # fmt: skip
 def test_a_reject_says_what_was_expected_and_what_came(changes: dict[str, object], reject: object) -> None:
     assert reject_of(**changes) == reject
+
+
+@pytest.mark.parametrize(
+    ("changes", "got"),
+    [
+        ({"callback": "https://h:99999/"}, '"https://h:99999/"'),
+        ({"callback": f"https://{'h' * 80}:0/a"}, f'"https://{"h" * 68}…'),
+        ({"callback": 'x": y'}, '"x": y"'),
+        ({"execute_time": 1_700_000_000_000}, "1700000000000"),
+        ({"content": {"a": 1}}, "an object"),
+        ({"headers": {"Host": "x"}}, '"Host"'),
+        ({"headers": {"x: y": 5}}, 'a number in "x: y"'),
+    ],
+)  # fmt: skip
+def test_what_came_is_without_the_advice_that_follows_it_in_the_reason(changes: dict[str, object], got: str) -> None:
+    assert reject_of(**changes)[3] == got
+
+
+def test_a_row_without_a_time_got_nothing() -> None:
+    assert build_reject(b"{}", None, Refused(f"delay: {MISSING_TIME}", "delay")).got == "nothing"
 
 
 def test_a_line_that_is_no_object_is_malformed() -> None:
