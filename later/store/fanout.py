@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from later.core.errors import LaterError
 from later.store.client import Client, translate
-from later.store.keys import ItemGroup, Shard, ShardTopic, group_by_shard, group_items
+from later.store.keys import ItemGroup, ShardTopic, TopicGroup, group_items
 from later.store.scripts import Command
 
 Item = TypeVar("Item")
@@ -78,23 +78,21 @@ async def fan_out_reads(
 
 
 async def fan_out_topics(
-    client: Client,
-    verb: str,
-    items: Sequence[Item],
-    targets: Iterable[tuple[Shard, bytes, int]],
-    build: Callable[[Shard, list[Item]], Command],
-) -> list[Any]:
-    """Group the items by `group_by_shard`, run the command that `build` returns for each group.
+    client: Client, verb: str, groups: Sequence[TopicGroup], commands: Sequence[Command]
+) -> list[tuple[list[int], Any]]:
+    """Run a command for each group. Return for each topic the positions of its items, and its answer or `LaterError`.
 
-    Return an answer for each item: the command's part for it, or a `LaterError`.
+    A command answers with a list: for each topic its answer, or the error that concerns this topic only.
 
     Raises:
         StoreDown: whether anything was done is not known.
     """
-    groups = group_by_shard(items, targets)
-    answers = await client.execute_each(verb, [build(group.target.shard, group.items) for group in groups])
-    parts = spread_answers(groups, answers)
-    return [translate(part) if isinstance(part, ResponseError) else part for part in parts]
+    found: list[tuple[list[int], Any]] = []
+    for group, answer in zip(groups, await client.execute_each(verb, commands), strict=True):
+        parts = [answer] * len(group.topics) if isinstance(answer, LaterError) else answer
+        for positions, part in zip(group.topics.values(), parts, strict=True):
+            found.append((positions, translate(part) if isinstance(part, ResponseError) else part))
+    return found
 
 
 def split_by_weight(items: Iterable[Item], limit: int, weight: Callable[[Item], int]) -> Iterator[list[Item]]:

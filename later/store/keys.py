@@ -136,6 +136,13 @@ class ItemGroup(NamedTuple, Generic[Item]):
     positions: list[int]
 
 
+class TopicGroup(NamedTuple):
+    """The items of one call that takes many topics of a shard: each topic's positions among all items."""
+
+    shard: Shard
+    topics: dict[bytes, list[int]]
+
+
 def group_items(items: Sequence[Item], targets: Iterable[tuple[Shard, bytes]]) -> list[ItemGroup[Item]]:
     """Group the items by their targets, at most `MAX_TASKS` in a group: those that one script call can reach.
 
@@ -153,25 +160,28 @@ def group_items(items: Sequence[Item], targets: Iterable[tuple[Shard, bytes]]) -
     return groups
 
 
-def group_by_shard(items: Sequence[Item], targets: Iterable[tuple[Shard, bytes, int]]) -> list[ItemGroup[Item]]:
-    """Group items that concern one topic each by shard: those that one call can reach.
+def group_topics(targets: Iterable[tuple[Shard, bytes, int]]) -> list[TopicGroup]:
+    """Group items of many topics by shard: those that one script call can reach.
 
-    A target is a shard, a topic and a number of tasks. A group has at most `MAX_TOPICS` topics, none of them twice, and
-    at most `MAX_TASKS` tasks.
+    A target is an item's shard, its topic and how many tasks it stands for. A group has at most `MAX_TOPICS` topics and
+    `MAX_TASKS` tasks.
     """
-    latest: dict[Shard, tuple[ItemGroup[Item], set[bytes]]] = {}
-    tasks: dict[Shard, int] = {}
-    groups: list[ItemGroup[Item]] = []
-    for position, (item, (shard, topic, count)) in enumerate(zip(items, targets, strict=True)):
-        group, topics = latest.get(shard, (None, set()))
-        if group is None or len(topics) == MAX_TOPICS or tasks[shard] + count > MAX_TASKS or topic in topics:
-            group, topics = latest[shard] = ItemGroup(ShardTopic(shard, b""), [], []), set()
+    latest: dict[Shard, TopicGroup] = {}
+    sizes: dict[Shard, int] = {}
+    groups: list[TopicGroup] = []
+    for position, (shard, topic, tasks) in enumerate(targets):
+        group = latest.get(shard)
+        positions = None if group is None else group.topics.get(topic)
+        is_full = positions is None and (group is None or len(group.topics) == MAX_TOPICS)
+        if group is None or is_full or sizes[shard] + tasks > MAX_TASKS:
+            group = latest[shard] = TopicGroup(shard, {})
             groups.append(group)
-            tasks[shard] = 0
-        group.items.append(item)
-        group.positions.append(position)
-        topics.add(topic)
-        tasks[shard] += count
+            positions, sizes[shard] = None, 0
+        if positions is None:
+            group.topics[topic] = [position]
+        else:
+            positions.append(position)
+        sizes[shard] += tasks
     return groups
 
 

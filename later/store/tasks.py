@@ -22,7 +22,7 @@ from later.store.client import Client
 from later.store.codec import parse_failure, parse_time
 from later.store.fanout import fan_out_topics, parse_flags, spread_answers
 from later.store.holds import HELD_RANGE, UNHELD_RANGE, held_until, is_for_rate
-from later.store.keys import Bucket, ItemGroup, Keys, Shard, group_items
+from later.store.keys import Bucket, Keys, group_items, group_topics
 from later.store.lookup import Lookup
 from later.store.scripts import MAX_TASKS, Argument, Command
 from later.store.types import (
@@ -140,30 +140,33 @@ class Tasks:
     async def claim(self, requests: Sequence[ClaimRequest], now: int, lease_end: int) -> list[ClaimResult | LaterError]:
         """Claim due tasks, delay → unack, at most 500 for each request; `lease_end` (ms) is that of usual leases.
 
-        The bodies together are limited by `MAX_CLAIM_BYTES`, but each request gets at least one task.
+        The bodies together are limited by `MAX_CLAIM_BYTES`, but each request gets at least one task. Of requests for
+        the same topic and shard only the first one counts.
 
         Raises:
             StoreDown: whether anything was claimed is not known.
         """
         max_bytes = MAX_CLAIM_BYTES // max(len(requests), 1)
-
-        def build(shard: Shard, some: list[ClaimRequest]) -> Command:
+        shards = self._keys.shards
+        groups = group_topics(
+            (shards[shard], topic.encode(), min(limit, MAX_TASKS)) for topic, shard, limit, *_ in requests
+        )
+        commands: list[Command] = []
+        for shard, topics in groups:
             keys = [shard.pool, shard.attempts, shard.outcome, shard.wakes[Bucket.DELAY], shard.wakes[Bucket.UNACK]]
             arguments: list[Argument] = [now, max_bytes, randbits(FENCE_BITS)]
-            for name, _, limit, lease_extra_ms, hold_until, has_permits in some:
-                topic = name.encode()
-                keys += [shard.bucket(Bucket.DELAY, topic), shard.bucket(Bucket.UNACK, topic)]
+            for topic, positions in topics.items():
+                keys += shard.buckets(topic)[:2]
+                _, _, limit, lease_extra_ms, hold_until, has_permits = requests[positions[0]]
                 arguments += [topic, min(limit, MAX_TASKS), lease_end + lease_extra_ms]
                 arguments += ["" if hold_until is None else hold_until, int(has_permits)]
-            return scripts.CLAIM.call(keys, arguments)
-
-        shards = self._keys.shards
-        targets = [(shards[shard], topic.encode(), min(limit, MAX_TASKS)) for topic, shard, limit, *_ in requests]
-        answers = await fan_out_topics(self._client, "claim", requests, targets, build)
-        return [
-            answer if isinstance(answer, LaterError) else _parse_claims(request, answer, lease_end)
-            for request, answer in zip(requests, answers, strict=True)
-        ]
+            commands.append(scripts.CLAIM.call(keys, arguments))
+        results: list[Any] = [None] * len(requests)
+        for (first, *others), answer in await fan_out_topics(self._client, "claim", groups, commands):
+            result = results[first] = _parse_claims(requests[first], answer, lease_end)
+            for position in others:
+                results[position] = result if isinstance(result, LaterError) else ClaimResult(result.wake_at, 0, [])
+        return results
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool | LaterError]:
         """Carry out verdicts: unack → removed, error or dead; False if the lease was lost.
@@ -172,10 +175,24 @@ class Tasks:
             StoreDown: whether anything was settled is not known. Settling again is safe: only the first one counts.
         """
         shards = self._keys.shards
-        topics = group_items(settlements, [(shards[claim.shard], claim.topic.encode()) for claim, _, _ in settlements])
-        targets = [(shard, topic, len(some)) for (shard, topic), some, _ in topics]
-        answers = await fan_out_topics(self._client, "settle", topics, targets, _settle_command)
-        return spread_answers(topics, answers, parse_flags)
+        groups = group_topics((shards[claim.shard], claim.topic.encode(), 1) for claim, _, _ in settlements)
+        commands: list[Command] = []
+        for shard, topics in groups:
+            keys = [shard.pool, shard.attempts, shard.outcome, shard.done, shard.expiry]
+            keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD]]
+            counts, tasks = list[Argument](), list[Argument]()
+            for topic, positions in topics.items():
+                keys += shard.buckets(topic)[1:]
+                counts += [topic, len(positions)]
+                for position in positions:
+                    tasks += _settle_arguments(settlements[position])
+            commands.append(scripts.SETTLE.call(keys, counts + tasks))
+        results: list[Any] = [None] * len(settlements)
+        for positions, answer in await fan_out_topics(self._client, "settle", groups, commands):
+            is_error = isinstance(answer, LaterError)
+            for number, position in enumerate(positions):
+                results[position] = answer if is_error else answer[number] == 1
+        return results
 
     async def give_back(self, claims: Sequence[Claim]) -> list[bool | LaterError]:
         """Return claims that were not delivered, unack → delay; False if the lease was lost. Raises StoreDown."""
@@ -244,22 +261,14 @@ class Tasks:
         return DueTopics(sorted(topics), min(more_ats, default=None))
 
 
-def _settle_command(shard: Shard, topics: list[ItemGroup[Settlement]]) -> Command:
-    keys = [shard.pool, shard.attempts, shard.outcome, shard.done, shard.expiry]
-    keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD]]
-    sizes: list[Argument] = []
-    tasks: list[Argument] = []
-    for (_, topic), some, _ in topics:
-        keys += shard.buckets(topic)[1:]
-        sizes += [topic, len(some)]
-        for claim, verdict, remember_until in some:
-            time: int | str = verdict.at
-            if verdict.target is SettleTarget.DONE:
-                time = "" if remember_until is None else remember_until
-            failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
-            has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
-            tasks += [claim.packed, claim.fence, verdict.target.value, time, failure, int(has_ttl)]
-    return scripts.SETTLE.call(keys, [*sizes, *tasks])
+def _settle_arguments(settlement: Settlement) -> tuple[Argument, ...]:
+    claim, verdict, remember_until = settlement
+    time: Argument = verdict.at
+    if verdict.target is SettleTarget.DONE:
+        time = "" if remember_until is None else remember_until
+    failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
+    has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
+    return claim.packed, claim.fence, verdict.target.value, time, failure, int(has_ttl)
 
 
 _ELSEWHERE = ExistingTask(None)
@@ -275,7 +284,9 @@ def _merge(due: DueTopics, held: DueTopics) -> DueTopics:
     return DueTopics(sorted([*due.topics, *held.topics]), min(more_ats, default=None))
 
 
-def _parse_claims(request: ClaimRequest, answer: list[Any], lease_end: int) -> ClaimResult:
+def _parse_claims(request: ClaimRequest, answer: list[Any] | LaterError, lease_end: int) -> ClaimResult | LaterError:
+    if isinstance(answer, LaterError):
+        return answer
     wake_at, orphans, *entries = answer
     claims: list[Claim] = []
     for packed, body, due_at, attempt, fence, failure in entries:

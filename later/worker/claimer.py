@@ -10,7 +10,7 @@ from later.core.held import Held
 from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.open import Store
-from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopics
+from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopics, WorkerSnapshot
 from later.worker.fair_share import FairShare
 from later.worker.throttle import Throttle
 from later.worker.ticker import TickResult
@@ -48,6 +48,8 @@ class Claimer:
         self.wake_unack = wake_unack
         self.wake_error = wake_error
         self._metrics = metrics
+        self._passed_over: int | None = None
+        """How many due entries of the last snapshot were of topics that could take no slot; None: too few were read."""
         self._held_read_at = 0
         self._hold_ends_at = math.inf
         """The first end (ms) of a hold that is known."""
@@ -55,18 +57,9 @@ class Claimer:
     async def tick(self, now: int) -> TickResult:
         self._fair_share.tasks_wait = True
         policies = await self._store.policies.current()
-        limit = len(self._fair_share.in_use_by_topic) + self._fair_share.free + self._throttle.count_blocked(now)
-        with_held = not self._held_read_at <= now < min(self._held_read_at + HELD_EVERY_MS, self._hold_ends_at)
-        snapshot = await self._store.tasks.worker_snapshot(limit, held=with_held)
-        if with_held:
-            self._held_read_at = now
-            ends = [hold.until for hold in snapshot.holds if hold.until is not None]
-            self._hold_ends_at = min((end for end in ends if end > now), default=math.inf)
+        free = self._fair_share.free
+        snapshot, is_whole = await self._read_snapshot(now)
         self._throttle.observe(policies, snapshot.holds, now)
-        if snapshot.unack_at is not None:
-            self.wake_unack(snapshot.unack_at)
-        if snapshot.error_at is not None:
-            self.wake_error(snapshot.error_at)
         if not self._fair_share.free:
             return TickResult(0, None)
         due = snapshot.delay
@@ -93,7 +86,33 @@ class Claimer:
         for result in results:
             if isinstance(result, LaterError):
                 raise result
-        return TickResult(len(claims), self._next_due(due, requests, results, now))
+        next_due = self._next_due(due, requests, results, now)
+        more_due = due.more_at is not None and due.more_at <= now
+        if more_due and not is_whole and sum(request.limit for request in requests) < free:
+            self._passed_over, next_due = None, now + 1
+        return TickResult(len(claims), next_due)
+
+    async def _read_snapshot(self, now: int) -> tuple[WorkerSnapshot, bool]:
+        """Read a snapshot. True means that it has a topic for each free slot, if as many are due.
+
+        It has an entry for each free slot, and further ones for due topics that can take no slot: as many as the last
+        snapshot had of them. There may be one for each topic that holds a slot, but mostly there are none. So all of
+        them are read only if the last snapshot had too few topics, or if held topics are read, too.
+        """
+        with_held = not self._held_read_at <= now < min(self._held_read_at + HELD_EVERY_MS, self._hold_ends_at)
+        further = most = len(self._fair_share.in_use_by_topic) + self._throttle.count_blocked(now)
+        if self._passed_over is not None and not with_held:
+            further = min(self._passed_over, most)
+        snapshot = await self._store.tasks.worker_snapshot(max(self._fair_share.free + further, 1), held=with_held)
+        if with_held:
+            self._held_read_at = now
+            ends = [hold.until for hold in snapshot.holds if hold.until is not None]
+            self._hold_ends_at = min((end for end in ends if end > now), default=math.inf)
+        if snapshot.unack_at is not None:
+            self.wake_unack(snapshot.unack_at)
+        if snapshot.error_at is not None:
+            self.wake_error(snapshot.error_at)
+        return snapshot, further == most
 
     def _next_due(
         self, due: DueTopics, requests: list[ClaimRequest], results: list[ClaimResult | LaterError], now: int
@@ -103,6 +122,7 @@ class Claimer:
         A topic that has used up its share waits for a slot, not for a time.
         """
         times = {(entry.topic, entry.shard): entry.at for entry in due.topics}
+        self._passed_over = sum(at <= now for at in times.values()) - len(requests)
         for request, result in zip(requests, results, strict=True):
             del times[request.topic, request.shard]
             if isinstance(result, ClaimResult) and result.wake_at is not None:

@@ -55,10 +55,10 @@ class FairShare:
         still to come, because the number of its due tasks is unknown: otherwise, of a thousand topics with one task
         each, only five would be claimed at a time.
         """
-        shards: dict[str, list[int]] = {}
-        for entry in due:
-            if entry.at <= now:
-                shards.setdefault(entry.topic, []).append(entry.shard)
+        shards: dict[str, dict[int, None]] = {}
+        for at, topic, shard in due:
+            if at <= now:
+                shards.setdefault(topic, {})[shard] = None  # an entry that changes meanwhile may be read twice
         limits = {} if limit is None else {topic: most for topic in shards if (most := limit(topic)) is not None}
         claimable = [topic for topic in shards if limits.get(topic) != 0]
         in_use, free = self.in_use_by_topic, self.free

@@ -8,7 +8,7 @@ import pytest
 
 from later.core.errors import StoreFault
 from later.core.task import Task, pack_id
-from later.store.keys import Bucket, Keys, Shard, group_by_shard
+from later.store.keys import Bucket, Keys, Shard, group_topics
 from later.store.scripts import BY_SHA, CLAIM, MAX_TASKS, MAX_TOPICS, SETTLE
 from later.store.types import Claim, ClaimRequest, ClaimResult
 from tests.builders import NOW, a_task
@@ -96,24 +96,28 @@ async def test_topics_of_a_shard_are_claimed_in_one_call(store: StoreFixture, sh
     assert await count_claims(store) == shards
 
 
-def group_sizes(requests: list[ClaimRequest], shards: int = 1) -> list[int]:
-    keys = Keys("later", shards)
-    groups = group_by_shard(requests, [(keys.shards[some.shard], some.topic.encode(), some.limit) for some in requests])
-    assert sorted(position for group in groups for position in group.positions) == list(range(len(requests)))
-    return [len(group.items) for group in groups]
+def group_sizes(targets: list[tuple[str, int, int]]) -> list[int]:
+    """Return how many items each call takes of items with this topic, shard and number of tasks."""
+    keys = Keys("later", 2)
+    groups = group_topics([(keys.shards[shard], topic.encode(), tasks) for topic, shard, tasks in targets])
+    positions = [position for group in groups for of_topic in group.topics.values() for position in of_topic]
+    assert sorted(positions) == list(range(len(targets)))
+    return [sum(map(len, group.topics.values())) for group in groups]
 
 
 def test_a_call_takes_no_more_topics_and_tasks_than_it_may() -> None:
-    assert group_sizes([ClaimRequest(f"{n}", 0, 1) for n in range(MAX_TOPICS + 1)]) == [MAX_TOPICS, 1]
-    assert group_sizes([ClaimRequest(f"{n}", 0, MAX_TASKS // 2) for n in range(3)]) == [2, 1]
-    assert group_sizes([ClaimRequest(f"{n}", n % 2, MAX_TASKS) for n in range(4)], shards=2) == [1, 1, 1, 1]
+    assert group_sizes([(f"{n}", 0, 1) for n in range(MAX_TOPICS + 1)]) == [MAX_TOPICS, 1]
+    assert group_sizes([(f"{n % MAX_TOPICS}", 0, 1) for n in range(MAX_TASKS + 3)]) == [MAX_TASKS, 3]
+    assert group_sizes([(f"{n}", 0, MAX_TASKS // 2) for n in range(3)]) == [2, 1]
+    assert group_sizes([(f"{n}", n % 2, MAX_TASKS) for n in range(4)]) == [1, 1, 1, 1]
+    assert group_sizes([(f"{n}", n % 2, 1) for n in range(4)]) == [2, 2]
 
 
-async def test_a_topic_requested_twice_is_served_twice(store: StoreFixture) -> None:
+async def test_a_topic_requested_twice_is_served_once(store: StoreFixture) -> None:
     await store.tasks.create(tasks_of("a", 3))
-    assert group_sizes([ClaimRequest("a", 0, 1), ClaimRequest("a", 0, 1)]) == [1, 1]
-    results = await claim(store, [ClaimRequest("a", 0, 1), ClaimRequest("a", 0, 1)], NOW + 5000)
-    assert ids(results) == [["a-0"], ["a-1"]]
+    results = await claim(store, [ClaimRequest("a", 0, 1), ClaimRequest("a", 0, 5)], NOW + 5000)
+    assert ids(results) == [["a-0"], []]
+    assert [result.wake_at for result in results] == [NOW + 5000, NOW + 5000]
     await assert_sound(store, NOW + 5000)
 
 

@@ -96,3 +96,8 @@ def test_a_plan_never_claims_more_than_is_free(slots: int, topics: list[tuple[in
     plan = fair_share.plan([a_due_topic(str(topic), shard=shard) for topic, shard in topics], NOW)
     assert sum(request.limit for request in plan) <= fair_share.free
     assert all(request.limit >= 1 for request in plan)
+
+
+def test_a_topic_that_was_read_twice_in_a_shard_is_requested_once() -> None:
+    due = [a_due_topic("order", at=NOW - 1), a_due_topic("order"), a_due_topic("other")]
+    assert [request.topic for request in FairShare(256).plan(due, NOW)] == ["order", "other"]
