@@ -289,7 +289,9 @@ def _preview(task: Task | Refused) -> CreateResponse | BatchItemError:
     """Return the result of an item of a dry run."""
     if isinstance(task, Refused):
         return BatchItemError(error_body(task))
-    return CreateResponse(id=task.id, due_at=rfc3339(task.execute_at), created=False)
+    return CreateResponse(
+        id=task.id, due_at=rfc3339(task.execute_at), created=False, warning=expiry_warning(task, created=True)
+    )
 
 
 def _create_result(task: Task | Refused, answer: CreateResult | LaterError) -> CreateResponse | BatchItemError:

@@ -211,6 +211,12 @@ class TestDryRun:
         async with api.http.get("/jobs/j") as response:
             assert response.status == 404
 
+    async def test_a_dry_run_warns_of_a_task_that_would_expire_before_it_is_due(self, api: ApiFixture) -> None:
+        batch = [{**MINIMAL, "delay": 60, "ttl": 5}]
+        _, preview = await api.post("/create/batch?dry_run=true", batch)
+        _, answer = await api.post("/create/batch", batch)
+        assert preview["results"][0]["warning"] == answer["results"][0]["warning"]
+
     @pytest.mark.parametrize("path", ["/create/batch", "/create/batch?dry_run=true"])
     async def test_a_header_that_imitates_one_of_ours_is_refused(self, api: ApiFixture, path: str) -> None:
         _, answer = await api.post(path, [{**MINIMAL, "headers": {"Webhook_Id": "x"}}])
