@@ -22,7 +22,7 @@ from later.cli.bulk.job_options import (
     parse_output_directory,
     spark_options,
 )
-from later.cli.bulk.summary import CommandOutcome, Summary, current_summary, format_due_time, without_password
+from later.cli.bulk.summary import CommandOutcome, Summary, current_summary, format_due_time
 from later.cli.console import notify, printable
 from later.cli.options import DURATION, examples, json_option
 
@@ -77,7 +77,8 @@ def create(
     from later.bulk.jobs.output import run_output
     from later.cli.progress import counting_bar
 
-    summary, target = _begin(job, address), job.build_target(address)
+    summary, target = current_summary(), job.build_target(address)
+    summary.set_target(address.url, address.prefix)
     summary.run = new_run_id(time.time())
     output = None if rejects is None else run_output(rejects, summary.run)
     summary.rejects = output and output.directory
@@ -136,7 +137,8 @@ def verify(
     from later.bulk.jobs.output import Output
     from later.cli.progress import counting_bar
 
-    summary = _begin(job, address)
+    summary = current_summary()
+    summary.set_target(address.url, address.prefix)
     summary.rejects, summary.output = rejects, missing
     with _open_input(job, spark, summary) as input_frame, counting_bar("partitions", None) as bar:
         output = None if missing is None else Output(missing, overwrite)
@@ -169,7 +171,8 @@ def cancel(*, job: JobOptions, yes: bool, spark: SparkOptions, address: LaterAdd
     from later.bulk.jobs import run
     from later.cli.progress import counting_bar
 
-    summary = _begin(job, address)
+    summary = current_summary()
+    summary.set_target(address.url, address.prefix)
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("No terminal to ask on: use --yes to cancel without asking.")
@@ -185,13 +188,6 @@ def cancel(*, job: JobOptions, yes: bool, spark: SparkOptions, address: LaterAdd
     if _warn_without_tasks(report) and not report.job_exists:
         return summary.end(CommandOutcome.MISSING, f"there is no job {job.id}")
     return summary.end(CommandOutcome.DONE)
-
-
-def _begin(job: JobOptions, address: LaterAddress) -> Summary:
-    """Return the summary of the command, with what is known at its start."""
-    summary = current_summary()
-    summary.job, summary.input, summary.url = job.id, job.input.path, without_password(address.url)
-    return summary
 
 
 @contextmanager
@@ -294,7 +290,7 @@ def _print_created(summary: Summary, report: CreateReport, *, dry_run: bool) -> 
     print(f"{report.rows:,} rows: {accepted}, {report.rejected:,} rejected; {speed}")
     if summary.due is not None and summary.due["earliest"] is not None:
         print("due: {at_once:,} at once; the earliest {earliest}, the latest {latest}".format(**summary.due))
-    print(f"job {summary.job}, run {summary.run}, {'checked by' if dry_run else 'at'} {summary.url}")
+    print(f"job {summary.job}, run {summary.run}, {'checked by' if dry_run else 'at'} {summary.target}")
 
 
 def _finish_statuses(summary: Summary, report: StatusReport, pending: dict[str, int]) -> None:
@@ -307,7 +303,7 @@ def _finish_statuses(summary: Summary, report: StatusReport, pending: dict[str, 
         names = {"in_flight": "in flight", "unfit": "without a key or corrupt"}
         parts = [f"{count:,} {names.get(name, name)}" for name, count in summary.counts.items() if name != "rows"]
         print(f"{report.rows:,} rows: {', '.join(parts)}; {report.seconds:.1f} s")
-        print(f"job {summary.job}, at {summary.url}")
+        print(f"job {summary.job}, at {summary.target}")
 
 
 def _warn_without_tasks(report: StatusReport) -> bool:

@@ -13,7 +13,7 @@ from later.cli.bulk.job_options import (
     spark_options,
     store_options,
 )
-from later.cli.bulk.summary import CommandOutcome, current_summary, without_password
+from later.cli.bulk.summary import CommandOutcome, current_summary
 from later.cli.options import examples, json_option
 from later.cli.times import DUE_TIME_HELP, due_time_options
 from later.store.keys import Bucket
@@ -56,7 +56,8 @@ def export(
     from later.cli.progress import counting_bar
 
     summary = current_summary()
-    summary.url, summary.output = without_password(address.url), directory
+    summary.set_target(address.url, address.prefix)
+    summary.output = directory
     values = {
         "topic": topic,
         "state": ",".join(states) or None,
@@ -82,5 +83,5 @@ def export(
         per_second = round(exported.rows / exported.seconds) if exported.seconds else 0
         counts = ", ".join(f"{count:,} {state}" for state, count in exported.states.items() if count)
         print(f"{exported.rows:,} rows{': ' if counts else ''}{counts}; {exported.seconds:.1f} s, {per_second:,}/s")
-        print(f"from {summary.url} to {directory}")
+        print(f"from {summary.target} to {directory}")
     return summary.end(CommandOutcome.DONE)

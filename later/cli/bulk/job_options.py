@@ -14,6 +14,7 @@ import click
 
 from later.bulk.input.task_ids import check_job
 from later.bulk.spark.path_syntax import check_output_path
+from later.cli.bulk.summary import current_summary
 from later.cli.options import CLIENT_COMMAND, STORE_COMMAND, Command, config_options
 from later.config import load
 from later.core.errors import Refused
@@ -85,6 +86,8 @@ def job_options(command: Command) -> Command:
         from later.bulk.input.column_names import TimeRules
         from later.bulk.input.spark_input import JobInput, check_input
 
+        summary = current_summary()
+        summary.job, summary.input = job, path
         if column.keys() & constants.keys():
             raise click.UsageError(f"{min(column.keys() & constants.keys())}: give either --column or --set, not both.")
         job_input = JobInput(

@@ -79,6 +79,7 @@ class Summary:
         self.job: str | None = None
         self.run: str | None = None
         self.url: str | None = None
+        self.prefix: str | None = None
         self.input: str | None = None
         self.rejects: str | None = None
         self.output: str | None = None
@@ -89,6 +90,16 @@ class Summary:
         self.error: str | None = None
         self._started = time.monotonic()
         self._seconds: float | None = None
+
+    def set_target(self, url: str, prefix: str) -> None:
+        """Set where the command writes or reads. `prefix` is that of the store's keys; the API has one of its own."""
+        self.url = without_password(url)
+        self.prefix = None if url.startswith(("http://", "https://")) else prefix
+
+    @property
+    def target(self) -> str:
+        """Where the command writes or reads, for people."""
+        return self.url or "" if self.prefix is None else f"{self.url}, prefix {self.prefix}"
 
     def start_job(self) -> None:
         """Count the seconds from now on: Spark has started."""
@@ -121,6 +132,7 @@ class Summary:
             "job": self.job,
             "run": self.run,
             "url": self.url,
+            "prefix": self.prefix,
             "input": self.input,
             "rejects": self.rejects,
             "output": self.output,

@@ -29,8 +29,8 @@ from tests.cli.bulk.test_create import (
 __all__ = ["spark"]  # the fixture
 
 KEYS = [
-    "command", "job", "run", "url", "input", "rejects", "output", "seconds", "counts", "due", "report",
-    "outcome", "error",
+    "command", "job", "run", "url", "prefix", "input", "rejects", "output", "seconds", "counts", "due",
+    "report", "outcome", "error",
 ]  # fmt: skip
 CREATE = ("create", "in", "--job", "j", "--json")
 
@@ -50,8 +50,8 @@ def test_a_job_that_is_done_says_what_it_did_and_where(spark: FakeSpark, capsys:
     assert result.pop("run") == spark.call[2][0]
     assert result.pop("rejects") == spark.call[2][1].directory
     assert result == {
-        "command": "create", "job": "j", "url": "http://127.0.0.1:8080", "input": "in", "output": None,
-        "seconds": 0.5, "counts": {"rows": 3, "created": 1, "existing": 2, "lost": 0, "rejected": 0},
+        "command": "create", "job": "j", "url": "http://127.0.0.1:8080", "prefix": None, "input": "in",
+        "output": None, "seconds": 0.5, "counts": {"rows": 3, "created": 1, "existing": 2, "lost": 0, "rejected": 0},
         "due": {"at_once": 7, "earliest": "1970-01-01T00:00:05Z", "latest": "2026-11-21T22:40:00Z"},
         "report": None, "outcome": "done", "error": None,
     }  # fmt: skip
@@ -102,6 +102,22 @@ def test_a_usage_error_is_an_object_too(
     result = summary_of(capsys)
     assert (result["outcome"], result["command"]) == ("usage", command)
     assert result["error"]
+
+
+def test_a_wrong_address_does_not_hide_the_job_and_its_input(spark: FakeSpark, capsys: Capture) -> None:
+    assert bulk_exit_code(*CREATE, "--url", "nowhere") == 2
+    result = summary_of(capsys)
+    assert (result["job"], result["input"], result["url"]) == ("j", "in", None)
+
+
+def test_a_summary_names_the_keys_of_the_store_that_it_wrote_to(spark: FakeSpark, capsys: Capture) -> None:
+    store = ("--url", "redis://10.0.0.5:6379/0", "--prefix", "shop")
+    assert bulk_exit_code(*CREATE, *store) == 0
+    result = summary_of(capsys)
+    assert (result["url"], result["prefix"]) == ("redis://10.0.0.5:6379/0", "shop")
+    spark.answer = NONE_MISSING
+    assert bulk_exit_code("cancel", "in", "--job", "j", "--yes", *store) == 0
+    assert capsys.readouterr().out.endswith("at redis://10.0.0.5:6379/0, prefix shop\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
