@@ -9,12 +9,12 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
 )
 
 from later.metrics.http_requests import RequestMetrics
+from later.metrics.instruments import DurationHistogram, PlainCounter
 from later.metrics.labels import DEATH_REASONS, FAILURE_CODES, HELD, OUTCOMES, REQUEUED_FROM, failure_code
 from later.metrics.samples import CollectorChain, Exposition, MetricSamples, SampleCollector, encode, samples_of
 from later.metrics.store_gauges import StoreGauges
@@ -46,9 +46,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(CollectorChain([self.store.registry, self._by_topic, own]))
         self.topics = TopicLabels()
-        counter = partial(Counter, registry=own)
+        counter = partial(PlainCounter, registry=own)
+        labelled_counter = partial(Counter, registry=own)
         gauge = partial(Gauge, registry=own)
-        histogram = partial(Histogram, registry=own)
+        histogram = partial(DurationHistogram, registry=own)
         topic_counter = partial(TopicCounter, topics=self.topics, registry=self._by_topic)
         # fmt: off
         # The table: metric, help, labels, buckets.
@@ -82,7 +83,7 @@ class Metrics:
         )
         self.retries = counter("later_retries", "Tasks scheduled for another attempt.")
         self.dead_removed = counter("later_dead_removed", "Dead tasks removed after their dead_keep.")
-        self.tasks_requeued = counter(
+        self.tasks_requeued = labelled_counter(
             "later_tasks_requeued",
             "Tasks moved back to delay, by the bucket they came from: unack when a lease was lost.",
             ["from"],
@@ -92,27 +93,27 @@ class Metrics:
         self.lateness = histogram(
             "later_lateness_seconds",
             "Time from when a task is due to the start of its first delivery, by what held it.",
-            ["held"], buckets=_LATENESS_S,
+            _LATENESS_S, label="held",
         )
         self.delivery_duration = histogram(
-            "later_delivery_duration_seconds", "Time from a delivery's start to its outcome.", buckets=_DELIVERY_S
-        )
+            "later_delivery_duration_seconds", "Time from a delivery's start to its outcome.", _DELIVERY_S
+        ).labels()
         self.delivery_slots_in_use = gauge("later_delivery_slots_in_use", "Deliveries in flight.")
         self.delivery_slots = gauge("later_delivery_slots", "Deliveries that may be in flight.")
         self.pending_writes = gauge("later_pending_writes", "Tasks of requests that wait for the store.")
-        self.tick_errors = counter("later_tick_errors", "Ticks that failed, by ticker.", ["ticker"])
+        self.tick_errors = labelled_counter("later_tick_errors", "Ticks that failed, by ticker.", ["ticker"])
         self.tick_last_success = gauge(
             "later_tick_last_success_timestamp_seconds",
             "Unix time at which the last tick succeeded, or at which the ticker started.",
             ["ticker"],
         )
         self.event_loop_lag = histogram(
-            "later_event_loop_lag_seconds", "How late the event loop runs what is due.", buckets=_LOOP_LAG_S
-        )
+            "later_event_loop_lag_seconds", "How late the event loop runs what is due.", _LOOP_LAG_S
+        ).labels()
         self.store_round_trips = histogram(
             "later_store_round_trip_duration_seconds",
             "Time of round trips to the store, by verb.",
-            ["verb"], buckets=_STORE_S,
+            _STORE_S, label="verb",
         )
         self.snapshot_age = gauge(
             "later_snapshot_age_seconds", "Time since this daemon read the gauges of the store, or started."
