@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import hiredis
+import msgspec
 import redis.exceptions as errors
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
@@ -198,7 +199,8 @@ class Client:
         try:
             async with asyncio.timeout(self.timeout_s):
                 answers = await self._connections.pipeline(commands, round_trip)
-                missing = [i for i, answer in enumerate(answers) if isinstance(answer, errors.NoScriptError)]
+                failed = [i for i, answer in enumerate(answers) if isinstance(answer, Exception)]
+                missing = [i for i in failed if isinstance(answers[i], errors.NoScriptError)] if failed else []
                 if missing:  # the store has lost scripts (a restart, a failover); NOSCRIPT has changed nothing
                     sources = {BY_SHA[str(commands[i][1])].source for i in missing}
                     loads: list[Command] = [("SCRIPT", "LOAD", source) for source in sources]
@@ -215,6 +217,8 @@ class Client:
             if verb not in self._observers:
                 self._observers[verb] = self._observer(verb)
             self._observers[verb](self._clock.monotonic() - started)
+        if not failed:
+            return answers
         if any(isinstance(answer, errors.ReadOnlyError) for answer in answers):
             await self._connections.drop_idle()  # the server was demoted: a new connection may find the new primary
         return [translate(answer) if isinstance(answer, Exception) else answer for answer in answers]
@@ -249,17 +253,14 @@ class UncheckedServer(StoreDown):
         self.run_id = run_id
 
 
-class RoundTrip:
+class RoundTrip(msgspec.Struct):
     """A round trip to one of some servers, by their run ids (None: to any).
 
     If the commands got no answer, `is_sent` is true if the store may have read them.
     """
 
-    __slots__ = ("is_sent", "servers")
-
-    def __init__(self, servers: Container[str] | None = None) -> None:
-        self.servers = servers
-        self.is_sent = False
+    servers: Container[str] | None = None
+    is_sent: bool = False
 
 
 class Connections:

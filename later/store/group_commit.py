@@ -67,7 +67,8 @@ class GroupCommit(Generic[Item, Answer]):
 
     def _send(self) -> None:
         """Fail the items that have waited for too long, and send others while round trips are free."""
-        latest = asyncio.get_running_loop().time() - self._queue_timeout_s
+        loop = asyncio.get_running_loop()
+        latest = loop.time() - self._queue_timeout_s
         while self._queue and self._queue[0].since <= latest:
             overdue = self._queue.popleft()
             if not overdue.answer.done():
@@ -78,7 +79,7 @@ class GroupCommit(Generic[Item, Answer]):
             while self._queue and len(group) < MAX_ITEMS and size < MAX_BYTES:
                 size += self._queue[0].size
                 group.append(self._queue.popleft())
-            self._round_trips.add(asyncio.create_task(self._send_group(group)))
+            self._round_trips.add(loop.create_task(self._send_group(group)))
 
     async def _send_group(self, group: list[_QueuedItem[Item, Answer]]) -> None:
         """Send a group, and answer every caller, whatever happens: none may wait for ever."""
