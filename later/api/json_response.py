@@ -7,7 +7,7 @@ from email.utils import formatdate
 from functools import lru_cache
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import ClientConnectionResetError, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11
 
@@ -54,7 +54,11 @@ class JsonResponse(web.StreamResponse):
         if request.version == HttpVersion11 and request.keep_alive and request.method != hdrs.METH_HEAD:
             head = _HEAD % (len(self._json), _date(int(time.time())))
             if len(self._json) <= MAX_JOINED_BYTES:
-                await request.writer.write(head + self._json)
+                # straight to the transport: aiohttp's writer would look for compression, chunks and hooks
+                transport = request.transport
+                if transport is None or transport.is_closing():
+                    raise ClientConnectionResetError
+                transport.write(head + self._json)
             else:
                 await request.writer.write(head)
                 await request.writer.write(self._json)
