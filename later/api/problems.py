@@ -50,6 +50,22 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     incident: str | UnsetType = UNSET
 
 
+class ProblemResponse(web.Response):
+    """An answer that reports an error. If it ends the connection, the client learns that with the answer.
+
+    aiohttp reads for 10 s more what the client sends, because closing at once could destroy the answer on its way. Only
+    our half of the connection is closed until then (RFC 9112, section 9.6).
+    """
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Send the rest of the answer."""
+        request = self._req
+        await super().write_eof(data)
+        transport = None if request is None or self.keep_alive else request.transport
+        if transport is not None and transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -119,7 +135,7 @@ def problem_response(
         unknown=error.unknown,
         incident=incident,
     )
-    response = web.Response(
+    response = ProblemResponse(
         body=_encode(problem),
         status=error.status,
         headers={**DATA_HEADERS, **(headers or {})},

@@ -253,12 +253,34 @@ async def test_what_the_head_says_is_refused_before_the_body_is_sent(
 
 
 async def test_a_refusal_before_the_body_is_sent_ends_the_connection() -> None:
-    length = f"Content-Length: {len(SMUGGLED)}"  # if it were longer, aiohttp would wait 10 s for the rest
+    length = f"Content-Length: {len(SMUGGLED)}"
     head, rest = await exchange(
         "POST /create?x=1 HTTP/1.1", "Host: localhost", "Expect: 100-continue", length, body=SMUGGLED
     )
     assert (head.split(b" ")[1], json.loads(rest)["field"]) == (b"400", "x")
     assert b"Connection: close" in head
+
+
+@pytest.mark.parametrize(
+    ("line", "headers", "status"),
+    [
+        (CREATE, ["Content-Length: 1048577"], b"413"),
+        (CREATE, ["Content-Length: 1048577", "Expect: 100-continue"], b"413"),
+        (CREATE, ["Content-Length: 5", "Content-Encoding: compress"], b"415"),
+        (CREATE, ["Content-Length: 5", "Expect: bla"], b"417"),
+        (CREATE, ["Content-Length: 5", "Origin: http://evil.example"], b"403"),
+        ("POST /create HTTP/1.0", ["Transfer-Encoding: chunked"], b"400"),
+    ],
+)
+async def test_a_refusal_that_ends_the_connection_ends_with_it(line: str, headers: list[str], status: bytes) -> None:
+    async with serve_api() as api:
+        reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
+        writer.write("\r\n".join([line, "Host: localhost", *headers, "", ""]).encode())
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert answer.split(b" ")[1] == status
 
 
 async def test_every_answer_names_the_server_and_is_not_stored(api: ApiFixture) -> None:
