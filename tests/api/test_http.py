@@ -284,6 +284,24 @@ class TestHealth:
             statuses = [(await http.get(path)).status for path in ("/livez", "/readyz", "/metrics", "/create")]
         assert statuses == [200, 200, 200, 404]
 
+    async def test_metrics_that_would_be_incomplete_are_503(self) -> None:
+        async def is_ready() -> None:
+            return None
+
+        async def no_metrics(accept: str) -> Exposition:
+            raise NotReady("no answer within 1 s: exposition")
+
+        app = build_health_app(
+            cross_site_protection=CrossSiteProtection(),
+            metrics=Metrics(),
+            why_not_ready=is_ready,
+            exposition=no_metrics,
+        )
+        async with TestClient(TestServer(app)) as http, http.get("/metrics") as response:
+            assert response.headers["Retry-After"] == "1"
+            answer = response.status, await read_answer(response)
+        assert answer == problem(503, PROBLEM_TYPES["not-ready"].title, "no answer within 1 s: exposition")
+
 
 async def test_concurrent_callers_each_get_their_own_answer(api: ApiFixture) -> None:
     async with ClientSession() as session:
