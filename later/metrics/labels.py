@@ -13,7 +13,7 @@ REQUEUED_FROM = ("unack", "error")
 STATUS_CODES = ("408", "410", "429", "500", "502", "503", "504")
 """The statuses that have a code of their own. All others share the code of their class: any number may come."""
 STATUS_CLASSES = ("3xx", "4xx", "5xx")
-FAILURE_CODES = (*STATUS_CLASSES, *STATUS_CODES, "code", "timeout", "connect", "reply")
+FAILURE_CODES = (*STATUS_CLASSES, *STATUS_CODES, "code", "timeout", "connect", "reply", "proxy")
 
 
 def failure_code(reason: str, status: int | None) -> str:

@@ -12,6 +12,7 @@ import pytest
 from later.api.routes import ROUTES, Route
 from later.core.held import Held
 from later.core.retry import OutcomeKind
+from later.delivery import sender
 from later.metrics import MAX_TOPICS, OTHER, TOPIC_COUNTERS, Metrics
 from later.metrics.labels import DEATH_REASONS, FAILURE_CODES, HELD, OUTCOMES, REQUEUED_FROM, failure_code
 from later.metrics.samples import samples_of
@@ -74,6 +75,8 @@ def test_the_closed_sets_are_those_of_the_code() -> None:
     assert set(HELD) == {held.value for held in Held}
     assert set(OUTCOMES) == {kind.value for kind in OutcomeKind}
     assert set(REQUEUED_FROM) == {Bucket.UNACK.value, Bucket.ERROR.value}
+    failed = re.findall(r'_failed\("(\w+)"', Path(sender.__file__).read_text())
+    assert set(failed) <= set(FAILURE_CODES)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def fill_counters(metrics: Metrics, topics: list[str]) -> None:
             metrics.deliveries.inc(topic, outcome)
         for status in range(100, 1000):
             metrics.count_delivery_failure(topic, "status", status)
-        for reason in ("code", "timeout", "connect", "reply"):
+        for reason in ("code", "timeout", "connect", "reply"):  # a daemon that uses a proxy has one more
             metrics.count_delivery_failure(topic, reason, None)
 
 
