@@ -97,7 +97,10 @@ def create(
     if report.rejected:
         notify(_describe_output(summary.rejects, "rejects", "rejected rows"))
     if report.existing and not report.job_existed:
-        notify(f"{report.existing:,} already existed, although the job is new: rows with the same key are one task")
+        notify(
+            f"{report.existing:,} already existed, although the job is new: rows with the same key are one task, and "
+            "another run of the job may have created tasks meanwhile"
+        )
     if report.uncounted:
         reason = f"all rows were sent, but the store's own count is unknown: {report.uncounted}"
         notify(f"{reason}; check them with `later bulk verify`")

@@ -212,7 +212,10 @@ class TestCreate:
     ) -> None:
         spark.answer = NONE_REJECTED._replace(job_existed=job_existed)
         assert bulk_exit_code("create", "in", "--job", "j") == 0
-        warning = "later: 2 already existed, although the job is new: rows with the same key are one task\n"
+        warning = (
+            "later: 2 already existed, although the job is new: rows with the same key are one task, and another run "
+            "of the job may have created tasks meanwhile\n"
+        )
         assert capsys.readouterr().err == ("" if job_existed else warning)
 
     def test_an_empty_input_is_not_an_error(self, spark: FakeSpark, capsys: Capture) -> None:
