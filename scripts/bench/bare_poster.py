@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime
 
 import aiohttp
@@ -36,8 +36,8 @@ def build_calls(count: int, at: float) -> list[Call]:
     return calls
 
 
-async def post_all(url: URL, calls: list[Call], at: float, coroutines: int) -> None:
-    """Post the calls from `at` (Unix seconds) on, `coroutines` at a time, and read each answer."""
+async def post_all(url: str, count: int, at: float, connections: int) -> None:
+    """Post `count` calls from `at` (Unix seconds) on, over so many connections, and read each answer."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         headers=HEADERS,
@@ -45,9 +45,9 @@ async def post_all(url: URL, calls: list[Call], at: float, coroutines: int) -> N
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
         auto_decompress=False,
     ) as session:
-        remaining = iter(calls)
+        remaining = iter(build_calls(count, at))
         await asyncio.sleep(at - time.time())
-        await asyncio.gather(*(_post_until_empty(session, url, remaining) for _ in range(coroutines)))
+        await asyncio.gather(*(_post_until_empty(session, URL(url), remaining) for _ in range(connections)))
 
 
 async def _post_until_empty(session: aiohttp.ClientSession, url: URL, remaining: Iterator[Call]) -> None:
@@ -56,17 +56,17 @@ async def _post_until_empty(session: aiohttp.ClientSession, url: URL, remaining:
             await response.read()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url", type=URL)
+def run_poster(post_all: Callable[[str, int, float, int], Coroutine[None, None, None]]) -> None:
+    """Run a loop of posts as the arguments say."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
     parser.add_argument("posts", type=int)
     parser.add_argument("at", type=float, help="when to begin: Unix seconds")
-    parser.add_argument("coroutines", type=int)
+    parser.add_argument("connections", type=int)
     options = parser.parse_args()
-    calls = build_calls(options.posts, options.at)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(post_all(options.url, calls, options.at, options.coroutines))
+        runner.run(post_all(options.url, options.posts, options.at, options.connections))
 
 
 if __name__ == "__main__":
-    main()
+    run_poster(post_all)

@@ -25,6 +25,12 @@ class Sizes:
     """Rows from which Spark creates tasks."""
     due_together: int
     """Tasks due at the same instant."""
+    due_on_topics: int
+    """Tasks due at the same instant, spread over topics."""
+    topics: tuple[int, ...]
+    origins: tuple[int, ...]
+    faulty: int
+    """Tasks to a host that fails or hangs."""
     lateness_s: float
     million: int
     """Tasks due in the same second."""
@@ -49,6 +55,10 @@ FULL = Sizes(
     batched=1_000_000,
     bulk_rows=1_000_000,
     due_together=20_000,
+    due_on_topics=100_000,
+    topics=(1, 1_000, 100_000),
+    origins=(1, 10_000),
+    faulty=10_000,
     lateness_s=10.0,
     million=1_000_000,
     memory_tasks=1_000_000,
@@ -66,6 +76,10 @@ QUICK = Sizes(
     batched=50_000,
     bulk_rows=50_000,
     due_together=5_000,
+    due_on_topics=5_000,
+    topics=(1, 100, 5_000),
+    origins=(1, 500),
+    faulty=1_000,
     lateness_s=2.0,
     million=20_000,
     memory_tasks=50_000,
@@ -88,6 +102,8 @@ class Environment:
     durabilities: Sequence[str]
     wrk: str | None
     nginx: str | None
+    node: str | None
+    """None also without npm."""
     folder: Path
 
     @property
@@ -96,6 +112,7 @@ class Environment:
         replacements = (
             ("wrk", self.wrk, "the load comes from a generator in Python, which takes more CPU time"),
             ("nginx", self.nginx, "deliveries go to a receiver in Python, which takes more CPU time"),
+            ("Node with npm", self.node, "BullMQ is not measured"),
         )
         return [f"{name} is not installed: {replacement}" for name, path, replacement in replacements if path is None]
 
@@ -104,6 +121,11 @@ class Environment:
         """Create a directory for one run and remove it at the end."""
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             yield Path(name)
+
+
+def find_node() -> str | None:
+    """Return the path of Node, if npm is installed, too."""
+    return shutil.which("node") if shutil.which("npm") else None
 
 
 def find_nginx() -> str | None:

@@ -46,10 +46,10 @@ def header_value(head: bytes, name: bytes) -> bytes:
     return head[at + 2 + len(name) :].split(b"\r\n", 1)[0].strip().replace(b" ", b"") or b"-"
 
 
-async def receive(port: int, log: Path) -> None:
+async def receive(address: str, port: int, log: Path) -> None:
     """Receive calls until the process ends."""
     arrivals: list[bytes] = []
-    await asyncio.get_running_loop().create_server(lambda: Connection(arrivals), "127.0.0.1", port, backlog=4096)
+    await asyncio.get_running_loop().create_server(lambda: Connection(arrivals), address, port, backlog=4096)
     with log.open("ab", buffering=0) as file:
         while True:
             await asyncio.sleep(WRITE_INTERVAL_S)
@@ -60,8 +60,10 @@ async def receive(port: int, log: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
+    parser.add_argument("address")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(receive(parser.parse_args().port, Path("arrivals.log")))
+        options = parser.parse_args()
+        runner.run(receive(options.address, options.port, Path("arrivals.log")))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ def find_versions(environment: Environment) -> dict[str, str]:
     programs = {"store": [str(environment.store_program), "--version"]}
     programs |= {"wrk": [environment.wrk, "-v"]} if environment.wrk else {}
     programs |= {"nginx": [environment.nginx, "-v"]} if environment.nginx else {}
+    programs |= {"Node": [environment.node, "--version"]} if environment.node else {}
     return {
         "Python": platform.python_version(),
         "later": later.__version__,

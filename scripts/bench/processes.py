@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -47,14 +47,16 @@ class Process(NamedTuple):
 
 
 @contextmanager
-def run_process(command: Sequence[str | Path], folder: Path, name: str) -> Iterator[Process]:
+def run_process(
+    command: Sequence[str | Path], folder: Path, name: str, variables: Mapping[str, str] | None = None
+) -> Iterator[Process]:
     """Run a process in `folder` with its output in a file there; at the end terminate or kill it."""
     log = folder / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=_clean_environment(),
+            env={**_clean_environment(), **(variables or {})},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
@@ -49,21 +49,32 @@ def run_api(environment: Environment, command: str, store: BenchStore, processes
 
 
 @contextmanager
-def run_worker(environment: Environment, store: BenchStore, processes: int = 1) -> Iterator[Program]:
-    """Run `later worker` on a store and wait until it has found the store."""
-    with _run_later(environment, "worker", store, processes, "--health", "off") as process:
+def run_worker(
+    environment: Environment, store: BenchStore, processes: int = 1, variables: Mapping[str, str] | None = None
+) -> Iterator[Program]:
+    """Run `later worker` on a store and wait until it has found the store. It ends at once, whatever it is calling."""
+    options = ("--health", "off", "--drain", "0s")
+    with _run_later(environment, "worker", store, processes, *options, variables=variables) as process:
         _wait_for_event("store found", process)
         yield Program("", [process])
 
 
 @contextmanager
 def _run_later(
-    environment: Environment, command: str, store: BenchStore, processes: int, *options: str
+    environment: Environment,
+    command: str,
+    store: BenchStore,
+    processes: int,
+    *options: str,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Process]:
     command_line = [sys.executable, "-m", "later", command, "--redis", store.url, "--log-format", "json", *options]
     if processes > 1:
         command_line += ["--processes", str(processes)]
-    with environment.temporary_folder() as folder, run_process(command_line, folder, f"later-{command}") as process:
+    with (
+        environment.temporary_folder() as folder,
+        run_process(command_line, folder, f"later-{command}", variables) as process,
+    ):
         if processes > 1:
             # The kernel spreads connections over the processes that listen when the connections are made.
             _wait_for_event("all processes are up", process)

@@ -1,7 +1,9 @@
-"""Receivers of callbacks: nginx or the light receiver, each in a process of its own, with the same log format."""
+"""Receivers of callbacks, each in a process of its own: nginx or the light receiver, and one with faults."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,11 +28,14 @@ daemon off;
 worker_processes 1;
 pid nginx.pid;
 error_log error.log warn;
-events {{ worker_connections 8192; }}
+worker_rlimit_nofile 30000;
+events {{ worker_connections 24000; }}
 http {{
   log_format arrival '$msec $http_webhook_id $http_later_due';
   access_log arrivals.log arrival buffer=64k flush=100ms;
   keepalive_requests 1000000000;
+  keepalive_timeout {keep_alive_s};
+  ssl_session_cache shared:tls:10m;
   default_type application/json;
   client_body_temp_path body;
   proxy_temp_path proxy;
@@ -38,11 +43,13 @@ http {{
   uwsgi_temp_path uwsgi;
   scgi_temp_path scgi;
   server {{
-    listen 127.0.0.1:{port} backlog=4096;
+    listen {address}:{port} backlog=4096{tls};
     location / {{ return 200 '{{"code":100}}'; }}
   }}
 }}
 """
+TLS = " ssl; ssl_certificate cert.pem; ssl_certificate_key key.pem"
+KEEP_ALIVE_S = 75
 POLL_INTERVAL_S = 0.1
 DUPLICATES_WAIT_S = 0.3
 """How long to wait for duplicates after all tasks have arrived."""
@@ -64,12 +71,39 @@ class Arrival(NamedTuple):
         return self.at_ms - self.due_ms
 
 
+class Listener(NamedTuple):
+    """How a receiver takes connections: with TLS, keeping them, and on how many addresses of this machine."""
+
+    tls: bool = False
+    keep_alive: bool = True
+    origins: int = 1
+
+    def why_missing(self, environment: Environment) -> str:
+        """Return why this cannot be measured here; empty if it can. Only nginx has TLS, or closes connections."""
+        if environment.nginx is None and (self.tls or not self.keep_alive):
+            return "nginx is not installed"
+        return "openssl is not installed" if self.tls and shutil.which("openssl") is None else ""
+
+
 class Receiver(NamedTuple):
-    """A running receiver."""
+    """A running receiver. `certificate` is what its callers must trust."""
 
     url: str
     log: Path
     process: Process
+    certificate: Path | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of its callers."""
+        return {} if self.certificate is None else {"SSL_CERT_FILE": str(self.certificate)}
+
+    def urls(self, origins: int) -> list[str]:
+        """Return the URL at so many addresses of this machine."""
+        if origins == 1:
+            return [self.url]
+        addresses = (f"127.1.{number // 250}.{number % 250 + 1}" for number in range(origins))
+        return [self.url.replace("127.0.0.1", address, 1) for address in addresses]
 
     def cpu_s(self) -> float:
         return tree_cpu_s(self.process.pid)
@@ -105,31 +139,63 @@ class Receiver(NamedTuple):
         return lines
 
 
+DEFAULT_LISTENER = Listener()
+
+
 @contextmanager
-def run_receiver(environment: Environment) -> Iterator[Receiver]:
+def run_receiver(environment: Environment, listener: Listener = DEFAULT_LISTENER) -> Iterator[Receiver]:
     """Run the fastest receiver: nginx where it is installed, otherwise the light receiver."""
+    address = "127.0.0.1" if listener.origins == 1 else "0.0.0.0"
     if environment.nginx is None:
-        with run_light_receiver(environment) as receiver:
+        with run_light_receiver(environment, address) as receiver:
             yield receiver
         return
     port = free_port()
     with environment.temporary_folder() as folder:
-        (folder / "nginx.conf").write_text(NGINX_CONF.format(port=port))
+        keep_alive_s, tls = KEEP_ALIVE_S if listener.keep_alive else 0, TLS if listener.tls else ""
+        (folder / "nginx.conf").write_text(
+            NGINX_CONF.format(address=address, port=port, keep_alive_s=keep_alive_s, tls=tls)
+        )
+        certificate = make_certificate(folder) if listener.tls else None
         folder.chmod(0o755)  # nginx's workers run as another user if its master is root
         command_line = [environment.nginx, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]
         with _run_server(command_line, folder, "nginx", port) as receiver:
-            yield receiver
+            scheme = "https" if listener.tls else "http"
+            yield receiver._replace(url=f"{scheme}://127.0.0.1:{port}/success", certificate=certificate)
+
+
+def make_certificate(folder: Path) -> Path:
+    """Make a certificate for 127.0.0.1, which is its own authority, and its key."""
+    files = ["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=127.0.0.1", "-days", "2"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command = ["openssl", "req", "-x509", *key, *files, "-addext", "subjectAltName=IP:127.0.0.1"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"openssl: {done.stderr.strip()}")
+    return folder / "cert.pem"
 
 
 @contextmanager
-def run_light_receiver(environment: Environment) -> Iterator[Receiver]:
+def run_light_receiver(environment: Environment, address: str = "127.0.0.1") -> Iterator[Receiver]:
     """Run the light receiver. It logs arrivals to the microsecond, nginx only to the millisecond."""
+    port = free_port()
+    command_line = module_command("light_receiver", str(port), address)
+    with (
+        environment.temporary_folder() as folder,
+        _run_server(command_line, folder, "light-receiver", port) as receiver,
+    ):
+        yield receiver
+
+
+@contextmanager
+def run_faulty_receiver(environment: Environment) -> Iterator[int]:
+    """Run the receiver with faults on every address of this machine; yield its port."""
     port = free_port()
     with (
         environment.temporary_folder() as folder,
-        _run_server(module_command("light_receiver", str(port)), folder, "light-receiver", port) as receiver,
+        _run_server(module_command("faulty_receiver", str(port)), folder, "faulty-receiver", port),
     ):
-        yield receiver
+        yield port
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from scripts.bench.results import FIGURES, ContenderResult, RowResult
 
-MARKDOWN_HEADINGS = ("what", "store", "median [least to most]", "ratio", "target", "measured elsewhere")
+MARKDOWN_HEADINGS = ("what", "store", "median [least to most]", "ratio", "target")
 HEADINGS = ("what", "store", "median [least to most]", "besides", "ratio", "target")
+ELSEWHERE = "Measured elsewhere, on another machine of the same size"
 
 MAX_OTHERS_SHARE = 0.05
 """If other processes take a larger share of the machine, the figures are unreliable."""
@@ -36,7 +37,7 @@ class Report:
 def format_cells(row: RowResult, line: ContenderResult) -> list[str]:
     """Return the cells of one line of the table, in the order of HEADINGS."""
     contender = line.contender
-    texts = (format_figures(row, line), format_details(row, line), format_ratio(row, line), format_targets(row, line))
+    texts = (format_figures(row, line), format_details(row, line), format_ratios(row, line), format_targets(row, line))
     return [contender.name, contender.store, *texts]
 
 
@@ -69,9 +70,18 @@ def _format_with_label(name: str, value: float) -> str:
     return figure.text(value) if name in ("rate", "bytes") else f"{figure.label} {figure.text(value)}"
 
 
-def format_ratio(row: RowResult, line: ContenderResult) -> str:
-    value = line.ratio(row.reference_of(line))
-    return "" if value is None else f"{value:.2f}"
+def format_ratios(row: RowResult, line: ContenderResult) -> str:
+    """Return the ratio to each reference, with the reference's name if there are several."""
+    ratios = find_ratios(row, line)
+    if len(line.contender.references) == 1:
+        return "".join(f"{ratio:.2f}" for ratio in ratios.values())
+    return ", ".join(f"{ratio:.2f} of {name}" for name, ratio in ratios.items())
+
+
+def find_ratios(row: RowResult, line: ContenderResult) -> dict[str, float]:
+    """Return the ratios to the references that were measured, by name."""
+    ratios = {other.contender.name: line.ratio(other) for other in row.references_of(line)}
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
 
 def format_targets(row: RowResult, line: ContenderResult) -> str:
@@ -86,7 +96,7 @@ def _format_met(met: bool | None) -> str:
 def evaluate_targets(row: RowResult, line: ContenderResult) -> Iterator[tuple[str, bool | None]]:
     """Yield each target's text and whether it is met, None if it was not measured."""
     for target in line.contender.targets:
-        yield target.text, target.is_met(line, row.reference_of(line)) if line.samples else None
+        yield target.text, target.is_met(line, row.references_of(line)) if line.samples else None
 
 
 def print_tables(report: Report, console: Console) -> None:
@@ -94,7 +104,7 @@ def print_tables(report: Report, console: Console) -> None:
     for row in report.rows:
         console.print(Text(f"\n{row.row.name}: {row.row.title.replace('`', '')}", style="bold"))
         if row.row.measured_elsewhere:
-            console.print(f"measured elsewhere: {'; '.join(row.row.measured_elsewhere)}", highlight=False)
+            console.print(f"{ELSEWHERE}: {'; '.join(row.row.measured_elsewhere)}", highlight=False)
         console.print(
             f"target: {row.row.target}; {_format_runs(row)} in {row.seconds:.0f} s{_format_other_processes(row)}",
             highlight=False,
@@ -145,12 +155,17 @@ def format_markdown(report: Report) -> str:
     lines = [_markdown_row(MARKDOWN_HEADINGS), _markdown_row(["---"] * len(MARKDOWN_HEADINGS))]
     for row in report.rows:
         failure = f" {row.failure}" if row.failure else ""
-        title, elsewhere = f"**{row.row.title}**", "; ".join(row.row.measured_elsewhere)
-        lines.append(_markdown_row([title, "", f"{_format_runs(row)}{failure}", "", "", elsewhere]))
+        lines.append(_markdown_row([f"**{row.row.title}**", "", f"{_format_runs(row)}{failure}", "", ""]))
         for line in row.lines:
             name, store, measured, _, share, targets = format_cells(row, line)
-            lines.append(_markdown_row([name, store, measured, share, targets, ""]))
-    return "\n".join([*lines, "", *collect_facts(report)]) + "\n"
+            lines.append(_markdown_row([name, store, measured, share, targets]))
+    return "\n".join([*lines, "", *collect_facts(report), *_footnotes(report)]) + "\n"
+
+
+def _footnotes(report: Report) -> Iterator[str]:
+    for row in report.rows:
+        if row.row.measured_elsewhere:
+            yield f"{ELSEWHERE}, {row.row.name}: {'; '.join(row.row.measured_elsewhere)}."
 
 
 def _markdown_row(texts: Sequence[str]) -> str:
@@ -192,8 +207,7 @@ def _line_as_json(row: RowResult, line: ContenderResult) -> dict[str, Any]:
         "skipped": line.contender.skip_reason or None,
         "failure": line.failure or None,
         "figures": {name: line.spread(name)._asdict() for name in names},
-        "beside": line.contender.reference or None,
-        "ratio": line.ratio(row.reference_of(line)),
+        "ratios": find_ratios(row, line),
         "targets": [{"text": text, "met": met} for text, met in evaluate_targets(row, line)],
         "runs": line.samples,
     }

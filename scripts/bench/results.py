@@ -35,7 +35,7 @@ FIGURES = {
     "server_cpu": Figure("process", " ms CPU per 1,000", 1),
     "store_cpu": Figure("store", " ms", 1),
     "spark_cpu": Figure("Spark", " ms", 1),
-    "receiver_cpu": Figure("receiver", " % of a core"),
+    "receiver_cpu": Figure("receiver", " ms", 1),
     "asked": Figure("tasks a second", "/s"),
     "p50": Figure("p50", " ms", 1),
     "p99": Figure("p99", " ms", 1),
@@ -81,7 +81,7 @@ class AtLeast(NamedTuple):
     def text(self) -> str:
         return f"{_label_prefix(self.figure)}≥ {_format_bound(self.figure, self.bound)}"
 
-    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
+    def is_met(self, line: ContenderResult, references: Sequence[ContenderResult]) -> bool | None:
         return line.median(self.figure) >= self.bound
 
 
@@ -95,7 +95,7 @@ class AtMost(NamedTuple):
     def text(self) -> str:
         return f"{_label_prefix(self.figure)}≤ {_format_bound(self.figure, self.bound)}"
 
-    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
+    def is_met(self, line: ContenderResult, references: Sequence[ContenderResult]) -> bool | None:
         return line.median(self.figure) <= self.bound
 
 
@@ -104,7 +104,7 @@ class NeverEarly(NamedTuple):
 
     text: str = "never early"
 
-    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
+    def is_met(self, line: ContenderResult, references: Sequence[ContenderResult]) -> bool | None:
         return line.spread("earliest").least >= 0
 
 
@@ -117,21 +117,23 @@ class AlwaysZero(NamedTuple):
     def text(self) -> str:
         return f"none {FIGURES[self.figure].label}"
 
-    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
+    def is_met(self, line: ContenderResult, references: Sequence[ContenderResult]) -> bool | None:
         return line.spread(self.figure).most == 0
 
 
 class ShareOfReference(NamedTuple):
-    """A target: the main figure is at least this share of the reference's."""
+    """A target: the main figure is at least this share of a reference's: of the named one, otherwise of the first."""
 
     bound: float
+    name: str = ""
 
     @property
     def text(self) -> str:
-        return f"≥ {self.bound:g} of the reference"
+        return f"≥ {self.bound:g} of {self.name}" if self.name else f"≥ {self.bound:g} of the reference"
 
-    def is_met(self, line: ContenderResult, reference: ContenderResult | None) -> bool | None:
-        ratio = line.ratio(reference)
+    def is_met(self, line: ContenderResult, references: Sequence[ContenderResult]) -> bool | None:
+        named = (other for other in references if self.name in ("", other.contender.name))
+        ratio = line.ratio(next(named, None))
         return None if ratio is None else ratio >= self.bound
 
 
@@ -148,12 +150,12 @@ def _label_prefix(figure: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A program measured in a row. `reference` names the contender it is compared with, `store` its durability."""
+    """A program measured in a row. `references` name the contenders it is compared with, `store` is its durability."""
 
     name: str
     measure: Callable[[], Sample]
     store: str = ""
-    reference: str = ""
+    references: Sequence[str] = ()
     targets: Sequence[Target] = ()
     skip_reason: str = ""
     """Why it cannot be measured on this machine; empty if it can."""
@@ -170,7 +172,7 @@ class Row:
     contenders: Callable[[Environment], AbstractContextManager[list[Contender]]]
     details: Sequence[str] = ()
     measured_elsewhere: Sequence[str] = ()
-    """Results of other programs on the same kind of machine."""
+    """Results of other programs on another machine of the same size: a footnote, not to be compared with."""
     runs: int = 3
     """The default number of runs; 1 for rows that take long."""
 
@@ -213,6 +215,7 @@ class RowResult:
     def failed(self) -> bool:
         return bool(self.failure) or any(line.failure for line in self.lines)
 
-    def reference_of(self, line: ContenderResult) -> ContenderResult | None:
-        """Return the result that this one is compared with."""
-        return next((other for other in self.lines if other.contender.name == line.contender.reference), None)
+    def references_of(self, line: ContenderResult) -> list[ContenderResult]:
+        """Return the results that this one is compared with, in the order in which it names them."""
+        by_name = {other.contender.name: other for other in self.lines}
+        return [by_name[name] for name in line.contender.references if name in by_name]

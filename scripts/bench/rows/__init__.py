@@ -4,9 +4,10 @@ from scripts.bench.results import Row
 from scripts.bench.rows.batch import BATCH
 from scripts.bench.rows.bulk import BULK, EXPORT
 from scripts.bench.rows.create import CREATE
-from scripts.bench.rows.deliver import DELIVER
+from scripts.bench.rows.deliver import DELIVER, DELIVER_HTTPS, DELIVER_ORIGINS, DELIVER_TOPICS
 from scripts.bench.rows.idle import IDLE
-from scripts.bench.rows.lateness import LATENESS_200, LATENESS_1000
+from scripts.bench.rows.isolation import ISOLATION
+from scripts.bench.rows.lateness import LATENESS_200, LATENESS_1000, LATENESS_4000
 from scripts.bench.rows.memory import MEMORY
 from scripts.bench.rows.million import MILLION
 from scripts.bench.rows.pending import PENDING
@@ -20,8 +21,13 @@ ROWS: tuple[Row, ...] = (
     BULK,
     EXPORT,
     DELIVER,
+    DELIVER_HTTPS,
+    DELIVER_TOPICS,
+    DELIVER_ORIGINS,
     LATENESS_200,
     LATENESS_1000,
+    LATENESS_4000,
+    ISOLATION,
     MILLION,
     MEMORY,
     PENDING,

@@ -37,7 +37,7 @@ def _later_contender(environment: Environment, processes: int, durability: str) 
     return Contender(
         name="later serve" if processes == 1 else f"later serve --processes {processes}",
         store=durability,
-        reference=RAW,
+        references=[RAW],
         targets=[ShareOfReference(0.6), AtLeast("rate", 60_000)] if (processes, durability) == (1, "none") else (),
         measure=partial(measure_later, environment, processes, durability),
     )

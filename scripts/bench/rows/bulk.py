@@ -65,7 +65,7 @@ def contenders(environment: Environment) -> Iterator[list[Contender]]:
                 Contender(
                     name="later bulk create, by the API",
                     store=durability,
-                    reference=RAW,
+                    references=[RAW],
                     targets=[ShareOfReference(0.5), AtLeast("rate", 60_000)] if durability == "none" else (),
                     skip_reason=skip_reason,
                     measure=partial(by_api, durability),
@@ -75,7 +75,7 @@ def contenders(environment: Environment) -> Iterator[list[Contender]]:
             Contender(
                 name="later bulk create, to the store",
                 store="none",
-                reference=RAW,
+                references=[RAW],
                 skip_reason=skip_reason,
                 measure=partial(by_store, "none"),
             ),

@@ -34,7 +34,7 @@ def _later_contender(environment: Environment, processes: int, durability: str) 
     return Contender(
         name="later serve" if processes == 1 else f"later serve --processes {processes}",
         store=durability,
-        reference=BARE if processes == 1 else "",
+        references=[BARE] if processes == 1 else (),
         targets=targets[processes] if durability == "none" else (),
         measure=partial(measure_later, environment, processes, durability),
     )

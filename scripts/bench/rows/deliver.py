@@ -1,139 +1,182 @@
-"""Deliveries of tasks due at the same instant: the time until the last has arrived."""
+"""Deliveries of tasks due at the same instant: the time until the last has arrived, beside BullMQ and bare loops."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
+from scripts.bench.bullmq_worker import install_bullmq
+from scripts.bench.deliveries import (
+    DETAILS,
+    FIGURES,
+    ONCE,
+    DueTogether,
+    measure_bullmq,
+    measure_later,
+    measure_loops,
+)
 from scripts.bench.environment import Environment
 from scripts.bench.load import Load, run_load
-from scripts.bench.processes import module_command, run_process, tree_cpu_s
-from scripts.bench.programs import run_worker
-from scripts.bench.receivers import Arrival, Receiver, run_receiver
-from scripts.bench.results import AlwaysZero, AtLeast, Contender, Row, Sample, ShareOfReference, Target
-from scripts.bench.seed import build_task, seed_store
-from scripts.bench.stores import run_store
+from scripts.bench.receivers import DEFAULT_LISTENER, Listener, run_receiver
+from scripts.bench.results import Contender, Row, Sample, ShareOfReference, Target
 
-BARE = {1: "bare loop of posts", 2: "two bare loops of posts"}
-COROUTINES = 256
-BULLMQ = 7_000
-TIMEOUT_S = 120.0
-LEAD_S = 0.1
+BARE = {1: "bare loop of aiohttp", 2: "two bare loops of aiohttp"}
+BULLMQ = {1: "BullMQ, one worker", 2: "BullMQ, two workers"}
+LEAN = "lean loop"
+BARE_CONNECTIONS = 256
+LEAN_CONNECTIONS = 192
 BODY = b'{"id":"35adbde5-77c4-4d65-adac-0082d91f2554","topic":"order","content":"hello"}'
 
 
 @contextmanager
 def contenders(environment: Environment) -> Iterator[list[Contender]]:
+    tasks, skip_reason = environment.sizes.due_together, install_bullmq(environment)
+    bare = partial(measure_loops, environment, "bare_poster", BARE_CONNECTIONS, tasks)
     yield [
         Contender(name="the receiver alone", measure=partial(measure_receiver, environment)),
-        Contender(name=BARE[1], measure=partial(measure_bare, environment, 1)),
-        Contender(name=BARE[2], measure=partial(measure_bare, environment, 2)),
+        Contender(
+            name=LEAN,
+            measure=partial(measure_loops, environment, "lean_poster", LEAN_CONNECTIONS, tasks, 1, DEFAULT_LISTENER),
+        ),
+        *(Contender(name=BARE[n], measure=partial(bare, n, DEFAULT_LISTENER)) for n in BARE),
+        *(
+            Contender(
+                name=BULLMQ[n],
+                store="none",
+                measure=partial(measure_bullmq, environment, tasks, n),
+                references=[BARE[n]],
+                skip_reason=skip_reason,
+            )
+            for n in BULLMQ
+        ),
         *(_later_contender(environment, 1, durability) for durability in environment.durabilities),
         *(_later_contender(environment, 2, durability) for durability in environment.durabilities),
     ]
 
 
 def _later_contender(environment: Environment, processes: int, durability: str) -> Contender:
-    rate_targets: dict[int, Sequence[Target]] = {
-        1: [ShareOfReference(0.6), AtLeast("rate", BULLMQ)],
-        2: [AtLeast("rate", 12_000)],
+    shares: dict[int, Sequence[Target]] = {
+        1: [ShareOfReference(1.7, BARE[1]), ShareOfReference(2.5, BULLMQ[1])],
+        2: [ShareOfReference(2, BULLMQ[2])],
     }
+    due = DueTogether(tasks=environment.sizes.due_together)
     return Contender(
         name="later worker" if processes == 1 else f"later worker --processes {processes}",
         store=durability,
-        reference=BARE[processes],
-        targets=[*(rate_targets[processes] if durability == "none" else ()), AlwaysZero("early"), AlwaysZero("twice")],
-        measure=partial(measure_later, environment, processes, durability),
+        references=[BARE[processes], BULLMQ[processes], *([LEAN] if processes == 1 else [])],
+        targets=[*(shares[processes] if durability == "none" else ()), *ONCE],
+        measure=partial(measure_later, environment, due, processes, durability),
     )
 
 
 def measure_receiver(environment: Environment) -> Sample:
     """Measure the receiver alone: it must be far faster than any delivery."""
     with run_receiver(environment) as receiver:
-        load = Load(url=receiver.url, bodies=[BODY], connections=COROUTINES, seconds=1.0)
+        load = Load(url=receiver.url, bodies=[BODY], connections=BARE_CONNECTIONS, seconds=1.0)
         before = receiver.cpu_s()
         result = run_load(environment, load)
-        share = (receiver.cpu_s() - before) / result.seconds
-    return {"rate": result.rate, "receiver_cpu": share * 100}
+        return {"rate": result.rate, "receiver_cpu": (receiver.cpu_s() - before) * 1_000_000 / result.requests}
 
 
-def measure_bare(environment: Environment, processes: int) -> Sample:
-    each = environment.sizes.due_together // processes
-    with run_receiver(environment) as receiver, environment.temporary_folder() as folder, ExitStack() as stack:
-        at = time.time() + 2 * environment.sizes.lead_s
-        command_line = module_command("bare_poster", receiver.url, str(each), f"{at:.3f}", str(COROUTINES))
-        loops = [stack.enter_context(run_process(command_line, folder, f"poster-{n}")) for n in range(processes)]
-        cpu = _CpuMeter(at * 1000, receiver, [loop.pid for loop in loops])
-        arrivals = receiver.wait_for_arrivals(each * processes, TIMEOUT_S)
-        return delivery_figures(arrivals, at * 1000) | cpu.since(arrivals)
-
-
-def measure_later(environment: Environment, processes: int, durability: str) -> Sample:
-    with (
-        run_store(environment, durability) as store,
-        run_receiver(environment) as receiver,
-        run_worker(environment, store, processes) as worker,
-    ):
-        due_at = int((time.time() + 2 * environment.sizes.lead_s) * 1000)
-        seed_store(
-            store.url, (build_task(due_at, callback=receiver.url) for _ in range(environment.sizes.due_together))
-        )
-        cpu = _CpuMeter(due_at, receiver, worker.pids)
-        store_before = tree_cpu_s(store.pid)
-        arrivals = receiver.wait_for_arrivals(environment.sizes.due_together, TIMEOUT_S)
-        store_cpu = (tree_cpu_s(store.pid) - store_before) * 1_000_000 / len(arrivals)
-        worker.check()
-        return delivery_figures(arrivals, due_at) | cpu.since(arrivals) | {"store_cpu": store_cpu}
-
-
-def delivery_figures(arrivals: Sequence[Arrival], due_ms: float) -> dict[str, float]:
-    """Return the rate of delivery and the numbers of duplicate and early arrivals."""
-    last_ms = max(arrival.at_ms for arrival in arrivals)
-    ids = {arrival.id for arrival in arrivals}
-    return {
-        "rate": len(ids) / (last_ms - due_ms) * 1000,
-        "twice": len(arrivals) - len(ids),
-        "early": sum(arrival.at_ms < due_ms for arrival in arrivals),
+@contextmanager
+def https_contenders(environment: Environment) -> Iterator[list[Contender]]:
+    """Yield later over http and https, on kept connections and on one for each call, and aiohttp on the kept ones."""
+    tasks, references = environment.sizes.due_together, dict[str, list[str]]()
+    listeners = {
+        "http": Listener(),
+        "https": Listener(tls=True),
+        "http, a connection for each call": Listener(keep_alive=False),
+        "https, a connection for each call": Listener(tls=True, keep_alive=False),
     }
+    bare = partial(measure_loops, environment, "bare_poster", BARE_CONNECTIONS, tasks, 1)
+    loops = [
+        Contender(name=f"{BARE[1]}, {name}", measure=partial(bare, each), skip_reason=each.why_missing(environment))
+        for name, each in list(listeners.items())[:2]
+    ]
+    for name in listeners:
+        references[name] = [*([f"{BARE[1]}, {name}"] if name in ("http", "https") else []), "later worker, http"]
+    references["http"] = references["http"][:1]
+    yield [
+        *loops,
+        *(
+            Contender(
+                name=f"later worker, {name}",
+                store=environment.durabilities[0],
+                references=references[name],
+                targets=[*([ShareOfReference(0.8, "later worker, http")] if name == "https" else ()), *ONCE],
+                measure=partial(
+                    measure_later, environment, DueTogether(tasks=tasks, listener=each), 1, environment.durabilities[0]
+                ),
+                skip_reason=each.why_missing(environment),
+            )
+            for name, each in listeners.items()
+        ),
+    ]
 
 
-class _CpuMeter:
-    """The CPU time of deliveries, from shortly before they are due: before that, requests are built."""
+def topics_contenders(environment: Environment) -> AbstractContextManager[list[Contender]]:
+    tasks = environment.sizes.due_on_topics
+    dues = {topics: DueTogether(tasks=tasks, topics=topics) for topics in environment.sizes.topics}
+    return _by_number(environment, dues, "topic", 0.6)
 
-    def __init__(self, due_ms: float, receiver: Receiver, pids: Sequence[int]) -> None:
-        time.sleep(max(due_ms / 1000 - LEAD_S - time.time(), 0))
-        self._receiver = receiver
-        self._pids = pids
-        self._receiver_s = receiver.cpu_s()
-        self._server_s = self._spent_s()
 
-    def since(self, arrivals: Sequence[Arrival]) -> dict[str, float]:
-        """Return the receiver's share of a core from first to last arrival, and the server's ms per 1,000 arrivals."""
-        times = [arrival.at_ms for arrival in arrivals]
-        receiver_s, server_s = self._receiver.cpu_s() - self._receiver_s, self._spent_s() - self._server_s
-        return {
-            "receiver_cpu": receiver_s * 100_000 / (max(times) - min(times)),
-            "server_cpu": server_s * 1_000_000 / len(arrivals),
-        }
+def origins_contenders(environment: Environment) -> AbstractContextManager[list[Contender]]:
+    tasks = environment.sizes.due_together
+    dues = {
+        origins: DueTogether(tasks=tasks, listener=Listener(origins=origins)) for origins in environment.sizes.origins
+    }
+    return _by_number(environment, dues, "origin", None)
 
-    def _spent_s(self) -> float:
-        return sum(tree_cpu_s(pid) for pid in self._pids)
+
+@contextmanager
+def _by_number(
+    environment: Environment, dues: dict[int, DueTogether], what: str, share: float | None
+) -> Iterator[list[Contender]]:
+    """Yield later with different numbers of something, compared with the first, which is 1."""
+    names = {number: f"later worker, {number:,} {what}{'' if number == 1 else 's'}" for number in dues}
+    yield [
+        Contender(
+            name=names[number],
+            store=environment.durabilities[0],
+            references=[] if number == 1 else [names[1]],
+            targets=[*([ShareOfReference(share)] if share and number == max(dues) else ()), *ONCE],
+            measure=partial(measure_later, environment, due, 1, environment.durabilities[0]),
+        )
+        for number, due in dues.items()
+    ]
 
 
 DELIVER = Row(
     name="deliver",
     title="20,000 tasks due at the same instant T: delivered, from T to the last",
-    target="one process: ≥ 0.6 of the bare loop, more than BullMQ's 7,000/s; two: ≥ 12,000/s",
-    figures=("rate",),
-    details=("server_cpu", "store_cpu", "receiver_cpu", "early", "twice"),
-    measured_elsewhere=(
-        "Later (Go): 200/s",
-        "BullMQ: 7,000/s",
-        "saq: 2,320/s",
-        "arq: 1,570/s",
-        "Celery: 975/s",
-    ),
+    target="one process: ≥ 1.7 of the bare loop, ≥ 2.5 of BullMQ with one worker; two: ≥ 2 of BullMQ with two",
+    figures=FIGURES,
+    details=DETAILS,
+    measured_elsewhere=("Later (Go): 200/s", "saq: 2,320/s", "arq: 1,570/s", "Celery: 975/s"),
     contenders=contenders,
+)
+DELIVER_HTTPS = Row(
+    name="deliver-https",
+    title="20,000 tasks due at the same instant, by http and https",
+    target="https ≥ 0.8 of http on kept connections",
+    figures=FIGURES,
+    details=DETAILS,
+    contenders=https_contenders,
+)
+DELIVER_TOPICS = Row(
+    name="deliver-topics",
+    title="100,000 tasks due at the same instant, on 1, 1,000 and 100,000 topics",
+    target="100,000 topics ≥ 0.6 of one",
+    figures=FIGURES,
+    details=DETAILS,
+    contenders=topics_contenders,
+)
+DELIVER_ORIGINS = Row(
+    name="deliver-origins",
+    title="20,000 tasks due at the same instant, to 1 and 10,000 origins",
+    target="all delivered once",
+    figures=FIGURES,
+    details=DETAILS,
+    contenders=origins_contenders,
 )

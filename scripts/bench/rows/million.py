@@ -35,7 +35,7 @@ def _later_contender(environment: Environment, durability: str) -> Contender:
     return Contender(
         name=f"later worker, {tasks:,} tasks",
         store=durability,
-        targets=[AlwaysZero("early"), AlwaysZero("twice"), AtMost("resident", 200), AtMost("others_most", 1000)],
+        targets=[AlwaysZero("early"), AlwaysZero("twice"), AtMost("resident", 100), AtMost("others_most", 1000)],
         measure=partial(measure_later, environment, durability, tasks),
     )
 
@@ -92,7 +92,7 @@ def _figures(arrivals: Sequence[Arrival], others: Sequence[Task], due_at: int) -
 MILLION = Row(
     name="million",
     title="a million tasks due in the same second, and 5 tasks/s of another topic meanwhile",
-    target="all delivered once, the worker's memory under 200 MB throughout, the other topic at most 1 s late",
+    target="all delivered once, the worker's memory under 100 MB throughout, the other topic at most 1 s late",
     figures=("rate", "resident", "others_most"),
     details=("early", "twice"),
     contenders=contenders,

@@ -49,12 +49,14 @@ class FilledStore:
         yield Contender(name=raw_create, store="none", measure=self.create_raw)
         yield Contender(name=raw_claim, store="none", measure=self.claim_raw)
         yield Contender(
-            name=f"{size}: store.create", store="none", measure=self.create, reference=raw_create, targets=targets
+            name=f"{size}: store.create", store="none", measure=self.create, references=[raw_create], targets=targets
         )
         yield Contender(
-            name=f"{size}: store.claim", store="none", measure=self.claim, reference=raw_claim, targets=targets
+            name=f"{size}: store.claim", store="none", measure=self.claim, references=[raw_claim], targets=targets
         )
-        yield Contender(name=f"{size}: /create/batch", store="none", measure=self.create_by_batch, reference=raw_create)
+        yield Contender(
+            name=f"{size}: /create/batch", store="none", measure=self.create_by_batch, references=[raw_create]
+        )
 
     def create_raw(self) -> Sample:
         self._clear_if_unfilled()

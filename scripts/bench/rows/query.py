@@ -34,7 +34,7 @@ def _later_contender(environment: Environment, processes: int, durability: str) 
     return Contender(
         name="later serve" if processes == 1 else f"later serve --processes {processes}",
         store=durability,
-        reference=BARE[processes],
+        references=[BARE[processes]],
         targets=[ShareOfReference(0.7)] if processes > 1 and durability == "none" else (),
         measure=partial(measure_later, environment, processes, durability),
     )
