@@ -16,6 +16,7 @@ from later.core.retry import Outcome
 from later.core.task import Task
 from later.delivery.aiohttp_client import AiohttpClient
 from later.delivery.http_client import HttpClient
+from later.delivery.own_client import OwnClient
 from later.delivery.sender import Sender
 from tests.builders import NOW, a_task
 
@@ -25,6 +26,14 @@ LONG_TIMEOUT_MS = 60_000
 """A timeout that no test reaches."""
 SHORT_TIMEOUT_MS = 150
 """A timeout that a test waits for."""
+
+BUILD_CLIENT: dict[str, Callable[[int], HttpClient]] = {
+    "aiohttp": lambda max_lookups: AiohttpClient(max_lookups=max_lookups),
+    "own": lambda max_lookups: OwnClient(max_lookups=max_lookups, max_idle=64),
+}
+"""Builds the HTTP client of each name for this number of lookups."""
+client_name = "own"
+"""The HTTP client with which `a_sender` sends."""
 
 
 class Connection:
@@ -152,8 +161,8 @@ class PolicySender:
 async def a_sender(
     timeout_ms: int = LONG_TIMEOUT_MS, max_lookups: int = 8, client: HttpClient | None = None, **policy: Any
 ) -> AsyncIterator[PolicySender]:
-    """Start a sender with `client`, by default one that looks up `max_lookups` names at a time."""
-    sender = Sender(client or AiohttpClient(max_lookups=max_lookups), user_agent="later/0.1")
+    """Start a sender with `client`, by default that of `client_name`, which looks up `max_lookups` names at a time."""
+    sender = Sender(client or BUILD_CLIENT[client_name](max_lookups), user_agent="later/0.1")
     await sender.start()
     try:
         yield PolicySender(sender, Policy(timeout_ms=timeout_ms, **policy))

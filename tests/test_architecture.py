@@ -58,6 +58,7 @@ QUALIFIED_BY_PACKAGE = {
     "listing": "api has the handlers, cli the commands",
     "options": "cli has the options of commands, bulk those of the data source",
     "policies": "store has the policies, api the handlers",
+    "pool": "delivery keeps connections, processes the children of a supervisor",
     "progress": "bulk measures the progress of a job, cli shows it",
     "server": "api has the HTTP server, embedded the store's",
     "store": "bulk has the transport, embedded starts and stops the server",

@@ -8,9 +8,10 @@ import random
 import resource
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 
 import structlog
@@ -27,7 +28,8 @@ from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
 from later.daemon.store_metrics import StoreMetrics
-from later.delivery.aiohttp_client import AiohttpClient
+from later.delivery.own_client import OwnClient
+from later.delivery.pool import idle_limit
 from later.delivery.sender import Sender
 from later.metrics import Exposition, Metrics
 from later.option_types import Address
@@ -84,7 +86,8 @@ class Service:
             build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
             build_ticker("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
         ]
-        client = AiohttpClient(max_lookups=config.concurrency)
+        max_idle = idle_limit(raise_descriptor_limit(), config.concurrency)
+        client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle)
         self._sender = Sender(client, user_agent=f"later/{__version__}")
         self._worker: Worker | None = None
         if command in WORKER_COMMANDS:
@@ -141,10 +144,6 @@ class Service:
 
         None if it is unavailable: the tickers keep trying, and the API answers 503 meanwhile.
         """
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != hard:  # each receiver's host keeps a connection for a while
-            with suppress(ValueError, OSError):  # macOS reports a limit that it does not grant
-                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         try:
             await self._store.client.open()
             return await self._store.stats.task_count()
@@ -246,3 +245,14 @@ class Service:
             self._metrics.event_loop_lag.observe(max(at - self._next_loop_measure, 0))
         self._next_loop_measure = at + EVENT_LOOP_EVERY_MS / 1000
         return TickResult(0, None)
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the number of descriptors that this process may have to what it may be, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):  # macOS reports a limit that it does not grant
+            return soft
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard

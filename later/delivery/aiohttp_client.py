@@ -14,17 +14,27 @@ from typing import Any, cast
 
 import aiohttp
 import msgspec
+from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 from multidict import istr
 from yarl import URL
 
 from later.core.origin import DEFAULT_PORTS, Origin
-from later.core.policy import MAX_TIMEOUT_MS, Ack
+from later.core.policy import Ack
 from later.core.reply import Reply
-from later.delivery.http_client import LINGER_S, MAX_REPLY_BYTES, OWN_ERRNOS, BrokenReply, LocalFault, NoConnection
+from later.delivery.http_client import (
+    LINGER_S,
+    MAX_HEARD_BYTES,
+    MAX_REPLY_BYTES,
+    OWN_ERRNOS,
+    BrokenReply,
+    LocalFault,
+    NoConnection,
+)
 from later.delivery.request import CallbackRequest
-from later.delivery.resolver import Resolver, call_timeout_s
+from later.delivery.resolver import Resolver
+from later.delivery.tls import build_tls_context
 
 KEEPALIVE_S = 4.0
 """How long an idle connection is kept: Node.js closes it after five seconds."""
@@ -32,9 +42,8 @@ CALL_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError)
 """Errors that receivers, networks and name servers cause. A timeout and an error of TLS are an OSError, too."""
 LATER_AFTER = istr("later-after")
 LATER_REASON = istr("later-reason")
-MAX_HEARD_BYTES = 4 * MAX_REPLY_BYTES
-"""All that is heard of one reply, whatever it is made of: interim responses, headers, chunk framing, trailers."""
 MAX_HEADERS = 2000
+NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 LARGE_BODY_BYTES = 1 << 20
 """aiohttp wants a longer body as a file, and writes it in pieces: other calls go on in between."""
 
@@ -52,6 +61,37 @@ _current_call: ContextVar[CallState] = ContextVar("current_call")
 """The call that the running asyncio task makes, for `_open_socket`. (aiohttp's TraceConfig could say the same, but
 would cost a fifth of the client's speed.)"""
 
+_call_timeout_s: ContextVar[float] = ContextVar("call_timeout_s")
+"""The timeout of the call that the running asyncio task makes. (aiohttp looks names up in a task of its own, which
+inherits the context and outlives the call.)"""
+
+
+class AiohttpResolver(AbstractResolver):
+    """Later's resolver in aiohttp's form."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        try:
+            async with asyncio.timeout(_call_timeout_s.get()):
+                addresses = await self._resolver.resolve(host, port)
+        except TimeoutError:  # the call has ended, too
+            raise socket.gaierror(socket.EAI_AGAIN, "the lookup took too long") from None
+        results = []
+        for kind, _, proto, _, address in addresses:
+            numeric, scope = str(address[0]), address[3] if len(address) == 4 else 0
+            if scope and "%" not in numeric:  # a link-local address is unreachable without its scope
+                numeric = f"{numeric}%{scope}"
+            found = ResolveResult(hostname=host, host=numeric, port=port, family=kind, proto=proto, flags=NUMERIC)
+            results.append(found)
+        return results
+
+    async def close(self) -> None:
+        """Leave hanging threads alone: they end with the process."""
+
 
 class AiohttpClient:
     """An HTTP client that looks up `max_lookups` names at a time."""
@@ -62,10 +102,16 @@ class AiohttpClient:
         self._is_closed = False
 
     async def start(self) -> None:
-        resolver = Resolver(max_lookups=self._max_lookups, default_timeout_s=MAX_TIMEOUT_MS / 1000)
-        build = partial(aiohttp.TCPConnector, resolver=resolver, limit=0, socket_factory=_open_socket)
-        self._pooled = await self._open_session(build(keepalive_timeout=KEEPALIVE_S))
-        self._unpooled = await self._open_session(build(force_close=True))
+        build_connector = partial(
+            aiohttp.TCPConnector,
+            resolver=AiohttpResolver(Resolver(max_lookups=self._max_lookups)),
+            use_dns_cache=False,  # the resolver has one
+            limit=0,
+            socket_factory=_open_socket,
+            ssl=build_tls_context(),
+        )
+        self._pooled = await self._open_session(build_connector(keepalive_timeout=KEEPALIVE_S))
+        self._unpooled = await self._open_session(build_connector(force_close=True))
 
     async def close(self) -> None:
         self._is_closed = True
@@ -88,7 +134,7 @@ class AiohttpClient:
     async def _call(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
         state = CallState()
         _current_call.set(state)
-        call_timeout_s.set(timeout_s)
+        _call_timeout_s.set(timeout_s)
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 response = await self._post(request, state)
@@ -227,6 +273,8 @@ def _had_connection(error: Exception) -> bool:
 
 async def _read_reply(response: aiohttp.ClientResponse, state: CallState, deadline: asyncio.Timeout, ack: Ack) -> Reply:
     """Return the reply. A body that decides nothing, such as that of an error status, gets `LINGER_S` only."""
+    if response.status == 101:
+        raise BrokenReply("it is not HTTP, or its headers are too long")
     if 200 <= response.status < 300 and ack is not Ack.STATUS:
         return _build_reply(response, await _read_body(response))
     state.decisive_reply = _build_reply(response, None)

@@ -11,48 +11,77 @@ import asyncio
 import contextlib
 import socket
 import threading
-from contextvars import ContextVar
+from collections import OrderedDict
+from collections.abc import Sequence
 
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohappyeyeballs import AddrInfoType
 
 from later.delivery.http_client import LocalFault
 
-NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-
-call_timeout_s: ContextVar[float] = ContextVar("call_timeout_s")
-"""The timeout of the call that the running asyncio task makes. (aiohttp looks names up in a task of its own, which
-inherits the context and outlives the call.)"""
+CACHE_S = 10.0
+"""How long an answer is used again: getaddrinfo does not say how long it is valid."""
+MAX_CACHED = 4096
 
 
-class Resolver(AbstractResolver):
-    """getaddrinfo in threads, `max_lookups` at a time.
+class NameLookup:
+    """A lookup that is under way. It is given up if all its callers have gone before there was a thread for it."""
 
-    A lookup that finds no free thread within the call's timeout, or `default_timeout_s` outside of a call, is given up:
-    its caller has given up, too, and its lookup would only delay others.
-    """
+    def __init__(self, answer: asyncio.Task[Sequence[AddrInfoType]]) -> None:
+        self.answer = answer
+        self.callers = 0
+        self.has_thread = False
 
-    def __init__(self, *, max_lookups: int, default_timeout_s: float) -> None:
+
+class Resolver:
+    """getaddrinfo in threads, `max_lookups` at a time. Calls to the same host and port share a lookup."""
+
+    def __init__(self, *, max_lookups: int) -> None:
         self._free = asyncio.Semaphore(max_lookups)
-        self._default_timeout_s = default_timeout_s
+        self._lookups: dict[tuple[str, int], NameLookup] = {}
+        self._cache: OrderedDict[tuple[str, int], tuple[float, Sequence[AddrInfoType]]] = OrderedDict()
+        """Answers, with the time of the event loop (s) until which each is used; the oldest first."""
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Return the addresses of `host`.
+    async def resolve(self, host: str, port: int) -> Sequence[AddrInfoType]:
+        """Return the addresses of `host`, at least one.
 
         Raises:
-            OSError: it has none, or no lookup ended in time.
+            OSError: it has none.
             LocalFault: the machine has no more threads.
         """
+        key = (host, port)
+        expires_at, addresses = self._cache.get(key, (0.0, ()))
+        if asyncio.get_running_loop().time() < expires_at:
+            return addresses
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            lookup = self._lookups[key] = NameLookup(asyncio.create_task(self._look_up(host, port)))
+            lookup.answer.add_done_callback(lambda answer: self._on_answer(key, answer))
+        lookup.callers += 1
         try:
-            async with asyncio.timeout(call_timeout_s.get(self._default_timeout_s)):
-                await self._free.acquire()
-        except TimeoutError:
-            raise socket.gaierror(socket.EAI_AGAIN, "too many other lookups hang") from None
-        loop = asyncio.get_running_loop()
-        result: asyncio.Future[list[ResolveResult]] = loop.create_future()
+            return await asyncio.shield(lookup.answer)
+        finally:
+            lookup.callers -= 1
+            if not lookup.callers and not lookup.has_thread and self._lookups.get(key) is lookup:
+                del self._lookups[key]
+                lookup.answer.cancel()
 
-        def finish(addresses: list[ResolveResult] | Exception) -> None:
+    def _on_answer(self, key: tuple[str, int], answer: asyncio.Task[Sequence[AddrInfoType]]) -> None:
+        if answer.cancelled():
+            return
+        del self._lookups[key]
+        if answer.exception() is None:
+            self._cache[key] = (asyncio.get_running_loop().time() + CACHE_S, answer.result())
+            self._cache.move_to_end(key)
+            if len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+
+    async def _look_up(self, host: str, port: int) -> Sequence[AddrInfoType]:
+        await self._free.acquire()
+        self._lookups[host, port].has_thread = True
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Sequence[AddrInfoType]] = loop.create_future()
+
+        def finish(addresses: Sequence[AddrInfoType] | Exception) -> None:
             self._free.release()
             if result.done():
                 return
@@ -61,41 +90,34 @@ class Resolver(AbstractResolver):
             else:
                 result.set_result(addresses)
 
-        def look_up() -> None:
-            """Run in a thread, which is free again when the lookup ends, not when its caller gives up."""
-            addresses: list[ResolveResult] | Exception
+        def run() -> None:
+            """Run in a thread, which is free again when the lookup ends, not when its callers give up."""
+            addresses: Sequence[AddrInfoType] | Exception
             try:
-                addresses = resolve_host(host, port, family)
+                addresses = resolve_host(host, port)
             except Exception as error:
                 addresses = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and the caller gone
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the callers gone
                 loop.call_soon_threadsafe(finish, addresses)
 
         try:
-            threading.Thread(name=f"lookup of {host}", target=look_up, daemon=True).start()
+            threading.Thread(name=f"lookup of {host}", target=run, daemon=True).start()
         except RuntimeError as error:
             self._free.release()
             raise LocalFault("can't start a new thread") from error
         return await result
 
-    async def close(self) -> None:
-        """Leave hanging threads alone: they end with the process."""
 
-
-def resolve_host(host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
-    """Return what getaddrinfo says, in aiohttp's form. Blocks.
+def resolve_host(host: str, port: int) -> Sequence[AddrInfoType]:
+    """Return what getaddrinfo says. Blocks.
 
     Raises:
-        OSError: there is no such name.
+        OSError: there is no such name, or this machine cannot ask.
     """
     try:
-        infos = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except UnicodeError:  # a label is empty or too long
         raise socket.gaierror(socket.EAI_NONAME, "this is not a host name") from None
-    results = []
-    for kind, _, proto, _, address in infos:
-        numeric, scope = str(address[0]), address[3] if len(address) == 4 else 0
-        if scope and "%" not in numeric:  # a link-local address is unreachable without its scope
-            numeric = f"{numeric}%{scope}"
-        results.append(ResolveResult(hostname=host, host=numeric, port=port, family=kind, proto=proto, flags=NUMERIC))
-    return results
+    except socket.gaierror:
+        socket.socket().close()  # raises EMFILE if there is no free descriptor: then this says nothing about the name
+        raise

@@ -81,6 +81,10 @@ class Metrics:
         self.delivery_faults = counter(
             "later_delivery_faults", "Deliveries that failed by a fault of later's own, and cost no retry."
         )
+        self.delivery_local_faults = counter(
+            "later_delivery_local_faults",
+            "Deliveries that this machine could not make: no descriptor, port, thread or memory was left.",
+        )
         self.retries = counter("later_retries", "Tasks scheduled for another attempt.")
         self.dead_removed = counter("later_dead_removed", "Dead tasks removed after their dead_keep.")
         self.tasks_requeued = labelled_counter(

@@ -22,10 +22,11 @@ from later.core.retry import (
     judge_unsent,
 )
 from later.core.task import Task
+from later.delivery.http_client import LocalFault
 from later.metrics import Metrics
 from later.store.group_commit import GroupCommit
 from later.store.open import Store
-from later.store.types import Claim, Settlement
+from later.store.types import Claim, PutBack, Settlement
 from later.worker.fair_share import FairShare
 from later.worker.throttle import Throttle
 
@@ -37,6 +38,8 @@ SETTLE_GRACE_S = 5.0
 """How long a stop waits for settles beyond its timeout for deliveries: what was delivered must not be repeated."""
 FAULT_PAUSE_MS = 60_000
 """How long a task waits after a fault of later's own: the fault is likely to come again, and spends no retry."""
+LOCAL_FAULT_PAUSE_MS = 1000
+"""How long a task waits if this machine could not call its receiver: connections are closed all the time."""
 FAULT_LOG_MS = 60_000
 """How often the same fault is logged as an error: one that every delivery meets would fill the disk with tracebacks."""
 
@@ -77,7 +80,7 @@ class DeliveryPool:
         """Deliveries that have no outcome yet."""
         self._cancelled: list[Claim] = []
         self._fault_logged_at: dict[str, int] = {}
-        """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged as errors, by their tracebacks."""
+        """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged, by their tracebacks or reasons."""
 
     def start(self, claim: Claim, held: Held = Held.NO) -> None:
         """Start the delivery of a claim, in a slot of its own. `held` is what held the task until it was claimed."""
@@ -106,15 +109,17 @@ class DeliveryPool:
         except asyncio.CancelledError:
             self._cancelled.append(claim)
             raise
-        except Exception as error:  # not the receiver's fault: it must not cost the task a retry
+        except LocalFault as error:  # any receiver would have met it: it must not cost the task a retry
+            self._report_local_fault(claim, error)
+            result = PutBack(claim, self._store.clock.now().high + LOCAL_FAULT_PAUSE_MS)
+        except Exception as error:
             self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
-            result = None
-            claim = claim._replace(due_at=self._store.clock.now().high + FAULT_PAUSE_MS)
+            result = PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS)
         finally:
             self._attempting.discard(delivery)
         match result:
-            case None:
-                await self._give_back([claim])
+            case PutBack():
+                await self._put_back([result])
             case Verdict():
                 await self._settle(claim, result)
             case Outcome():
@@ -131,14 +136,14 @@ class DeliveryPool:
         await asyncio.gather(*self._running, return_exceptions=True)
         if self._cancelled:
             log.info("deliveries cancelled at shutdown", count=len(self._cancelled))
-            await self._give_back(self._cancelled)
+            await self._put_back([PutBack(claim, claim.due_at) for claim in self._cancelled])
 
     async def _wait(self, timeout_s: float) -> None:
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
 
-    async def _attempt(self, claim: Claim, policy: Policy, held: Held) -> Outcome | Verdict | None:
-        """Return the outcome of the call; if none is to be made, the verdict; None if the lease is too short."""
+    async def _attempt(self, claim: Claim, policy: Policy, held: Held) -> Outcome | Verdict | PutBack:
+        """Return the outcome of the call; if none is to be made, the verdict. If the lease is too short, put back."""
         clock = self._store.clock
         now = clock.now()
         if not isinstance(claim.task, Task):
@@ -147,7 +152,7 @@ class DeliveryPool:
         if unsent is not None:
             return unsent
         if claim.lease_end - now.high <= policy.timeout_ms:
-            return None
+            return PutBack(claim, claim.due_at)
         if claim.attempt == 1:
             self._metrics.observe_lateness[held](max(now.low - claim.due_at, 0) / 1000)
         started = clock.monotonic()
@@ -223,17 +228,29 @@ class DeliveryPool:
         self._metrics.delivery_faults.inc()
         about = {"id": claim.id, "topic": claim.topic, "attempt": claim.attempt, "again": again}
         exception = format_traceback(error)
+        if self._is_first_of_its_minute(exception):
+            log.error("delivery crashed", **about, exception=exception)
+        else:
+            log.debug("delivery crashed again", **about)
+
+    def _report_local_fault(self, claim: Claim, error: LocalFault) -> None:
+        """Count and log a call that this machine could not make. Of the same reason, one in a minute is a warning."""
+        self._metrics.delivery_local_faults.inc()
+        about = {"id": claim.id, "topic": claim.topic, "reason": str(error)}
+        if self._is_first_of_its_minute(str(error)):
+            log.warning("delivery not possible", **about)
+        else:
+            log.debug("delivery still not possible", **about)
+
+    def _is_first_of_its_minute(self, fault: str) -> bool:
         now = self._store.clock.now().low
         recent = {fault: at for fault, at in self._fault_logged_at.items() if now < at + FAULT_LOG_MS}
-        self._fault_logged_at = {exception: now} | recent
-        if exception in recent:
-            log.debug("delivery crashed again", **about)
-        else:
-            log.error("delivery crashed", **about, exception=exception)
+        self._fault_logged_at = {fault: now} | recent
+        return fault not in recent
 
-    async def _give_back(self, claims: list[Claim]) -> None:
-        """Give back the tasks of these claims; if the store cannot be reached, their leases expire instead."""
+    async def _put_back(self, tasks: list[PutBack]) -> None:
+        """Return tasks that were not delivered; if the store cannot be reached, their leases expire instead."""
         try:
-            await self._store.tasks.give_back(claims)
+            await self._store.tasks.put_back(tasks)
         except LaterError as error:
-            log.warning("tasks not given back", count=len(claims), reason=str(error))
+            log.warning("tasks not given back", count=len(tasks), reason=str(error))

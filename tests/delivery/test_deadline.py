@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-import aiohttp
 import pytest
 
 from later.core.retry import Outcome, OutcomeKind
 from later.delivery.http_client import LocalFault
 from tests.builders import NOW, a_task
-from tests.receivers import SHORT_TIMEOUT_MS, Connection, Receiver, a_sender, answers, deliver_to, never_answers
+from tests.receivers import SHORT_TIMEOUT_MS, Connection, Receiver, a_sender, deliver_to, never_answers
+
+pytestmark = pytest.mark.usefixtures("client")
 
 
 @pytest.mark.parametrize(
@@ -82,18 +83,20 @@ async def test_a_cancelled_call_closes_the_connection() -> None:
 async def test_a_call_that_is_cancelled_after_a_decisive_status_still_has_its_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    has_status = asyncio.Event()
+    answered = asyncio.Event()
 
-    async def wait_for_body(_: aiohttp.ClientResponse) -> None:
-        has_status.set()
-        await asyncio.Event().wait()
+    async def begin_answer(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.write(b"HTTP/1.1 410 Gone\r\nContent-Length: 5\r\n\r\n")
+        answered.set()
+        await connection.wait_closed()
 
-    monkeypatch.setattr("later.delivery.aiohttp_client._read_body", wait_for_body)
     monkeypatch.setattr("later.delivery.aiohttp_client.LINGER_S", 60)
-    gone = answers(b"HTTP/1.1 410 Gone\r\nContent-Length: 5\r\n\r\n")
-    async with Receiver(gone).listen() as receiver, a_sender() as sender:
+    monkeypatch.setattr("later.delivery.connection.LINGER_S", 60)
+    async with Receiver(begin_answer).listen() as receiver, a_sender() as sender:
         call = asyncio.create_task(sender.send(a_task(callback=receiver.url), 1, NOW))
-        await has_status.wait()
+        await answered.wait()
+        await asyncio.sleep(0.05)  # the status arrives
         call.cancel()
         assert (await call).kind is OutcomeKind.GONE
 

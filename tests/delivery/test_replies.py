@@ -14,6 +14,7 @@ from aioresponses import aioresponses
 
 from later.core.retry import Outcome, OutcomeKind
 from later.core.validation import DAY_MS
+from later.delivery.aiohttp_client import AiohttpClient
 from later.delivery.http_client import MAX_REPLY_BYTES
 from tests.builders import NOW, a_task
 from tests.receivers import PolicySender, a_sender
@@ -33,7 +34,7 @@ class MockResponse(aiohttp.ClientResponse):
 
 @pytest.fixture
 async def sender() -> AsyncIterator[PolicySender]:
-    async with a_sender(timeout_ms=1000) as sender:
+    async with a_sender(timeout_ms=1000, client=AiohttpClient(max_lookups=8)) as sender:
         yield sender
 
 

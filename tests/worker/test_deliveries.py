@@ -12,8 +12,9 @@ from later.core.errors import StoreDown
 from later.core.policy import Policy
 from later.core.retry import Outcome
 from later.core.task import Task
+from later.delivery.http_client import LocalFault
 from later.store.keys import Bucket
-from later.worker.deliveries import FAULT_LOG_MS, FAULT_PAUSE_MS
+from later.worker.deliveries import FAULT_LOG_MS, FAULT_PAUSE_MS, LOCAL_FAULT_PAUSE_MS
 from tests.builders import NOW, a_task
 from tests.store.inspection import claim_due
 from tests.store_fixture import StoreFixture
@@ -120,6 +121,38 @@ async def test_a_fault_of_ours_spends_no_retry_and_the_task_is_tried_a_minute_la
     assert await worker.is_gone(task)
 
 
+class SenderWithoutDescriptors(FakeSender):
+    """A sender whose machine has no descriptor left for the first three calls."""
+
+    async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome:
+        outcome = await super().send(task, attempt, failures, now, policy)
+        if len(self.calls) <= 3:
+            raise LocalFault("Too many open files")
+        return outcome
+
+
+async def test_a_call_that_this_machine_cannot_make_is_no_attempt_and_is_made_a_second_later(
+    store: StoreFixture,
+) -> None:
+    task = a_task(max_retry=0)
+    await store.tasks.create([task])
+    worker = ManualWorker(store, sender := SenderWithoutDescriptors())
+    with capture_logs() as logs:
+        await worker.work()
+        found = await worker.find(task)
+        assert (found.state, found.attempts, found.failure) == (Bucket.DELAY, 0, None)
+        assert found.score == worker.clock.now().high + LOCAL_FAULT_PAUSE_MS
+        await worker.work_until(NOW + 5 * LOCAL_FAULT_PAUSE_MS, step=500)
+    assert [call.attempt for call in sender.calls] == [1, 1, 1, 1]
+    assert await worker.is_gone(task)
+    assert worker.metrics.registry.get_sample_value("later_delivery_local_faults_total") == 3
+    assert [(event["log_level"], event["event"], event["reason"]) for event in logs if "reason" in event][:3] == [
+        ("warning", "delivery not possible", "Too many open files"),
+        ("debug", "delivery still not possible", "Too many open files"),
+        ("debug", "delivery still not possible", "Too many open files"),
+    ]
+
+
 async def test_a_fault_of_ours_is_counted_and_logged_with_its_traceback_and_no_secret(store: StoreFixture) -> None:
     task = a_task(content=SECRET)
     await store.tasks.create([task])
@@ -191,7 +224,7 @@ async def test_a_stop_between_the_answer_and_the_settle_does_not_give_the_task_b
     else:
         monkeypatch.setattr(worker.throttle, "hold", wait)
     given_back = AsyncMock()
-    monkeypatch.setattr(worker.store.tasks, "give_back", given_back)
+    monkeypatch.setattr(worker.store.tasks, "put_back", given_back)
     await worker.tick()
     await sender.called.wait()
     stop = asyncio.create_task(worker.deliveries.drain(0))

@@ -1,0 +1,152 @@
+"""New connections: name lookup, Happy Eyeballs, TLS. One function opens every socket."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import aiohappyeyeballs
+from aiohappyeyeballs import AddrInfoType
+
+from later.core.host_address import parse_host_address
+from later.core.origin import Origin
+from later.core.policy import MAX_TIMEOUT_MS
+from later.delivery.connection import Connection
+from later.delivery.http_client import OWN_ERRNOS, LocalFault, NoConnection
+from later.delivery.resolver import Resolver
+from later.delivery.tls import ResumingContext
+
+HAPPY_EYEBALLS_DELAY_S = 0.25
+"""How long an address is tried before the next one is tried beside it (RFC 8305, section 5)."""
+HANDSHAKE_TIMEOUT_S = 2 * MAX_TIMEOUT_MS / 1000
+"""Longer than every call: the deadline of the call ends a handshake."""
+GOODBYE_TIMEOUT_S = 1.0
+"""How long the end of a TLS session waits for the receiver's."""
+
+CLOSE_S = 0.001
+"""How long the event loop takes to close connections."""
+
+OpenSocket = Callable[[str, AddrInfoType], socket.socket]
+"""Opens the socket for a connection to a host (as in its URL) at one of its addresses."""
+
+
+def open_socket(host: str, address: AddrInfoType) -> socket.socket:
+    """Open a socket for a connection to `host` at `address`. Every connection to a receiver begins here."""
+    family, kind, protocol, _, _ = address
+    return socket.socket(family, kind, protocol)
+
+
+class Connector:
+    """Opens connections. `open_socket` is called for every address that is tried."""
+
+    def __init__(
+        self,
+        *,
+        resolver: Resolver,
+        tls: ResumingContext,
+        open_socket: OpenSocket,
+        free_descriptors: Callable[[], bool],
+    ) -> None:
+        """`free_descriptors` is called if there is none left; it returns True if it has closed connections."""
+        self._resolver = resolver
+        self._tls = tls
+        self._open_socket = open_socket
+        self._free_descriptors = free_descriptors
+
+    async def connect(self, origin: Origin, build: Callable[[], Connection]) -> Connection:
+        """Return a new connection to `origin`, made by `build`.
+
+        Raises:
+            NoConnection: the name has no address, none of them answers, or TLS fails.
+            LocalFault: this machine has no descriptor, thread, memory or port left.
+        """
+        addresses = await self._find_addresses(origin)
+        try:
+            return await self._connect(origin, addresses, build)
+        except OSError as error:
+            if not is_local_fault(error, addresses) or not self._free_descriptors():
+                raise _translate(error, addresses) from error
+        await asyncio.sleep(CLOSE_S)
+        try:
+            return await self._connect(origin, addresses, build)
+        except OSError as error:
+            raise _translate(error, addresses) from error
+
+    async def _find_addresses(self, origin: Origin) -> Sequence[AddrInfoType]:
+        address = parse_host_address(origin.host)
+        if address is not None:
+            family, place = (socket.AF_INET, ()) if address.version == 4 else (socket.AF_INET6, (0, 0))
+            return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (origin.host, origin.port, *place))]
+        try:
+            return await self._resolver.resolve(origin.host, origin.port)
+        except OSError as error:
+            raise _translate(error, ()) from error
+
+    async def _connect(
+        self, origin: Origin, addresses: Sequence[AddrInfoType], build: Callable[[], Connection]
+    ) -> Connection:
+        opened = await aiohappyeyeballs.start_connection(
+            addresses,
+            happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
+            socket_factory=partial(self._open_socket, origin.host),
+        )
+        loop = asyncio.get_running_loop()
+        if origin.scheme == "http":
+            return (await loop.create_connection(build, sock=opened))[1]
+        _, connection = await loop.create_connection(
+            build,
+            sock=opened,
+            ssl=self._tls,
+            server_hostname=origin.host.removesuffix("."),
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=GOODBYE_TIMEOUT_S,
+        )
+        return connection
+
+
+def is_local_fault(error: OSError, addresses: Sequence[AddrInfoType]) -> bool:
+    """Return True if this machine could not open a connection to any of these addresses, whoever is there.
+
+    "Cannot assign requested address" has two causes: no free port, or no address of this machine from which that one
+    can be reached, such as `::1` without IPv6.
+    """
+    if isinstance(error, (socket.gaierror, ssl.SSLError)):
+        return False
+    numbers = _error_numbers(error) & OWN_ERRNOS
+    return bool(numbers - {errno.EADDRNOTAVAIL}) or (bool(numbers) and any(map(_has_source_address, addresses)))
+
+
+def _has_source_address(address: AddrInfoType) -> bool:
+    """Return True if a datagram could be sent to this address. (None is sent.)"""
+    try:
+        with socket.socket(address[0], socket.SOCK_DGRAM) as datagrams:
+            datagrams.connect(address[4])
+    except OSError:
+        return False
+    return True
+
+
+def _error_numbers(error: OSError) -> set[int]:
+    """Return the error numbers of all attempts. aiohappyeyeballs joins the texts of errors that differ."""
+    return {error.errno} if error.errno else {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+
+
+def _translate(error: OSError, addresses: Sequence[AddrInfoType]) -> Exception:
+    """Return the error to be raised for this one, with a text that reveals nothing of the URL."""
+    if is_local_fault(error, addresses):
+        return LocalFault(", ".join(os.strerror(number) for number in sorted(_error_numbers(error) & OWN_ERRNOS)))
+    match error:
+        case socket.gaierror():
+            return NoConnection(f"the name lookup failed: {error.strerror or 'no address'}")
+        case ssl.SSLCertVerificationError():
+            return NoConnection(f"the certificate was refused: {error.verify_message}")
+        case ssl.SSLError():
+            return NoConnection(f"TLS failed: {error.reason or 'no reason given'}")
+    numbers = sorted(_error_numbers(error))
+    return NoConnection(", ".join(map(os.strerror, numbers)) or "the connection was closed")

@@ -1,0 +1,101 @@
+"""Later's own HTTP client: it POSTs a small request to any of many receivers, and reads a small reply.
+
+It does what that needs, and nothing else: no redirects, cookies, decompression or HTTP/2. A call on a kept connection
+costs a write, a read and a future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from functools import partial
+
+from later.core.origin import Origin
+from later.core.policy import Ack
+from later.core.reply import Reply
+from later.delivery.connection import Connection, ConnectionLost
+from later.delivery.connector import Connector, OpenSocket, open_socket
+from later.delivery.deadlines import Deadlines
+from later.delivery.http_client import BrokenReply, LocalFault
+from later.delivery.pool import ConnectionPool
+from later.delivery.request import CallbackRequest
+from later.delivery.resolver import Resolver
+from later.delivery.tls import build_tls_context
+
+CLOSED = "the client was closed"
+
+
+class OwnClient:
+    """An HTTP client that looks up `max_lookups` names at a time, and keeps `max_idle` idle connections."""
+
+    def __init__(self, *, max_lookups: int, max_idle: int, open_socket: OpenSocket = open_socket) -> None:
+        self._max_lookups = max_lookups
+        self._max_idle = max_idle
+        self._open_socket = open_socket
+        self._open: set[Connection] = set()
+        self._connecting: set[asyncio.Timeout] = set()
+        """The deadlines of the calls that open a connection."""
+        self._is_closed = False
+        self._parts = ExitStack()
+        """The parts to be closed."""
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop)
+        self._parts.callback(self._deadlines.close)
+        self._pool = ConnectionPool(max_idle=self._max_idle)
+        self._parts.callback(self._pool.close)
+        self._tls = build_tls_context()
+        self._connector = Connector(
+            resolver=Resolver(max_lookups=self._max_lookups),
+            tls=self._tls,
+            open_socket=self._open_socket,
+            free_descriptors=self._pool.close_all,
+        )
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for connecting in self._connecting:
+            connecting.reschedule(self._loop.time())
+        for connection in list(self._open):
+            connection.fail(LocalFault(CLOSED))
+        self._parts.close()
+
+    async def post(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
+        deadline = self._loop.time() + timeout_s
+        origin, head, body = request.origin, request.head, request.body
+        decided_by_status = ack is Ack.STATUS
+        connection = self._pool.take(origin)
+        if connection is not None:
+            try:
+                return await connection.exchange(head, body, deadline, decided_by_status=decided_by_status)
+            except ConnectionLost:
+                pass  # receivers close idle connections when they like: the task did not fail
+        connection = await self._connect(origin, deadline)
+        reply = await connection.exchange(head, body, deadline, decided_by_status=decided_by_status)
+        if (tls := connection.tls_object()) is not None:
+            self._tls.remember(tls)
+        return reply
+
+    async def _connect(self, origin: Origin, deadline: float) -> Connection:
+        """Return a new connection, which was opened before the deadline (a time of the event loop, in s)."""
+        build = partial(Connection, origin, self._deadlines, self._pool.put, self._on_closed)
+        try:
+            async with asyncio.timeout_at(deadline) as connecting:
+                self._connecting.add(connecting)
+                try:
+                    connection = await self._connector.connect(origin, build)
+                finally:
+                    self._connecting.discard(connecting)
+        except TimeoutError:
+            if self._is_closed:
+                raise LocalFault(CLOSED) from None
+            raise
+        if not connection.is_open:
+            raise BrokenReply("the connection was closed")
+        self._open.add(connection)
+        return connection
+
+    def _on_closed(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        self._pool.discard(connection)

@@ -1,0 +1,180 @@
+"""The parser of a receiver's reply: strict, and within limits that no reply can pass, whatever it is made of."""
+
+from __future__ import annotations
+
+import httptools
+
+from later.core.reply import Reply
+from later.delivery.http_client import MAX_HEARD_BYTES, MAX_REPLY_BYTES, BrokenReply
+
+MAX_HEAD_BYTES = 65_536
+"""The longest head of a reply, with its interim responses, trailers and the framing of its chunks."""
+LINE_BYTES = 32
+"""What each of these counts besides its text, because it is read one by one (RFC 9113 has this rule, in 6.5.2)."""
+TRANSFER_ENCODING = b"transfer-encoding"
+READ_HEADERS = frozenset({
+    b"content-encoding", b"content-length", TRANSFER_ENCODING,
+    b"retry-after", b"location", b"later-after", b"later-reason",
+})  # fmt: skip
+HTTP_VERSIONS = frozenset({"1.0", "1.1"})
+
+UNREADABLE = "it is not HTTP, or its headers are too long"
+
+
+class ReplyParser:
+    """A parser of the replies of one connection, one after the other. Each reply begins with `start`.
+
+    `reply` is the reply once it is complete, or nothing more of it needs to be read. `decisive_reply` is there as soon
+    as the status alone decides the outcome. `heard` is the number of bytes of this reply so far.
+    """
+
+    __slots__ = (
+        "_body", "_body_bytes", "_decided_by_status", "_ends_with_connection", "_has_head", "_head_bytes", "_headers",
+        "_http", "decisive_reply", "heard", "is_reusable", "reply",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._http: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self.start(decided_by_status=False)
+
+    def start(self, *, decided_by_status: bool) -> None:
+        """Begin with the next reply. With `decided_by_status`, a status of 2xx decides the outcome, too."""
+        self.reply: Reply | None = None
+        self.decisive_reply: Reply | None = None
+        self.heard = 0
+        self.is_reusable = False
+        self._decided_by_status = decided_by_status
+        self._has_head = False
+        self._head_bytes = 0
+        self._ends_with_connection = False
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Read more of the reply.
+
+        Raises:
+            BrokenReply: it is not HTTP/1.1 or 1.0, or its head is too long.
+        """
+        if not self.heard and data[:5] != b"HTTP/" and not b"HTTP/".startswith(data.lstrip(b"\r\n")[:5]):
+            raise BrokenReply(UNREADABLE)  # llhttp also reads RTSP
+        left = MAX_HEARD_BYTES - self.heard
+        self.heard += len(data)
+        try:
+            self._parser.feed_data(data if len(data) <= left else data[:left])
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.is_reusable = False
+            if self.reply is None:
+                raise BrokenReply(UNREADABLE) from None
+        if self.heard > MAX_HEARD_BYTES and self.reply is None:
+            if not self._has_head:
+                raise BrokenReply(UNREADABLE)
+            self.reply = self._build_reply(None)
+
+    def end(self) -> None:
+        """Read the end of the connection: some replies end with it.
+
+        Raises:
+            BrokenReply: this one does not.
+        """
+        if not self._ends_with_connection:
+            raise BrokenReply("the body was cut off" if self._has_head else "the connection was closed")
+        self.on_message_complete()
+
+    def close(self) -> None:
+        """Free the parser at once: httptools and this object refer to each other."""
+        self._http = None
+
+    @property
+    def _parser(self) -> httptools.HttpResponseParser:
+        assert self._http is not None
+        return self._http
+
+    # The callbacks of httptools. An exception in one of them stops it.
+
+    def on_message_begin(self) -> None:
+        if self.reply is not None:  # nobody asked for a second one
+            raise BrokenReply(UNREADABLE)
+        self._count_head(0)
+        self._headers = {}
+
+    def on_status(self, reason: bytes) -> None:
+        self._count_head(len(reason))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value))
+        name = name.lower()
+        if name in READ_HEADERS and not self._has_head:  # otherwise it is a trailer
+            known = self._headers.get(name)
+            if known is None:
+                self._headers[name] = value
+            elif name == TRANSFER_ENCODING:
+                self._headers[name] = known + b"," + value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if not 100 <= status < 600 or status == 101 or self._parser.get_http_version() not in HTTP_VERSIONS:
+            raise BrokenReply(UNREADABLE)
+        if status < 200:
+            return
+        self._has_head = True
+        headers = self._headers
+        codings = headers.get(TRANSFER_ENCODING)
+        length = headers.pop(b"content-length", None)
+        if codings is not None:
+            self._ends_with_connection = codings.lower().rpartition(b",")[2].strip() != b"chunked"
+        else:
+            self._ends_with_connection = length is None
+        if status >= 300 or self._decided_by_status:
+            self.decisive_reply = self._build_reply(None)
+        if length is not None and int(length) > MAX_REPLY_BYTES:
+            self._stop_reading()
+
+    def on_chunk_header(self) -> None:
+        self._count_head(0)
+
+    def on_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
+        if self._body_bytes > MAX_REPLY_BYTES:
+            self._stop_reading()
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        if not self._has_head:  # an interim response
+            return
+        self.is_reusable = self._parser.should_keep_alive()
+        self.reply = self.decisive_reply or self._build_reply(b"".join(self._body))
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size + LINE_BYTES
+        if self._head_bytes > MAX_HEAD_BYTES:
+            if self._has_head:
+                self._stop_reading()
+            raise BrokenReply(UNREADABLE)
+
+    def _stop_reading(self) -> None:
+        """Take the reply without its body, which is too long."""
+        self.reply = self.decisive_reply or self._build_reply(None)
+        raise BrokenReply(UNREADABLE)
+
+    def _build_reply(self, body: bytes | None) -> Reply:
+        headers = self._headers
+        status = self._parser.get_status_code()
+        if not headers:
+            return Reply(status=status, body=body)
+        is_coded = headers.get(TRANSFER_ENCODING, b"chunked").lower() != b"chunked" or headers.get(
+            b"content-encoding", b""
+        ).strip().lower() not in (b"", b"identity")
+        return Reply(
+            status=status,
+            body=None if is_coded else body,
+            retry_after=_decode(headers.get(b"retry-after")),
+            later_after=_decode(headers.get(b"later-after")),
+            later_reason=_decode(headers.get(b"later-reason")),
+            location=_decode(headers.get(b"location")),
+        )
+
+
+def _decode(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "surrogateescape")

@@ -1,0 +1,27 @@
+"""The fixture `client`: a test that uses it runs with each HTTP client, and with each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+import uvloop
+
+from tests import receivers
+from tests.receivers import BUILD_CLIENT
+
+
+@pytest.fixture(params=sorted(BUILD_CLIENT))
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of the HTTP client with which `a_sender` sends."""
+    monkeypatch.setattr(receivers, "client_name", request.param)
+    return str(request.param)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Return the event loops of a test: both, if it is about a client."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if any(mark.name == "usefixtures" and "client" in mark.args for mark in item.iter_markers()):
+        loops["uvloop"] = uvloop.new_event_loop
+    return loops
