@@ -52,7 +52,7 @@ type: $(venv)/.dev ## Check types
 
 check: lint type test-all ## Run lint, type and test-all, which must pass before a change is merged
 
-bench: $(venv)/.dev ## Measure later and its references; QUICK=1 takes a minute, ARGS="--only create,query" selects rows
+bench: $(venv)/.dev ## Measure later and its references; QUICK=1 takes minutes, ARGS="--only create,query" selects rows
 	$(python) -m scripts.bench $(if $(QUICK),--quick) $(ARGS)
 
 lock: $(venv)/bin/uv ## Write the lock files from pyproject.toml; ARGS=--upgrade for newer versions

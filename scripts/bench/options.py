@@ -72,7 +72,7 @@ def _build_parser() -> argparse.ArgumentParser:
         type=_parse_count,
         help="number of runs (default: 3, long rows 1; --quick: 1)",
     )
-    add("--quick", action="store_true", help="take about a minute in all, to see that it works")
+    add("--quick", action="store_true", help="take a few minutes in all, to see that it works")
     add(
         "--server",
         type=_parse_program,
