@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
-
 from aiohttp import web
 
 from later.api.json_response import json_response
 from later.api.paging import decode_cursor, encode_cursor, parse_page_size
 from later.api.requests import path_parameter
 from later.core.policy import format_policy
-from later.core.policy_scopes import Level, PolicyScope, namespace_from_topic, topic_scope
+from later.core.policy_scopes import PolicyScope, namespace_from_topic, topic_scope
 from later.core.validation import check_namespace, parse_topic
 from later.store.open import Store
 from later.store.stats import TopicCounts
@@ -26,21 +23,15 @@ class TopicHandlers:
     async def list_topics(self, request: web.Request) -> web.StreamResponse:
         """`GET /topics`."""
         query = request.query
-        page = _TopicPage(
-            namespace=check_namespace(query["namespace"]) if "namespace" in query else None,
-            after=decode_cursor(query["cursor"]) if "cursor" in query else "",
-            limit=parse_page_size(query.get("limit")),
-        )
-        settings = (await self._store.policies.read()).settings
-        matches = page.select(scope.name for scope in settings if scope.level is Level.TOPIC)
-        async for batch in self._store.stats.topic_names():
-            matches = page.select([*matches, *batch])
-        names = matches[: page.limit]
+        limit = parse_page_size(query.get("limit"))
+        namespace = check_namespace(query["namespace"]) if "namespace" in query else None
+        after = decode_cursor(query["cursor"]) if "cursor" in query else ""
+        declared = (await self._store.policies.read()).topics
         now = (await self._store.time.now()).low
-        counts = await self._store.stats.counts_for(names, now)
-        topics = [{"topic": name, **_counts_view(counts[name], now)} for name in names]
-        cursor = encode_cursor(names[-1]) if len(matches) > page.limit else None
-        return json_response({"topics": topics, "cursor": cursor})
+        found = await self._store.topic_index.page(declared, now, limit=limit + 1, after=after, namespace=namespace)
+        names = [*found][:limit]
+        topics = [{"topic": name, **_counts_view(found[name], now)} for name in names]
+        return json_response({"topics": topics, "cursor": encode_cursor(names[-1]) if len(found) > limit else None})
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """`GET /topics/{topic}`. A topic that was never used is shown, too, because topics need no declaration."""
@@ -61,22 +52,6 @@ class TopicHandlers:
 def parse_topic_scope(request: web.Request) -> PolicyScope:
     """Return the topic that the path names. Raises Refused."""
     return topic_scope(parse_topic(path_parameter(request, "topic")))
-
-
-class _TopicPage(NamedTuple):
-    """A page of topics: the first ones after a name, of one namespace or (None) of all."""
-
-    namespace: str | None
-    after: str
-    limit: int
-
-    def select(self, names: Iterable[str]) -> list[str]:
-        """Return the names on the page, and one more if another page follows.
-
-        They are sorted by code points, which is the order of their UTF-8 bytes.
-        """
-        on_page = {name for name in names if name > self.after and self.namespace in (None, namespace_from_topic(name))}
-        return sorted(on_page)[: self.limit + 1]
 
 
 def _counts_view(counts: TopicCounts, now: int) -> dict[str, float | None]:

@@ -107,6 +107,11 @@ class Policies:
         applied = self._applied[scope] = self.settings[scope].apply_to(inherited)
         return applied
 
+    @cached_property
+    def topics(self) -> list[str]:
+        """The topics that have settings of their own, in the order of their bytes."""
+        return sorted(scope.name for scope in self.settings if scope.level is Level.TOPIC)
+
     def settings_at(self, scope: PolicyScope) -> Settings:
         """Return the scope's own settings."""
         return self.settings.get(scope, NO_SETTINGS)

@@ -157,7 +157,9 @@ class Doctor:
         if finding.bucket is not None:
             assert finding.topic is not None
             command = _wake_command(scripts.REPAIR_WAKE, shard, finding.bucket, finding.topic, now)
-            return bool(await self._client.execute("doctor", command))
+            is_repaired = bool(await self._client.execute("doctor", command))
+            await self._client.execute("doctor", _index_command(shard, finding.topic))
+            return is_repaired
         if shard.index not in self._buckets:
             self._buckets[shard.index] = await self._find_buckets(shard)
         assert finding.id is not None
@@ -174,6 +176,8 @@ class Doctor:
             arguments += [topic for _, topic in located]
             answer = await self._client.execute("doctor", scripts.REPAIR.call(keys, arguments))
             if answer >= 0:
+                if fallback:
+                    await self._client.execute("doctor", _index_command(shard, located[fallback - 1][1]))
                 return bool(answer)
 
     async def _find_buckets(self, shard: Shard) -> list[bytes]:
@@ -298,6 +302,10 @@ def _fallback_bucket(shard: Shard, body: bytes) -> bytes:
 
 def _wake_command(script: Script, shard: Shard, bucket: Bucket, topic: bytes, now: int) -> Command:
     return script.call([shard.bucket(bucket, topic), shard.wakes[bucket]], [topic, now])
+
+
+def _index_command(shard: Shard, topic: bytes) -> Command:
+    return scripts.INDEX_TOPICS.call([shard.topics, *shard.wakes.values()], [topic])
 
 
 def _bucket_and_topic(shard: Shard, key: bytes) -> tuple[Bucket, bytes]:

@@ -4,7 +4,8 @@
 |-------------------------|--------|--------------------------------------------------------------------------|
 | `later:meta`            | hash   | the schema's version and the number of shards, written once; `needs`:    |
 |                         |        | what every daemon must know, see `schema.py`; `admission`: by which      |
-|                         |        | options the daemons admit tasks, as JSON                                 |
+|                         |        | options the daemons admit tasks, as JSON; `topics`: 1 if the index of    |
+|                         |        | topics has all of them                                                   |
 | `later:workers`         | zset   | instance → its last heartbeat                                            |
 | `{later:topics}:policies` | hash | `topic:<t>` or `namespace:<n>` → its settings, as JSON; `version`: when  |
 |                         |        | any of them was changed last, in µs                                      |
@@ -23,6 +24,8 @@
 | `{later:0}:wake:delay`  | zset   | topic → earliest score in that bucket of it, or when its turn comes;     |
 |                         |        | the same for `unack`, `error` and `dead`. In delay also holds: see       |
 |                         |        | `holds.py`                                                               |
+| `{later:0}:topics`      | zset   | topic → 0: every topic that a wake set names, to list them by name; for  |
+|                         |        | a while also one whose tasks were removed by their callers               |
 | `{later:0}:expiry`      | zset   | `<topic>\0<id>` → when the task's ttl ends; only of tasks that have one  |
 | `{later:0}:done`        | zset   | id that a caller chose → when it may be forgotten                        |
 | `{later:0}:job:<job>`   | hash   | this shard's counts of a bulk job: `created`, and in the job's own       |
@@ -70,6 +73,7 @@ class Shard:
         self.done = self._tag + b"done"
         self.jobs = self._tag + b"jobs"
         self.expiry = self._tag + b"expiry"
+        self.topics = self._tag + b"topics"
         self.wakes = {bucket: self._tag + b"wake:" + bucket.encode() for bucket in Bucket}
         self.key_pattern = glob_escape(self._tag) + b"*"
         """A pattern for SCAN that matches every key of this shard."""

@@ -26,6 +26,7 @@ from later.store.schema import Execute, check_store, stored_shards
 from later.store.settings import StoreSettings
 from later.store.stats import Stats
 from later.store.tasks import Tasks
+from later.store.topic_index import TopicIndex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,7 @@ class Store:
     expiry: Expiry
     bulk_jobs: BulkJobs
     stats: Stats
+    topic_index: TopicIndex
     permits: Permits
     origin_holds: OriginHolds
     policies: PolicyBook
@@ -72,6 +74,7 @@ def build_store(client: Client, clock: Clock, keys: Keys, policy: Policy, instan
         expiry=Expiry(client, keys),
         bulk_jobs=BulkJobs(client, keys),
         stats=Stats(client, keys),
+        topic_index=TopicIndex(client, keys),
         permits=Permits(client, keys, instance),
         origin_holds=OriginHolds(client, keys),
         policies=PolicyBook(client, keys, policy, clock.monotonic),

@@ -123,4 +123,4 @@ class Permits:
 
 
 def _hold_command(shard: Shard, topic: str, until: int | None) -> Command:
-    return scripts.HOLD.call([shard.wakes[Bucket.DELAY]], [topic, "inf" if until is None else until])
+    return scripts.HOLD.call([shard.wakes[Bucket.DELAY], shard.topics], [topic, "inf" if until is None else until])

@@ -17,6 +17,8 @@ Execute = Callable[[str, Sequence[Command]], Awaitable[list[Any]]]
 
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (7, 2)
+INDEX_IS_COMPLETE = "topics"
+"""The field of `later:meta` that says that the index of topics has all of them: older versions did not keep it."""
 KNOWN_NEEDS: frozenset[str] = frozenset()
 """Names of the features that a store may need of its daemons. `needs` in `later:meta` lists them, separated by commas.
 
@@ -41,6 +43,8 @@ async def check_store(execute: Execute, prefix: str, shards: int) -> str:
     schema, needs, stored = raise_errors(await execute("open", [read]))[0]
     if schema is None or stored is None:
         writes: list[Command] = [("HSETNX", key, "schema", SCHEMA_VERSION), ("HSETNX", key, "shards", shards)]
+        if schema is None and stored is None:
+            writes.append(("HSETNX", key, INDEX_IS_COMPLETE, 1))
         schema, needs, stored = raise_errors(await execute("open", [*writes, read]))[-1]
     _check_data(schema, needs)
     if int(stored) != shards:

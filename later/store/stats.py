@@ -125,18 +125,12 @@ class Stats:
                     counts[topic] = counts[topic].plus(found)
         return counts
 
-    async def topic_names(self) -> AsyncIterator[set[str]]:
-        """Yield the topics that have tasks, as they are found; a topic may be yielded again.
+    async def topics_by_bucket(self) -> AsyncIterator[tuple[Shard, Bucket, list[bytes]]]:
+        """Yield the topics of each bucket of each shard that has tasks of them; a topic may be yielded again.
 
         Wake sets that were empty a moment ago are scanned too: those of a shard are mostly read in one round trip, so
         that a topic is not missed whose only task moves from one bucket to the next.
         """
-        for wake_sets in _split(await self._wake_sets()):
-            async for scanned in self._scan(wake_sets):
-                yield {topic.decode() for _, entries in scanned for topic in entries}
-
-    async def topics_by_bucket(self) -> AsyncIterator[tuple[Shard, Bucket, list[bytes]]]:
-        """Yield the topics of each bucket of each shard that has tasks of them; a topic may be yielded again."""
         for wake_sets in _split(await self._wake_sets()):
             async for scanned in self._scan(wake_sets):
                 for wake_set, entries in scanned:

@@ -75,7 +75,7 @@ class Tasks:
         groups = group_items(tasks, [(self._keys.shard_of(task.id), task.topic.encode()) for task in tasks])
         for (shard, topic), some, _ in groups:
             delay, unack, error, _ = shard.buckets(topic)
-            keys = [shard.pool, shard.done, delay, shard.wakes[Bucket.DELAY], shard.expiry, unack, error]
+            keys = [shard.pool, shard.done, delay, shard.wakes[Bucket.DELAY], shard.expiry, unack, error, shard.topics]
             if counters:
                 keys += [shard.jobs, *map(shard.job, counters)]
             arguments: list[Argument] = [topic, len(counters), *chain.from_iterable(forget_times)]
@@ -178,8 +178,8 @@ class Tasks:
         groups = group_topics((shards[claim.shard], claim.topic.encode(), 1) for claim, _, _ in settlements)
         commands: list[Command] = []
         for shard, topics in groups:
-            keys = [shard.pool, shard.attempts, shard.outcome, shard.done, shard.expiry]
-            keys += [shard.wakes[Bucket.UNACK], shard.wakes[Bucket.ERROR], shard.wakes[Bucket.DEAD]]
+            keys = [shard.pool, shard.attempts, shard.outcome, shard.done, shard.expiry, shard.topics]
+            keys += shard.wakes.values()
             counts, tasks = list[Argument](), list[Argument]()
             for topic, positions in topics.items():
                 keys += shard.buckets(topic)[1:]

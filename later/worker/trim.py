@@ -1,4 +1,4 @@
-"""Tick function that forgets ids and bulk jobs that were remembered long enough."""
+"""Tick function that forgets ids and bulk jobs that were remembered long enough, and topics without tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ TRIM_EVERY_MS = 1000
 
 
 class Trimmer:
-    """Forgets old ids and bulk jobs: once a second, or in each tick while there are more than a tick can forget."""
+    """Forgets old ids and bulk jobs: once a second, or in each tick while there are more than a tick can forget.
+
+    Also looks at a few names in the index of topics, and forgets those without tasks.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -22,5 +25,6 @@ class Trimmer:
             return False  # the lower bound matters when the clock was set back
         more = await self._store.tasks.trim(now, TRIM_LIMIT) >= TRIM_LIMIT
         await self._store.bulk_jobs.trim(now)
+        await self._store.topic_index.forget_unused()
         self._next_at = now if more else now + TRIM_EVERY_MS
         return more

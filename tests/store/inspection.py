@@ -35,6 +35,8 @@ class StoreContents(NamedTuple):
     done: dict[str, int]
     expiry: dict[tuple[str, str], int]
     """By topic and id."""
+    topics: set[tuple[int, str]]
+    """The index of topics, by shard."""
 
     def entries_of(self, id: str) -> list[tuple[Bucket, str, int]]:
         """Return the task's entries: bucket, topic, score."""
@@ -50,16 +52,17 @@ async def ask(store: StoreFixture, commands: Iterable[Command]) -> list[Any]:
 
 
 async def read_contents(store: StoreFixture) -> StoreContents:
-    contents = StoreContents(set(), {}, {}, {}, {}, {}, {}, {})
+    contents = StoreContents(set(), {}, {}, {}, {}, {}, {}, {}, set())
     names = (await ask(store, [("KEYS", "*")]))[0]
     for shard in store.keys.shards:
         bucket_keys = [(*parsed, name) for name in names if (parsed := shard.parse_bucket_key(name)) is not None]
         hashes: list[Command] = [("HGETALL", key) for key in (shard.pool, shard.attempts, shard.outcome)]
-        zsets = [shard.done, shard.expiry, *shard.wakes.values(), *(name for _, _, name in bucket_keys)]
+        zsets = [shard.topics, shard.done, shard.expiry, *shard.wakes.values(), *(name for _, _, name in bucket_keys)]
         pool, attempts, outcome, *sets = await ask(
             store, [*hashes, *(("ZRANGE", key, 0, -1, "WITHSCORES") for key in zsets)]
         )
-        done, expiry, *rest = (_scores(flat) for flat in sets)
+        topics, done, expiry, *rest = (_scores(flat) for flat in sets)
+        contents.topics.update((shard.index, topic.decode()) for topic in topics)
         contents.pool.update(map(unpack_id, pool))
         contents.attempts.update({unpack_id(id): entry.decode() for id, entry in pairs(attempts)})
         contents.outcome.update({unpack_id(id): entry for id, entry in pairs(outcome)})
@@ -142,12 +145,16 @@ async def findings(store: StoreFixture, now: int = NOW) -> list[Finding]:
 
 
 async def assert_sound(store: StoreFixture, now: int = NOW) -> StoreContents:
-    """Assert that every task is in one bucket and every wake entry right, and that the doctor finds nothing."""
+    """Assert that every task is in one bucket, every wake entry right and every topic in the index.
+
+    Also that the doctor finds nothing.
+    """
     contents = await read_contents(store)
     assert all(len(contents.entries_of(id)) == 1 for id in contents.pool)
     assert sum(map(len, contents.buckets.values())) == len(contents.pool)
     firsts = contents.first_scores
     assert contents.wakes.keys() == firsts.keys()
+    assert {(shard, topic) for _, shard, topic in contents.wakes} <= contents.topics
     assert all(at == firsts[key] or firsts[key] < at <= now for key, at in contents.wakes.items())
     assert await findings(store, now) == []
     return contents

@@ -198,7 +198,7 @@ def reads(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     original = store.client.execute_each
 
     async def counted(verb: str, commands: Any) -> Any:
-        counts.append(sum(len(command) - 12 for command in commands if command[2] == 8))
+        counts.append(sum(len(command) - 12 for command in commands if verb != "create" and command[2] == 8))
         return await original(verb, commands)
 
     monkeypatch.setattr(store.client, "execute_each", counted)

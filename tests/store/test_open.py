@@ -29,7 +29,11 @@ def a_client(url: str, shards: int, prefix: str = "later") -> Client:
 async def test_the_first_opening_writes_the_layout(store: StoreFixture, shards: int) -> None:
     assert await stored_shards(store.client.execute_each, "other") is None
     await store.client.open()
-    assert (await ask(store, [("HGETALL", "later:meta")]))[0] == {b"schema": b"1", b"shards": b"%d" % shards}
+    assert (await ask(store, [("HGETALL", "later:meta")]))[0] == {
+        b"schema": b"1",
+        b"shards": b"%d" % shards,
+        b"topics": b"1",
+    }
     assert await stored_shards(store.client.execute_each, "later") == shards
 
 

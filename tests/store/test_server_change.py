@@ -106,7 +106,7 @@ async def test_one_with_another_layout_is_refused(address: Address, client: Clie
 async def test_an_empty_one_is_laid_out_before_it_is_used(address: Address, client: Client) -> None:
     server = address.lead_to_new_server()
     await execute(client)
-    assert server.hgetall("later:meta") == {b"schema": b"1", b"shards": b"4"}
+    assert server.hgetall("later:meta") == {b"schema": b"1", b"shards": b"4", b"topics": b"1"}
 
 
 async def test_many_callers_at_once_share_one_check(address: Address, client: Client) -> None:

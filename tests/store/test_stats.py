@@ -72,7 +72,7 @@ class TestCounts:
 
 
 async def names(store: StoreFixture) -> list[set[str]]:
-    return [names async for names in store.stats.topic_names()]
+    return [{topic.decode() for topic in topics} async for _, _, topics in store.stats.topics_by_bucket()]
 
 
 def record_commands(store: StoreFixture, monkeypatch: pytest.MonkeyPatch) -> list[Command]:

@@ -56,6 +56,8 @@ async def examine_store(store: Store, *, repair: bool, as_json: bool) -> int:
         else:
             result = {True: "; repaired", False: "; no longer wrong", None: ""}[is_repaired]
             print(printable(str(finding)) + result)
+    if repair:
+        await store.topic_index.complete()
     tasks, entries = store.doctor.tasks, store.doctor.entries
     if as_json:
         print(json.dumps({"tasks": tasks, "entries": entries, "findings": findings, "mended": repaired}))

@@ -83,8 +83,12 @@ for _, topic in ipairs(topics) do
     topic.next_due = redis.call('ZRANGE', topic.delay, taken, taken, 'WITHSCORES')[2]
   end
 end
-if #ids > 0 then
-  begun, failures = redis.call('HMGET', attempts, unpack(ids)), redis.call('HMGET', outcome, unpack(ids))
+if #ids > 0 then begun = redis.call('HMGET', attempts, unpack(ids)) end
+for _, entry in ipairs(begun) do
+  if entry then  -- a task without an attempt has no failure
+    failures = redis.call('HMGET', outcome, unpack(ids))
+    break
+  end
 end
 
 -- Move them.

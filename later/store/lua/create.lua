@@ -1,6 +1,6 @@
 -- create: store new tasks of one topic in pool and delay.
 --
--- KEYS: pool, done, delay, wake, expiry, unack, error; with counters also jobs, and the counts of each counter
+-- KEYS: pool, done, delay, wake, expiry, unack, error, index of topics; with counters also jobs, and the counts of each counter
 -- ARGV: topic, number of counters (a bulk job and its run, or none),
 --       then for each counter: its name, when it may be forgotten,
 --       then for each task: id, body, due time, '1' if the caller chose the id ('0' if later made it),
@@ -10,7 +10,7 @@
 --
 -- The first write adds, so a store at maxmemory refuses the whole call, as it must: it cannot accept more tasks.
 local pool, done, delay, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local expiry, unack, error_, jobs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local expiry, unack, error_, topics, jobs = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local topic, counters = ARGV[1], tonumber(ARGV[2])
 local first = 3 + 2 * counters
 
@@ -61,9 +61,10 @@ end
 if created > 0 then
   redis.call('HSET', pool, unpack(bodies))
   redis.call('ZADD', delay, unpack(dues))
-  redis.call('ZADD', wake, 'LT', earliest, topic)
+  -- A topic that any wake set names is in the index.
+  if redis.call('ZADD', wake, 'LT', earliest, topic) == 1 then redis.call('ZADD', topics, 0, topic) end
   if #ends > 0 then redis.call('ZADD', expiry, unpack(ends)) end
-  for n = 1, counters do redis.call('HINCRBY', KEYS[8 + n], 'created', created) end
+  for n = 1, counters do redis.call('HINCRBY', KEYS[9 + n], 'created', created) end
 end
 for n = 1, counters do redis.call('ZADD', jobs, 'GT', ARGV[2 * n + 2], ARGV[2 * n + 1]) end
 return answers

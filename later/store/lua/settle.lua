@@ -1,7 +1,7 @@
 -- settle: end deliveries of some topics, unack -> removed, error or dead.
 --
--- KEYS: pool, attempts, outcome, done, expiry, wake sets of unack, error and dead, then for each topic: unack, error,
---       dead
+-- KEYS: pool, attempts, outcome, done, expiry, index of topics, wake sets of delay, unack, error and dead, then for each
+--       topic: unack, error, dead
 -- ARGV: for each topic: topic (none twice), number of its tasks; then for each task, topic by topic: id, fence of its
 --       claim, target of the verdict ('done', 'error' or 'dead'), time, last failure, '1' if it has a ttl ('0' if not)
 --       time: 'done': until when the id is remembered ('' for an id that later made); 'error': end of its retry pause;
@@ -11,8 +11,8 @@
 --
 -- Each command takes many tasks, and many topics where it can: a call from Lua costs more than most commands do.
 local pool, attempts, outcome, done, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local wake_unack, wake_error, wake_dead = KEYS[6], KEYS[7], KEYS[8]
-local topic_count = (#KEYS - 8) / 3
+local index, wake_delay, wake_unack, wake_error, wake_dead = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local topic_count = (#KEYS - 10) / 3
 local first_task = 2 * topic_count + 1
 
 -- The error that reading a bucket answers, if it does.
@@ -26,7 +26,7 @@ local ids, answers, topics, last = {}, {}, {}, 0
 for at = first_task, #ARGV, 6 do ids[#ids + 1] = ARGV[at] end
 local entries = redis.call('HMGET', attempts, unpack(ids))
 for n = 1, topic_count do
-  local unack, error_, dead = unpack(KEYS, 3 * n + 6, 3 * n + 8)
+  local unack, error_, dead = unpack(KEYS, 3 * n + 8, 3 * n + 10)
   local first, targets = last + 1, {}
   last = last + tonumber(ARGV[2 * n])
   for i = first, last do targets[ARGV[first_task + 6 * i - 4]] = true end
@@ -41,20 +41,21 @@ for n = 1, topic_count do
 end
 
 -- Move the tasks out of and into the topics' buckets.
-local removed, remembered, failures, unindexed, is_settled = {}, {}, {}, {}, {}
-local empty, leases, wakes = {}, {}, {error = {}, dead = {}}
+local removed, retried, remembered, failures, unindexed, is_settled = {}, {}, {}, {}, {}, {}
+local unleased, leases, idle, wakes = {}, {}, {}, {error = {}, dead = {}}
 for _, topic in ipairs(topics) do
   local settled, moved, earliest = {}, {error = {}, dead = {}}, {}
   for i = topic.first, topic.last do
     local id, at = ids[i], first_task + 6 * (i - 1)
     local fence, target, time, failure = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-    local _, current = begun_and_fence(entries[i])
+    local begun, current = begun_and_fence(entries[i])
     if current == fence and topic.leases[i - topic.first + 1] and not is_settled[id] then
       topic.answer[#topic.answer + 1], is_settled[id] = 1, true
       settled[#settled + 1] = id
       if target ~= 'error' and ARGV[at + 5] == '1' then unindexed[#unindexed + 1] = expiry_member(topic.name, id) end
       if target == 'done' then
         removed[#removed + 1] = id
+        if begun > 1 then retried[#retried + 1] = id end
         if time ~= '' then
           remembered[#remembered + 1] = time
           remembered[#remembered + 1] = id
@@ -78,22 +79,49 @@ for _, topic in ipairs(topics) do
     wakes[target][#wakes[target] + 1] = topic.name
   end
   local first_lease = redis.call('ZRANGE', topic.unack, 0, 0, 'WITHSCORES')[2]
-  if #removed + #failures == 0 or not first_lease then empty[#empty + 1] = topic.name end
+  if #removed + #failures == 0 or not first_lease then unleased[#unleased + 1] = topic.name end
   if first_lease then
     leases[#leases + 1] = first_lease
     leases[#leases + 1] = topic.name
+  elseif #settled > 0 then
+    idle[#idle + 1] = topic
   end
 end
 
 -- Write what concerns no single topic. If nothing was settled, the first write is here: a removal.
-if #empty > 0 then redis.call('ZREM', wake_unack, unpack(empty)) end
+if #unleased > 0 then redis.call('ZREM', wake_unack, unpack(unleased)) end
 if #leases > 0 then redis.call('ZADD', wake_unack, unpack(leases)) end
 if #wakes.error > 0 then redis.call('ZADD', wake_error, 'LT', unpack(wakes.error)) end
 if #wakes.dead > 0 then redis.call('ZADD', wake_dead, 'LT', unpack(wakes.dead)) end
 if #removed > 0 then
-  for _, hash in ipairs({pool, attempts, outcome}) do redis.call('HDEL', hash, unpack(removed)) end
+  redis.call('HDEL', pool, unpack(removed))
+  redis.call('HDEL', attempts, unpack(removed))
 end
+if #retried > 0 then redis.call('HDEL', outcome, unpack(retried)) end  -- a first attempt follows no failure
 if #unindexed > 0 then redis.call('ZREM', expiry, unpack(unindexed)) end
 if #remembered > 0 then redis.call('ZADD', done, unpack(remembered)) end
 if #failures > 0 then redis.call('HSET', outcome, unpack(failures)) end
+
+-- Forget the topics that no wake set names any more.
+local function names_of(some)
+  local names = {}
+  for n, topic in ipairs(some) do names[n] = topic.name end
+  return unpack(names)
+end
+local function unnamed_in(wake, some)
+  local unnamed = {}
+  for n, entry in ipairs(#some > 0 and redis.call('ZMSCORE', wake, names_of(some)) or {}) do
+    if not entry then unnamed[#unnamed + 1] = some[n] end
+  end
+  return unnamed
+end
+local unnamed, buckets = unnamed_in(wake_delay, idle), {}
+for _, topic in ipairs(unnamed) do
+  buckets[#buckets + 1] = topic.error
+  buckets[#buckets + 1] = topic.dead
+end
+if #buckets > 0 and redis.call('EXISTS', unpack(buckets)) > 0 then
+  unnamed = unnamed_in(wake_dead, unnamed_in(wake_error, unnamed))
+end
+if #unnamed > 0 then redis.call('ZREM', index, names_of(unnamed)) end
 return answers

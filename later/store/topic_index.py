@@ -1,0 +1,99 @@
+"""The index of topics by name: a page of topics costs the same, however many there are.
+
+Each shard has one, a sorted set whose entries all have score 0, so that it is in the order of their bytes. Scripts keep
+it: a topic that a wake set names is in it. A topic whose tasks were removed by their callers stays for a while.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from later.core.policy_scopes import namespace_from_topic
+from later.core.validation import DEFAULT_NAMESPACE
+from later.store import scripts
+from later.store.client import Client
+from later.store.keys import Keys, Shard
+from later.store.schema import INDEX_IS_COMPLETE
+from later.store.scripts import Argument, Command
+from later.store.stats import NO_TASKS, SLICE, Stats, TopicCounts
+
+LAST = "\U0010ffff" * 64
+"""Sorts after everything that may follow a `/` in a topic's name."""
+
+
+class TopicIndex:
+    """Lists topics by name. Every method raises StoreDown."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self._stats = Stats(client, keys)
+        self._scan = (0, 0)
+        """The shard and the cursor at which `forget_unused` goes on."""
+
+    async def page(
+        self, declared: Sequence[str], now: int, *, limit: int, after: str = "", namespace: str | None = None
+    ) -> dict[str, TopicCounts]:
+        """Return the first `limit` topics after a name, in the order of their bytes, with their counts at `now` (ms).
+
+        These are the topics that have tasks, and the `declared` ones, which must be in order, too. With a `namespace`,
+        only its own ones; those of the default namespace lie between all others, whose names are read in part.
+        """
+        found: dict[str, TopicCounts] = {}
+        start, end = after, ""
+        if namespace not in (None, DEFAULT_NAMESPACE):
+            start, end = max(after, f"{namespace}/"), f"{namespace}/{LAST}"
+        while len(found) < limit:
+            most = limit - len(found)
+            indexed = await self._read_names(start, end, most)
+            first, last = bisect_right(declared, start), bisect_left(declared, end) if end else len(declared)
+            declared_here = set(declared[first : min(last, first + most)])
+            names = sorted(declared_here.union(indexed))[:most]
+            mine = [name for name in names if namespace in (None, namespace_from_topic(name))]
+            counts = await self._stats.counts_for(mine, now)
+            unused = [name for name in mine if counts[name] == NO_TASKS]
+            found |= {name: counts[name] for name in mine if name not in unused or name in declared_here}
+            for shard in self._keys.shards if unused else ():
+                await self._put_right(shard, [name.encode() for name in unused])
+            if len(names) < most:
+                break
+            start = names[-1]
+            if namespace is not None and names[-1] not in mine:
+                start = f"{namespace_from_topic(start)}/{LAST}"
+        return found
+
+    async def forget_unused(self) -> None:
+        """Remove the next few names without tasks: only callers who remove tasks themselves leave some."""
+        number, cursor = self._scan
+        shard = self._keys.shards[number]
+        cursor, entries = await self._client.execute("trim", ("ZSCAN", shard.topics, cursor, "COUNT", SLICE))
+        await self._put_right(shard, [*dict(entries)])
+        self._scan = (number, cursor) if cursor else ((number + 1) % len(self._keys.shards), 0)
+
+    async def _read_names(self, start: str, end: str, limit: int) -> list[str]:
+        """Return the first names after `start` and before `end` ("" for no bound)."""
+        bounds = (b"(" + start.encode() if start else b"-", b"(" + end.encode() if end else b"+")
+        read: list[Command] = [
+            ("ZRANGE", shard.topics, *bounds, "BYLEX", "LIMIT", 0, limit) for shard in self._keys.shards
+        ]
+        is_complete, *answers = await self._client.execute_all(
+            "stats", [("HGET", self._keys.meta, INDEX_IS_COMPLETE), *read]
+        )
+        if is_complete is None:
+            await self.complete()
+            return await self._read_names(start, end, limit)
+        return sorted({name.decode() for answer in answers for name in answer})[:limit]
+
+    async def complete(self) -> None:
+        """Add all topics that are missing: an older version, which did not keep the index, created their tasks."""
+        async for shard, _, topics in self._stats.topics_by_bucket():
+            await self._put_right(shard, topics)
+        await self._client.execute("index_topics", ("HSET", self._keys.meta, INDEX_IS_COMPLETE, 1))
+
+    async def _put_right(self, shard: Shard, topics: Sequence[Argument]) -> None:
+        """Put the entries of these topics right, each by the wake sets of this shard."""
+        keys = [shard.topics, *shard.wakes.values()]
+        for start in range(0, len(topics), SLICE):
+            command = scripts.INDEX_TOPICS.call(keys, topics[start : start + SLICE])
+            await self._client.execute("index_topics", command)
