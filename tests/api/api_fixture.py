@@ -173,6 +173,11 @@ def bad_request(detail: str, field: str | None = None) -> Answer:
     return 400, body if field is None else {**body, "field": field}
 
 
+def refusals(wrong: Sequence[tuple[object, str]]) -> list[Answer]:
+    """Return the answers to requests with a wrong field; each comes with the detail, which begins with its name."""
+    return [bad_request(detail, detail.partition(":")[0]) for _, detail in wrong]
+
+
 def create_bodies(*ids: str) -> list[dict[str, Any]]:
     """Return the bodies of creates with these ids."""
     return [{**MINIMAL, "id": id} for id in ids]

@@ -268,10 +268,10 @@ NOT_AN_OBJECT: list[tuple[bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "detail"), NOT_AN_OBJECT, ids=range(len(NOT_AN_OBJECT)))
 @pytest.mark.parametrize("path", ["/create", "/query", "/delete"])
-async def test_a_body_that_is_not_an_object_is_refused(api: ApiFixture, path: str, body: bytes, detail: str) -> None:
-    assert await api.post(path, body) == bad_request(detail)
+async def test_a_body_that_is_not_an_object_is_refused(api: ApiFixture, path: str) -> None:
+    answers = [await api.post(path, body) for body, _ in NOT_AN_OBJECT]
+    assert answers == [bad_request(detail) for _, detail in NOT_AN_OBJECT]
 
 
 async def test_a_name_of_megabytes_is_refused_in_one_line(api: ApiFixture) -> None:

@@ -15,7 +15,7 @@ from later.api.problem_types import CHANGED, IN_FLIGHT
 from later.api.requests import EXPECTED
 from later.core.policy import Policy
 from later.store import cursor, dead_letters
-from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, create_result, ok, serve_api
+from tests.api.api_fixture import MINIMAL, Answer, ApiFixture, bad_request, create_result, ok, refusals, serve_api
 from tests.api.states import DIED_AT, LAST_FAILURE, STATES, put_all_states, put_task
 from tests.builders import NOW
 
@@ -61,6 +61,30 @@ async def states_by_id(api: ApiFixture) -> dict[str, str]:
         _, page = await api.post("/list", {"topic": "order", "state": state, "limit": 1000})
         states |= {task["id"]: state for task in page["tasks"]}
     return states
+
+
+WRONG_UPDATES: list[tuple[dict[str, Any], str]] = [
+    ({"id": None}, f"id: expected {ID_EXPECTED}, got nothing"),
+    ({"id": 5}, f"id: expected {ID_EXPECTED}, got 5"),
+    ({"id": "a/b"}, f'id: expected {ID_EXPECTED}, got "a/b"'),
+    ({"topic": "mail"}, "topic: unknown field"),
+    ({"state": "dead"}, "state: unknown field"),
+    ({"timeout": 5}, "timeout: not a field of this version"),
+    ({"delay": "1"}, f'delay: expected {EXPECTED["delay"]}, got "1"'),
+    ({"delay": -1}, f"delay: expected {EXPECTED['delay']}, got -1"),
+    ({"delay": 1, "execute_time": 5}, "execute_time: expected either delay or execute_time, got both"),
+    ({"retry": 1.5}, f"retry: expected {EXPECTED['retry']}, got 1.5"),
+    ({"retry": 1001}, f"retry: expected {EXPECTED['retry']}, got 1001"),
+    ({"content": 5}, f"content: expected {EXPECTED['content']}, got 5"),
+    ({"callback": "x"}, f'callback: expected {EXPECTED["callback"]}, got "x"'),
+    ({"headers": {"webhook-id": "x"}},
+     'headers: expected a header of your own, got "webhook-id", which later sets'),
+    ({"headers": {"Content_Length": "9"}},
+     'headers: expected a header of your own, got "Content_Length", which later sets'),
+    ({"headers": {"X": 5}}, f'headers: expected {EXPECTED["headers"]}, got a number in "X"'),
+    ({"ttl": 0}, f"ttl: expected {EXPECTED['ttl']}, got 0"),
+    ({"ttl": True}, f"ttl: expected {EXPECTED['ttl']}, got true"),
+]  # fmt: skip
 
 
 class TestUpdate:
@@ -136,36 +160,12 @@ class TestUpdate:
         detail = f"expected something to change: {fields}; got none of these"
         assert await api.post("/update", body) == bad_request(detail)
 
-    @pytest.mark.parametrize(
-        ("fields", "detail"),
-        [
-            ({"id": None}, f"id: expected {ID_EXPECTED}, got nothing"),
-            ({"id": 5}, f"id: expected {ID_EXPECTED}, got 5"),
-            ({"id": "a/b"}, f'id: expected {ID_EXPECTED}, got "a/b"'),
-            ({"topic": "mail"}, "topic: unknown field"),
-            ({"state": "dead"}, "state: unknown field"),
-            ({"timeout": 5}, "timeout: not a field of this version"),
-            ({"delay": "1"}, f'delay: expected {EXPECTED["delay"]}, got "1"'),
-            ({"delay": -1}, f"delay: expected {EXPECTED['delay']}, got -1"),
-            ({"delay": 1, "execute_time": 5}, "execute_time: expected either delay or execute_time, got both"),
-            ({"retry": 1.5}, f"retry: expected {EXPECTED['retry']}, got 1.5"),
-            ({"retry": 1001}, f"retry: expected {EXPECTED['retry']}, got 1001"),
-            ({"content": 5}, f"content: expected {EXPECTED['content']}, got 5"),
-            ({"callback": "x"}, f'callback: expected {EXPECTED["callback"]}, got "x"'),
-            ({"headers": {"webhook-id": "x"}},
-             'headers: expected a header of your own, got "webhook-id", which later sets'),
-            ({"headers": {"Content_Length": "9"}},
-             'headers: expected a header of your own, got "Content_Length", which later sets'),
-            ({"headers": {"X": 5}}, f'headers: expected {EXPECTED["headers"]}, got a number in "X"'),
-            ({"ttl": 0}, f"ttl: expected {EXPECTED['ttl']}, got 0"),
-            ({"ttl": True}, f"ttl: expected {EXPECTED['ttl']}, got true"),
-        ],
-    )  # fmt: skip
-    async def test_a_wrong_field_is_refused_by_name(self, api: ApiFixture, fields: dict[str, Any], detail: str) -> None:
+    async def test_a_wrong_field_is_refused_by_name(self, api: ApiFixture) -> None:
         await put_task(api, "delay")
         before = await query(api, "delay")
-        answer = await api.post("/update", {"id": "delay", "content": "other", **fields})
-        assert answer == bad_request(detail, detail.partition(":")[0])
+        update = {"id": "delay", "content": "other"}
+        answers = [await api.post("/update", {**update, **fields}) for fields, _ in WRONG_UPDATES]
+        assert answers == refusals(WRONG_UPDATES)
         assert await query(api, "delay") == before
 
     async def test_concurrent_updates_are_each_answered(self, api: ApiFixture) -> None:
@@ -234,6 +234,28 @@ class TestRedriveOne:
         assert await api.post("/redrive", {"id": "a", field: value}) == bad_request(detail, field)
 
 
+WRONG_REDRIVES: list[tuple[dict[str, Any], str]] = [
+    ({}, "topic: expected an id or a topic, got neither"),
+    ({"topic": ""}, f'topic: expected {EXPECTED["topic"]}, got ""'),
+    (
+        {"topic": "order", "rate": 5e-324},
+        "rate: expected a number of tasks a second, 0.0001 at least, got 5e-324",
+    ),
+    ({"topic": "order", "rate": 0}, "rate: expected a number of tasks a second, 0.0001 at least, got 0"),
+    ({"topic": "order", "rate": "5"}, 'rate: expected a number of tasks a second, 0.0001 at least, got "5"'),
+    ({"topic": "order", "limit": 0}, "limit: expected an integer ≥ 1, got 0"),
+    ({"topic": "order", "limit": 1.5}, "limit: expected an integer ≥ 1, got 1.5"),
+    ({"topic": "order", "reason": 5}, f"reason: expected {EXPECTED['reason']}, got 5"),
+    (
+        {"topic": "order", "reason": "exausted"},
+        'reason: expected "exhausted", "gone", "busy", "expired", "lost" or "body", got "exausted"',
+    ),
+    ({"topic": "order", "died_after": "x"}, f'died_after: expected {EXPECTED["died_after"]}, got "x"'),
+    ({"topic": "order", "died_before": [1]}, f"died_before: expected {EXPECTED['died_after']}, got an array"),
+    ({"topic": "order", "states": ["dead"]}, "states: unknown field"),
+]
+
+
 class TestRedriveMany:
     async def test_a_redrive_moves_the_dead_tasks_of_one_topic_only(self, api: ApiFixture) -> None:
         await put_all_states(api)
@@ -281,32 +303,10 @@ class TestRedriveMany:
         await put_task(api, "dead")
         assert await api.post("/redrive", {"topic": "order", **bounds}) == ok(redriven=count)
 
-    @pytest.mark.parametrize(
-        ("body", "detail"),
-        [
-            ({}, "topic: expected an id or a topic, got neither"),
-            ({"topic": ""}, f'topic: expected {EXPECTED["topic"]}, got ""'),
-            (
-                {"topic": "order", "rate": 5e-324},
-                "rate: expected a number of tasks a second, 0.0001 at least, got 5e-324",
-            ),
-            ({"topic": "order", "rate": 0}, "rate: expected a number of tasks a second, 0.0001 at least, got 0"),
-            ({"topic": "order", "rate": "5"}, 'rate: expected a number of tasks a second, 0.0001 at least, got "5"'),
-            ({"topic": "order", "limit": 0}, "limit: expected an integer ≥ 1, got 0"),
-            ({"topic": "order", "limit": 1.5}, "limit: expected an integer ≥ 1, got 1.5"),
-            ({"topic": "order", "reason": 5}, f"reason: expected {EXPECTED['reason']}, got 5"),
-            (
-                {"topic": "order", "reason": "exausted"},
-                'reason: expected "exhausted", "gone", "busy", "expired", "lost" or "body", got "exausted"',
-            ),
-            ({"topic": "order", "died_after": "x"}, f'died_after: expected {EXPECTED["died_after"]}, got "x"'),
-            ({"topic": "order", "died_before": [1]}, f"died_before: expected {EXPECTED['died_after']}, got an array"),
-            ({"topic": "order", "states": ["dead"]}, "states: unknown field"),
-        ],
-    )
-    async def test_a_wrong_field_is_refused_by_name(self, api: ApiFixture, body: object, detail: str) -> None:
+    async def test_a_wrong_field_is_refused_by_name(self, api: ApiFixture) -> None:
         await put_task(api, "dead")
-        assert await api.post("/redrive", body) == bad_request(detail, detail.partition(":")[0])
+        answers = [await api.post("/redrive", body) for body, _ in WRONG_REDRIVES]
+        assert answers == refusals(WRONG_REDRIVES)
         assert (await query(api, "dead"))["state"] == "dead"
 
     async def test_a_redrive_without_a_limit_ends_after_a_slice_with_the_time_for_the_next(
@@ -375,6 +375,26 @@ class TestRedriveMany:
         detail = "dry_run: expected either an id alone, or a topic, got both"
         assert await api.post("/redrive", {"id": "dead", "dry_run": True}) == bad_request(detail, "dry_run")
         assert (await query(api, "dead"))["state"] == "dead"
+
+
+WRONG_PURGES: list[tuple[dict[str, Any], str]] = [
+    ({"states": ["unack"]}, 'states: expected none but "delay", "error" and "dead": what is in flight stays'),
+    ({"states": []}, f"states: expected {EXPECTED['states']}, got none"),
+    ({"states": ["gone"]}, f'states: expected {EXPECTED["states"]}, got "gone"'),
+    ({"states": "dead"}, f'states: expected {EXPECTED["states"]}, got "dead"'),
+    ({"states": [5]}, f"states: expected {EXPECTED['states']}, got 5"),
+    ({"state": "dead"}, "state: unknown field; did you mean states?"),
+    ({"topic": "order"}, "topic: unknown field"),
+    ({"limit": 0}, "limit: expected an integer ≥ 1, got 0"),
+    ({"limit": True}, "limit: expected an integer ≥ 1, got true"),
+    ({"reason": "x", "states": ["dead", "delay"]},
+     'reason: expected it with "states": ["dead"] alone, because only the dead have died'),
+    ({"died_after": 5, "states": ["delay"]},
+     'died_after: expected it with "states": ["dead"] alone, because only the dead have died'),
+    ({"reason": "timeout"},
+     'reason: expected "exhausted", "gone", "busy", "expired", "lost" or "body", got "timeout"'),
+    ({"died_before": "x"}, f'died_before: expected {EXPECTED["died_before"]}, got "x"'),
+]  # fmt: skip
 
 
 class TestPurge:
@@ -473,30 +493,10 @@ class TestPurge:
         assert await api.post("/topics/order/purge", bounds) == ok(purged=int(gone))
         assert {*await states_by_id(api)} == {*STATES} - ({"dead"} if gone else set())
 
-    @pytest.mark.parametrize(
-        ("body", "detail"),
-        [
-            ({"states": ["unack"]}, 'states: expected none but "delay", "error" and "dead": what is in flight stays'),
-            ({"states": []}, f"states: expected {EXPECTED['states']}, got none"),
-            ({"states": ["gone"]}, f'states: expected {EXPECTED["states"]}, got "gone"'),
-            ({"states": "dead"}, f'states: expected {EXPECTED["states"]}, got "dead"'),
-            ({"states": [5]}, f"states: expected {EXPECTED['states']}, got 5"),
-            ({"state": "dead"}, "state: unknown field; did you mean states?"),
-            ({"topic": "order"}, "topic: unknown field"),
-            ({"limit": 0}, "limit: expected an integer ≥ 1, got 0"),
-            ({"limit": True}, "limit: expected an integer ≥ 1, got true"),
-            ({"reason": "x", "states": ["dead", "delay"]},
-             'reason: expected it with "states": ["dead"] alone, because only the dead have died'),
-            ({"died_after": 5, "states": ["delay"]},
-             'died_after: expected it with "states": ["dead"] alone, because only the dead have died'),
-            ({"reason": "timeout"},
-             'reason: expected "exhausted", "gone", "busy", "expired", "lost" or "body", got "timeout"'),
-            ({"died_before": "x"}, f'died_before: expected {EXPECTED["died_before"]}, got "x"'),
-        ],
-    )  # fmt: skip
-    async def test_a_wrong_field_is_refused_by_name(self, api: ApiFixture, body: object, detail: str) -> None:
+    async def test_a_wrong_field_is_refused_by_name(self, api: ApiFixture) -> None:
         await put_all_states(api)
-        assert await api.post("/topics/order/purge", body) == bad_request(detail, detail.partition(":")[0])
+        answers = [await api.post("/topics/order/purge", body) for body, _ in WRONG_PURGES]
+        assert answers == refusals(WRONG_PURGES)
         assert {*await states_by_id(api)} == {*STATES}
 
     async def test_a_query_parameter_is_refused(self, api: ApiFixture) -> None:
@@ -505,10 +505,10 @@ class TestPurge:
 
 
 @pytest.mark.parametrize("path", ["/update", "/run-now", "/redrive", "/topics/order/purge", "/list", "/explain"])
-@pytest.mark.parametrize("body", [b"[]", b"5", b"{", b"\xff", b'"a"', b"\xef\xbb\xbf{}", b"[" * 5000])
-async def test_a_body_that_is_not_an_object_is_refused(api: ApiFixture, path: str, body: bytes) -> None:
-    status, answer = await api.post(path, body)
-    assert (status, answer["title"]) == (400, "Bad Request")
+async def test_a_body_that_is_not_an_object_is_refused(api: ApiFixture, path: str) -> None:
+    bodies = [b"[]", b"5", b"{", b"\xff", b'"a"', b"\xef\xbb\xbf{}", b"[" * 5000]
+    answers = [await api.post(path, body) for body in bodies]
+    assert [(status, answer["title"]) for status, answer in answers] == [(400, "Bad Request")] * len(bodies)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from later.api.requests import EXPECTED
-from tests.api.api_fixture import ApiFixture, bad_request, serve_api
+from tests.api.api_fixture import ApiFixture, bad_request, refusals, serve_api
 from tests.api.states import DIED_AT, LAST_FAILURE, STATES, put_task
 from tests.builders import NOW, a_task
 
@@ -104,49 +104,48 @@ def encode_cursor(text: str) -> str:
     return urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-@pytest.mark.parametrize(
-    ("fields", "detail"),
-    [
-        ({"topic": None}, f"{TOPIC_EXPECTED} nothing"),
-        ({"topic": ""}, f'{TOPIC_EXPECTED} ""'),
-        ({"topic": 5}, f"{TOPIC_EXPECTED} 5"),
-        ({"state": "gone"}, 'state: expected "delay", "unack", "error", "dead" or "pending", got "gone"'),
-        ({"state": ["delay"]}, 'state: expected "delay", "unack", "error", "dead" or "pending", got an array'),
-        ({"due_after": "yesterday"}, f'due_after: expected {TIME_EXPECTED}, got "yesterday"'),
-        ({"due_after": "2027-01-15"}, f'due_after: expected {TIME_EXPECTED}, got "2027-01-15"'),
-        (
-            {"due_after": "2027-01-15T08:00:00"},
-            "due_after: expected a time with its zone, as in 2027-01-15T08:00:00Z or 2027-01-15T09:00:00+01:00, got "
-            '"2027-01-15T08:00:00"',
-        ),
-        (
-            {"due_after": 1800000000000},
-            f"due_after: expected {TIME_EXPECTED}, got 1800000000000: are these milliseconds?",
-        ),
-        ({"due_before": "\ud800"}, "due_before: expected Unicode text, got a lone surrogate in it"),
-        ({"due_before": True}, f"due_before: expected {TIME_EXPECTED}, got true"),
-        ({"due_before": {}}, f"due_before: expected {TIME_EXPECTED}, got an object"),
-        ({"limit": 0}, "limit: expected an integer from 1 to 1000, got 0"),
-        ({"limit": 1001}, "limit: expected an integer from 1 to 1000, got 1001"),
-        ({"limit": 10**30}, f"limit: expected an integer from 1 to 1000, got {10**30}"),
-        ({"limit": 1.5}, "limit: expected an integer from 1 to 1000, got 1.5"),
-        ({"limit": "7"}, 'limit: expected an integer from 1 to 1000, got "7"'),
-        ({"cursor": 7}, f"{CURSOR_EXPECTED} 7"),
-        ({"cursor": ""}, f'{CURSOR_EXPECTED} ""'),
-        ({"cursor": "é"}, f'{CURSOR_EXPECTED} "é"'),
-        ({"cursor": "a"}, f'{CURSOR_EXPECTED} "a"'),
-        ({"cursor": encode_cursor("1800000000000")}, f'{CURSOR_EXPECTED} "{encode_cursor("1800000000000")}"'),
-        ({"cursor": encode_cursor("1 a/b")}, f'{CURSOR_EXPECTED} "{encode_cursor("1 a/b")}"'),
-        ({"cursor": encode_cursor("1_0 ab")}, f'{CURSOR_EXPECTED} "{encode_cursor("1_0 ab")}"'),
-        ({"cursor": encode_cursor("inf ab")}, f'{CURSOR_EXPECTED} "{encode_cursor("inf ab")}"'),
-        ({"cursor": f"{encode_cursor('1 ab')}="}, f'{CURSOR_EXPECTED} "{encode_cursor("1 ab")}="'),
-        ({"tpoic": "order"}, "tpoic: unknown field; did you mean topic?"),
-        ({"states": ["delay"]}, "states: unknown field; did you mean state?"),
-    ],
-)
-async def test_a_wrong_field_is_refused_by_name(api: ApiFixture, fields: dict[str, Any], detail: str) -> None:
-    field = detail.partition(":")[0]
-    assert await api.post("/list", {"topic": "order", **fields}) == bad_request(detail, field)
+WRONG_LISTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"topic": None}, f"{TOPIC_EXPECTED} nothing"),
+    ({"topic": ""}, f'{TOPIC_EXPECTED} ""'),
+    ({"topic": 5}, f"{TOPIC_EXPECTED} 5"),
+    ({"state": "gone"}, 'state: expected "delay", "unack", "error", "dead" or "pending", got "gone"'),
+    ({"state": ["delay"]}, 'state: expected "delay", "unack", "error", "dead" or "pending", got an array'),
+    ({"due_after": "yesterday"}, f'due_after: expected {TIME_EXPECTED}, got "yesterday"'),
+    ({"due_after": "2027-01-15"}, f'due_after: expected {TIME_EXPECTED}, got "2027-01-15"'),
+    (
+        {"due_after": "2027-01-15T08:00:00"},
+        "due_after: expected a time with its zone, as in 2027-01-15T08:00:00Z or 2027-01-15T09:00:00+01:00, got "
+        '"2027-01-15T08:00:00"',
+    ),
+    (
+        {"due_after": 1800000000000},
+        f"due_after: expected {TIME_EXPECTED}, got 1800000000000: are these milliseconds?",
+    ),
+    ({"due_before": "\ud800"}, "due_before: expected Unicode text, got a lone surrogate in it"),
+    ({"due_before": True}, f"due_before: expected {TIME_EXPECTED}, got true"),
+    ({"due_before": {}}, f"due_before: expected {TIME_EXPECTED}, got an object"),
+    ({"limit": 0}, "limit: expected an integer from 1 to 1000, got 0"),
+    ({"limit": 1001}, "limit: expected an integer from 1 to 1000, got 1001"),
+    ({"limit": 10**30}, f"limit: expected an integer from 1 to 1000, got {10**30}"),
+    ({"limit": 1.5}, "limit: expected an integer from 1 to 1000, got 1.5"),
+    ({"limit": "7"}, 'limit: expected an integer from 1 to 1000, got "7"'),
+    ({"cursor": 7}, f"{CURSOR_EXPECTED} 7"),
+    ({"cursor": ""}, f'{CURSOR_EXPECTED} ""'),
+    ({"cursor": "é"}, f'{CURSOR_EXPECTED} "é"'),
+    ({"cursor": "a"}, f'{CURSOR_EXPECTED} "a"'),
+    ({"cursor": encode_cursor("1800000000000")}, f'{CURSOR_EXPECTED} "{encode_cursor("1800000000000")}"'),
+    ({"cursor": encode_cursor("1 a/b")}, f'{CURSOR_EXPECTED} "{encode_cursor("1 a/b")}"'),
+    ({"cursor": encode_cursor("1_0 ab")}, f'{CURSOR_EXPECTED} "{encode_cursor("1_0 ab")}"'),
+    ({"cursor": encode_cursor("inf ab")}, f'{CURSOR_EXPECTED} "{encode_cursor("inf ab")}"'),
+    ({"cursor": f"{encode_cursor('1 ab')}="}, f'{CURSOR_EXPECTED} "{encode_cursor("1 ab")}="'),
+    ({"tpoic": "order"}, "tpoic: unknown field; did you mean topic?"),
+    ({"states": ["delay"]}, "states: unknown field; did you mean state?"),
+]
+
+
+async def test_a_wrong_field_is_refused_by_name(api: ApiFixture) -> None:
+    answers = [await api.post("/list", {"topic": "order", **fields}) for fields, _ in WRONG_LISTINGS]
+    assert answers == refusals(WRONG_LISTINGS)
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"1e400", b"-Infinity"])

@@ -31,9 +31,9 @@ def parse(
 
 
 class TestStatus:
-    @pytest.mark.parametrize("status", range(200, 300))
-    def test_a_status_of_2xx_is_done(self, status: int) -> None:
-        assert parse(status) == Outcome(kind=OutcomeKind.DONE, status=status)
+    def test_a_status_of_2xx_is_done(self) -> None:
+        statuses = range(200, 300)
+        assert [*map(parse, statuses)] == [Outcome(kind=OutcomeKind.DONE, status=status) for status in statuses]
 
     @pytest.mark.parametrize("status", [429, 503])
     def test_429_and_503_are_busy(self, status: int) -> None:
@@ -46,11 +46,11 @@ class TestStatus:
             kind=OutcomeKind.GONE, reason="status", status=410, message="answered 410: gone for good"
         )
 
-    @pytest.mark.parametrize("status", OTHER_STATUSES)
-    def test_any_other_status_is_failed(self, status: int) -> None:
-        assert parse(status) == Outcome(
-            kind=OutcomeKind.FAILED, reason="status", status=status, message=f"answered {status}"
-        )
+    def test_any_other_status_is_failed(self) -> None:
+        assert [*map(parse, OTHER_STATUSES)] == [
+            Outcome(kind=OutcomeKind.FAILED, reason="status", status=status, message=f"answered {status}")
+            for status in OTHER_STATUSES
+        ]
 
     @pytest.mark.parametrize(
         ("status", "kind"),
