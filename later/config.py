@@ -29,6 +29,7 @@ from later.option_types import (
     origins,
     path,
     prefix,
+    proxy_url,
     rate,
     share,
     store_url,
@@ -78,6 +79,8 @@ class Config:
     prefix: str
     remember_ms: int
     store_timeout_ms: int
+    http_client: str
+    proxy: str | None = field(repr=False)  # it may contain a password
     drain_ms: int
     max_body: int
     """Bytes."""
@@ -91,6 +94,11 @@ class Config:
     def shown_store_url(self) -> str:
         """The store's URL without its secrets."""
         return mask_url(self.store_url)
+
+    @property
+    def shown_proxy(self) -> str | None:
+        """The proxy's URL without its secrets."""
+        return None if self.proxy is None else mask_url(self.proxy)
 
 
 class Option(NamedTuple):
@@ -175,6 +183,10 @@ OPTIONS = (
            "How long an id chosen by the caller is remembered after its task has ended."),
     Option("store-timeout", "store_timeout_ms", duration(100, 60_000), "2s", STORE_COMMANDS,
            "How long to wait for the store's answer."),
+    Option("http-client", "http_client", choice("own", "aiohttp"), "own", WORKER_COMMANDS,
+           "HTTP client of the deliveries: later's own, or aiohttp's, which is slower, as a way around a fault."),
+    Option("proxy", "proxy", proxy_url, "none", WORKER_COMMANDS,
+           "Forward proxy of all callbacks, http://HOST:PORT. A user and a password are for LATER_PROXY or the file."),
     Option("drain", "drain_ms", duration(0), "30s", DAEMON_COMMANDS,
            "How long a stop waits for deliveries and requests in progress."),
     Option("max-body", "max_body", body_size, "1MiB", API_COMMANDS,
@@ -233,6 +245,7 @@ def load(command: str, flags: Mapping[str, str | None], environ: Mapping[str, st
         flag = flags.get(option.key)
         if flag is not None:
             settings[option.key] = _Setting(flag, 0, "")
+    _refuse_password_on_command_line(settings.get("proxy"))
     values = {option.key: _read_option(option, settings.get(option.key)) for option in OPTIONS}
     policy = Policy(**{option.field: values[option.key] for option in OPTIONS if option.in_policy})
     others = {option.field: values[option.key] for option in OPTIONS if not option.in_policy}
@@ -257,11 +270,18 @@ def _read_option(option: Option, setting: _Setting | None) -> Any:
 def _format_option(option: Option, setting: _Setting | None) -> str:
     """Return an option as it would stand on the command line, `--tick 0`, in one line and without secrets."""
     text = option.shown_default or option.default or "" if setting is None else setting.text
-    if option.type in (store_url, http_url):
+    if option.type in (store_url, http_url, proxy_url):
         text = mask_url(text)
     text = text if text.isprintable() else repr(text)
     text = text if len(text) <= 200 else text[:199] + "…"
     return f"--{option.name} {text or repr(text)}"
+
+
+def _refuse_password_on_command_line(proxy: _Setting | None) -> None:
+    """Raise ConfigError if --proxy itself has a user: every user of the machine can read command lines."""
+    if proxy is not None and proxy.precedence == 0 and "@" in proxy.text:
+        option = _format_option(_BY_KEY["proxy"], proxy)
+        raise ConfigError(f"{option}: expected a URL without user:password@: use LATER_PROXY, or proxy in later.toml")
 
 
 def _choose_store(command: str, redis: _Setting | None, data: _Setting | None) -> tuple[bool, bool]:

@@ -8,7 +8,7 @@ import ssl
 import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from later.core.policy import Policy
@@ -17,6 +17,7 @@ from later.core.task import Task
 from later.delivery.aiohttp_client import AiohttpClient
 from later.delivery.http_client import HttpClient
 from later.delivery.own_client import OwnClient
+from later.delivery.proxy import Proxy
 from later.delivery.sender import Sender
 from tests.builders import NOW, a_task
 
@@ -27,11 +28,11 @@ LONG_TIMEOUT_MS = 60_000
 SHORT_TIMEOUT_MS = 150
 """A timeout that a test waits for."""
 
-BUILD_CLIENT: dict[str, Callable[[int], HttpClient]] = {
-    "aiohttp": lambda max_lookups: AiohttpClient(max_lookups=max_lookups),
-    "own": lambda max_lookups: OwnClient(max_lookups=max_lookups, max_idle=64),
+BUILD_CLIENT: dict[str, Callable[[int, Proxy | None], HttpClient]] = {
+    "aiohttp": lambda max_lookups, proxy: AiohttpClient(max_lookups=max_lookups, proxy=proxy),
+    "own": lambda max_lookups, proxy: OwnClient(max_lookups=max_lookups, max_idle=64, proxy=proxy),
 }
-"""Builds the HTTP client of each name for this number of lookups."""
+"""Builds the HTTP client of each name for this number of lookups, and a proxy."""
 client_name = "own"
 """The HTTP client with which `a_sender` sends."""
 
@@ -68,7 +69,8 @@ class Connection:
     def reset(self) -> None:
         """Close with a RST."""
         linger = struct.pack("ii", 1, 0)
-        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        with suppress(OSError):  # the sender was faster
+            self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._writer.transport.abort()
 
 
@@ -159,10 +161,15 @@ class PolicySender:
 
 @asynccontextmanager
 async def a_sender(
-    timeout_ms: int = LONG_TIMEOUT_MS, max_lookups: int = 8, client: HttpClient | None = None, **policy: Any
+    timeout_ms: int = LONG_TIMEOUT_MS,
+    max_lookups: int = 8,
+    client: HttpClient | None = None,
+    proxy: Proxy | None = None,
+    **policy: Any,
 ) -> AsyncIterator[PolicySender]:
     """Start a sender with `client`, by default that of `client_name`, which looks up `max_lookups` names at a time."""
-    sender = Sender(client or BUILD_CLIENT[client_name](max_lookups), user_agent="later/0.1")
+    client = client or BUILD_CLIENT[client_name](max_lookups, proxy)
+    sender = Sender(client, user_agent="later/0.1", has_proxy=proxy is not None)
     await sender.start()
     try:
         yield PolicySender(sender, Policy(timeout_ms=timeout_ms, **policy))

@@ -58,6 +58,12 @@ SAMPLES: dict[str, tuple[tuple[str, Any], ...]] = {
     "prefix": (("a", "a"), ("x:y", "x:y"), ("z" * 64, "z" * 64)),
     "remember": (("0", 0), ("1d", 86_400_000), ("0.0001", 1)),
     "store-timeout": (("0.1", 100), ("60", 60_000), ("5s", 5000)),
+    "http-client": (("aiohttp", "aiohttp"), ("aiohttp", "aiohttp"), ("aiohttp", "aiohttp")),
+    "proxy": (
+        ("http://a:1", "http://a:1"),
+        ("http://[::1]:2/", "http://[::1]:2/"),
+        ("HTTP://d_e.f:65535", "HTTP://d_e.f:65535"),
+    ),
     "drain": (("0", 0), ("5m", 300_000), ("1.5", 1500)),
     "max-body": (("1024", 1024), ("16MiB", 16_777_216), ("64KiB", 65_536)),
     "max-pending-writes": (("1", 1), ("10000000", 10_000_000), ("500", 500)),
@@ -136,7 +142,8 @@ def test_the_defaults_are_as_documented() -> None:
             default_delay_ms=0, max_delay_ms=0, delay_mode=DelayMode.HONOR, delays=True, ttl_ms=0, ack=Ack.AUTO,
             rate=0.0, concurrency=0, ramp_ms=10_000, dead_keep_ms=2_592_000_000,
         ),
-        shards=1, prefix="later", remember_ms=7 * 86_400_000, store_timeout_ms=2000, drain_ms=30_000,
+        shards=1, prefix="later", remember_ms=7 * 86_400_000, store_timeout_ms=2000, http_client="own", proxy=None,
+        drain_ms=30_000,
         max_body=1_048_576, max_pending_writes=10_000, log_format="console", log_level="info", url="http://127.0.0.1:8080",
         wait_ms=30_000,
     )  # fmt: skip
@@ -259,6 +266,7 @@ AT_LEAST = "expected a duration of at least"
 HOST_PORT = "expected HOST:PORT, like 127.0.0.1:8080, localhost:8080 or [::1]:8080"
 PREFIX = r"expected 1 to 64 characters without white space, control characters or any of {}*?[]\^"
 WRONG_PREFIXES = ("", "a b", "{a}", "a*", "a?", "a[", "a\\", "a^", "a\n", "\ud800", "a" * 65)
+PROXY_URL = "expected http://HOST:PORT, like http://proxy.internal:3128 or http://user:password@proxy.internal:3128"
 STORE_URL = "expected a redis://, rediss:// or unix:// URL"
 HTTP_URL = "expected an http or https URL with a host and without user:password@"
 
@@ -326,6 +334,16 @@ HTTP_URL = "expected an http or https URL with a host and without user:password@
         ("redis", "unix:///a?db=x", "expected a number as the URL's db"),
         ("redis", "redis+sentinel://a/0", f"{STORE_URL}: redis+sentinel:// is not supported yet"),
         ("redis", "redis+cluster://a", f"{STORE_URL}: redis+cluster:// is not supported yet"),
+        ("http-client", "httpx", "--http-client httpx: expected own or aiohttp"),
+        ("proxy", "a:3128", PROXY_URL),
+        ("proxy", "http://a", PROXY_URL),
+        ("proxy", "http://a:0", PROXY_URL),
+        ("proxy", "http://a:65536", PROXY_URL),
+        ("proxy", "http://a:1/x", PROXY_URL),
+        ("proxy", "http://a:1?x", PROXY_URL),
+        ("proxy", "http://:1", PROXY_URL),
+        ("proxy", "socks5://a:1", PROXY_URL),
+        ("proxy", "https://a:1", "expected an http:// URL: a proxy that is itself called by https is not supported"),
         ("url", "127.0.0.1:8080", HTTP_URL),
         ("url", "ftp://a", HTTP_URL),
         ("url", "http://", HTTP_URL),
@@ -381,6 +399,15 @@ def test_a_url_is_shown_without_its_secrets_and_never_by_repr() -> None:
     assert "hunter2" not in repr(config)
     assert mask_url("unix:///a?password=hunter@hunter2") == "unix://***"
     assert mask_url("unix:///tmp/a%20b.sock") == "unix:///tmp/a%20b.sock"
+
+
+def test_a_proxys_password_is_refused_on_the_command_line_and_never_shown() -> None:
+    use_another_way = "expected a URL without user:password@: use LATER_PROXY, or proxy in later.toml"
+    assert load_error(proxy="http://me:hunter2@a:1") == f"--proxy http://***@a:1: {use_another_way}"
+    assert "hunter2" not in load_error(environ={"LATER_PROXY": "http://me:hunter2@a:b"})
+    config = load_config(environ={"LATER_PROXY": "http://me:hunter2@a:1"})
+    assert (config.proxy, config.shown_proxy) == ("http://me:hunter2@a:1", "http://***@a:1")
+    assert "hunter2" not in repr(config)
 
 
 def test_the_lease_follows_the_timeout_and_exceeds_it() -> None:

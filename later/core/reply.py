@@ -31,6 +31,9 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     later_after: str | None = None
     later_reason: str | None = None
     location: str | None = None
+    proxy_status: str | None = None
+    proxy_error: str | None = None
+    """`X-Squid-Error` or `X-Smokescreen-Error`."""
 
 
 def parse_reply(reply: Reply, now: int, ack: Ack) -> Outcome:

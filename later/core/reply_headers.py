@@ -1,4 +1,4 @@
-"""Headers of a receiver's reply that say more than its status: `later-after`, `later-reason` and `Location`."""
+"""Headers of a reply that say more than its status: `later-after`, `later-reason`, `Location` and `Proxy-Status`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from later.core.validation import MAX_AHEAD_MS, to_milliseconds
 MAX_REASON_CHARS = 200
 MAX_LOCATION_CHARS = 100
 
+_PROXY_ERROR = re.compile(r";[ \t]*error[ \t]*=")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -48,6 +50,14 @@ def describe_location(text: str) -> str:
     origin = f"{split.scheme}:" if split.scheme else ""
     origin += f"//{authority}" if authority else ""
     return _one_line(origin + split.path, MAX_LOCATION_CHARS)
+
+
+def has_proxy_error(text: str) -> bool:
+    """Return True if a `Proxy-Status` (RFC 9209) says that the proxy next to the caller has made the answer.
+
+    Each proxy on the way appends an entry, so that proxy's is the last; one with the parameter `error` made the answer.
+    """
+    return _PROXY_ERROR.search(_QUOTED.sub('""', text).rpartition(",")[2]) is not None
 
 
 def _one_line(text: str, max_chars: int) -> str:

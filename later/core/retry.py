@@ -41,7 +41,7 @@ class OutcomeKind(StrEnum):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one delivery.
 
-    `reason` is a word of the contract ("status", "code", "timeout", "connect", "reply"), or "" if it is done.
+    `reason` is a word of the contract ("status", "code", "timeout", "connect", "reply", "proxy"), or "" if it is done.
     `retry_after_ms` is the pause that a busy receiver asked for. `later_after_ms` is the pause that a receiver asked
     for this task alone; then there is no `retry_after_ms`.
     """

@@ -28,8 +28,11 @@ from later.core.errors import LaterError, StoreDown, StoreMismatch
 from later.daemon.lifecycle import wait_for_all
 from later.daemon.listen import listen_address, listen_error, log_not_listening, may_skip_listening
 from later.daemon.store_metrics import StoreMetrics
+from later.delivery.aiohttp_client import AiohttpClient
+from later.delivery.http_client import HttpClient
 from later.delivery.own_client import OwnClient
 from later.delivery.pool import idle_limit
+from later.delivery.proxy import Proxy
 from later.delivery.sender import Sender
 from later.metrics import Exposition, Metrics
 from later.option_types import Address
@@ -86,9 +89,7 @@ class Service:
             build_ticker("policies", self.read_policies, POLICIES_EVERY_MS),
             build_ticker("event_loop", self.measure_event_loop, EVENT_LOOP_EVERY_MS),
         ]
-        max_idle = idle_limit(raise_descriptor_limit(), config.concurrency)
-        client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle)
-        self._sender = Sender(client, user_agent=f"later/{__version__}")
+        self._sender = build_sender(config)
         self._worker: Worker | None = None
         if command in WORKER_COMMANDS:
             self._worker = Worker(
@@ -156,6 +157,8 @@ class Service:
         start_tickers(self._tickers, self._metrics)
         if self._worker is not None:
             await self._sender.start()
+            if self._config.proxy is not None:
+                log.info("calls go through a proxy", proxy=self._config.shown_proxy)
             self._worker.start()
             self._worker_started = True
 
@@ -256,3 +259,15 @@ def raise_descriptor_limit() -> int:
         except (ValueError, OSError):  # macOS reports a limit that it does not grant
             return soft
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def build_sender(config: Config) -> Sender:
+    """Return the sender with the HTTP client, and through the proxy, that the options say."""
+    proxy = None if config.proxy is None else Proxy.parse(config.proxy)
+    max_idle = idle_limit(raise_descriptor_limit(), config.concurrency)
+    client: HttpClient
+    if config.http_client == "aiohttp":
+        client = AiohttpClient(max_lookups=config.concurrency, proxy=proxy)
+    else:
+        client = OwnClient(max_lookups=config.concurrency, max_idle=max_idle, proxy=proxy)
+    return Sender(client, user_agent=f"later/{__version__}", has_proxy=proxy is not None)

@@ -18,7 +18,8 @@ from later.core.host_address import parse_host_address
 from later.core.origin import Origin
 from later.core.policy import MAX_TIMEOUT_MS
 from later.delivery.connection import Connection
-from later.delivery.http_client import OWN_ERRNOS, LocalFault, NoConnection
+from later.delivery.http_client import OWN_ERRNOS, LocalFault, NoConnection, ProxyFailed
+from later.delivery.proxy import Proxy
 from later.delivery.resolver import Resolver
 from later.delivery.tls import ResumingContext
 
@@ -52,31 +53,73 @@ class Connector:
         tls: ResumingContext,
         open_socket: OpenSocket,
         free_descriptors: Callable[[], bool],
+        proxy: Proxy | None = None,
     ) -> None:
         """`free_descriptors` is called if there is none left; it returns True if it has closed connections."""
         self._resolver = resolver
         self._tls = tls
         self._open_socket = open_socket
         self._free_descriptors = free_descriptors
+        self._proxy = proxy
 
-    async def connect(self, origin: Origin, build: Callable[[], Connection]) -> Connection:
-        """Return a new connection to `origin`, made by `build`.
+    async def connect(self, origin: Origin) -> socket.socket:
+        """Return a socket that is connected to `origin`, through the proxy if there is one.
 
         Raises:
-            NoConnection: the name has no address, none of them answers, or TLS fails.
+            NoConnection: the name has no address, or none of them answers.
+            ProxyFailed: there is no connection to the proxy, or it opens no tunnel.
             LocalFault: this machine has no descriptor, thread, memory or port left.
         """
+        if self._proxy is None:
+            return await self._connect(origin)
+        try:
+            connected = await self._connect(self._proxy.origin)
+        except NoConnection as error:
+            raise ProxyFailed(f"no connection to it: {error}") from error
+        if origin.scheme == "https":
+            try:
+                await self._proxy.open_tunnel(connected, origin)
+            except BaseException:
+                connected.close()
+                raise
+        return connected
+
+    async def start(self, connected: socket.socket, origin: Origin, build: Callable[[], Connection]) -> Connection:
+        """Return the connection, made by `build`, on this socket; for https after the handshake of TLS.
+
+        Raises:
+            NoConnection: TLS fails.
+        """
+        loop = asyncio.get_running_loop()
+        if origin.scheme == "http":
+            return (await loop.create_connection(build, sock=connected))[1]
+        try:
+            _, connection = await loop.create_connection(
+                build,
+                sock=connected,
+                ssl=self._tls,
+                server_hostname=origin.host.removesuffix("."),
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                ssl_shutdown_timeout=GOODBYE_TIMEOUT_S,
+            )
+        except OSError as error:
+            raise _translate(error, ()) from error
+        return connection
+
+    async def _connect(self, origin: Origin) -> socket.socket:
         addresses = await self._find_addresses(origin)
-        try:
-            return await self._connect(origin, addresses, build)
-        except OSError as error:
-            if not is_local_fault(error, addresses) or not self._free_descriptors():
-                raise _translate(error, addresses) from error
-        await asyncio.sleep(CLOSE_S)
-        try:
-            return await self._connect(origin, addresses, build)
-        except OSError as error:
-            raise _translate(error, addresses) from error
+        for may_free in (True, False):
+            try:
+                return await aiohappyeyeballs.start_connection(
+                    addresses,
+                    happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
+                    socket_factory=partial(self._open_socket, origin.host),
+                )
+            except OSError as error:
+                if not (may_free and is_local_fault(error, addresses) and self._free_descriptors()):
+                    raise _translate(error, addresses) from error
+            await asyncio.sleep(CLOSE_S)
+        raise AssertionError
 
     async def _find_addresses(self, origin: Origin) -> Sequence[AddrInfoType]:
         address = parse_host_address(origin.host)
@@ -87,27 +130,6 @@ class Connector:
             return await self._resolver.resolve(origin.host, origin.port)
         except OSError as error:
             raise _translate(error, ()) from error
-
-    async def _connect(
-        self, origin: Origin, addresses: Sequence[AddrInfoType], build: Callable[[], Connection]
-    ) -> Connection:
-        opened = await aiohappyeyeballs.start_connection(
-            addresses,
-            happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
-            socket_factory=partial(self._open_socket, origin.host),
-        )
-        loop = asyncio.get_running_loop()
-        if origin.scheme == "http":
-            return (await loop.create_connection(build, sock=opened))[1]
-        _, connection = await loop.create_connection(
-            build,
-            sock=opened,
-            ssl=self._tls,
-            server_hostname=origin.host.removesuffix("."),
-            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-            ssl_shutdown_timeout=GOODBYE_TIMEOUT_S,
-        )
-        return connection
 
 
 def is_local_fault(error: OSError, addresses: Sequence[AddrInfoType]) -> bool:

@@ -16,8 +16,9 @@ from later.core.reply import Reply
 from later.delivery.connection import Connection, ConnectionLost
 from later.delivery.connector import Connector, OpenSocket, open_socket
 from later.delivery.deadlines import Deadlines
-from later.delivery.http_client import BrokenReply, LocalFault
+from later.delivery.http_client import BrokenReply, LocalFault, ProxyFailed
 from later.delivery.pool import ConnectionPool
+from later.delivery.proxy import NO_CONNECTION_IN_TIME, Proxy
 from later.delivery.request import CallbackRequest
 from later.delivery.resolver import Resolver
 from later.delivery.tls import build_tls_context
@@ -28,7 +29,10 @@ CLOSED = "the client was closed"
 class OwnClient:
     """An HTTP client that looks up `max_lookups` names at a time, and keeps `max_idle` idle connections."""
 
-    def __init__(self, *, max_lookups: int, max_idle: int, open_socket: OpenSocket = open_socket) -> None:
+    def __init__(
+        self, *, max_lookups: int, max_idle: int, proxy: Proxy | None = None, open_socket: OpenSocket = open_socket
+    ) -> None:
+        self._proxy = proxy
         self._max_lookups = max_lookups
         self._max_idle = max_idle
         self._open_socket = open_socket
@@ -51,6 +55,7 @@ class OwnClient:
             tls=self._tls,
             open_socket=self._open_socket,
             free_descriptors=self._pool.close_all,
+            proxy=self._proxy,
         )
 
     async def close(self) -> None:
@@ -64,6 +69,8 @@ class OwnClient:
     async def post(self, request: CallbackRequest, timeout_s: float, ack: Ack) -> Reply:
         deadline = self._loop.time() + timeout_s
         origin, head, body = request.origin, request.head, request.body
+        if self._proxy is not None and origin.scheme == "http":
+            head = request.head_to_proxy(self._proxy.authorization_line)
         decided_by_status = ack is Ack.STATUS
         connection = self._pool.take(origin)
         if connection is not None:
@@ -80,16 +87,20 @@ class OwnClient:
     async def _connect(self, origin: Origin, deadline: float) -> Connection:
         """Return a new connection, which was opened before the deadline (a time of the event loop, in s)."""
         build = partial(Connection, origin, self._deadlines, self._pool.put, self._on_closed)
+        connected = None
         try:
             async with asyncio.timeout_at(deadline) as connecting:
                 self._connecting.add(connecting)
                 try:
-                    connection = await self._connector.connect(origin, build)
+                    connected = await self._connector.connect(origin)
+                    connection = await self._connector.start(connected, origin, build)
                 finally:
                     self._connecting.discard(connecting)
         except TimeoutError:
             if self._is_closed:
                 raise LocalFault(CLOSED) from None
+            if self._proxy is not None and connected is None:
+                raise ProxyFailed(NO_CONNECTION_IN_TIME) from None
             raise
         if not connection.is_open:
             raise BrokenReply("the connection was closed")

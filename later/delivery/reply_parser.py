@@ -15,6 +15,7 @@ TRANSFER_ENCODING = b"transfer-encoding"
 READ_HEADERS = frozenset({
     b"content-encoding", b"content-length", TRANSFER_ENCODING,
     b"retry-after", b"location", b"later-after", b"later-reason",
+    b"proxy-status", b"x-squid-error", b"x-smokescreen-error",
 })  # fmt: skip
 HTTP_VERSIONS = frozenset({"1.0", "1.1"})
 
@@ -163,7 +164,7 @@ class ReplyParser:
         status = self._parser.get_status_code()
         if not headers:
             return Reply(status=status, body=body)
-        is_coded = headers.get(TRANSFER_ENCODING, b"chunked").lower() != b"chunked" or headers.get(
+        is_coded = headers.get(TRANSFER_ENCODING, b"chunked").strip().lower() != b"chunked" or headers.get(
             b"content-encoding", b""
         ).strip().lower() not in (b"", b"identity")
         return Reply(
@@ -173,6 +174,8 @@ class ReplyParser:
             later_after=_decode(headers.get(b"later-after")),
             later_reason=_decode(headers.get(b"later-reason")),
             location=_decode(headers.get(b"location")),
+            proxy_status=_decode(headers.get(b"proxy-status")),
+            proxy_error=_decode(headers.get(b"x-squid-error") or headers.get(b"x-smokescreen-error")),
         )
 
 

@@ -41,6 +41,11 @@ class CallbackRequest(NamedTuple):
         """The request line and the headers, as they are sent to the origin itself."""
         return b"POST %b HTTP/1.1\r\n%b\r\n" % (self.target.encode(), self.headers)
 
+    def head_to_proxy(self, authorization: bytes) -> bytes:
+        """Return the head of an http request to a forward proxy: in absolute form, with `authorization` (a line)."""
+        url = f"{self.origin.scheme}://{self.origin.authority}{self.target}"
+        return b"POST %b HTTP/1.1\r\n%b%b\r\n" % (url.encode(), self.headers, authorization)
+
 
 class RequestBuilder:
     """Builds the requests of attempts."""

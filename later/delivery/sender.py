@@ -11,16 +11,18 @@ from later.core.reply import parse_reply
 from later.core.retry import Outcome, OutcomeKind
 from later.core.task import Task
 from later.delivery.http_client import BrokenReply, HttpClient, NoConnection, ProxyFailed
+from later.delivery.proxy import is_answer_of_proxy
 from later.delivery.request import RequestBuilder
 
 BAD_URL = "this URL cannot be called"
 
 
 class Sender:
-    """Sends tasks to their receivers, any number at a time."""
+    """Sends tasks to their receivers, any number at a time. With `has_proxy`, a proxy may answer in their stead."""
 
-    def __init__(self, client: HttpClient, *, user_agent: str) -> None:
+    def __init__(self, client: HttpClient, *, user_agent: str, has_proxy: bool = False) -> None:
         self._client = client
+        self._has_proxy = has_proxy
         self._requests = RequestBuilder(user_agent)
 
     async def start(self) -> None:
@@ -47,6 +49,8 @@ class Sender:
             return _failed("connect", f"no connection: {BAD_URL}")
         try:
             reply = await self._client.post(request, timeout_s, policy.ack)
+            if self._has_proxy and request.origin.scheme == "http" and is_answer_of_proxy(reply):
+                raise ProxyFailed(f"it answered {reply.status}")
         except TimeoutError:
             return _failed("timeout", f"no complete answer within {timeout_s:g} s")
         except NoConnection as error:

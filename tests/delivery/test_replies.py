@@ -26,7 +26,9 @@ IN_TWO_DAYS = "Sun, 17 Jan 2027 08:00:00 GMT"
 
 
 class MockResponse(aiohttp.ClientResponse):
-    """A response as aioresponses 0.7 builds it, with the argument that aiohttp requires since 3.14."""
+    """A response as aioresponses 0.7 builds it, with the argument that aiohttp requires since 3.14, and a version."""
+
+    version = aiohttp.HttpVersion11
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, stream_writer=Mock(), **named)

@@ -1,0 +1,91 @@
+"""The forward proxy through which all callbacks are called, if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from base64 import b64encode
+from dataclasses import dataclass, field
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from later.core.origin import DEFAULT_PORTS, Origin
+from later.core.reply import Reply
+from later.core.reply_headers import has_proxy_error
+from later.delivery.http_client import ProxyFailed
+
+MAX_ANSWER_BYTES = 16_384
+"""The longest answer to CONNECT."""
+NO_CONNECTION_IN_TIME = "there was no connection through it in time"
+NO_TUNNEL = "no answer to CONNECT"
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: [^\r\n]*)?\r\n")
+PROXY_AUTHENTICATION_REQUIRED = 407
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A forward proxy. `authorization` is the value of Proxy-Authorization, None without a user."""
+
+    origin: Origin
+    authorization: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Proxy:
+        """Return the proxy of a URL such as http://user:password@proxy.internal:3128.
+
+        Raises:
+            ValueError: it is no such URL.
+        """
+        split = urlsplit(url)
+        userinfo, at, address = split.netloc.rpartition("@")
+        if not at:
+            return cls(Origin.of(url))
+        user, _, password = userinfo.partition(":")
+        credentials = unquote_to_bytes(user) + b":" + unquote_to_bytes(password)
+        return cls(Origin.of(f"{split.scheme}://{address}"), f"Basic {b64encode(credentials).decode()}")
+
+    @property
+    def authorization_line(self) -> bytes:
+        """The header line of the credentials; empty without them."""
+        return b"" if self.authorization is None else f"Proxy-Authorization: {self.authorization}\r\n".encode()
+
+    async def open_tunnel(self, connected: socket.socket, origin: Origin) -> None:
+        """Make a connection to the proxy one to `origin`.
+
+        Raises:
+            ProxyFailed: it opens no tunnel.
+        """
+        loop = asyncio.get_running_loop()
+        target = (
+            origin.authority if origin.port != DEFAULT_PORTS[origin.scheme] else f"{origin.authority}:{origin.port}"
+        )
+        request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n".encode() + self.authorization_line + b"\r\n"
+        answer = b""
+        try:
+            await loop.sock_sendall(connected, request)
+            while b"\r\n\r\n" not in answer:
+                more = await loop.sock_recv(connected, MAX_ANSWER_BYTES)
+                answer += more
+                if not more or len(answer) > MAX_ANSWER_BYTES:
+                    raise ProxyFailed(f"{NO_TUNNEL}: {'it is too long' if more else 'the connection was closed'}")
+        except OSError as error:
+            raise ProxyFailed(f"{NO_TUNNEL}: {error.strerror or type(error).__name__}") from error
+        status = _STATUS_LINE.match(answer)
+        if status is None:
+            raise ProxyFailed(f"{NO_TUNNEL}: it is not HTTP")
+        if status[1][:1] != b"2":
+            raise ProxyFailed(f"it answered {status[1].decode()} to CONNECT")
+        if not answer.endswith(b"\r\n\r\n"):  # the origin says nothing before it is greeted
+            raise ProxyFailed(f"{NO_TUNNEL}: there is more than one")
+
+
+def is_answer_of_proxy(reply: Reply) -> bool:
+    """Return True if an http call was answered by the proxy itself, as far as its answer says so.
+
+    407 is a proxy's answer only. Others say it by `Proxy-Status` (RFC 9209), `X-Squid-Error` or `X-Smokescreen-Error`.
+    """
+    if reply.status == PROXY_AUTHENTICATION_REQUIRED:
+        return True
+    if 200 <= reply.status < 300:
+        return False
+    return reply.proxy_error is not None or has_proxy_error(reply.proxy_status or "")

@@ -1,0 +1,271 @@
+"""Calls through a forward proxy: in absolute form, through tunnels, and with proxies that fail."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from later.core.origin import Origin
+from later.core.reply import Reply
+from later.core.retry import Outcome, OutcomeKind
+from later.delivery.proxy import Proxy, is_answer_of_proxy
+from tests.builders import NOW, a_task
+from tests.delivery.forward_proxy import ForwardProxy
+from tests.delivery.test_connections import SELF_SIGNED, a_closed_port
+from tests.receivers import (
+    BUSY,
+    DONE,
+    SHORT_TIMEOUT_MS,
+    Behavior,
+    Connection,
+    FakeNameServers,
+    Receiver,
+    a_sender,
+    answers,
+    answers_and_closes,
+    never_answers,
+    parse_headers,
+    reply_with_body,
+)
+
+ANY_CLIENT = pytest.mark.usefixtures("client")
+
+
+async def outcome_through(proxy_url: str, callback: str, *, calls: int = 1, timeout_ms: int = 60_000) -> Outcome:
+    """Return the outcome of the last of these calls through the proxy."""
+    async with a_sender(timeout_ms, proxy=Proxy.parse(proxy_url)) as sender:
+        for _ in range(calls):
+            outcome = await sender.send(a_task(callback=callback), 1, NOW)
+        return outcome
+
+
+def failed(why: str) -> Outcome:
+    return Outcome(kind=OutcomeKind.FAILED, reason="proxy", message=f"the proxy failed: {why}")
+
+
+@pytest.fixture
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """The context of a receiver for localhost, whose certificate every client of this test trusts."""
+    pem = tmp_path / "receiver.pem"
+    pem.write_text(SELF_SIGNED)
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem)
+    return context
+
+
+@ANY_CLIENT
+class TestHttp:
+    async def test_a_call_is_in_absolute_form_and_its_name_is_looked_up_by_the_proxy(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = FakeNameServers()
+        monkeypatch.setattr(socket, "getaddrinfo", names.getaddrinfo)
+        async with Receiver(answers(BUSY)).listen() as receiver, ForwardProxy().listen() as proxy:
+            callback = receiver.url.replace("127.0.0.1", "receiver.example") + "/a%41?b=%2F"
+            outcome = await outcome_through(proxy.url, callback)
+        assert outcome.kind is OutcomeKind.BUSY
+        assert proxy.heads[0].split("\r\n")[0] == f"POST {callback} HTTP/1.1"
+        assert parse_headers(proxy.heads[0])["host"] == callback.split("/")[2]
+        assert names.lookups == []
+
+    @pytest.mark.parametrize("path", ["", "/", "?", "/a?", "?x=1", "/ü", "/%"])
+    async def test_the_target_is_sent_as_without_a_proxy(self, path: str) -> None:
+        heads: list[str] = []
+
+        async def record(connection: Connection) -> None:
+            heads.append((await connection.read_request())[0].split("\r\n")[0])
+            await connection.write(DONE)
+
+        async with Receiver(record).listen() as receiver, ForwardProxy().listen() as proxy:
+            await outcome_through(proxy.url, receiver.url + path)
+            async with a_sender() as sender:
+                await sender.send(a_task(callback=receiver.url + path), 1, NOW)
+        assert heads[0] == heads[1]
+
+    async def test_a_connection_to_the_proxy_is_kept_for_the_same_origin_only(self) -> None:
+        async with (
+            Receiver(answers(DONE)).listen() as first,
+            Receiver(answers(DONE)).listen() as second,
+            ForwardProxy().listen() as proxy,
+            a_sender(proxy=Proxy.parse(proxy.url)) as sender,
+        ):
+            for receiver in (first, first, first, second):
+                assert (await sender.send(a_task(callback=receiver.url), 1, NOW)).kind is OutcomeKind.DONE
+        assert proxy.connections == 2
+
+    async def test_a_kept_connection_that_the_proxy_closed_is_replaced(self) -> None:
+        async with Receiver(answers_and_closes(DONE)).listen() as proxy:
+            outcome = await outcome_through(proxy.url, "http://receiver.example/", calls=3)
+        assert (outcome.kind, proxy.connections) == (OutcomeKind.DONE, 3)
+
+    @pytest.mark.parametrize(
+        ("status", "headers"),
+        [
+            ("407 Proxy Authentication Required", ["Proxy-Authenticate: Basic"]),
+            ("407 Request Rejected by Proxy", ["X-Smokescreen-Error: host: denied"]),
+            ("502 Bad Gateway", ["Proxy-Status: squid; error=connection_refused"]),
+            ("503 Service Unavailable", ["X-Squid-Error: ERR_CONNECT_FAIL 111", "Retry-After: 60"]),
+            ("504 Gateway Timeout", ['Proxy-Status: cdn, squid; details="a, b"; error=dns_timeout', "later-after: 9"]),
+        ],
+    )
+    async def test_an_answer_that_the_proxy_says_is_its_own_is_no_answer_of_the_receiver(
+        self, status: str, headers: list[str]
+    ) -> None:
+        async with Receiver(answers(reply_with_body(b"no", status, *headers))).listen() as proxy:
+            outcome = await outcome_through(proxy.url, "http://receiver.example/")
+        assert outcome == failed(f"it answered {status[:3]}")
+
+    async def test_an_answer_without_such_a_mark_counts_as_the_receivers(self) -> None:
+        answer = reply_with_body(b"", "503 No", "Via: 1.1 squid", "Proxy-Status: squid; received-status=503")
+        async with Receiver(answers(answer)).listen() as proxy:
+            outcome = await outcome_through(proxy.url, "http://receiver.example/")
+        assert (outcome.kind, outcome.reason) == (OutcomeKind.BUSY, "status")
+
+
+@ANY_CLIENT
+class TestHttps:
+    async def test_a_call_goes_through_a_tunnel_with_tls_to_the_origin(self, trusted: ssl.SSLContext) -> None:
+        async with Receiver(answers(BUSY, BUSY)).listen(trusted) as receiver, ForwardProxy().listen() as proxy:
+            callback = receiver.url.replace("127.0.0.1", "localhost")
+            outcome = await outcome_through(proxy.url, callback, calls=2)
+        authority = callback.removeprefix("https://")
+        assert outcome.kind is OutcomeKind.BUSY
+        assert [head.split("\r\n")[0] for head in proxy.heads] == [f"CONNECT {authority} HTTP/1.1"]
+        assert "later-attempt" not in proxy.heads[0]
+
+    async def test_the_certificate_is_verified_against_the_name_of_the_origin(self, trusted: ssl.SSLContext) -> None:
+        async with Receiver(answers(DONE)).listen(trusted) as receiver, ForwardProxy().listen() as proxy:
+            outcome = await outcome_through(proxy.url, receiver.url.replace("127.0.0.1", "other.example"))
+        assert (outcome.reason, "Hostname mismatch" in outcome.message) == ("connect", True)
+
+    async def test_a_failed_handshake_in_a_tunnel_is_the_receivers(self) -> None:
+        async with Receiver(answers_and_closes(DONE)).listen() as receiver, ForwardProxy().listen() as proxy:
+            outcome = await outcome_through(proxy.url, receiver.url.replace("http", "https"), timeout_ms=2000)
+        assert outcome.reason in ("connect", "timeout")
+
+    async def test_a_handshake_that_hangs_in_a_tunnel_is_a_timeout(self) -> None:
+        async with Receiver(never_answers).listen() as receiver, ForwardProxy().listen() as proxy:
+            callback = receiver.url.replace("http", "https")
+            outcome = await outcome_through(proxy.url, callback, timeout_ms=SHORT_TIMEOUT_MS)
+        assert outcome.reason == "timeout"
+
+
+def connect_answers(answer: bytes, end: Callable[[Connection], object] = Connection.close) -> Behavior:
+    async def behavior(connection: Connection) -> None:
+        await connection.read_head()
+        await connection.write(answer)
+        end(connection)
+
+    return behavior
+
+
+@ANY_CLIENT
+class TestFailedTunnel:
+    @pytest.mark.parametrize("status", [400, 403, 407, 502, 503, 504])
+    async def test_an_error_status_is_the_proxys(self, status: int) -> None:
+        answer = reply_with_body(b"no", f"{status} No", "Retry-After: 3600")
+        async with Receiver(connect_answers(answer)).listen() as proxy:
+            outcome = await outcome_through(proxy.url, "https://receiver.example/")
+        assert outcome == failed(f"it answered {status} to CONNECT")
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"",
+            b"HTTP/1.1 2",
+            b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000,
+            b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000,
+            b"\r\n" * 200_000,
+        ],
+        ids=lambda answer: ascii(answer)[:30],
+    )
+    async def test_garbage_is_the_proxys(self, answer: bytes) -> None:
+        async with Receiver(connect_answers(answer)).listen() as proxy:
+            outcome = await outcome_through(proxy.url, "https://receiver.example/")
+        assert outcome.reason == "proxy"
+
+    async def test_a_reset_is_the_proxys(self) -> None:
+        async with Receiver(connect_answers(b"", Connection.reset)).listen() as proxy:
+            outcome = await outcome_through(proxy.url, "https://receiver.example/")
+        assert outcome.reason == "proxy"
+
+    async def test_a_proxy_that_never_answers_is_at_fault(self) -> None:
+        async with Receiver(never_answers).listen() as proxy:
+            outcome = await outcome_through(proxy.url, "https://receiver.example/", timeout_ms=SHORT_TIMEOUT_MS)
+        assert outcome == failed("there was no connection through it in time")
+
+
+@ANY_CLIENT
+class TestNoProxy:
+    @pytest.mark.parametrize("scheme", ["http", "https"])
+    async def test_a_refused_connection_is_the_proxys(self, scheme: str) -> None:
+        outcome = await outcome_through(f"http://127.0.0.1:{a_closed_port()}", f"{scheme}://receiver.example/")
+        assert outcome == failed("no connection to it: Connection refused")
+
+    @pytest.mark.parametrize("scheme", ["http", "https"])
+    async def test_a_failed_lookup_is_the_proxys(self, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(socket, "getaddrinfo", FakeNameServers().getaddrinfo)
+        outcome = await outcome_through("http://dead.example:3128", f"{scheme}://receiver.example/")
+        assert outcome == failed("no connection to it: the name lookup failed: Name or service not known")
+
+
+@ANY_CLIENT
+class TestCredentials:
+    @pytest.mark.parametrize("scheme", ["http", "https"])
+    async def test_they_are_sent_to_the_proxy(self, scheme: str) -> None:
+        heads: list[str] = []
+
+        async def record(connection: Connection) -> None:
+            heads.append(await connection.read_head())
+
+        async with Receiver(record).listen() as proxy:
+            url = proxy.url.replace("//", "//me:p%40ss%C3%BC@")
+            await outcome_through(url, f"{scheme}://receiver.example/")
+        assert parse_headers(heads[0])["proxy-authorization"] == "Basic bWU6cEBzc8O8"
+
+    async def test_they_are_not_sent_to_the_origin(self, trusted: ssl.SSLContext) -> None:
+        heads: list[str] = []
+
+        async def record(connection: Connection) -> None:
+            heads.append((await connection.read_request())[0].lower())
+            await connection.write(DONE)
+
+        async with Receiver(record).listen(trusted) as receiver, ForwardProxy().listen() as proxy:
+            url = proxy.url.replace("//", "//me:secret@")
+            await outcome_through(url, receiver.url.replace("127.0.0.1", "localhost"))
+        assert "authorization" not in heads[0]
+
+    async def test_they_are_in_no_outcome(self) -> None:
+        for scheme in ("http", "https"):
+            outcome = await outcome_through(f"http://me:secret@127.0.0.1:{a_closed_port()}", f"{scheme}://h.example/")
+            assert "secret" not in repr(outcome)
+
+
+def test_a_proxy_shows_no_password() -> None:
+    assert Proxy.parse("http://me:secret@h:1") == Proxy(Origin("http", "h", 1), "Basic bWU6c2VjcmV0")
+    assert "bWU6c2VjcmV0" not in repr(Proxy.parse("http://me:secret@h:1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "by_proxy"),
+    [
+        ("p; error=dns_error", True),
+        ("p;error=dns_error", True),
+        ("p; received-status=502; error = x", True),
+        ("cdn; error=dns_error, p", False),
+        ("cdn; received-status=502, p; error=x", True),
+        ('p; details="; error=x"', False),
+        ('p; details=", q; error=x"', False),
+        ('p; details="\\"; error=x"', False),
+        ("p; errors=x", False),
+        ("", False),
+    ],
+)
+def test_the_last_entry_of_proxy_status_says_whose_the_answer_is(text: str, by_proxy: bool) -> None:
+    assert is_answer_of_proxy(Reply(status=502, body=None, proxy_status=text)) is by_proxy
