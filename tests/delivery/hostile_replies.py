@@ -117,6 +117,7 @@ CHUNKS = {
         b'd\r\n{"code": 101}\r\n', b"0\r\nRetry-After: 5\r\nlater-after: 7\r\nContent-Encoding: gzip\r\n\r\n"
     ),
     "a trailer with a length": chunks(b'd\r\n{"code": 101}\r\n', b"0\r\nContent-Length: 5\r\n\r\n", end=End.CLOSE),
+    "a space in a trailer": chunks(b'd\r\n{"code": 101}\r\n', b"0\r\nTransfer-Encoding : x\r\n\r\n", end=End.CLOSE),
     "a broken trailer": chunks(b'd\r\n{"code": 101}\r\n', b"0\r\nX y\r\n\r\n", end=End.CLOSE),
     "a cut trailer": chunks(b'd\r\n{"code": 101}\r\n', b"0\r\nX: y\r\n", end=End.CLOSE),
     "no end of the trailers": chunks(b'd\r\n{"code": 101}\r\n', b"0\r\n", end=End.CLOSE),
@@ -254,7 +255,8 @@ HEADER_LINES = {
         b"Connection: ,", b"Connection: close, keep-alive", b"Connection: \xff",
         b"Connection: close\r\nConnection: keep-alive",
         b"Upgrade: x\r\nConnection: upgrade", b"Content-Encoding: \xff", b"Content-Encoding: gzip\r\n , deflate",
-        b"Retry-After: 5\r\n 6", b"Host: x", b"Proxy-Connection: close", b"HTTP/1.1 200 OK", b"Expect: 100-continue",
+        b"Retry-After: 5\r\n 6", b"Host: x",
+        b"Location: h\x1b[31m", b"Proxy-Connection: close", b"HTTP/1.1 200 OK", b"Expect: 100-continue",
     ]
 }  # fmt: skip
 
