@@ -8,8 +8,8 @@
 --         {id, body, due time, attempt, fence, last failure or ''}, ...}, or the error if its buckets cannot be read
 --
 -- The due time is the first one of a task that was put back.
--- A task is claimed only if it is new in unack: this makes any number of instances safe. An entry that has no body, or
--- that is in unack already, is an orphan: it is removed and counted.
+-- A task is claimed only if it is new in unack. An entry that has no body, or that is in unack already, is an orphan: it
+-- is removed and counted.
 -- An answer that takes too long to read would let all its leases expire; hence the limit on bytes.
 -- Nothing is claimed of a held topic, with one exception: a caller that was granted permits passes a hold for a rate,
 -- which another instance may have set since because it got no permits.
@@ -26,8 +26,10 @@ local READ = 50
 -- Read the first entries of the topics that are not held. Buckets that cannot be read must not stop the other topics.
 local names, answers, topics = {}, {}, {}
 for at = 4, #ARGV, 5 do names[#names + 1] = ARGV[at] end
-for n, entry in ipairs(redis.call('ZMSCORE', wake_delay, unpack(names))) do
-  local at, delay, unack = 5 * n - 1, KEYS[4 + 2 * n], KEYS[5 + 2 * n]
+local wakes = redis.call('ZMSCORE', wake_delay, unpack(names))
+local first_leases = redis.call('ZMSCORE', wake_unack, unpack(names))
+for n, entry in ipairs(wakes) do
+  local at, delay = 5 * n - 1, KEYS[4 + 2 * n]
   local limit, until_, for_rate = tonumber(ARGV[at + 1]), nil, nil
   if is_held(entry, now) then until_, for_rate = held_until(entry) end
   if until_ and not (for_rate and ARGV[at + 4] == '1') then
@@ -35,13 +37,12 @@ for n, entry in ipairs(redis.call('ZMSCORE', wake_delay, unpack(names))) do
   else
     local entries = limit < FEW and redis.pcall('ZRANGE', delay, 0, limit, 'WITHSCORES')
       or redis.pcall('ZRANGEBYSCORE', delay, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
-    local lease = redis.pcall('ZRANGE', unack, 0, 0, 'WITHSCORES')
-    if entries.err or lease.err then
-      answers[n] = entries.err and entries or lease
+    if entries.err then
+      answers[n] = entries
     else
       topics[#topics + 1] = {
-        n = n, name = names[n], delay = delay, unack = unack, limit = limit, lease_end = ARGV[at + 2],
-        hold = tonumber(ARGV[at + 3]), entries = entries, first_lease = lease[2], ids = {}, bodies = {}, bytes = 0,
+        n = n, name = names[n], delay = delay, unack = KEYS[5 + 2 * n], limit = limit, lease_end = ARGV[at + 2],
+        hold = tonumber(ARGV[at + 3]), entries = entries, first_lease = first_leases[n], ids = {}, bodies = {}, bytes = 0,
       }
     end
   end
@@ -77,7 +78,7 @@ local ids, begun, failures = {}, {}, {}
 for _, topic in ipairs(topics) do
   local taken = #topic.ids
   for _, id in ipairs(topic.ids) do ids[#ids + 1] = id end
-  topic.in_flight = topic.first_lease and taken > 0 and redis.call('ZMSCORE', topic.unack, unpack(topic.ids)) or {}
+  topic.in_flight = topic.first_lease and taken > 0 and redis.pcall('ZMSCORE', topic.unack, unpack(topic.ids)) or {}
   topic.next_due = topic.entries[2 * taken + 2]
   if not topic.next_due and topic.limit >= FEW then
     topic.next_due = redis.call('ZRANGE', topic.delay, taken, taken, 'WITHSCORES')[2]
@@ -91,64 +92,62 @@ for _, entry in ipairs(begun) do
   end
 end
 
--- Move them.
-local position, attempts_begun, bodiless = 0, {}, {}
+-- Move them. The first write is a removal; a topic that cannot be written to is left as it is.
+local all = {}
+for i, topic in ipairs(topics) do all[i] = topic.name end
+if #all > 0 then redis.call('ZREM', wake_delay, unpack(all)) end
+
+local position, attempts_begun, bodiless, turns, unack_wakes = 0, {}, {}, {}, {}
 for _, topic in ipairs(topics) do
-  local answer, leases = {'', 0}, {}
+  local leases, first = {}, position
   for i, id in ipairs(topic.ids) do
-    local body = topic.bodies[i]
-    position = position + 1
-    if body and not topic.in_flight[i] then
-      local attempt = begun_and_fence(begun[position]) + 1
-      fence = fence + 1
+    if topic.bodies[i] and not topic.in_flight[i] then
       leases[#leases + 1] = topic.lease_end
       leases[#leases + 1] = id
-      attempts_begun[#attempts_begun + 1] = id
-      attempts_begun[#attempts_begun + 1] = string.format('%.0f %.0f', attempt, fence)
-      local due = first_due(begun[position]) or topic.entries[2 * i]
-      answer[#answer + 1] = {id, body, due, attempt, fence, failures[position] or ''}
-    else
-      answer[2] = answer[2] + 1
-      if not body then bodiless[#bodiless + 1] = id end
     end
   end
-  if #topic.ids > 0 then redis.call('ZREM', topic.delay, unpack(topic.ids)) end
-  if #leases > 0 then
-    if redis.call('ZADD', topic.unack, 'NX', unpack(leases)) ~= #leases / 2 then
-      return redis.error_reply('ERR a task was claimed that is in flight')
+  position = position + #topic.ids
+  local added = #leases > 0 and redis.pcall('ZADD', topic.unack, unpack(leases))
+  local next_due, answer = topic.next_due, {'', 0}
+  if type(added) == 'table' then
+    next_due, answer = topic.entries[2], added
+  elseif #topic.ids > 0 then
+    redis.call('ZREM', topic.delay, unpack(topic.ids))
+    for i, id in ipairs(topic.ids) do
+      local body, entry = topic.bodies[i], begun[first + i]
+      if body and not topic.in_flight[i] then
+        local attempt = begun_and_fence(entry) + 1
+        fence = fence + 1
+        attempts_begun[#attempts_begun + 1] = id
+        attempts_begun[#attempts_begun + 1] = string.format('%.0f %.0f', attempt, fence)
+        local due = first_due(entry) or topic.entries[2 * i]
+        answer[#answer + 1] = {id, body, due, attempt, fence, failures[first + i] or ''}
+      else
+        answer[2] = answer[2] + 1
+        if not body then bodiless[#bodiless + 1] = id end
+      end
     end
-    local is_first = not topic.first_lease or tonumber(topic.lease_end) < tonumber(topic.first_lease)
-    if is_first then topic.first_lease = topic.lease_end end
+    if #leases > 0 and not (topic.first_lease and tonumber(topic.first_lease) <= tonumber(topic.lease_end)) then
+      unack_wakes[#unack_wakes + 1] = topic.lease_end
+      unack_wakes[#unack_wakes + 1] = topic.name
+    end
   end
-  answers[topic.n] = answer
-end
-if #bodiless > 0 then
-  redis.call('HDEL', attempts, unpack(bodiless))
-  redis.call('HDEL', outcome, unpack(bodiless))
-end
-
--- Set the wake entries. Without tasks, the first write is here: a removal.
-local gone, turns, unleased, first_leases = {}, {}, {}, {}
-for _, topic in ipairs(topics) do
-  local next_due = topic.next_due
-  if #ids == 0 or not next_due then gone[#gone + 1] = topic.name end
   if next_due then
     if tonumber(next_due) <= now then next_due = ARGV[1] end
     local holds = topic.hold and tonumber(next_due) < topic.hold
     turns[#turns + 1] = holds and hold_entry(topic.hold, true) or next_due
     turns[#turns + 1] = topic.name
-    answers[topic.n][1] = holds and string.format('%.0f', topic.hold) or next_due
+    if not answer.err then answer[1] = holds and string.format('%.0f', topic.hold) or next_due end
   end
-  if topic.first_lease then
-    first_leases[#first_leases + 1] = topic.first_lease
-    first_leases[#first_leases + 1] = topic.name
-  else
-    unleased[#unleased + 1] = topic.name
-  end
+  answers[topic.n] = answer
 end
-if #gone > 0 then redis.call('ZREM', wake_delay, unpack(gone)) end
-if #unleased > 0 then redis.call('ZREM', wake_unack, unpack(unleased)) end
+
+-- Write what concerns no single topic.
 if #turns > 0 then redis.call('ZADD', wake_delay, unpack(turns)) end
-if #first_leases > 0 then redis.call('ZADD', wake_unack, unpack(first_leases)) end
+if #unack_wakes > 0 then redis.call('ZADD', wake_unack, unpack(unack_wakes)) end
 if #attempts_begun > 0 then redis.call('HSET', attempts, unpack(attempts_begun)) end
+if #bodiless > 0 then
+  redis.call('HDEL', attempts, unpack(bodiless))
+  redis.call('HDEL', outcome, unpack(bodiless))
+end
 return answers
