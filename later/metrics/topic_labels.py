@@ -51,7 +51,10 @@ class TopicLabels:
         """Return the topic's own label, otherwise `other`; the topic counts as used."""
         if self._used_in.get(topic) == self._round:
             return topic
-        if topic in self._used_in or (len(self._used_in) < MAX_TOPICS and topic != OTHER):
+        if topic in self._used_in:
+            self._used_in[topic] = self._round
+            return topic
+        if len(self._used_in) < MAX_TOPICS and topic != OTHER:
             self._use(topic)
             return topic
         return OTHER

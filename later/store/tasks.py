@@ -268,7 +268,7 @@ def _settle_arguments(settlement: Settlement) -> tuple[Argument, ...]:
         time = "" if remember_until is None else remember_until
     failure = b"" if verdict.failure is None else encode_failure(verdict.failure)
     has_ttl = isinstance(claim.task, Task) and claim.task.expires_at is not None
-    return claim.packed, claim.fence, verdict.target.value, time, failure, int(has_ttl)
+    return claim.packed, claim.fence, verdict.target, time, failure, int(has_ttl)
 
 
 _ELSEWHERE = ExistingTask(None)

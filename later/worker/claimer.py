@@ -77,8 +77,9 @@ class Claimer:
         claimed = [result for result in results if isinstance(result, ClaimResult)]
         claims = [claim for result in claimed for claim in result.claims]
         history = self._throttle.history
+        any_held = not history.is_empty
         for claim in claims:
-            self._deliver(claim, Held.NO if history.is_empty else history.held_by(claim.topic, claim.due_at, now))
+            self._deliver(claim, history.held_by(claim.topic, claim.due_at, now) if any_held else Held.NO)
         self._metrics.orphan_entries.inc(sum(result.orphans for result in claimed))
         await self._throttle.on_claim_end(requests, results)
         hold_ends = [request.hold_until for request in requests if request.hold_until is not None]
