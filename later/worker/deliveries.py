@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
+import msgspec
 import structlog
 
 from later.core.errors import LaterError, format_traceback
@@ -24,16 +26,14 @@ from later.core.retry import (
 from later.core.task import Task
 from later.delivery.http_client import LocalFault
 from later.metrics import Metrics
-from later.store.group_commit import GroupCommit
 from later.store.open import Store
 from later.store.types import Claim, PutBack, Settlement
 from later.worker.fair_share import FairShare
+from later.worker.settler import Settler
 from later.worker.throttle import Throttle
 
 log = structlog.get_logger("later.deliveries")
 
-SETTLE_RETRY_DELAYS_S = (0.05, 0.1, 0.2, 0.5)
-"""Delays between tries of a settle that could not reach the store; the last one repeats."""
 SETTLE_GRACE_S = 5.0
 """How long a stop waits for settles beyond its timeout for deliveries: what was delivered must not be repeated."""
 FAULT_PAUSE_MS = 60_000
@@ -50,8 +50,26 @@ class TaskSender(Protocol):
     async def send(self, task: Task, attempt: int, failures: int, now: int, policy: Policy) -> Outcome: ...
 
 
+class _Delivery(msgspec.Struct, eq=False):
+    """The delivery of a claim: it holds a slot until its settle was answered, or its lease has ended.
+
+    `held` is what held the task until it was claimed.
+    """
+
+    claim: Claim
+    held: Held
+    attempt: asyncio.Task[None] | None = None
+    has_outcome: bool = False
+    """True if a stop must not give the task back."""
+
+    def cancel(self) -> None:
+        """Cancel the attempt, and what follows from its outcome."""
+        if self.attempt is not None:
+            self.attempt.cancel()
+
+
 class DeliveryPool:
-    """Deliveries in flight. Each holds a slot from its claim until its settle was answered, or its lease has ended."""
+    """Deliveries in flight."""
 
     def __init__(
         self,
@@ -67,7 +85,9 @@ class DeliveryPool:
     ) -> None:
         """`wake` is called when a slot becomes free that a due task waited for."""
         self._store = store
-        self._settle_one = GroupCommit(store.tasks.settle, queue_timeout_s=store.client.timeout_s)
+        self._settler = Settler[_Delivery](
+            store=store, metrics=metrics, on_end=self._end, report_fault=self._report_lost
+        )
         self._sender = sender
         self._fair_share = fair_share
         self._throttle = throttle
@@ -75,37 +95,45 @@ class DeliveryPool:
         self._metrics = metrics
         self._random = random
         self.wake = wake
-        self._running: set[asyncio.Task[None]] = set()
-        self._attempting: set[asyncio.Task[Any] | None] = set()
-        """Deliveries that have no outcome yet."""
+        self._running: set[_Delivery] = set()
+        self._all_ended = asyncio.Event()
         self._cancelled: list[Claim] = []
+        self._logs_deliveries = log.is_enabled_for(logging.DEBUG)
         self._fault_logged_at: dict[str, int] = {}
         """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged, by their tracebacks or reasons."""
 
     def start(self, claim: Claim, held: Held = Held.NO) -> None:
         """Start the delivery of a claim, in a slot of its own. `held` is what held the task until it was claimed."""
         self._fair_share.acquire(claim.topic)
-        delivery = asyncio.create_task(self.deliver(claim, held))
+        delivery = _Delivery(claim, held)
         self._running.add(delivery)
+        delivery.attempt = asyncio.get_running_loop().create_task(self._run(delivery))
 
-        def free_slot(delivery: asyncio.Task[None]) -> None:
-            self._running.discard(delivery)
-            self._fair_share.release(claim.topic)
-            unblocked = self._throttle.on_delivery_end(claim.topic)
-            if not delivery.cancelled() and (error := delivery.exception()) is not None:
-                self._report_fault(claim, error, "when its lease ends")
-            if unblocked or self._fair_share.tasks_wait:
-                self.wake()
-
-        delivery.add_done_callback(free_slot)
-
-    async def deliver(self, claim: Claim, held: Held = Held.NO) -> None:
-        """Make one attempt, and settle it. Once it has an outcome, a stop does not give its task back."""
-        delivery = asyncio.current_task()
-        policy = self._store.policies.latest.for_topic(claim.topic)
-        self._attempting.add(delivery)
+    async def _run(self, delivery: _Delivery) -> None:
+        """Deliver a task, and have the verdict settled."""
+        claim = delivery.claim
+        verdict: Verdict | None = None
         try:
-            result = await self._attempt(claim, policy, held)
+            verdict = await self._deliver(delivery)
+        except Exception as error:
+            self._report_lost(claim, error)
+        finally:
+            if verdict is None:
+                self._end([delivery])
+            else:
+                own_id = isinstance(claim.task, Task) and claim.task.own_id
+                remember_until = verdict.at + self._remember_ms if own_id and self._remember_ms else None
+                self._settler.settle(delivery, Settlement(claim, verdict, remember_until))
+
+    async def _deliver(self, delivery: _Delivery) -> Verdict | None:
+        """Make one attempt, and return the verdict; None if the task was put back.
+
+        Once it has an outcome, a stop does not give its task back.
+        """
+        claim = delivery.claim
+        policy = self._store.policies.latest.for_topic(claim.topic)
+        try:
+            result = await self._attempt(claim, policy, delivery.held)
         except asyncio.CancelledError:
             self._cancelled.append(claim)
             raise
@@ -115,32 +143,52 @@ class DeliveryPool:
         except Exception as error:
             self._report_fault(claim, error, f"in {FAULT_PAUSE_MS // 1000} s")
             result = PutBack(claim, self._store.clock.now().high + FAULT_PAUSE_MS)
-        finally:
-            self._attempting.discard(delivery)
-        match result:
-            case PutBack():
-                await self._put_back([result])
-            case Verdict():
-                await self._settle(claim, result)
-            case Outcome():
-                await self._settle(claim, await self._judge(claim, policy, result))
+        delivery.has_outcome = True
+        if isinstance(result, Outcome):
+            return await self._judge(claim, policy, result)
+        if isinstance(result, PutBack):
+            await self._put_back([result])
+            return None
+        return result
+
+    def _end(self, deliveries: Sequence[_Delivery]) -> None:
+        """Free the slots of these deliveries."""
+        unblocked = False
+        for delivery in deliveries:
+            topic = delivery.claim.topic
+            self._running.discard(delivery)
+            self._fair_share.release(topic)
+            unblocked |= self._throttle.on_delivery_end(topic)
+        if not self._running:
+            self._all_ended.set()
+        if unblocked or self._fair_share.tasks_wait:
+            self.wake()
 
     async def drain(self, timeout_s: float) -> None:
         """Let deliveries in flight finish, cancel those that take longer, and give back their tasks."""
+        await asyncio.sleep(0)  # a delivery that was cancelled before its first step could not give its task back
         await self._wait(timeout_s)
-        for delivery in self._running & self._attempting:
-            delivery.cancel()
-        await self._wait(SETTLE_GRACE_S)
         for delivery in self._running:
+            if not delivery.has_outcome:
+                delivery.cancel()
+        await self._wait(SETTLE_GRACE_S)
+        left = list(self._running)
+        for delivery in left:
             delivery.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*(delivery.attempt for delivery in left if delivery.attempt), return_exceptions=True)
+        await self._settler.cancel()
+        self._end(list(self._running))
         if self._cancelled:
             log.info("deliveries cancelled at shutdown", count=len(self._cancelled))
             await self._put_back([PutBack(claim, claim.due_at) for claim in self._cancelled])
 
     async def _wait(self, timeout_s: float) -> None:
+        """Wait until all deliveries have ended, but no longer than this."""
         if self._running:
-            await asyncio.wait(self._running, timeout=timeout_s)
+            self._all_ended.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._all_ended.wait()
 
     async def _attempt(self, claim: Claim, policy: Policy, held: Held) -> Outcome | Verdict | PutBack:
         """Return the outcome of the call; if none is to be made, the verdict. If the lease is too short, put back."""
@@ -165,18 +213,19 @@ class DeliveryPool:
         """Count the outcome, and return the verdict on it. Holds the topic if its receiver asked for that."""
         assert isinstance(claim.task, Task)  # otherwise there was no call
         clock = self._store.clock
-        self._metrics.deliveries.inc(claim.topic, outcome.kind.value)
+        self._metrics.deliveries.inc(claim.topic, outcome.kind)
         if outcome.kind is not OutcomeKind.DONE:
             self._metrics.count_delivery_failure(claim.topic, outcome.reason, outcome.status)
-        log.debug(
-            "delivered",
-            id=claim.id,
-            topic=claim.topic,
-            attempt=claim.attempt,
-            outcome=outcome.kind.value,
-            status=outcome.status,
-            reason=outcome.reason,
-        )
+        if self._logs_deliveries:
+            log.debug(
+                "delivered",
+                id=claim.id,
+                topic=claim.topic,
+                attempt=claim.attempt,
+                outcome=outcome.kind.value,
+                status=outcome.status,
+                reason=outcome.reason,
+            )
         if not clock.is_steady():  # this machine slept meanwhile: ask for the store's time, or take the best guess
             with suppress(LaterError):
                 await self._store.time.measure()
@@ -186,41 +235,11 @@ class DeliveryPool:
             await self._throttle.hold(claim.topic, verdict.at)
         return verdict
 
-    async def _settle(self, claim: Claim, verdict: Verdict) -> None:
-        """Settle the claim; try again until the store answers or the lease ends."""
-        own_id = isinstance(claim.task, Task) and claim.task.own_id
-        remember_until = verdict.at + self._remember_ms if own_id and self._remember_ms else None
-        settlement = Settlement(claim, verdict, remember_until)
-        settled: bool | None = None
-        tries = 0
-        while settled is None:
-            try:
-                settled = await self._settle_one(settlement)
-            except LaterError as error:
-                log.debug("settle failed", id=claim.id, reason=str(error))
-                if self._store.clock.now().low >= claim.lease_end:
-                    break
-                await asyncio.sleep(SETTLE_RETRY_DELAYS_S[min(tries, len(SETTLE_RETRY_DELAYS_S) - 1)])
-                tries += 1
-        if not settled:
-            if settled is None or not tries:  # after a try without an answer, False may mean that it settled
-                self._metrics.settles_lost.inc()
-                log.warning("settle rejected: lease lost", id=claim.id, topic=claim.topic, attempt=claim.attempt)
-        elif verdict.target is SettleTarget.ERROR:
-            self._metrics.retries.inc()
-        elif verdict.target is SettleTarget.DEAD and verdict.failure is not None:
-            failure = verdict.failure
-            self._metrics.topic_dead.inc(claim.topic, failure.reason)
-            log.warning(
-                "task dead",
-                id=claim.id,
-                topic=claim.topic,
-                attempt=claim.attempt,
-                reason=failure.reason,
-                message=failure.message,
-            )
+    def _report_lost(self, claim: Claim, error: Exception) -> None:
+        """Report a fault that leaves a task until its lease ends."""
+        self._report_fault(claim, error, "when its lease ends")
 
-    def _report_fault(self, claim: Claim, error: BaseException, again: str) -> None:
+    def _report_fault(self, claim: Claim, error: Exception, again: str) -> None:
         """Count and log a fault of later's own. `again` says when the task is tried again.
 
         Of the same fault, only one in a minute is logged as an error.
