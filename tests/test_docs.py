@@ -344,6 +344,8 @@ STUCK_TOPICS = (
     IDLE_TOPIC._replace(workers=0, last_heartbeat_at=NIGHT - 300_000),
     IDLE_TOPIC._replace(paused=True, policy=Policy(paused=True)),
     LATE_TOPIC._replace(held_until=NIGHT + 10_000),
+    IDLE_TOPIC._replace(origin_holds={"shop.example": NIGHT + 10_000}),
+    IDLE_TOPIC._replace(waiting_for_origins={"shop.example": 100}),
     LATE_TOPIC._replace(held_until=NIGHT + 20, policy=Policy(rate=50)),
     LATE_TOPIC._replace(unack=10, policy=Policy(concurrency=10)),
     LATE_TOPIC._replace(full_speed_at=NIGHT + 20_000),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import aclosing
+
 from aiohttp import web
 
 from later.api.json_response import json_response
@@ -10,10 +13,16 @@ from later.api.requests import parse_explain_request, read_body
 from later.api.response_schemas import last_error_view
 from later.core.errors import LaterError, Refused
 from later.core.explain import TaskFacts, TopicFacts, explain_task, explain_topic
+from later.core.origin import Origin
 from later.core.task import Task
 from later.core.validation import check_id, parse_topic
+from later.store.keys import Bucket
 from later.store.open import Store
 from later.store.stats import HEARTBEAT_TIMEOUT_MS
+from later.store.types import BucketRange, TaskRecord
+
+SAMPLE = 100
+"""Tasks of a topic that are read to say for which origins its tasks wait."""
 
 
 class ExplainHandlers:
@@ -43,7 +52,14 @@ class ExplainHandlers:
         name = parse_topic(body.topic)
         with self._pending_writes.reserve():
             now = (await self._store.time.now()).low
-            explanation = explain_topic(await self._topic_facts(name, now), now)
+            facts = (await self._topic_facts(name, now))._replace(
+                waiting_for_origins=await self._count_waiting(name),
+                origin_holds={
+                    origin.authority: until
+                    for origin, until in (await self._store.origin_holds.read([name], now))[name].items()
+                },
+            )
+            explanation = explain_topic(facts, now)
         return json_response({"sentence": explanation.sentence, **explanation.details})
 
     async def _explain_task(self, id: str) -> web.StreamResponse:
@@ -53,6 +69,8 @@ class ExplainHandlers:
                 raise record
             now = (await self._store.time.now()).low
             topic = await self._topic_facts(record.topic, now)
+            origin = _origin_of(record)
+            held_until = None if origin is None else await self._store.origin_holds.held_until(record.topic, origin)
         facts = TaskFacts(
             id=record.id,
             state=record.state.value,
@@ -60,6 +78,9 @@ class ExplainHandlers:
             attempts=record.attempts,
             failure=record.failure,
             task=record.task if isinstance(record.task, Task) else None,
+            origin=None if origin is None else origin.authority,
+            origin_held_until=held_until,
+            first_due_at=record.first_due_at,
             lease_ms=self._lease_ms + topic.policy.timeout_ms - self._store.policies.latest.daemon.timeout_ms,
         )
         explanation = explain_task(facts, topic, now)
@@ -87,3 +108,25 @@ class ExplainHandlers:
             workers=sum(now - at < HEARTBEAT_TIMEOUT_MS for at in heartbeats),
             last_heartbeat_at=max(heartbeats, default=None),
         )
+
+    async def _count_waiting(self, topic: str) -> Counter[str]:
+        """Return how many of the first tasks in delay were put back, by their origins."""
+        counts: Counter[str] = Counter()
+        seen = 0
+        async with aclosing(self._store.listing.slices([BucketRange(topic, Bucket.DELAY)], SAMPLE)) as slices:
+            async for tasks, _, _ in slices:
+                seen += len(tasks)
+                for record in tasks:
+                    if record.first_due_at is not None and (origin := _origin_of(record)) is not None:
+                        counts[origin.authority] += 1
+                if seen >= SAMPLE:
+                    break
+        return counts
+
+
+def _origin_of(record: TaskRecord) -> Origin | None:
+    """Return the origin of a task's callback; None if it cannot be called."""
+    try:
+        return Origin.of(record.task.callback) if isinstance(record.task, Task) else None
+    except ValueError:
+        return None

@@ -6,7 +6,7 @@ Pure: everything that an explanation depends on is passed in. The sentence begin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from later.core.clock import rfc3339
@@ -59,12 +59,18 @@ class TopicFacts(NamedTuple):
     full_speed_at: int | None
     workers: int
     last_heartbeat_at: int | None
+    waiting_for_origins: Mapping[str, int] = {}
+    """How many tasks wait for each origin, among the first tasks in delay: other calls to it must end, or its hold."""
+    origin_holds: Mapping[str, int] = {}
+    """When (ms) the holds of its origins end."""
 
 
 class TaskFacts(NamedTuple):
     """A task in its bucket, with its score there. `task` is None if its body cannot be read.
 
-    `lease_ms` is the length of its topic's leases.
+    `lease_ms` is the length of its topic's leases. `origin` is that of its callback, as people write it, and
+    `origin_held_until` (ms) when a hold of it in the topic ends, which may be past. `first_due_at` (ms) is when it was
+    first due, if it was put back since.
     """
 
     id: str
@@ -74,6 +80,13 @@ class TaskFacts(NamedTuple):
     failure: Failure | None
     task: Task | None
     lease_ms: int
+    origin: str | None = None
+    origin_held_until: int | None = None
+    first_due_at: int | None = None
+
+    @property
+    def due_at(self) -> int:
+        return self.score if self.first_due_at is None else self.first_due_at
 
 
 class Explanation(NamedTuple):
@@ -91,11 +104,13 @@ def explain_task(facts: TaskFacts, topic: TopicFacts, now: int) -> Explanation:
         "id": facts.id,
         "topic": topic.name,
         "state": facts.state,
-        "died_at" if is_dead else "due_at": rfc3339(facts.score),
-        **({"dead_for_s": (now - facts.score) / 1000} if is_dead else {"due_in_s": (facts.score - now) / 1000}),
+        "died_at" if is_dead else "due_at": rfc3339(facts.due_at),
+        **({"dead_for_s": (now - facts.score) / 1000} if is_dead else {"due_in_s": (facts.due_at - now) / 1000}),
         "attempts": facts.attempts,
         "failures": 0 if facts.failure is None else facts.failure.failures,
         "max_retry": None if task is None else task.max_retry,
+        "origin": facts.origin,
+        "origin_held_until": _future_time(facts.origin_held_until, now),
         "expires_at": None if task is None or task.expires_at is None else rfc3339(task.expires_at),
         **_topic_details(topic, now),
     }
@@ -108,6 +123,7 @@ def explain_topic(topic: TopicFacts, now: int) -> Explanation:
         overdue_ms = 0 if topic.oldest_due_at is None else now - topic.oldest_due_at
         reasons = [
             *_obstacles(topic, now),
+            *_waits_for_origins(topic, now),
             f"{_tasks_are(topic.due)} due, the oldest for {format_duration(overdue_ms)}",
         ]
     else:
@@ -115,8 +131,10 @@ def explain_topic(topic: TopicFacts, now: int) -> Explanation:
         others = [f"{_tasks_are(count)} {where}" for count, where in counts if count]
         if topic.next_due_at is not None and topic.delay:
             others.insert(0, f"the next is due in {format_duration(topic.next_due_at - now)}")
+        waits = [*_waits_for_origins(topic, now)]
         reasons = [
-            f"none of its tasks is due: {', '.join(others)}" if others else "it has no tasks",
+            *waits,
+            *([] if waits else [f"none of its tasks is due: {', '.join(others)}" if others else "it has no tasks"]),
             *_obstacles_at(topic.next_due_at or now, topic, now),
         ]
     return Explanation("; ".join(reasons), {"topic": topic.name, **_topic_details(topic, now)})
@@ -126,12 +144,18 @@ def explain_topic(topic: TopicFacts, now: int) -> Explanation:
 
 
 def _explain_delay(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[str]:
-    if facts.score > now:
-        yield f"due in {format_duration(facts.score - now)}"
-        yield from _obstacles_at(facts.score, topic, now)
+    if facts.due_at > now:
+        yield f"due in {format_duration(facts.due_at - now)}"
+        yield from _obstacles_at(facts.due_at, topic, now)
+        yield from _origin_hold_at(facts, now)
     else:
-        yield from _obstacles(topic, now)
-        yield f"due for {format_duration(now - facts.score)}"
+        origin_hold = [*_origin_hold_at(facts, now)]
+        if origin_hold or facts.first_due_at is not None:
+            yield from _lasting_obstacles(topic, now)
+            yield from origin_hold or [f"waits for other calls to {facts.origin} to end"]
+        else:
+            yield from _obstacles(topic, now)
+        yield f"due for {format_duration(now - facts.due_at)}"
         if topic.due > 1 and topic.oldest_due_at is not None:
             oldest = format_duration(now - topic.oldest_due_at)
             yield f"{topic.due:,} tasks of its topic are due, the oldest for {oldest}"
@@ -153,6 +177,7 @@ def _explain_error(facts: TaskFacts, topic: TopicFacts, now: int) -> Iterator[st
     else:
         yield f"{_retry_count(facts, failure)} {when}, {_last_error(failure)}"
     yield from _obstacles_at(facts.score, topic, now) if is_ahead else _obstacles(topic, now)
+    yield from _origin_hold_at(facts, now)
     yield from _expiry(facts, now)
 
 
@@ -205,6 +230,13 @@ def _expiry(facts: TaskFacts, now: int) -> Iterator[str]:
         yield f"its ttl ends before that, at {format_time(expires_at, now)}: it will not be delivered"
 
 
+def _origin_hold_at(facts: TaskFacts, now: int) -> Iterator[str]:
+    """Yield the hold of the task's origin, if it lasts longer than the task is to wait anyway."""
+    until = facts.origin_held_until
+    if until is not None and until > max(facts.due_at, now):
+        yield f"calls to {facts.origin} are held until {format_time(until, now)}, as it asked"
+
+
 def _retry_count(facts: TaskFacts, failure: Failure) -> str:
     limit = "" if facts.task is None else f" of {facts.task.max_retry}"
     return f"retry {max(failure.failures, 1)}{limit}"
@@ -248,6 +280,23 @@ def _obstacles_at(due_at: int, topic: TopicFacts, now: int) -> Iterator[str]:
         yield _hold_reason(topic, topic.held_until, now)
 
 
+def _waits_for_origins(topic: TopicFacts, now: int) -> Iterator[str]:
+    """Yield the origin for which most tasks wait, and those that are held."""
+    waiting = {origin: count for origin, count in topic.waiting_for_origins.items() if origin not in topic.origin_holds}
+    if waiting:
+        origin = max(waiting, key=lambda name: waiting[name])
+        verb = "waits" if waiting[origin] == 1 else "wait"
+        tasks = "1 task" if waiting[origin] == 1 else f"{waiting[origin]:,} tasks"
+        rest = len(waiting) - 1
+        others = f", as do tasks of {rest:,} other {'origin' if rest == 1 else 'origins'}" if rest else ""
+        yield f"at least {tasks} {verb} for other calls to {origin} to end{others}"
+    if topic.origin_holds:
+        origin = max(topic.origin_holds, key=lambda name: topic.origin_holds[name])
+        until = format_time(topic.origin_holds[origin], now)
+        others = f" ({len(topic.origin_holds):,} origins are held)" if len(topic.origin_holds) > 1 else ""
+        yield f"calls to {origin} are held until {until}, as it asked{others}"
+
+
 def _lasting_obstacles(topic: TopicFacts, now: int) -> Iterator[str]:
     """Yield the obstacles that do not pass by themselves."""
     yield from _missing_workers(topic, now)
@@ -286,11 +335,15 @@ def _topic_details(topic: TopicFacts, now: int) -> Details:
         "oldest_lateness_s": None if oldest_due_at is None else (now - oldest_due_at) / 1000,
         "next_due_at": None if topic.next_due_at is None else rfc3339(topic.next_due_at),
         "paused": topic.paused or topic.policy.paused,
-        "held_until": rfc3339(held_until) if held_until is not None and held_until > now else None,
+        "held_until": _future_time(held_until, now),
         "workers": topic.workers,
         "last_beat_s": None if topic.last_heartbeat_at is None else max(now - topic.last_heartbeat_at, 0) / 1000,
         "policy": {name: policy[name] for name in RELEVANT_FIELDS},
     }
+
+
+def _future_time(at: int | None, now: int) -> str | None:
+    return rfc3339(at) if at is not None and at > now else None
 
 
 # Wording

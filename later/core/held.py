@@ -16,6 +16,8 @@ class Held(StrEnum):
     CONCURRENCY = "concurrency"
     PAUSE = "pause"
     RECEIVER = "receiver"
+    ORIGIN = "origin"
+    """Other calls to its origin, which held as many slots as one origin may."""
 
 
 class TopicHold(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 OUTCOMES = ("done", "busy", "failed", "gone")
 DEATH_REASONS = ("exhausted", "gone", "busy", "expired", "lost", "body")
-HELD = ("no", "rate", "concurrency", "pause", "receiver")
+HELD = ("no", "rate", "concurrency", "pause", "receiver", "origin")
 REQUEUED_FROM = ("unack", "error")
 
 STATUS_CODES = ("408", "410", "429", "500", "502", "503", "504")

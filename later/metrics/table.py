@@ -23,7 +23,8 @@ from later.metrics.topic_labels import TopicCounter, TopicLabels, TotalCounter
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client's; each counter would be two series
 
 TOPIC_COUNTERS = frozenset({
-    "later_topic_deliveries", "later_claims_throttled", "later_topic_dead", "later_delivery_failures",
+    "later_topic_deliveries", "later_claims_throttled", "later_tasks_put_back", "later_topic_dead",
+    "later_delivery_failures",
 })  # fmt: skip
 """Counters with the label `topic`, by the names of their families."""
 
@@ -69,6 +70,11 @@ class Metrics:
             "Claims that got fewer permits of their topic's rate or concurrency than they wanted.",
             "",
         )
+        self.tasks_put_back = topic_counter(
+            "later_tasks_put_back",
+            "Claimed tasks that were put back until later, because their origin was full or had asked for a pause.",
+            "",
+        )
         self.topic_dead = topic_counter(
             "later_topic_dead", "Tasks that died, by topic and reason.", "reason",
             initial=DEATH_REASONS, initial_other=DEATH_REASONS,
@@ -104,6 +110,9 @@ class Metrics:
         ).labels()
         self.delivery_slots_in_use = gauge("later_delivery_slots_in_use", "Deliveries in flight.")
         self.delivery_slots = gauge("later_delivery_slots", "Deliveries that may be in flight.")
+        self.origins_full = gauge(
+            "later_origins_full", "Origins of which tasks wait until other calls to them end, in each topic."
+        )
         self.pending_writes = gauge("later_pending_writes", "Tasks of requests that wait for the store.")
         self.tick_errors = labelled_counter("later_tick_errors", "Ticks that failed, by ticker.", ["ticker"])
         self.tick_last_success = gauge(
@@ -130,7 +139,13 @@ class Metrics:
         self.requests = RequestMetrics(own)
         ProcessCollector(registry=own)
         self.observe_lateness = {held: self.lateness.labels(held).observe for held in HELD}
-        self._topic_counters = (self.deliveries, self.claims_throttled, self.topic_dead, self.delivery_failures)
+        self._topic_counters = (
+            self.deliveries,
+            self.claims_throttled,
+            self.tasks_put_back,
+            self.topic_dead,
+            self.delivery_failures,
+        )
         for bucket in REQUEUED_FROM:
             self.tasks_requeued.labels(bucket)
 

@@ -302,6 +302,7 @@ def _parse_claims(request: ClaimRequest, answer: list[Any] | LaterError, lease_e
                 attempt=attempt,
                 fence=fence,
                 failure=parse_failure(failure),
+                was_put_back=due_at.startswith(b"0"),
                 lease_end=lease_end + request.lease_extra_ms,
             )
         )

@@ -81,6 +81,8 @@ class Claim(NamedTuple):
     fence: int
     failure: Failure | None
     lease_end: int
+    was_put_back: bool = False
+    """True if it was claimed before, and put back because its origin was full or held. `due_at` is its first one."""
 
 
 class PutBack(NamedTuple):

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from later.core.errors import LaterError
 from later.core.held import Held
+from later.core.origin import Origin
 from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.open import Store
 from later.store.types import Claim, ClaimRequest, ClaimResult, DueTopics, WorkerSnapshot
+from later.worker.dispatcher import Dispatcher
 from later.worker.fair_share import FairShare
+from later.worker.held_origins import HeldOrigins
+from later.worker.origin_share import OriginShare
 from later.worker.throttle import Throttle
 from later.worker.ticker import TickResult
 
 HELD_EVERY_MS = 100
 """How often, at most, a snapshot includes held topics; sooner if a hold that is known ends sooner."""
+FORGET_EVERY_MS = 1000
+"""How often origins without calls are forgotten."""
 
 
 class Claimer:
@@ -34,8 +41,10 @@ class Claimer:
         store: Store,
         throttle: Throttle,
         fair_share: FairShare,
+        origin_share: OriginShare,
+        held_origins: HeldOrigins,
         lease_ms: int,
-        deliver: Callable[[Claim, Held], None],
+        deliver: Callable[[Claim, Held, Origin | None], None],
         wake_unack: Callable[[int], None],
         wake_error: Callable[[int], None],
         metrics: Metrics,
@@ -43,8 +52,18 @@ class Claimer:
         self._store = store
         self._throttle = throttle
         self._fair_share = fair_share
+        self._origin_share = origin_share
+        self._held_origins = held_origins
         self._lease_ms = lease_ms
-        self._deliver = deliver
+        self._dispatcher = Dispatcher(
+            store=store,
+            fair_share=fair_share,
+            origin_share=origin_share,
+            held_origins=held_origins,
+            history=throttle.history,
+            deliver=deliver,
+            metrics=metrics,
+        )
         self.wake_unack = wake_unack
         self.wake_error = wake_error
         self._metrics = metrics
@@ -53,6 +72,7 @@ class Claimer:
         self._held_read_at = 0
         self._hold_ends_at = math.inf
         """The first end (ms) of a hold that is known."""
+        self._forget_at = 0
 
     async def tick(self, now: int) -> TickResult:
         self._fair_share.tasks_wait = True
@@ -62,36 +82,23 @@ class Claimer:
         self._throttle.observe(policies, snapshot.holds, now)
         if not self._fair_share.free:
             return TickResult(0, None)
-        due = snapshot.delay
-        if self._throttle.is_idle(policies):
-            requests = self._fair_share.plan(due.topics, now)
-        else:
-            due = due._replace(topics=await self._throttle.hold_paused(due.topics, policies))
-            planned = self._fair_share.plan(
-                due.topics, now, lambda topic: self._throttle.claim_limit(topic, policies, now)
-            )
-            requests = await self._throttle.acquire_permits(planned, due.topics, policies, now)
-        if policies.settings:
-            requests = [_with_lease_of_topic(request, policies) for request in requests]
+        due, requests = await self._plan(snapshot.delay, policies, now)
         results = await self._store.tasks.claim(requests, now, now + self._lease_ms)
         claimed = [result for result in results if isinstance(result, ClaimResult)]
-        claims = [claim for result in claimed for claim in result.claims]
-        history = self._throttle.history
-        any_held = not history.is_empty
-        for claim in claims:
-            self._deliver(claim, history.held_by(claim.topic, claim.due_at, now) if any_held else Held.NO)
+        begun, due_again_at = await self._dispatcher.dispatch(claimed, now)
         self._metrics.orphan_entries.inc(sum(result.orphans for result in claimed))
-        await self._throttle.on_claim_end(requests, results)
+        await self._throttle.on_claim_end(begun)
+        self._forget_idle_origins(now)
         hold_ends = [request.hold_until for request in requests if request.hold_until is not None]
         self._hold_ends_at = min([self._hold_ends_at, *hold_ends])
         for result in results:
             if isinstance(result, LaterError):
                 raise result
-        next_due = self._next_due(due, requests, results, now)
+        next_due = self._next_due(due, requests, results, due_again_at, now)
         more_due = due.more_at is not None and due.more_at <= now
         if more_due and not is_whole and sum(request.limit for request in requests) < free:
             self._passed_over, next_due = None, now + 1
-        return TickResult(len(claims), next_due)
+        return TickResult(sum(len(result.claims) for result in claimed), next_due)
 
     async def _read_snapshot(self, now: int) -> tuple[WorkerSnapshot, bool]:
         """Read a snapshot. True means that it has a topic for each free slot, if as many are due.
@@ -115,12 +122,40 @@ class Claimer:
             self.wake_error(snapshot.error_at)
         return snapshot, further == most
 
+    async def _plan(self, due: DueTopics, policies: Policies, now: int) -> tuple[DueTopics, list[ClaimRequest]]:
+        """Return the due topics that are not paused, and how much to claim of each."""
+        limit_by_origin = partial(self._origin_share.claim_limit, now=now)
+        await self._held_origins.refresh((entry.topic for entry in due.topics if entry.at <= now), now)
+        if self._throttle.is_idle(policies):
+            requests = self._fair_share.plan(due.topics, now, limit_by_origin=limit_by_origin)
+        else:
+            due = due._replace(topics=await self._throttle.hold_paused(due.topics, policies))
+            planned = self._fair_share.plan(
+                due.topics, now, lambda topic: self._throttle.claim_limit(topic, policies, now), limit_by_origin
+            )
+            requests = await self._throttle.acquire_permits(planned, due.topics, policies, now)
+        if policies.settings:
+            requests = [_with_lease_of_topic(request, policies) for request in requests]
+        return due, requests
+
+    def _forget_idle_origins(self, now: int) -> None:
+        if not self._forget_at - FORGET_EVERY_MS <= now < self._forget_at:
+            self._forget_at = now + FORGET_EVERY_MS
+            self._origin_share.forget_idle(now)
+            self._metrics.origins_full.set(self._origin_share.count_full(now))
+
     def _next_due(
-        self, due: DueTopics, requests: list[ClaimRequest], results: list[ClaimResult | LaterError], now: int
+        self,
+        due: DueTopics,
+        requests: list[ClaimRequest],
+        results: list[ClaimResult | LaterError],
+        due_again_at: int | None,
+        now: int,
     ) -> int | None:
         """Return when (ms) the next task that may be claimed is due.
 
-        A topic that has used up its share waits for a slot, not for a time.
+        A topic that has used up its share waits for a slot, not for a time. `due_again_at` is when the first task is
+        due again that was put back.
         """
         times = {(entry.topic, entry.shard): entry.at for entry in due.topics}
         self._passed_over = sum(at <= now for at in times.values()) - len(requests)
@@ -128,12 +163,14 @@ class Claimer:
             del times[request.topic, request.shard]
             if isinstance(result, ClaimResult) and result.wake_at is not None:
                 times[request.topic, request.shard] = result.wake_at
-        next_times = [
-            max(at, self._throttle.blocked_until(topic) or 0)
-            for (topic, _), at in times.items()
-            if self._fair_share.share(topic)
-        ]
-        self._fair_share.tasks_wait = len(next_times) < len(times)
+        next_times = [] if due_again_at is None else [due_again_at]
+        self._fair_share.tasks_wait = False
+        for (topic, _), at in times.items():
+            open_slots = self._fair_share.share(topic)
+            closed_until = self._origin_share.closed_until(topic, open_slots, now) if open_slots else 0
+            self._fair_share.tasks_wait |= not open_slots or closed_until > at
+            if open_slots:
+                next_times.append(max(at, self._throttle.blocked_until(topic), closed_until))
         if due.more_at is not None:
             next_times.append(due.more_at)
         next_at = min([self._hold_ends_at, *next_times])

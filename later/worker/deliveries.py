@@ -13,6 +13,7 @@ import structlog
 
 from later.core.errors import LaterError, format_traceback
 from later.core.held import Held
+from later.core.origin import Origin
 from later.core.policy import Policy
 from later.core.retry import (
     Outcome,
@@ -29,6 +30,8 @@ from later.metrics import Metrics
 from later.store.open import Store
 from later.store.types import Claim, PutBack, Settlement
 from later.worker.fair_share import FairShare
+from later.worker.held_origins import HeldOrigins
+from later.worker.origin_share import OriginShare
 from later.worker.settler import Settler
 from later.worker.throttle import Throttle
 
@@ -53,11 +56,14 @@ class TaskSender(Protocol):
 class _Delivery(msgspec.Struct, eq=False):
     """The delivery of a claim: it holds a slot until its settle was answered, or its lease has ended.
 
-    `held` is what held the task until it was claimed.
+    `held` is what held the task until it was claimed. `origin` is that of its callback, if it has one, and `began_at`
+    (ms) when it took its slot.
     """
 
     claim: Claim
     held: Held
+    origin: Origin | None
+    began_at: int
     attempt: asyncio.Task[None] | None = None
     has_outcome: bool = False
     """True if a stop must not give the task back."""
@@ -77,6 +83,8 @@ class DeliveryPool:
         store: Store,
         sender: TaskSender,
         fair_share: FairShare,
+        origin_share: OriginShare,
+        held_origins: HeldOrigins,
         throttle: Throttle,
         remember_ms: int,
         metrics: Metrics,
@@ -90,6 +98,8 @@ class DeliveryPool:
         )
         self._sender = sender
         self._fair_share = fair_share
+        self._origin_share = origin_share
+        self._held_origins = held_origins
         self._throttle = throttle
         self._remember_ms = remember_ms
         self._metrics = metrics
@@ -102,10 +112,16 @@ class DeliveryPool:
         self._fault_logged_at: dict[str, int] = {}
         """The times (ms) at which the faults of the last `FAULT_LOG_MS` were logged, by their tracebacks or reasons."""
 
-    def start(self, claim: Claim, held: Held = Held.NO) -> None:
-        """Start the delivery of a claim, in a slot of its own. `held` is what held the task until it was claimed."""
+    def start(self, claim: Claim, held: Held = Held.NO, origin: Origin | None = None) -> None:
+        """Start the delivery of a claim, in a slot of its own. `held` is what held the task until it was claimed.
+
+        The slot is also one of the callback's `origin`, if it has one.
+        """
         self._fair_share.acquire(claim.topic)
-        delivery = _Delivery(claim, held)
+        began_at = self._store.clock.now().low
+        if origin is not None:
+            self._origin_share.acquire(claim.topic, origin, began_at)
+        delivery = _Delivery(claim, held, origin, began_at)
         self._running.add(delivery)
         delivery.attempt = asyncio.get_running_loop().create_task(self._run(delivery))
 
@@ -153,11 +169,13 @@ class DeliveryPool:
 
     def _end(self, deliveries: Sequence[_Delivery]) -> None:
         """Free the slots of these deliveries."""
-        unblocked = False
+        unblocked, now = False, self._store.clock.now().low
         for delivery in deliveries:
             topic = delivery.claim.topic
             self._running.discard(delivery)
             self._fair_share.release(topic)
+            if delivery.origin is not None:
+                self._origin_share.release(topic, delivery.origin, delivery.began_at, now)
             unblocked |= self._throttle.on_delivery_end(topic)
         if not self._running:
             self._all_ended.set()
@@ -210,7 +228,7 @@ class DeliveryPool:
         return outcome
 
     async def _judge(self, claim: Claim, policy: Policy, outcome: Outcome) -> Verdict:
-        """Count the outcome, and return the verdict on it. Holds the topic if its receiver asked for that."""
+        """Count the outcome, and return the verdict on it. Holds the origin if it asked for that."""
         assert isinstance(claim.task, Task)  # otherwise there was no call
         clock = self._store.clock
         self._metrics.deliveries.inc(claim.topic, outcome.kind)
@@ -232,7 +250,7 @@ class DeliveryPool:
         ended_at, random = clock.now().high, self._random()
         verdict = judge(claim.task, claim.attempt, claim.failure, outcome, ended_at, policy, random)
         if outcome.retry_after_ms is not None and verdict.target is SettleTarget.ERROR:
-            await self._throttle.hold(claim.topic, verdict.at)
+            await self._held_origins.hold(claim.topic, Origin.of(claim.task.callback), verdict.at)
         return verdict
 
     def _report_lost(self, claim: Claim, error: Exception) -> None:

@@ -47,10 +47,15 @@ class FairShare:
         return share(self.free, self.in_use_by_topic[topic])
 
     def plan(
-        self, due: Sequence[DueTopic], now: int, limit: Callable[[str], int | None] | None = None
+        self,
+        due: Sequence[DueTopic],
+        now: int,
+        limit: Callable[[str], int | None] | None = None,
+        limit_by_origin: Callable[[str, int], int] = lambda topic, open_slots: open_slots,
     ) -> list[ClaimRequest]:
         """Return how many tasks to claim from each due topic, in the order of turns; at most `limit(topic)` from one.
 
+        `limit_by_origin` makes of a topic and the slots that it may take how many tasks to claim. It may be more.
         A topic that is due in several shards takes an even part from each. One slot is kept for each topic that is
         still to come, because the number of its due tasks is unknown: otherwise, of a thousand topics with one task
         each, only five would be claimed at a time.
@@ -68,9 +73,10 @@ class FairShare:
         for topic in claimable:
             topics_to_come -= topic in entitled
             topic_shards = shards[topic]
-            count = min(share(free, in_use[topic]), max(free - topics_to_come, 1), MAX_TASKS * len(topic_shards))
+            open_slots = min(share(free, in_use[topic]), max(free - topics_to_come, 1))
+            count = min(limit_by_origin(topic, open_slots) if open_slots else 0, MAX_TASKS * len(topic_shards))
             count = min(count, limits.get(topic, count))
-            free -= count
+            free -= min(count, open_slots)
             even, rest = divmod(count, len(topic_shards))
             for position, shard in enumerate(topic_shards):
                 if part := even + (position < rest):

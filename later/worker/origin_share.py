@@ -4,10 +4,10 @@ The rule of topics, one level down: of the slots that a topic may use, an origin
 are free. Two groups of origins share like one origin each: those that are new, and those that are slow. Otherwise forty
 hosts that hang would take all slots together.
 
-The origin of a task is known only after its claim. So a claim assumes that all tasks to come are of the fullest origin,
-which is exact for a topic with one receiver. A few more are claimed ten times a second, to find tasks of other origins
-behind them; what is of a full origin is put back. While the fullest origin ends no calls, its tasks are passed over as
-fast as possible.
+The origin of a task is known only after its claim. So a claim assumes that all tasks to come are of the fullest origin
+that ends calls, which is exact for a topic with one receiver. A few more are claimed ten times a second, to find tasks
+of other origins behind them; what is of a full origin is put back. Tasks of origins that end no calls are passed over
+as fast as possible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from later.store.scripts import MAX_TASKS
 from later.worker.fair_share import share
 
 NEW_MS = 100
-"""How long an origin is new: one that has ended no call by then is slow."""
+"""How long an origin that begins calls is taken to be well: one that has ended none by then is slow."""
 PROMPT_CALL_MS = 1000
 """A call that ends within this time shows that its origin is not slow, for as long again."""
 STALL_MS = 100
@@ -27,15 +27,21 @@ STALL_MS = 100
 PROBE_EVERY_MS = 100
 """How often more is claimed than the fullest origin may take, while origins are full that end calls."""
 MIN_PROBE = 16
-"""How many tasks more are claimed then. It doubles while only tasks of stalled origins are found."""
+"""How many tasks more are claimed then. It doubles while most of what is put back is of
+stalled origins."""
 MIN_PAUSE_MS, MAX_PAUSE_MS = 100, 10_000
 """The pause of a task that was put back: as long as its origin has neither begun nor ended a call."""
-PUT_BACK_SPACING_MS = 0.5
-"""The distance between the tasks of a topic that wait in line: 2,000 a second come due again."""
-PUT_BACK_GRID_MS = 20
+PUT_BACK_SPACING_MS = 1
+"""The distance between the tasks of a topic that wait in line: 1,000 a second come due again."""
+PUT_BACK_GRID_MS = 50
 """Tasks that were put back come due at multiples of this: a tick for each of them would take a core."""
 FORGET_MS = 1000
 """How long an origin without calls is known after its last task has come due again: its pause may go on."""
+
+
+def on_grid(at: float, step_ms: int = PUT_BACK_GRID_MS) -> int:
+    """Return the first multiple of `step_ms` that is not before `at` (ms)."""
+    return -int(-at // step_ms) * step_ms
 
 
 class _Group(Enum):
@@ -48,14 +54,14 @@ class _Group(Enum):
 class _OriginSlots:
     """The slots that an origin holds in a topic, and the line of its tasks that were put back. Times are in ms."""
 
-    __slots__ = ("changed_at", "has_ended", "in_use", "line_end", "prompt_until", "stalls_at")
+    __slots__ = ("changed_at", "in_use", "line_end", "prompt_until", "stalls_at", "was_prompt")
 
     def __init__(self, now: int) -> None:
         self.in_use = 0
-        self.has_ended = False
-        """True if one of its calls ended promptly."""
-        self.prompt_until = now + NEW_MS
-        self.stalls_at = now + STALL_MS
+        self.was_prompt: bool | None = None
+        """True if the call that ended last ended promptly; None if none has ended."""
+        self.prompt_until = now
+        self.stalls_at = now
         self.changed_at = now
         """When it began or ended a call last."""
         self.line_end = 0.0
@@ -65,23 +71,43 @@ class _OriginSlots:
         """Return True if it holds no slot and no task waits for it."""
         return not self.in_use and self.line_end + FORGET_MS <= now
 
+    def stalls(self, now: int) -> bool:
+        return self.was_prompt is False or (self.in_use > 0 and now >= self.stalls_at)
+
     def group(self, now: int) -> _Group | None:
-        if now >= self.prompt_until:
+        if self.was_prompt is False or (self.in_use and now >= self.prompt_until):
             return _Group.SLOW
-        return None if self.has_ended else _Group.NEW
+        return _Group.NEW if self.was_prompt is None else None
+
+    def begin(self, now: int) -> None:
+        if not self.in_use:
+            self.prompt_until = max(self.prompt_until, now + NEW_MS)
+            self.stalls_at = max(self.stalls_at, now + STALL_MS)
+        self.in_use += 1
+        self.changed_at = now
+
+    def end(self, took_ms: int, now: int) -> None:
+        self.in_use -= 1
+        self.changed_at = now
+        self.was_prompt = took_ms < PROMPT_CALL_MS
+        if self.was_prompt:
+            self.prompt_until = now + PROMPT_CALL_MS
+            self.stalls_at = now + STALL_MS + 2 * took_ms
 
 
 class _TopicOrigins:
     """The origins of one topic that hold slots, or whose tasks wait in line."""
 
-    __slots__ = ("origins", "probe_at", "probe_size", "probes")
+    __slots__ = ("any_stalls", "origins", "probe_at", "probe_size", "probes")
 
     def __init__(self, now: int) -> None:
         self.origins: dict[Origin, _OriginSlots] = {}
         self.probe_size = MIN_PROBE
         self.probe_at = now + PROBE_EVERY_MS
+        self.any_stalls = False
+        """True if an origin stalled at the last call of `fullest`."""
         self.probes = False
-        """True if more was asked for than the fullest origin may take."""
+        """True if tasks may be claimed whose origin is full."""
 
     def of(self, origin: Origin, now: int) -> _OriginSlots:
         slots = self.origins.get(origin)
@@ -98,9 +124,14 @@ class _TopicOrigins:
         return counts
 
     def fullest(self, now: int) -> int:
-        """Return how many slots the origin or group holds that holds most."""
+        """Return how many slots the origin or group holds that holds most, without origins that stall."""
+        moving = [slots for slots in self.origins.values() if not slots.stalls(now)]
+        self.any_stalls = len(moving) < len(self.origins)
+        if not moving:
+            return 0
         groups = self.count_groups(now)
-        return max(groups[_Group.NEW], groups[_Group.SLOW], *(slots.in_use for slots in self.origins.values()))
+        groups[None] = 0
+        return max(max(slots.in_use, groups[slots.group(now)]) for slots in moving)
 
     def forget_idle(self, now: int) -> None:
         for origin in [origin for origin, slots in self.origins.items() if slots.is_idle(now)]:
@@ -133,11 +164,12 @@ class OriginShare:
         if known is None:
             return share(open_slots, 0)
         limit = share(open_slots, known.fullest(now))
-        known.probes = limit < open_slots and now >= known.probe_at
-        return min(limit + known.probe_size, MAX_TASKS) if known.probes else limit
+        goes_beyond = limit < open_slots and now >= known.probe_at
+        known.probes = goes_beyond or known.any_stalls
+        return min(limit + known.probe_size, MAX_TASKS) if goes_beyond else limit
 
     def probes(self, topic: str) -> bool:
-        """Return True if the last `claim_limit` was more than the fullest origin may take."""
+        """Return True if tasks of full origins may be among those of the last `claim_limit`."""
         known = self._topics.get(topic)
         return known is not None and known.probes
 
@@ -153,21 +185,13 @@ class OriginShare:
         return Admission(self._of(topic, now), open_slots, now)
 
     def acquire(self, topic: str, origin: Origin, now: int) -> None:
-        slots = self._of(topic, now).of(origin, now)
-        slots.in_use += 1
-        slots.changed_at = now
+        self._of(topic, now).of(origin, now).begin(now)
 
     def release(self, topic: str, origin: Origin, began_at: int, now: int) -> None:
         """End a call that began at `began_at` (ms)."""
         known = self._topics[topic]
         slots = known.origins[origin]
-        slots.in_use -= 1
-        slots.changed_at = now
-        took_ms = max(now - began_at, 0)
-        if took_ms < PROMPT_CALL_MS:
-            slots.has_ended = True
-            slots.prompt_until = now + PROMPT_CALL_MS
-            slots.stalls_at = now + STALL_MS + 2 * took_ms
+        slots.end(max(now - began_at, 0), now)
         if slots.is_idle(now):
             del known.origins[origin]
             if not known.origins:
@@ -200,8 +224,8 @@ class Admission:
         self._now = now
         self._groups = known.count_groups(now)
         self._waiting = sum(slots.line_end > now for slots in known.origins.values())
-        self._put_back = False
-        self._only_stalled = True
+        self._put_back = 0
+        self._stalled = 0
 
     def admit(self, origin: Origin) -> bool:
         """Return True if a call to the origin may begin. The caller begins it at once."""
@@ -222,22 +246,28 @@ class Admission:
         """Return when (ms) a task is due again that was not admitted."""
         slots = self._known.of(origin, self._now)
         now = self._now
-        self._put_back = True
-        self._only_stalled &= now >= slots.stalls_at
+        self._put_back += 1
+        stalls = slots.stalls(now)
+        self._stalled += stalls
         if slots.line_end <= now:
             self._waiting += 1
-        pause_ms = min(max(now - slots.changed_at, MIN_PAUSE_MS), MAX_PAUSE_MS)
-        slots.line_end = max(slots.line_end + PUT_BACK_SPACING_MS * self._waiting, now + pause_ms)
-        return -int(-slots.line_end // PUT_BACK_GRID_MS) * PUT_BACK_GRID_MS
+        due_at: float = now + min(max(now - slots.changed_at, MIN_PAUSE_MS), MAX_PAUSE_MS)
+        if stalls:  # of others, few are claimed at a time
+            due_at = max(due_at, slots.line_end + PUT_BACK_SPACING_MS * self._waiting)
+        slots.line_end = max(slots.line_end, due_at)
+        return on_grid(due_at)
 
     def pass_over(self) -> None:
-        """Count a task that was put back because its origin is held: it says nothing about full ones."""
-        self._put_back = True
+        """Count a task that was put back because its origin is held, which ends no calls meanwhile."""
+        self._put_back += 1
+        self._stalled += 1
 
     def end(self) -> None:
         """Decide when to look for tasks behind those of full origins again, and how far."""
         known = self._known
-        if self._put_back and self._only_stalled:
+        if not self._put_back:
+            return
+        if self._stalled * 2 >= self._put_back:
             known.probe_size, known.probe_at = min(known.probe_size * 2, MAX_TASKS), self._now
-        elif self._put_back:
+        else:
             known.probe_size, known.probe_at = MIN_PROBE, self._now + PROBE_EVERY_MS

@@ -1,4 +1,4 @@
-"""Throttling of topics: pauses, rates, limits of concurrency, slow start, and a receiver's `Retry-After`.
+"""Throttling of topics: pauses, rates, limits of concurrency and slow start.
 
 A topic for which none of these is set costs nothing here.
 """
@@ -19,7 +19,7 @@ from later.core.policy_scopes import Policies
 from later.metrics import Metrics
 from later.store.open import Store
 from later.store.permits import SAVED_MS, PermitGrant, PermitRequest
-from later.store.types import ClaimRequest, ClaimResult, DueTopic
+from later.store.types import ClaimRequest, DueTopic
 from later.worker.fair_share import FairShare
 from later.worker.hold_history import HoldHistory
 from later.worker.slow_start import Ramp, SlowStart
@@ -39,8 +39,6 @@ MAX_DENIED_TOPICS = 10_000
 """Topics whose denials are counted before all counts start over."""
 MIN_RAMP_FRACTION = 0.05
 """The part of its rate that a topic has at the start of its ramp."""
-HOLD_GRID_MS = 250
-"""Holds for a `Retry-After` end at multiples of this, so that a hundred busy answers at once make one hold."""
 
 
 class _Limits(NamedTuple):
@@ -67,8 +65,6 @@ class Throttle:
         """The time (ms) before which a topic is passed over."""
         self._denied: dict[str, int] = {}
         """How often in a row a topic got no permits."""
-        self._receiver_holds: dict[str, int] = {}
-        """The end (ms) of the hold that a topic's receiver asked for last."""
         self._claiming: dict[str, int] = {}
         """Permits of the claim under way, by topic: they count as in use until its results are known."""
         self._ended_topics: set[str] = set()
@@ -171,18 +167,17 @@ class Throttle:
 
     # After a claim
 
-    async def on_claim_end(self, requests: Sequence[ClaimRequest], results: Sequence[ClaimResult | LaterError]) -> None:
-        """Count the deliveries that start on a ramp, and return the permits for which no task was claimed.
+    async def on_claim_end(self, begun: Mapping[str, int]) -> None:
+        """Count the deliveries that have begun on a ramp, by topic, and return the permits that none of them needs.
 
         Call it after every claim, also if no topic was limited before: a ramp may have started during the claim.
         """
         if not (self._claiming or self._slow_start.ramps):
             return
-        for request, result in zip(requests, results, strict=True):
-            started = 0 if isinstance(result, LaterError) else len(result.claims)
-            self._slow_start.count_started(request.topic, started)
-            if request.topic in self._claiming:
-                self._claiming[request.topic] -= started
+        for topic, deliveries in begun.items():
+            self._slow_start.count_started(topic, deliveries)
+            if topic in self._claiming:
+                self._claiming[topic] -= deliveries
         unused = {topic: permits for topic, permits in self._claiming.items() if permits > 0}
         self._claiming = {}
         if unused:
@@ -197,22 +192,6 @@ class Throttle:
                 self._report_task = asyncio.create_task(self._report_ended())
         self._denied.pop(topic, None)
         return self._blocked.pop(topic, None) is not None
-
-    async def hold(self, topic: str, until: int) -> None:
-        """Let no instance claim from the topic before `until` (ms), because its receiver asked for that."""
-        until = -(-until // HOLD_GRID_MS) * HOLD_GRID_MS
-        if self._receiver_holds.get(topic, 0) >= until:
-            return
-        now, ramp_ms = self._store.clock.now().low, self._store.policies.latest.for_topic(topic).ramp_ms
-        self.history.add(topic, Held.RECEIVER, now, until)
-        self._receiver_holds = {name: end for name, end in self._receiver_holds.items() if end > now} | {topic: until}
-        if ramp_ms:
-            self._slow_start.start(topic, Ramp(until, until + ramp_ms))
-        try:
-            await self._store.permits.hold(topic, until, until + ramp_ms if ramp_ms else None, now)
-        except LaterError as error:
-            self._receiver_holds.pop(topic, None)
-            log.debug("topic not held", topic=topic, reason=str(error))
 
     async def stop(self) -> None:
         """Wait until all permits are returned, or cannot be."""

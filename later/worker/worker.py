@@ -13,6 +13,8 @@ from later.worker.claimer import Claimer
 from later.worker.deliveries import DeliveryPool, TaskSender
 from later.worker.expiry import EXPIRY_EVERY_MS, SWEEP_EVERY_MS, DeadSweeper, Expirer
 from later.worker.fair_share import FairShare
+from later.worker.held_origins import HeldOrigins
+from later.worker.origin_share import OriginShare
 from later.worker.requeue import Requeuer
 from later.worker.resume import RESUME_EVERY_MS, Resumer
 from later.worker.throttle import Throttle
@@ -44,11 +46,15 @@ class Worker:
         self.fair_share = FairShare(slots)
         metrics.delivery_slots.set(slots)
         metrics.delivery_slots_in_use.set_function(lambda: self.fair_share.total_in_use)
+        self.origin_share = OriginShare()
+        self.held_origins = HeldOrigins(store, slots)
         self.throttle = Throttle(store=store, fair_share=self.fair_share, lease_ms=lease_ms, metrics=metrics)
         self.deliveries = DeliveryPool(
             store=store,
             sender=sender,
             fair_share=self.fair_share,
+            origin_share=self.origin_share,
+            held_origins=self.held_origins,
             throttle=self.throttle,
             remember_ms=remember_ms,
             metrics=metrics,
@@ -67,6 +73,8 @@ class Worker:
             store=store,
             throttle=self.throttle,
             fair_share=self.fair_share,
+            origin_share=self.origin_share,
+            held_origins=self.held_origins,
             lease_ms=lease_ms,
             deliver=self.deliveries.start,
             wake_unack=unack_ticker.wake,

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from later.core.origin import Origin
 from later.core.task import pack_id
 from later.core.validation import EXPECTED
 from later.store.permits import Permits
+from later.store.types import ClaimRequest, ClaimResult, PutBack
 from tests.api.api_fixture import ApiFixture, bad_request, serve_api
 from tests.api.states import STATES, put_all_states, put_task
 from tests.builders import NOW, a_task
@@ -149,3 +151,31 @@ async def test_a_wrong_field_is_refused_by_name(api: ApiFixture, body: object, d
 async def test_an_unknown_id_is_404(api: ApiFixture) -> None:
     status, answer = await api.post("/explain", {"id": "a"})
     assert (status, answer["detail"]) == (404, "no task has the id 'a'")
+
+
+SHOP = Origin("http", "127.0.0.1", 8888)
+
+
+async def test_a_task_that_was_put_back_waits_for_other_calls_to_its_origin(api: ApiFixture) -> None:
+    await api.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
+    requests = [ClaimRequest("order", api.keys.shard_of("a").index, 1)]
+    [result] = await api.store.tasks.claim(requests, NOW, NOW + 30_000)
+    assert isinstance(result, ClaimResult)
+    await api.store.tasks.put_back([PutBack(claim, NOW + 4000) for claim in result.claims])
+    answer = await explain(api, id="a")
+    assert answer["sentence"] == "waits for other calls to 127.0.0.1:8888 to end; due for 12 s"
+    assert (answer["due_at"], answer["attempts"]) == ("2027-01-15T07:59:47.998Z", 0)
+    assert (await explain(api, topic="order"))["sentence"] == (
+        "at least 1 task waits for other calls to 127.0.0.1:8888 to end"
+    )
+
+
+async def test_a_hold_of_an_origin_is_named_as_the_reason(api: ApiFixture) -> None:
+    await api.store.tasks.create([a_task(id="a", created_at=NOW - 12_002)])
+    await api.store.origin_holds.hold("order", SHOP, NOW + 245_000, NOW)
+    answer = await explain(api, id="a")
+    assert answer["sentence"] == "calls to 127.0.0.1:8888 are held until 08:04:05Z, as it asked; due for 12 s"
+    assert (answer["origin"], answer["origin_held_until"]) == ("127.0.0.1:8888", "2027-01-15T08:04:05.000Z")
+    assert (await explain(api, topic="order"))["sentence"] == (
+        "calls to 127.0.0.1:8888 are held until 08:04:05Z, as it asked; 1 task is due, the oldest for 12 s"
+    )

@@ -168,7 +168,8 @@ def test_the_details_of_a_task() -> None:
     task = facts("delay", NOW - 12_000, attempts=2, failure=FAILURE, task=a_task(ttl=60, max_retry=5))
     assert explain_task(task, topic, NOW).details == {
         "id": "a", "topic": "order", "state": "delay", "due_at": "2027-01-15T07:59:48.000Z", "due_in_s": -12,
-        "attempts": 2, "failures": 2, "max_retry": 5, "expires_at": "2027-01-15T08:01:00.000Z",
+        "attempts": 2, "failures": 2, "max_retry": 5, "origin": None, "origin_held_until": None,
+        "expires_at": "2027-01-15T08:01:00.000Z",
         "counts": {"delay": 1, "unack": 0, "error": 0, "dead": 0}, "due": 1, "oldest_lateness_s": 12,
         "next_due_at": "2027-01-15T07:59:48.000Z", "paused": False, "held_until": "2027-01-15T08:04:05.000Z",
         "workers": 2, "last_beat_s": 0.4,
@@ -205,3 +206,45 @@ def test_durations_are_rounded_for_people(ms: int, text: str) -> None:
 def test_a_date_is_shown_unless_it_is_today() -> None:
     assert format_time(AT, NOW) == "08:04:05Z"
     assert format_time(AT - 86_400_000, NOW) == "2027-01-14T08:04:05Z"
+
+
+SHOP_TASK = facts("delay", NOW + 4000, first_due_at=NOW - 12_000, origin="shop.example")
+
+
+@pytest.mark.parametrize(
+    ("task", "topic", "sentence"),
+    [
+        (SHOP_TASK, DUE._replace(unack=144), "waits for other calls to shop.example to end; due for 12 s"),
+        (SHOP_TASK, DUE._replace(**NO_WORKER),
+         "no worker is running; waits for other calls to shop.example to end; due for 12 s"),
+        (SHOP_TASK._replace(score=AT, origin_held_until=AT), DUE,
+         "calls to shop.example are held until 08:04:05Z, as it asked; due for 12 s"),
+        (SHOP_TASK._replace(score=NOW - 12_000, first_due_at=None, origin_held_until=AT), DUE,
+         "calls to shop.example are held until 08:04:05Z, as it asked; due for 12 s"),
+        (SHOP_TASK._replace(score=NOW + 60_000, first_due_at=None, origin_held_until=AT), IDLE,
+         "due in 60 s; calls to shop.example are held until 08:04:05Z, as it asked"),
+        (SHOP_TASK._replace(score=NOW + 60_000, first_due_at=None, origin_held_until=NOW + 50_000), IDLE,
+         "due in 60 s"),
+        (SHOP_TASK._replace(origin_held_until=NOW - 1), DUE,
+         "waits for other calls to shop.example to end; due for 12 s"),
+    ],
+)  # fmt: skip
+def test_a_task_that_waits_for_its_origin(task: TaskFacts, topic: TopicFacts, sentence: str) -> None:
+    assert explain(task, topic) == sentence
+    assert explain_task(task, topic, NOW).details["origin"] == "shop.example"
+
+
+@pytest.mark.parametrize(
+    ("topic", "sentence"),
+    [
+        (IDLE._replace(waiting_for_origins={"shop.example": 99}, next_due_at=NOW + 50),
+         "at least 99 tasks wait for other calls to shop.example to end"),
+        (DUE._replace(waiting_for_origins={"shop.example": 1, "mail.example": 2}),
+         "at least 2 tasks wait for other calls to mail.example to end, as do tasks of 1 other origin; "
+         "1 task is due, the oldest for 12 s"),
+        (IDLE._replace(waiting_for_origins={"shop.example": 3}, origin_holds={"shop.example": AT, "mail.example": NOW}),
+         "calls to shop.example are held until 08:04:05Z, as it asked (2 origins are held)"),
+    ],
+)  # fmt: skip
+def test_a_topic_whose_tasks_wait_for_their_origins(topic: TopicFacts, sentence: str) -> None:
+    assert explain_topic(topic, NOW).sentence == sentence

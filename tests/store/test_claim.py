@@ -89,7 +89,7 @@ async def test_a_claim_holds_the_task_and_its_lease(store: StoreFixture) -> None
     await store.tasks.create([task])
     [claimed] = (await claim(store, NOW + 5)).claims
     fence = claimed.fence
-    assert claimed == (task.id, pack_id(task.id), "order", 0, task, NOW, 1, fence, None, NOW + 5 + LEASE_MS)
+    assert claimed == (task.id, pack_id(task.id), "order", 0, task, NOW, 1, fence, None, NOW + 5 + LEASE_MS, False)
 
 
 async def test_each_delivery_is_a_new_attempt_under_a_new_fence_and_knows_the_last_failure(store: StoreFixture) -> None:

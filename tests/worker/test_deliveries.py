@@ -222,7 +222,7 @@ async def test_a_stop_between_the_answer_and_the_settle_does_not_give_the_task_b
         monkeypatch.setattr(worker.clock, "is_steady", lambda: False)
         monkeypatch.setattr(worker.store.time, "measure", wait)
     else:
-        monkeypatch.setattr(worker.throttle, "hold", wait)
+        monkeypatch.setattr(worker.held_origins, "hold", wait)
     given_back = AsyncMock()
     monkeypatch.setattr(worker.store.tasks, "put_back", given_back)
     await worker.tick()
@@ -246,7 +246,7 @@ async def test_a_stop_does_not_wait_for_ever_for_a_settle(store: StoreFixture, m
     async def hang(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(worker.throttle, "hold", hang)
+    monkeypatch.setattr(worker.held_origins, "hold", hang)
     monkeypatch.setattr("later.worker.deliveries.SETTLE_GRACE_S", 0.01)
     await worker.tick()
     await worker.deliveries.drain(0.01)

@@ -85,19 +85,20 @@ class TestTheRule:
     def test_an_idle_worker_always_has_a_slot_for_an_origin(self, slots: int) -> None:
         assert Slots(slots).begin(WELL)
 
-    @given(slots=st.integers(16, 300), hanging=st.integers(1, 40))
+    @given(slots=st.integers(64, 300), hanging=st.integers(1, 40))
     def test_origins_that_hang_leave_slots_to_another_one(self, slots: int, hanging: int) -> None:
         worker = Slots(slots)
         origins = [an_origin(number) for number in range(hanging)]
-        for now in (NOW, NOW + NEW_MS):
+        for now in range(NOW, NOW + 4 * NEW_MS, NEW_MS):
             worker.judge(*origins * slots, now=now)
-        assert worker.begin(WELL, now)
+        assert worker.begin(WELL, now + NEW_MS)
 
     def test_origins_that_hang_get_no_more_slots_after_their_calls_timed_out(self) -> None:
         worker = Slots(256)
         origins = [an_origin(number) for number in range(40)]
-        worker.judge(*origins * 250, now=NOW)
-        most, now = worker.topics.total_in_use, NOW
+        for now in (NOW, NOW + NEW_MS):
+            worker.judge(*origins * 250, now=now)
+        most = worker.topics.total_in_use
         for _ in range(5):
             began, now = now, now + 3_000
             for origin in origins:
@@ -178,8 +179,8 @@ class TestTasksThatWait:
         times = worker.judge(*[WELL] * 10_000, now=now)
         assert times == sorted(times)
         assert now + MIN_PAUSE_MS <= times[0]
-        assert times[-1] <= now + MAX_PAUSE_MS
-        assert max(times.count(at) for at in set(times)) <= 2 * PUT_BACK_GRID_MS + 1
+        assert times[-1] <= now + MAX_PAUSE_MS + 2 * MIN_PAUSE_MS
+        assert max(times.count(at) for at in set(times)) <= PUT_BACK_GRID_MS + 1
 
     def test_forty_origins_share_the_line(self) -> None:
         worker = Slots(256)
@@ -188,8 +189,8 @@ class TestTasksThatWait:
         now = NOW + NEW_MS
         times = worker.judge(*(origins * 250), now=now)
         later = [at for at in times if at > now + 2 * MIN_PAUSE_MS]
-        assert max(later.count(at) for at in set(later)) <= 3 * 2 * PUT_BACK_GRID_MS
-        assert max(times) <= now + MAX_PAUSE_MS
+        assert max(later.count(at) for at in set(later)) <= 3 * PUT_BACK_GRID_MS
+        assert max(times) <= now + MAX_PAUSE_MS + 2 * MIN_PAUSE_MS
 
 
 class TestMemory:

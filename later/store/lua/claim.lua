@@ -7,7 +7,7 @@
 -- Returns for each topic {its wake time ('' if nothing is left, or if it is paused), number of orphan entries removed,
 --         {id, body, due time, attempt, fence, last failure or ''}, ...}, or the error if its buckets cannot be read
 --
--- The due time is the first one of a task that was put back.
+-- The due time of a task that was put back is its first one, with a zero before it.
 -- A task is claimed only if it is new in unack. An entry that has no body, or that is in unack already, is an orphan: it
 -- is removed and counted.
 -- An answer that takes too long to read would let all its leases expire; hence the limit on bytes.

@@ -96,9 +96,10 @@ local function waiting_entry(begun, fence, first_due)
   if begun > 0 then return string.format('%.0f %s', begun, fence) end
 end
 
--- The first due time of a task that was put back, from its entry in `attempts`; nil for any other.
+-- The first due time of a task that was put back, with the zero before it, from its entry in `attempts`; nil for any
+-- other.
 local function first_due(entry)
-  return entry and string.match(entry, '^%d+ 0(%d+)$')
+  return entry and string.match(entry, '^%d+ (0%d+)$')
 end
 
 -- Order within a bucket: by score, then by id

@@ -1,0 +1,135 @@
+"""Begins the deliveries of claimed tasks, and puts those back whose origin is full or held."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import structlog
+
+from later.core.errors import LaterError
+from later.core.held import Held
+from later.core.origin import Origin
+from later.core.task import Task
+from later.metrics import Metrics
+from later.store.open import Store
+from later.store.types import Claim, ClaimResult, PutBack
+from later.worker.fair_share import FairShare
+from later.worker.held_origins import HeldOrigins
+from later.worker.hold_history import HoldHistory
+from later.worker.origin_share import Admission, OriginShare
+
+log = structlog.get_logger("later.dispatcher")
+
+
+class Dispatched(NamedTuple):
+    """How many deliveries of each topic began, and when (ms) the first task that was put back is due again."""
+
+    begun: Counter[str]
+    due_again_at: int | None
+
+
+class Dispatcher:
+    """Decides which claimed tasks are delivered now. `deliver` begins a delivery."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        fair_share: FairShare,
+        origin_share: OriginShare,
+        held_origins: HeldOrigins,
+        history: HoldHistory,
+        deliver: Callable[[Claim, Held, Origin | None], None],
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._fair_share = fair_share
+        self._origin_share = origin_share
+        self._held_origins = held_origins
+        self._history = history
+        self._deliver = deliver
+        self._metrics = metrics
+        self._any_held = False
+        """True if a hold of a topic was met."""
+        self._unreturned: list[PutBack] = []
+        """Tasks that could not be put back yet, because the store was away."""
+
+    async def dispatch(self, results: Iterable[ClaimResult], now: int) -> Dispatched:
+        """Begin deliveries, and put back the other tasks."""
+        self._any_held = not self._history.is_empty
+        begun: Counter[str] = Counter()
+        admissions: dict[str, Admission] = {}
+        put_back: list[PutBack] = []
+        for result in results:
+            if not result.claims:
+                continue
+            topic = result.claims[0].topic
+            if not self._origin_share.probes(topic) and topic not in self._held_origins:
+                for claim in result.claims:
+                    self._begin(claim, _origin_of(claim), now)
+                begun[topic] += len(result.claims)
+                continue
+            admission = admissions.get(topic)
+            if admission is None:
+                open_slots = max(self._fair_share.share(topic), 1)
+                admission = admissions[topic] = self._origin_share.admission(topic, open_slots, now)
+            for claim in result.claims:
+                again_at = self._admit(admission, claim, now)
+                if again_at is None:
+                    begun[topic] += 1
+                else:
+                    put_back.append(PutBack(claim, again_at))
+        for admission in admissions.values():
+            admission.end()
+        await self._put_back(put_back, now)
+        return Dispatched(begun, min((task.due_at for task in put_back), default=None))
+
+    def _admit(self, admission: Admission, claim: Claim, now: int) -> int | None:
+        """Begin the delivery of a claim and return None, or return when (ms) its task is due again."""
+        origin = _origin_of(claim)
+        if origin is not None:
+            held_until = self._held_origins.waits_until(claim.topic, origin, now)
+            if held_until is not None:
+                admission.pass_over()
+                return held_until
+            if admission.is_topic_full:
+                return claim.due_at
+            if not admission.admit(origin):
+                return admission.put_back_at(origin)
+            self._held_origins.count_started(claim.topic, origin)
+        self._begin(claim, origin, now)
+        return None
+
+    def _begin(self, claim: Claim, origin: Origin | None, now: int) -> None:
+        held = self._history.held_by(claim.topic, claim.due_at, now) if self._any_held else Held.NO
+        if held is Held.NO and claim.was_put_back and origin is not None:
+            held = Held.RECEIVER if self._held_origins.holds(claim.topic, origin) else Held.ORIGIN
+        self._deliver(claim, held, origin)
+
+    async def _put_back(self, tasks: list[PutBack], now: int) -> None:
+        """Put tasks back; those that the store could not take are tried again, until their leases end."""
+        tasks = [*(task for task in self._unreturned if task.claim.lease_end > now), *tasks]
+        self._unreturned = []
+        if not tasks:
+            return
+        try:
+            answers = await self._store.tasks.put_back(tasks)
+        except LaterError as error:
+            log.debug("tasks not put back", count=len(tasks), reason=str(error))
+            self._unreturned = tasks
+            return
+        for task, answer in zip(tasks, answers, strict=True):
+            if isinstance(answer, LaterError):
+                self._unreturned.append(task)
+            elif answer:
+                self._metrics.tasks_put_back.inc(task.claim.topic)
+
+
+def _origin_of(claim: Claim) -> Origin | None:
+    """Return the origin of a claimed task's callback; None if it cannot be called."""
+    try:
+        return Origin.of(claim.task.callback) if isinstance(claim.task, Task) else None
+    except ValueError:
+        return None
