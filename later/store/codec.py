@@ -75,7 +75,8 @@ def parse_attempts(stored: bytes | None, bucket: Bucket) -> tuple[int, int | Non
     if not stored:
         return 0, None
     begun, _, rest = stored.partition(b" ")
-    return int(begun), int(rest) if bucket is Bucket.DELAY and rest.startswith(b"0") else None
+    is_first_due = bucket is Bucket.DELAY and rest.startswith(b"0") and rest != b"0"  # 0 alone: it was forgotten
+    return int(begun), int(rest) if is_first_due else None
 
 
 def parse_failure(stored: bytes | None) -> Failure | None:

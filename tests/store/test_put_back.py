@@ -138,7 +138,9 @@ class TestOtherVerbs:
         await release_due(store, Bucket.ERROR, NOW + 10)
         [second] = await claim_due(store, NOW + 10)
         await store.tasks.put_back([PutBack(second, AGAIN)])
-        assert (await update(store, delay=60)).attempts == 1
+        record = await update(store, delay=60)
+        assert (record.attempts, record.due_at) == (1, NOW + 60_100)
+        assert await query(store) == record
         [third] = await claim_due(store, NOW + 60_100)
         assert (third.attempt, third.due_at) == (2, NOW + 60_100)
 
