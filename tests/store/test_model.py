@@ -1,6 +1,6 @@
 """Random sequences of verbs: the store holds what a plain model of it holds, to the millisecond.
 
-The model knows nothing of Redis: it is a dict of tasks, the remembered ids, and the wake times.
+The model knows nothing of Redis: it is a dict of tasks, the remembered ids, the wake times and the holds.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from later.store.types import (
     DueTopic,
     ExistingTask,
     MoveResult,
+    PutBack,
     ReleaseResult,
     Settlement,
     TaskEdit,
@@ -41,7 +42,7 @@ from later.store.types import (
 )
 from tests.builders import NOW, a_task
 from tests.servers import run_server
-from tests.store.inspection import findings, read_contents, unwrap_claim
+from tests.store.inspection import PAUSED, findings, read_contents, unwrap_claim
 from tests.store_fixture import StoreFixture, open_store
 
 TOPICS = st.sampled_from(["order", "mail/eu"])
@@ -63,6 +64,8 @@ CHANGES = st.sampled_from(
         TaskChanges(ttl=None),
     ]
 )
+LIMITS = st.dictionaries(TOPICS, st.integers(1, 4), min_size=1)
+"""How many tasks to claim of some topics; more than nine are read in another way."""
 PICKS = st.lists(st.integers(0, 99), min_size=1, max_size=5)
 ShardTopic = tuple[int, str]
 
@@ -78,6 +81,15 @@ class ModelTask:
     begun: int = 0
     fence: int | None = None
     failure: Failure | None = None
+    first_due: int | None = None
+    """When a task was first due that was put back until later."""
+
+    @property
+    def attempts(self) -> str | None:
+        """Its entry in `attempts`."""
+        if self.first_due is not None:
+            return f"{self.begun} 0{self.first_due}"
+        return f"{self.begun} {self.fence}" if self.begun else None
 
 
 class Model:
@@ -88,6 +100,7 @@ class Model:
         self.done: dict[str, int] = {}
         self.expiry: dict[tuple[str, str], int] = {}
         self.delay_wakes: dict[ShardTopic, int] = {}
+        """A hold is below zero: `PAUSED`, or the moment at which it ends, negated."""
 
     def create(self, task: Task, shard: int) -> CreateResult:
         if task.own_id and (task.id in self.tasks or task.id in self.done):
@@ -101,15 +114,32 @@ class Model:
         return True
 
     def due(self, shard_topic: ShardTopic, now: int, limit: int) -> list[ModelTask]:
+        if self.is_held(shard_topic, now):
+            return []
         waiting = [task for task in self.tasks_in(Bucket.DELAY, shard_topic) if task.score <= now]
         return sorted(waiting, key=lambda model_task: (model_task.score, pack_id(model_task.task.id)))[:limit]
 
     def claim(self, model_task: ModelTask, claim: Claim) -> None:
         model_task.bucket, model_task.score = Bucket.UNACK, claim.lease_end
         model_task.begun, model_task.fence = model_task.begun + 1, claim.fence
+        model_task.first_due = None
+
+    def is_held(self, shard_topic: ShardTopic, now: int) -> bool:
+        return -self.delay_wakes.get(shard_topic, 0) > now
+
+    def hold(self, shard_topic: ShardTopic, entry: int) -> None:
+        """Of two holds the longer one counts."""
+        self.delay_wakes[shard_topic] = min(self.delay_wakes.get(shard_topic, 0), entry)
+
+    def resume(self, shard_topic: ShardTopic, at: int) -> None:
+        if self.delay_wakes.get(shard_topic) == PAUSED:
+            self.delay_wakes[shard_topic] = -at
 
     def wake_after_claim(self, shard_topic: ShardTopic, now: int) -> int | None:
         """Note, after a claim, that a topic with due tasks left waits for its next turn."""
+        if self.is_held(shard_topic, now):
+            until = -self.delay_wakes[shard_topic]
+            return None if until == -PAUSED else until
         self._refresh_wake(shard_topic)
         if shard_topic in self.delay_wakes and self.delay_wakes[shard_topic] <= now:
             self.delay_wakes[shard_topic] = now
@@ -136,12 +166,13 @@ class Model:
             model_task.score, model_task.failure = verdict.at, verdict.failure
         return True
 
-    def give_back(self, claim: Claim) -> bool:
+    def put_back(self, claim: Claim, due_at: int) -> bool:
         model_task = self.claimed_task(claim)
         if model_task is None:
             return False
-        model_task.bucket, model_task.score, model_task.begun = Bucket.DELAY, claim.due_at, model_task.begun - 1
-        self._lower_wake(model_task.shard_topic, claim.due_at)
+        model_task.bucket, model_task.score, model_task.begun = Bucket.DELAY, due_at, model_task.begun - 1
+        model_task.first_due = claim.due_at if due_at > claim.due_at else None
+        self._lower_wake(model_task.shard_topic, due_at)
         return True
 
     def release(self, bucket: Bucket, shard_topic: ShardTopic, now: int) -> int:
@@ -172,6 +203,8 @@ class Model:
         self._refresh_expiry(model_task)
         if changes.sets_due_time:
             before, model_task.bucket, model_task.score = model_task.bucket, Bucket.DELAY, model_task.task.execute_at
+            if model_task.first_due is not None:
+                model_task.first_due, model_task.fence = None, 0
             if before is Bucket.DELAY:
                 self._refresh_wake_keeping_turn(model_task.shard_topic)
             self._lower_wake(model_task.shard_topic, model_task.score)
@@ -190,6 +223,7 @@ class Model:
 
     def redrive(self, model_task: ModelTask, due_at: int, now: int) -> bool:
         model_task.bucket, model_task.score, model_task.begun, model_task.failure = Bucket.DELAY, due_at, 0, None
+        model_task.first_due = None
         model_task.task = renew_ttl(model_task.task, now)
         self._refresh_expiry(model_task)
         self._lower_wake(model_task.shard_topic, due_at)
@@ -288,6 +322,8 @@ class Model:
             self.delay_wakes[shard_topic] = first
 
     def _refresh_wake_keeping_turn(self, shard_topic: ShardTopic) -> None:
+        if self.delay_wakes.get(shard_topic, 0) < 0:
+            return  # a hold, which stays even after its end
         first = self.first(Bucket.DELAY, shard_topic)
         if first is None or shard_topic not in self.delay_wakes or first > self.delay_wakes[shard_topic]:
             self._refresh_wake(shard_topic)
@@ -339,20 +375,22 @@ class StoreMachine(RuleBasedStateMachine):
     def pass_time(self, pause: int) -> None:
         self.now += pause
 
-    @rule(topic=TOPICS, limit=st.integers(1, 4), lease=LEASES, behind=st.integers(0, 20))
-    def claim(self, topic: str, limit: int, lease: int, behind: int) -> None:
-        """Claim as a worker whose clock may be a little behind the others'."""
+    @rule(limits=LIMITS, lease=LEASES, behind=st.integers(0, 20))
+    def claim(self, limits: dict[str, int], lease: int, behind: int) -> None:
+        """Claim from some topics in one call, as a worker whose clock may be a little behind the others'."""
         now = self.now - behind
-        shard_topics = [(shard, topic) for shard in range(self.shards)]
-        requests = [ClaimRequest(topic, shard, limit) for shard, _ in shard_topics]
-        for shard_topic, answer in zip(
-            shard_topics, self.run(self.store.tasks.claim, requests, now, now + lease), strict=True
-        ):
-            expected = self.model.due(shard_topic, now, limit)
+        requests = [
+            ClaimRequest(topic, shard, limit, lease_extra_ms=extra)
+            for extra, (topic, limit) in enumerate(limits.items())
+            for shard in range(self.shards)
+        ]
+        for request, answer in zip(requests, self.run(self.store.tasks.claim, requests, now, now + lease), strict=True):
+            shard_topic = (request.shard, request.topic)
+            expected = self.model.due(shard_topic, now, request.limit)
             claims = unwrap_claim(answer)
             assert [claim.task for claim in claims.claims] == [model_task.task for model_task in expected]
             for claim, model_task in zip(claims.claims, expected, strict=True):
-                self._check_claim(claim, model_task, now + lease)
+                self._check_claim(claim, model_task, now + lease + request.lease_extra_ms)
                 self.model.claim(model_task, claim)
             assert (claims.wake_at, claims.orphans) == (self.model.wake_after_claim(shard_topic, now), 0)
             self.claims += claims.claims
@@ -373,7 +411,33 @@ class StoreMachine(RuleBasedStateMachine):
     def give_back(self, picks: list[int]) -> None:
         claims = self._pick_claims(picks)
         answers = self.run(self.store.tasks.give_back, claims)
-        assert answers == [self.model.give_back(claim) for claim in claims]
+        assert answers == [self.model.put_back(claim, claim.due_at) for claim in claims]
+
+    @rule(picks=PICKS, pause=st.integers(-200, 3000))
+    def put_back(self, picks: list[int], pause: int) -> None:
+        """Put claims back until later; also until before they were due, if a store's clock was set back."""
+        put_backs = [
+            PutBack(claim, self.now + pause + pick)
+            for pick, claim in zip(picks, self._pick_claims(picks), strict=False)
+        ]
+        answers = self.run(self.store.tasks.put_back, put_backs)
+        assert answers == [self.model.put_back(*put_back) for put_back in put_backs]
+
+    @rule(topic=TOPICS, pause=st.none() | PAUSES)
+    def hold(self, topic: str, pause: int | None) -> None:
+        """Hold a topic for a while, or (None) until it is resumed."""
+        if pause is None:
+            self.run(self.store.permits.hold_paused, [(topic, shard) for shard in range(self.shards)])
+        else:
+            self.run(self.store.permits.hold, topic, self.now + pause, None, self.now)
+        for shard in range(self.shards):
+            self.model.hold((shard, topic), PAUSED if pause is None else -(self.now + pause))
+
+    @rule(topic=TOPICS)
+    def resume(self, topic: str) -> None:
+        self.run(self.store.permits.resume, {topic: (self.now, None)}, self.now)
+        for shard in range(self.shards):
+            self.model.resume((shard, topic), self.now)
 
     @rule(bucket=st.sampled_from([Bucket.UNACK, Bucket.ERROR]), topic=TOPICS)
     def release(self, bucket: Bucket, topic: str) -> None:
@@ -405,14 +469,14 @@ class StoreMachine(RuleBasedStateMachine):
         """Let leases expire and claim again at once, so that the first claims are lost."""
         self.now += MAX_LEASE
         self.release(bucket=Bucket.UNACK, topic=topic)
-        self.claim(topic=topic, limit=3, lease=MAX_LEASE, behind=0)
+        self.claim(limits={topic: 3}, lease=MAX_LEASE, behind=0)
 
     @rule(topic=TOPICS, settle_target=st.sampled_from([SettleTarget.DEAD, SettleTarget.ERROR]), pause=PAUSES)
     def fail(self, topic: str, settle_target: SettleTarget, pause: int) -> None:
         """Let all due deliveries fail, so that there are dead tasks to redrive."""
         self.claims.clear()
         self.now += pause
-        self.claim(topic=topic, limit=8, lease=MAX_LEASE, behind=0)
+        self.claim(limits={topic: 8}, lease=MAX_LEASE, behind=0)
         self.settle(picks=list(range(len(self.claims[-8:]))), settle_target=settle_target, pause=pause, remember=False)
 
     @rule(ids=st.lists(OWN_IDS, min_size=1, max_size=3, unique=True))
@@ -479,12 +543,23 @@ class StoreMachine(RuleBasedStateMachine):
                     model_task.score,
                     model_task.begun,
                     model_task.failure,
+                    model_task.first_due if model_task.bucket is Bucket.DELAY else None,
                 )
 
     @rule()
     def trim_and_examine(self) -> None:
         assert self.run(self.store.tasks.trim, self.now, 1000) == self.model.trim(self.now)
         assert self.run(findings, self.store, self.now) == []
+
+    @rule()
+    def list_topics(self) -> None:
+        """List topics, and forget those without tasks."""
+        page = self.run(partial(self.store.topic_index.page, [], self.now, limit=9))
+        assert [*page] == sorted({task.task.topic for task in self.model.tasks.values()})
+        for _ in range(self.shards):
+            self.run(self.store.topic_index.forget_unused)
+        contents = self.run(read_contents, self.store)
+        assert contents.topics == {(shard, topic) for _, shard, topic in contents.wakes}
 
     @invariant()
     def store_and_model_agree(self) -> None:
@@ -495,8 +570,16 @@ class StoreMachine(RuleBasedStateMachine):
         assert contents.wakes == self.model.wakes()
         assert contents.done == self.model.done
         assert contents.expiry == self.model.expiry
-        assert contents.attempts == {id: f"{task.begun} {task.fence}" for id, task in tasks.items() if task.begun}
+        assert contents.attempts == {id: task.attempts for id, task in tasks.items() if task.attempts}
         assert contents.outcome == {id: encode_failure(task.failure) for id, task in tasks.items() if task.failure}
+        assert {(shard, topic) for _, shard, topic in contents.wakes} <= contents.topics
+
+    @invariant()
+    def only_a_further_attempt_follows_a_failure(self) -> None:
+        """Otherwise claims would not read the failure, and settles would leave it behind."""
+        for task in self.model.tasks.values():
+            if task.failure is not None and task.bucket is not Bucket.DEAD:
+                assert task.begun > (task.bucket is Bucket.UNACK)
 
     def _check_records(self, ids: list[str], answers: list[Any]) -> None:
         """Check that each task is where a query found it. Of an id that is asked for twice the last answer counts."""
@@ -530,7 +613,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert claim.fence not in self.fences
         self.fences.add(claim.fence)
         assert claim == Claim(
-            model_task.task.id, pack_id(model_task.task.id), topic, shard, model_task.task, model_task.score,
+            model_task.task.id, pack_id(model_task.task.id), topic, shard, model_task.task,
+            model_task.score if model_task.first_due is None else model_task.first_due,
             model_task.begun + 1, claim.fence, model_task.failure, lease_end,
         )  # fmt: skip
 
