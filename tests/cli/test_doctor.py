@@ -6,7 +6,7 @@ import json
 
 from later.cli.commands.doctor import examine_store
 from later.store.keys import Bucket
-from tests.builders import a_task
+from tests.builders import NOW, a_task
 from tests.cli.api_stub import Capture
 from tests.store_fixture import StoreFixture
 
@@ -41,3 +41,12 @@ async def test_findings_are_printed_as_json(store: StoreFixture, capsys: Capture
     assert (finding["id"], finding["kind"], finding["topic"], finding["mended"]) == ("lost", "nowhere", "order", True)
     assert summary["tasks"] == 1
     assert summary["mended"] >= 1
+
+
+async def test_a_repair_lists_the_topics_again_that_are_missing_in_the_index(store: StoreFixture) -> None:
+    await store.tasks.create([a_task(topic="shop/a"), a_task(topic="shop/b")])
+    for shard in store.keys.shards:
+        await store.redis.delete(shard.topics)
+    assert await store.topic_index.page([], NOW, limit=9) == {}
+    assert await examine_store(store, repair=True, as_json=False) == 0
+    assert [*await store.topic_index.page([], NOW, limit=9)] == ["shop/a", "shop/b"]

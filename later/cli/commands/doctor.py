@@ -21,7 +21,8 @@ def doctor(*, repair: bool, as_json: bool, **flags: str | None) -> int:
     """Check the whole store; with --repair, repair it.
 
     Checks that every task is in exactly one bucket, that every entry of a bucket is a task, and that every entry of a
-    wake set is right. Safe while workers run. Exit status 1 if something is wrong and was not repaired.
+    wake set is right. Safe while workers run. --repair also lists topics again that an older version created. Exit
+    status 1 if something is wrong and was not repaired.
     """
     config = load_config("doctor", flags)
 
