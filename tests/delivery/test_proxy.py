@@ -126,6 +126,12 @@ class TestHttp:
             outcome = await outcome_through(proxy.url, "http://receiver.example/")
         assert (outcome.kind, outcome.reason) == (OutcomeKind.BUSY, "status")
 
+    async def test_without_a_proxy_such_marks_mean_nothing(self) -> None:
+        answer = reply_with_body(b"", "503 No", "Proxy-Status: cdn; error=dns_error", "Retry-After: 7")
+        async with Receiver(answers(answer)).listen() as receiver, a_sender() as sender:
+            outcome = await sender.send(a_task(callback=receiver.url), 1, NOW)
+        assert (outcome.kind, outcome.retry_after_ms) == (OutcomeKind.BUSY, 7000)
+
 
 @ANY_CLIENT
 class TestHttps:
@@ -137,6 +143,12 @@ class TestHttps:
         assert outcome.kind is OutcomeKind.BUSY
         assert [head.split("\r\n")[0] for head in proxy.heads] == [f"CONNECT {authority} HTTP/1.1"]
         assert "later-attempt" not in proxy.heads[0]
+
+    async def test_a_tunnel_that_was_closed_is_replaced(self, trusted: ssl.SSLContext) -> None:
+        receiver = Receiver(answers_and_closes(DONE))
+        async with receiver.listen(trusted), ForwardProxy().listen() as proxy:
+            outcome = await outcome_through(proxy.url, receiver.url.replace("127.0.0.1", "localhost"), calls=3)
+        assert (outcome.kind, receiver.connections, len(proxy.heads)) == (OutcomeKind.DONE, 3, 3)
 
     async def test_the_certificate_is_verified_against_the_name_of_the_origin(self, trusted: ssl.SSLContext) -> None:
         async with Receiver(answers(DONE)).listen(trusted) as receiver, ForwardProxy().listen() as proxy:
